@@ -1,0 +1,105 @@
+# Compiler settings, third-party packages and the two helpers that every folder uses:
+#   bulkhead_library(NAME SOURCES ... PUBLIC ... PRIVATE ...)   a static library
+#   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
+#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])   a GoogleTest program, discovered by CTest
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+if(BULKHEAD_CCACHE)
+  find_program(BULKHEAD_CCACHE_PROGRAM ccache)
+  if(BULKHEAD_CCACHE_PROGRAM)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
+    set(CMAKE_C_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
+  endif()
+endif()
+
+# Everything of ours compiles with these; third-party headers are system headers.
+add_library(bulkhead_options INTERFACE)
+target_compile_options(bulkhead_options INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Werror
+  -fno-omit-frame-pointer)
+target_include_directories(bulkhead_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
+target_compile_definitions(bulkhead_options INTERFACE
+  $<$<BOOL:${BULKHEAD_FAULT_INJECTION}>:BULKHEAD_FAULT_INJECTION=1>)
+if(BULKHEAD_SANITIZE)
+  target_compile_options(bulkhead_options INTERFACE
+    -fsanitize=${BULKHEAD_SANITIZE} -fno-sanitize-recover=all)
+  target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
+  if(BULKHEAD_SANITIZE MATCHES "undefined")
+    # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
+    target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
+  endif()
+endif()
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(CapnProto REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(Vulkan REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+if(BULKHEAD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+
+# The programs find third-party libraries beside themselves in a portable build.
+if(BULKHEAD_PORTABLE)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN")
+  set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+endif()
+
+function(bulkhead_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC bulkhead_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+endfunction()
+
+function(bulkhead_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE bulkhead_options ${arg_LINK})
+  if(BULKHEAD_PORTABLE)
+    add_custom_command(TARGET ${name} POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}> -DDESTINATION=$<TARGET_FILE_DIR:${name}>
+              -P ${CMAKE_SOURCE_DIR}/cmake/CopyLibraries.cmake
+      VERBATIM)
+  endif()
+endfunction()
+
+# DISCOVER: one CTest test per TEST() (default); SINGLE: the whole program is one CTest test.
+function(bulkhead_test name)
+  cmake_parse_arguments(arg "SINGLE" "TIMEOUT" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
+  target_compile_definitions(${name} PRIVATE
+    BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  if(arg_DEPENDS)
+    add_dependencies(${name} ${arg_DEPENDS})
+  endif()
+  if(arg_SINGLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  endif()
+endfunction()

@@ -1,0 +1,112 @@
+// Every setting of Bulkhead as plain data. The one table in settings_table.cpp names each key, its default, its
+// limits and its help line, and drives YAML loading, --set, validation and the printed reference; the defaults here
+// are the table's (a test compares them).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bulkhead::config {
+
+struct ServerSettings {
+  std::string host = "127.0.0.1";
+  std::uint32_t port = 8484;           // 0 picks a free one
+  std::string api_key;                 // empty: none needed
+  std::uint32_t max_queue = 256;       // requests accepted and unfinished, all models together
+  std::uint32_t request_timeout_s = 600;
+  std::uint32_t max_body_mb = 16;
+};
+
+struct ModelSettings {
+  std::string name;                    // empty: the file's own general.name, or its file name
+  std::string path;                    // "builtin": the embedded model
+  std::string device = "auto";         // auto | cpu | an index | part of a device's name
+  std::uint32_t workers = 1;
+  std::uint32_t context = 0;           // tokens a sequence may have; 0: the model's own limit, within memory
+};
+
+enum class Transport { kShm, kStdio };
+enum class RegionKind { kMemfd, kPosix };
+
+struct IpcSettings {
+  Transport transport = Transport::kShm;
+  RegionKind region = RegionKind::kMemfd;
+  std::uint32_t ring_kib = 1024;       // each direction; a power of two
+  std::uint32_t spin_us = 50;          // before sleeping on the socket; 0: at once
+  std::uint32_t flush_tokens = 1;      // tokens of a sequence put in one record after its first token
+  std::uint32_t flush_interval_us = 2000;  // a token waits no longer than this for others
+};
+
+struct MemoryPoolSettings {
+  bool enabled = true;
+  std::uint32_t heap_size_mb = 256;
+  std::uint32_t num_heaps = 2;
+  std::vector<std::uint32_t> warmup_sizes = {32, 128};  // MiB, each at most heap_size_mb
+  bool track_statistics = true;
+  bool log_exhaustion = true;
+};
+
+struct BlitQueueSettings {
+  bool enabled = true;
+  std::uint32_t max_pending_ops = 64;
+  bool use_shared_events = true;       // timeline semaphores; else fences
+  std::uint32_t staging_buffer_size_mb = 64;
+  bool track_metrics = true;
+  bool verbose_logging = false;
+};
+
+struct CommandBufferRingSettings {
+  bool enabled = true;
+  std::uint32_t ring_size = 8;
+  std::uint32_t timeout_ms = 0;        // 0: isolation.heartbeat_timeout_ms
+  bool log_wait_events = false;
+  bool track_statistics = true;
+};
+
+struct GpuOptimizations {
+  bool enabled = true;                 // false: the baseline, all three parts off
+  bool graceful_fallback = true;
+  std::string fallback_log_level = "warn";
+  MemoryPoolSettings memory_pool;
+  BlitQueueSettings blit_queue;
+  CommandBufferRingSettings command_buffer_ring;
+};
+
+enum class KvType { kF16, kF32 };
+enum class Numerics { kExact, kFast };
+
+struct EngineSettings {
+  std::uint32_t max_batch = 16;        // sequences in a step
+  std::uint32_t kv_cache_mb = 0;       // 0: what the model and the device's free memory suggest
+  KvType kv_type = KvType::kF16;
+  std::uint32_t prefill_chunk = 256;   // prompt tokens in a step
+  bool prefix_cache = false;
+  Numerics numerics = Numerics::kExact;
+};
+
+struct IsolationSettings {
+  std::uint32_t heartbeat_timeout_ms = 10000;
+  std::uint32_t max_strikes = 2;
+  bool vault = false;
+  bool standby = false;
+  bool sandbox = false;
+  std::string journal_path;            // empty: memory only
+};
+
+struct LogSettings {
+  std::string level = "info";
+  std::string format = "text";
+};
+
+struct Settings {
+  ServerSettings server;
+  std::vector<ModelSettings> models;   // empty: the built-in model
+  IpcSettings ipc;
+  GpuOptimizations gpu_optimizations;
+  EngineSettings engine;
+  IsolationSettings isolation;
+  LogSettings log;
+};
+
+}  // namespace bulkhead::config

@@ -1,0 +1,159 @@
+// One Vulkan device: choosing it, its memory, its kernels. Knows nothing of models or requests.
+//
+// All shaders address memory through buffer device addresses handed over in push constants (a storage-buffer descriptor reaches only
+// 128 MiB on lavapipe), so there are no descriptor sets anywhere.
+//
+// Thread-safety: a Device may be used from one thread, except where a function says otherwise.
+#pragma once
+
+#include <vulkan/vulkan.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::gpu {
+
+enum class DeviceKind { kDiscrete, kIntegrated, kVirtual, kCpu, kOther };
+const char* to_string(DeviceKind kind);
+
+struct DeviceInfo {
+  std::uint32_t index = 0;             // as vkEnumeratePhysicalDevices orders them
+  std::string name;
+  DeviceKind kind = DeviceKind::kOther;
+  std::uint32_t vendor_id = 0, device_id = 0;
+  std::string driver;                  // name and version as the driver writes them
+  std::string api_version;             // "1.3.230"
+  std::string uuid;                    // hex
+  std::uint32_t subgroup_size = 0;
+  std::uint32_t shared_memory_bytes = 0;
+  std::uint32_t max_workgroup_invocations = 0;
+  std::uint64_t device_memory_bytes = 0;   // the largest device-local heap
+  std::uint64_t free_memory_bytes = 0;     // by VK_EXT_memory_budget where there is one, else what a plain guess allows
+  double timestamp_period_ns = 0;
+  bool has_transfer_queue = false;
+  std::vector<std::string> missing;    // requirements it does not meet, in words; empty: usable
+};
+
+// Every device, usable or not, for `bulkhead doctor`. kNotFound with advice when there is no Vulkan loader or driver.
+Result<std::vector<DeviceInfo>> list_devices();
+
+enum class Memory {
+  kDeviceLocal,   // weights, KV, activations
+  kUpload,        // host-visible, written by the host
+  kReadback,      // host-visible and cached, read by the host
+};
+
+class Device;
+
+// A buffer with its memory; frees both. `address` is what shaders use.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  VkBuffer handle() const { return buffer_; }
+  VkDeviceAddress address() const { return address_; }
+  std::uint64_t bytes() const { return bytes_; }
+  // Host-visible memory only, persistently mapped and coherent; empty otherwise.
+  std::span<std::byte> mapped() const { return {static_cast<std::byte*>(mapped_), mapped_ ? bytes_ : 0}; }
+  bool valid() const { return buffer_ != VK_NULL_HANDLE; }
+
+ private:
+  friend class Device;
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkBuffer buffer_ = VK_NULL_HANDLE;
+  VkDeviceMemory memory_ = VK_NULL_HANDLE;
+  VkDeviceAddress address_ = 0;
+  std::uint64_t bytes_ = 0;
+  void* mapped_ = nullptr;
+};
+
+// Part of a buffer: what pools hand out and kernels and copies take.
+struct BufferSlice {
+  VkBuffer buffer = VK_NULL_HANDLE;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  VkDeviceAddress address = 0;  // of the slice's first byte
+  std::byte* mapped = nullptr;  // of the slice's first byte, or null
+};
+BufferSlice slice(const Buffer& buffer, std::uint64_t offset, std::uint64_t bytes);
+BufferSlice slice(const Buffer& buffer);
+
+// A compute pipeline. Cheap to copy; the Device owns what it names and keeps it until it is destroyed.
+struct Kernel {
+  VkPipeline pipeline = VK_NULL_HANDLE;
+  VkPipelineLayout layout = VK_NULL_HANDLE;
+  std::uint32_t push_bytes = 0;
+  const char* name = "";
+};
+
+struct KernelSpec {
+  const char* name = "";                         // for messages and profiles
+  std::span<const std::uint32_t> spirv;
+  std::uint32_t push_bytes = 0;                  // at most 128
+  std::vector<std::uint32_t> constants;          // specialisation constants 0, 1, 2, ...
+  std::uint32_t required_subgroup_size = 0;      // 0: the driver's choice
+};
+
+struct DeviceOptions {
+  std::string selector = "auto";   // auto | cpu | an index | part of a name, any case
+  std::string cache_folder;        // pipelines are kept here between runs; empty: not kept
+  bool validation = false;         // Khronos validation layer, its errors logged and counted
+};
+
+class Device {
+ public:
+  // auto: a discrete device, then an integrated one, then a CPU. kNotFound lists what there is.
+  static Result<std::unique_ptr<Device>> open(const DeviceOptions& options);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceInfo& info() const { return info_; }
+  std::uint64_t free_memory_bytes() const;       // now
+
+  // One vkAllocateMemory. kResourceExhausted says what was asked and what is free.
+  Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
+  std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
+  std::uint64_t validation_errors() const;
+
+  // Pipelines are compiled once for equal specs and looked up in the on-disk cache.
+  Result<Kernel> make_kernel(const KernelSpec& spec);
+  Status save_pipeline_cache();
+
+  VkDevice handle() const { return device_; }
+  VkPhysicalDevice physical() const { return physical_; }
+  VkQueue compute_queue() const { return compute_queue_; }
+  std::uint32_t compute_family() const { return compute_family_; }
+  // The transfer-only family's queue where there is one, else the compute queue.
+  VkQueue transfer_queue() const { return transfer_queue_; }
+  std::uint32_t transfer_family() const { return transfer_family_; }
+
+  // "device lost: ..." for VK_ERROR_DEVICE_LOST, "out of device memory", and so on.
+  static Error vulkan_error(VkResult result, const std::string& what);
+
+ private:
+  Device() = default;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  DeviceInfo info_;
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkPhysicalDevice physical_ = VK_NULL_HANDLE;
+  VkQueue compute_queue_ = VK_NULL_HANDLE;
+  VkQueue transfer_queue_ = VK_NULL_HANDLE;
+  std::uint32_t compute_family_ = 0;
+  std::uint32_t transfer_family_ = 0;
+  std::uint64_t allocations_ = 0;
+};
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,86 @@
+// The waist between the engine and the device: a step goes in, logits come out. The engine knows no Vulkan; the
+// executor knows no requests.
+//
+// A step is a list of columns. A column is one token of one sequence at one position: its key and value are written to the
+// sequence's pages, it attends to all positions up to its own, and on demand its logits are made. Decode steps
+// and prefill chunks are columns alike, and may be mixed. A column's result depends on its sequence alone, to the last bit
+// (design: numerics are a contract): not on the other columns, nor on how a prompt was cut into chunks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::engine {
+
+using TokenId = std::uint32_t;
+using PageIndex = std::uint32_t;
+
+enum class Output : std::uint8_t {
+  kNone,    // a prompt token before the last
+  kGreedy,  // the best token and its log-probability (chosen on the device; ties go to the lower id)
+  kLogits,  // the whole row, too
+};
+
+struct Column {
+  TokenId token = 0;
+  std::uint32_t position = 0;  // from 0 within its sequence
+  std::uint32_t sequence = 0;  // index into Step::sequences
+  Output output = Output::kNone;
+};
+
+// Columns of one sequence come in rising, gapless positions.
+struct Step {
+  std::span<const Column> columns;
+  // For each sequence its pages in order; positions [i*page_tokens, (i+1)*page_tokens) lie in pages[i].
+  std::span<const std::span<const PageIndex>> sequences;
+};
+
+struct ColumnOutput {
+  std::uint32_t column = 0;    // index into Step::columns
+  TokenId best = 0;
+  float best_logprob = 0;      // natural log of its probability over the whole vocabulary
+  std::span<const float> logits;  // kLogits: [vocabulary]; else empty
+};
+
+struct ExecutorLimits {
+  std::uint32_t max_columns = 0;    // of a step
+  std::uint32_t max_outputs = 0;    // columns of a step that may ask for an output
+  std::uint32_t max_sequences = 0;  // of a step
+  std::uint32_t page_tokens = 0;    // positions in a page
+  std::uint32_t total_pages = 0;
+  std::uint32_t context = 0;        // positions a sequence may have
+  std::uint32_t vocabulary = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual const ExecutorLimits& limits() const = 0;
+
+  // Starts a step. At most one is in flight: submit, then wait.
+  virtual Status submit(const Step& step) = 0;
+  // Outputs in the order of the columns that asked; valid until the next submit. kDeviceLost ends the worker.
+  virtual Result<std::span<const ColumnOutput>> wait() = 0;
+
+  // Facts for `ready` and `stats`.
+  virtual std::string device_name() const = 0;
+  virtual std::string numerics_id() const = 0;
+  virtual std::uint64_t weight_bytes() const = 0;
+  struct Counter {
+    std::string name;
+    double value = 0;
+  };
+  virtual std::vector<Counter> counters() const = 0;
+  struct Optimization {
+    std::string name;
+    bool active = false;
+    std::string reason;
+  };
+  virtual std::vector<Optimization> optimizations() const = 0;
+};
+
+}  // namespace bulkhead::engine

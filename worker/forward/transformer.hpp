@@ -1,0 +1,44 @@
+// The Executor that computes: uploads a model's weights to the device (still quantised), keeps the paged KV cache there, and
+// runs steps as recorded Vulkan compute work. No tensor is computed on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "config/base/error.hpp"
+#include "config/settings.hpp"
+#include "gpu/device.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+
+struct TransformerOptions {
+  config::EngineSettings engine;
+  config::GpuOptimizations gpu;
+  std::uint32_t context = 0;     // 0: the model's own, lowered to what fits; else exactly this or an error
+  std::uint32_t wait_timeout_ms = 10000;
+  // done/total in bytes or steps; called on the loading thread
+  std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
+};
+
+// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the KV cache.
+// kResourceExhausted says what memory is needed and what is free. `device` and `file` must outlive the executor (the file only
+// until this returns).
+Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, const model::GgufFile& file,
+                                                           const model::ModelConfig& config,
+                                                           const TransformerOptions& options);
+
+// Device memory that loading will take, for `bulkhead inspect` and for the check before loading.
+struct MemoryNeed {
+  std::uint64_t weights = 0;
+  std::uint64_t kv_per_token = 0;
+  std::uint64_t transient = 0;
+};
+MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
+                       const config::EngineSettings& engine);
+
+}  // namespace bulkhead::forward
