@@ -1,5 +1,5 @@
-// Where Settings come from: defaults, a YAML file, --set, in that order, checked as a whole at the end.
-// Not thread-safe; settings are read at start and then never change.
+// Where Settings come from: defaults, a YAML file, --set, in that order, checked as a whole at the
+// end. Not thread-safe; settings are read at start and then never change.
 #pragma once
 
 #include <span>
@@ -12,9 +12,10 @@
 
 namespace bulkhead::config {
 
-// Something that is allowed but will not do what its reader may expect (a key whose feature this version lacks).
+// Something that is allowed but will not do what its reader may expect (a key whose feature this
+// version lacks).
 struct Notice {
-  std::string where;    // "config/runtime.yaml:12" or "--set"
+  std::string where;  // "config/runtime.yaml:12" or "--set"
   std::string message;
 };
 
@@ -24,19 +25,19 @@ struct Loaded {
 };
 
 struct Sources {
-  std::string file;                       // empty: none
-  std::vector<std::string> assignments;   // "key.with.dots=value", applied after the file in order
+  std::string file;                      // empty: none
+  std::vector<std::string> assignments;  // "key.with.dots=value", applied after the file in order
 };
 
-// Loads and validates. Errors name the file and line (or the assignment), the key, what was wrong and the nearest
-// known key. models[] in --set is written models.0.path=FILE.
+// Loads and validates. Errors name the file and line (or the assignment), the key, what was wrong
+// and the nearest known key. models[] in --set is written models.0.path=FILE.
 Result<Loaded> load(const Sources& sources);
 
 // Applies one "key=value" to settings without the cross-checks of load().
 Status assign(Settings& settings, std::string_view assignment);
 
-// The assignments that turn default Settings into these, in table order; `server.*` and `models.*` are left out:
-// this is what the daemon hands a worker, which must not learn the API key.
+// The assignments that turn default Settings into these, in table order; `server.*` and `models.*`
+// are left out: this is what the daemon hands a worker, which must not learn the API key.
 std::vector<std::string> worker_assignments(const Settings& settings);
 
 // The text of config/runtime.yaml: each key with its default and one line on it.

@@ -1,6 +1,6 @@
-// Every setting of Bulkhead as plain data. The one table in settings_table.cpp names each key, its default, its
-// limits and its help line, and drives YAML loading, --set, validation and the printed reference; the defaults here
-// are the table's (a test compares them).
+// Every setting of Bulkhead as plain data; the initialisers here are the defaults. The one table in
+// settings_table.cpp names each key, its limits and its help line, and drives YAML loading, --set,
+// validation and the printed reference, config/runtime.yaml.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ namespace bulkhead::config {
 
 struct ServerSettings {
   std::string host = "127.0.0.1";
-  std::uint32_t port = 8484;           // 0 picks a free one
-  std::string api_key;                 // empty: none needed
-  std::uint32_t max_queue = 256;       // requests accepted and unfinished, all models together
+  std::uint32_t port = 8484;      // 0 picks a free one
+  std::string api_key;            // empty: none needed
+  std::uint32_t max_queue = 256;  // requests accepted and unfinished, all models together
   std::uint32_t request_timeout_s = 600;
   std::uint32_t max_body_mb = 16;
 };
 
 struct ModelSettings {
-  std::string name;                    // empty: the file's own general.name, or its file name
-  std::string path;                    // "builtin": the embedded model
-  std::string device = "auto";         // auto | cpu | an index | part of a device's name
+  std::string name;             // empty: the file's own general.name, or its file name
+  std::string path;             // "builtin": the embedded model
+  std::string device = "auto";  // auto | cpu | an index | part of a device's name
   std::uint32_t workers = 1;
-  std::uint32_t context = 0;           // tokens a sequence may have; 0: the model's own limit, within memory
+  std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
 };
 
 enum class Transport { kShm, kStdio };
@@ -32,9 +32,9 @@ enum class RegionKind { kMemfd, kPosix };
 struct IpcSettings {
   Transport transport = Transport::kShm;
   RegionKind region = RegionKind::kMemfd;
-  std::uint32_t ring_kib = 1024;       // each direction; a power of two
-  std::uint32_t spin_us = 50;          // before sleeping on the socket; 0: at once
-  std::uint32_t flush_tokens = 1;      // tokens of a sequence put in one record after its first token
+  std::uint32_t ring_kib = 1024;   // each direction; a power of two
+  std::uint32_t spin_us = 50;      // before sleeping on the socket; 0: at once
+  std::uint32_t flush_tokens = 1;  // tokens of a sequence put in one record after its first token
   std::uint32_t flush_interval_us = 2000;  // a token waits no longer than this for others
 };
 
@@ -50,7 +50,7 @@ struct MemoryPoolSettings {
 struct BlitQueueSettings {
   bool enabled = true;
   std::uint32_t max_pending_ops = 64;
-  bool use_shared_events = true;       // timeline semaphores; else fences
+  bool use_shared_events = true;  // timeline semaphores; else fences
   std::uint32_t staging_buffer_size_mb = 64;
   bool track_metrics = true;
   bool verbose_logging = false;
@@ -59,13 +59,13 @@ struct BlitQueueSettings {
 struct CommandBufferRingSettings {
   bool enabled = true;
   std::uint32_t ring_size = 8;
-  std::uint32_t timeout_ms = 0;        // 0: isolation.heartbeat_timeout_ms
+  std::uint32_t timeout_ms = 0;  // 0: isolation.heartbeat_timeout_ms
   bool log_wait_events = false;
   bool track_statistics = true;
 };
 
 struct GpuOptimizations {
-  bool enabled = true;                 // false: the baseline, all three parts off
+  bool enabled = true;  // false: the baseline, all three parts off
   bool graceful_fallback = true;
   std::string fallback_log_level = "warn";
   MemoryPoolSettings memory_pool;
@@ -77,10 +77,10 @@ enum class KvType { kF16, kF32 };
 enum class Numerics { kExact, kFast };
 
 struct EngineSettings {
-  std::uint32_t max_batch = 16;        // sequences in a step
-  std::uint32_t kv_cache_mb = 0;       // 0: what the model and the device's free memory suggest
+  std::uint32_t max_batch = 16;   // sequences in a step
+  std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk = 256;   // prompt tokens in a step
+  std::uint32_t prefill_chunk = 256;  // prompt tokens in a step
   bool prefix_cache = false;
   Numerics numerics = Numerics::kExact;
 };
@@ -91,7 +91,7 @@ struct IsolationSettings {
   bool vault = false;
   bool standby = false;
   bool sandbox = false;
-  std::string journal_path;            // empty: memory only
+  std::string journal_path;  // empty: memory only
 };
 
 struct LogSettings {
@@ -101,7 +101,7 @@ struct LogSettings {
 
 struct Settings {
   ServerSettings server;
-  std::vector<ModelSettings> models;   // empty: the built-in model
+  std::vector<ModelSettings> models;  // empty: the built-in model
   IpcSettings ipc;
   GpuOptimizations gpu_optimizations;
   EngineSettings engine;

@@ -6,15 +6,24 @@ namespace bulkhead {
 
 const char* to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "invalid argument";
-    case ErrorCode::kNotFound: return "not found";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kCorrupt: return "corrupt";
-    case ErrorCode::kResourceExhausted: return "resource exhausted";
-    case ErrorCode::kDeadlineExceeded: return "deadline exceeded";
-    case ErrorCode::kUnavailable: return "unavailable";
-    case ErrorCode::kDeviceLost: return "device lost";
-    case ErrorCode::kInternal: return "internal error";
+    case ErrorCode::kInvalidArgument:
+      return "invalid argument";
+    case ErrorCode::kNotFound:
+      return "not found";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kCorrupt:
+      return "corrupt";
+    case ErrorCode::kResourceExhausted:
+      return "resource exhausted";
+    case ErrorCode::kDeadlineExceeded:
+      return "deadline exceeded";
+    case ErrorCode::kUnavailable:
+      return "unavailable";
+    case ErrorCode::kDeviceLost:
+      return "device lost";
+    case ErrorCode::kInternal:
+      return "internal error";
   }
   return "unknown error";
 }

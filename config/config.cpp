@@ -1,0 +1,522 @@
+#include "config/config.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <yaml-cpp/yaml.h>
+
+#include "config/settings_table.hpp"
+
+namespace bulkhead::config {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 1 << 20;  // a settings file above this is some other file
+constexpr std::size_t kMaxModels = 256;
+
+Error wrong(const std::string& where, const std::string& key, const std::string& message) {
+  std::string text;
+  if (!where.empty()) text += where + ": ";
+  if (!key.empty()) text += key + ": ";
+  return Error(ErrorCode::kInvalidArgument, text + message);
+}
+
+// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before_previous, previous(b.size() + 1), current(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j)
+    previous[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    current[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        current[j] = std::min(current[j], before_previous[j - 2] + 1);
+      }
+    }
+    before_previous = previous;
+    std::swap(previous, current);
+  }
+  return previous[b.size()];
+}
+
+std::string_view last_part(std::string_view key) {
+  const std::size_t dot = key.rfind('.');
+  return dot == std::string_view::npos ? key : key.substr(dot + 1);
+}
+
+// Every key and section, with `models.0.` standing for any entry.
+std::vector<std::string> known_names(const std::string& model_prefix) {
+  std::set<std::string> names = {"models"};
+  for (const Setting& setting : settings_table()) {
+    const std::string_view key = setting.key;
+    names.emplace(key);
+    for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
+         dot = key.find('.', dot + 1)) {
+      names.emplace(key.substr(0, dot));
+    }
+  }
+  for (const ModelSetting& setting : model_settings_table())
+    names.insert(model_prefix + setting.key);
+  return {names.begin(), names.end()};
+}
+
+// The known name nearest to a mistyped one. A right last part in the wrong section is nearer than
+// its distance says: "heap_size_mb" at the top level means the one key that ends so.
+std::string nearest_name(const std::string& mistyped, const std::string& model_prefix) {
+  constexpr std::size_t kWrongSection = 3;
+  std::string best;
+  std::size_t best_distance = SIZE_MAX;
+  for (const std::string& name : known_names(model_prefix)) {
+    const std::size_t distance =
+        std::min(edit_distance(mistyped, name),
+                 edit_distance(last_part(mistyped), last_part(name)) + kWrongSection);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = name;
+    }
+  }
+  return best;
+}
+
+Error unknown(const std::string& where, const std::string& key,
+              const std::string& model_prefix = "models.0.") {
+  return wrong(where, key,
+               "unknown setting; did you mean " + nearest_name(key, model_prefix) + "?");
+}
+
+const Setting* find_setting(std::string_view key) {
+  for (const Setting& setting : settings_table()) {
+    if (key == setting.key) return &setting;
+  }
+  return nullptr;
+}
+
+const ModelSetting* find_model_setting(std::string_view key) {
+  for (const ModelSetting& setting : model_settings_table()) {
+    if (key == setting.key) return &setting;
+  }
+  return nullptr;
+}
+
+bool is_section(const std::string& name) {
+  const std::string prefix = name + ".";
+  return std::any_of(settings_table().begin(), settings_table().end(), [&](const Setting& setting) {
+    return std::string_view(setting.key).starts_with(prefix);
+  });
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+// "[32, 128]", "32,128", "[]" and plain text. A text field takes the text as it is, brackets and
+// commas included.
+Written written_text(std::string_view text, bool list_wanted) {
+  if (!list_wanted) return {{std::string(text)}, false};
+  text = trimmed(text);
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']')
+    text = trimmed(text.substr(1, text.size() - 2));
+  Written written{{}, true};
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    written.items.emplace_back(trimmed(text.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+    if (text.empty())
+      written.items.emplace_back();  // "32," has an empty entry, which is refused as no number
+  }
+  return written;
+}
+
+bool wants_list(const Setting& setting) {
+  return std::holds_alternative<Reach<Settings, std::vector<std::uint32_t>>>(setting.reach);
+}
+
+bool wants_text(const Setting& setting) {
+  return std::holds_alternative<Reach<Settings, std::string>>(setting.reach);
+}
+
+// Settings on their way: where each key was last set, for messages of the checks at the end.
+class Loader {
+ public:
+  Status read_file(const std::string& path);
+  Status assign(std::string_view assignment);
+  Status check();
+  Loaded take() && { return std::move(loaded_); }
+  Settings& settings() { return loaded_.settings; }
+
+ private:
+  Status read_section(const std::string& path, const std::string& prefix, const YAML::Node& node);
+  Status read_models(const std::string& path, const YAML::Node& node);
+  Result<Written> read_value(const std::string& where, const std::string& key,
+                             const YAML::Node& node);
+  void notice(const std::string& key, const std::string& message) {
+    loaded_.notices.push_back({origin(key), key + ": " + message});
+  }
+  std::string origin(const std::string& key) const {
+    const auto found = origins_.find(key);
+    return found == origins_.end() ? std::string("default") : found->second;
+  }
+  // Where to point for a rule about several keys: the first of them that somebody set.
+  std::string origin_of(std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) {
+      if (origins_.contains(key)) return origin(key);
+    }
+    return "default";
+  }
+
+  Loaded loaded_;
+  std::map<std::string, std::string> origins_;
+};
+
+std::string at(const std::string& path, const YAML::Mark& mark) {
+  return mark.line < 0 ? path : path + ":" + std::to_string(mark.line + 1);
+}
+
+Status Loader::read_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return errno_error(ErrorCode::kNotFound, "open settings file " + path, errno);
+  std::string text;
+  char chunk[16384];
+  while (stream.read(chunk, sizeof chunk), stream.gcount() > 0) {
+    text.append(chunk, static_cast<std::size_t>(stream.gcount()));
+    if (text.size() > kMaxFileBytes) {
+      return wrong(
+          path, "",
+          "is larger than 1 MiB, so it is hardly a settings file; see config/runtime.yaml for one");
+    }
+  }
+  if (stream.bad() || (text.empty() && stream.fail() && !stream.eof())) {
+    return errno_error(ErrorCode::kNotFound, "read settings file " + path, errno);
+  }
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) return wrong(path, "", "holds more than one YAML document; keep one");
+    if (documents.empty() || documents[0].IsNull()) return {};
+    if (!documents[0].IsMap()) {
+      return wrong(at(path, documents[0].Mark()), "",
+                   "is not a settings file: its top level must be `section:` lines as in "
+                   "config/runtime.yaml");
+    }
+    return read_section(path, "", documents[0]);
+  } catch (const YAML::Exception& failure) {
+    return wrong(at(path, failure.mark), "", "is not valid YAML: " + failure.msg);
+  } catch (const std::exception& failure) {
+    return wrong(path, "", std::string("can't be read as YAML: ") + failure.what());
+  }
+}
+
+Result<Written> Loader::read_value(const std::string& where, const std::string& key,
+                                   const YAML::Node& node) {
+  Written written;
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      written.items.push_back(node.Scalar());
+      return written;
+    case YAML::NodeType::Null:
+    case YAML::NodeType::Undefined:
+      return wrong(
+          where, key,
+          "has no value; leave the line out for the default, or write \"\" for an empty text");
+    case YAML::NodeType::Map:
+      return wrong(where, key, "takes a value, not a section");
+    case YAML::NodeType::Sequence:
+      break;
+  }
+  written.is_list = true;
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar()) return wrong(where, key, "takes a list of plain values");
+    written.items.push_back(item.Scalar());
+  }
+  return written;
+}
+
+Status Loader::read_section(const std::string& path, const std::string& prefix,
+                            const YAML::Node& node) {
+  std::set<std::string> seen;
+  for (const auto& entry : node) {
+    const std::string where = at(path, entry.first.Mark());
+    if (!entry.first.IsScalar()) return wrong(where, "", "a setting's name must be plain text");
+    const std::string key = prefix + entry.first.Scalar();
+    if (!seen.insert(key).second) return wrong(where, key, "is given twice; keep one");
+    if (key == "models") {
+      BULKHEAD_RETURN_IF_ERROR(read_models(path, entry.second));
+    } else if (const Setting* setting = find_setting(key)) {
+      BULKHEAD_TRY(Written written, read_value(where, key, entry.second));
+      // A single number is a list of one.
+      if (wants_list(*setting) && !written.is_list) written = written_text(written.items[0], true);
+      if (Status stored = store(*setting, loaded_.settings, written); !stored.ok()) {
+        return wrong(where, key, stored.error().message());
+      }
+      origins_[key] = where;
+    } else if (is_section(key)) {
+      if (entry.second.IsNull()) continue;  // a section whose keys are all commented out
+      if (!entry.second.IsMap())
+        return wrong(where, key, "is a section: its settings go below it, indented");
+      BULKHEAD_RETURN_IF_ERROR(read_section(path, key + ".", entry.second));
+    } else {
+      return unknown(where, key);
+    }
+  }
+  return {};
+}
+
+Status Loader::read_models(const std::string& path, const YAML::Node& node) {
+  if (node.IsNull()) return {};
+  if (!node.IsSequence()) {
+    return wrong(at(path, node.Mark()), "models",
+                 "takes a list: one `- path: FILE` entry for each model");
+  }
+  loaded_.settings.models.clear();
+  for (const YAML::Node& entry : node) {
+    const std::string prefix = "models." + std::to_string(loaded_.settings.models.size());
+    const std::string entry_where = at(path, entry.Mark());
+    if (!entry.IsMap())
+      return wrong(entry_where, prefix, "takes `path: FILE` and the like, not a bare value");
+    if (loaded_.settings.models.size() == kMaxModels) {
+      return wrong(entry_where, "models",
+                   "has more than " + std::to_string(kMaxModels) + " entries");
+    }
+    ModelSettings& model = loaded_.settings.models.emplace_back();
+    origins_[prefix] = entry_where;
+    std::set<std::string> seen;
+    for (const auto& item : entry) {
+      const std::string where = at(path, item.first.Mark());
+      if (!item.first.IsScalar())
+        return wrong(where, prefix, "a setting's name must be plain text");
+      const std::string key = prefix + "." + item.first.Scalar();
+      const ModelSetting* setting = find_model_setting(item.first.Scalar());
+      if (setting == nullptr) return unknown(where, key, prefix + ".");
+      if (!seen.insert(key).second) return wrong(where, key, "is given twice; keep one");
+      BULKHEAD_TRY(const Written written, read_value(where, key, item.second));
+      if (Status stored = store(*setting, model, written); !stored.ok()) {
+        return wrong(where, key, stored.error().message());
+      }
+      origins_[key] = where;
+    }
+  }
+  return {};
+}
+
+Status Loader::assign(std::string_view assignment) {
+  const std::string where = "--set";
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos) {
+    return wrong(
+        where, "",
+        "'" + std::string(assignment) + "' is not KEY=VALUE, for example server.port=8080");
+  }
+  const std::string key(trimmed(assignment.substr(0, equals)));
+  const std::string_view value = assignment.substr(equals + 1);
+
+  if (key == "models" || key.starts_with("models.")) {
+    const std::string usage =
+        "write models.0.path=FILE, models.0.name=NAME and so on, models.1 for a second model";
+    const std::size_t dot = key.find('.', 7);
+    std::size_t index = 0;
+    if (key == "models" || dot == std::string::npos) return wrong(where, key, usage);
+    const auto [end, failure] = std::from_chars(key.data() + 7, key.data() + dot, index);
+    if (failure != std::errc{} || end != key.data() + dot) return wrong(where, key, usage);
+    std::vector<ModelSettings>& models = loaded_.settings.models;
+    if (index > models.size()) {
+      return wrong(
+          where, key,
+          "there is no models." + std::to_string(index - 1) + " yet; entries are numbered from 0");
+    }
+    if (index >= kMaxModels)
+      return wrong(where, "models", "has more than " + std::to_string(kMaxModels) + " entries");
+    const std::string prefix = key.substr(0, dot);
+    const ModelSetting* setting = find_model_setting(key.substr(dot + 1));
+    if (setting == nullptr) return unknown(where, key, prefix + ".");
+    if (index == models.size()) {
+      models.emplace_back();
+      origins_[prefix] = where;
+    }
+    if (Status stored = store(*setting, models[index], written_text(value, false)); !stored.ok()) {
+      return wrong(where, key, stored.error().message());
+    }
+    origins_[key] = where;
+    return {};
+  }
+
+  const Setting* setting = find_setting(key);
+  if (setting == nullptr) {
+    if (is_section(key))
+      return wrong(where, key, "is a section; name one of its settings, as in config/runtime.yaml");
+    return unknown(where, key);
+  }
+  const std::string_view bare = wants_text(*setting) ? value : trimmed(value);
+  if (Status stored = store(*setting, loaded_.settings, written_text(bare, wants_list(*setting)));
+      !stored.ok()) {
+    return wrong(where, key, stored.error().message());
+  }
+  origins_[key] = where;
+  return {};
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
+}
+
+// The rules between keys, and what deserves a word though it is allowed.
+Status Loader::check() {
+  const Settings& settings = loaded_.settings;
+  const Settings defaults;
+
+  if (settings.server.host.empty()) {
+    return wrong(origin("server.host"), "server.host",
+                 "is empty; 127.0.0.1 serves this machine only");
+  }
+
+  const MemoryPoolSettings& pool = settings.gpu_optimizations.memory_pool;
+  const char* const kWarmup = "gpu_optimizations.memory_pool.warmup_sizes";
+  const char* const kHeap = "gpu_optimizations.memory_pool.heap_size_mb";
+  for (const std::uint32_t size : pool.warmup_sizes) {
+    if (size <= pool.heap_size_mb) continue;
+    return wrong(origin_of({kWarmup, kHeap}), kWarmup,
+                 std::to_string(size) + " MiB does not fit a heap of heap_size_mb: " +
+                     std::to_string(pool.heap_size_mb) + "; lower the one or raise the other");
+  }
+
+  std::map<std::string, std::size_t> names;
+  for (std::size_t i = 0; i < settings.models.size(); ++i) {
+    const std::string prefix = "models." + std::to_string(i);
+    const ModelSettings& model = settings.models[i];
+    if (model.path.empty()) {
+      return wrong(origin(prefix), prefix + ".path", "is missing: name a GGUF file, or builtin");
+    }
+    if (model.device.empty()) {
+      return wrong(origin(prefix + ".device"), prefix + ".device",
+                   "is empty; auto picks the best one");
+    }
+    if (model.name.empty()) continue;
+    const auto [first, is_new] = names.emplace(model.name, i);
+    if (!is_new) {
+      return wrong(origin(prefix + ".name"), prefix + ".name",
+                   "'" + model.name + "' is the name of models." + std::to_string(first->second) +
+                       " already; for more processes of one model use its `workers`");
+    }
+  }
+
+  for (const Setting& setting : settings_table()) {
+    if (setting.later && text_of(setting, settings) != text_of(setting, defaults)) {
+      notice(setting.key, "this version does not have it yet; the setting has no effect");
+    }
+  }
+  if (!is_loopback(settings.server.host) && settings.server.api_key.empty()) {
+    notice("server.host",
+           settings.server.host +
+               " can be reached from other machines, so the daemon will not start without "
+               "server.api_key (or BULKHEAD_API_KEY)");
+  }
+  if (settings.ipc.flush_tokens > 1 && settings.ipc.flush_interval_us == 0) {
+    notice("ipc.flush_tokens",
+           "has no effect while ipc.flush_interval_us is 0, which lets no token wait");
+  }
+  const std::uint32_t wait_ms = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
+  if (wait_ms > settings.isolation.heartbeat_timeout_ms) {
+    notice("gpu_optimizations.command_buffer_ring.timeout_ms",
+           "is longer than isolation.heartbeat_timeout_ms, so a hung device ends by that one");
+  }
+  return {};
+}
+
+// A scalar that YAML reads back as the same text.
+std::string yaml_scalar(const std::string& text) {
+  const bool plain = !text.empty() && text.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789._/-") == std::string::npos;
+  if (plain || text.starts_with('[')) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+Result<Loaded> load(const Sources& sources) {
+  Loader loader;
+  if (!sources.file.empty()) BULKHEAD_RETURN_IF_ERROR(loader.read_file(sources.file));
+  for (const std::string& assignment : sources.assignments)
+    BULKHEAD_RETURN_IF_ERROR(loader.assign(assignment));
+  BULKHEAD_RETURN_IF_ERROR(loader.check());
+  return std::move(loader).take();
+}
+
+Status assign(Settings& settings, std::string_view assignment) {
+  Loader loader;
+  loader.settings() = settings;
+  BULKHEAD_RETURN_IF_ERROR(loader.assign(assignment));
+  settings = std::move(loader).take().settings;
+  return {};
+}
+
+std::vector<std::string> worker_assignments(const Settings& settings) {
+  const Settings defaults;
+  std::vector<std::string> assignments;
+  for (const Setting& setting : settings_table()) {
+    if (std::string_view(setting.key).starts_with("server.")) continue;
+    const std::string value = text_of(setting, settings);
+    if (value != text_of(setting, defaults))
+      assignments.push_back(std::string(setting.key) + "=" + value);
+  }
+  return assignments;
+}
+
+std::string reference_yaml() {
+  std::ostringstream out;
+  out << "# Every setting of Bulkhead with its default. Leave out what you don't change. On the "
+         "command line:\n"
+         "#   bulkheadd --config FILE --set server.port=8080 --set models.0.path=model.gguf\n"
+         "# Check a file without starting anything:  bulkhead check --config FILE\n";
+  const Settings defaults;
+  ModelSettings model;
+  model.path = "builtin";
+
+  std::vector<std::string> open;  // the sections that the last key lies in
+  for (const Setting& setting : settings_table()) {
+    std::vector<std::string> parts;
+    std::string_view key = setting.key;
+    for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.')) {
+      parts.emplace_back(key.substr(0, dot));
+      key.remove_prefix(dot + 1);
+    }
+    std::size_t shared = 0;
+    while (shared < open.size() && shared < parts.size() && open[shared] == parts[shared])
+      ++shared;
+    for (std::size_t depth = shared; depth < parts.size(); ++depth) {
+      out << "\n" << std::string(2 * depth, ' ') << parts[depth] << ":\n";
+    }
+    open = parts;
+    const std::string indent(2 * parts.size(), ' ');
+    out << indent << "# " << setting.help;
+    if (setting.later) out << " Not in this version yet.";
+    out << "\n" << indent << key << ": " << yaml_scalar(text_of(setting, defaults)) << "\n";
+
+    // The models come after the server, where a reader looks for them.
+    if (&setting + 1 != settings_table().data() + settings_table().size() && parts[0] == "server" &&
+        !std::string_view((&setting + 1)->key).starts_with("server.")) {
+      out << "\n# The models to serve, each in worker processes of its own.\nmodels:\n";
+      const char* lead = "  - ";
+      for (const ModelSetting& field : model_settings_table()) {
+        out << lead << "# " << field.help << "\n    " << field.key << ": "
+            << yaml_scalar(text_of(field, model)) << "\n";
+        lead = "    ";
+      }
+    }
+  }
+  return out.str();
+}
+
+}  // namespace bulkhead::config

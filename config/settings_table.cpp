@@ -1,0 +1,314 @@
+#include "config/settings_table.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace bulkhead::config {
+namespace {
+
+// The accessors are captureless lambdas, so that the table is plain data.
+#define FIELD(type, member)                       \
+  Reach<Settings, type> {                         \
+    [](Settings& s) -> type& { return s.member; } \
+  }
+#define FLAG(member) FIELD(bool, member)
+#define NUMBER(member) FIELD(std::uint32_t, member)
+#define TEXT(member) FIELD(std::string, member)
+#define NUMBERS(member) FIELD(std::vector<std::uint32_t>, member)
+#define CHOICE(member)                                                            \
+  EnumReach<Settings> {                                                           \
+    [](const Settings& s) { return static_cast<std::uint32_t>(s.member); },       \
+        [](Settings& s, std::uint32_t i) {                                        \
+          s.member = static_cast<std::remove_reference_t<decltype(s.member)>>(i); \
+        }                                                                         \
+  }
+#define MODEL_FIELD(type, member)                      \
+  Reach<ModelSettings, type> {                         \
+    [](ModelSettings& m) -> type& { return m.member; } \
+  }
+
+const std::vector<const char*> kLogLevels = {"trace", "debug", "info", "warn", "error", "off"};
+constexpr std::uint32_t kHourMs = 3'600'000;
+constexpr std::uint32_t kSecondUs = 1'000'000;
+constexpr std::uint32_t kTebibyteMb = 1U << 20;
+
+// clang-format off
+const Setting kSettings[] = {
+  {.key = "server.host", .help = "Address to listen on; anything but loopback needs an api_key.",
+   .reach = TEXT(server.host)},
+  {.key = "server.port", .help = "TCP port; 0 lets the system pick a free one.",
+   .reach = NUMBER(server.port), .most = 65535},
+  {.key = "server.api_key", .help = "Bearer token that clients must send; empty: none. BULKHEAD_API_KEY sets it without a file.",
+   .reach = TEXT(server.api_key)},
+  {.key = "server.max_queue", .help = "Requests accepted and unfinished, all models together; above it clients get 429.",
+   .reach = NUMBER(server.max_queue), .least = 1, .most = 1'000'000},
+  {.key = "server.request_timeout_s", .help = "Seconds that a request may take in all.",
+   .reach = NUMBER(server.request_timeout_s), .least = 1, .most = 7 * 24 * 3600},
+  {.key = "server.max_body_mb", .help = "Largest request body in MiB; above it clients get 413.",
+   .reach = NUMBER(server.max_body_mb), .least = 1, .most = 1024},
+
+  {.key = "ipc.transport", .help = "How daemon and workers talk: shm (shared-memory rings) or stdio (pipes).",
+   .reach = CHOICE(ipc.transport), .choices = {"shm", "stdio"}},
+  {.key = "ipc.region", .help = "What the rings lie in: memfd (sealed, inherited) or posix (shm_open, unlinked at once).",
+   .reach = CHOICE(ipc.region), .choices = {"memfd", "posix"}},
+  {.key = "ipc.ring_kib", .help = "Size of each ring in KiB, one ring each way; a power of two.",
+   .reach = NUMBER(ipc.ring_kib), .least = 16, .most = 1U << 20, .power_of_two = true},
+  {.key = "ipc.spin_us", .help = "Microseconds to look for a message before sleeping; 0 sleeps at once.",
+   .reach = NUMBER(ipc.spin_us), .most = kSecondUs},
+  {.key = "ipc.flush_tokens", .help = "Tokens of a stream gathered into one record; its first token never waits.",
+   .reach = NUMBER(ipc.flush_tokens), .least = 1, .most = 1024},
+  {.key = "ipc.flush_interval_us", .help = "The longest that a token waits for others, in microseconds.",
+   .reach = NUMBER(ipc.flush_interval_us), .most = kSecondUs},
+
+  {.key = "gpu_optimizations.enabled", .help = "false: the baseline, all three parts below off. Tokens are the same either way.",
+   .reach = FLAG(gpu_optimizations.enabled)},
+  {.key = "gpu_optimizations.graceful_fallback", .help = "Go on without a part that fails to start; false: refuse to start.",
+   .reach = FLAG(gpu_optimizations.graceful_fallback)},
+  {.key = "gpu_optimizations.fallback_log_level", .help = "Log level for such a fallback: trace, debug, info, warn, error or off.",
+   .reach = TEXT(gpu_optimizations.fallback_log_level), .choices = kLogLevels},
+
+  {.key = "gpu_optimizations.memory_pool.enabled", .help = "Sub-allocate transient buffers from heaps made at start.",
+   .reach = FLAG(gpu_optimizations.memory_pool.enabled)},
+  {.key = "gpu_optimizations.memory_pool.heap_size_mb", .help = "Size of each heap in MiB.",
+   .reach = NUMBER(gpu_optimizations.memory_pool.heap_size_mb), .least = 1, .most = 1U << 16},
+  {.key = "gpu_optimizations.memory_pool.num_heaps", .help = "Heaps allocated at start.",
+   .reach = NUMBER(gpu_optimizations.memory_pool.num_heaps), .least = 1, .most = 64},
+  {.key = "gpu_optimizations.memory_pool.warmup_sizes", .help = "Size classes in MiB made ready at start, each at most heap_size_mb.",
+   .reach = NUMBERS(gpu_optimizations.memory_pool.warmup_sizes), .least = 1, .most = 1U << 16},
+  {.key = "gpu_optimizations.memory_pool.track_statistics", .help = "Count allocations, reuse and the high-water mark.",
+   .reach = FLAG(gpu_optimizations.memory_pool.track_statistics)},
+  {.key = "gpu_optimizations.memory_pool.log_exhaustion", .help = "Log each allocation that the heaps could not serve.",
+   .reach = FLAG(gpu_optimizations.memory_pool.log_exhaustion)},
+
+  {.key = "gpu_optimizations.blit_queue.enabled", .help = "Copy on a queue of its own, overlapping the computation.",
+   .reach = FLAG(gpu_optimizations.blit_queue.enabled)},
+  {.key = "gpu_optimizations.blit_queue.max_pending_ops", .help = "Copies in flight before a new one waits.",
+   .reach = NUMBER(gpu_optimizations.blit_queue.max_pending_ops), .least = 1, .most = 1U << 16},
+  {.key = "gpu_optimizations.blit_queue.use_shared_events", .help = "Order copies by timeline semaphores; false: by fences.",
+   .reach = FLAG(gpu_optimizations.blit_queue.use_shared_events)},
+  {.key = "gpu_optimizations.blit_queue.staging_buffer_size_mb", .help = "Size of the staging ring in MiB.",
+   .reach = NUMBER(gpu_optimizations.blit_queue.staging_buffer_size_mb), .least = 1, .most = 4096},
+  {.key = "gpu_optimizations.blit_queue.track_metrics", .help = "Measure bytes, time and overlap of the copies.",
+   .reach = FLAG(gpu_optimizations.blit_queue.track_metrics)},
+  {.key = "gpu_optimizations.blit_queue.verbose_logging", .help = "Log every copy (level debug).",
+   .reach = FLAG(gpu_optimizations.blit_queue.verbose_logging)},
+
+  {.key = "gpu_optimizations.command_buffer_ring.enabled", .help = "Record a step's commands once for each batch shape and replay them.",
+   .reach = FLAG(gpu_optimizations.command_buffer_ring.enabled)},
+  {.key = "gpu_optimizations.command_buffer_ring.ring_size", .help = "Recorded command buffers kept.",
+   .reach = NUMBER(gpu_optimizations.command_buffer_ring.ring_size), .least = 1, .most = 1024},
+  {.key = "gpu_optimizations.command_buffer_ring.timeout_ms", .help = "Longest wait for the device; 0: isolation.heartbeat_timeout_ms.",
+   .reach = NUMBER(gpu_optimizations.command_buffer_ring.timeout_ms), .most = kHourMs},
+  {.key = "gpu_optimizations.command_buffer_ring.log_wait_events", .help = "Log every wait for the device (level debug).",
+   .reach = FLAG(gpu_optimizations.command_buffer_ring.log_wait_events)},
+  {.key = "gpu_optimizations.command_buffer_ring.track_statistics", .help = "Count recordings, replays and waits.",
+   .reach = FLAG(gpu_optimizations.command_buffer_ring.track_statistics)},
+
+  {.key = "engine.max_batch", .help = "Sequences computed together in one step.",
+   .reach = NUMBER(engine.max_batch), .least = 1, .most = 1024},
+  {.key = "engine.kv_cache_mb", .help = "Memory for keys and values in MiB; 0: what the model asks and the device has free.",
+   .reach = NUMBER(engine.kv_cache_mb), .most = kTebibyteMb},
+  {.key = "engine.kv_type", .help = "Number format of cached keys and values: f16 or f32.",
+   .reach = CHOICE(engine.kv_type), .choices = {"f16", "f32"}},
+  {.key = "engine.prefill_chunk", .help = "Prompt tokens computed between two decode steps.",
+   .reach = NUMBER(engine.prefill_chunk), .least = 1, .most = 1U << 16},
+  {.key = "engine.prefix_cache", .help = "Share the cached pages of equal prompt beginnings.",
+   .reach = FLAG(engine.prefix_cache), .later = true},
+  {.key = "engine.numerics", .help = "exact: a token never depends on what else runs; fast: kernels by batch size.",
+   .reach = CHOICE(engine.numerics), .choices = {"exact", "fast"}, .later = true},
+
+  {.key = "isolation.heartbeat_timeout_ms", .help = "A worker that makes no sign of life for so long is killed and replaced.",
+   .reach = NUMBER(isolation.heartbeat_timeout_ms), .least = 100, .most = kHourMs},
+  {.key = "isolation.max_strikes", .help = "Worker deaths without progress after which a request is given up.",
+   .reach = NUMBER(isolation.max_strikes), .least = 1, .most = 100},
+  {.key = "isolation.vault", .help = "Keep weights and KV pages in device memory that outlives a worker.",
+   .reach = FLAG(isolation.vault), .later = true},
+  {.key = "isolation.standby", .help = "Keep a second worker warm to take over at once.",
+   .reach = FLAG(isolation.standby), .later = true},
+  {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp.",
+   .reach = FLAG(isolation.sandbox), .later = true},
+  {.key = "isolation.journal_path", .help = "File that keeps the journal over a restart of the daemon; empty: memory only.",
+   .reach = TEXT(isolation.journal_path), .later = true},
+
+  {.key = "log.level", .help = "trace, debug, info, warn, error or off.",
+   .reach = TEXT(log.level), .choices = kLogLevels},
+  {.key = "log.format", .help = "text, or json (one object per line).",
+   .reach = TEXT(log.format), .choices = {"text", "json"}},
+};
+
+const ModelSetting kModelSettings[] = {
+  {.key = "name", .help = "Name in the API; empty: the file's own name for itself.",
+   .reach = MODEL_FIELD(std::string, name)},
+  {.key = "path", .help = "GGUF file (of a split model, its first part), or builtin.",
+   .reach = MODEL_FIELD(std::string, path)},
+  {.key = "device", .help = "auto, cpu, a device's number or part of its name (see `bulkhead doctor`).",
+   .reach = MODEL_FIELD(std::string, device)},
+  {.key = "workers", .help = "Worker processes that serve it.",
+   .reach = MODEL_FIELD(std::uint32_t, workers), .least = 1, .most = 64},
+  {.key = "context", .help = "Tokens that a sequence may have; 0: the model's own limit, within memory.",
+   .reach = MODEL_FIELD(std::uint32_t, context), .most = 1U << 24},
+};
+// clang-format on
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+std::string quoted(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+Error wrong(std::string message) {
+  return Error(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+std::string joined(const std::vector<const char*>& words) {
+  std::string result;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) result += i + 1 == words.size() ? " or " : ", ";
+    result += words[i];
+  }
+  return result;
+}
+
+Result<bool> parse_flag(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "no" || word == "off") return false;
+  return wrong(quoted(text) + " is not true or false");
+}
+
+template <typename Owner>
+Result<std::uint32_t> parse_number(const Field<Owner>& field, std::string_view text) {
+  const std::string range = field.most == UINT32_MAX
+                                ? "a whole number from " + std::to_string(field.least)
+                                : "a whole number from " + std::to_string(field.least) + " to " +
+                                      std::to_string(field.most);
+  std::uint64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || end != text.data() + text.size() || failure == std::errc::invalid_argument) {
+    return wrong(quoted(text) + " is not " + range);
+  }
+  if (failure != std::errc{} || value < field.least || value > field.most) {
+    return wrong(std::string(text) + " is out of range; it must be " + range);
+  }
+  if (field.power_of_two && (value & (value - 1)) != 0) {
+    std::uint64_t above = 1;
+    while (above < value)
+      above *= 2;
+    return wrong(std::string(text) + " is not a power of two; the nearest are " +
+                 std::to_string(above / 2) + " and " + std::to_string(above));
+  }
+  return static_cast<std::uint32_t>(value);
+}
+
+template <typename Owner>
+Result<std::uint32_t> parse_choice(const Field<Owner>& field, std::string_view text) {
+  const std::string word = lower(text);
+  for (std::size_t i = 0; i < field.choices.size(); ++i) {
+    if (word == field.choices[i]) return static_cast<std::uint32_t>(i);
+  }
+  return wrong(quoted(text) + " is not " + joined(field.choices));
+}
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <typename... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+template <typename Owner>
+Status store_in(const Field<Owner>& field, Owner& owner, const Written& written) {
+  const bool wants_list =
+      std::holds_alternative<Reach<Owner, std::vector<std::uint32_t>>>(field.reach);
+  if (written.is_list && !wants_list) return wrong("takes one value, not a list");
+  const std::string& text = written.items.empty() ? std::string() : written.items.front();
+  return std::visit(Overloaded{
+                        [&](Reach<Owner, bool> reach) -> Status {
+                          BULKHEAD_TRY(reach(owner), parse_flag(text));
+                          return {};
+                        },
+                        [&](Reach<Owner, std::uint32_t> reach) -> Status {
+                          BULKHEAD_TRY(reach(owner), parse_number(field, text));
+                          return {};
+                        },
+                        [&](Reach<Owner, std::string> reach) -> Status {
+                          if (field.choices.empty()) {
+                            reach(owner) = text;
+                            return {};
+                          }
+                          BULKHEAD_TRY(const std::uint32_t choice, parse_choice(field, text));
+                          reach(owner) = field.choices[choice];
+                          return {};
+                        },
+                        [&](Reach<Owner, std::vector<std::uint32_t>> reach) -> Status {
+                          std::vector<std::uint32_t> numbers;
+                          for (const std::string& item : written.items) {
+                            BULKHEAD_TRY(const std::uint32_t number, parse_number(field, item));
+                            numbers.push_back(number);
+                          }
+                          reach(owner) = std::move(numbers);
+                          return {};
+                        },
+                        [&](const EnumReach<Owner>& reach) -> Status {
+                          BULKHEAD_TRY(const std::uint32_t choice, parse_choice(field, text));
+                          reach.set(owner, choice);
+                          return {};
+                        },
+                    },
+                    field.reach);
+}
+
+template <typename Owner>
+std::string text_in(const Field<Owner>& field, const Owner& const_owner) {
+  Owner& owner =
+      const_cast<Owner&>(const_owner);  // the accessors serve reading and writing; this only reads
+  return std::visit(
+      Overloaded{
+          [&](Reach<Owner, bool> reach) -> std::string { return reach(owner) ? "true" : "false"; },
+          [&](Reach<Owner, std::uint32_t> reach) { return std::to_string(reach(owner)); },
+          [&](Reach<Owner, std::string> reach) { return reach(owner); },
+          [&](Reach<Owner, std::vector<std::uint32_t>> reach) {
+            std::string text = "[";
+            for (std::uint32_t number : reach(owner)) {
+              if (text.size() > 1) text += ", ";
+              text += std::to_string(number);
+            }
+            return text + "]";
+          },
+          [&](const EnumReach<Owner>& reach) -> std::string {
+            return field.choices[reach.get(owner)];
+          },
+      },
+      field.reach);
+}
+
+}  // namespace
+
+std::span<const Setting> settings_table() {
+  return kSettings;
+}
+std::span<const ModelSetting> model_settings_table() {
+  return kModelSettings;
+}
+
+Status store(const Setting& field, Settings& owner, const Written& written) {
+  return store_in(field, owner, written);
+}
+Status store(const ModelSetting& field, ModelSettings& owner, const Written& written) {
+  return store_in(field, owner, written);
+}
+std::string text_of(const Setting& field, const Settings& owner) {
+  return text_in(field, owner);
+}
+std::string text_of(const ModelSetting& field, const ModelSettings& owner) {
+  return text_in(field, owner);
+}
+
+}  // namespace bulkhead::config

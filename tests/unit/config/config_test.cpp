@@ -1,0 +1,326 @@
+#include "config/config.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "config/settings_table.hpp"
+
+namespace bulkhead::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::StartsWith;
+
+// A settings file that lives as long as the test.
+class File {
+ public:
+  explicit File(const std::string& text) {
+    path_ =
+        (std::filesystem::temp_directory_path() / ("bulkhead-config-" + std::to_string(::getpid()) +
+                                                   "-" + std::to_string(counter_++) + ".yaml"))
+            .string();
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  ~File() { std::filesystem::remove(path_); }
+  File(const File&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  static inline int counter_ = 0;
+  std::string path_;
+};
+
+std::string error_of(const std::string& yaml, const std::vector<std::string>& assignments = {}) {
+  const File file(yaml);
+  const Result<Loaded> loaded = load({file.path(), assignments});
+  if (loaded.ok()) return "no error";
+  std::string message = loaded.error().message();
+  if (message.starts_with(file.path())) message.replace(0, file.path().size(), "FILE");
+  return message;
+}
+
+std::string error_of_set(const std::string& assignment) {
+  const Result<Loaded> loaded = load({"", {assignment}});
+  return loaded.ok() ? "no error" : loaded.error().message();
+}
+
+std::vector<std::string> all_texts(const Settings& settings) {
+  std::vector<std::string> texts;
+  for (const Setting& setting : settings_table()) {
+    texts.push_back(std::string(setting.key) + "=" + text_of(setting, settings));
+  }
+  return texts;
+}
+
+TEST(Reference, ShippedFileIsWhatTheTablePrints) {
+  std::ifstream stream(std::string(BULKHEAD_SOURCE_DIR) + "/config/runtime.yaml", std::ios::binary);
+  ASSERT_TRUE(stream) << "config/runtime.yaml is missing";
+  std::stringstream shipped;
+  shipped << stream.rdbuf();
+  EXPECT_EQ(shipped.str(), reference_yaml())
+      << "write it anew: build/release/bin/bulkhead check --reference > config/runtime.yaml";
+}
+
+TEST(Reference, LoadsToTheDefaultsWithoutANotice) {
+  const File file(reference_yaml());
+  const Result<Loaded> loaded = load({file.path(), {}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_THAT(loaded->notices, IsEmpty());
+  EXPECT_EQ(all_texts(loaded->settings), all_texts(Settings{}));
+  ASSERT_THAT(loaded->settings.models, SizeIs(1));
+  EXPECT_EQ(loaded->settings.models[0].path, "builtin");
+  EXPECT_EQ(loaded->settings.models[0].workers, 1U);
+}
+
+TEST(Reference, HasEveryKeyOnce) {
+  const std::string text = reference_yaml();
+  for (const Setting& setting : settings_table()) {
+    const std::string key = setting.key;
+    EXPECT_THAT(text, HasSubstr(key.substr(key.rfind('.') + 1) + ": ")) << key;
+    EXPECT_THAT(text, HasSubstr(setting.help)) << key;
+  }
+  for (const ModelSetting& setting : model_settings_table())
+    EXPECT_THAT(text, HasSubstr(setting.help));
+}
+
+// Every row reaches a member of its own: changing one key changes that key's text and no other's.
+TEST(Table, EachKeyReachesItsOwnMember) {
+  const Settings defaults;
+  for (const Setting& setting : settings_table()) {
+    const std::string before = text_of(setting, defaults);
+    std::string other;
+    if (before == "true" || before == "false") {
+      other = before == "true" ? "false" : "true";
+    } else if (!setting.choices.empty()) {
+      other = before == setting.choices[0] ? setting.choices[1] : setting.choices[0];
+    } else if (before.starts_with("[")) {
+      other = "[7]";
+    } else if (std::holds_alternative<Reach<Settings, std::string>>(setting.reach)) {
+      other = "other text";
+    } else {
+      other =
+          std::to_string(setting.power_of_two ? 2 * std::stoul(before) : std::stoul(before) + 3);
+    }
+    Settings changed;
+    ASSERT_TRUE(assign(changed, std::string(setting.key) + "=" + other).ok()) << setting.key;
+    for (const Setting& each : settings_table()) {
+      EXPECT_EQ(text_of(each, changed), &each == &setting ? other : text_of(each, defaults))
+          << each.key << " after setting " << setting.key;
+    }
+  }
+}
+
+TEST(Table, DefaultsKeepTheirOwnLimits) {
+  for (const std::string& assignment : all_texts(Settings{})) {
+    Settings settings;
+    const Status status = assign(settings, assignment);
+    EXPECT_TRUE(status.ok()) << assignment;
+  }
+}
+
+TEST(Load, NothingGivenIsTheDefaults) {
+  const Result<Loaded> loaded = load({});
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(all_texts(loaded->settings), all_texts(Settings{}));
+  EXPECT_THAT(loaded->settings.models, IsEmpty());
+  EXPECT_THAT(loaded->notices, IsEmpty());
+}
+
+TEST(Load, FileThenAssignmentsInOrder) {
+  const File file(
+      "server:\n  port: 9000\n  api_key: \"a, [b]\"\n"
+      "models:\n  - path: /m/one.gguf\n    name: one\n  - path: /m/two.gguf\n    workers: 2\n"
+      "ipc: {transport: stdio, ring_kib: 256}\n"
+      "gpu_optimizations:\n  memory_pool:\n    warmup_sizes:\n      - 16\n      - 64\n"
+      "log:\n");
+  const Result<Loaded> loaded =
+      load({file.path(),
+            {"server.port=9001", "server.port = 9002", "models.1.name=two", "models.2.path=builtin",
+             "engine.kv_type=F32"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  const Settings& settings = loaded->settings;
+  EXPECT_EQ(settings.server.port, 9002U);
+  EXPECT_EQ(settings.server.api_key, "a, [b]");
+  ASSERT_THAT(settings.models, SizeIs(3));
+  EXPECT_EQ(settings.models[0].name, "one");
+  EXPECT_EQ(settings.models[1].name, "two");
+  EXPECT_EQ(settings.models[1].workers, 2U);
+  EXPECT_EQ(settings.models[2].path, "builtin");
+  EXPECT_EQ(settings.ipc.transport, Transport::kStdio);
+  EXPECT_EQ(settings.ipc.ring_kib, 256U);
+  EXPECT_THAT(settings.gpu_optimizations.memory_pool.warmup_sizes, ElementsAre(16, 64));
+  EXPECT_EQ(settings.engine.kv_type, KvType::kF32);
+}
+
+TEST(Load, EmptyAndCommentOnlyFilesAreDefaults) {
+  for (const char* text : {"", "# nothing\n", "---\n", "server:\n  # port: 1\n"}) {
+    EXPECT_EQ(error_of(text), "no error") << text;
+  }
+}
+
+TEST(Load, ListsInAssignments) {
+  const auto warmup = [](const std::string& value) -> std::vector<std::uint32_t> {
+    const auto loaded = load({"", {"gpu_optimizations.memory_pool.warmup_sizes=" + value}});
+    return loaded.ok() ? loaded->settings.gpu_optimizations.memory_pool.warmup_sizes
+                       : std::vector<std::uint32_t>{0};
+  };
+  EXPECT_THAT(warmup("[32, 128]"), ElementsAre(32, 128));
+  EXPECT_THAT(warmup("32,128"), ElementsAre(32, 128));
+  EXPECT_THAT(warmup("64"), ElementsAre(64));
+  EXPECT_THAT(warmup("[]"), IsEmpty());
+  EXPECT_THAT(warmup("32,,64"), ElementsAre(0));  // refused
+  EXPECT_THAT(warmup("32,"), ElementsAre(0));
+  EXPECT_THAT(warmup("[32"), ElementsAre(0));
+}
+
+TEST(Errors, NameFileLineKeyAndTheNearestKnownOne) {
+  EXPECT_EQ(error_of("server:\n  host: 127.0.0.1\n  prot: 8080\n"),
+            "FILE:3: server.prot: unknown setting; did you mean server.port?");
+  EXPECT_EQ(error_of("heap_size_mb: 3\n"),
+            "FILE:1: heap_size_mb: unknown setting; did you mean "
+            "gpu_optimizations.memory_pool.heap_size_mb?");
+  EXPECT_EQ(error_of("\ngpu_optimisations:\n  enabled: false\n"),
+            "FILE:2: gpu_optimisations: unknown setting; did you mean gpu_optimizations?");
+  EXPECT_EQ(error_of("models:\n  - path: a\n    contxt: 5\n"),
+            "FILE:3: models.0.contxt: unknown setting; did you mean models.0.context?");
+  EXPECT_EQ(error_of_set("engine.maxbatch=4"),
+            "--set: engine.maxbatch: unknown setting; did you mean engine.max_batch?");
+  EXPECT_EQ(error_of_set("models.0.pth=x"),
+            "--set: models.0.pth: unknown setting; did you mean models.0.path?");
+}
+
+TEST(Errors, ValuesOutsideTheirKindOrRange) {
+  EXPECT_EQ(
+      error_of("server:\n  port: 70000\n"),
+      "FILE:2: server.port: 70000 is out of range; it must be a whole number from 0 to 65535");
+  EXPECT_THAT(error_of("server:\n  port: -1\n"),
+              HasSubstr("FILE:2: server.port: '-1' is not a whole number"));
+  EXPECT_THAT(error_of("server:\n  port: 80.5\n"), HasSubstr("'80.5' is not a whole number"));
+  EXPECT_THAT(error_of("server:\n  port: 99999999999999999999999\n"), HasSubstr("out of range"));
+  EXPECT_THAT(error_of("server:\n  port:\n"), HasSubstr("FILE:2: server.port: has no value"));
+  EXPECT_THAT(error_of("server:\n  port: [1]\n"), HasSubstr("not a list"));
+  EXPECT_THAT(error_of("server:\n  port: {a: 1}\n"), HasSubstr("takes a value, not a section"));
+  EXPECT_THAT(error_of("engine:\n  max_batch: 0\n"), HasSubstr("from 1 to"));
+  EXPECT_THAT(error_of("isolation:\n  vault: maybe\n"), HasSubstr("'maybe' is not true or false"));
+  EXPECT_THAT(error_of("ipc:\n  transport: tcp\n"),
+              HasSubstr("FILE:2: ipc.transport: 'tcp' is not shm or stdio"));
+  EXPECT_THAT(error_of("ipc:\n  ring_kib: 1000\n"),
+              HasSubstr("not a power of two; the nearest are 512 and 1024"));
+  EXPECT_THAT(error_of("log:\n  level: loud\n"),
+              HasSubstr("trace, debug, info, warn, error or off"));
+}
+
+TEST(Errors, RulesBetweenKeysPointAtTheLineThatBroke) {
+  EXPECT_THAT(
+      error_of("gpu_optimizations:\n  memory_pool:\n    heap_size_mb: 64\n"),
+      StartsWith("FILE:3: gpu_optimizations.memory_pool.warmup_sizes: 128 MiB does not fit"));
+  EXPECT_THAT(
+      error_of("gpu_optimizations:\n  memory_pool:\n    warmup_sizes: [300]\n"),
+      StartsWith("FILE:3: gpu_optimizations.memory_pool.warmup_sizes: 300 MiB does not fit"));
+  EXPECT_EQ(error_of("gpu_optimizations:\n  memory_pool:\n    heap_size_mb: 64\n",
+                     {"gpu_optimizations.memory_pool.warmup_sizes=64"}),
+            "no error");
+  EXPECT_THAT(error_of("models:\n  - path: a\n    name: x\n  - path: b\n    name: x\n"),
+              StartsWith("FILE:5: models.1.name: 'x' is the name of models.0 already"));
+  EXPECT_THAT(error_of("models:\n  - name: x\n"), StartsWith("FILE:2: models.0.path: is missing"));
+  EXPECT_THAT(error_of("server:\n  host: \"\"\n"), StartsWith("FILE:2: server.host: is empty"));
+}
+
+TEST(Errors, ShapesThatAreNoSettingsFile) {
+  EXPECT_THAT(error_of("- a\n- b\n"), HasSubstr("is not a settings file"));
+  EXPECT_THAT(error_of("server: 5\n"), HasSubstr("FILE:1: server: is a section"));
+  EXPECT_THAT(error_of("models: 5\n"), HasSubstr("FILE:1: models: takes a list"));
+  EXPECT_THAT(error_of("models: [a]\n"), HasSubstr("models.0: takes `path: FILE`"));
+  EXPECT_THAT(error_of("server:\n  port: 1\n  port: 2\n"),
+              HasSubstr("FILE:3: server.port: is given twice"));
+  EXPECT_THAT(error_of("server:\n  port: [1\n"), HasSubstr("is not valid YAML"));
+  EXPECT_THAT(error_of("server: {port: 1}\n---\nserver: {port: 2}\n"),
+              HasSubstr("more than one YAML document"));
+  EXPECT_THAT(error_of(std::string(2 << 20, '#')), HasSubstr("larger than 1 MiB"));
+  EXPECT_THAT(error_of("? [a, b]\n: 1\n"), HasSubstr("plain text"));
+}
+
+TEST(Errors, MissingFileAndFolder) {
+  const Result<Loaded> missing = load({"/nonexistent/x.yaml", {}});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
+  EXPECT_THAT(missing.error().message(), HasSubstr("/nonexistent/x.yaml: No such file"));
+  EXPECT_FALSE(load({"/tmp", {}}).ok());
+}
+
+TEST(Errors, Assignments) {
+  EXPECT_THAT(error_of_set("server.port"), HasSubstr("is not KEY=VALUE"));
+  EXPECT_THAT(error_of_set("server=1"), HasSubstr("is a section"));
+  EXPECT_THAT(error_of_set("models=x"), HasSubstr("write models.0.path=FILE"));
+  EXPECT_THAT(error_of_set("models.x.path=y"), HasSubstr("write models.0.path=FILE"));
+  EXPECT_THAT(error_of_set("models.1.path=y"), HasSubstr("there is no models.0 yet"));
+  EXPECT_THAT(error_of_set("models.0.name=y"), HasSubstr("models.0.path: is missing"));
+  EXPECT_THAT(error_of_set("=1"), HasSubstr("unknown setting"));
+}
+
+TEST(Errors, AFailedAssignmentChangesNothing) {
+  Settings settings;
+  settings.server.port = 1;
+  EXPECT_FALSE(assign(settings, "server.port=70000").ok());
+  EXPECT_EQ(settings.server.port, 1U);
+}
+
+TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
+  const Result<Loaded> loaded =
+      load({"",
+            {"isolation.vault=true", "isolation.standby=true", "isolation.sandbox=true",
+             "isolation.journal_path=/tmp/j", "engine.prefix_cache=true", "engine.numerics=fast"}});
+  ASSERT_TRUE(loaded.ok());
+  std::vector<std::string> messages;
+  for (const Notice& notice : loaded->notices) {
+    EXPECT_EQ(notice.where, "--set");
+    messages.push_back(notice.message);
+  }
+  EXPECT_THAT(messages, SizeIs(6));
+  EXPECT_THAT(messages,
+              testing::Contains(
+                  "isolation.vault: this version does not have it yet; the setting has no effect"));
+}
+
+TEST(Notices, OpenToTheNetworkWithoutAKey) {
+  const auto notices = [](std::vector<std::string> assignments) {
+    return load({"", std::move(assignments)})->notices.size();
+  };
+  EXPECT_EQ(notices({"server.host=0.0.0.0"}), 1U);
+  EXPECT_EQ(notices({"server.host=0.0.0.0", "server.api_key=k"}), 0U);
+  EXPECT_EQ(notices({"server.host=::1"}), 0U);
+}
+
+TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
+  const Result<Loaded> loaded = load(
+      {"",
+       {"server.api_key=secret", "server.port=1", "models.0.path=x", "ipc.transport=stdio",
+        "gpu_optimizations.memory_pool.warmup_sizes=[8, 16]",
+        "gpu_optimizations.memory_pool.enabled=false", "log.format=json", "engine.kv_type=f32"}});
+  ASSERT_TRUE(loaded.ok());
+  const std::vector<std::string> assignments = worker_assignments(loaded->settings);
+  EXPECT_THAT(assignments,
+              ElementsAre("ipc.transport=stdio", "gpu_optimizations.memory_pool.enabled=false",
+                          "gpu_optimizations.memory_pool.warmup_sizes=[8, 16]",
+                          "engine.kv_type=f32", "log.format=json"));
+
+  // Applied to the defaults they give the same settings again.
+  Settings again;
+  for (const std::string& assignment : assignments)
+    ASSERT_TRUE(assign(again, assignment).ok()) << assignment;
+  Settings expected = loaded->settings;
+  expected.server = ServerSettings{};
+  EXPECT_EQ(all_texts(again), all_texts(expected));
+}
+
+}  // namespace
+}  // namespace bulkhead::config
