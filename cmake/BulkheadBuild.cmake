@@ -61,6 +61,8 @@ endif()
 if(BULKHEAD_PORTABLE)
   set(CMAKE_INSTALL_RPATH "$ORIGIN")
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+  find_file(BULKHEAD_VULKAN_LOADER libvulkan.so.1 PATH_SUFFIXES lib/${CMAKE_LIBRARY_ARCHITECTURE} lib
+    HINTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} REQUIRED)
 endif()
 
 function(bulkhead_library name)
@@ -76,7 +78,7 @@ function(bulkhead_program name)
   if(BULKHEAD_PORTABLE)
     add_custom_command(TARGET ${name} POST_BUILD
       COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}> -DDESTINATION=$<TARGET_FILE_DIR:${name}>
-              -P ${CMAKE_SOURCE_DIR}/cmake/CopyLibraries.cmake
+              -DEXTRA=${BULKHEAD_VULKAN_LOADER} -P ${CMAKE_SOURCE_DIR}/cmake/CopyLibraries.cmake
       VERBATIM)
   endif()
 endfunction()

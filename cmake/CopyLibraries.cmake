@@ -1,17 +1,36 @@
-# Copies the shared libraries that PROGRAM needs, less those of the C and C++ runtime that every
-# distribution has, into DESTINATION, so that PROGRAM runs where Debian's packages are missing.
+# Copies the shared libraries that PROGRAM needs, less those of the C runtime that every distribution has, into
+# DESTINATION, and makes each find its neighbours there ($ORIGIN), so that PROGRAM runs where Debian's packages are missing.
+# EXTRA names libraries that are opened at run time instead of linked (libvulkan.so.1 may be).
+#
+# One at a time: programs that end linking together would patch the same copies.
+cmake_minimum_required(VERSION 3.25)
+file(LOCK "${DESTINATION}" DIRECTORY TIMEOUT 300)
+
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES "${PROGRAM}"
   RESOLVED_DEPENDENCIES_VAR libraries UNRESOLVED_DEPENDENCIES_VAR missing
+  CONFLICTING_DEPENDENCIES_PREFIX conflicts
   PRE_EXCLUDE_REGEXES "^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64|libresolv)\\.so")
 if(missing)
   message(FATAL_ERROR "${PROGRAM} needs libraries that were not found: ${missing}")
 endif()
+# A name found both here (an earlier program's copy) and in the system is the copy.
+foreach(name IN LISTS conflicts_FILENAMES)
+  list(APPEND libraries ${conflicts_${name}})
+endforeach()
+list(APPEND libraries ${EXTRA})
+
 foreach(library IN LISTS libraries)
-  file(COPY "${library}" DESTINATION "${DESTINATION}" FOLLOW_SYMLINK_CHAIN)
-  get_filename_component(real "${library}" REALPATH)
-  get_filename_component(real_name "${real}" NAME)
-  execute_process(COMMAND patchelf --set-rpath "$ORIGIN" "${DESTINATION}/${real_name}" RESULT_VARIABLE result)
-  if(NOT result EQUAL 0)
-    message(FATAL_ERROR "patchelf could not set the search path of ${DESTINATION}/${real_name}; install patchelf")
+  get_filename_component(folder "${library}" DIRECTORY)
+  get_filename_component(name "${library}" NAME)
+  if(folder STREQUAL DESTINATION OR EXISTS "${DESTINATION}/${name}")
+    continue()
   endif()
+  # Copied under the name that programs ask for, through a temporary so that a half-made copy is never taken for one.
+  get_filename_component(real "${library}" REALPATH)
+  file(COPY_FILE "${real}" "${DESTINATION}/${name}.new")
+  execute_process(COMMAND patchelf --set-rpath "$ORIGIN" "${DESTINATION}/${name}.new" RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "patchelf could not set the search path of ${name}; install patchelf (tools/install-deps build)")
+  endif()
+  file(RENAME "${DESTINATION}/${name}.new" "${DESTINATION}/${name}")
 endforeach()

@@ -1,0 +1,2 @@
+// Deliberately wrong: the include check must name this file.
+#include "ipc/channel.hpp"

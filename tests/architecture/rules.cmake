@@ -1,0 +1,34 @@
+# Which folder may use which: the arrows between the folders of the product. `bench` and `tests` may use all of them.
+# A folder inside worker/ has rules of its own; a file is judged by the longest name that fits.
+set(layers
+  config ipc gpu worker/model worker/engine worker/forward worker orchestrator tools)
+set(may_use_config config)
+set(may_use_ipc config ipc)
+set(may_use_gpu config gpu)
+set(may_use_worker/model config worker/model)
+set(may_use_worker/engine config worker/model worker/engine)
+set(may_use_worker/forward config gpu worker/model worker/engine worker/forward)
+set(may_use_worker config ipc gpu worker worker/model worker/engine worker/forward)
+set(may_use_orchestrator config ipc orchestrator)
+# The bulkhead tool reads model files and tokenizers, sizes them (worker/forward) and lists devices (gpu).
+set(may_use_tools config gpu worker/model worker/forward worker/engine tools)
+
+# Third-party libraries that a layer must not reach, not even through another one.
+set(never_reaches_config Vulkan capnp kj Boost prometheus)
+set(never_reaches_ipc Vulkan Boost prometheus yaml-cpp)
+set(never_reaches_gpu capnp kj Boost prometheus)
+set(never_reaches_worker/model Vulkan capnp kj Boost prometheus)
+set(never_reaches_worker/engine Vulkan Boost prometheus)
+set(never_reaches_orchestrator Vulkan)
+
+function(layer_of path result)
+  set(found "")
+  foreach(layer IN LISTS layers)
+    string(LENGTH "${layer}" length)
+    string(LENGTH "${found}" found_length)
+    if("${path}/" MATCHES "^${layer}/" AND length GREATER found_length)
+      set(found "${layer}")
+    endif()
+  endforeach()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
