@@ -83,12 +83,15 @@ function(bulkhead_program name)
   endif()
 endfunction()
 
-# DISCOVER: one CTest test per TEST() (default); SINGLE: the whole program is one CTest test.
+# One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
+# tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
+# matches: gtest_discover_tests loses all but the first of a list.
 function(bulkhead_test name)
   cmake_parse_arguments(arg "SINGLE" "TIMEOUT" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  list(JOIN arg_LABELS "+" label)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
   target_compile_definitions(${name} PRIVATE
@@ -97,11 +100,17 @@ function(bulkhead_test name)
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
+  foreach(each IN LISTS arg_LABELS)
+    if(NOT TARGET tests-${each})
+      add_custom_target(tests-${each})
+    endif()
+    add_dependencies(tests-${each} ${name})
+  endforeach()
   if(arg_SINGLE)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
   else()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
-      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
   endif()
 endfunction()

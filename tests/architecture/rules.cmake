@@ -6,12 +6,13 @@ set(may_use_config config)
 set(may_use_ipc config ipc)
 set(may_use_gpu config gpu)
 set(may_use_worker/model config worker/model)
-set(may_use_worker/engine config worker/model worker/engine)
-set(may_use_worker/forward config gpu worker/model worker/engine worker/forward)
+# The engine speaks in the channel's messages but never sees Vulkan.
+set(may_use_worker/engine config ipc worker/model worker/engine)
+set(may_use_worker/forward config ipc gpu worker/model worker/engine worker/forward)
 set(may_use_worker config ipc gpu worker worker/model worker/engine worker/forward)
 set(may_use_orchestrator config ipc orchestrator)
 # The bulkhead tool reads model files and tokenizers, sizes them (worker/forward) and lists devices (gpu).
-set(may_use_tools config gpu worker/model worker/forward worker/engine tools)
+set(may_use_tools config ipc gpu worker/model worker/forward worker/engine tools)
 
 # Third-party libraries that a layer must not reach, not even through another one.
 set(never_reaches_config Vulkan capnp kj Boost prometheus)
