@@ -1,0 +1,487 @@
+#include "worker/engine/engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bulkhead::engine {
+namespace {
+
+// Whatever ipc.flush_tokens says: a record must fit the smallest ring.
+constexpr std::uint32_t kMostUnsent = 64;
+constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
+
+std::uint64_t microseconds(Clock::duration duration) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(
+      0, std::chrono::duration_cast<std::chrono::microseconds>(duration).count()));
+}
+
+ipc::FailureCode failure_code(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+      return ipc::FailureCode::kInvalidRequest;
+    case ErrorCode::kUnsupported:
+      return ipc::FailureCode::kUnsupported;
+    case ErrorCode::kResourceExhausted:
+    case ErrorCode::kUnavailable:
+      return ipc::FailureCode::kResourceExhausted;
+    default:
+      return ipc::FailureCode::kInternal;
+  }
+}
+
+Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, const char* what) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= vocabulary) {
+      return Error(ErrorCode::kInvalidArgument,
+                   std::string(what) + " " + std::to_string(tokens[i]) + " at index " +
+                       std::to_string(i) + " is not in the model's vocabulary of " +
+                       std::to_string(vocabulary) + " tokens");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Engine::Request : Sequence {
+  RequestId id;
+  std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
+  ipc::Sampling sampling;
+  std::int32_t wanted_logprobs = -1;
+  bool ignore_eos = false;
+  bool chat = false;
+  std::uint32_t max_tokens = 0;   // as asked; then resolved
+  std::vector<TokenId> accepted;  // until start()
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t accepted_count = 0;  // generated before this worker knew the request
+  std::uint32_t generated = 0;       // in all
+  std::uint32_t delivered = 0;       // of those, sent
+  TokenHistory history;
+  TextStream text;
+  ipc::SequenceTokens unsent;
+  std::uint32_t flush_tokens = 1;
+  bool any_sent = false;  // by this worker
+  ipc::Finished finished;
+  bool started = false;
+  Clock::time_point started_at, first_token_at;
+};
+
+Engine::Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit)
+    : executor_(executor),
+      language_(language),
+      options_(std::move(options)),
+      emit_(std::move(emit)),
+      scheduler_(executor.limits(), options_.scheduler),
+      sampler_(executor.limits().vocabulary),
+      preparer_(language) {}
+
+Engine::~Engine() = default;
+
+void Engine::submit(ipc::Submit submit) {
+  const RequestId id = submit.request;
+  if (draining_) {
+    return fail(id, ipc::FailureCode::kResourceExhausted,
+                "this worker is being drained; try again");
+  }
+  if (requests_.contains(id)) {
+    return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
+  }
+  if (const Status status = check_sampling(submit.sampling); !status.ok()) {
+    const std::string& message = status.error().message();
+    return fail(id, ipc::FailureCode::kInvalidRequest, message,
+                message.substr(0, message.find(' ')));
+  }
+  auto owned = std::make_unique<Request>();
+  Request& request = *owned;
+  request.id = id;
+  request.sampling = submit.sampling;
+  request.wanted_logprobs = submit.logprobs;
+  request.ignore_eos = submit.ignore_eos;
+  request.max_tokens = submit.max_tokens;
+  request.accepted = std::move(submit.accepted_tokens);
+  request.text = TextStream(std::move(submit.stop));
+  requests_.emplace(id, std::move(owned));
+
+  if (auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt)) {
+    return start(request, std::move(*tokens));
+  }
+  request.ticket = ++last_ticket_;
+  tickets_.emplace(request.ticket, id);
+  if (auto* messages = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
+    request.chat = true;
+    preparer_.submit({request.ticket, Preparer::Chat{std::move(*messages)}});
+  } else {
+    preparer_.submit(
+        {request.ticket, Preparer::Text{std::move(std::get<std::string>(submit.prompt))}});
+  }
+}
+
+void Engine::cancel(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Request& request = *found->second;
+  if (std::find(finished_.begin(), finished_.end(), &request) != finished_.end()) return;
+  ipc::Finished message;
+  message.request = id;
+  message.reason = ipc::FinishReason::kCancelled;
+  message.prompt_tokens = request.prompt_tokens;
+  message.completion_tokens = request.delivered;  // tokens that nobody saw were never generated
+  drop(request);
+  emit_(message);
+  say_drained();
+}
+
+void Engine::tokenize(ipc::Tokenize job) {
+  jobs_.emplace(++last_ticket_, PlainJob{job.request, false});
+  preparer_.submit({last_ticket_, std::move(job)});
+}
+
+void Engine::detokenize(ipc::Detokenize job) {
+  jobs_.emplace(++last_ticket_, PlainJob{job.request, true});
+  preparer_.submit({last_ticket_, std::move(job)});
+}
+
+void Engine::drain() {
+  draining_ = true;
+  say_drained();
+}
+
+void Engine::say_drained() {
+  if (!draining_ || drained_ || outstanding() > 0) return;
+  drained_ = true;
+  emit_(ipc::Drained{});
+}
+
+void Engine::poll() {
+  while (auto outcome = preparer_.take())
+    prepared(std::move(*outcome));
+}
+
+void Engine::prepared(Preparer::Outcome outcome) {
+  if (jobs_.contains(outcome.ticket)) return prepared_job(outcome);
+  const auto ticket = tickets_.find(outcome.ticket);
+  if (ticket == tickets_.end()) return;  // cancelled meanwhile
+  Request& request = *requests_.at(ticket->second);
+  tickets_.erase(ticket);
+  request.ticket = 0;
+  if (outcome.status.ok()) return start(request, std::move(outcome.tokens));
+  const RequestId id = request.id;
+  const char* parameter = request.chat ? "messages" : "prompt";
+  drop(request);
+  fail(id, failure_code(outcome.status.error()), outcome.status.error().message(), parameter);
+}
+
+void Engine::prepared_job(const Preparer::Outcome& outcome) {
+  const PlainJob job = jobs_.at(outcome.ticket);
+  jobs_.erase(outcome.ticket);
+  ipc::FromWorker answer;
+  if (job.detokenize) {
+    answer = ipc::Detokenized{job.request, outcome.text};
+  } else {
+    answer = ipc::Tokenized{job.request, outcome.tokens};
+  }
+  if (!outcome.status.ok()) {
+    fail(job.request, failure_code(outcome.status.error()), outcome.status.error().message());
+  } else if (ipc::encoded_bound(answer) > options_.max_message_bytes) {
+    fail(job.request, ipc::FailureCode::kResourceExhausted,
+         "the answer has " + std::to_string(ipc::encoded_bound(answer)) +
+             " bytes and the channel takes " + std::to_string(options_.max_message_bytes) +
+             "; send less at once, or raise ipc.ring_kib");
+  } else {
+    emit_(answer);
+    say_drained();
+  }
+}
+
+void Engine::start(Request& request, std::vector<TokenId> prompt) {
+  const RequestId id = request.id;
+  const std::uint32_t limit = scheduler_.sequence_limit();
+  const std::uint32_t vocabulary = executor_.limits().vocabulary;
+  const auto refuse = [&](ipc::FailureCode code, std::string message) {
+    const char* parameter = request.chat ? "messages" : "prompt";
+    drop(request);
+    fail(id, code, std::move(message), parameter);
+  };
+  if (prompt.empty()) {
+    return refuse(ipc::FailureCode::kInvalidRequest,
+                  "the prompt is empty: it needs a token at least");
+  }
+  if (prompt.size() >= limit) {
+    const bool cache = limit < executor_.limits().context;
+    return refuse(
+        ipc::FailureCode::kContextExceeded,
+        "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
+            (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
+            ", and the answer needs one at least; shorten the prompt or " +
+            (cache ? "raise engine.kv_cache_mb" : "serve the model with a larger context"));
+  }
+  Status known = check_tokens(prompt, vocabulary, "prompt token");
+  if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");
+  if (!known.ok()) return refuse(ipc::FailureCode::kInvalidRequest, known.error().message());
+
+  request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
+  const std::uint32_t room = limit - request.prompt_tokens;
+  request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
+  ipc::FromWorker accepted = ipc::Accepted{id, std::move(prompt), request.max_tokens};
+  if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
+    return refuse(ipc::FailureCode::kResourceExhausted,
+                  "the prompt's " + std::to_string(request.prompt_tokens) +
+                      " token ids don't fit the channel; raise ipc.ring_kib");
+  }
+  emit_(accepted);
+
+  request.most_tokens = request.prompt_tokens + request.max_tokens;
+  request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
+  request.tokens.reserve(request.most_tokens);
+  const bool row = request.wanted_logprobs >= 0 || request.sampling.temperature != 0 ||
+                   has_penalties(request.sampling);
+  request.output = row ? Output::kLogits : Output::kGreedy;
+  request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
+  request.history.add_prompt(request.tokens);
+  request.flush_tokens = std::min(
+      options_.flush_tokens, request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent);
+  request.finished.request = id;
+  request.unsent.request = id;
+  prompt_tokens_ += request.prompt_tokens;
+  const std::vector<TokenId> before = std::move(request.accepted);
+  resume(request, before);
+}
+
+void Engine::resume(Request& request, std::span<const TokenId> accepted) {
+  // Generated before, by a worker that died, and sent: their text is not sent again, but decides
+  // what is held back.
+  std::string sent_before;
+  bool stopped = false;
+  if (!accepted.empty()) ++resumed_requests_;
+  for (const TokenId token : accepted) {
+    request.tokens.push_back(token);
+    request.history.add_generated(token);
+    ++request.generated;
+    stopped = request.text.push(language_.tokenizer->piece(token), sent_before);
+    if (stopped || request.generated == request.max_tokens) break;
+  }
+  request.accepted_count = request.generated;
+  request.delivered = request.generated;
+  request.unsent.first_index = request.generated;
+  request.started_at = request.first_token_at = options_.now();
+  if (stopped) {
+    finish(request, ipc::FinishReason::kStop);
+  } else if (request.generated >= request.max_tokens) {
+    finish(request, ipc::FinishReason::kLength);
+  } else {
+    return scheduler_.add(request);
+  }
+  flush_now_ = false;  // nobody's tokens wait for this
+  emit_finished();
+}
+
+Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
+  poll();
+  const Step* step = scheduler_.plan();
+  if (step == nullptr) {
+    flush_all();
+    return false;
+  }
+  mark_started();
+  step_columns_ += step->columns.size();
+  const Clock::time_point begin = options_.now();
+  BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
+  meanwhile();
+  poll();
+  // The wait can't be interrupted: what would get too old during it goes now.
+  if (!pending_.empty() && begin + usual_step_ > oldest_pending_ + options_.flush_interval)
+    flush_all();
+  BULKHEAD_TRY(const std::span<const ColumnOutput> outputs, executor_.wait());
+  const Clock::time_point end = options_.now();
+  usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
+  device_time_ += end - begin;
+  scheduler_.complete();
+  handle_outputs(outputs);
+  if (flush_now_ || flush_due(options_.now())) flush_all();
+  return true;
+}
+
+void Engine::mark_started() {
+  for (const Scheduler::Member& member : scheduler_.members()) {
+    auto& request = static_cast<Request&>(*member.sequence);
+    if (request.started) continue;
+    request.started = true;
+    request.started_at = request.first_token_at = options_.now();
+  }
+}
+
+void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
+  for (const ColumnOutput& output : outputs) {
+    Sequence* sequence = scheduler_.sequence_of(output.column);
+    if (sequence != nullptr) handle_output(static_cast<Request&>(*sequence), output);
+  }
+}
+
+void Engine::handle_output(Request& request, const ColumnOutput& output) {
+  TokenId token = output.best;
+  const char* failure = nullptr;
+  std::string message;
+  if (request.output == Output::kGreedy) {
+    if (!std::isfinite(output.best_logprob) || token >= executor_.limits().vocabulary) {
+      failure = "the model's logits are not finite numbers; its weights may be damaged";
+    }
+  } else {
+    if (request.generated < request.accepted_count) ++draws_below_accepted_;
+    const auto sampled =
+        sampler_.sample(output.logits, request.sampling, request.history, request.generated);
+    if (sampled.ok()) {
+      token = *sampled;
+    } else {
+      message = sampled.error().message();
+      failure = message.c_str();
+    }
+  }
+  if (failure != nullptr) {
+    const RequestId id = request.id;
+    std::string text = failure;
+    drop(request);
+    return fail(id, ipc::FailureCode::kInternal, std::move(text));
+  }
+  if (request.generated == request.accepted_count) request.first_token_at = options_.now();
+  if (!request.ignore_eos && language_.tokenizer->ends_generation(token)) {
+    return finish(request, ipc::FinishReason::kStop);
+  }
+  if (request.wanted_logprobs >= 0) record_logprobs(request, output, token);
+  take_token(request, token);
+}
+
+void Engine::take_token(Request& request, TokenId token) {
+  request.tokens.push_back(token);
+  request.history.add_generated(token);
+  ++request.generated;
+  ++generated_tokens_;
+  if (request.unsent.tokens.empty()) {
+    if (pending_.empty()) oldest_pending_ = options_.now();
+    pending_.push_back(&request);
+  }
+  request.unsent.tokens.push_back(token);
+  const bool stopped = request.text.push(language_.tokenizer->piece(token), request.unsent.text);
+  if (!request.any_sent || request.unsent.tokens.size() >= request.flush_tokens) flush_now_ = true;
+  if (stopped) {
+    finish(request, ipc::FinishReason::kStop);
+  } else if (request.generated >= request.max_tokens) {
+    finish(request, ipc::FinishReason::kLength);
+  }
+}
+
+void Engine::record_logprobs(Request& request, const ColumnOutput& output, TokenId token) {
+  const auto wanted = static_cast<std::uint32_t>(request.wanted_logprobs);
+  const Sampler::Logprobs logprobs = sampler_.logprobs(output.logits, token, wanted);
+  ipc::TokenLogprob& entry = request.unsent.logprobs.emplace_back();
+  entry.logprob = logprobs.chosen;
+  entry.bytes = language_.tokenizer->piece(token);
+  entry.top.reserve(logprobs.best.size());
+  for (const RankedToken& ranked : logprobs.best) {
+    entry.top.push_back(
+        {ranked.token, ranked.value, std::string(language_.tokenizer->piece(ranked.token))});
+  }
+}
+
+void Engine::finish(Request& request, ipc::FinishReason reason) {
+  ipc::Finished& message = request.finished;
+  const Clock::time_point now = options_.now();
+  // An end without a stop string lets go of what was held back, which can complete one (a broken
+  // character's U+FFFD). After a stop string there is nothing left to let go of.
+  if (request.text.finish(message.text)) reason = ipc::FinishReason::kStop;
+  message.reason = reason;
+  message.prompt_tokens = request.prompt_tokens;
+  message.completion_tokens = request.generated;
+  message.prefill_microseconds = microseconds(request.first_token_at - request.started_at);
+  message.decode_microseconds = microseconds(now - request.first_token_at);
+  scheduler_.remove(request);
+  finished_.push_back(&request);
+  flush_now_ = true;
+}
+
+void Engine::fail(RequestId id, ipc::FailureCode code, std::string message, std::string parameter) {
+  emit_(ipc::Failed{id, code, std::move(message), std::move(parameter)});
+  say_drained();
+}
+
+void Engine::drop(Request& request) {
+  scheduler_.remove(request);
+  std::erase(pending_, &request);
+  if (request.ticket != 0) tickets_.erase(request.ticket);
+  requests_.erase(request.id);
+}
+
+bool Engine::flush_due(Clock::time_point now) const {
+  return !pending_.empty() && now >= oldest_pending_ + options_.flush_interval;
+}
+
+void Engine::flush_all() {
+  flush_now_ = false;
+  emit_batch();
+  emit_finished();
+}
+
+void Engine::emit_batch() {
+  if (pending_.empty()) return;
+  auto& batch = std::get<ipc::TokenBatch>(batch_);
+  batch.step = scheduler_.steps();
+  for (Request* request : pending_) {
+    request->delivered += static_cast<std::uint32_t>(request->unsent.tokens.size());
+    request->any_sent = true;
+    std::swap(batch.sequences.emplace_back(), request->unsent);
+  }
+  if (batch.sequences.size() > 1 && ipc::encoded_bound(batch_) > options_.max_message_bytes) {
+    for (ipc::SequenceTokens& sequence : batch.sequences) {
+      emit_(ipc::TokenBatch{batch.step, {sequence}});
+      ++batches_;
+    }
+  } else {
+    emit_(batch_);
+    ++batches_;
+  }
+  // The buffers go back to their requests, emptied but not freed.
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    ipc::SequenceTokens& unsent = pending_[i]->unsent;
+    std::swap(batch.sequences[i], unsent);
+    unsent.first_index += static_cast<std::uint32_t>(unsent.tokens.size());
+    unsent.tokens.clear();
+    unsent.text.clear();
+    unsent.logprobs.clear();
+  }
+  batch.sequences.clear();
+  pending_.clear();
+}
+
+void Engine::emit_finished() {
+  if (finished_.empty()) return;
+  for (Request* request : finished_) {
+    emit_(request->finished);
+    drop(*request);
+  }
+  finished_.clear();
+  say_drained();
+}
+
+ipc::Stats Engine::stats() const {
+  ipc::Stats stats;
+  stats.steps = scheduler_.steps();
+  stats.active_sequences = static_cast<std::uint32_t>(scheduler_.running());
+  stats.waiting_sequences = static_cast<std::uint32_t>(scheduler_.waiting() + tickets_.size());
+  stats.kv_pages_used = scheduler_.pool().used_pages();
+  stats.kv_pages_total = scheduler_.pool().total_pages();
+  const auto add = [&](const char* name, double value) { stats.counters.push_back({name, value}); };
+  add("prompt_tokens_total", static_cast<double>(prompt_tokens_));
+  add("generated_tokens_total", static_cast<double>(generated_tokens_));
+  add("step_columns_total", static_cast<double>(step_columns_));
+  add("step_seconds_total", std::chrono::duration<double>(device_time_).count());
+  add("token_batches_total", static_cast<double>(batches_));
+  add("preemptions_total", static_cast<double>(scheduler_.preemptions()));
+  add("resumed_requests_total", static_cast<double>(resumed_requests_));
+  add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
+  for (const Executor::Counter& counter : executor_.counters()) {
+    stats.counters.push_back({counter.name, counter.value});
+  }
+  return stats;
+}
+
+}  // namespace bulkhead::engine

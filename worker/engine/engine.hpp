@@ -1,0 +1,146 @@
+// The engine: requests in, tokens out. Ties the scheduler, an executor, the sampler, text and the
+// tokenizer's thread together; knows no channel and no Vulkan.
+//
+// Everything it has to say goes to one callback as the messages of ipc/messages.hpp, in the order
+// in which they may be sent: for each request first Accepted or Failed, then its tokens in
+// TokenBatches, then Finished (or Failed).
+//
+// A turn is: plan a step, submit it, do the host's work while the device computes, wait, sample,
+// emit. Tokens of a request are put together in one record by these rules: the first at once; later
+// ones when `flush_tokens` of a request are there or one has waited `flush_interval`; all that wait
+// go when one goes. Before a wait for the device that will outlast the interval (judged by the last
+// steps) what waits is sent, and when there is no step to run.
+//
+// Positions that are sampled are counted from 0 within the answer: token n is draw n of the
+// request's seed. A resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
+//
+// One thread calls everything here. No allocation in a turn that only generates, but for text
+// longer than a small string.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "ipc/messages.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/engine/preparer.hpp"
+#include "worker/engine/sampler.hpp"
+#include "worker/engine/scheduler.hpp"
+#include "worker/engine/text_stream.hpp"
+
+namespace bulkhead::engine {
+
+using Clock = std::chrono::steady_clock;
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  std::uint32_t flush_tokens = 1;
+  std::chrono::microseconds flush_interval{2000};
+  std::size_t max_message_bytes =
+      SIZE_MAX;  // an answer that encodes to more is refused, a batch is split
+  std::function<Clock::time_point()> now = Clock::now;
+};
+
+class Engine {
+ public:
+  using Emit = std::function<void(const ipc::FromWorker&)>;
+
+  // All referenced things must outlive the engine. `emit` must not call the engine.
+  Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit);
+  ~Engine();
+
+  void submit(ipc::Submit submit);
+  // Ends a request wherever it is: Finished with kCancelled, and its pages are free. An unknown one
+  // is ignored.
+  void cancel(RequestId request);
+  void tokenize(ipc::Tokenize job);
+  void detokenize(ipc::Detokenize job);
+  // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
+  void drain();
+
+  // Takes what the tokenizer's thread has done. turn() does so, too; wake_fd() tells when.
+  void poll();
+  int wake_fd() const { return preparer_.wake_fd(); }
+
+  // Runs one step if there is one to run: true. `meanwhile` is called once while the device
+  // computes and may call submit(), cancel() and the like. An error is the executor's: the worker
+  // can't go on.
+  Result<bool> turn(const std::function<void()>& meanwhile);
+
+  // Requests and jobs that have not got their last message.
+  std::size_t outstanding() const { return requests_.size() + jobs_.size(); }
+  // Something to compute: turn() would run a step.
+  bool runnable() const { return scheduler_.running() + scheduler_.waiting() > 0; }
+  ipc::Stats stats() const;
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  struct Request;
+  using RequestPtr = std::unique_ptr<Request>;
+
+  void prepared(Preparer::Outcome outcome);
+  void prepared_job(const Preparer::Outcome& outcome);
+  // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
+  void start(Request& request, std::vector<TokenId> prompt);
+  void resume(Request& request, std::span<const TokenId> accepted);
+  void mark_started();
+  void handle_outputs(std::span<const ColumnOutput> outputs);
+  void handle_output(Request& request, const ColumnOutput& output);
+  void take_token(Request& request, TokenId token);
+  void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
+  void finish(Request& request, ipc::FinishReason reason);
+  void fail(RequestId request, ipc::FailureCode code, std::string message,
+            std::string parameter = {});
+  void drop(Request& request);
+
+  bool flush_due(Clock::time_point now) const;
+  void flush_all();
+  void emit_batch();
+  void emit_finished();
+  void say_drained();
+
+  Executor& executor_;
+  const Language& language_;
+  EngineOptions options_;
+  Emit emit_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+
+  std::unordered_map<RequestId, RequestPtr> requests_;
+  // Tickets that the tokenizer's thread works on: requests, and plain jobs with what they are.
+  std::unordered_map<std::uint64_t, RequestId> tickets_;
+  struct PlainJob {
+    RequestId request;
+    bool detokenize = false;
+  };
+  std::unordered_map<std::uint64_t, PlainJob> jobs_;
+  std::uint64_t last_ticket_ = 0;
+
+  std::vector<Request*> pending_;   // have tokens that were not sent
+  std::vector<Request*> finished_;  // done; told after their last tokens
+  bool flush_now_ = false;          // a first token, a full lot or an end is among the pending
+  Clock::time_point oldest_pending_;
+  ipc::FromWorker batch_ = ipc::TokenBatch{};  // its vectors are used again and again
+  std::chrono::nanoseconds usual_step_{0};     // how long the device took lately
+
+  bool draining_ = false;
+  bool drained_ = false;  // and said so
+  std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t generated_tokens_ = 0;
+  std::uint64_t resumed_requests_ = 0;
+  std::uint64_t draws_below_accepted_ = 0;
+  std::uint64_t batches_ = 0;
+  std::uint64_t step_columns_ = 0;
+  std::chrono::nanoseconds device_time_{0};
+
+  Preparer preparer_;  // last: its thread ends before the rest goes
+};
+
+}  // namespace bulkhead::engine

@@ -1,0 +1,153 @@
+#include "worker/engine/scheduler.hpp"
+
+#include <algorithm>
+
+namespace bulkhead::engine {
+namespace {
+
+// One column is always left for a prompt, or a full batch would keep it waiting for as long as it
+// generates.
+std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch) {
+  const std::uint32_t columns = limits.max_columns > 1 ? limits.max_columns - 1 : 1;
+  return std::max(1U, std::min({max_batch, limits.max_outputs, limits.max_sequences, columns}));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
+    : limits_(limits),
+      prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      max_running_(most_running(limits, options.max_batch)),
+      pool_(limits.total_pages, limits.page_tokens) {
+  sequence_limit_ =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
+  running_.reserve(max_running_);
+  turn_.reserve(max_running_);
+  members_.reserve(max_running_);
+  tables_.reserve(max_running_);
+  columns_.reserve(limits.max_columns);
+}
+
+void Scheduler::add(Sequence& sequence) {
+  sequence.state = Sequence::State::kWaiting;
+  sequence.pages = PageList(pool_);
+  sequence.pages.reserve(
+      std::min(std::max<std::uint32_t>(sequence.most_tokens,
+                                       static_cast<std::uint32_t>(sequence.tokens.size())),
+               sequence_limit_));
+  sequence.computed = 0;
+  waiting_.push_back(&sequence);
+}
+
+void Scheduler::remove(Sequence& sequence) {
+  switch (sequence.state) {
+    case Sequence::State::kDetached:
+      return;
+    case Sequence::State::kWaiting:
+      std::erase(waiting_, &sequence);
+      break;
+    case Sequence::State::kRunning:
+      std::erase(running_, &sequence);
+      break;
+  }
+  for (Member& member : members_) {
+    if (member.sequence == &sequence) member.sequence = nullptr;
+  }
+  sequence.pages.clear();
+  sequence.state = Sequence::State::kDetached;
+}
+
+const Step* Scheduler::plan() {
+  columns_.clear();
+  tables_.clear();
+  members_.clear();
+  if (running_.empty() && waiting_.empty()) return nullptr;
+  ++step_number_;
+  // Running sequences grow before new ones are let in, so that a page is not given away and taken
+  // back at once.
+  plan_generating();
+  admit();
+  plan_prefill();
+  step_.columns = columns_;
+  step_.sequences = tables_;
+  return columns_.empty() ? nullptr : &step_;
+}
+
+void Scheduler::complete() {
+  for (const Member& member : members_) {
+    if (member.sequence != nullptr) member.sequence->computed += member.columns;
+  }
+}
+
+void Scheduler::plan_generating() {
+  // Oldest first: who loses its pages is younger than who takes them, so it has no columns in this
+  // step yet.
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.pending() != 1) continue;
+    const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
+    while (sequence.state == Sequence::State::kRunning && !sequence.pages.cover(positions)) {
+      preempt_youngest();
+    }
+    if (sequence.state == Sequence::State::kRunning) add_columns(sequence, 1);
+  }
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && running_.size() < max_running_) {
+    Sequence& sequence = *waiting_.front();
+    const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
+    const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages());
+    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) return;
+    waiting_.pop_front();
+    sequence.state = Sequence::State::kRunning;
+    sequence.served = ++turns_;  // behind those that wait for their next chunk
+    running_.push_back(&sequence);
+  }
+}
+
+void Scheduler::plan_prefill() {
+  turn_.clear();
+  for (Sequence* sequence : running_) {
+    if (sequence->planned_in != step_number_) turn_.push_back(sequence);
+  }
+  std::sort(turn_.begin(), turn_.end(),
+            [](const Sequence* a, const Sequence* b) { return a->served < b->served; });
+  const auto used = static_cast<std::uint32_t>(columns_.size());
+  std::uint32_t budget = std::min(prefill_chunk_, limits_.max_columns - used);
+  for (Sequence* sequence : turn_) {
+    if (budget == 0) return;
+    const std::uint32_t count = std::min(budget, sequence->pending());
+    add_columns(*sequence, count);
+    budget -= count;
+    sequence->served = ++turns_;
+  }
+}
+
+void Scheduler::preempt_youngest() {
+  Sequence& victim = *running_.back();
+  running_.pop_back();
+  victim.pages.clear();
+  victim.computed = 0;
+  victim.state = Sequence::State::kWaiting;
+  ++victim.preemptions;
+  ++preemptions_;
+  waiting_.push_front(&victim);
+}
+
+void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
+  const auto index = static_cast<std::uint32_t>(members_.size());
+  const auto tokens = static_cast<std::uint32_t>(sequence.tokens.size());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t position = sequence.computed + i;
+    columns_.push_back({.token = sequence.tokens[position],
+                        .position = position,
+                        .sequence = index,
+                        .output = position + 1 == tokens ? sequence.output : Output::kNone});
+  }
+  tables_.push_back(sequence.pages.pages());
+  members_.push_back({&sequence, count});
+  sequence.planned_in = step_number_;
+}
+
+}  // namespace bulkhead::engine

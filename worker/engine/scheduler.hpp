@@ -1,0 +1,117 @@
+// Which columns run in the next step: continuous batching over a paged cache.
+//
+// A step has one column of every sequence that generates, and at most `prefill_chunk` columns of
+// sequences whose tokens are still to be computed (new prompts, and sequences that lost their
+// pages). Those take turns, least recently served first, so one long prompt delays another stream
+// by a chunk at a time.
+//
+// Pages. A waiting sequence is admitted, first come first served, when the pages of all its tokens
+// and one more are free. When a running sequence needs a page and none is free, the youngest
+// running sequence is preempted: its pages go back and it waits at the head of the queue; once
+// admitted again, its prompt and what it had generated are computed anew, which by the executor's
+// contract gives the same bits. The oldest is never preempted for another and fits the cache alone
+// (fits() is asked before add()), so there is always progress.
+//
+// The scheduler knows tokens and positions; nothing of sampling, text, requests or the device. One
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "worker/engine/executor.hpp"
+#include "worker/engine/kv_cache.hpp"
+
+namespace bulkhead::engine {
+
+// A sequence as the scheduler sees it. The owner fills the first part, and appends to `tokens`
+// after a step gave a new one; the rest is the scheduler's. Must not move or die between add() and
+// remove().
+struct Sequence {
+  std::vector<TokenId> tokens;      // prompt, then generated
+  Output output = Output::kGreedy;  // what its last column asks for
+  std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
+
+  enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
+  State state = State::kDetached;
+  PageList pages;
+  std::uint32_t computed = 0;     // positions whose key and value lie in `pages`
+  std::uint32_t preemptions = 0;  // times it lost its pages
+  std::uint64_t planned_in = 0;   // the last step that had columns of it
+  std::uint64_t served = 0;       // turn-taking among those that prefill
+
+  // Tokens that have no key and value yet; 1 while it generates.
+  std::uint32_t pending() const { return static_cast<std::uint32_t>(tokens.size()) - computed; }
+};
+
+struct SchedulerOptions {
+  std::uint32_t max_batch = 16;       // sequences running at once
+  std::uint32_t prefill_chunk = 256;  // prefill columns of a step
+};
+
+class Scheduler {
+ public:
+  Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options);
+
+  // Tokens that one sequence may have, its prompt and its answer together: the context, or the
+  // whole cache if that is smaller.
+  std::uint32_t sequence_limit() const { return sequence_limit_; }
+  bool fits(std::size_t tokens) const { return tokens > 0 && tokens <= sequence_limit_; }
+
+  // Queues a sequence with at least one token; fits() must hold.
+  void add(Sequence& sequence);
+  // Takes it out wherever it is, also while its step is in flight: its pages are free at once,
+  // because nothing is planned before that step ends.
+  void remove(Sequence& sequence);
+
+  // Plans the next step; null when there is nothing to compute. The step is valid until the next
+  // plan(). Each plan() that gave a step is followed by complete() once the executor is done with
+  // it.
+  const Step* plan();
+  void complete();
+  // The sequence of a column of the planned step; null when it was removed meanwhile.
+  Sequence* sequence_of(std::uint32_t column) const {
+    return members_[columns_[column].sequence].sequence;
+  }
+  // Sequences in the planned step, removed ones as null.
+  struct Member {
+    Sequence* sequence = nullptr;
+    std::uint32_t columns = 0;
+  };
+  std::span<const Member> members() const { return members_; }
+
+  const PagePool& pool() const { return pool_; }
+  std::size_t running() const { return running_.size(); }
+  std::size_t waiting() const { return waiting_.size(); }
+  std::uint64_t steps() const { return step_number_; }
+  std::uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  void plan_generating();
+  void admit();
+  void plan_prefill();
+  void preempt_youngest();
+  void add_columns(Sequence& sequence, std::uint32_t count);
+
+  ExecutorLimits limits_;
+  std::uint32_t prefill_chunk_;
+  std::uint32_t max_running_;
+  std::uint32_t sequence_limit_;
+  PagePool pool_;
+
+  std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last
+  std::deque<Sequence*> waiting_;   // all of them younger than any running one
+
+  std::vector<Column> columns_;
+  std::vector<std::span<const PageIndex>> tables_;
+  std::vector<Member> members_;
+  std::vector<Sequence*> turn_;  // scratch of plan_prefill()
+  Step step_;
+  std::uint64_t step_number_ = 0;
+  std::uint64_t turns_ = 0;
+  std::uint64_t preemptions_ = 0;
+};
+
+}  // namespace bulkhead::engine

@@ -1,0 +1,36 @@
+// From tokens' bytes to the text that may be sent: whole UTF-8 characters only, and nothing that
+// may still turn out to belong to a stop string. A pure function of the bytes pushed, so a resumed
+// request rebuilds it by pushing again what was sent before.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::engine {
+
+class TextStream {
+ public:
+  TextStream() = default;
+  // Empty stop strings are ignored.
+  explicit TextStream(std::vector<std::string> stop);
+
+  // Takes one token's bytes and appends to `released` what may be sent now. True when a stop string
+  // is complete: then the text before its first byte has been released and the rest dropped, and
+  // nothing more may be pushed.
+  bool push(std::string_view bytes, std::string& released);
+  // At an end without stop string: releases what was held back; an unfinished character becomes
+  // U+FFFD. True when that completed a stop string.
+  bool finish(std::string& released);
+
+ private:
+  bool take(std::string_view text, std::string& released);
+
+  std::vector<std::string> stop_;
+  model::Utf8Assembler assembler_;
+  std::string held_;  // the longest end of the text that begins a stop string
+};
+
+}  // namespace bulkhead::engine
