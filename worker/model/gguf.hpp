@@ -1,11 +1,12 @@
-// Reads GGUF v2 and v3 model files: metadata and where each tensor lies. The file is memory-mapped and hostile until
-// proven otherwise: every count, length and offset is checked against the file before it is used, so a broken file gives
-// an Error that names what and where (byte offset), in bounded time and memory, and never a crash.
+// Reads GGUF v2 and v3 model files: metadata and where each tensor lies. The file is memory-mapped
+// and hostile until proven otherwise: every count, length and offset is checked against the file
+// before it is used, so a broken file gives an Error that names what and where (byte offset), in
+// bounded time and memory, and never a crash.
 //
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
-// A GgufFile is immutable once open and may be read from many threads. Spans and string_views point into the mapping and live
-// as long as the GgufFile.
+// A GgufFile is immutable once open and may be read from many threads. Spans and string_views point
+// into the mapping and live as long as the GgufFile.
 #pragma once
 
 #include <array>
@@ -49,8 +50,9 @@ struct TensorInfo {
   std::string_view name;
   TensorType type = TensorType::kF32;
   std::uint32_t dimensions = 1;
-  std::array<std::uint64_t, 4> ne{1, 1, 1, 1};  // ne[0] is the row length (contiguous), GGUF's order
-  std::span<const std::byte> data;              // ne[1]*ne[2]*ne[3] rows, each of whole blocks
+  std::array<std::uint64_t, 4> ne{1, 1, 1,
+                                  1};  // ne[0] is the row length (contiguous), GGUF's order
+  std::span<const std::byte> data;     // ne[1]*ne[2]*ne[3] rows, each of whole blocks
 
   std::uint64_t rows() const { return ne[1] * ne[2] * ne[3]; }
   std::uint64_t elements() const { return ne[0] * rows(); }
@@ -59,10 +61,13 @@ struct TensorInfo {
 
 class GgufFile {
  public:
-  // Opens a file; "...-00001-of-0000N.gguf" opens all N parts as one model. The path "builtin" is the embedded model.
+  // Opens a file; "...-00001-of-0000N.gguf" opens all N parts as one model. The path "builtin" is
+  // the embedded model.
   static Result<std::unique_ptr<GgufFile>> open(const std::string& path);
-  // The same over bytes that outlive the GgufFile (the embedded model, tests). `name` is for messages.
-  static Result<std::unique_ptr<GgufFile>> from_memory(std::span<const std::byte> bytes, std::string name);
+  // The same over bytes that outlive the GgufFile (the embedded model, tests). `name` is for
+  // messages.
+  static Result<std::unique_ptr<GgufFile>> from_memory(std::span<const std::byte> bytes,
+                                                       std::string name);
 
   virtual ~GgufFile() = default;
 
@@ -72,18 +77,23 @@ class GgufFile {
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
 
-  // Metadata. An absent key is nullopt; a key of another type is an error that names both types. Integers of any width convert
-  // when their value fits.
+  // Metadata. An absent key is nullopt; a key of another type is an error that names both types.
+  // Integers of any width convert when their value fits.
   virtual bool has(std::string_view key) const = 0;
   virtual Result<std::optional<std::uint64_t>> get_uint(std::string_view key) const = 0;
   virtual Result<std::optional<double>> get_float(std::string_view key) const = 0;
   virtual Result<std::optional<bool>> get_bool(std::string_view key) const = 0;
   virtual Result<std::optional<std::string_view>> get_string(std::string_view key) const = 0;
-  virtual Result<std::optional<std::vector<std::string_view>>> get_strings(std::string_view key) const = 0;
+  virtual Result<std::optional<std::vector<std::string_view>>> get_strings(
+      std::string_view key) const = 0;
   virtual Result<std::optional<std::vector<float>>> get_floats(std::string_view key) const = 0;
   virtual Result<std::optional<std::vector<std::int64_t>>> get_ints(std::string_view key) const = 0;
 
-  // For `bulkhead inspect`: every key in file order, its type's name and a short rendering of its value.
+  // Elements of an array of any type; nullopt when the key is absent or no array.
+  virtual std::optional<std::uint64_t> array_length(std::string_view key) const = 0;
+
+  // For `bulkhead inspect`: every key in file order, its type's name and a short rendering of its
+  // value.
   struct MetadataEntry {
     std::string_view key;
     std::string type;

@@ -1,0 +1,452 @@
+#include "worker/model/gguf.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <variant>
+
+#include "worker/model/builtin_model.hpp"
+#include "worker/model/gguf_part.hpp"
+#include "worker/model/mapped_file.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+template <typename T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// A scalar widened without loss; bool counts as neither an integer nor a float.
+using Number = std::variant<std::monostate, std::uint64_t, std::int64_t, double>;
+
+Number number_at(ValueType type, const std::byte* at) {
+  switch (type) {
+    case ValueType::kUint8:
+      return std::uint64_t{load<std::uint8_t>(at)};
+    case ValueType::kUint16:
+      return std::uint64_t{load<std::uint16_t>(at)};
+    case ValueType::kUint32:
+      return std::uint64_t{load<std::uint32_t>(at)};
+    case ValueType::kUint64:
+      return load<std::uint64_t>(at);
+    case ValueType::kInt8:
+      return std::int64_t{load<std::int8_t>(at)};
+    case ValueType::kInt16:
+      return std::int64_t{load<std::int16_t>(at)};
+    case ValueType::kInt32:
+      return std::int64_t{load<std::int32_t>(at)};
+    case ValueType::kInt64:
+      return load<std::int64_t>(at);
+    case ValueType::kFloat32:
+      return double{load<float>(at)};
+    case ValueType::kFloat64:
+      return load<double>(at);
+    case ValueType::kBool:
+    case ValueType::kString:
+    case ValueType::kArray:
+      break;
+  }
+  return std::monostate{};
+}
+
+std::string type_text(const MetadataValue& value) {
+  if (value.type != ValueType::kArray) return to_string(value.type);
+  return std::string("array of ") + to_string(value.element) + ", " + std::to_string(value.count) +
+         " elements";
+}
+
+std::string number_text(const Number& number) {
+  if (const auto* u = std::get_if<std::uint64_t>(&number)) return std::to_string(*u);
+  if (const auto* i = std::get_if<std::int64_t>(&number)) return std::to_string(*i);
+  if (const auto* d = std::get_if<double>(&number)) {
+    char buffer[40];
+    // float32 values print as short as they round-trip: 1e-05, not 9.99999974737875e-06
+    const auto end = static_cast<double>(static_cast<float>(*d)) == *d
+                         ? std::to_chars(buffer, buffer + sizeof buffer, static_cast<float>(*d)).ptr
+                         : std::to_chars(buffer, buffer + sizeof buffer, *d).ptr;
+    return std::string(buffer, end);
+  }
+  return "?";
+}
+
+// Printable, on one line, shortened.
+std::string string_text(std::string_view text, std::size_t shown) {
+  std::string out = "\"";
+  std::size_t end = std::min(text.size(), shown);
+  // Don't cut a character in two.
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;
+  for (const char c : text.substr(0, end)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      static constexpr char kHex[] = "0123456789abcdef";
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    } else {
+      out += c;
+    }
+  }
+  return out + (end < text.size() ? "...\"" : "\"");
+}
+
+std::string value_text(const MetadataValue& value) {
+  constexpr std::size_t kShownBytes = 120;
+  constexpr std::uint64_t kShownElements = 6;
+  switch (value.type) {
+    case ValueType::kBool:
+      return value.payload[0] == std::byte{0} ? "false" : "true";
+    case ValueType::kString:
+      return string_text(
+          {reinterpret_cast<const char*>(value.payload.data()), value.payload.size()}, kShownBytes);
+    case ValueType::kArray:
+      break;
+    default:
+      return number_text(number_at(value.type, value.payload.data()));
+  }
+  std::string out = "[";
+  const std::uint64_t shown = std::min(value.count, kShownElements);
+  if (value.element == ValueType::kArray) {
+    out += value.count == 0 ? "" : "...";
+    return out + "]";
+  }
+  if (value.element == ValueType::kString) {
+    MetadataValue first = value;
+    first.count = shown;
+    for_each_string(first, [&out](std::string_view text) {
+      constexpr std::size_t kShownInArray = 24;
+      out += (out.size() > 1 ? ", " : "") + string_text(text, kShownInArray);
+    });
+  } else {
+    for (std::uint64_t i = 0; i < shown; ++i) {
+      const std::byte* at = value.payload.data() + i * scalar_bytes(value.element);
+      if (i > 0) out += ", ";
+      out += value.element == ValueType::kBool ? (*at == std::byte{0} ? "false" : "true")
+                                               : number_text(number_at(value.element, at));
+    }
+  }
+  return out + (shown < value.count ? ", ...]" : "]");
+}
+
+class Gguf final : public GgufFile {
+ public:
+  struct Source {
+    std::optional<MappedFile> mapping;  // none when the bytes are the caller's
+    GgufPart part;
+    std::uint64_t bytes = 0;
+  };
+
+  Gguf(std::string name, std::vector<Source> sources)
+      : name_(std::move(name)), sources_(std::move(sources)) {
+    for (const Source& source : sources_) {
+      bytes_ += source.bytes;
+      tensors_.insert(tensors_.end(), source.part.tensors.begin(), source.part.tensors.end());
+    }
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      by_name_.emplace(tensors_[i].name, i);
+    for (const MetadataValue& value : first().metadata)
+      by_key_.emplace(value.key, &value);
+  }
+
+  bool tensor_names_unique() const { return by_name_.size() == tensors_.size(); }
+
+  const std::string& name() const override { return name_; }
+  std::uint32_t version() const override { return first().version; }
+  std::uint64_t file_bytes() const override { return bytes_; }
+  std::span<const TensorInfo> tensors() const override { return tensors_; }
+  const TensorInfo* find_tensor(std::string_view name) const override {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : &tensors_[found->second];
+  }
+
+  bool has(std::string_view key) const override { return by_key_.contains(key); }
+
+  Result<std::optional<std::uint64_t>> get_uint(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<std::uint64_t>();
+    const Number number = number_at(value->type, value->payload.data());
+    if (const auto* u = std::get_if<std::uint64_t>(&number)) return std::optional(*u);
+    if (const auto* i = std::get_if<std::int64_t>(&number)) {
+      if (*i >= 0) return std::optional(static_cast<std::uint64_t>(*i));
+      return Error(ErrorCode::kCorrupt, at(*value) + " is " + std::to_string(*i) +
+                                            ", where a number from 0 up is needed" + kAdvice);
+    }
+    return wrong_type(*value, "an unsigned integer");
+  }
+
+  Result<std::optional<double>> get_float(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<double>();
+    const Number number = number_at(value->type, value->payload.data());
+    if (const auto* d = std::get_if<double>(&number)) return std::optional(*d);
+    if (const auto* u = std::get_if<std::uint64_t>(&number))
+      return std::optional(static_cast<double>(*u));
+    if (const auto* i = std::get_if<std::int64_t>(&number))
+      return std::optional(static_cast<double>(*i));
+    return wrong_type(*value, "a number");
+  }
+
+  Result<std::optional<bool>> get_bool(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<bool>();
+    if (value->type != ValueType::kBool) return wrong_type(*value, "a bool");
+    return std::optional(value->payload[0] != std::byte{0});
+  }
+
+  Result<std::optional<std::string_view>> get_string(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<std::string_view>();
+    if (value->type != ValueType::kString) return wrong_type(*value, "a string");
+    return std::optional(std::string_view(reinterpret_cast<const char*>(value->payload.data()),
+                                          value->payload.size()));
+  }
+
+  Result<std::optional<std::vector<std::string_view>>> get_strings(
+      std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<std::vector<std::string_view>>();
+    if (value->type != ValueType::kArray || value->element != ValueType::kString)
+      return wrong_type(*value, "an array of strings");
+    std::vector<std::string_view> strings;
+    strings.reserve(value->count);
+    for_each_string(*value, [&strings](std::string_view text) { strings.push_back(text); });
+    return std::optional(std::move(strings));
+  }
+
+  Result<std::optional<std::vector<float>>> get_floats(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<std::vector<float>>();
+    std::vector<float> floats;
+    if (!each_number(*value, [&floats](const Number& number) {
+          return std::visit(
+              [&floats]<typename T>(T n) {
+                if constexpr (std::is_same_v<T, std::monostate>) {
+                  return false;
+                } else {
+                  floats.push_back(static_cast<float>(n));
+                  return true;
+                }
+              },
+              number);
+        }))
+      return wrong_type(*value, "an array of numbers");
+    return std::optional(std::move(floats));
+  }
+
+  Result<std::optional<std::vector<std::int64_t>>> get_ints(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr) return std::optional<std::vector<std::int64_t>>();
+    std::vector<std::int64_t> ints;
+    if (!each_number(*value, [&ints](const Number& number) {
+          const auto* i = std::get_if<std::int64_t>(&number);
+          const auto* u = std::get_if<std::uint64_t>(&number);
+          if (u != nullptr && *u > std::uint64_t{std::numeric_limits<std::int64_t>::max()})
+            return false;
+          if (i == nullptr && u == nullptr) return false;
+          ints.push_back(i != nullptr ? *i : static_cast<std::int64_t>(*u));
+          return true;
+        }))
+      return wrong_type(*value, "an array of integers that fit in 64 bits");
+    return std::optional(std::move(ints));
+  }
+
+  std::optional<std::uint64_t> array_length(std::string_view key) const override {
+    const MetadataValue* value = find(key);
+    if (value == nullptr || value->type != ValueType::kArray) return std::nullopt;
+    return value->count;
+  }
+
+  std::vector<MetadataEntry> metadata() const override {
+    std::vector<MetadataEntry> entries;
+    entries.reserve(first().metadata.size());
+    for (const MetadataValue& value : first().metadata) {
+      entries.push_back({value.key, type_text(value), value_text(value)});
+    }
+    return entries;
+  }
+
+ private:
+  static constexpr char kAdvice[] = "; the file was not made for this program, or is damaged";
+
+  const GgufPart& first() const { return sources_.front().part; }
+
+  const MetadataValue* find(std::string_view key) const {
+    const auto found = by_key_.find(key);
+    return found == by_key_.end() ? nullptr : found->second;
+  }
+
+  std::string at(const MetadataValue& value) const {
+    return name_ + ": metadata key " + std::string(value.key) + " (byte " +
+           std::to_string(value.offset) + ")";
+  }
+
+  Error wrong_type(const MetadataValue& value, const char* wanted) const {
+    return Error(ErrorCode::kCorrupt, at(value) + " is of type " + type_text(value) + ", where " +
+                                          wanted + " is needed" + kAdvice);
+  }
+
+  template <typename F>
+  static bool each_number(const MetadataValue& value, F&& take) {
+    if (value.type != ValueType::kArray || scalar_bytes(value.element) == 0) return false;
+    const std::uint32_t size = scalar_bytes(value.element);
+    for (std::uint64_t i = 0; i < value.count; ++i) {
+      if (!take(number_at(value.element, value.payload.data() + i * size))) return false;
+    }
+    return true;
+  }
+
+  std::string name_;
+  std::vector<Source> sources_;  // never empty; never changed, as the maps point into it
+  std::uint64_t bytes_ = 0;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string_view, std::size_t> by_name_;
+  std::map<std::string_view, const MetadataValue*> by_key_;
+};
+
+// "dir/model-00002-of-00005.gguf"
+struct SplitName {
+  std::string prefix;
+  std::uint64_t number = 0;
+  std::uint64_t count = 0;
+
+  static std::optional<SplitName> parse(const std::string& path) {
+    constexpr std::string_view kShape = "-00000-of-00000.gguf";
+    if (path.size() < kShape.size()) return std::nullopt;
+    const std::string_view tail = std::string_view(path).substr(path.size() - kShape.size());
+    for (std::size_t i = 0; i < kShape.size(); ++i) {
+      const bool digit = tail[i] >= '0' && tail[i] <= '9';
+      if (kShape[i] == '0' ? !digit : tail[i] != kShape[i]) return std::nullopt;
+    }
+    SplitName name;
+    name.prefix = path.substr(0, path.size() - kShape.size());
+    std::from_chars(tail.data() + 1, tail.data() + 6, name.number);
+    std::from_chars(tail.data() + 10, tail.data() + 15, name.count);
+    return name;
+  }
+
+  std::string part(std::uint64_t number_of_part) const {
+    const auto five = [](std::uint64_t n) {
+      const std::string digits = std::to_string(n);
+      return std::string(5 - std::min<std::size_t>(5, digits.size()), '0') + digits;
+    };
+    return prefix + "-" + five(number_of_part) + "-of-" + five(count) + ".gguf";
+  }
+};
+
+Result<Gguf::Source> open_source(const std::string& path) {
+  BULKHEAD_TRY(auto mapping, MappedFile::open(path));
+  Gguf::Source source;
+  source.bytes = mapping.bytes().size();
+  BULKHEAD_TRY(source.part, parse_gguf(mapping.bytes(), path));
+  source.mapping = std::move(mapping);
+  return source;
+}
+
+// An unsigned integer of a part's metadata; absent when it has another type.
+std::optional<std::uint64_t> uint_in(const GgufPart& part, std::string_view key) {
+  for (const MetadataValue& value : part.metadata) {
+    if (value.key != key) continue;
+    const Number number = number_at(value.type, value.payload.data());
+    if (const auto* u = std::get_if<std::uint64_t>(&number)) return *u;
+    const auto* i = std::get_if<std::int64_t>(&number);
+    if (i != nullptr && *i >= 0) return static_cast<std::uint64_t>(*i);
+  }
+  return std::nullopt;
+}
+
+constexpr std::uint64_t kMaxSplitParts = 1'024;
+
+Result<std::vector<Gguf::Source>> open_all_parts(const std::string& path, Gguf::Source first,
+                                                 std::uint64_t count) {
+  const auto name = SplitName::parse(path);
+  const std::string what =
+      path + ": holds one part of a model split in " + std::to_string(count) + " files";
+  if (count > kMaxSplitParts)
+    return Error(ErrorCode::kCorrupt, what + ", more than " + std::to_string(kMaxSplitParts) +
+                                          "; the file is damaged: fetch it again");
+  if (!name || name->count != count)
+    return Error(ErrorCode::kInvalidArgument,
+                 what + ", but is not named like it; name the files ...-00001-of-" +
+                     SplitName{"", 0, count}.part(0).substr(10));
+  if (name->number != 1)
+    return Error(ErrorCode::kInvalidArgument, what + "; give the first part, " + name->part(1));
+
+  std::vector<Gguf::Source> sources;
+  sources.push_back(std::move(first));
+  std::uint64_t tensors = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (i > 0) {
+      auto part = open_source(name->part(i + 1));
+      if (!part.ok() && part.error().code() == ErrorCode::kNotFound)
+        return Error(ErrorCode::kNotFound, what + ", and part " + std::to_string(i + 1) +
+                                               " is missing: " + name->part(i + 1) +
+                                               "; fetch it into the same folder");
+      if (!part.ok()) return part.error().within("part " + std::to_string(i + 1));
+      sources.push_back(*std::move(part));
+    }
+    const GgufPart& part = sources.back().part;
+    if (uint_in(part, "split.no") != i || uint_in(part, "split.count") != count)
+      return Error(ErrorCode::kCorrupt,
+                   name->part(i + 1) + ": split.no and split.count don't say part " +
+                       std::to_string(i) + " (from 0) of " + std::to_string(count) +
+                       "; the parts are of different models: fetch them again");
+    tensors += part.tensors.size();
+  }
+  const auto expected = uint_in(sources.front().part, "split.tensors.count");
+  if (expected && *expected != tensors)
+    return Error(ErrorCode::kCorrupt, path + ": split.tensors.count says " +
+                                          std::to_string(*expected) + " tensors, the parts hold " +
+                                          std::to_string(tensors) + "; fetch all parts again");
+  return sources;
+}
+
+Result<std::unique_ptr<GgufFile>> assemble(std::string name, std::vector<Gguf::Source> sources) {
+  auto file = std::make_unique<Gguf>(std::move(name), std::move(sources));
+  if (!file->tensor_names_unique())
+    return Error(ErrorCode::kCorrupt, file->name() +
+                                          ": a tensor appears in more than one part; "
+                                          "fetch all parts again");
+  return std::unique_ptr<GgufFile>(std::move(file));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
+  if (path == "builtin") {
+    if (builtin_model().empty())
+      return Error(ErrorCode::kNotFound,
+                   "builtin: this program was built without a built-in model; name a GGUF file");
+    return from_memory(builtin_model(), "builtin");
+  }
+  BULKHEAD_TRY(auto first, open_source(path));
+  const std::uint64_t count = uint_in(first.part, "split.count").value_or(1);
+  std::vector<Gguf::Source> sources;
+  if (count > 1) {
+    BULKHEAD_TRY(sources, open_all_parts(path, std::move(first), count));
+  } else {
+    sources.push_back(std::move(first));
+  }
+  return assemble(path, std::move(sources));
+}
+
+Result<std::unique_ptr<GgufFile>> GgufFile::from_memory(std::span<const std::byte> bytes,
+                                                        std::string name) {
+  Gguf::Source source;
+  source.bytes = bytes.size();
+  BULKHEAD_TRY(source.part, parse_gguf(bytes, name));
+  if (uint_in(source.part, "split.count").value_or(1) > 1)
+    return Error(ErrorCode::kUnsupported, name + ": is one part of a split model; open it by path");
+  std::vector<Gguf::Source> sources;
+  sources.push_back(std::move(source));
+  return assemble(std::move(name), std::move(sources));
+}
+
+}  // namespace bulkhead::model

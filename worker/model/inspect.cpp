@@ -1,0 +1,143 @@
+#include "worker/model/inspect.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string_view>
+
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+std::string bytes_text(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits))
+    value /= 1024, ++unit;
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return buffer;
+}
+
+std::string count_text(std::uint64_t count) {
+  static constexpr struct {
+    double unit;
+    const char* suffix;
+  } kUnits[] = {{1e9, " billion"}, {1e6, " million"}, {1e3, " thousand"}};
+  for (const auto& [unit, suffix] : kUnits) {
+    if (static_cast<double>(count) < unit) continue;
+    char buffer[48];
+    std::snprintf(buffer, sizeof buffer, "%.2f%s", static_cast<double>(count) / unit, suffix);
+    return buffer;
+  }
+  return std::to_string(count);
+}
+
+std::string shape_text(const TensorInfo& tensor) {
+  std::string text;
+  for (std::uint32_t d = 0; d < tensor.dimensions; ++d)
+    text += (d == 0 ? "" : " x ") + std::to_string(tensor.ne[d]);
+  return text;
+}
+
+std::string padded(std::string text, std::size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+void describe_architecture(std::string& out, const GgufFile& file) {
+  const auto config = read_model_config(file);
+  if (!config.ok()) {
+    out += "runs:         no: " + config.error().message() + "\n";
+    return;
+  }
+  const auto line = [&out](const char* label, const std::string& text) {
+    out += padded(label, 14) + text + "\n";
+  };
+  line("runs:", "yes");
+  line("architecture:", std::string(to_string(config->architecture)));
+  line("layers:", std::to_string(config->layers));
+  line("widths:", "embedding " + std::to_string(config->embedding) + ", feed-forward " +
+                      std::to_string(config->feed_forward));
+  line("attention:", std::to_string(config->heads) + " heads, " + std::to_string(config->kv_heads) +
+                         " key-value heads of " + std::to_string(config->head_size) +
+                         (config->qkv_bias ? ", q/k/v biases" : "") +
+                         (config->qk_norm ? ", q/k norms" : ""));
+  line("vocabulary:", std::to_string(config->vocabulary) + " tokens" +
+                          (config->tied_output ? ", output tied to the embeddings" : ""));
+  line("context:", std::to_string(config->context) + " tokens");
+}
+
+void describe_totals(std::string& out, const GgufFile& file) {
+  struct Total {
+    std::uint64_t tensors = 0;
+    std::uint64_t weights = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::string, Total> by_type;
+  Total all;
+  for (const TensorInfo& tensor : file.tensors()) {
+    for (Total* total : {&by_type[traits(tensor.type)->name], &all}) {
+      ++total->tensors;
+      total->weights += tensor.elements();
+      total->bytes += tensor.data.size();
+    }
+  }
+  out += "\nTensors by type\n";
+  const auto line = [&out](const std::string& name, const Total& total) {
+    out += "  " + padded(name, 8) + padded(std::to_string(total.tensors) + " tensors", 16) +
+           padded(count_text(total.weights) + " weights", 26) + bytes_text(total.bytes) + "\n";
+  };
+  for (const auto& [name, total] : by_type)
+    line(name, total);
+  line("all", all);
+}
+
+// Tensors of layers after the first look like the first's.
+bool of_later_layer(std::string_view name) {
+  return name.starts_with("blk.") && !name.starts_with("blk.0.");
+}
+
+}  // namespace
+
+Result<std::string> describe(const GgufFile& file, bool all_tensors) {
+  std::string out = "file:         " + file.name() + "\n";
+  out += "format:       GGUF v" + std::to_string(file.version()) + ", " +
+         bytes_text(file.file_bytes()) + "\n";
+  describe_architecture(out, file);
+
+  const auto metadata = file.metadata();
+  out += "\nMetadata (" + std::to_string(metadata.size()) + " keys)\n";
+  std::size_t key_width = 0;
+  for (const auto& entry : metadata)
+    key_width = std::max(key_width, entry.key.size());
+  constexpr std::size_t kWidestKey = 48;
+  key_width = std::min(key_width, kWidestKey);
+  for (const auto& entry : metadata)
+    out += "  " + padded(std::string(entry.key), key_width) + "  " + entry.value + "  (" +
+           entry.type + ")\n";
+
+  if (file.tensors().empty()) {
+    out += "\nNo tensors: a vocabulary-only file.\n";
+    return out;
+  }
+  describe_totals(out, file);
+
+  out += "\nTensors (" + std::to_string(file.tensors().size()) + ")\n";
+  std::size_t left_out = 0;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!all_tensors && of_later_layer(tensor.name)) {
+      ++left_out;
+      continue;
+    }
+    out += "  " + padded(std::string(tensor.name), 28) + " " +
+           padded(traits(tensor.type)->name, 7) + padded(shape_text(tensor), 18) +
+           bytes_text(tensor.data.size()) + "\n";
+  }
+  if (left_out > 0) out += "  ... and " + std::to_string(left_out) + " of the later layers\n";
+  return out;
+}
+
+}  // namespace bulkhead::model

@@ -1,0 +1,43 @@
+#include "worker/model/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::model {
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+  // O_NONBLOCK: opening a pipe that nobody writes must not hang.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    const int error = errno;
+    return errno_error(
+        error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
+        "open " + path, error);
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0)
+    return errno_error(ErrorCode::kInternal, "stat " + path, errno);
+  if (!S_ISREG(status.st_mode)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 path + ": is " + (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
+                     "; give the path of a GGUF model file");
+  }
+  if (status.st_size == 0) return MappedFile(std::span<const std::byte>());
+
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED)
+    return errno_error(ErrorCode::kResourceExhausted, "map " + path, errno);
+  return MappedFile(std::span<const std::byte>(static_cast<const std::byte*>(address), size));
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace bulkhead::model

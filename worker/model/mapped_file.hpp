@@ -1,0 +1,40 @@
+// A read-only mapping of a whole regular file.
+//
+// A file that another program cuts short while it is mapped raises SIGBUS at the next touch of a
+// lost page; there is no portable way to turn that into an error. It ends the worker process, never
+// the daemon. Replacing a model by renaming a new file over it is safe: the mapping keeps the old
+// one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::model {
+
+class MappedFile {
+ public:
+  // kNotFound when there is no such file, kInvalidArgument for a folder, a pipe or a device.
+  static Result<MappedFile> open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace bulkhead::model
