@@ -1,8 +1,9 @@
-// Recorded command buffers, submitted many times: a decode step is recorded once for its batch shape and replayed with its
-// parameters in a small device buffer.
+// Recorded command buffers, submitted many times: a decode step is recorded once for its batch
+// shape and replayed with its parameters in a small device buffer.
 //
-// Switched off (the baseline), nothing is kept: each submit records and submits every operation on its own and waits for it, as a
-// plain program does. The same kernels run with the same arguments, so results are the same to the last bit.
+// Switched off (the baseline), nothing is kept: each submit records and submits every operation on
+// its own and waits for it, as a plain program does. The same kernels run with the same arguments,
+// so results are the same to the last bit.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,22 @@
 
 namespace bulkhead::gpu {
 
-// What a recording may contain. Operations run in order; a barrier() makes everything before it visible to everything after.
-// Without one, neighbouring operations may overlap.
+// What a recording may contain. Operations run in order; a barrier() makes everything before it
+// visible to everything after. Without one, neighbouring operations may overlap.
 class Recorder {
  public:
   virtual ~Recorder() = default;
-  // `bytes_moved`: device memory that the dispatch must read and write at least, for profiles; 0: unknown.
-  virtual void dispatch(const Kernel& kernel, std::span<const std::byte> push, std::uint32_t x, std::uint32_t y = 1,
-                        std::uint32_t z = 1, std::uint64_t bytes_moved = 0) = 0;
+  // `bytes_moved`: device memory that the dispatch must read and write at least, for profiles; 0:
+  // unknown.
+  virtual void dispatch(const Kernel& kernel, std::span<const std::byte> push, std::uint32_t x,
+                        std::uint32_t y = 1, std::uint32_t z = 1,
+                        std::uint64_t bytes_moved = 0) = 0;
   // The three group counts are read from `counts` (12 bytes, 4-byte aligned) when the work runs.
-  virtual void dispatch_indirect(const Kernel& kernel, std::span<const std::byte> push, const BufferSlice& counts,
-                                 std::uint64_t bytes_moved = 0) = 0;
+  virtual void dispatch_indirect(const Kernel& kernel, std::span<const std::byte> push,
+                                 const BufferSlice& counts, std::uint64_t bytes_moved = 0) = 0;
   virtual void copy(const BufferSlice& from, const BufferSlice& to) = 0;  // from.bytes
   virtual void fill(const BufferSlice& to, std::uint32_t word) = 0;
-  virtual void barrier() = 0;                                             // shader, transfer and indirect, both ways
+  virtual void barrier() = 0;  // shader, transfer and indirect, both ways
 };
 
 template <typename Push>
@@ -40,9 +43,9 @@ std::span<const std::byte> push_bytes(const Push& push) {
 }
 
 struct CommandRingStats {
-  std::uint64_t recordings = 0;     // command buffers recorded
-  std::uint64_t submissions = 0;    // vkQueueSubmit calls
-  std::uint64_t replays = 0;        // submissions of an existing recording
+  std::uint64_t recordings = 0;   // command buffers recorded
+  std::uint64_t submissions = 0;  // vkQueueSubmit calls
+  std::uint64_t replays = 0;      // submissions of an existing recording
   std::uint64_t waits = 0;
   std::uint64_t wait_microseconds = 0;
 };
@@ -58,21 +61,26 @@ struct KernelTime {
 class CommandRing {
  public:
   // timeout_ms bounds every wait (the settings' 0 already resolved by the caller).
-  static Result<std::unique_ptr<CommandRing>> create(Device& device, const config::CommandBufferRingSettings& settings,
-                                                     bool enabled, std::uint32_t timeout_ms);
+  static Result<std::unique_ptr<CommandRing>> create(
+      Device& device, const config::CommandBufferRingSettings& settings, bool enabled,
+      std::uint32_t timeout_ms);
   virtual ~CommandRing() = default;
 
   using Build = std::function<void(Recorder&)>;
-  // A recording, identified by a small integer. At most ring_size are kept: one more drops the least recently submitted idle one
-  // (whose id is then unknown). With the ring off, `build` is kept and run at each submit. Everything `build` refers to
-  // (kernels, slices) must stay valid until drop().
+  // A recording, identified by a small integer. At most ring_size are kept: one more drops the
+  // least recently submitted idle one (whose id is then unknown). With the ring off, `build` is
+  // kept and run at each submit. Everything `build` refers to (kernels, slices) must stay valid
+  // until drop().
   using RecordingId = std::uint64_t;
   virtual Result<RecordingId> record(Build build) = 0;
   virtual bool known(RecordingId id) const = 0;
-  virtual void drop(RecordingId id) = 0;   // after its last submission has finished
+  virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
 
-  // Submits on the compute queue, after waiting (on the device) for `after` on `semaphore` where given: see BlitQueue.
+  // Submits on the compute queue, after waiting (on the device) for `after` on `semaphore` where
+  // given: see BlitQueue. Submissions run in order, each sees what those before it wrote, and a
+  // recording may be submitted again before it has finished. Once its ticket is waited for, the
+  // host sees what it wrote to mapped memory. kNotFound: the ring does not know the id (any more).
   using Ticket = std::uint64_t;
   struct After {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline

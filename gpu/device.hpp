@@ -1,12 +1,11 @@
 // One Vulkan device: choosing it, its memory, its kernels. Knows nothing of models or requests.
 //
-// All shaders address memory through buffer device addresses handed over in push constants (a storage-buffer descriptor reaches only
-// 128 MiB on lavapipe), so there are no descriptor sets anywhere.
+// All shaders address memory through buffer device addresses handed over in push constants (a
+// storage-buffer descriptor reaches only 128 MiB on lavapipe), so there are no descriptor sets
+// anywhere.
 //
 // Thread-safety: a Device may be used from one thread, except where a function says otherwise.
 #pragma once
-
-#include <vulkan/vulkan.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include <vulkan/vulkan.h>
 
 #include "config/base/error.hpp"
 
@@ -23,30 +24,37 @@ enum class DeviceKind { kDiscrete, kIntegrated, kVirtual, kCpu, kOther };
 const char* to_string(DeviceKind kind);
 
 struct DeviceInfo {
-  std::uint32_t index = 0;             // as vkEnumeratePhysicalDevices orders them
+  std::uint32_t index = 0;  // as vkEnumeratePhysicalDevices orders them
   std::string name;
   DeviceKind kind = DeviceKind::kOther;
   std::uint32_t vendor_id = 0, device_id = 0;
-  std::string driver;                  // name and version as the driver writes them
-  std::string api_version;             // "1.3.230"
-  std::string uuid;                    // hex
-  std::uint32_t subgroup_size = 0;
+  std::string driver;       // name and version as the driver writes them
+  std::string api_version;  // "1.3.230"
+  std::string uuid;         // hex
+  std::string driver_uuid;  // hex; changes with the driver's version
+  std::uint32_t subgroup_size =
+      0;  // the driver's choice; kernels may ask for another within the limits
+  std::uint32_t min_subgroup_size = 0, max_subgroup_size = 0;
   std::uint32_t shared_memory_bytes = 0;
   std::uint32_t max_workgroup_invocations = 0;
-  std::uint64_t device_memory_bytes = 0;   // the largest device-local heap
-  std::uint64_t free_memory_bytes = 0;     // by VK_EXT_memory_budget where there is one, else what a plain guess allows
+  std::uint64_t device_memory_bytes = 0;  // the largest device-local heap
+  std::uint64_t free_memory_bytes =
+      0;  // by VK_EXT_memory_budget where there is one, else what a plain guess allows
+  std::uint64_t max_allocation_bytes =
+      0;  // of one Buffer (2 GiB on lavapipe): split what is larger
   double timestamp_period_ns = 0;
   bool has_transfer_queue = false;
-  std::vector<std::string> missing;    // requirements it does not meet, in words; empty: usable
+  std::vector<std::string> missing;  // requirements it does not meet, in words; empty: usable
 };
 
-// Every device, usable or not, for `bulkhead doctor`. kNotFound with advice when there is no Vulkan loader or driver.
+// Every device, usable or not, for `bulkhead doctor`. kNotFound with advice when there is no Vulkan
+// loader or driver.
 Result<std::vector<DeviceInfo>> list_devices();
 
 enum class Memory {
-  kDeviceLocal,   // weights, KV, activations
-  kUpload,        // host-visible, written by the host
-  kReadback,      // host-visible and cached, read by the host
+  kDeviceLocal,  // weights, KV, activations
+  kUpload,       // host-visible, written by the host
+  kReadback,     // host-visible and cached, read by the host
 };
 
 class Device;
@@ -65,7 +73,9 @@ class Buffer {
   VkDeviceAddress address() const { return address_; }
   std::uint64_t bytes() const { return bytes_; }
   // Host-visible memory only, persistently mapped and coherent; empty otherwise.
-  std::span<std::byte> mapped() const { return {static_cast<std::byte*>(mapped_), mapped_ ? bytes_ : 0}; }
+  std::span<std::byte> mapped() const {
+    return {static_cast<std::byte*>(mapped_), mapped_ ? bytes_ : 0};
+  }
   bool valid() const { return buffer_ != VK_NULL_HANDLE; }
 
  private:
@@ -89,7 +99,8 @@ struct BufferSlice {
 BufferSlice slice(const Buffer& buffer, std::uint64_t offset, std::uint64_t bytes);
 BufferSlice slice(const Buffer& buffer);
 
-// A compute pipeline. Cheap to copy; the Device owns what it names and keeps it until it is destroyed.
+// A compute pipeline. Cheap to copy; the Device owns what it names and keeps it until it is
+// destroyed.
 struct Kernel {
   VkPipeline pipeline = VK_NULL_HANDLE;
   VkPipelineLayout layout = VK_NULL_HANDLE;
@@ -98,37 +109,47 @@ struct Kernel {
 };
 
 struct KernelSpec {
-  const char* name = "";                         // for messages and profiles
+  const char* name = "";  // for messages and profiles
   std::span<const std::uint32_t> spirv;
-  std::uint32_t push_bytes = 0;                  // at most 128
-  std::vector<std::uint32_t> constants;          // specialisation constants 0, 1, 2, ...
-  std::uint32_t required_subgroup_size = 0;      // 0: the driver's choice
+  std::uint32_t push_bytes = 0;          // at most 128
+  std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, 2, ...
+  // 0: the driver's choice. Else exactly this, with full subgroups: the workgroup's x must be a
+  // multiple of it. kUnsupported outside [info().min_subgroup_size, max_subgroup_size].
+  std::uint32_t required_subgroup_size = 0;
 };
 
 struct DeviceOptions {
-  std::string selector = "auto";   // auto | cpu | an index | part of a name, any case
-  std::string cache_folder;        // pipelines are kept here between runs; empty: not kept
-  bool validation = false;         // Khronos validation layer, its errors logged and counted
+  std::string selector = "auto";  // auto | cpu | an index | part of a name, any case
+  std::string cache_folder;       // pipelines are kept here between runs; empty: not kept
+  // Khronos validation layer, its errors logged and counted. Also on with
+  // BULKHEAD_VULKAN_VALIDATION=1 in the environment.
+  bool validation = false;
 };
 
 class Device {
  public:
-  // auto: a discrete device, then an integrated one, then a CPU. kNotFound lists what there is.
+  // auto: a discrete device, then an integrated one, then a CPU. kNotFound lists what there is,
+  // kUnsupported says what the chosen device lacks. With a cache_folder the drivers' own shader
+  // caches are pointed there too, by environment variables: open the first device while the process
+  // has one thread.
   static Result<std::unique_ptr<Device>> open(const DeviceOptions& options);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const { return info_; }
-  std::uint64_t free_memory_bytes() const;       // now
+  std::uint64_t free_memory_bytes() const;  // now
 
   // One vkAllocateMemory. kResourceExhausted says what was asked and what is free.
   Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
   std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
   std::uint64_t validation_errors() const;
 
-  // Pipelines are compiled once for equal specs and looked up in the on-disk cache.
+  // Pipelines are compiled once for equal specs and looked up in the on-disk cache. Any thread,
+  // several at once: kernels compile in parallel.
   Result<Kernel> make_kernel(const KernelSpec& spec);
+  // Writes what the driver would like to find at the next start: call once the kernels are made. A
+  // device without a cache_folder has nothing to save.
   Status save_pipeline_cache();
 
   VkDevice handle() const { return device_; }
@@ -138,6 +159,13 @@ class Device {
   // The transfer-only family's queue where there is one, else the compute queue.
   VkQueue transfer_queue() const { return transfer_queue_; }
   std::uint32_t transfer_family() const { return transfer_family_; }
+  // A second queue of the transfer family where there is one, so that an upload need not wait
+  // behind a download that waits for compute; else the transfer queue.
+  VkQueue download_queue() const { return download_queue_; }
+  // Largest group count of a dispatch in dimension 0, 1, 2.
+  std::uint32_t max_groups(int dimension) const;
+  // Significant bits of a timestamp on the compute queue; 0: it has none.
+  std::uint32_t timestamp_bits() const;
 
   // "device lost: ..." for VK_ERROR_DEVICE_LOST, "out of device memory", and so on.
   static Error vulkan_error(VkResult result, const std::string& what);
@@ -151,6 +179,7 @@ class Device {
   VkPhysicalDevice physical_ = VK_NULL_HANDLE;
   VkQueue compute_queue_ = VK_NULL_HANDLE;
   VkQueue transfer_queue_ = VK_NULL_HANDLE;
+  VkQueue download_queue_ = VK_NULL_HANDLE;
   std::uint32_t compute_family_ = 0;
   std::uint32_t transfer_family_ = 0;
   std::uint64_t allocations_ = 0;

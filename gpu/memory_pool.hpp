@@ -1,7 +1,9 @@
-// Transient device buffers without vkAllocateMemory in steady state: heaps allocated at start, sub-allocated by offset in
-// power-of-two size classes. Weights and KV pages are no business of this pool; they have buffers of their own.
+// Transient device buffers without vkAllocateMemory in steady state: heaps allocated at start,
+// sub-allocated by offset in power-of-two size classes. Weights and KV pages are no business of
+// this pool; they have buffers of their own.
 //
-// Switched off (the baseline), every acquire is a vkAllocateMemory and every release a vkFreeMemory, as a plain program does.
+// Switched off (the baseline), every acquire is a vkAllocateMemory and every release a
+// vkFreeMemory, as a plain program does.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +16,20 @@ namespace bulkhead::gpu {
 
 struct MemoryPoolStats {
   std::uint64_t acquires = 0, releases = 0;
-  std::uint64_t fallback_allocations = 0;   // past the heaps, or with the pool off
+  std::uint64_t fallback_allocations = 0;  // past the heaps, or with the pool off
   std::uint64_t bytes_in_use = 0, bytes_peak = 0, bytes_reserved = 0;
 };
 
 class MemoryPool {
  public:
-  static Result<std::unique_ptr<MemoryPool>> create(Device& device, const config::MemoryPoolSettings& settings,
+  static Result<std::unique_ptr<MemoryPool>> create(Device& device,
+                                                    const config::MemoryPoolSettings& settings,
                                                     bool enabled);
   virtual ~MemoryPool() = default;
 
-  // Owns a piece of the pool; gives it back when destroyed, which must be after the device is done with it and before the pool
-  // is. Offsets and sizes are multiples of 256 bytes. Contents are whatever was there.
+  // Owns a piece of the pool; gives it back when destroyed, which must be after the device is done
+  // with it and before the pool is. Offsets and sizes are multiples of 256 bytes. Contents are
+  // whatever was there.
   class Lease {
    public:
     Lease() = default;

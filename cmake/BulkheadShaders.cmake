@@ -1,0 +1,70 @@
+# Compute shaders compiled at build time and embedded in the library that uses them:
+#
+#   bulkhead_shader(TARGET SYMBOL FILE.comp [DEFINES A=1 B=2 ...] [DEPENDS files ...])
+#       one SPIR-V module for each (file, defines): include "gpu/kernels/SYMBOL.hpp" and use
+#       bulkhead::gpu::spirv::SYMBOL, a std::span<const std::uint32_t>
+#   bulkhead_shaders(TARGET SHADERS a.comp b.comp ... [DEFINES ...])
+#       one module for each file, named as the file is
+#
+# The SPIR-V is rebuilt when a file that it includes changes (glslc writes a depfile); DEPENDS is for what glslc can't see,
+# such as generated includes. Includes are looked up beside the file and in its folder.
+
+find_program(BULKHEAD_GLSLC glslc)
+if(NOT BULKHEAD_GLSLC)
+  message(FATAL_ERROR "glslc was not found; it compiles the compute shaders (Debian package: glslc)")
+endif()
+
+function(bulkhead_shader target symbol file)
+  cmake_parse_arguments(arg "" "" "DEFINES;DEPENDS" ${ARGN})
+  cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
+  cmake_path(GET file PARENT_PATH folder)
+  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
+  set(words "${generated}/${symbol}.inc")
+  list(TRANSFORM arg_DEFINES PREPEND "-D" OUTPUT_VARIABLE defines)
+
+  add_custom_command(
+    OUTPUT "${words}"
+    COMMAND "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror -mfmt=num ${defines} -I "${folder}"
+            -MD -MF "${words}.d" -MT "${words}" -o "${words}" "${file}"
+    MAIN_DEPENDENCY "${file}"
+    DEPENDS ${arg_DEPENDS}
+    DEPFILE "${words}.d"
+    COMMENT "Compiling shader ${symbol}"
+    VERBATIM)
+
+  file(CONFIGURE OUTPUT "${generated}/${symbol}.hpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace bulkhead::gpu::spirv {
+extern const std::span<const std::uint32_t> @symbol@;
+}
+")
+  file(CONFIGURE OUTPUT "${generated}/${symbol}.cpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#include \"gpu/kernels/@symbol@.hpp\"
+
+namespace bulkhead::gpu::spirv {
+namespace {
+constexpr std::uint32_t kWords[] = {
+#include \"@symbol@.inc\"
+};
+}  // namespace
+// Constant-initialised: usable from any static initialiser.
+constinit const std::span<const std::uint32_t> @symbol@{kWords};
+}  // namespace bulkhead::gpu::spirv
+")
+  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES OBJECT_DEPENDS "${words}")
+  target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
+endfunction()
+
+function(bulkhead_shaders target)
+  cmake_parse_arguments(arg "" "" "SHADERS;DEFINES;DEPENDS" ${ARGN})
+  foreach(file IN LISTS arg_SHADERS)
+    cmake_path(GET file STEM symbol)
+    bulkhead_shader(${target} ${symbol} "${file}" DEFINES ${arg_DEFINES} DEPENDS ${arg_DEPENDS})
+  endforeach()
+endfunction()

@@ -1,0 +1,181 @@
+// Buffers and the choice of memory for them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "gpu/device.hpp"
+#include "gpu/device_impl.hpp"
+#include "gpu/fault_injection.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+// Asking the system for its free memory costs some microseconds; smaller requests on a CPU device
+// skip it.
+constexpr std::uint64_t kCheckedAgainstSystemBytes = 16 << 20;
+
+struct Wish {
+  VkMemoryPropertyFlags required, preferred, avoided;
+};
+
+Wish wish_for(Memory memory) {
+  constexpr VkMemoryPropertyFlags kDevice = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+  constexpr VkMemoryPropertyFlags kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
+  constexpr VkMemoryPropertyFlags kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+  constexpr VkMemoryPropertyFlags kMapped = kVisible | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  switch (memory) {
+    case Memory::kUpload:
+      return {kMapped, 0, kDevice | kCached};
+    case Memory::kReadback:
+      return {kMapped, kCached, kDevice};
+    case Memory::kDeviceLocal:
+      break;
+  }
+  return {kDevice, 0,
+          kVisible};  // host-visible device memory may be a small window: leave it alone
+}
+
+std::optional<std::uint32_t> choose_type(const VkPhysicalDeviceMemoryProperties& memory,
+                                         std::uint32_t allowed, const Wish& wish) {
+  constexpr VkMemoryPropertyFlags kUnwanted =
+      VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
+      VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD | VK_MEMORY_PROPERTY_DEVICE_UNCACHED_BIT_AMD;
+  std::optional<std::uint32_t> best;
+  int best_score = 0;
+  std::uint64_t best_heap_bytes = 0;
+  for (std::uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+    const VkMemoryPropertyFlags flags = memory.memoryTypes[i].propertyFlags;
+    if ((allowed >> i & 1) == 0 || (flags & wish.required) != wish.required ||
+        (flags & kUnwanted) != 0)
+      continue;
+    const int score =
+        4 * __builtin_popcount(flags & wish.preferred) - __builtin_popcount(flags & wish.avoided);
+    const std::uint64_t heap_bytes = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
+    if (!best || score > best_score || (score == best_score && heap_bytes > best_heap_bytes)) {
+      best = i;
+      best_score = score;
+      best_heap_bytes = heap_bytes;
+    }
+  }
+  return best;
+}
+
+std::string mib(std::uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+Buffer::Buffer(Buffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(buffer_, other.buffer_);
+  std::swap(memory_, other.memory_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (buffer_ != VK_NULL_HANDLE) vkDestroyBuffer(device_, buffer_, nullptr);
+  if (memory_ != VK_NULL_HANDLE) vkFreeMemory(device_, memory_, nullptr);  // unmaps
+}
+
+BufferSlice slice(const Buffer& buffer, std::uint64_t offset, std::uint64_t bytes) {
+  BufferSlice part;
+  part.buffer = buffer.handle();
+  part.offset = offset;
+  part.bytes = bytes;
+  part.address = buffer.address() + offset;
+  part.mapped = buffer.mapped().empty() ? nullptr : buffer.mapped().data() + offset;
+  return part;
+}
+
+BufferSlice slice(const Buffer& buffer) {
+  return slice(buffer, 0, buffer.bytes());
+}
+
+Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* name) {
+  const auto exhausted = [&](const std::string& why) {
+    return Error(
+        ErrorCode::kResourceExhausted,
+        fmt::format("{}: {} of {} memory asked for on {}: {}", name, mib(bytes),
+                    memory == Memory::kDeviceLocal ? "device" : "host-visible", info_.name, why));
+  };
+  if (bytes == 0)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{}: a buffer of 0 bytes was asked for", name));
+  if (bytes > info_.max_allocation_bytes) {
+    return exhausted(fmt::format("this device allows {} in one allocation; split it",
+                                 mib(info_.max_allocation_bytes)));
+  }
+  // A CPU device hands out memory that the system does not have, and the system then kills a
+  // process.
+  if (info_.kind == DeviceKind::kCpu && bytes >= kCheckedAgainstSystemBytes) {
+    if (const std::uint64_t available = free_memory_bytes(); bytes > available) {
+      return exhausted(fmt::format("{} is free", mib(available)));
+    }
+  }
+
+  Buffer buffer;
+  buffer.device_ = device_;
+  buffer.bytes_ = bytes;
+  VkBufferCreateInfo buffer_info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
+  buffer_info.size = bytes;
+  buffer_info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
+                      VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                      VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+  // Concurrent: buffers have no layout that exclusive ownership could spare, and transfers need no
+  // hand-over.
+  const std::uint32_t families[] = {compute_family_, transfer_family_};
+  if (compute_family_ != transfer_family_) {
+    buffer_info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+    buffer_info.queueFamilyIndexCount = 2;
+    buffer_info.pQueueFamilyIndices = families;
+  }
+  VkResult result = vkCreateBuffer(device_, &buffer_info, nullptr, &buffer.buffer_);
+  if (result != VK_SUCCESS)
+    return vulkan_error(result, fmt::format("creating buffer {} of {}", name, mib(bytes)));
+
+  VkMemoryRequirements needs{};
+  vkGetBufferMemoryRequirements(device_, buffer.buffer_, &needs);
+  const std::optional<std::uint32_t> type =
+      choose_type(impl_->memory, needs.memoryTypeBits, wish_for(memory));
+  if (!type) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("{}: {} has no memory of the kind that is needed", name, info_.name));
+  }
+  VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
+  flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
+  VkMemoryAllocateInfo allocate{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
+  allocate.pNext = &flags;
+  allocate.allocationSize = needs.size;
+  allocate.memoryTypeIndex = *type;
+  result = fault::allocate_memory(device_, allocate, &buffer.memory_);
+  if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY) {
+    return exhausted(fmt::format("{} is free", mib(free_memory_bytes())));
+  }
+  if (result != VK_SUCCESS)
+    return vulkan_error(result, fmt::format("allocating {} for {}", mib(bytes), name));
+  ++allocations_;
+  result = vkBindBufferMemory(device_, buffer.buffer_, buffer.memory_, 0);
+  if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("binding memory to {}", name));
+  if (memory != Memory::kDeviceLocal) {
+    result = vkMapMemory(device_, buffer.memory_, 0, VK_WHOLE_SIZE, 0, &buffer.mapped_);
+    if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("mapping {}", name));
+  }
+  VkBufferDeviceAddressInfo address{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO};
+  address.buffer = buffer.buffer_;
+  buffer.address_ = vkGetBufferDeviceAddress(device_, &address);
+  impl_->instance->name(device_, VK_OBJECT_TYPE_BUFFER,
+                        reinterpret_cast<std::uint64_t>(buffer.buffer_), name);
+  return buffer;
+}
+
+}  // namespace bulkhead::gpu

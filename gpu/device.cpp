@@ -1,0 +1,400 @@
+#include "gpu/device.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include <spdlog/spdlog.h>
+
+#include "gpu/device_impl.hpp"
+#include "gpu/device_info.hpp"
+#include "gpu/pipeline_cache.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+// Vulkan promises 128 bytes of push constants everywhere.
+constexpr std::uint32_t kMaxPushBytes = 128;
+
+struct Candidate {
+  VkPhysicalDevice physical = VK_NULL_HANDLE;
+  DeviceInfo info;
+};
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts)
+    text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string listing(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& candidate : candidates) {
+    text += fmt::format("{}{}: {} ({}){}", text.empty() ? "" : "; ", candidate.info.index,
+                        candidate.info.name, to_string(candidate.info.kind),
+                        candidate.info.missing.empty() ? "" : " [unusable]");
+  }
+  return text;
+}
+
+int rank(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kDiscrete:
+      return 0;
+    case DeviceKind::kIntegrated:
+      return 1;
+    case DeviceKind::kVirtual:
+      return 2;
+    case DeviceKind::kOther:
+      return 3;
+    case DeviceKind::kCpu:
+      break;
+  }
+  return 4;
+}
+
+// Best rank first among the usable; the driver's order among equals.
+const Candidate* best_of(const std::vector<Candidate>& candidates, bool cpu_only) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.info.missing.empty()) continue;
+    if (cpu_only && candidate.info.kind != DeviceKind::kCpu) continue;
+    if (best == nullptr || rank(candidate.info.kind) < rank(best->info.kind)) best = &candidate;
+  }
+  return best;
+}
+
+Result<Candidate> choose(const std::vector<Candidate>& candidates, const std::string& selector) {
+  const std::string wanted = lower(selector);
+  const Candidate* chosen = nullptr;
+  if (wanted.empty() || wanted == "auto" || wanted == "cpu") {
+    chosen = best_of(candidates, wanted == "cpu");
+    if (chosen == nullptr) {
+      for (const Candidate& candidate : candidates) {
+        if (wanted != "cpu" || candidate.info.kind == DeviceKind::kCpu) chosen = &candidate;
+      }
+    }
+    if (chosen == nullptr) {
+      return Error(ErrorCode::kNotFound,
+                   fmt::format("device 'cpu': there is no CPU device (apt-get install "
+                               "mesa-vulkan-drivers); there is {}",
+                               listing(candidates)));
+    }
+  } else {
+    std::uint32_t index = 0;
+    const auto [end, failed] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
+    const bool is_index = failed == std::errc() && end == wanted.data() + wanted.size();
+    for (const Candidate& candidate : candidates) {
+      const bool matches = is_index ? candidate.info.index == index
+                                    : lower(candidate.info.name).find(wanted) != std::string::npos;
+      // Among devices of one name a usable one.
+      if (matches && (chosen == nullptr ||
+                      (!chosen->info.missing.empty() && candidate.info.missing.empty()))) {
+        chosen = &candidate;
+      }
+    }
+    if (chosen == nullptr) {
+      return Error(
+          ErrorCode::kNotFound,
+          fmt::format(
+              "device '{}': no such device; write auto, cpu, an index or part of a name: {}",
+              selector, listing(candidates)));
+    }
+  }
+  if (!chosen->info.missing.empty()) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("device {} ({}) lacks what Bulkhead needs: {}", chosen->info.index,
+                             chosen->info.name, joined(chosen->info.missing)));
+  }
+  return *chosen;
+}
+
+Result<std::vector<Candidate>> candidates_of(const Instance& instance) {
+  BULKHEAD_TRY(const std::vector<VkPhysicalDevice> devices, instance.devices());
+  std::vector<Candidate> candidates;
+  for (std::uint32_t i = 0; i < devices.size(); ++i)
+    candidates.push_back({devices[i], describe_device(devices[i], i)});
+  return candidates;
+}
+
+// A folder that can't be made costs compile time at each start, nothing else.
+void prepare_cache_folder(const std::string& folder) {
+  if (folder.empty()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    spdlog::warn("shader cache folder {}: {}; kernels are compiled at each start", folder,
+                 failed.message());
+    return;
+  }
+  keep_driver_caches_in(folder);
+}
+
+bool validation_by_environment() {
+  const char* value = std::getenv("BULKHEAD_VULKAN_VALIDATION");
+  return value != nullptr && value[0] != '\0' && std::strcmp(value, "0") != 0;
+}
+
+// The driver says in the blob's own header whether it is for this device and driver; one that is
+// not must not reach the driver.
+bool blob_fits(std::span<const std::byte> blob, const VkPhysicalDeviceProperties& properties) {
+  VkPipelineCacheHeaderVersionOne header{};
+  if (blob.size() < sizeof(header)) return false;
+  std::memcpy(&header, blob.data(), sizeof(header));
+  return header.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE &&
+         header.vendorID == properties.vendorID && header.deviceID == properties.deviceID &&
+         std::memcmp(header.pipelineCacheUUID, properties.pipelineCacheUUID, VK_UUID_SIZE) == 0;
+}
+
+// Everything that makes the pipeline, as words to compare.
+std::vector<std::uint32_t> key_of(const KernelSpec& spec) {
+  std::vector<std::uint32_t> key;
+  key.reserve(3 + spec.constants.size() + spec.spirv.size());
+  key.push_back(spec.push_bytes);
+  key.push_back(spec.required_subgroup_size);
+  key.push_back(static_cast<std::uint32_t>(spec.constants.size()));
+  key.insert(key.end(), spec.constants.begin(), spec.constants.end());
+  key.insert(key.end(), spec.spirv.begin(), spec.spirv.end());
+  return key;
+}
+
+}  // namespace
+
+Result<std::vector<DeviceInfo>> list_devices() {
+  BULKHEAD_TRY(const std::unique_ptr<Instance> instance, Instance::create(false));
+  BULKHEAD_TRY(std::vector<Candidate> candidates, candidates_of(*instance));
+  std::vector<DeviceInfo> infos;
+  for (Candidate& candidate : candidates)
+    infos.push_back(std::move(candidate.info));
+  return infos;
+}
+
+Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
+  prepare_cache_folder(options.cache_folder);
+  std::unique_ptr<Device> self(new Device());
+  self->impl_ = std::make_unique<Impl>();
+  Impl& impl = *self->impl_;
+  BULKHEAD_TRY(impl.instance, Instance::create(options.validation || validation_by_environment()));
+  BULKHEAD_TRY(const std::vector<Candidate> candidates, candidates_of(*impl.instance));
+  BULKHEAD_TRY(Candidate chosen, choose(candidates, options.selector));
+  self->physical_ = chosen.physical;
+  self->info_ = std::move(chosen.info);
+
+  VkPhysicalDeviceSubgroupSizeControlProperties sizes{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
+  VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  properties.pNext = &sizes;
+  vkGetPhysicalDeviceProperties2(self->physical_, &properties);
+  impl.limits = properties.properties.limits;
+  impl.required_subgroup_size_stages = sizes.requiredSubgroupSizeStages;
+  impl.max_workgroup_subgroups = sizes.maxComputeWorkgroupSubgroups;
+  vkGetPhysicalDeviceMemoryProperties(self->physical_, &impl.memory);
+
+  const QueueFamilies families = find_queue_families(self->physical_);
+  self->compute_family_ = *families.compute;  // describe_device has seen that there is one
+  self->transfer_family_ = families.transfer.value_or(*families.compute);
+  impl.timestamp_bits = families.compute_timestamp_bits;
+  const std::uint32_t transfer_queues = std::min(families.transfer_queues, 2u);
+
+  const float priorities[] = {1.0f, 1.0f};
+  std::vector<VkDeviceQueueCreateInfo> queues;
+  const auto add_queues = [&](std::uint32_t family, std::uint32_t count) {
+    VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+    queue.queueFamilyIndex = family;
+    queue.queueCount = count;
+    queue.pQueuePriorities = priorities;
+    queues.push_back(queue);
+  };
+  add_queues(self->compute_family_, 1);
+  if (families.transfer) add_queues(self->transfer_family_, transfer_queues);
+
+  std::vector<const char*> extensions;
+  impl.has_memory_budget = has_extension(self->physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  if (impl.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+
+  DeviceFeatures features = features_to_enable(self->physical_);
+  features.chain();
+  VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+  info.pNext = &features.base;
+  info.queueCreateInfoCount = static_cast<std::uint32_t>(queues.size());
+  info.pQueueCreateInfos = queues.data();
+  info.enabledExtensionCount = static_cast<std::uint32_t>(extensions.size());
+  info.ppEnabledExtensionNames = extensions.data();
+  VkResult result = vkCreateDevice(self->physical_, &info, nullptr, &self->device_);
+  if (result != VK_SUCCESS) return vulkan_error(result, "opening " + self->info_.name);
+
+  vkGetDeviceQueue(self->device_, self->compute_family_, 0, &self->compute_queue_);
+  self->transfer_queue_ = self->download_queue_ = self->compute_queue_;
+  if (families.transfer) {
+    vkGetDeviceQueue(self->device_, self->transfer_family_, 0, &self->transfer_queue_);
+    vkGetDeviceQueue(self->device_, self->transfer_family_, transfer_queues - 1,
+                     &self->download_queue_);
+  }
+
+  if (!options.cache_folder.empty()) {
+    impl.cache_path = pipeline_cache_path(options.cache_folder, self->info_);
+    impl.saved_blob = read_pipeline_cache(impl.cache_path);
+    if (!impl.saved_blob.empty() && !blob_fits(impl.saved_blob, properties.properties)) {
+      spdlog::warn(
+          "pipeline cache {}: written for another device or driver; kernels are compiled again",
+          impl.cache_path);
+      impl.saved_blob.clear();
+    }
+  }
+  VkPipelineCacheCreateInfo cache{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+  cache.initialDataSize = impl.saved_blob.size();
+  cache.pInitialData = impl.saved_blob.data();
+  result = vkCreatePipelineCache(self->device_, &cache, nullptr, &impl.cache);
+  if (result != VK_SUCCESS && cache.initialDataSize > 0) {
+    spdlog::warn("pipeline cache {}: the driver refuses it; kernels are compiled again",
+                 impl.cache_path);
+    impl.saved_blob.clear();
+    cache.initialDataSize = 0;
+    cache.pInitialData = nullptr;
+    result = vkCreatePipelineCache(self->device_, &cache, nullptr, &impl.cache);
+  }
+  if (result != VK_SUCCESS) return vulkan_error(result, "creating the pipeline cache");
+  return self;
+}
+
+Device::~Device() {
+  if (impl_ == nullptr || device_ == VK_NULL_HANDLE) return;
+  for (const auto& [key, kernel] : impl_->kernels)
+    vkDestroyPipeline(device_, kernel.pipeline, nullptr);
+  for (const auto& [bytes, layout] : impl_->layouts)
+    vkDestroyPipelineLayout(device_, layout, nullptr);
+  vkDestroyPipelineCache(device_, impl_->cache, nullptr);
+  vkDestroyDevice(device_, nullptr);
+}
+
+std::uint64_t Device::free_memory_bytes() const {
+  return free_device_memory(physical_, impl_->has_memory_budget);
+}
+
+std::uint64_t Device::validation_errors() const {
+  return impl_->instance->validation_errors();
+}
+
+std::uint32_t Device::max_groups(int dimension) const {
+  return impl_->limits.maxComputeWorkGroupCount[dimension];
+}
+
+std::uint32_t Device::timestamp_bits() const {
+  return impl_->timestamp_bits;
+}
+
+Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
+  if (spec.push_bytes > kMaxPushBytes || spec.push_bytes % 4 != 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("kernel {}: {} bytes of push constants; a multiple of 4 up to {} fits",
+                             spec.name, spec.push_bytes, kMaxPushBytes));
+  }
+  if (spec.spirv.empty())
+    return Error(ErrorCode::kInvalidArgument, fmt::format("kernel {}: no code", spec.name));
+  if (spec.required_subgroup_size != 0 &&
+      (spec.required_subgroup_size < info_.min_subgroup_size ||
+       spec.required_subgroup_size > info_.max_subgroup_size ||
+       (impl_->required_subgroup_size_stages & VK_SHADER_STAGE_COMPUTE_BIT) == 0)) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("kernel {}: needs subgroups of {}; {} has {} to {}", spec.name,
+                             spec.required_subgroup_size, info_.name, info_.min_subgroup_size,
+                             info_.max_subgroup_size));
+  }
+
+  Impl& impl = *impl_;
+  std::vector<std::uint32_t> key = key_of(spec);
+  Kernel kernel;
+  kernel.push_bytes = spec.push_bytes;
+  {
+    const std::lock_guard lock(impl.mutex);
+    if (const auto known = impl.kernels.find(key); known != impl.kernels.end())
+      return known->second;
+    VkPipelineLayout& layout = impl.layouts[spec.push_bytes];
+    if (layout == VK_NULL_HANDLE) {
+      const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, spec.push_bytes};
+      VkPipelineLayoutCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+      info.pushConstantRangeCount = spec.push_bytes > 0 ? 1 : 0;
+      info.pPushConstantRanges = &range;
+      const VkResult result = vkCreatePipelineLayout(device_, &info, nullptr, &layout);
+      if (result != VK_SUCCESS) {
+        impl.layouts.erase(spec.push_bytes);
+        return vulkan_error(result, fmt::format("kernel {}: creating its layout", spec.name));
+      }
+    }
+    kernel.layout = layout;
+  }
+
+  // Compiling takes milliseconds to seconds: without the lock.
+  VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+  code.codeSize = spec.spirv.size_bytes();
+  code.pCode = spec.spirv.data();
+  VkShaderModule module = VK_NULL_HANDLE;
+  VkResult result = vkCreateShaderModule(device_, &code, nullptr, &module);
+  if (result != VK_SUCCESS)
+    return vulkan_error(result, fmt::format("kernel {}: loading its code", spec.name));
+
+  std::vector<VkSpecializationMapEntry> entries;
+  for (std::uint32_t i = 0; i < spec.constants.size(); ++i)
+    entries.push_back({i, i * 4, 4});
+  VkSpecializationInfo constants{};
+  constants.mapEntryCount = static_cast<std::uint32_t>(entries.size());
+  constants.pMapEntries = entries.data();
+  constants.dataSize = spec.constants.size() * 4;
+  constants.pData = spec.constants.data();
+  VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
+      VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
+  subgroup.requiredSubgroupSize = spec.required_subgroup_size;
+  VkComputePipelineCreateInfo pipeline{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+  pipeline.layout = kernel.layout;
+  pipeline.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+  pipeline.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  pipeline.stage.module = module;
+  pipeline.stage.pName = "main";
+  if (!entries.empty()) pipeline.stage.pSpecializationInfo = &constants;
+  if (spec.required_subgroup_size != 0) {
+    pipeline.stage.pNext = &subgroup;
+    pipeline.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+  }
+  result = vkCreateComputePipelines(device_, impl.cache, 1, &pipeline, nullptr, &kernel.pipeline);
+  vkDestroyShaderModule(device_, module, nullptr);
+  if (result != VK_SUCCESS)
+    return vulkan_error(result, fmt::format("kernel {}: compiling it", spec.name));
+  impl.instance->name(device_, VK_OBJECT_TYPE_PIPELINE,
+                      reinterpret_cast<std::uint64_t>(kernel.pipeline), spec.name);
+
+  const std::lock_guard lock(impl.mutex);
+  kernel.name = impl.names.emplace_back(spec.name).c_str();
+  const auto [entry, inserted] = impl.kernels.emplace(std::move(key), kernel);
+  if (!inserted) vkDestroyPipeline(device_, kernel.pipeline, nullptr);  // another thread was first
+  return entry->second;
+}
+
+Status Device::save_pipeline_cache() {
+  Impl& impl = *impl_;
+  if (impl.cache_path.empty()) return {};
+  std::size_t bytes = 0;
+  VkResult result = vkGetPipelineCacheData(device_, impl.cache, &bytes, nullptr);
+  std::vector<std::byte> blob(bytes);
+  if (result == VK_SUCCESS && bytes > 0)
+    result = vkGetPipelineCacheData(device_, impl.cache, &bytes, blob.data());
+  // VK_INCOMPLETE: another thread compiled meanwhile; what came is whole in itself.
+  if (result != VK_SUCCESS && result != VK_INCOMPLETE)
+    return vulkan_error(result, "reading the pipeline cache");
+  blob.resize(bytes);
+  if (blob == impl.saved_blob) return {};
+  BULKHEAD_RETURN_IF_ERROR(write_pipeline_cache(impl.cache_path, blob));
+  impl.saved_blob = std::move(blob);
+  return {};
+}
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,35 @@
+// What device.cpp and buffer.cpp share.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gpu/device.hpp"
+#include "gpu/vulkan_instance.hpp"
+
+namespace bulkhead::gpu {
+
+struct Device::Impl {
+  std::unique_ptr<Instance> instance;
+  VkPhysicalDeviceMemoryProperties memory{};
+  VkPhysicalDeviceLimits limits{};
+  VkShaderStageFlags required_subgroup_size_stages = 0;
+  std::uint32_t max_workgroup_subgroups = 0;
+  std::uint32_t timestamp_bits = 0;
+  bool has_memory_budget = false;
+
+  VkPipelineCache cache = VK_NULL_HANDLE;  // synchronises itself
+  std::string cache_path;                  // empty: not kept
+  std::vector<std::byte>
+      saved_blob;  // what the file holds, so that an unchanged cache is not written again
+
+  std::mutex mutex;                                      // of what follows
+  std::map<std::uint32_t, VkPipelineLayout> layouts;     // by push constant bytes
+  std::map<std::vector<std::uint32_t>, Kernel> kernels;  // by everything in the spec but the name
+  std::deque<std::string> names;                         // Kernel::name points in here
+};
+
+}  // namespace bulkhead::gpu

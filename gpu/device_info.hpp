@@ -1,0 +1,39 @@
+// What a physical device can do, and what of that Bulkhead asks for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <vulkan/vulkan.h>
+
+#include "gpu/device.hpp"
+
+namespace bulkhead::gpu {
+
+// The core feature structures, chained by chain().
+struct DeviceFeatures {
+  VkPhysicalDeviceFeatures2 base{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
+  VkPhysicalDeviceVulkan12Features v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+  VkPhysicalDeviceVulkan13Features v13{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
+  void chain();  // again after a copy: the chain holds addresses
+};
+
+struct QueueFamilies {
+  std::optional<std::uint32_t> compute;
+  std::optional<std::uint32_t> transfer;  // a family that does nothing else
+  std::uint32_t transfer_queues = 0;
+  std::uint32_t compute_timestamp_bits = 0;
+};
+
+QueueFamilies find_queue_families(VkPhysicalDevice physical);
+bool has_extension(VkPhysicalDevice physical, const char* name);
+
+DeviceInfo describe_device(VkPhysicalDevice physical, std::uint32_t index);
+// What to enable: every feature that kernels may use and this device has. Only for a device of
+// Vulkan 1.3.
+DeviceFeatures features_to_enable(VkPhysicalDevice physical);
+// Of the largest device-local heap; for a CPU device what the system has free.
+std::uint64_t free_device_memory(VkPhysicalDevice physical, bool has_memory_budget);
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,62 @@
+// Makes the n-th Vulkan call of the kinds that fail in the field return an error, so that tests
+// walk every error path. Compiled in only with BULKHEAD_FAULT_INJECTION; without it `injected` is a
+// constant and the calls below are the plain ones.
+//
+// BULKHEAD_FAIL_GPU_CALL=N[:KIND[:RESULT]] arms it from the environment: the N-th call (from 1) of
+// KIND (allocate, submit, wait; default any) fails with RESULT (device_lost, out_of_memory,
+// timeout; default: what such a call fails with most).
+//
+// Thread-safety: any thread.
+#pragma once
+
+#include <cstdint>
+
+#include <vulkan/vulkan.h>
+
+namespace bulkhead::gpu::fault {
+
+enum class Call : std::uint32_t { kAllocate = 1, kSubmit = 2, kWait = 4, kAny = 7 };
+
+#ifdef BULKHEAD_FAULT_INJECTION
+inline constexpr bool kCompiledIn = true;
+// The result that the call must return without being made; VK_SUCCESS: make it.
+VkResult injected(Call call);
+// The n-th call of `kinds` from now on fails, once. n = 0 disarms. VK_SUCCESS: the default for the
+// kind.
+void arm(std::uint64_t n, Call kinds = Call::kAny, VkResult result = VK_SUCCESS);
+// Whether the armed failure has happened.
+bool fired();
+#else
+inline constexpr bool kCompiledIn = false;
+inline constexpr VkResult injected(Call) {
+  return VK_SUCCESS;
+}
+inline void arm(std::uint64_t, Call = Call::kAny, VkResult = VK_SUCCESS) {}
+inline bool fired() {
+  return false;
+}
+#endif
+
+inline VkResult allocate_memory(VkDevice device, const VkMemoryAllocateInfo& info,
+                                VkDeviceMemory* memory) {
+  if (const VkResult result = injected(Call::kAllocate); result != VK_SUCCESS) return result;
+  return vkAllocateMemory(device, &info, nullptr, memory);
+}
+
+inline VkResult queue_submit(VkQueue queue, const VkSubmitInfo2& submit, VkFence fence) {
+  if (const VkResult result = injected(Call::kSubmit); result != VK_SUCCESS) return result;
+  return vkQueueSubmit2(queue, 1, &submit, fence);
+}
+
+inline VkResult wait_fence(VkDevice device, VkFence fence, std::uint64_t timeout_ns) {
+  if (const VkResult result = injected(Call::kWait); result != VK_SUCCESS) return result;
+  return vkWaitForFences(device, 1, &fence, VK_TRUE, timeout_ns);
+}
+
+inline VkResult wait_semaphores(VkDevice device, const VkSemaphoreWaitInfo& info,
+                                std::uint64_t timeout_ns) {
+  if (const VkResult result = injected(Call::kWait); result != VK_SUCCESS) return result;
+  return vkWaitSemaphores(device, &info, timeout_ns);
+}
+
+}  // namespace bulkhead::gpu::fault

@@ -1,0 +1,124 @@
+#include "gpu/pipeline_cache.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <spdlog/spdlog.h>
+
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+// The file: this header, then the driver's blob.
+struct Header {
+  char magic[8];           // kMagic
+  std::uint64_t bytes;     // of the blob
+  std::uint64_t checksum;  // of the blob
+};
+static_assert(sizeof(Header) == 24);
+constexpr char kMagic[8] = {'B', 'H', 'P', 'I', 'P', 'E', 'S', '1'};
+constexpr std::uint64_t kLargestFileBytes = std::uint64_t{1} << 30;
+
+std::uint64_t fnv1a(std::span<const std::byte> bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::byte byte : bytes)
+    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+// As many bytes as are there, up to the span.
+std::size_t read_all(int fd, std::span<std::byte> bytes) {
+  std::size_t total = 0;
+  while (total < bytes.size()) {
+    const ssize_t got = ::read(fd, bytes.data() + total, bytes.size() - total);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    total += static_cast<std::size_t>(got);
+  }
+  return total;
+}
+
+}  // namespace
+
+std::string pipeline_cache_path(const std::string& folder, const DeviceInfo& info) {
+  return fmt::format("{}/pipelines-{:04x}-{:04x}-{}.bin", folder, info.vendor_id, info.device_id,
+                     info.driver_uuid);
+}
+
+std::vector<std::byte> read_pipeline_cache(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) {
+    if (errno != ENOENT)
+      spdlog::warn("pipeline cache {}: {}; kernels are compiled again", path, std::strerror(errno));
+    return {};
+  }
+  const auto ignored = [&](const char* why) {
+    spdlog::warn("pipeline cache {}: {}; it is ignored and kernels are compiled again", path, why);
+    return std::vector<std::byte>{};
+  };
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return ignored("not a plain file");
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  Header header{};
+  if (file_bytes < sizeof(header) || file_bytes > kLargestFileBytes)
+    return ignored("implausible size");
+  if (read_all(fd.get(), std::as_writable_bytes(std::span(&header, 1))) != sizeof(header))
+    return ignored("unreadable");
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
+    return ignored("not a pipeline cache");
+  if (header.bytes != file_bytes - sizeof(header)) return ignored("truncated");
+  std::vector<std::byte> blob(header.bytes);
+  if (read_all(fd.get(), blob) != blob.size()) return ignored("unreadable");
+  if (fnv1a(blob) != header.checksum) return ignored("its checksum is wrong");
+  return blob;
+}
+
+Status write_pipeline_cache(const std::string& path, std::span<const std::byte> blob) {
+  std::error_code failed;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    return Error(ErrorCode::kUnavailable,
+                 fmt::format("pipeline cache: creating {}: {}", folder.string(), failed.message()));
+  }
+  // Several workers may share the folder: each writes a file of its own, the last rename wins, and
+  // all of them are whole.
+  std::string temporary = path + ".XXXXXX";
+  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));  // 0600
+  if (!fd.valid())
+    return errno_error(ErrorCode::kUnavailable, "pipeline cache: creating " + temporary, errno);
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.bytes = blob.size();
+  header.checksum = fnv1a(blob);
+  const bool written =
+      write_all(fd.get(), std::as_bytes(std::span(&header, 1))) && write_all(fd.get(), blob);
+  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const Error error =
+        errno_error(ErrorCode::kUnavailable, "pipeline cache: writing " + path, errno);
+    ::unlink(temporary.c_str());
+    return error;
+  }
+  return {};
+}
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,234 @@
+#include "gpu/submission.hpp"
+
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "gpu/fault_injection.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+Status waited(VkResult result, std::uint32_t timeout_ms, const char* what) {
+  if (result == VK_SUCCESS) return {};
+  if (result == VK_TIMEOUT) {
+    return Error(ErrorCode::kDeadlineExceeded,
+                 fmt::format("{}: the device did not finish within {} ms", what, timeout_ms));
+  }
+  return Device::vulkan_error(result, what);
+}
+
+void barrier(VkCommandBuffer commands, VkPipelineStageFlags2 from_stages, VkAccessFlags2 from,
+             VkPipelineStageFlags2 to_stages, VkAccessFlags2 to) {
+  VkMemoryBarrier2 memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER_2};
+  memory.srcStageMask = from_stages;
+  memory.srcAccessMask = from;
+  memory.dstStageMask = to_stages;
+  memory.dstAccessMask = to;
+  VkDependencyInfo dependency{VK_STRUCTURE_TYPE_DEPENDENCY_INFO};
+  dependency.memoryBarrierCount = 1;
+  dependency.pMemoryBarriers = &memory;
+  vkCmdPipelineBarrier2(commands, &dependency);
+}
+
+constexpr VkPipelineStageFlags2 kWork =
+    VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+constexpr VkAccessFlags2 kWrites =
+    VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
+constexpr VkAccessFlags2 kReads =
+    VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_TRANSFER_READ_BIT;
+
+}  // namespace
+
+Timeline::~Timeline() {
+  if (semaphore_ != VK_NULL_HANDLE) vkDestroySemaphore(device_, semaphore_, nullptr);
+}
+
+Status Timeline::init(Device& device) {
+  device_ = device.handle();
+  VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO};
+  type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+  VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO};
+  info.pNext = &type;
+  const VkResult result = vkCreateSemaphore(device_, &info, nullptr, &semaphore_);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timeline semaphore");
+  return {};
+}
+
+Result<std::uint64_t> Timeline::reached() const {
+  std::uint64_t value = 0;
+  const VkResult result = vkGetSemaphoreCounterValue(device_, semaphore_, &value);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "reading a timeline semaphore");
+  return value;
+}
+
+Status Timeline::wait(std::uint64_t value, std::uint32_t timeout_ms, const char* what) const {
+  VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
+  info.semaphoreCount = 1;
+  info.pSemaphores = &semaphore_;
+  info.pValues = &value;
+  return waited(fault::wait_semaphores(device_, info, timeout_ms * kNanosecondsPerMillisecond),
+                timeout_ms, what);
+}
+
+Status Timeline::signal(std::uint64_t value) {
+  VkSemaphoreSignalInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO};
+  info.semaphore = semaphore_;
+  info.value = value;
+  const VkResult result = vkSignalSemaphore(device_, &info);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "signalling a timeline semaphore");
+  return {};
+}
+
+Status wait_for(Device& device, const CommandRing::After& after, std::uint32_t timeout_ms,
+                const char* what) {
+  if (after.semaphore == VK_NULL_HANDLE) return {};
+  VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
+  info.semaphoreCount = 1;
+  info.pSemaphores = &after.semaphore;
+  info.pValues = &after.value;
+  return waited(
+      fault::wait_semaphores(device.handle(), info, timeout_ms * kNanosecondsPerMillisecond),
+      timeout_ms, what);
+}
+
+CommandPool::~CommandPool() {
+  if (pool_ != VK_NULL_HANDLE) vkDestroyCommandPool(device_, pool_, nullptr);
+}
+
+Status CommandPool::init(Device& device, std::uint32_t family) {
+  device_ = device.handle();
+  VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+  info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  info.queueFamilyIndex = family;
+  const VkResult result = vkCreateCommandPool(device_, &info, nullptr, &pool_);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a command pool");
+  return {};
+}
+
+Result<VkCommandBuffer> CommandPool::allocate() {
+  VkCommandBufferAllocateInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  info.commandPool = pool_;
+  info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+  info.commandBufferCount = 1;
+  VkCommandBuffer commands = VK_NULL_HANDLE;
+  const VkResult result = vkAllocateCommandBuffers(device_, &info, &commands);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "allocating a command buffer");
+  return commands;
+}
+
+void CommandPool::free(VkCommandBuffer commands) {
+  if (pool_ != VK_NULL_HANDLE && commands != VK_NULL_HANDLE)
+    vkFreeCommandBuffers(device_, pool_, 1, &commands);
+}
+
+Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage) {
+  VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  info.flags = usage;
+  const VkResult result = vkBeginCommandBuffer(commands, &info);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "starting to record commands");
+  return {};
+}
+
+Status end_commands(VkCommandBuffer commands) {
+  const VkResult result = vkEndCommandBuffer(commands);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "recording commands");
+  return {};
+}
+
+void full_barrier(VkCommandBuffer commands) {
+  barrier(commands, kWork, kWrites, kWork | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT,
+          kReads | kWrites | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT);
+}
+
+void host_barrier(VkCommandBuffer commands) {
+  barrier(commands, kWork, kWrites, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
+}
+
+void transfer_barrier(VkCommandBuffer commands) {
+  barrier(commands, VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT, VK_ACCESS_2_TRANSFER_WRITE_BIT,
+          VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
+          VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT);
+}
+
+Status submit_commands(VkQueue queue, const Submission& submission, const char* what) {
+  std::vector<VkSemaphoreSubmitInfo> waits;
+  for (const CommandRing::After& after : submission.after) {
+    if (after.semaphore == VK_NULL_HANDLE) continue;
+    VkSemaphoreSubmitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
+    wait.semaphore = after.semaphore;
+    wait.value = after.value;
+    wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+    waits.push_back(wait);
+  }
+  VkSemaphoreSubmitInfo signal{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
+  signal.semaphore = submission.signal;
+  signal.value = submission.value;
+  signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+  VkCommandBufferSubmitInfo commands{VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO};
+  commands.commandBuffer = submission.commands;
+  VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
+  info.waitSemaphoreInfoCount = static_cast<std::uint32_t>(waits.size());
+  info.pWaitSemaphoreInfos = waits.data();
+  info.commandBufferInfoCount = 1;
+  info.pCommandBufferInfos = &commands;
+  info.signalSemaphoreInfoCount = submission.signal == VK_NULL_HANDLE ? 0 : 1;
+  info.pSignalSemaphoreInfos = &signal;
+  const VkResult result = fault::queue_submit(queue, info, submission.fence);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, what);
+  return {};
+}
+
+Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
+                const std::function<void(VkCommandBuffer)>& record) {
+  const VkDevice device = pool.device();
+  BULKHEAD_TRY(const VkCommandBuffer commands, pool.allocate());
+  VkFenceCreateInfo fence_info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  VkFence fence = VK_NULL_HANDLE;
+  bool in_flight = false;
+  const auto run = [&]() -> Status {
+    const VkResult made = vkCreateFence(device, &fence_info, nullptr, &fence);
+    if (made != VK_SUCCESS) return Device::vulkan_error(made, "creating a fence");
+    BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
+    record(commands);
+    BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
+    Submission submission;
+    submission.commands = commands;
+    submission.fence = fence;
+    BULKHEAD_RETURN_IF_ERROR(submit_commands(queue, submission, what));
+    in_flight = true;
+    const VkResult done = fault::wait_fence(device, fence, timeout_ms * kNanosecondsPerMillisecond);
+    in_flight = done != VK_SUCCESS;
+    return waited(done, timeout_ms, what);
+  };
+  const Status status = run();
+  // After a failed wait the device may still be at it: a second bounded wait, then leave it what it
+  // uses.
+  if (in_flight) {
+    const VkResult done =
+        vkWaitForFences(device, 1, &fence, VK_TRUE, timeout_ms * kNanosecondsPerMillisecond);
+    if (done == VK_TIMEOUT) {
+      spdlog::error("{}: the device hangs; its objects are left to it", what);
+      pool.abandon();
+      return status;
+    }
+  }
+  if (fence != VK_NULL_HANDLE) vkDestroyFence(device, fence, nullptr);
+  pool.free(commands);
+  return status;
+}
+
+bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
+             const char* what) {
+  VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
+  info.semaphoreCount = 1;
+  info.pSemaphores = &semaphore;
+  info.pValues = &value;
+  // A lost device counts as drained: it runs nothing any more.
+  if (vkWaitSemaphores(device, &info, timeout_ms * kNanosecondsPerMillisecond) != VK_TIMEOUT)
+    return true;
+  spdlog::error("{}: the device hangs at teardown; its objects are left to it", what);
+  return false;
+}
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,91 @@
+// Submitting command buffers and waiting for them, in bounded time: what the command ring and the
+// blit queue share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include <vulkan/vulkan.h>
+
+#include "config/base/error.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/device.hpp"
+
+namespace bulkhead::gpu {
+
+// A timeline semaphore.
+class Timeline {
+ public:
+  Timeline() = default;
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+  ~Timeline();
+  Status init(Device& device);
+
+  VkSemaphore handle() const { return semaphore_; }
+  Result<std::uint64_t> reached() const;
+  Status wait(std::uint64_t value, std::uint32_t timeout_ms, const char* what) const;
+  Status signal(std::uint64_t value);  // from the host
+
+ private:
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkSemaphore semaphore_ = VK_NULL_HANDLE;
+};
+
+Status wait_for(Device& device, const CommandRing::After& after, std::uint32_t timeout_ms,
+                const char* what);
+
+// A command pool whose buffers are reset one by one.
+class CommandPool {
+ public:
+  CommandPool() = default;
+  CommandPool(const CommandPool&) = delete;
+  CommandPool& operator=(const CommandPool&) = delete;
+  ~CommandPool();
+  Status init(Device& device, std::uint32_t family);
+
+  VkDevice device() const { return device_; }
+  Result<VkCommandBuffer> allocate();
+  void free(VkCommandBuffer commands);
+  // The device never finished what came from this pool: destroying it would pull memory from under
+  // running work.
+  void abandon() { pool_ = VK_NULL_HANDLE; }
+
+ private:
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkCommandPool pool_ = VK_NULL_HANDLE;
+};
+
+Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage);
+Status end_commands(VkCommandBuffer commands);
+
+// Everything before is visible to everything after: shaders, transfers, indirect arguments.
+void full_barrier(VkCommandBuffer commands);
+// What shaders and transfers have written becomes visible to the host, once a fence or semaphore
+// says it is done.
+void host_barrier(VkCommandBuffer commands);
+void transfer_barrier(VkCommandBuffer commands);  // earlier transfers before later ones
+
+struct Submission {
+  VkCommandBuffer commands = VK_NULL_HANDLE;
+  std::span<const CommandRing::After> after;
+  VkSemaphore signal = VK_NULL_HANDLE;  // timeline, to `value`
+  std::uint64_t value = 0;
+  VkFence fence = VK_NULL_HANDLE;
+};
+Status submit_commands(VkQueue queue, const Submission& submission, const char* what);
+
+// As a plain program does it: a new command buffer, one submit, a new fence, a wait, and all of it
+// freed.
+Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
+                const std::function<void(VkCommandBuffer)>& record);
+
+// At teardown: whether the semaphore came to `value` in time. Logs where it did not: the caller
+// then leaks what the device may still use. Failures are not injected here.
+bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
+             const char* what);
+
+inline constexpr std::uint64_t kNanosecondsPerMillisecond = 1000000;
+
+}  // namespace bulkhead::gpu
