@@ -1,12 +1,51 @@
-// Channel: ordered, reliable records between the daemon and one worker, over shared memory (`shm`) or the worker's
-// standard input and a pipe (`stdio`). Both ends are used from one thread each.
+// Channel: ordered, reliable records between the daemon and one worker, over shared memory (`shm`)
+// or the worker's standard input and output (`stdio`). An end is used from one thread (beat() and
+// last_beat() from any).
 //
-// Trust: the daemon trusts nothing that comes up. Its end copies each record into private memory before anyone reads
-// it (one memcpy, no allocation) and checks every index and length; the worker's end trusts the daemon and works in place.
+// Trust: the daemon trusts nothing that comes up. Its end copies each record into private memory
+// before anyone reads it (one memcpy, no allocation) and checks every index and length; the
+// worker's end trusts the daemon and works in place. An error of kCorrupt means "end this worker":
+// it lasts, and its message is the reason to report.
 //
-// Waiting: an end is either polled (try_receive) or slept on. To sleep: prepare_sleep(); if it returns true, poll
-// wait_fd() for POLLIN (both transports, from any event loop); then finish_sleep(), which also eats the doorbell. No wake-up is
-// lost: prepare_sleep() returns false when a record is there already.
+// Waiting: an end is either polled (try_receive) or slept on:
+//
+//   prepare_sleep()   false: do not sleep, there is something to do (a record, room, an error):
+//   call try_receive and
+//                     retry what was refused. True: asleep; now poll wait_fd() for POLLIN.
+//   wait_fd()         a socket (shm) or an epoll descriptor (stdio); level-triggered, fit for poll,
+//   epoll and Asio's
+//                     async_wait. Readable when a record has come, when there is room after a
+//                     try_reserve that found none, when descriptors have come, and for good once
+//                     the peer is gone. It may be readable for nothing. The same descriptor for the
+//                     channel's whole life.
+//   finish_sleep()    after the poll, whatever it said (a timeout too): takes the announcement back
+//   and eats doorbells.
+//
+// No wake-up is lost: prepare_sleep() announces the sleep and then looks once more (the race is
+// explained in ring.hpp). While asleep, try_reserve, commit, flush and try_receive may still be
+// called (an event loop's other handlers do).
+//
+// Large records: one that exceeds half of ipc.ring_kib travels in pieces, through private memory at
+// both ends. commit() sends what fits; try_receive, try_reserve, prepare_sleep and flush() send on.
+// Until it is out, try_reserve finds no room.
+//
+// When a side dies, the other sees (a closed end and a dead process are the same to it):
+//
+//   the peer dies ...                        this end sees                         and does
+//   before the worker opened its end         EOF -> kUnavailable                   supervisor:
+//   "died while starting" having reserved, not committed           nothing of the record EOF ->
+//   kUnavailable between committing and the doorbell      EOF wakes it; the record is there
+//   receives it, then kUnavailable after the doorbell                       the record, then EOF
+//   receives it, then kUnavailable having sent some pieces of a record      pieces without a last
+//   one             drops them, kUnavailable in the middle of a stdio frame           a cut frame,
+//   then EOF                 drops it, kUnavailable having peeked, not released              a full
+//   ring at worst, then EOF        sends: kUnavailable while this end waits for room            EOF
+//   wakes it                          sends: kUnavailable asleep a doorbell fails with EPIPE sends:
+//   kUnavailable with descriptors in flight               they can still be taken closes those that
+//   are not
+//
+// kUnavailable does not prove that the process has exited (it may only have closed its socket):
+// kill it all the same.
 #pragma once
 
 #include <chrono>
@@ -28,25 +67,31 @@ namespace bulkhead::ipc {
 struct ChannelStats {
   std::uint64_t records_sent = 0, records_received = 0;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
-  std::uint64_t full_stalls = 0;       // sends that found no room
-  std::uint64_t doorbells_sent = 0;    // wake-ups of the peer
-  std::uint64_t sleeps = 0;            // times this end slept
-  std::uint64_t max_depth_bytes = 0;   // most bytes seen waiting to be received
+  std::uint64_t full_stalls = 0;      // sends that found no room
+  std::uint64_t doorbells_sent = 0;   // wake-ups of the peer
+  std::uint64_t sleeps = 0;           // times this end slept
+  std::uint64_t max_depth_bytes = 0;  // most bytes seen waiting to be received
 };
 
 class Channel {
  public:
   virtual ~Channel() = default;
 
-  // Room for a record of up to `bytes`, 8-byte aligned, to be filled and committed. Empty when the ring is full now
-  // (back-pressure: try again later, or wait). kInvalidArgument when `bytes` exceeds max_record_bytes();
-  // kUnavailable when the peer is gone.
+  // Room for a record of up to `bytes`, 8-byte aligned, to be filled and committed. Empty when the
+  // ring is full now (back-pressure: try again later, or wait). kInvalidArgument when `bytes`
+  // exceeds max_record_bytes(); kUnavailable when the peer is gone.
   virtual Result<std::span<std::byte>> try_reserve(std::size_t bytes) = 0;
-  // Sends the first `bytes` of what try_reserve returned.
+  // Sends the first `bytes` (at least 1) of what try_reserve returned. kUnavailable: committed, but
+  // nobody will read it.
   virtual Status commit(std::size_t bytes) = 0;
+  // Pushes on what was committed and is still in private memory (a large record; over stdio, what
+  // the socket had no room for). True when nothing is left, so that an end may exit without losing
+  // its last words.
+  virtual Result<bool> flush() = 0;
 
-  // The next record, or an empty span when there is none now. Valid until release(). kCorrupt: the peer broke the
-  // protocol (say why, end it); kUnavailable: the peer is gone and everything it had sent has been received.
+  // The next record, or an empty span when there is none now. Valid until release(), and returned
+  // again until then. kCorrupt: the peer broke the protocol (say why, end it); kUnavailable: the
+  // peer is gone and everything it had sent has been received.
   virtual Result<std::span<const std::byte>> try_receive() = 0;
   virtual void release() = 0;
 
@@ -65,36 +110,55 @@ class Channel {
   virtual std::size_t max_record_bytes() const = 0;
   virtual ChannelStats stats() const = 0;
 
-  // Heartbeat (design: a step counter and a monotonic time in the region; over stdio the worker sends pongs).
-  // beat() by the worker; last_beat() by the daemon: the peer's counter, unvalidated but bounded.
+  // Heartbeat (design: a step counter and a monotonic time in the region; over stdio the worker
+  // sends pongs). beat() by the worker; last_beat() by the daemon: the peer's counter, unvalidated
+  // but bounded.
   virtual void beat(std::uint64_t step) = 0;
   virtual std::optional<std::uint64_t> last_beat() const = 0;
+  // CLOCK_MONOTONIC at the last beat() as the worker wrote it, at most now; 0 before the first;
+  // empty over stdio.
+  virtual std::optional<std::uint64_t> last_beat_ns() const = 0;
 };
 
-// Convenience over Channel, same thread rules: encode and send, waiting while the ring is full for at most `timeout`.
+// Convenience over Channel, same thread rules: encode and send, waiting while the ring is full for
+// at most `timeout` (kDeadlineExceeded: nothing was sent). OK means that the channel has the
+// message; one so large that its end was not out by then goes on by itself. It receives nothing
+// meanwhile: two ends that both wait here for room wait in vain.
 Status send(Channel& channel, const ToWorker& message, std::chrono::milliseconds timeout);
 Status send(Channel& channel, const FromWorker& message, std::chrono::milliseconds timeout);
+Status send(Channel& channel, const TokenBatch& batch, std::chrono::milliseconds timeout);
 // False when the ring has no room now.
 Result<bool> try_send(Channel& channel, const ToWorker& message);
 Result<bool> try_send(Channel& channel, const FromWorker& message);
-// Waits (spinning `spin`, then asleep) until a record can be received or `timeout` passes: true when there is one.
-Result<bool> wait_readable(Channel& channel, std::chrono::microseconds spin, std::chrono::milliseconds timeout);
+Result<bool> try_send(Channel& channel, const TokenBatch& batch);
+// Waits (spinning `spin`, then asleep) until a record can be received or `timeout` passes: true
+// when there is one. Errors are try_receive's.
+Result<bool> wait_readable(Channel& channel, std::chrono::microseconds spin,
+                           std::chrono::milliseconds timeout);
 
-// What a worker process must inherit. The daemon's end and the descriptors for the child, made together.
+// What a worker process must inherit. The daemon's end and the descriptors for the child, made
+// together. All are close-on-exec: the spawner's dup2 (or clearing the flag in the child) hands on
+// exactly what is meant. Close the worker_* descriptors in the daemon after the spawn, or the
+// worker's death will not be seen.
 struct ChannelPair {
   std::unique_ptr<Channel> daemon;
-  UniqueFd worker_socket;   // pass as --channel FD
-  UniqueFd worker_region;   // shm: pass as --region FD; stdio: invalid
-  UniqueFd worker_stdin;    // stdio: dup2 to 0 of the child
-  UniqueFd worker_stdout;   // stdio: dup2 to 1 of the child; the child moves it away before anything can print
+  UniqueFd worker_socket;  // pass as --channel FD
+  UniqueFd worker_region;  // shm: pass as --region FD; stdio: invalid
+  UniqueFd worker_stdin;   // stdio: dup2 to 0 of the child (a stream socket)
+  UniqueFd worker_stdout;  // stdio: dup2 to 1 of the child; the child moves it away before anything
+                           // can print
 };
 Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings);
 
-// The worker's end, from what it inherited. For stdio it takes descriptors 0 and 1 for itself and makes 1 a copy of
-// stderr. Checks what it was given; errors tell what was missing.
+// The worker's end, from what it inherited, which it takes over (on error too). For stdio it moves
+// descriptors 0 and 1 away, opens /dev/null as 0 and makes 1 a copy of stderr, so that a stray
+// print harms nothing. Call it before anything can print. Checks what it was given; errors tell
+// what was missing. Only `ring_kib` of the settings is used, over stdio.
 struct InheritedDescriptors {
   int socket = -1;
   int region = -1;  // -1: stdio
+  int input = 0;    // stdio, for tests: another descriptor than 0 or 1 is taken over where it is
+  int output = 1;
 };
 Result<std::unique_ptr<Channel>> open_worker_channel(const InheritedDescriptors& inherited,
                                                      const config::IpcSettings& settings);

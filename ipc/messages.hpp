@@ -1,8 +1,9 @@
 // The messages of messages.capnp as plain data, so that no other folder includes Cap'n Proto.
 //
-// decode() trusts nothing: every length, enumerator and nesting level is checked, and text that claims to be UTF-8 is
-// validated, before a value reaches the caller. encode() and decode() are stateless and thread-safe.
-// Tokens are the hot path and have their own reader and writer (below), which neither copy nor allocate.
+// decode() trusts nothing: every length, enumerator and nesting level is checked, and text that
+// claims to be UTF-8 is validated, before a value reaches the caller. encode() and decode() are
+// stateless and thread-safe. Tokens are the hot path and have their own reader and writer (below),
+// which neither copy nor allocate.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +77,13 @@ struct Finished {
   std::uint64_t decode_microseconds = 0;
 };
 
-enum class FailureCode { kInvalidRequest, kContextExceeded, kUnsupported, kResourceExhausted, kInternal };
+enum class FailureCode {
+  kInvalidRequest,
+  kContextExceeded,
+  kUnsupported,
+  kResourceExhausted,
+  kInternal
+};
 
 struct Failed {
   RequestId request;
@@ -212,26 +219,31 @@ struct TokenBatch {
   std::vector<SequenceTokens> sequences;
 };
 
-using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
-                                Detokenized, Embedded, Stats, Pong, Fatal, Drained>;
-using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain, Shutdown>;
+using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
+                                Tokenized, Detokenized, Embedded, Stats, Pong, Fatal, Drained>;
+using ToWorker =
+    std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain, Shutdown>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);
 std::size_t encoded_bound(const ToWorker& message);
+std::size_t encoded_bound(const TokenBatch& batch);
 
-// Writes the message into `record` (8-byte aligned, zeroed or not; at least encoded_bound() bytes) and returns the bytes
-// used. kResourceExhausted when it does not fit.
+// Writes the message into `record` (8-byte aligned, zeroed or not; at least encoded_bound() bytes)
+// and returns the bytes used. kResourceExhausted when it does not fit.
 Result<std::size_t> encode(const FromWorker& message, std::span<std::byte> record);
 Result<std::size_t> encode(const ToWorker& message, std::span<std::byte> record);
+// The hot path: no variant to fill, nothing allocated.
+Result<std::size_t> encode(const TokenBatch& batch, std::span<std::byte> record);
 
-// Reads a record that nobody else can write meanwhile (the daemon copies records before this; the worker trusts the daemon).
-// kCorrupt with the reason when the record breaks any rule or goes in the other direction.
+// Reads a record that nobody else can write meanwhile (the daemon copies records before this; the
+// worker trusts the daemon). kCorrupt with the reason when the record breaks any rule or goes in
+// the other direction.
 Result<FromWorker> decode_from_worker(std::span<const std::byte> record);
 Result<ToWorker> decode_to_worker(std::span<const std::byte> record);
 
-// One sequence's share of a TokenBatch, pointing into the record: valid until the record is released.
-// `text` is valid UTF-8.
+// One sequence's share of a TokenBatch, pointing into the record: valid until the record is
+// released. `text` is valid UTF-8.
 struct SequenceTokensView {
   RequestId request;
   std::uint32_t first_index = 0;
@@ -240,8 +252,8 @@ struct SequenceTokensView {
   std::uint32_t logprob_count = 0;  // 0 or tokens.size(); decode_from_worker() gives them
 };
 
-// Visits a TokenBatch without allocating. Returns false, having visited nothing, when the record is another message;
-// kCorrupt (some sequences may have been visited) when it breaks a rule.
+// Visits a TokenBatch without allocating. Returns false, having visited nothing, when the record is
+// another message; kCorrupt (some sequences may have been visited) when it breaks a rule.
 Result<bool> visit_tokens(std::span<const std::byte> record,
                           const std::function<void(const SequenceTokensView&)>& visit);
 

@@ -1,0 +1,77 @@
+// The AF_UNIX SOCK_SEQPACKET socketpair beside every channel: doorbells, descriptors, and the sign
+// of death.
+//
+//   1 byte, no descriptors            a doorbell
+//   8 bytes, 1..kMaxPacketFds fds     descriptors with a tag (SCM_RIGHTS)
+//   end of file, reset                the peer is gone
+//
+// Nothing here blocks, whatever the peer does with its end: every send and receive is MSG_DONTWAIT,
+// and a socket's flags belong to its own end (unlike an eventfd's). A full socket buffer means that
+// the peer has doorbells to read, so it will wake: that is success. One call reads a bounded number
+// of packets.
+//
+// Violations, each ending the peer: any other size of packet; descriptors with a doorbell or none
+// with a tag; more descriptors than kMaxPacketFds in a packet or kMaxQueuedFds waiting to be taken;
+// more doorbells than this end has slept (the ring makes a second one per sleep impossible, so they
+// can only be meant to keep this end busy). An empty packet reads like end of file and is taken for
+// it. Descriptors of a refused packet are closed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
+#include "ipc/channel.hpp"
+
+namespace bulkhead::ipc {
+
+inline constexpr std::size_t kMaxPacketFds = 64;
+inline constexpr std::size_t kMaxQueuedFds = 256;
+inline constexpr int kMaxPacketsPerCall = 64;
+
+class PeerSocket {
+ public:
+  explicit PeerSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  bool dead() const { return dead_; }
+  // Why the peer must be ended; empty while it behaves.
+  const std::string& violation() const { return violation_; }
+  std::uint64_t doorbells_sent() const { return doorbells_sent_; }
+
+  void ring();
+  Status send_descriptors(std::span<const int> descriptors, std::uint64_t tag);
+
+  // Reads packets until there are none or kMaxPacketsPerCall. `allowed_doorbells`: how many the
+  // peer may have sent since the start.
+  void drain(std::uint64_t allowed_doorbells);
+  std::optional<Channel::Descriptors> take();
+
+ private:
+  void lost(int error_number);
+
+  UniqueFd fd_;
+  bool dead_ = false;
+  std::string violation_;
+  std::uint64_t doorbells_sent_ = 0;
+  std::uint64_t doorbells_received_ = 0;
+  std::deque<Channel::Descriptors> queue_;
+  std::size_t queued_fds_ = 0;
+};
+
+// Both ends of a new pair, close-on-exec. `type`: SOCK_SEQPACKET or SOCK_STREAM.
+struct SocketPair {
+  UniqueFd ours, theirs;
+};
+Result<SocketPair> make_socket_pair(int type);
+
+// kInvalidArgument unless `fd` is a connected AF_UNIX socket of `type`. `what` names it in the
+// error.
+Status check_socket(int fd, int type, const char* what);
+
+}  // namespace bulkhead::ipc

@@ -1,0 +1,384 @@
+// A single-producer single-consumer ring of variable-length frames between two processes.
+//
+// This file knows memory only: no sockets, no messages, no waiting. Two rings, one each way, live
+// in a Region.
+//
+//   control words (RingControl, one writer each)         data (a power of two of bytes, 64-byte
+//   aligned) +0    head            written by the producer
+//   +----------+----------+---------+-----------+ +128  tail            written by the consumer |
+//   frame    | frame    | frame   | padding   | +256  consumer_sleep  written by the consumer
+//   +----------+----------+---------+-----------+ +384  producer_wait   written by the producer ^
+//   tail                ^ head (both count bytes
+//                                                           since the start and never wrap: 2^64 is
+//                                                           enough)
+//   a frame, always 8-byte aligned
+//   +0  uint32 length   bytes of payload, at least 1
+//   +4  uint32 kind     whole | more | last | padding
+//   +8  payload         then 0..7 bytes to the next multiple of 8
+//
+// Invariants
+//   I1  Every shared word has one writer. Nothing is locked, nothing is compared-and-swapped.
+//   I2  tail <= head <= tail + size; head and tail are multiples of 8 and never go back.
+//   I3  A payload is contiguous. A frame that would cross the end is preceded by one padding frame
+//   that fills the rest
+//       exactly; both are published by the same store of head. So padding never stands at offset 0
+//       and never last.
+//   I4  A frame takes at most half the ring, so an empty ring has room for it wherever head stands:
+//   the rest of the ring is
+//       skipped only when the frame does not fit there, and rest + frame < 2 * frame <= size.
+//   I5  Each end keeps its own index in private memory and only publishes it. A peer that
+//   overwrites the published
+//       copy deceives nobody but its own end.
+//
+// Trust. Both ends check what they read from the other (one comparison each), so one class serves
+// both; they differ in where payloads live:
+//   in place  reserve/commit and peek/release: the caller works in the ring itself. For the side
+//   that trusts its peer
+//             (the worker), since the peer can still write there.
+//   private   put and take: the payload is one memcpy from or to the caller's memory, and is not
+//   read again from
+//             the ring. For the side that does not (the daemon). A peer that writes meanwhile
+//             spoils its own bytes, which are validated after the copy.
+// A broken rule is a RingFault, for good: the words can't be trusted any more.
+//
+// Memory orders
+//   (a) head: stored by the producer after the payload, loaded by the consumer before it.
+//   Release/acquire would do for the
+//       data; the store is sequentially consistent because of (c).
+//   (b) tail: the same in the other direction: the consumer's reads of a payload come before its
+//   store of tail, the
+//       producer's overwriting after its load.
+//   (c) Sleeping. The consumer announces its sleep and then looks for frames; the producer
+//   publishes a frame and
+//       then looks for the announcement:
+//           consumer                               producer
+//           consumer_sleep = odd   (S1)            head = new             (S3)
+//           load head              (S2)            load consumer_sleep    (S4)
+//       If S2 could miss the frame and S4 the announcement, both would wait for ever. Each side
+//       stores one word and loads another, and a CPU (x86 too: its store buffer) may perform the
+//       load first; acquire and release do not forbid it. With all four sequentially consistent
+//       there is one order of them all: if S2 comes before S3 in it, S1 comes before S4. On x86 a
+//       sequentially consistent load is a plain load and the store one `xchg`. A fence between
+//       would do as well; operations are used because ThreadSanitizer does not understand fences.
+//   (d) producer_wait and tail are the same for a producer that waits for room.
+//   (e) A frame's header is loaded once, relaxed: (a) has ordered it, and once is the point (the
+//   peer may change it).
+//
+// Sleep words count: odd while its writer sleeps, another odd value at each sleep. The other end
+// remembers the last odd value that it rang for, so one sleep costs one doorbell at most and no
+// word has two writers.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace bulkhead::ipc {
+
+struct RingControl {
+  alignas(128) std::atomic<std::uint64_t> head;  // 128: CPUs prefetch lines in pairs
+  alignas(128) std::atomic<std::uint64_t> tail;
+  alignas(128) std::atomic<std::uint64_t> consumer_sleep;
+  alignas(128) std::atomic<std::uint64_t> producer_wait;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a lock would be in one process");
+static_assert(sizeof(std::atomic<std::uint64_t>) == 8);
+static_assert(offsetof(RingControl, head) == 0);
+static_assert(offsetof(RingControl, tail) == 128);
+static_assert(offsetof(RingControl, consumer_sleep) == 256);
+static_assert(offsetof(RingControl, producer_wait) == 384);
+static_assert(sizeof(RingControl) == 512);
+
+enum class FrameKind : std::uint32_t {
+  kWhole = 1,    // a whole record
+  kMore = 2,     // a piece of a record; more follow
+  kLast = 3,     // the last piece
+  kPadding = 4,  // the rest of the ring, skipped
+};
+
+struct FrameHeader {
+  std::uint32_t length;
+  FrameKind kind;
+};
+static_assert(sizeof(FrameHeader) == 8);
+
+constexpr std::uint64_t kFrameHeaderBytes = sizeof(FrameHeader);
+constexpr std::uint64_t align8(std::uint64_t bytes) {
+  return (bytes + 7) & ~std::uint64_t{7};
+}
+// Bytes of ring that a frame takes.
+constexpr std::uint64_t frame_bytes(std::uint64_t payload) {
+  return kFrameHeaderBytes + align8(payload);
+}
+// The largest payload of a frame (I4).
+constexpr std::uint64_t max_payload(std::uint64_t ring_bytes) {
+  return ring_bytes / 2 - kFrameHeaderBytes;
+}
+
+enum class RingFault { kNone, kIndexUnaligned, kIndexBack, kIndexAhead, kLength, kKind, kPadding };
+
+constexpr const char* to_string(RingFault fault) {
+  switch (fault) {
+    case RingFault::kNone:
+      return "no fault";
+    case RingFault::kIndexUnaligned:
+      return "its index is no multiple of 8";
+    case RingFault::kIndexBack:
+      return "its index went back";
+    case RingFault::kIndexAhead:
+      return "its index is further than the ring allows";
+    case RingFault::kLength:
+      return "a frame is empty, or longer than what was published or allowed";
+    case RingFault::kKind:
+      return "a frame is of no known kind";
+    case RingFault::kPadding:
+      return "padding does not fill the rest of the ring, or nothing follows it";
+  }
+  return "unknown";
+}
+
+// This end's word to say "wake me": announce() before the last look, withdraw() when awake (c).
+class SleepWord {
+ public:
+  explicit SleepWord(std::atomic<std::uint64_t>& word) : word_(&word) {}
+  void announce() {
+    if ((count_ & 1) != 0) return;
+    word_->store(++count_, std::memory_order_seq_cst);  // S1
+  }
+  // Relaxed: seen late, it costs the peer one doorbell too many.
+  void withdraw() {
+    if ((count_ & 1) != 0) word_->store(++count_, std::memory_order_relaxed);
+  }
+  // Sleeps announced so far: the peer may have rung this often.
+  std::uint64_t announced() const { return (count_ + 1) / 2; }
+
+ private:
+  std::atomic<std::uint64_t>* word_;
+  std::uint64_t count_ = 0;
+};
+
+// The peer's word, seen from the end that rings.
+class WakeWord {
+ public:
+  explicit WakeWord(const std::atomic<std::uint64_t>& word) : word_(&word) {}
+  // True when the peer sleeps and has not been rung for this sleep.
+  bool must_ring() {
+    const std::uint64_t seen = word_->load(std::memory_order_seq_cst);  // S4
+    if ((seen & 1) == 0 || seen == rung_) return false;
+    rung_ = seen;
+    return true;
+  }
+
+ private:
+  const std::atomic<std::uint64_t>* word_;
+  std::uint64_t rung_ = 0;
+};
+
+class RingProducer {
+ public:
+  // `data`: 64-byte aligned, `bytes` of it, a power of two of at least 1024.
+  RingProducer(RingControl& control, std::byte* data, std::uint64_t bytes)
+      : control_(&control),
+        data_(data),
+        size_(bytes),
+        wait_(control.producer_wait),
+        consumer_(control.consumer_sleep) {}
+
+  // In place: where a payload of up to `bytes` (1..max_payload) may be built, or nullptr when the
+  // ring is full or faulty. Nothing is published; a second reserve replaces the first.
+  std::byte* reserve(std::uint64_t bytes) {
+    if (fault_ != RingFault::kNone) return nullptr;
+    const std::uint64_t need = frame_bytes(bytes);
+    const std::uint64_t offset = head_ & (size_ - 1);
+    padding_ = need <= size_ - offset ? 0 : size_ - offset;
+    if (padding_ + need > size_ - (head_ - tail_)) {
+      refresh(std::memory_order_acquire);  // (b)
+      if (fault_ != RingFault::kNone || padding_ + need > size_ - (head_ - tail_)) return nullptr;
+    }
+    return data_ + ((offset + padding_) & (size_ - 1)) + kFrameHeaderBytes;
+  }
+
+  // Publishes the first `bytes` of what reserve returned (no more than was reserved).
+  void commit(std::uint64_t bytes, FrameKind kind) {
+    if (padding_ != 0) {
+      write_header(head_, static_cast<std::uint32_t>(padding_ - kFrameHeaderBytes),
+                   FrameKind::kPadding);
+    }
+    write_header(head_ + padding_, static_cast<std::uint32_t>(bytes), kind);
+    head_ += padding_ + frame_bytes(bytes);
+    padding_ = 0;
+    control_->head.store(head_, std::memory_order_seq_cst);  // (a), S3
+  }
+
+  // Private: false when the ring is full or faulty.
+  bool put(std::span<const std::byte> payload, FrameKind kind) {
+    std::byte* place = reserve(payload.size());
+    if (place == nullptr) return false;
+    std::memcpy(place, payload.data(), payload.size());
+    commit(payload.size(), kind);
+    return true;
+  }
+
+  // After a commit: must the consumer be woken? Asks once per sleep.
+  bool must_ring() { return consumer_.must_ring(); }
+
+  // Waiting for room for `bytes`: announce, then look once more (d). True: there is room now.
+  bool announce_wait(std::uint64_t bytes) {
+    wait_.announce();
+    refresh(std::memory_order_seq_cst);
+    return reserve(bytes) != nullptr;
+  }
+  void withdraw_wait() { wait_.withdraw(); }
+  std::uint64_t waits_announced() const { return wait_.announced(); }
+
+  RingFault fault() const { return fault_; }
+
+ private:
+  void refresh(std::memory_order order) {
+    const std::uint64_t tail = control_->tail.load(order);
+    if (tail % 8 != 0)
+      fault_ = RingFault::kIndexUnaligned;
+    else if (tail < tail_)
+      fault_ = RingFault::kIndexBack;
+    else if (tail > head_)
+      fault_ = RingFault::kIndexAhead;
+    else
+      tail_ = tail;
+  }
+  void write_header(std::uint64_t at, std::uint32_t length, FrameKind kind) {
+    const FrameHeader header{length, kind};
+    std::memcpy(data_ + (at & (size_ - 1)), &header, sizeof header);
+  }
+
+  RingControl* control_;
+  std::byte* data_;
+  std::uint64_t size_;
+  std::uint64_t head_ = 0;  // ours (I5)
+  std::uint64_t tail_ =
+      0;  // the consumer's, as last seen: read again only when this one says "full"
+  std::uint64_t padding_ = 0;  // bytes to skip before the reserved frame
+  SleepWord wait_;
+  WakeWord consumer_;
+  RingFault fault_ = RingFault::kNone;
+};
+
+class RingConsumer {
+ public:
+  RingConsumer(RingControl& control, const std::byte* data, std::uint64_t bytes)
+      : control_(&control),
+        data_(data),
+        size_(bytes),
+        sleep_(control.consumer_sleep),
+        producer_(control.producer_wait) {}
+
+  // The next frame's header, read once and checked; false when there is none now or the ring is
+  // faulty. Stays the same until release().
+  bool next(FrameHeader& header) {
+    if (held_ != 0) {
+      header = header_;
+      return true;
+    }
+    if (head_ == tail_) refresh(std::memory_order_acquire);  // (a)
+    if (fault_ != RingFault::kNone || head_ == tail_) return false;
+    if (!read_header()) return false;
+    if (header_.kind == FrameKind::kPadding) {
+      if (!skip_padding() || !read_header()) return false;
+    }
+    if (header_.length == 0 || header_.length > max_payload(size_) ||
+        frame_bytes(header_.length) > size_ - (tail_ & (size_ - 1)) ||
+        frame_bytes(header_.length) > head_ - tail_) {
+      return broken(RingFault::kLength);
+    }
+    if (header_.kind != FrameKind::kWhole && header_.kind != FrameKind::kMore &&
+        header_.kind != FrameKind::kLast) {
+      return broken(RingFault::kKind);  // padding after padding, too
+    }
+    held_ = frame_bytes(header_.length);
+    header = header_;
+    return true;
+  }
+
+  // In place: the payload of the frame that next() gave, until release().
+  std::span<const std::byte> peek() const {
+    return {data_ + (tail_ & (size_ - 1)) + kFrameHeaderBytes, header_.length};
+  }
+  // Private: copies it. `into` has room for the length that next() gave.
+  void take(std::byte* into) const {
+    std::memcpy(into, data_ + (tail_ & (size_ - 1)) + kFrameHeaderBytes, header_.length);
+  }
+  void release() {
+    if (held_ == 0) return;
+    tail_ += held_;
+    held_ = 0;
+    control_->tail.store(tail_, std::memory_order_seq_cst);  // (b), (d)
+  }
+
+  // After a release: must the producer be woken?
+  bool must_ring() { return producer_.must_ring(); }
+
+  // Announce sleep, then look once more (c). True: something is there (or a fault to report), do
+  // not sleep.
+  bool announce_sleep() {
+    sleep_.announce();
+    if (head_ == tail_) refresh(std::memory_order_seq_cst);  // S2
+    return fault_ != RingFault::kNone || head_ != tail_;
+  }
+  void withdraw_sleep() { sleep_.withdraw(); }
+  std::uint64_t sleeps_announced() const { return sleep_.announced(); }
+
+  // Bytes published and not released, as of the last look.
+  std::uint64_t depth() const { return head_ - tail_; }
+  RingFault fault() const { return fault_; }
+
+ private:
+  bool broken(RingFault fault) {
+    fault_ = fault;
+    return false;
+  }
+  void refresh(std::memory_order order) {
+    const std::uint64_t head = control_->head.load(order);
+    if (head % 8 != 0)
+      fault_ = RingFault::kIndexUnaligned;
+    else if (head < head_)
+      fault_ = RingFault::kIndexBack;
+    else if (head - tail_ > size_)
+      fault_ = RingFault::kIndexAhead;
+    else
+      head_ = head;
+  }
+  // head_ - tail_ is a positive multiple of 8, and so is what is left to the end: a header has
+  // room.
+  bool read_header() {
+    auto* at = const_cast<std::byte*>(data_ + (tail_ & (size_ - 1)));
+    const std::uint64_t word = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
+                                   .load(std::memory_order_relaxed);  // (e)
+    std::memcpy(&header_, &word, sizeof header_);
+    return true;
+  }
+  // I3. The skipped bytes are published with the frame behind them.
+  bool skip_padding() {
+    const std::uint64_t offset = tail_ & (size_ - 1);
+    const std::uint64_t skip = kFrameHeaderBytes + header_.length;
+    if (offset == 0 || skip != size_ - offset || skip >= head_ - tail_) {
+      return broken(RingFault::kPadding);
+    }
+    tail_ += skip;
+    return true;
+  }
+
+  RingControl* control_;
+  const std::byte* data_;
+  std::uint64_t size_;
+  std::uint64_t tail_ = 0;  // ours (I5)
+  std::uint64_t head_ =
+      0;  // the producer's, as last seen: read again only when this one says "empty"
+  std::uint64_t held_ = 0;  // bytes that release() gives back
+  FrameHeader header_{};
+  SleepWord sleep_;
+  WakeWord producer_;
+  RingFault fault_ = RingFault::kNone;
+};
+
+}  // namespace bulkhead::ipc
