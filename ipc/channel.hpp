@@ -9,42 +9,42 @@
 //
 // Waiting: an end is either polled (try_receive) or slept on:
 //
-//   prepare_sleep()   false: do not sleep, there is something to do (a record, room, an error):
-//   call try_receive and
-//                     retry what was refused. True: asleep; now poll wait_fd() for POLLIN.
-//   wait_fd()         a socket (shm) or an epoll descriptor (stdio); level-triggered, fit for poll,
-//   epoll and Asio's
-//                     async_wait. Readable when a record has come, when there is room after a
-//                     try_reserve that found none, when descriptors have come, and for good once
-//                     the peer is gone. It may be readable for nothing. The same descriptor for the
-//                     channel's whole life.
-//   finish_sleep()    after the poll, whatever it said (a timeout too): takes the announcement back
-//   and eats doorbells.
+//   prepare_sleep()  True: asleep; now poll wait_fd() for POLLIN. False: do not sleep, there is
+//                    something to do (a record, room, an error): call try_receive and retry what
+//                    was refused.
+//   wait_fd()        A socket (shm) or an epoll descriptor (stdio), the same for the channel's
+//                    whole life; level-triggered, fit for poll, epoll and Asio's async_wait.
+//                    Readable when a record has come, when there is room after a try_reserve that
+//                    found none, when descriptors have come, and for good once the peer is gone.
+//                    It may be readable for nothing.
+//   finish_sleep()   After the poll, whatever it said (a timeout too): takes the announcement back
+//                    and eats doorbells.
 //
-// No wake-up is lost: prepare_sleep() announces the sleep and then looks once more (the race is
-// explained in ring.hpp). While asleep, try_reserve, commit, flush and try_receive may still be
-// called (an event loop's other handlers do).
+// No wake-up is lost: prepare_sleep() announces the sleep and then looks once more (ring.hpp
+// explains the race). While asleep, try_reserve, commit, flush and try_receive may still be called
+// (an event loop's other handlers do).
 //
 // Large records: one that exceeds half of ipc.ring_kib travels in pieces, through private memory at
 // both ends. commit() sends what fits; try_receive, try_reserve, prepare_sleep and flush() send on.
 // Until it is out, try_reserve finds no room.
 //
-// When a side dies, the other sees (a closed end and a dead process are the same to it):
+// When a side dies (a closed end and a dead process look the same):
 //
-//   the peer dies ...                        this end sees                         and does
-//   before the worker opened its end         EOF -> kUnavailable                   supervisor:
-//   "died while starting" having reserved, not committed           nothing of the record EOF ->
-//   kUnavailable between committing and the doorbell      EOF wakes it; the record is there
-//   receives it, then kUnavailable after the doorbell                       the record, then EOF
-//   receives it, then kUnavailable having sent some pieces of a record      pieces without a last
-//   one             drops them, kUnavailable in the middle of a stdio frame           a cut frame,
-//   then EOF                 drops it, kUnavailable having peeked, not released              a full
-//   ring at worst, then EOF        sends: kUnavailable while this end waits for room            EOF
-//   wakes it                          sends: kUnavailable asleep a doorbell fails with EPIPE sends:
-//   kUnavailable with descriptors in flight               they can still be taken closes those that
-//   are not
+//   the peer dies ...                      we see                         we do
+//   -------------------------------------  -----------------------------  -------------------------
+//   before it opened its end               EOF                            kUnavailable
+//   having reserved, not committed         nothing of the record, EOF     kUnavailable
+//   between the commit and the doorbell    EOF wakes us, the record is    receive it, then
+//                                          there                          kUnavailable
+//   after the doorbell                     the record, EOF                the same
+//   having sent some pieces of a record    pieces without a last, EOF     drop them, kUnavailable
+//   in the middle of a stdio frame         a cut frame, EOF               drop it, kUnavailable
+//   having peeked, not released            a ring that stays full, EOF    sends say kUnavailable
+//   while we wait for room                 EOF wakes us                   sends say kUnavailable
+//   asleep                                 the doorbell fails with EPIPE  sends say kUnavailable
+//   with descriptors on the way            they can still be taken        close the untaken ones
 //
-// kUnavailable does not prove that the process has exited (it may only have closed its socket):
+// kUnavailable does not prove that the process has exited (it may have closed its socket only):
 // kill it all the same.
 #pragma once
 

@@ -1,20 +1,20 @@
 // The AF_UNIX SOCK_SEQPACKET socketpair beside every channel: doorbells, descriptors, and the sign
 // of death.
 //
-//   1 byte, no descriptors            a doorbell
-//   8 bytes, 1..kMaxPacketFds fds     descriptors with a tag (SCM_RIGHTS)
-//   end of file, reset                the peer is gone
+//   1 byte, no descriptors               a doorbell
+//   8 bytes, 1..kMaxPacketFds of them    descriptors with a tag (SCM_RIGHTS)
+//   end of file, reset                   the peer is gone
 //
 // Nothing here blocks, whatever the peer does with its end: every send and receive is MSG_DONTWAIT,
 // and a socket's flags belong to its own end (unlike an eventfd's). A full socket buffer means that
 // the peer has doorbells to read, so it will wake: that is success. One call reads a bounded number
-// of packets.
+// of packets; what is left keeps the descriptor readable.
 //
-// Violations, each ending the peer: any other size of packet; descriptors with a doorbell or none
-// with a tag; more descriptors than kMaxPacketFds in a packet or kMaxQueuedFds waiting to be taken;
-// more doorbells than this end has slept (the ring makes a second one per sleep impossible, so they
-// can only be meant to keep this end busy). An empty packet reads like end of file and is taken for
-// it. Descriptors of a refused packet are closed.
+// Violations, each ending the peer: any other size of packet; descriptors with a doorbell, or a tag
+// with none; more than kMaxPacketFds in a packet or kMaxQueuedFds not taken yet; more doorbells
+// than this end has slept (the ring makes a second one per sleep impossible, so they can only be
+// meant to keep this end busy). An empty packet reads like end of file and is taken for it.
+// Descriptors of a refused packet are closed.
 #pragma once
 
 #include <cstddef>

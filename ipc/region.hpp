@@ -1,10 +1,11 @@
 // The shared memory of one worker: two rings and a heartbeat.
 //
-//   0     RegionHeader: magic, version, ring size      written by the daemon before the worker
-//   starts 128   heartbeat: step, monotonic ns                written by the worker 512
-//   RingControl, daemon -> worker 1024  RingControl, worker -> daemon 4096  data, daemon -> worker
-//   (ring_bytes)
-//   ...   data, worker -> daemon   (ring_bytes)
+//   0     RegionHeader: magic, version, ring size      written by the daemon before the start
+//   128   heartbeat: step, monotonic ns                written by the worker
+//   512   RingControl, daemon -> worker
+//   1024  RingControl, worker -> daemon
+//   4096  data, daemon -> worker                       ring_bytes
+//   ...   data, worker -> daemon                       ring_bytes
 //
 // The daemon keeps the sizes it made the region with and never reads the header again. A memfd is
 // sealed against resizing before anyone else has it. A POSIX object can't be: there the worker's

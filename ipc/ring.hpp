@@ -3,53 +3,49 @@
 // This file knows memory only: no sockets, no messages, no waiting. Two rings, one each way, live
 // in a Region.
 //
-//   control words (RingControl, one writer each)         data (a power of two of bytes, 64-byte
-//   aligned) +0    head            written by the producer
-//   +----------+----------+---------+-----------+ +128  tail            written by the consumer |
-//   frame    | frame    | frame   | padding   | +256  consumer_sleep  written by the consumer
-//   +----------+----------+---------+-----------+ +384  producer_wait   written by the producer ^
-//   tail                ^ head (both count bytes
-//                                                           since the start and never wrap: 2^64 is
-//                                                           enough)
-//   a frame, always 8-byte aligned
-//   +0  uint32 length   bytes of payload, at least 1
-//   +4  uint32 kind     whole | more | last | padding
-//   +8  payload         then 0..7 bytes to the next multiple of 8
+//   control words (RingControl), one writer each:
+//     +0    head            the producer's: bytes published since the start
+//     +128  tail            the consumer's: bytes given back since the start
+//     +256  consumer_sleep  the consumer's: odd while it sleeps
+//     +384  producer_wait   the producer's: odd while it waits for room
+//
+//   data, a power of two of bytes (head and tail never wrap, their offsets do; 2^64 is enough):
+//     +---------+---------+-----------+---------+----------------+---------+
+//     | frame   | free    |    free   | frame   | frame          | padding |
+//     +---------+---------+-----------+---------+----------------+---------+
+//               ^ head                ^ tail
+//
+//   a frame, always 8-byte aligned:
+//     +0  uint32 length   bytes of payload, at least 1
+//     +4  uint32 kind     whole | more | last | padding
+//     +8  payload         then 0..7 bytes to the next multiple of 8
 //
 // Invariants
 //   I1  Every shared word has one writer. Nothing is locked, nothing is compared-and-swapped.
-//   I2  tail <= head <= tail + size; head and tail are multiples of 8 and never go back.
+//   I2  tail <= head <= tail + size; both are multiples of 8 and never go back.
 //   I3  A payload is contiguous. A frame that would cross the end is preceded by one padding frame
-//   that fills the rest
-//       exactly; both are published by the same store of head. So padding never stands at offset 0
-//       and never last.
+//       that fills the rest exactly, and both are published by the same store of head. So padding
+//       never stands at offset 0 and is never the last thing published.
 //   I4  A frame takes at most half the ring, so an empty ring has room for it wherever head stands:
-//   the rest of the ring is
-//       skipped only when the frame does not fit there, and rest + frame < 2 * frame <= size.
+//       the rest is skipped only when the frame does not fit there, and rest + frame < 2 * frame.
 //   I5  Each end keeps its own index in private memory and only publishes it. A peer that
-//   overwrites the published
-//       copy deceives nobody but its own end.
+//       overwrites the published copy deceives nobody but its own end.
 //
-// Trust. Both ends check what they read from the other (one comparison each), so one class serves
+// Trust. Both ends check what they read from the other (a few comparisons), so one class serves
 // both; they differ in where payloads live:
 //   in place  reserve/commit and peek/release: the caller works in the ring itself. For the side
-//   that trusts its peer
-//             (the worker), since the peer can still write there.
-//   private   put and take: the payload is one memcpy from or to the caller's memory, and is not
-//   read again from
-//             the ring. For the side that does not (the daemon). A peer that writes meanwhile
-//             spoils its own bytes, which are validated after the copy.
-// A broken rule is a RingFault, for good: the words can't be trusted any more.
+//             that trusts its peer (the worker), since the peer can still write there.
+//   private   put and take: the payload is one memcpy from or to the caller's memory, and is never
+//             read from the ring again. For the side that does not trust (the daemon). A peer that
+//             writes meanwhile spoils its own bytes; they are validated after the copy.
+// A broken rule is a RingFault, for good: the words can't be believed any more.
 //
 // Memory orders
-//   (a) head: stored by the producer after the payload, loaded by the consumer before it.
-//   Release/acquire would do for the
-//       data; the store is sequentially consistent because of (c).
-//   (b) tail: the same in the other direction: the consumer's reads of a payload come before its
-//   store of tail, the
-//       producer's overwriting after its load.
-//   (c) Sleeping. The consumer announces its sleep and then looks for frames; the producer
-//   publishes a frame and
+//   (a) head: stored by the producer after the payload, loaded by the consumer before it. Release
+//       and acquire would do for the data; the store is sequentially consistent because of (c).
+//   (b) tail: the same the other way: the consumer's reads of a payload come before its store of
+//       tail, the producer's overwriting after its load.
+//   (c) Sleep. The consumer announces it, then looks for frames; the producer publishes a frame,
 //       then looks for the announcement:
 //           consumer                               producer
 //           consumer_sleep = odd   (S1)            head = new             (S3)
@@ -57,16 +53,15 @@
 //       If S2 could miss the frame and S4 the announcement, both would wait for ever. Each side
 //       stores one word and loads another, and a CPU (x86 too: its store buffer) may perform the
 //       load first; acquire and release do not forbid it. With all four sequentially consistent
-//       there is one order of them all: if S2 comes before S3 in it, S1 comes before S4. On x86 a
-//       sequentially consistent load is a plain load and the store one `xchg`. A fence between
-//       would do as well; operations are used because ThreadSanitizer does not understand fences.
-//   (d) producer_wait and tail are the same for a producer that waits for room.
-//   (e) A frame's header is loaded once, relaxed: (a) has ordered it, and once is the point (the
-//   peer may change it).
+//       there is one order of them all: if S2 misses the frame it comes before S3 there, and then
+//       S1 comes before S4. On x86 such a load is a plain load and such a store one `xchg`. (Fences
+//       between would do too, but ThreadSanitizer does not understand fences.)
+//   (d) producer_wait and tail: the same for a producer that waits for room.
+//   (e) A frame's header is loaded once, relaxed: (a) has ordered it, and once is the point, since
+//       the peer may change it after the check.
 //
-// Sleep words count: odd while its writer sleeps, another odd value at each sleep. The other end
-// remembers the last odd value that it rang for, so one sleep costs one doorbell at most and no
-// word has two writers.
+// Sleep words count: another odd value at each sleep. The other end remembers the last odd value
+// that it rang for, so a sleep costs one doorbell at most and no word needs a second writer.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // The stdio transport: the ring's frames, one after another, on the stream sockets that are the
 // worker's standard input and output. Stream sockets and not pipes, because a send to one can be
-// told not to block and not to raise SIGPIPE.
+// told not to block and not to raise SIGPIPE, whatever the peer does.
 //
 //   +0 uint32 length   +4 uint32 kind (whole | more | last)   +8 payload, zeros to a multiple of 8
 //
