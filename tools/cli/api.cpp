@@ -1,0 +1,237 @@
+#include "tools/cli/api.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/cli/sse.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+
+std::atomic<bool> interrupted{false};
+
+namespace {
+
+// A pause that Ctrl-C cuts short.
+void nap(std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (!interrupted && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+// "loading 43 %", from whatever the daemon tells about itself.
+std::string progress_of(const std::string& body) {
+  const json health = json::parse(body, nullptr, false);
+  if (!health.is_object()) return "";
+  std::string text;
+  const json* worker = nullptr;
+  if (health.contains("workers") && health["workers"].is_array()) {
+    for (const json& each : health["workers"]) {
+      if (!each.is_object()) continue;
+      if (worker == nullptr || each.value("state", json()) != "ready") worker = &each;
+    }
+  }
+  for (const json* source : {worker, &health}) {
+    if (source == nullptr) continue;
+    for (const char* key : {"stage", "message", "state", "status"}) {
+      if (text.empty() && source->contains(key) && (*source)[key].is_string())
+        text = (*source)[key];
+    }
+    if (source->contains("progress")) {
+      const json& progress = (*source)["progress"];
+      if (progress.is_number()) {
+        const double value = progress.get<double>();
+        return text + " " + std::to_string(static_cast<int>(value <= 1.0 ? 100 * value : value)) +
+               " %";
+      }
+      if (progress.is_object()) {
+        if (progress.contains("stage") && progress["stage"].is_string()) text = progress["stage"];
+        const json done = progress.value("done", json()), total = progress.value("total", json());
+        if (done.is_number() && total.is_number() && total.get<double>() > 0) {
+          return text + " " +
+                 std::to_string(static_cast<int>(100 * done.get<double>() / total.get<double>())) +
+                 " %";
+        }
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    if (interrupted.exchange(true)) ::_exit(130);
+  };
+  sigemptyset(&action.sa_mask);  // no SA_RESTART: a read at the prompt must notice
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+Result<HttpClient> make_client(const Connection& connection) {
+  BULKHEAD_TRY(Url url, parse_url(connection.url));
+  return HttpClient(connection.url, std::move(url), connection.api_key, &interrupted);
+}
+
+Error api_error(const HttpResponse& response) {
+  const json body = json::parse(response.body, nullptr, false);
+  std::string message;
+  if (body.is_object() && body.contains("error")) {
+    const json& error = body["error"];
+    if (error.is_object() && error.contains("message") && error["message"].is_string())
+      message = error["message"];
+    if (error.is_string()) message = error;
+  }
+  if (message.empty()) {
+    message = "the server answered with status " + std::to_string(response.status);
+    if (!response.body.empty()) message += ": " + response.body.substr(0, 300);
+  }
+  ErrorCode code = ErrorCode::kInternal;
+  if (response.status == 401 || response.status == 403) {
+    code = ErrorCode::kInvalidArgument;
+    message += " (the key is --api-key or BULKHEAD_API_KEY)";
+  } else if (response.status == 404) {
+    code = ErrorCode::kNotFound;
+  } else if (response.status == 429 || response.status == 503) {
+    code = ErrorCode::kUnavailable;
+  } else if (response.status >= 400 && response.status < 500) {
+    code = ErrorCode::kInvalidArgument;
+  }
+  return Error(code, message);
+}
+
+Status wait_until_ready(HttpClient& client) {
+  const bool show = ::isatty(STDERR_FILENO) != 0;
+  std::string shown;
+  const auto clear = [&] {
+    if (!shown.empty()) std::fprintf(stderr, "\r\033[K");
+  };
+  for (;;) {
+    const Result<HttpResponse> health = client.get("/health");
+    if (!health.ok()) {
+      clear();
+      return health.error();
+    }
+    if (health->status != 503) {
+      clear();
+      return {};  // 200, or a server without /health: the request itself will tell
+    }
+    const json body = json::parse(health->body, nullptr, false);
+    const std::string status =
+        body.is_object() ? body.value("status", std::string()) : std::string();
+    if (status == "draining" || status == "failed" || status == "stopping") {
+      clear();
+      return Error(ErrorCode::kUnavailable,
+                   "the server at " + client.url() + " is " + status + " and takes no requests");
+    }
+    std::string text = progress_of(health->body);
+    if (text.empty()) text = "the model is loading";
+    if (show && text != shown) {
+      std::fprintf(stderr, "\r\033[K%s ...", text.c_str());
+      shown = text;
+    } else if (!show && shown.empty()) {
+      std::fprintf(stderr, "waiting: the model is loading\n");
+      shown = text;
+    }
+    nap(std::chrono::milliseconds(200));
+    if (interrupted) {
+      clear();
+      return Error(ErrorCode::kUnavailable, "stopped");
+    }
+  }
+}
+
+void Sampling::write_to(json& request) const {
+  if (!model.empty()) request["model"] = model;
+  if (max_tokens) request["max_tokens"] = *max_tokens;
+  if (temperature) request["temperature"] = *temperature;
+  if (top_p) request["top_p"] = *top_p;
+  if (min_p) request["min_p"] = *min_p;
+  if (top_k) request["top_k"] = *top_k;
+  if (seed) request["seed"] = *seed;
+  if (!stop.empty()) request["stop"] = stop;
+}
+
+Result<Answer> stream_answer(HttpClient& client, const std::string& path, json request,
+                             const std::function<void(std::string_view)>& on_text) {
+  request["stream"] = true;
+  Answer answer;
+  SseParser parser;
+  std::optional<Error> failure;
+  bool done = false;
+  const auto on_data = [&](std::string_view data) {
+    if (data == "[DONE]") {
+      done = true;
+      return;
+    }
+    const json event = json::parse(data, nullptr, false);
+    if (event.is_discarded() || !event.is_object()) {
+      failure = Error(ErrorCode::kCorrupt, "the server sent an event that is not JSON: " +
+                                               std::string(data.substr(0, 200)));
+      return;
+    }
+    if (event.contains("error")) {
+      failure = api_error({200, "", std::string(data)});
+      return;
+    }
+    if (!event.contains("choices") || !event["choices"].is_array()) return;
+    for (const json& choice : event["choices"]) {
+      if (!choice.is_object()) continue;
+      const json* text = nullptr;
+      if (choice.contains("text")) text = &choice["text"];
+      if (choice.contains("delta") && choice["delta"].is_object() &&
+          choice["delta"].contains("content")) {
+        text = &choice["delta"]["content"];
+      }
+      if (text != nullptr && text->is_string() && !text->get_ref<const std::string&>().empty()) {
+        answer.text += text->get_ref<const std::string&>();
+        on_text(text->get_ref<const std::string&>());
+      }
+      if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) {
+        answer.finish_reason = choice["finish_reason"];
+      }
+    }
+  };
+  const Result<HttpResponse> response = client.post_streaming(
+      path, request.dump(-1, ' ', false, json::error_handler_t::replace),
+      [&](std::string_view bytes) -> Status {
+        if (!parser.push(bytes, on_data))
+          return Error(ErrorCode::kCorrupt, "the server sent an event above 16 MiB");
+        if (failure) return *failure;
+        return {};
+      });
+  if (!response.ok()) {
+    if (!client.stopped()) return response.error();
+    answer.interrupted = true;
+    return answer;
+  }
+  if (response->status != 200) return api_error(*response);
+  if (!done && answer.finish_reason.empty()) {
+    return Error(ErrorCode::kUnavailable,
+                 "the answer broke off: the server closed the stream before its end");
+  }
+  return answer;
+}
+
+bool put(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace bulkhead::cli

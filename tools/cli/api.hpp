@@ -1,0 +1,64 @@
+// What the subcommands that speak with a daemon share: the address, waiting until it serves, and
+// one streamed answer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "config/base/error.hpp"
+#include "tools/cli/http_client.hpp"
+
+namespace bulkhead::cli {
+
+struct Connection {
+  std::string url = "http://127.0.0.1:8484";
+  std::string api_key;
+};
+
+// Set by Ctrl-C once watch_interrupts() was called; a second Ctrl-C before it is cleared ends the
+// program.
+extern std::atomic<bool> interrupted;
+void watch_interrupts();
+
+Result<HttpClient> make_client(const Connection& connection);
+
+// Waits while the daemon says that a model is loading, with a line of progress on stderr when that
+// is a terminal.
+Status wait_until_ready(HttpClient& client);
+
+// The "message" of an OpenAI-shaped error body, or something readable in its place.
+Error api_error(const HttpResponse& response);
+
+struct Sampling {
+  std::string model;
+  std::optional<std::uint32_t> max_tokens;
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<std::uint32_t> top_k;
+  std::optional<std::uint64_t> seed;
+  std::vector<std::string> stop;
+
+  void write_to(nlohmann::json& request) const;
+};
+
+struct Answer {
+  std::string text;
+  std::string finish_reason;  // "stop", "length"; empty when it was interrupted
+  bool interrupted = false;
+};
+
+// Posts with "stream": true and hands each piece of text on as it arrives. Ctrl-C ends the answer,
+// not the program.
+Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohmann::json request,
+                             const std::function<void(std::string_view)>& on_text);
+
+// Writes to stdout, whole. False: nobody reads any more.
+bool put(std::string_view text);
+
+}  // namespace bulkhead::cli

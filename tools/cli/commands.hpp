@@ -1,0 +1,66 @@
+// The subcommands of `bulkhead`. Each gets its options filled in by CLI11 (main.cpp) and returns
+// the exit code: 0 success, 1 failure with one message on stderr. (2 is a wrong command line.)
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/cli/api.hpp"
+
+namespace bulkhead::cli {
+
+struct ChatOptions {
+  Connection connection;
+  Sampling sampling;
+  std::string system;
+};
+int run_chat(const ChatOptions& options);
+
+struct CompleteOptions {
+  Connection connection;
+  Sampling sampling;
+  std::string prompt;  // empty and !has_prompt: from stdin
+  bool has_prompt = false;
+  bool echo = false;
+};
+int run_complete(const CompleteOptions& options);
+
+struct WorkersOptions {
+  Connection connection;
+  std::string action;  // "", "drain", "restart"
+  std::string name;
+  bool json = false;
+};
+int run_workers(const WorkersOptions& options);
+
+struct TokenizeOptions {
+  std::string model;
+  bool no_special = false;
+};
+int run_tokenize(const TokenizeOptions& options);
+
+struct InspectOptions {
+  std::string file;
+  bool tensors = false;
+};
+int run_inspect(const InspectOptions& options);
+
+struct CheckOptions {
+  std::string config;
+  std::vector<std::string> assignments;
+  bool reference = false;
+};
+int run_check(const CheckOptions& options);
+
+int run_doctor();
+
+struct BenchOptions {
+  std::string name;  // empty: list them
+  std::vector<std::string> arguments;
+};
+int run_bench(const BenchOptions& options);
+
+// "bulkhead: MESSAGE" on stderr; returns 1.
+int fail(const Error& error);
+
+}  // namespace bulkhead::cli

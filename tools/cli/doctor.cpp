@@ -1,0 +1,100 @@
+// `bulkhead doctor`: which Vulkan devices there are, what they can do and what keeps them from
+// serving.
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "gpu/device.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace bulkhead::cli {
+namespace {
+
+std::string in_mib(std::uint64_t bytes) {
+  return std::to_string(bytes >> 20) + " MiB";
+}
+
+// The files that tell Vulkan's loader which drivers there are.
+std::vector<std::string> driver_manifests() {
+  std::set<std::string> found;
+  for (const char* folder :
+       {"/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      if (entry.path().extension() == ".json") found.insert(entry.path().string());
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
+int run_doctor() {
+  std::string out;
+  const std::vector<std::string> manifests = driver_manifests();
+  out += "Vulkan drivers installed\n";
+  for (const std::string& manifest : manifests)
+    out += "  " + manifest + "\n";
+  if (manifests.empty()) out += "  none found\n";
+  std::error_code ignored;
+  const bool nvidia = std::filesystem::exists("/dev/nvidiactl", ignored);
+  const bool render_node = std::filesystem::exists("/dev/dri", ignored);
+  if (nvidia || render_node) {
+    out += "GPU device files\n";
+    if (nvidia) out += "  /dev/nvidiactl\n";
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/dri", ignored)) {
+      const std::string path = entry.path().string();
+      if (path.find("renderD") == std::string::npos) continue;
+      out += "  " + path;
+      if (::access(path.c_str(), R_OK | W_OK) != 0)
+        out += "  (not yours to open: add this user to the group `render`)";
+      out += "\n";
+    }
+  }
+  put(out + "\n");
+
+  const auto devices = gpu::list_devices();
+  if (!devices.ok()) {
+    fail(devices.error());
+    std::fprintf(stderr,
+                 "For a software device: apt-get install mesa-vulkan-drivers. For a GPU: its "
+                 "vendor's driver.\n");
+    return 1;
+  }
+  out.clear();
+  bool usable = false;
+  for (const gpu::DeviceInfo& device : *devices) {
+    out += "Device " + std::to_string(device.index) + ": " + device.name + " (" +
+           gpu::to_string(device.kind) + ")\n";
+    out += "  driver            " + device.driver + ", Vulkan " + device.api_version + "\n";
+    out += "  memory            " + in_mib(device.device_memory_bytes) + ", about " +
+           in_mib(device.free_memory_bytes) + " free\n";
+    out += "  subgroups of      " + std::to_string(device.subgroup_size) + ", workgroups up to " +
+           std::to_string(device.max_workgroup_invocations) + ", shared memory " +
+           std::to_string(device.shared_memory_bytes >> 10) + " KiB\n";
+    out +=
+        std::string("  copies            ") +
+        (device.has_transfer_queue ? "on a transfer queue of its own" : "share the compute queue") +
+        "\n";
+    if (device.missing.empty()) {
+      usable = true;
+      out += "  usable            yes: bulkheadd --set models.0.path=FILE --set models.0.device=" +
+             std::to_string(device.index) + "\n";
+    } else {
+      out += "  usable            no; it lacks:\n";
+      for (const std::string& lack : device.missing)
+        out += "    " + lack + "\n";
+    }
+  }
+  if (!usable)
+    out +=
+        "\nNo device can serve. A software device comes with: apt-get install "
+        "mesa-vulkan-drivers\n";
+  put(out);
+  return usable ? 0 : 1;
+}
+
+}  // namespace bulkhead::cli

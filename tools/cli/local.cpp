@@ -1,0 +1,82 @@
+// `bulkhead check` and `bulkhead bench`: what needs neither a daemon nor a model.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "config/config.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace bulkhead::cli {
+
+int run_check(const CheckOptions& options) {
+  if (options.reference) return put(config::reference_yaml()) ? 0 : 1;
+  const Result<config::Loaded> loaded = config::load({options.config, options.assignments});
+  if (!loaded.ok()) return fail(loaded.error());
+  for (const config::Notice& notice : loaded->notices)
+    put(notice.where + ": note: " + notice.message + "\n");
+  const config::Settings& settings = loaded->settings;
+  std::string summary =
+      options.config.empty() ? "the settings are valid: " : options.config + " is valid: ";
+  if (settings.models.empty()) {
+    summary += "the built-in model";
+  } else {
+    for (std::size_t i = 0; i < settings.models.size(); ++i) {
+      const config::ModelSettings& model = settings.models[i];
+      if (i > 0) summary += ", ";
+      summary += model.path;
+      if (model.path != "builtin" && ::access(model.path.c_str(), R_OK) != 0) {
+        put("note: models." + std::to_string(i) + ".path: " + model.path +
+            " can't be read from here now\n");
+      }
+    }
+  }
+  put(summary + " on " + settings.server.host + ":" + std::to_string(settings.server.port) + "\n");
+  return 0;
+}
+
+int run_bench(const BenchOptions& options) {
+  std::error_code code;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", code);
+  const std::filesystem::path folder = self.parent_path();
+  constexpr std::string_view kPrefix = "bench-";
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix) && ::access(entry.path().c_str(), X_OK) == 0) {
+      names.push_back(name.substr(kPrefix.size()));
+    }
+  }
+  std::sort(names.begin(), names.end());
+  if (options.name.empty()) {
+    if (names.empty()) {
+      return fail(
+          Error(ErrorCode::kNotFound, "there are no bench-* programs in " + folder.string() +
+                                          "; build them with: cmake --build --preset release"));
+    }
+    for (const std::string& name : names)
+      put(name + "\n");
+    return 0;
+  }
+  if (std::find(names.begin(), names.end(), options.name) == names.end()) {
+    std::string known;
+    for (const std::string& name : names)
+      known += (known.empty() ? "" : ", ") + name;
+    return fail(Error(ErrorCode::kNotFound,
+                      "there is no benchmark '" + options.name + "' in " + folder.string() +
+                          "; there are: " + (known.empty() ? "none" : known)));
+  }
+  const std::string program = (folder / (std::string(kPrefix) + options.name)).string();
+  std::vector<std::string> words = {program};
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words)
+    arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv(program.c_str(), arguments.data());
+  return fail(errno_error(ErrorCode::kInternal, "start " + program, errno));
+}
+
+}  // namespace bulkhead::cli

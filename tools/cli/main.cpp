@@ -1,0 +1,205 @@
+// `bulkhead`: the everyday tool. This file is its command line; what the subcommands do is in the
+// other files here.
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/cli/commands.hpp"
+
+namespace bulkhead::cli {
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "bulkhead: %s\n", error.message().c_str());
+  return 1;
+}
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+void add_connection(CLI::App& command, Connection& connection) {
+  command.add_option("--url", connection.url, "Address of the daemon")
+      ->envname("BULKHEAD_URL")
+      ->capture_default_str();
+  command.add_option("--api-key", connection.api_key, "Key, when the daemon asks for one")
+      ->envname("BULKHEAD_API_KEY");
+}
+
+void add_sampling(CLI::App& command, Sampling& sampling) {
+  command.add_option("--model", sampling.model,
+                     "Name of the model, where several are served (see /v1/models)");
+  command.add_option("-n,--max-tokens", sampling.max_tokens, "Tokens to generate at most");
+  command.add_option("-t,--temperature", sampling.temperature,
+                     "0 always takes the likeliest token");
+  command.add_option("--top-p", sampling.top_p,
+                     "Choose among the likeliest tokens that make up this probability");
+  command.add_option("--top-k", sampling.top_k, "Choose among this many of the likeliest tokens");
+  command.add_option("--min-p", sampling.min_p,
+                     "Drop tokens less likely than this share of the likeliest");
+  command.add_option("--seed", sampling.seed, "Same seed, same prompt, same text");
+  command.add_option("--stop", sampling.stop, "End before this text (may be given several times)")
+      ->expected(1)
+      ->take_all();
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Talks to bulkheadd, and looks at model files, settings and devices."};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "bulkhead " BULKHEAD_VERSION);
+  app.footer(
+      "Start with:\n"
+      "  bulkheadd                        serve the built-in model on 127.0.0.1:8484\n"
+      "  bulkhead chat                    talk to it\n"
+      "  bulkhead SUBCOMMAND --help       options and examples\n"
+      "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key.");
+  int code = 0;
+
+  ChatOptions chat;
+  CLI::App* chat_command =
+      app.add_subcommand("chat", "Talk with the model; it remembers the conversation");
+  add_connection(*chat_command, chat.connection);
+  add_sampling(*chat_command, chat.sampling);
+  chat_command->add_option("--system", chat.system, "System message to start with");
+  chat_command->footer(
+      "Examples:\n"
+      "  bulkhead chat\n"
+      "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
+      "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
+      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer.");
+  chat_command->callback([&] { code = run_chat(chat); });
+
+  CompleteOptions complete;
+  CLI::App* complete_command = app.add_subcommand("complete", "Continue a text, streaming");
+  add_connection(*complete_command, complete.connection);
+  add_sampling(*complete_command, complete.sampling);
+  CLI::Option* prompt =
+      complete_command->add_option("prompt", complete.prompt, "The text (left out: from stdin)");
+  complete_command->add_flag("--echo", complete.echo, "Print the prompt before the continuation");
+  complete_command->footer(
+      "Examples:\n"
+      "  bulkhead complete --max-tokens 100 'Once upon a time'\n"
+      "  bulkhead complete --temperature 0.8 --seed 42 --stop '.' < prompt.txt\n"
+      "Exit code: 0, 1 for an error, 130 when Ctrl-C stopped it.");
+  complete_command->callback([&] {
+    complete.has_prompt = prompt->count() > 0;
+    code = run_complete(complete);
+  });
+
+  WorkersOptions workers;
+  CLI::App* workers_command =
+      app.add_subcommand("workers", "The worker processes: state, deaths, restarts");
+  add_connection(*workers_command, workers.connection);
+  workers_command->add_flag("--json", workers.json, "As the API gives them");
+  for (const char* action : {"drain", "restart"}) {
+    const bool drain = std::string(action) == "drain";
+    CLI::App* command = workers_command->add_subcommand(
+        action, drain ? "Let a worker finish its requests and give it no new ones"
+                      : "Replace a worker; its requests go on in the successor or a peer");
+    add_connection(*command, workers.connection);
+    command->add_option("name", workers.name, "Name, as `bulkhead workers` lists it")->required();
+    command->callback([&workers, action] { workers.action = action; });
+  }
+  workers_command->require_subcommand(0, 1);
+  workers_command->footer(
+      "Examples:\n"
+      "  bulkhead workers\n"
+      "  bulkhead workers restart NAME");
+  workers_command->final_callback([&] { code = run_workers(workers); });
+
+  TokenizeOptions tokenize;
+  CLI::App* tokenize_command =
+      app.add_subcommand("tokenize", "Text on stdin to token ids on stdout; needs no daemon");
+  tokenize_command
+      ->add_option("--model", tokenize.model,
+                   "GGUF file (one with only a vocabulary will do), or builtin")
+      ->required();
+  tokenize_command->add_flag("--no-special", tokenize.no_special,
+                             "No BOS or EOS, and the text of special tokens is plain text");
+  tokenize_command->footer(
+      "Example:\n"
+      "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
+      "Prints the ids on one line. stdin may hold any bytes.");
+  tokenize_command->callback([&] { code = run_tokenize(tokenize); });
+
+  InspectOptions inspect;
+  CLI::App* inspect_command =
+      app.add_subcommand("inspect", "A model file's metadata, tensors and memory need");
+  inspect_command
+      ->add_option("file", inspect.file, "GGUF file (of a split model, its first part), or builtin")
+      ->required();
+  inspect_command->add_flag("--tensors", inspect.tensors, "List every tensor");
+  inspect_command->footer(
+      "Examples:\n"
+      "  bulkhead inspect model.gguf\n"
+      "  bulkhead inspect builtin --tensors\n"
+      "Exit code: 0 for a readable file; 1, with one message that says what is wrong where, for "
+      "another.");
+  inspect_command->callback([&] { code = run_inspect(inspect); });
+
+  CheckOptions check;
+  CLI::App* check_command = app.add_subcommand("check", "Check settings without starting anything");
+  check_command->add_option("--config", check.config, "Settings file")->envname("BULKHEAD_CONFIG");
+  check_command
+      ->add_option("--set", check.assignments,
+                   "KEY=VALUE, as for bulkheadd (may be given several times)")
+      ->expected(1)
+      ->take_all();
+  check_command->add_flag("--reference", check.reference,
+                          "Print every setting with its default (config/runtime.yaml)");
+  check_command->footer(
+      "Examples:\n"
+      "  bulkhead check --config my.yaml\n"
+      "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
+      "  bulkhead check --reference > my.yaml");
+  check_command->callback([&] { code = run_check(check); });
+
+  CLI::App* doctor_command =
+      app.add_subcommand("doctor", "Which Vulkan devices there are and what they lack");
+  doctor_command->footer("Exit code: 0 when a device can serve.");
+  doctor_command->callback([&] { code = run_doctor(); });
+
+  BenchOptions bench;
+  CLI::App* bench_command = app.add_subcommand("bench", "List the benchmarks, or run one");
+  bench_command->add_option("name", bench.name, "Which one (left out: list them)");
+  bench_command->add_option("arguments", bench.arguments, "Handed on to it");
+  bench_command->prefix_command();
+  bench_command->footer(
+      "Examples:\n"
+      "  bulkhead bench\n"
+      "  bulkhead bench ipc-latency --json result.json");
+  bench_command->callback([&] {
+    for (const std::string& word : bench_command->remaining()) {
+      if (bench.name.empty()) {
+        bench.name = word;
+      } else {
+        bench.arguments.push_back(word);
+      }
+    }
+    code = run_bench(bench);
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace bulkhead::cli
+
+int main(int argc, char** argv) {
+  ::signal(SIGPIPE,
+           SIG_IGN);  // a reader that leaves is an error of write(), not the end of the program
+  try {
+    return bulkhead::cli::run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "bulkhead: internal error: %s\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,83 @@
+// `bulkhead tokenize` and `bulkhead inspect`: what needs a model file and no daemon.
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+
+#include "config/settings.hpp"
+#include "tools/cli/commands.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/inspect.hpp"
+#include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::cli {
+namespace {
+
+std::string in_mib(std::uint64_t bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+}  // namespace
+
+int run_tokenize(const TokenizeOptions& options) {
+  const auto file = model::GgufFile::open(options.model);
+  if (!file.ok()) return fail(file.error());
+  const auto tokenizer = model::Tokenizer::from_gguf(**file);
+  if (!tokenizer.ok()) return fail(tokenizer.error().within(options.model));
+
+  std::string text;
+  char chunk[1 << 16];
+  for (;;) {
+    const ssize_t got = ::read(STDIN_FILENO, chunk, sizeof chunk);
+    if (got == 0) break;
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      return fail(errno_error(ErrorCode::kInternal, "read the text on stdin", errno));
+    }
+    text.append(chunk, static_cast<std::size_t>(got));
+  }
+
+  const bool special = !options.no_special;
+  const std::vector<model::TokenId> ids = (*tokenizer)->encode(text, special, special);
+  std::string line;
+  line.reserve(ids.size() * 6 + 1);
+  char digits[16];
+  for (const model::TokenId id : ids) {
+    if (!line.empty()) line += ' ';
+    line.append(digits, std::to_chars(digits, digits + sizeof digits, id).ptr);
+  }
+  line += '\n';
+  return put(line) ? 0 : 1;
+}
+
+int run_inspect(const InspectOptions& options) {
+  const auto file = model::GgufFile::open(options.file);
+  if (!file.ok()) return fail(file.error());
+  const Result<std::string> text = model::describe(**file, options.tensors);
+  if (!text.ok()) return fail(text.error());
+  std::string out = *text;
+
+  // Vocabulary-only files, and models that can't run here, have no memory need; describe() has said
+  // why.
+  const Result<model::ModelConfig> config = model::read_model_config(**file);
+  if (config.ok()) {
+    const config::EngineSettings engine;
+    const forward::MemoryNeed need = forward::memory_need(**file, *config, engine);
+    out += "\nDevice memory (engine.kv_type " +
+           std::string(engine.kv_type == config::KvType::kF16 ? "f16" : "f32") +
+           ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
+    out += "  weights          " + in_mib(need.weights) + "\n";
+    out += "  keys and values  " + std::to_string(need.kv_per_token) + " bytes a token, " +
+           in_mib(need.kv_per_token * config->context) +
+           " for one sequence of the whole context (" + std::to_string(config->context) + ")\n";
+    out += "  working memory   " + in_mib(need.transient) + "\n";
+  }
+  return put(out) ? 0 : 1;
+}
+
+}  // namespace bulkhead::cli

@@ -1,0 +1,107 @@
+// `bulkhead workers`: what the daemon's workers are doing; drain and restart.
+#include <algorithm>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/cli/commands.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+
+namespace {
+
+std::string text_of(const json& worker, const char* key) {
+  if (!worker.contains(key) || worker[key].is_null()) return "-";
+  const json& value = worker[key];
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (value.is_object()) {  // last_death may carry more than its words
+    for (const char* inner : {"cause", "reason", "message", "name"}) {
+      if (value.contains(inner) && value[inner].is_string()) text = value[inner];
+    }
+  }
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string url_encoded(const std::string& text) {
+  std::string result;
+  char escaped[4];
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || c == '-' || c == '_' || c == '.' || c == '~') {
+      result += c;
+    } else {
+      std::snprintf(escaped, sizeof escaped, "%%%02X", byte);
+      result += escaped;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+int run_workers(const WorkersOptions& options) {
+  Result<HttpClient> client = make_client(options.connection);
+  if (!client.ok()) return fail(client.error());
+
+  if (!options.action.empty()) {
+    const Result<HttpResponse> response =
+        client->post("/v1/workers/" + url_encoded(options.name) + "/" + options.action, "{}");
+    if (!response.ok()) return fail(response.error());
+    if (response->status < 200 || response->status > 299) return fail(api_error(*response));
+    put(options.name +
+        (options.action == "drain" ? ": draining; it takes no new requests\n" : ": restarting\n"));
+    return 0;
+  }
+
+  const Result<HttpResponse> response = client->get("/v1/workers");
+  if (!response.ok()) return fail(response.error());
+  if (response->status != 200) return fail(api_error(*response));
+  if (options.json) {
+    put(response->body);
+    if (!response->body.ends_with('\n')) put("\n");
+    return 0;
+  }
+  json workers = json::parse(response->body, nullptr, false);
+  if (workers.is_object() && workers.contains("data")) workers = json(workers["data"]);
+  if (!workers.is_array()) {
+    return fail(
+        Error(ErrorCode::kCorrupt, "the answer of " + client->url() + " is no list of workers"));
+  }
+  struct Column {
+    const char* title;
+    const char* key;
+  };
+  constexpr Column kColumns[] = {{"NAME", "name"},         {"MODEL", "model"},
+                                 {"PID", "pid"},           {"STATE", "state"},
+                                 {"RESTARTS", "restarts"}, {"RECOVERED", "recovered_requests"},
+                                 {"DEVICE", "device"},     {"LAST DEATH", "last_death"}};
+  std::vector<std::vector<std::string>> rows(1);
+  for (const Column& column : kColumns)
+    rows[0].emplace_back(column.title);
+  for (const json& worker : workers) {
+    if (!worker.is_object()) continue;
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const Column& column : kColumns)
+      row.push_back(text_of(worker, column.key));
+  }
+  std::string table;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::size_t width = 0;
+      for (const auto& other : rows)
+        width = std::max(width, other[i].size());
+      table += row[i];
+      if (i + 1 < row.size()) table += std::string(width - row[i].size() + 2, ' ');
+    }
+    table += '\n';
+  }
+  put(table);
+  return 0;
+}
+
+}  // namespace bulkhead::cli
