@@ -1,0 +1,141 @@
+#include "tests/support/fake_executor.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace bulkhead::test {
+namespace {
+
+std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
+  value += 0x9E3779B97F4A7C15;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t fold(std::uint64_t hash, engine::TokenId token, std::uint32_t position) {
+  return mix(hash ^ (std::uint64_t{token} << 32 | position));
+}
+
+std::vector<float> row_of(std::uint64_t hash, std::uint32_t vocabulary) {
+  std::vector<float> row(vocabulary);
+  for (std::uint32_t id = 0; id < vocabulary; ++id) {
+    row[id] = static_cast<float>(static_cast<double>(mix(hash + id) >> 40) / 0x1p24 * 8 - 4);
+  }
+  return row;
+}
+
+Error broken(const std::string& what) {
+  return Error(ErrorCode::kInternal, "the step breaks the executor's contract: " + what);
+}
+
+}  // namespace
+
+FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
+    : limits_(limits), slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
+
+std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
+  std::uint64_t hash = 0;
+  for (std::uint32_t i = 0; i < history.size(); ++i)
+    hash = fold(hash, history[i], i);
+  return row_of(hash, limits_.vocabulary);
+}
+
+Status FakeExecutor::check(const engine::Step& step) const {
+  if (in_flight_) return broken("a step is in flight");
+  if (step.columns.empty()) return broken("it has no columns");
+  if (step.columns.size() > limits_.max_columns) return broken("too many columns");
+  if (step.sequences.size() > limits_.max_sequences) return broken("too many sequences");
+  const auto outputs = std::count_if(step.columns.begin(), step.columns.end(), [](const auto& c) {
+    return c.output != engine::Output::kNone;
+  });
+  if (outputs > limits_.max_outputs) return broken("too many outputs");
+  std::set<engine::PageIndex> seen;
+  for (const auto& pages : step.sequences) {
+    for (const engine::PageIndex page : pages) {
+      if (page >= limits_.total_pages) return broken("a page that does not exist");
+      if (!seen.insert(page).second) return broken("a page that two sequences share");
+    }
+  }
+  std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
+  for (const engine::Column& column : step.columns) {
+    if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
+    if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
+    if (column.position >= limits_.context) return broken("a position past the context");
+    if (column.position / limits_.page_tokens >= step.sequences[column.sequence].size()) {
+      return broken("a position without a page");
+    }
+    auto& previous = last[column.sequence];
+    if (previous && column.position != *previous + 1) return broken("positions with a gap");
+    previous = column.position;
+  }
+  return {};
+}
+
+Status FakeExecutor::submit(const engine::Step& step) {
+  if (lose_device_in && (*lose_device_in)-- == 0) {
+    lose_device_in.reset();
+    return Error(ErrorCode::kDeviceLost, "device lost: as the test asked");
+  }
+  BULKHEAD_RETURN_IF_ERROR(check(step));
+  columns_.assign(step.columns.begin(), step.columns.end());
+  tables_.clear();
+  for (const auto& pages : step.sequences)
+    tables_.emplace_back(pages.begin(), pages.end());
+  StepRecord& record = steps.emplace_back();
+  record.columns_of.resize(step.sequences.size());
+  for (const engine::Column& column : columns_) {
+    ++record.columns;
+    ++record.columns_of[column.sequence];
+    if (column.output != engine::Output::kNone) ++record.outputs;
+  }
+  in_flight_ = true;
+  return {};
+}
+
+Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
+  if (!in_flight_) return broken("wait without submit");
+  in_flight_ = false;
+  if (while_waiting) while_waiting();
+  rows_.clear();
+  outputs_.clear();
+  rows_.reserve(columns_.size());
+  for (std::uint32_t index = 0; index < columns_.size(); ++index) {
+    const engine::Column& column = columns_[index];
+    const auto slot = [&](std::uint32_t position) -> Slot& {
+      const engine::PageIndex page = tables_[column.sequence][position / limits_.page_tokens];
+      return slots_[std::size_t{page} * limits_.page_tokens + position % limits_.page_tokens];
+    };
+    slot(column.position) = {column.token, column.position};
+    if (column.output == engine::Output::kNone) continue;
+    std::uint64_t hash = 0;
+    std::vector<engine::TokenId> history;
+    for (std::uint32_t position = 0; position <= column.position; ++position) {
+      hash = fold(hash, slot(position).token, slot(position).position);
+      history.push_back(slot(position).token);
+    }
+    std::vector<float>& row = rows_.emplace_back(row_of(hash, limits_.vocabulary));
+    if (script) {
+      if (const auto forced = script(history)) row[*forced] = 20;
+    }
+    if (poison_next_output) {
+      std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
+      poison_next_output = false;
+    }
+    const auto best =
+        static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+    double sum = 0;
+    for (const float logit : row)
+      sum += std::exp(static_cast<double>(logit) - row[best]);
+    engine::ColumnOutput& output = outputs_.emplace_back();
+    output.column = index;
+    output.best = best;
+    output.best_logprob = static_cast<float>(-std::log(sum));
+    if (column.output == engine::Output::kLogits) output.logits = row;
+  }
+  return std::span<const engine::ColumnOutput>(outputs_);
+}
+
+}  // namespace bulkhead::test

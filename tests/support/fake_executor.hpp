@@ -1,0 +1,76 @@
+// An executor without a device, for tests of the engine. Its "model" is a hash: a column's key and value are its token and
+// position, written into fake pages; its logits are a function of everything it reads back through the page table, from
+// position 0 to its own. So a wrong page, a wrong position, a page given to two sequences or a column that was never
+// computed changes the tokens, as it would on a device. Every step is checked against the contract of executor.hpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/engine/executor.hpp"
+
+namespace bulkhead::test {
+
+inline engine::ExecutorLimits small_limits() {
+  return {.max_columns = 64,
+          .max_outputs = 16,
+          .max_sequences = 16,
+          .page_tokens = 4,
+          .total_pages = 256,
+          .context = 128,
+          .vocabulary = 300};
+}
+
+class FakeExecutor : public engine::Executor {
+ public:
+  explicit FakeExecutor(const engine::ExecutorLimits& limits);
+
+  // Overrides the best token after a history (prompt and answer so far); nullopt: the hash decides.
+  std::function<std::optional<engine::TokenId>(std::span<const engine::TokenId>)> script;
+  // Called inside wait(), where the device would be computing.
+  std::function<void()> while_waiting;
+  // The n-th submit from now (0: the next) fails as a lost device does.
+  std::optional<std::uint64_t> lose_device_in;
+  // The next output's row is full of NaN.
+  bool poison_next_output = false;
+
+  struct StepRecord {
+    std::uint32_t columns = 0;
+    std::uint32_t outputs = 0;
+    std::vector<std::uint32_t> columns_of;  // by sequence of the step
+  };
+  std::vector<StepRecord> steps;
+
+  // The logits after a history, by the definition above: what the engine's tokens are compared with.
+  std::vector<float> logits_after(std::span<const engine::TokenId> history) const;
+
+  const engine::ExecutorLimits& limits() const override { return limits_; }
+  Status submit(const engine::Step& step) override;
+  Result<std::span<const engine::ColumnOutput>> wait() override;
+  std::string device_name() const override { return "fake"; }
+  std::string numerics_id() const override { return "fake"; }
+  std::uint64_t weight_bytes() const override { return 0; }
+  std::vector<Counter> counters() const override { return {}; }
+  std::vector<Optimization> optimizations() const override { return {}; }
+
+ private:
+  struct Slot {
+    engine::TokenId token = 0xDEADBEEF;  // what a page holds before anyone wrote it
+    std::uint32_t position = 0xDEADBEEF;
+  };
+  Status check(const engine::Step& step) const;
+
+  engine::ExecutorLimits limits_;
+  std::vector<Slot> slots_;  // page after page
+  bool in_flight_ = false;
+  std::vector<engine::Column> columns_;
+  std::vector<std::vector<engine::PageIndex>> tables_;
+  std::vector<std::vector<float>> rows_;
+  std::vector<engine::ColumnOutput> outputs_;
+};
+
+}  // namespace bulkhead::test

@@ -1,0 +1,276 @@
+// How requests begin and end: refusals, limits, stop conditions, cancellation, draining, a lost device.
+#include <poll.h>
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::ExecutorLimits;
+using ipc::TokenId;
+using testing::HasSubstr;
+
+TEST(EngineRequests, TextIsTokenisedBesideTheSteps) {
+  EngineHarness harness(small_limits(), {}, {"hello", " world"});
+  ipc::Submit request = greedy_request(1, {}, 3);
+  request.prompt = std::string("hello world!<eos>");
+  harness.engine.submit(request);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).accepted->prompt_tokens,
+            (std::vector<TokenId>{258, 259, '!', FakeTokenizer::kEos}));
+  EXPECT_EQ(harness.answer(1).tokens.size(), 3U);
+  EXPECT_EQ(harness.answer(1).finished->prompt_tokens, 4U);
+}
+
+TEST(EngineRequests, ChatWithoutTemplateIsRefusedWithTheReason) {
+  EngineHarness harness;
+  harness.language.chat = Error(ErrorCode::kUnsupported, "no template; use /v1/completions");
+  ipc::Submit request = greedy_request(1, {}, 3);
+  request.prompt = std::vector<ipc::ChatMessage>{{"user", "hi"}};
+  harness.engine.submit(request);
+  harness.run();
+  ASSERT_TRUE(harness.answer(1).failed.has_value());
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kUnsupported);
+  EXPECT_EQ(harness.answer(1).failed->parameter, "messages");
+  EXPECT_THAT(harness.answer(1).failed->message, HasSubstr("/v1/completions"));
+}
+
+TEST(EngineRequests, PromptLongerThanTheContextIsRefusedBeforeAnythingRuns) {
+  EngineHarness harness;  // context 128
+  harness.engine.submit(greedy_request(1, some_tokens(1, 128), 1));
+  ASSERT_TRUE(harness.answer(1).failed.has_value());
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_THAT(harness.answer(1).failed->message,
+              HasSubstr("prompt has 128 tokens; the context is 128"));
+  EXPECT_FALSE(harness.answer(1).accepted.has_value());
+  harness.engine.submit(greedy_request(2, some_tokens(1, 127), 1));
+  harness.run();
+  EXPECT_EQ(harness.answer(2).tokens.size(), 1U);
+  EXPECT_EQ(harness.executor.steps.size(), 2U);
+}
+
+TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
+  ExecutorLimits limits = small_limits();
+  limits.total_pages = 10;
+  EngineHarness harness(limits);
+  harness.engine.submit(greedy_request(1, some_tokens(1, 40), 1));
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_THAT(harness.answer(1).failed->message, HasSubstr("engine.kv_cache_mb"));
+}
+
+TEST(EngineRequests, RefusesWhatMakesNoSense) {
+  EngineHarness harness;
+  harness.engine.submit(greedy_request(1, {}, 1));
+  harness.engine.submit(greedy_request(2, {5, 300}, 1));
+  ipc::Submit bad_accepted = greedy_request(3, {5}, 1);
+  bad_accepted.accepted_tokens = {4000000000};
+  harness.engine.submit(bad_accepted);
+  ipc::Submit bad_sampling = greedy_request(4, {5}, 1);
+  bad_sampling.sampling.top_p = 7;
+  harness.engine.submit(bad_sampling);
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(harness.answer(id).failed.has_value()) << id;
+    EXPECT_EQ(harness.answer(id).failed->code, ipc::FailureCode::kInvalidRequest) << id;
+  }
+  EXPECT_THAT(harness.answer(2).failed->message, HasSubstr("300 at index 1"));
+  EXPECT_EQ(harness.answer(4).failed->parameter, "top_p");
+  EXPECT_EQ(harness.engine.outstanding(), 0U);
+}
+
+TEST(EngineRequests, MaxTokensZeroGoesOnUntilTheContextIsFull) {
+  EngineHarness harness;
+  harness.engine.submit(greedy_request(1, some_tokens(3, 100), 0));
+  harness.engine.submit(greedy_request(2, some_tokens(4, 120), 5000));
+  harness.engine.submit(greedy_request(3, some_tokens(5, 100), 7));
+  harness.run();
+  EXPECT_EQ(harness.answer(1).tokens.size(), 28U);
+  EXPECT_EQ(harness.answer(1).accepted->max_tokens, 28U);
+  EXPECT_EQ(harness.answer(2).tokens.size(), 8U);
+  EXPECT_EQ(harness.answer(3).tokens.size(), 7U);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    EXPECT_EQ(harness.answer(id).finished->reason, ipc::FinishReason::kLength);
+  }
+}
+
+TEST(EngineRequests, EndTokenStopsAndIsNotSent) {
+  EngineHarness harness;
+  harness.executor.script = [](std::span<const TokenId> history) -> std::optional<TokenId> {
+    return history.size() < 5 ? TokenId{'a'} : FakeTokenizer::kEos;
+  };
+  ipc::Submit request = greedy_request(1, {1, 2}, 10);
+  request.ignore_eos = false;
+  harness.engine.submit(request);
+  request = greedy_request(2, {3, 4}, 10);
+  harness.engine.submit(request);
+  request = greedy_request(3, {5, 6, 7, 8, 9}, 10);
+  request.ignore_eos = false;
+  harness.engine.submit(request);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).text, "aaa");
+  EXPECT_EQ(harness.answer(1).tokens, (std::vector<TokenId>{'a', 'a', 'a'}));
+  EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kStop);
+  EXPECT_EQ(harness.answer(1).finished->completion_tokens, 3U);
+  EXPECT_EQ(harness.answer(2).tokens.size(), 10U) << "ignore_eos";
+  EXPECT_EQ(harness.answer(2).text, "aaa") << "control tokens have no text";
+  EXPECT_TRUE(harness.answer(3).tokens.empty());
+  EXPECT_EQ(harness.answer(3).finished->reason, ipc::FinishReason::kStop);
+}
+
+TEST(EngineRequests, HeldTextComesWithTheEnd) {
+  EngineHarness harness;
+  harness.executor.script = [](std::span<const TokenId> history) -> std::optional<TokenId> {
+    return TokenId(static_cast<unsigned char>("..ab"[history.size()]));
+  };
+  ipc::Submit request = greedy_request(1, {1, 2}, 2);
+  request.stop = {"abc"};
+  harness.engine.submit(request);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).finished->text, "ab");
+  EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kLength);
+}
+
+TEST(EngineRequests, CancellationAtEveryStepFreesThePages) {
+  for (int when = 0; when < 12; ++when) {
+    SCOPED_TRACE(when);
+    engine::EngineOptions options;
+    options.scheduler.prefill_chunk = 8;
+    EngineHarness harness(small_limits(), options);
+    harness.engine.submit(greedy_request(1, some_tokens(1, 40), 5));
+    harness.engine.submit(greedy_request(2, some_tokens(2, 9), 12));
+    for (int i = 0; i < when; ++i)
+      harness.turn();
+    // Once between steps, once while one is in flight.
+    if (when % 2 == 0) {
+      harness.engine.cancel(RequestId{1});
+    } else {
+      harness.meanwhile = [&] { harness.engine.cancel(RequestId{1}); };
+      harness.turn();
+      harness.meanwhile = [] {};
+    }
+    ASSERT_TRUE(harness.answer(1).finished.has_value());
+    if (harness.answer(1).finished->reason == ipc::FinishReason::kCancelled) {
+      EXPECT_EQ(harness.answer(1).finished->completion_tokens, harness.answer(1).tokens.size());
+    }
+    harness.run();
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+    EngineHarness alone;
+    alone.engine.submit(greedy_request(2, some_tokens(2, 9), 12));
+    alone.run();
+    EXPECT_EQ(harness.answer(2).tokens, alone.answer(2).tokens) << "a neighbour was touched";
+  }
+}
+
+TEST(EngineRequests, CancelWhileTokenisingAndOfNobody) {
+  EngineHarness harness;
+  ipc::Submit request = greedy_request(1, {}, 3);
+  request.prompt = std::string(100, 'x');
+  harness.engine.submit(request);
+  harness.engine.cancel(RequestId{1});
+  harness.engine.cancel(RequestId{99});
+  EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kCancelled);
+  EXPECT_EQ(harness.engine.outstanding(), 0U);
+  // The same number may come again; the first one's tokens are not taken for its.
+  request.prompt = std::string("yz");
+  harness.answers.clear();
+  harness.engine.submit(request);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).accepted->prompt_tokens, (std::vector<TokenId>{'y', 'z'}));
+}
+
+TEST(EngineRequests, TokenizeAndDetokenize) {
+  EngineHarness harness(small_limits(), {}, {"hello"});
+  harness.engine.tokenize({RequestId{1}, "hello<eos>", true, true});
+  harness.engine.tokenize({RequestId{2}, "<eos>", true, false});
+  harness.engine.detokenize({RequestId{3}, {258, '!'}});
+  harness.engine.detokenize({RequestId{4}, {258, 300}});
+  harness.run();
+  ASSERT_EQ(harness.others.size(), 3U);
+  EXPECT_EQ(std::get<ipc::Tokenized>(harness.others[0]).tokens,
+            (std::vector<TokenId>{258, FakeTokenizer::kEos}));
+  EXPECT_EQ(std::get<ipc::Tokenized>(harness.others[1]).tokens.size(), 5U);
+  EXPECT_EQ(std::get<ipc::Detokenized>(harness.others[2]).text, "hello!");
+  EXPECT_EQ(harness.answer(4).failed->code, ipc::FailureCode::kInvalidRequest);
+  EXPECT_THAT(harness.answer(4).failed->message, HasSubstr("300 at index 1"));
+}
+
+TEST(EngineRequests, DrainingLetsWhatIsThereFinishAndSaysSoOnce) {
+  EngineHarness harness;
+  harness.engine.submit(greedy_request(1, {1, 2}, 5));
+  harness.turn();
+  harness.engine.drain();
+  EXPECT_TRUE(harness.others.empty());
+  harness.engine.submit(greedy_request(2, {1, 2}, 5));
+  EXPECT_EQ(harness.answer(2).failed->code, ipc::FailureCode::kResourceExhausted);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).tokens.size(), 5U);
+  harness.engine.drain();
+  ASSERT_EQ(harness.others.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<ipc::Drained>(harness.others[0]));
+}
+
+TEST(EngineRequests, LostDeviceIsToldAndEndsTheTurn) {
+  EngineHarness harness;
+  harness.engine.submit(greedy_request(1, {1, 2}, 5));
+  harness.executor.lose_device_in = 2;
+  ASSERT_TRUE(harness.turn());
+  ASSERT_TRUE(harness.turn());
+  const auto lost = harness.engine.turn([] {});
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code(), ErrorCode::kDeviceLost);
+  EXPECT_EQ(harness.answer(1).tokens.size(), 2U) << "what was computed had been sent";
+}
+
+TEST(EngineRequests, LogitsThatAreNoNumbersFailTheRequestOnly) {
+  for (const float temperature : {0.0F, 1.0F}) {
+    EngineHarness harness;
+    ipc::Submit request = greedy_request(1, {1, 2}, 8);
+    request.sampling.temperature = temperature;
+    harness.engine.submit(request);
+    harness.engine.submit(greedy_request(2, {3, 4}, 8));
+    harness.turn();
+    harness.executor.poison_next_output = true;  // of the older request
+    harness.run();
+    ASSERT_TRUE(harness.answer(1).failed.has_value());
+    EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kInternal);
+    EXPECT_EQ(harness.answer(2).tokens.size(), 8U);
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+  }
+}
+
+TEST(EngineRequests, AnswersThatNoRecordCanHoldAreRefused) {
+  engine::EngineOptions options;
+  options.max_message_bytes = 1024;
+  ExecutorLimits limits = small_limits();
+  limits.context = 2000;
+  limits.total_pages = 1000;
+  EngineHarness harness(limits, options);
+  harness.engine.tokenize({RequestId{1}, std::string(1000, 'x'), true, true});
+  harness.engine.submit(greedy_request(2, some_tokens(1, 1000), 5));
+  harness.run();
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kResourceExhausted);
+  EXPECT_THAT(harness.answer(1).failed->message, HasSubstr("ipc.ring_kib"));
+  EXPECT_EQ(harness.answer(2).failed->code, ipc::FailureCode::kResourceExhausted);
+  EXPECT_TRUE(harness.executor.steps.empty());
+}
+
+TEST(EngineRequests, StatsCountWhatIsThere) {
+  EngineHarness harness;
+  for (std::uint64_t id = 1; id <= 20; ++id)
+    harness.engine.submit(greedy_request(id, {1, 2}, 5));
+  harness.turn();
+  const ipc::Stats stats = harness.engine.stats();
+  EXPECT_EQ(stats.steps, 1U);
+  EXPECT_EQ(stats.active_sequences, 16U);
+  EXPECT_EQ(stats.waiting_sequences, 4U);
+  EXPECT_EQ(stats.kv_pages_used, 16U);
+  EXPECT_EQ(stats.kv_pages_total, 256U);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
