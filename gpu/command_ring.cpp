@@ -342,8 +342,10 @@ class RecordedRing final : public RingBase {
   using RingBase::RingBase;
 
   ~RecordedRing() override {
-    if (!drained(device_.handle(), timeline_.handle(), submitted_, timeout_ms_, "command ring"))
-      pool_.abandon();
+    if (drained(device_.handle(), timeline_.handle(), submitted_, timeout_ms_, "command ring"))
+      return;
+    pool_.abandon();
+    timeline_.abandon();
   }
 
   Result<RecordingId> record(Build build) override {

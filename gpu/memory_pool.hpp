@@ -17,11 +17,14 @@ namespace bulkhead::gpu {
 struct MemoryPoolStats {
   std::uint64_t acquires = 0, releases = 0;
   std::uint64_t fallback_allocations = 0;  // past the heaps, or with the pool off
+  // Whole blocks, as the pool counts them; reserved: all that is allocated on the device.
   std::uint64_t bytes_in_use = 0, bytes_peak = 0, bytes_reserved = 0;
 };
 
+// Thread-safety: one thread, the Device's.
 class MemoryPool {
  public:
+  // Enabled: the heaps are allocated now, and kResourceExhausted says what was asked and what is free.
   static Result<std::unique_ptr<MemoryPool>> create(Device& device,
                                                     const config::MemoryPoolSettings& settings,
                                                     bool enabled);

@@ -151,6 +151,11 @@ void transfer_barrier(VkCommandBuffer commands) {
           VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT);
 }
 
+void transfer_to_host_barrier(VkCommandBuffer commands) {
+  barrier(commands, VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT, VK_ACCESS_2_TRANSFER_WRITE_BIT,
+          VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
+}
+
 Status submit_commands(VkQueue queue, const Submission& submission, const char* what) {
   std::vector<VkSemaphoreSubmitInfo> waits;
   for (const CommandRing::After& after : submission.after) {

@@ -26,7 +26,8 @@ class Timeline {
   VkSemaphore handle() const { return semaphore_; }
   Result<std::uint64_t> reached() const;
   Status wait(std::uint64_t value, std::uint32_t timeout_ms, const char* what) const;
-  Status signal(std::uint64_t value);  // from the host
+  Status signal(std::uint64_t value);              // from the host
+  void abandon() { semaphore_ = VK_NULL_HANDLE; }  // as CommandPool::abandon
 
  private:
   VkDevice device_ = VK_NULL_HANDLE;
@@ -65,7 +66,9 @@ void full_barrier(VkCommandBuffer commands);
 // What shaders and transfers have written becomes visible to the host, once a fence or semaphore
 // says it is done.
 void host_barrier(VkCommandBuffer commands);
-void transfer_barrier(VkCommandBuffer commands);  // earlier transfers before later ones
+// The same two for a queue that has no shaders.
+void transfer_barrier(VkCommandBuffer commands);
+void transfer_to_host_barrier(VkCommandBuffer commands);
 
 struct Submission {
   VkCommandBuffer commands = VK_NULL_HANDLE;

@@ -1,0 +1,74 @@
+// Offsets within one heap, handed out in power-of-two blocks. Knows nothing of Vulkan.
+//
+// A buddy allocator: a free block splits in halves until one fits, and two free halves join again at once, so a long run of mixed
+// sizes leaves no more holes than it has live blocks. A heap that is no power of two starts as the power-of-two blocks that add up
+// to it. Every operation is a few map steps; none allocates device memory.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace bulkhead::gpu {
+
+class BuddyHeap {
+ public:
+  static constexpr std::uint64_t kSmallestBlock = 256;  // bytes
+
+  // The block that holds `bytes`.
+  static std::uint64_t block_bytes(std::uint64_t bytes) {
+    return std::bit_ceil(bytes < kSmallestBlock ? kSmallestBlock : bytes);
+  }
+
+  explicit BuddyHeap(std::uint64_t bytes)
+      : bytes_(bytes / kSmallestBlock * kSmallestBlock), free_(64) {
+    std::uint64_t offset = 0;
+    while (offset < bytes_) {
+      const std::uint64_t block = std::bit_floor(bytes_ - offset);
+      put(offset, block);
+      offset += block;
+    }
+  }
+
+  // Offset of a free block of exactly `block` bytes (a power of two), a multiple of `block`; none: no room.
+  std::optional<std::uint64_t> take(std::uint64_t block) {
+    std::size_t level = level_of(block);
+    while (level < free_.size() && free_[level].empty())
+      ++level;
+    if (level == free_.size()) return std::nullopt;
+    const std::uint64_t offset = *free_[level].begin();
+    free_[level].erase(free_[level].begin());
+    for (std::uint64_t half = std::uint64_t{1} << level; half > block;) {
+      half /= 2;
+      put(offset + half, half);
+    }
+    return offset;
+  }
+
+  void give_back(std::uint64_t offset, std::uint64_t block) {
+    while (true) {
+      const std::uint64_t buddy = offset ^ block;
+      auto& peers = free_[level_of(block)];
+      const auto found = peers.find(buddy);
+      if (found == peers.end()) break;
+      peers.erase(found);
+      offset &= ~block;
+      block *= 2;
+    }
+    put(offset, block);
+  }
+
+ private:
+  static std::size_t level_of(std::uint64_t block) {
+    return static_cast<std::size_t>(std::countr_zero(block));
+  }
+  void put(std::uint64_t offset, std::uint64_t block) { free_[level_of(block)].insert(offset); }
+
+  std::uint64_t bytes_;
+  std::vector<std::set<std::uint64_t>>
+      free_;  // [log2 of block] -> offsets; the lowest is taken first
+};
+
+}  // namespace bulkhead::gpu

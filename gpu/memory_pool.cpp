@@ -1,0 +1,291 @@
+#include "gpu/memory_pool.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "gpu/buddy_heap.hpp"
+
+namespace bulkhead::gpu {
+
+// Lets the two forms below make leases.
+struct MemoryPoolAccess {
+  static MemoryPool::Lease lease(MemoryPool& pool, const BufferSlice& slice, std::uint64_t token) {
+    MemoryPool::Lease lease;
+    lease.pool_ = &pool;
+    lease.slice_ = slice;
+    lease.token_ = token;
+    return lease;
+  }
+};
+
+MemoryPool::Lease::Lease(Lease&& other) noexcept {
+  *this = std::move(other);
+}
+
+MemoryPool::Lease& MemoryPool::Lease::operator=(Lease&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(slice_, other.slice_);
+  std::swap(token_, other.token_);
+  return *this;
+}
+
+MemoryPool::Lease::~Lease() {
+  if (pool_ != nullptr) pool_->give_back(slice_, token_);
+}
+
+namespace {
+
+constexpr std::uint64_t kMib = 1 << 20;
+constexpr std::uint64_t kAlignment = 256;
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Error zero_bytes(const char* name) {
+  return Error(ErrorCode::kInvalidArgument, fmt::format("memory pool: {} asked for 0 bytes", name));
+}
+
+// Statistics that `track_statistics` turns off; the count of fallback allocations is always kept, since it is the proof that
+// steady decoding allocates nothing.
+class Tracker {
+ public:
+  explicit Tracker(bool enabled) : enabled_(enabled) {}
+  void acquired(std::uint64_t bytes) {
+    if (!enabled_) return;
+    ++stats_.acquires;
+    stats_.bytes_in_use += bytes;
+    stats_.bytes_peak = std::max(stats_.bytes_peak, stats_.bytes_in_use);
+  }
+  void released(std::uint64_t bytes) {
+    if (!enabled_) return;
+    ++stats_.releases;
+    stats_.bytes_in_use -= bytes;
+  }
+  void reserved(std::uint64_t bytes) {
+    if (enabled_) stats_.bytes_reserved += bytes;
+  }
+  void unreserved(std::uint64_t bytes) {
+    if (enabled_) stats_.bytes_reserved -= bytes;
+  }
+  std::uint64_t fell_back() { return ++stats_.fallback_allocations; }
+  const MemoryPoolStats& stats() const { return stats_; }
+
+ private:
+  bool enabled_;
+  MemoryPoolStats stats_;
+};
+
+// One allocation for each lease: the baseline, and what the pool does past its heaps. Tokens are odd.
+class Singles {
+ public:
+  Singles(Device& device, Tracker& tracker) : device_(device), tracker_(tracker) {}
+
+  Result<MemoryPool::Lease> acquire(MemoryPool& pool, std::uint64_t bytes, const char* name) {
+    BULKHEAD_TRY(Buffer buffer, device_.allocate(aligned(bytes), Memory::kDeviceLocal, name));
+    const BufferSlice whole = slice(buffer);
+    const std::uint64_t token = next_token_;
+    next_token_ += 2;
+    buffers_.emplace(token, std::move(buffer));
+    tracker_.reserved(whole.bytes);
+    tracker_.acquired(whole.bytes);
+    return MemoryPoolAccess::lease(pool, whole, token);
+  }
+
+  void give_back(const BufferSlice& slice, std::uint64_t token) {
+    buffers_.erase(token);
+    tracker_.unreserved(slice.bytes);
+    tracker_.released(slice.bytes);
+  }
+
+ private:
+  Device& device_;
+  Tracker& tracker_;
+  std::uint64_t next_token_ = 1;
+  std::unordered_map<std::uint64_t, Buffer> buffers_;
+};
+
+class DirectPool final : public MemoryPool {
+ public:
+  DirectPool(Device& device, const config::MemoryPoolSettings& settings)
+      : tracker_(settings.track_statistics), singles_(device, tracker_) {}
+
+  Result<Lease> acquire(std::uint64_t bytes, const char* name) override {
+    if (bytes == 0) return zero_bytes(name);
+    BULKHEAD_TRY(Lease lease, singles_.acquire(*this, bytes, name));
+    tracker_.fell_back();
+    return lease;
+  }
+  bool enabled() const override { return false; }
+  MemoryPoolStats stats() const override { return tracker_.stats(); }
+
+ protected:
+  void give_back(const BufferSlice& slice, std::uint64_t token) override {
+    singles_.give_back(slice, token);
+  }
+
+ private:
+  Tracker tracker_;
+  Singles singles_;
+};
+
+class HeapPool final : public MemoryPool {
+ public:
+  HeapPool(Device& device, const config::MemoryPoolSettings& settings)
+      : device_(device),
+        settings_(settings),
+        tracker_(settings.track_statistics),
+        singles_(device, tracker_) {}
+
+  Status init() {
+    const std::uint64_t heap_bytes = settings_.heap_size_mb * kMib;
+    for (std::uint32_t i = 0; i < settings_.num_heaps; ++i) {
+      const std::string name = fmt::format("memory pool heap {} of {}", i + 1, settings_.num_heaps);
+      BULKHEAD_TRY(Buffer buffer, device_.allocate(heap_bytes, Memory::kDeviceLocal, name.c_str()));
+      tracker_.reserved(heap_bytes);
+      heaps_.push_back({std::move(buffer), BuddyHeap(heap_bytes)});
+    }
+    warm_up();
+    return {};
+  }
+
+  Result<Lease> acquire(std::uint64_t bytes, const char* name) override {
+    if (bytes == 0) return zero_bytes(name);
+    const std::uint64_t block = BuddyHeap::block_bytes(bytes);
+    std::optional<Place> place = take(block);
+    if (!place && dissolve_warm_blocks()) place = take(block);
+    if (!place) return fall_back(bytes, name);
+    tracker_.acquired(block);
+    BufferSlice part = slice(heaps_[place->heap].buffer, place->offset, aligned(bytes));
+    return MemoryPoolAccess::lease(*this, part, token_of(place->heap, block));
+  }
+
+  bool enabled() const override { return true; }
+  MemoryPoolStats stats() const override { return tracker_.stats(); }
+
+ protected:
+  void give_back(const BufferSlice& slice, std::uint64_t token) override {
+    if ((token & 1) != 0) return singles_.give_back(slice, token);
+    const auto [heap, block] = heap_and_block(token);
+    tracker_.released(block);
+    const auto warm = warm_.find(block);
+    if (warm != warm_.end() && warm->second.idle.size() < warm->second.wanted) {
+      warm->second.idle.push_back({heap, slice.offset});
+      return;
+    }
+    heaps_[heap].blocks.give_back(slice.offset, block);
+  }
+
+ private:
+  struct Heap {
+    Buffer buffer;
+    BuddyHeap blocks;
+  };
+  struct Place {
+    std::size_t heap;
+    std::uint64_t offset;
+  };
+  // Blocks of one size kept whole for the next request of that size.
+  struct Warm {
+    std::size_t wanted = 0;
+    std::vector<Place> idle;
+  };
+
+  // Even numbers: heap, then log2 of the block, then a zero bit.
+  static std::uint64_t token_of(std::size_t heap, std::uint64_t block) {
+    return (static_cast<std::uint64_t>(heap) << 8) |
+           (static_cast<std::uint64_t>(std::countr_zero(block)) << 1);
+  }
+  static std::pair<std::size_t, std::uint64_t> heap_and_block(std::uint64_t token) {
+    return {static_cast<std::size_t>(token >> 8), std::uint64_t{1} << (token >> 1 & 0x7f)};
+  }
+
+  // Large ones first, so that they find room that small ones have not split.
+  void warm_up() {
+    std::vector<std::uint64_t> blocks;
+    for (const std::uint32_t mib : settings_.warmup_sizes) {
+      if (mib > 0) blocks.push_back(BuddyHeap::block_bytes(mib * kMib));
+    }
+    std::sort(blocks.rbegin(), blocks.rend());
+    for (const std::uint64_t block : blocks) {
+      const std::optional<Place> place = take_from_heaps(block);
+      if (!place) {
+        spdlog::debug("memory pool: no room to warm a block of {} MiB", block / kMib);
+        continue;
+      }
+      Warm& warm = warm_[block];
+      ++warm.wanted;
+      warm.idle.push_back(*place);
+    }
+  }
+
+  std::optional<Place> take(std::uint64_t block) {
+    if (const auto warm = warm_.find(block); warm != warm_.end() && !warm->second.idle.empty()) {
+      const Place place = warm->second.idle.back();
+      warm->second.idle.pop_back();
+      return place;
+    }
+    return take_from_heaps(block);
+  }
+
+  std::optional<Place> take_from_heaps(std::uint64_t block) {
+    for (std::size_t i = 0; i < heaps_.size(); ++i) {
+      if (const auto offset = heaps_[i].blocks.take(block)) return Place{i, *offset};
+    }
+    return std::nullopt;
+  }
+
+  // When nothing else is left, idle warm blocks become ordinary room. Whether there were any.
+  bool dissolve_warm_blocks() {
+    bool any = false;
+    for (auto& [block, warm] : warm_) {
+      for (const Place& place : warm.idle)
+        heaps_[place.heap].blocks.give_back(place.offset, block);
+      any |= !warm.idle.empty();
+      warm.idle.clear();
+    }
+    return any;
+  }
+
+  Result<Lease> fall_back(std::uint64_t bytes, const char* name) {
+    BULKHEAD_TRY(Lease lease, singles_.acquire(*this, bytes, name));
+    const std::uint64_t count = tracker_.fell_back();
+    // At the 1st, 2nd, 4th, 8th...: a pool that is too small says so without filling the log.
+    if (settings_.log_exhaustion && std::has_single_bit(count)) {
+      spdlog::warn(
+          "memory pool: no room for {} ({:.1f} MiB) in {} x {} MiB; allocated outside the pool ({} "
+          "so far). Raise "
+          "gpu_optimizations.memory_pool.heap_size_mb or num_heaps",
+          name, static_cast<double>(bytes) / kMib, settings_.num_heaps, settings_.heap_size_mb,
+          count);
+    }
+    return lease;
+  }
+
+  Device& device_;
+  const config::MemoryPoolSettings settings_;
+  Tracker tracker_;
+  Singles singles_;
+  std::vector<Heap> heaps_;
+  std::map<std::uint64_t, Warm> warm_;  // by block bytes
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryPool>> MemoryPool::create(Device& device,
+                                                       const config::MemoryPoolSettings& settings,
+                                                       bool enabled) {
+  if (!enabled) return std::unique_ptr<MemoryPool>(std::make_unique<DirectPool>(device, settings));
+  auto pool = std::make_unique<HeapPool>(device, settings);
+  const Status ready = pool->init();
+  if (!ready.ok()) return ready.error().within("memory pool");
+  return std::unique_ptr<MemoryPool>(std::move(pool));
+}
+
+}  // namespace bulkhead::gpu

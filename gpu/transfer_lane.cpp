@@ -1,0 +1,171 @@
+#include "gpu/transfer_lane.hpp"
+
+#include <algorithm>
+
+#include <spdlog/spdlog.h>
+
+#include "gpu/fault_injection.hpp"
+
+namespace bulkhead::gpu {
+
+TransferLane::~TransferLane() {
+  if (device_ == nullptr) return;
+  drain();
+  if (abandoned_) {
+    pool_.abandon();
+    timeline_.abandon();
+    return;
+  }
+  for (const Pending& pending : pending_)
+    idle_.push_back(pending.slot);
+  for (const Slot& slot : idle_) {
+    if (slot.fence != VK_NULL_HANDLE) vkDestroyFence(device_->handle(), slot.fence, nullptr);
+  }
+}
+
+Status TransferLane::init(Device& device, const Options& options) {
+  device_ = &device;
+  options_ = options;
+  options_.max_pending = std::max(options.max_pending, 1u);
+  has_compute_ = options.queue == device.compute_queue();
+  BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
+  return options.timeline ? timeline_.init(device) : Status{};
+}
+
+Result<std::uint64_t> TransferLane::copy(const Copy& copy,
+                                         std::span<const CommandRing::After> after) {
+  if (!options_.timeline) {
+    for (const CommandRing::After& one : after) {
+      BULKHEAD_RETURN_IF_ERROR(wait_for(*device_, one, options_.timeout_ms, options_.name));
+    }
+    after = {};
+  }
+  BULKHEAD_TRY(const Slot slot, free_slot());
+  const Status submitted = record_and_submit(slot, copy, after);
+  if (!submitted.ok()) {
+    idle_.push_back(slot);
+    return submitted.error();
+  }
+  pending_.push_back({++submitted_, slot});
+  return submitted_;
+}
+
+Status TransferLane::record_and_submit(const Slot& slot, const Copy& copy,
+                                       std::span<const CommandRing::After> after) {
+  BULKHEAD_RETURN_IF_ERROR(
+      begin_commands(slot.commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
+  if (has_compute_) {
+    full_barrier(slot.commands);
+  } else {
+    transfer_barrier(slot.commands);
+  }
+  const VkBufferCopy region{copy.from.offset, copy.to.offset, copy.from.bytes};
+  vkCmdCopyBuffer(slot.commands, copy.from.buffer, copy.to.buffer, 1, &region);
+  transfer_to_host_barrier(slot.commands);
+  BULKHEAD_RETURN_IF_ERROR(end_commands(slot.commands));
+  Submission submission;
+  submission.commands = slot.commands;
+  submission.after = after;
+  if (options_.timeline) {
+    submission.signal = timeline_.handle();
+    submission.value = submitted_ + 1;
+  } else {
+    const VkResult reset = vkResetFences(device_->handle(), 1, &slot.fence);
+    if (reset != VK_SUCCESS) return Device::vulkan_error(reset, options_.name);
+    submission.fence = slot.fence;
+  }
+  return submit_commands(options_.queue, submission, options_.name);
+}
+
+Result<TransferLane::Slot> TransferLane::free_slot() {
+  if (idle_.empty()) {
+    BULKHEAD_TRY([[maybe_unused]] const std::uint64_t now, reached());
+  }
+  if (idle_.empty() && pending_.size() >= options_.max_pending)
+    BULKHEAD_RETURN_IF_ERROR(wait_oldest());
+  Slot slot;
+  if (!idle_.empty()) {
+    slot = idle_.back();
+    idle_.pop_back();
+    return slot;
+  }
+  if (!options_.timeline) {
+    VkFenceCreateInfo info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    const VkResult result = vkCreateFence(device_->handle(), &info, nullptr, &slot.fence);
+    if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a fence");
+  }
+  const auto commands = pool_.allocate();
+  if (!commands.ok()) {
+    if (slot.fence != VK_NULL_HANDLE) vkDestroyFence(device_->handle(), slot.fence, nullptr);
+    return commands.error();
+  }
+  slot.commands = *commands;
+  return slot;
+}
+
+Result<std::uint64_t> TransferLane::reached() {
+  if (pending_.empty()) return done_;
+  if (options_.timeline) {
+    BULKHEAD_TRY(const std::uint64_t value, timeline_.reached());
+    retire_until(value);
+    return done_;
+  }
+  while (!pending_.empty()) {
+    const VkResult status = vkGetFenceStatus(device_->handle(), pending_.front().slot.fence);
+    if (status == VK_NOT_READY) break;
+    if (status != VK_SUCCESS) return Device::vulkan_error(status, options_.name);
+    retire_until(pending_.front().number);
+  }
+  return done_;
+}
+
+Status TransferLane::wait(std::uint64_t number) {
+  if (number <= done_) return {};
+  if (options_.timeline) {
+    BULKHEAD_RETURN_IF_ERROR(timeline_.wait(number, options_.timeout_ms, options_.name));
+    retire_until(number);
+    return {};
+  }
+  while (done_ < number) {
+    const VkResult result = fault::wait_fence(device_->handle(), pending_.front().slot.fence,
+                                              options_.timeout_ms * kNanosecondsPerMillisecond);
+    if (result != VK_SUCCESS) return Device::vulkan_error(result, options_.name);
+    retire_until(pending_.front().number);
+  }
+  return {};
+}
+
+Status TransferLane::wait_oldest() {
+  if (pending_.empty())
+    return Error(ErrorCode::kInternal, std::string(options_.name) + ": no transfer to wait for");
+  ++stalls_;
+  return wait(pending_.front().number);
+}
+
+void TransferLane::retire_until(std::uint64_t number) {
+  while (!pending_.empty() && pending_.front().number <= number) {
+    idle_.push_back(pending_.front().slot);
+    pending_.pop_front();
+  }
+  done_ = std::max(done_, number);
+}
+
+bool TransferLane::drain() {
+  if (abandoned_) return false;
+  if (pending_.empty()) return true;
+  if (options_.timeline) {
+    abandoned_ = !drained(device_->handle(), timeline_.handle(), submitted_, options_.timeout_ms,
+                          options_.name);
+    return !abandoned_;
+  }
+  // Fences of one queue are signalled in order.
+  const VkFence last = pending_.back().slot.fence;
+  const VkResult result = vkWaitForFences(device_->handle(), 1, &last, VK_TRUE,
+                                          options_.timeout_ms * kNanosecondsPerMillisecond);
+  abandoned_ = result == VK_TIMEOUT;
+  if (abandoned_)
+    spdlog::error("{}: the device hangs at teardown; its objects are left to it", options_.name);
+  return !abandoned_;
+}
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,73 @@
+// Copies on one queue, at most so many at a time, told apart by increasing numbers: the blit queue has one lane for uploads and one for
+// downloads, so that an upload need not wait behind a download that waits for compute.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "gpu/submission.hpp"
+
+namespace bulkhead::gpu {
+
+class TransferLane {
+ public:
+  struct Options {
+    VkQueue queue = VK_NULL_HANDLE;
+    std::uint32_t family = 0;
+    std::uint32_t max_pending = 1;
+    bool timeline = true;  // else fences
+    std::uint32_t timeout_ms = 0;
+    const char* name = "";
+  };
+
+  TransferLane() = default;
+  TransferLane(const TransferLane&) = delete;
+  TransferLane& operator=(const TransferLane&) = delete;
+  ~TransferLane();
+  Status init(Device& device, const Options& options);
+
+  struct Copy {
+    BufferSlice from, to;  // from.bytes
+  };
+  // Waits for the oldest copy where max_pending are under way. With fences, `after` is waited for here. The copy's number.
+  Result<std::uint64_t> copy(const Copy& copy, std::span<const CommandRing::After> after);
+
+  std::uint64_t submitted() const { return submitted_; }
+  Result<std::uint64_t> reached();    // copies up to this number are done; does not wait
+  Status wait(std::uint64_t number);  // for this copy and all before it
+  Status wait_oldest();               // kInternal when none is pending
+  CommandRing::After after_all() const {
+    return {timeline_.handle(), submitted_};
+  }  // with a timeline
+  std::uint64_t stalls() const { return stalls_; }
+  // Whether everything under way came to its end in time; else what it uses must be left to the device.
+  bool drain();
+
+ private:
+  struct Slot {
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    VkFence fence = VK_NULL_HANDLE;  // without a timeline
+  };
+  struct Pending {
+    std::uint64_t number;
+    Slot slot;
+  };
+  Result<Slot> free_slot();
+  Status record_and_submit(const Slot& slot, const Copy& copy,
+                           std::span<const CommandRing::After> after);
+  void retire_until(std::uint64_t number);
+
+  Device* device_ = nullptr;
+  Options options_;
+  bool has_compute_ = false;  // whether the queue is the compute queue
+  CommandPool pool_;
+  Timeline timeline_;
+  std::deque<Pending> pending_;
+  std::vector<Slot> idle_;
+  std::uint64_t submitted_ = 0, done_ = 0, stalls_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace bulkhead::gpu
