@@ -1,0 +1,308 @@
+// bulkhead-worker: one model on one device, in a process of its own that may die at any time. The daemon starts it and
+// hands it a channel; it opens no socket, runs no program and writes nothing outside its cache folder.
+//
+// Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be loaded; 4 the device is lost
+// or hangs; 5 anything else. For 3 to 5 its last message says why.
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/spdlog.h>
+
+#include "config/base/log.hpp"
+#include "config/config.hpp"
+#include "gpu/device.hpp"
+#include "ipc/channel.hpp"
+#include "worker/engine/engine.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/main_loop.hpp"
+#include "worker/main_outbox.hpp"
+#include "worker/model/chat_template.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5;
+constexpr std::chrono::milliseconds kLastWords{1000};
+constexpr std::chrono::milliseconds kProgressInterval{100};
+
+struct Arguments {
+  std::string model = "builtin";
+  std::string name;  // for the log
+  std::string device = "auto";
+  std::uint32_t context = 0;
+  int channel = -1;
+  int region = -1;
+  std::string cache;
+  std::vector<std::string> assignments;
+};
+
+// Everything that serving needs, in the order in which it must go.
+struct Loaded {
+  std::unique_ptr<model::GgufFile> file;
+  model::ModelConfig config;
+  std::unique_ptr<model::Tokenizer> tokenizer;
+  engine::Language language;
+  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<engine::Executor> executor;
+};
+
+const char* architecture_name(model::Architecture architecture) {
+  switch (architecture) {
+    case model::Architecture::kLlama:
+      return "llama";
+    case model::Architecture::kQwen2:
+      return "qwen2";
+    case model::Architecture::kQwen3:
+      return "qwen3";
+  }
+  return "unknown";
+}
+
+// The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then pipelines are compiled
+// at each start.
+std::string cache_folder(const std::string& asked) {
+  namespace fs = std::filesystem;
+  fs::path folder = asked;
+  if (folder.empty()) {
+    const char* xdg = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    if (xdg != nullptr && xdg[0] == '/') {
+      folder = fs::path(xdg) / "bulkhead";
+    } else if (home != nullptr && home[0] == '/') {
+      folder = fs::path(home) / ".cache" / "bulkhead";
+    } else {
+      spdlog::warn(
+          "no cache folder: neither XDG_CACHE_HOME nor HOME is set; every start compiles all "
+          "kernels");
+      return {};
+    }
+  }
+  std::error_code error;
+  fs::create_directories(folder.parent_path(), error);
+  if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    error.assign(errno, std::generic_category());
+  }
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    error.assign(errno, std::generic_category());
+  }
+  if (!error) return folder.string();
+  spdlog::warn("no cache folder: {}: {}; every start compiles all kernels", folder.string(),
+               error.message());
+  return {};
+}
+
+// Reports loading to the daemon, seldom enough not to be a burden. Each report is a sign of life, too.
+class ProgressReporter {
+ public:
+  ProgressReporter(ipc::Channel& channel, Outbox& outbox) : channel_(channel), outbox_(outbox) {}
+
+  void operator()(const std::string& stage, std::uint64_t done, std::uint64_t total) {
+    channel_.beat(++beats_);
+    const auto now = std::chrono::steady_clock::now();
+    if (stage == stage_ && done != total && now - sent_ < kProgressInterval) return;
+    stage_ = stage;
+    sent_ = now;
+    outbox_.pump();
+    if (!outbox_.congested()) outbox_.send(ipc::Progress{stage, done, total});
+  }
+
+ private:
+  ipc::Channel& channel_;
+  Outbox& outbox_;
+  std::uint64_t beats_ = 0;
+  std::string stage_;
+  std::chrono::steady_clock::time_point sent_{};
+};
+
+Status load(const Arguments& arguments, const config::Settings& settings,
+            ProgressReporter& progress, Loaded& loaded) {
+  progress("reading the model file", 0, 1);
+  BULKHEAD_TRY(loaded.file, model::GgufFile::open(arguments.model));
+  BULKHEAD_TRY(loaded.config, model::read_model_config(*loaded.file));
+  BULKHEAD_TRY(loaded.tokenizer, model::Tokenizer::from_gguf(*loaded.file));
+  loaded.language.tokenizer = loaded.tokenizer.get();
+  loaded.language.chat = model::ChatTemplate::from_gguf(*loaded.file);
+  progress("reading the model file", 1, 1);
+
+  progress("opening the device", 0, 1);
+  gpu::DeviceOptions device;
+  device.selector = arguments.device;
+  device.cache_folder = cache_folder(arguments.cache);
+  BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
+  progress("opening the device", 1, 1);
+
+  forward::TransformerOptions options;
+  options.engine = settings.engine;
+  options.gpu = settings.gpu_optimizations;
+  options.context = arguments.context;
+  const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
+  options.wait_timeout_ms =
+      own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;
+  options.progress = [&progress](const std::string& stage, std::uint64_t done,
+                                 std::uint64_t total) { progress(stage, done, total); };
+  BULKHEAD_TRY(loaded.executor,
+               forward::make_transformer(*loaded.device, *loaded.file, loaded.config, options));
+  if (const Status saved = loaded.device->save_pipeline_cache(); !saved.ok()) {
+    spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
+  }
+  return {};
+}
+
+ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
+                         std::chrono::milliseconds load_time) {
+  const engine::ExecutorLimits& limits = loaded.executor->limits();
+  ipc::Ready ready;
+  ready.model_name = loaded.config.name;
+  ready.architecture = architecture_name(loaded.config.architecture);
+  ready.device = loaded.executor->device_name();
+  ready.numerics_id = loaded.executor->numerics_id();
+  ready.context_limit = engine.scheduler().sequence_limit();
+  ready.vocabulary_size = limits.vocabulary;
+  ready.kv_cache_tokens = std::uint64_t{limits.total_pages} * limits.page_tokens;
+  ready.weight_bytes = loaded.executor->weight_bytes();
+  ready.load_milliseconds = static_cast<std::uint64_t>(load_time.count());
+  const auto& chat = loaded.language.chat;
+  ready.has_chat_template = chat.ok();
+  ready.chat_template = chat.ok() ? model::to_string(chat->form()) : chat.error().message();
+  for (const auto& part : loaded.executor->optimizations()) {
+    ready.optimizations.push_back({part.name, part.active, part.reason});
+  }
+  return ready;
+}
+
+// Says why and ends the process at once: after a device loss, a driver may hang in its own clean-up.
+[[noreturn]] void die(Outbox& outbox, int code, const Error& error) {
+  spdlog::error("{}", error.message());
+  outbox.send(ipc::Fatal{error.message()});
+  outbox.drain(kLastWords);
+  spdlog::default_logger()->flush();
+  std::_Exit(code);
+}
+
+int serve(const Arguments& arguments, const config::Settings& settings) {
+  ipc::InheritedDescriptors inherited;
+  inherited.socket = arguments.channel;
+  inherited.region = arguments.region;
+  auto opened = ipc::open_worker_channel(inherited, settings.ipc);
+  if (!opened.ok()) {
+    spdlog::error("the channel: {}", opened.error().message());
+    return kExitUsage;
+  }
+  ipc::Channel& channel = **opened;
+  Outbox outbox(channel);
+  outbox.send(
+      ipc::Hello{ipc::kProtocolVersion, static_cast<std::uint32_t>(::getpid()), BULKHEAD_VERSION});
+
+  const auto begin = std::chrono::steady_clock::now();
+  ProgressReporter progress(channel, outbox);
+  Loaded loaded;
+  if (const Status status = load(arguments, settings, progress, loaded); !status.ok()) {
+    const bool lost = status.error().code() == ErrorCode::kDeviceLost;
+    die(outbox, lost ? kExitDevice : kExitLoad, status.error());
+  }
+
+  engine::EngineOptions options;
+  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk};
+  options.flush_tokens = settings.ipc.flush_tokens;
+  options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
+  options.max_message_bytes = channel.max_record_bytes();
+  engine::Engine engine(*loaded.executor, loaded.language, options,
+                        [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
+  const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  outbox.send(ready_message(loaded, engine, load_time));
+
+  MainLoop loop(channel, outbox, engine, settings.ipc);
+  if (const Status status = loop.run(); !status.ok()) {
+    const ErrorCode code = status.error().code();
+    const bool device = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
+    die(outbox, device ? kExitDevice : kExitInternal, status.error());
+  }
+  outbox.drain(kLastWords);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app{
+      "One model on one device, as a process of its own. bulkheadd starts it and talks to it over "
+      "an inherited\n"
+      "channel; there is nothing to be had by starting it by hand. To serve a model: bulkheadd "
+      "--model FILE.\n"
+      "To look at a model file: bulkhead inspect FILE.",
+      "bulkhead-worker"};
+  app.add_option("--model", arguments.model, "GGUF file, or \"builtin\"")->capture_default_str();
+  app.add_option("--name", arguments.name, "what the log calls this worker");
+  app.add_option("--device", arguments.device, "auto, cpu, an index, or part of a device's name")
+      ->capture_default_str();
+  app.add_option("--context", arguments.context,
+                 "tokens a sequence may have; 0: the model's own limit");
+  app.add_option("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
+      ->required();
+  app.add_option("--region", arguments.region,
+                 "inherited descriptor of the shared region; without it: stdio");
+  app.add_option("--cache", arguments.cache,
+                 "folder for compiled kernels (default: ~/.cache/bulkhead)");
+  app.add_option("--set", arguments.assignments, "a setting, key=value")->expected(1)->take_all();
+  if (argc == 1) {
+    std::fprintf(stderr, "%s", app.help().c_str());
+    return kExitUsage;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error, std::cerr, std::cerr);
+    return code == 0 ? 0 : kExitUsage;
+  }
+
+  config::Settings settings;
+  for (const std::string& assignment : arguments.assignments) {
+    if (const Status status = config::assign(settings, assignment); !status.ok()) {
+      std::fprintf(stderr, "bulkhead-worker: --set: %s\n", status.error().message().c_str());
+      return kExitUsage;
+    }
+  }
+  const std::string program = arguments.name.empty() ? "worker" : "worker " + arguments.name;
+  if (const Status status = log::init(settings.log.level, settings.log.format, program);
+      !status.ok()) {
+    std::fprintf(stderr, "bulkhead-worker: %s\n", status.error().message().c_str());
+    return kExitUsage;
+  }
+  return serve(arguments, settings);
+}
+
+}  // namespace
+}  // namespace bulkhead::worker
+
+int main(int argc, char** argv) {
+  // A Ctrl-C or a closed terminal is the daemon's to handle: it drains, and this process ends with it. A reader that is
+  // gone is seen as an error of the write.
+  for (const int ignored : {SIGPIPE, SIGINT, SIGHUP})
+    std::signal(ignored, SIG_IGN);
+  // Ends with the daemon even where it can't notice the closed channel (in a driver's call). Bound to the thread that
+  // started this process: the daemon starts workers from one that lives as long as itself.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    return bulkhead::worker::run(argc, argv);
+  } catch (const std::exception& failure) {  // out of memory, most likely
+    std::fprintf(stderr, "bulkhead-worker: %s\n", failure.what());
+    return 5;
+  }
+}

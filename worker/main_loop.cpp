@@ -1,0 +1,140 @@
+#include "worker/main_loop.hpp"
+
+#include <poll.h>
+
+#include <cerrno>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <spdlog/spdlog.h>
+
+namespace bulkhead::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kStatsInterval{1000};
+constexpr int kIdleSleep_ms = 1000;    // between heartbeats of an idle worker
+constexpr int kWaitingSleep_ms = 100;  // while the tokenizer's thread or a full ring is waited for
+
+template <typename... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+
+}  // namespace
+
+MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine,
+                   const config::IpcSettings& settings)
+    : channel_(channel), outbox_(outbox), engine_(engine), spin_(settings.spin_us) {}
+
+Status MainLoop::run() {
+  for (;;) {
+    beat();
+    receive();
+    engine_.poll();
+    outbox_.pump();
+    for (const Status* status :
+         std::initializer_list<const Status*>{&received_, &outbox_.status()}) {
+      if (status->ok()) continue;
+      if (status->error().code() == ErrorCode::kUnavailable) return {};  // the daemon is gone
+      return *status;
+    }
+    if (shutdown_) return {};
+    // With a ring that stays full no step is run: its tokens would have to be kept here.
+    if (!outbox_.congested()) {
+      BULKHEAD_TRY(const bool ran, engine_.turn([this] {
+        receive();
+        outbox_.pump();
+      }));
+      if (ran) {
+        send_stats(true);
+        continue;
+      }
+    }
+    send_stats(engine_.outstanding() > 0);
+    BULKHEAD_RETURN_IF_ERROR(sleep());
+  }
+}
+
+void MainLoop::receive() {
+  while (received_.ok() && !shutdown_) {
+    auto record = channel_.try_receive();
+    if (!record.ok()) {
+      received_ = record.error();
+      return;
+    }
+    if (record->empty()) return;
+    auto message = ipc::decode_to_worker(*record);
+    channel_.release();
+    if (!message.ok()) {
+      received_ = message.error().within("a message of the daemon");
+      return;
+    }
+    handle(*std::move(message));
+  }
+}
+
+void MainLoop::handle(ipc::ToWorker message) {
+  std::visit(Overloaded{
+                 [this](ipc::Submit& submit) { engine_.submit(std::move(submit)); },
+                 [this](ipc::Cancel& cancel) { engine_.cancel(cancel.request); },
+                 [this](ipc::Tokenize& job) { engine_.tokenize(std::move(job)); },
+                 [this](ipc::Detokenize& job) { engine_.detokenize(std::move(job)); },
+                 [this](ipc::Embed& job) {
+                   outbox_.send(ipc::Failed{job.request, ipc::FailureCode::kUnsupported,
+                                            "embeddings are not supported by this version", ""});
+                 },
+                 [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
+                 [](ipc::Vault&) {},  // no vault in this version; the daemon does not count on it
+                 [this](ipc::Drain&) { engine_.drain(); },
+                 [this](ipc::Shutdown&) { shutdown_ = true; },
+             },
+             message);
+}
+
+void MainLoop::send_stats(bool busy) {
+  const auto now = Clock::now();
+  const bool due = busy ? now - stats_sent_ >= kStatsInterval : was_busy_;
+  was_busy_ = busy;
+  if (!due || !outbox_.empty()) return;
+  stats_sent_ = now;
+  ipc::Stats stats = engine_.stats();
+  const ipc::ChannelStats channel = channel_.stats();
+  const auto add = [&](const char* name, std::uint64_t value) {
+    stats.counters.push_back({name, static_cast<double>(value)});
+  };
+  add("channel_records_sent_total", channel.records_sent);
+  add("channel_bytes_sent_total", channel.bytes_sent);
+  add("channel_full_stalls_total", channel.full_stalls);
+  add("channel_doorbells_sent_total", channel.doorbells_sent);
+  outbox_.send(stats);
+}
+
+Status MainLoop::sleep() {
+  // An answer often brings the next request: look for it a little before going to sleep. prepare_sleep() notices what
+  // came meanwhile.
+  const auto spin_until = Clock::now() + spin_;
+  do {
+    auto record = channel_.try_receive();
+    if (!record.ok() || !record->empty()) return {};  // receive() takes it from here
+  } while (Clock::now() < spin_until);
+
+  auto asleep = channel_.prepare_sleep();
+  if (!asleep.ok()) {
+    received_ = asleep.error();
+    return {};
+  }
+  if (!*asleep) return {};
+  pollfd waits[2] = {{channel_.wait_fd(), POLLIN, 0}, {engine_.wake_fd(), POLLIN, 0}};
+  const bool waiting = engine_.outstanding() > 0 || !outbox_.empty();
+  const int polled = ::poll(waits, 2, waiting ? kWaitingSleep_ms : kIdleSleep_ms);
+  const int error_number = errno;
+  channel_.finish_sleep();
+  if (polled < 0 && error_number != EINTR) {
+    return errno_error(ErrorCode::kInternal, "poll", error_number);
+  }
+  return {};
+}
+
+}  // namespace bulkhead::worker

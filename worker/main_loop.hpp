@@ -1,0 +1,47 @@
+// A worker's life once its model is loaded: messages in, steps, messages out, until it is told to stop or nobody is
+// there to tell it.
+//
+// One thread does all of it. While the device computes, messages are read and answered; while nothing is to be computed,
+// it sleeps on the channel and on the tokenizer's thread. Idle, it wakes once a second for the heartbeat.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "config/base/error.hpp"
+#include "config/settings.hpp"
+#include "ipc/channel.hpp"
+#include "worker/engine/engine.hpp"
+#include "worker/main_outbox.hpp"
+
+namespace bulkhead::worker {
+
+class MainLoop {
+ public:
+  MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine,
+           const config::IpcSettings& settings);
+
+  // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the worker can't go on.
+  Status run();
+
+ private:
+  void receive();
+  void handle(ipc::ToWorker message);
+  void send_stats(bool busy);
+  Status sleep();
+  void beat() { channel_.beat(++beats_); }
+
+  using Clock = std::chrono::steady_clock;
+
+  ipc::Channel& channel_;
+  Outbox& outbox_;
+  engine::Engine& engine_;
+  std::chrono::microseconds spin_;
+  Status received_;  // the first error of receiving
+  bool shutdown_ = false;
+  bool was_busy_ = true;  // idle statistics are due
+  std::uint64_t beats_ = 0;
+  Clock::time_point stats_sent_{};
+};
+
+}  // namespace bulkhead::worker
