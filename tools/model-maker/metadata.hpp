@@ -1,0 +1,50 @@
+// GGUF metadata as bytes: written key by key, and the tokenizer's keys, made up or copied from a file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "tools/model-maker/shape.hpp"
+
+namespace bulkhead::model_maker {
+
+class Metadata {
+ public:
+  void add_uint(std::string_view key, std::uint32_t value);
+  void add_float(std::string_view key, float value);
+  void add_bool(std::string_view key, bool value);
+  void add_string(std::string_view key, std::string_view value);
+  void add_strings(std::string_view key, const std::vector<std::string>& values);
+  void add_ints(std::string_view key, const std::vector<std::int32_t>& values);
+  // A key with its value as they stand in another file.
+  void add_raw(std::string_view key_and_value);
+  void append(const Metadata& other);
+
+  const std::string& bytes() const { return bytes_; }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  void key(std::string_view key, std::uint32_t type);
+  std::string bytes_;
+  std::uint64_t count_ = 0;
+};
+
+// Appends an integer or a length-prefixed text as GGUF writes them.
+void append_u32(std::string& out, std::uint32_t value);
+void append_u64(std::string& out, std::uint64_t value);
+void append_text(std::string& out, std::string_view text);
+
+// The model's own keys.
+void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
+
+// A byte-level BPE vocabulary that encodes any text: 256 bytes, syllables built by merges, and at its end ChatML's and the
+// usual special tokens. kInvalidArgument below 270 tokens.
+Status add_made_vocabulary(const Shape& shape, Metadata& metadata);
+
+// Copies every tokenizer.* key of a GGUF file; returns the number of its tokens.
+Result<std::uint32_t> copy_vocabulary(const std::string& path, Metadata& metadata);
+
+}  // namespace bulkhead::model_maker

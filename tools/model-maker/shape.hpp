@@ -1,0 +1,66 @@
+// What a made model looks like: its hyperparameters, and from them the list of its tensors with their types.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::model_maker {
+
+struct Shape {
+  std::string name;          // of the preset; general.name
+  std::string architecture;  // llama | qwen2 | qwen3
+  std::uint32_t layers = 0;
+  std::uint32_t embedding = 0;
+  std::uint32_t feed_forward = 0;
+  std::uint32_t heads = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_size = 0;
+  std::uint32_t vocabulary = 0;
+  std::uint32_t context = 0;
+  float rope_base = 10000.0F;
+  float rms_epsilon = 1e-5F;
+  bool tied_output = false;
+  bool llama3_rope = false;  // has the tensor of rope scaling factors
+};
+
+const std::vector<Shape>& presets();
+Result<Shape> preset(const std::string& name);
+// Every number sane and fitting the others.
+Status check(const Shape& shape);
+
+// How the values of a tensor are drawn.
+enum class Fill {
+  kWeights,      // mean 0, standard deviation `deviation`
+  kNorm,         // around 1
+  kRopeFactors,  // Llama 3's scaling of the rotation frequencies
+};
+
+struct PlannedTensor {
+  std::string name;
+  model::TensorType type = model::TensorType::kF32;
+  std::vector<std::uint64_t> ne;  // ne[0] is the row length
+  Fill fill = Fill::kWeights;
+  double deviation = 0;
+
+  std::uint64_t elements() const;
+  std::uint64_t bytes() const;
+};
+
+// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K, Q4_K, Q5_K (all matrices of that type but the output,
+// which gets Q6_K beside 4 and 5 bits), and llama.cpp's mixes Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M.
+const std::vector<std::string>& file_types();
+
+struct Plan {
+  std::vector<PlannedTensor> tensors;
+  std::uint32_t file_type = 0;  // general.file_type
+  std::uint64_t bytes = 0;
+};
+// Rows that are no multiple of a type's block fall back to another type, as llama.cpp's quantiser does it.
+Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type);
+
+}  // namespace bulkhead::model_maker
