@@ -57,6 +57,11 @@ def _compiled(text):
     return tree
 
 
+def pick(rng, options):
+    """The first option more often than the others, so that a model has a likeliest next word to choose."""
+    return options[0] if rng.random() < 0.2 else options[int(rng.random() * len(options))]
+
+
 def _render(parts, context, rng, out):
     for part in parts:
         if isinstance(part, str):
@@ -70,7 +75,7 @@ def _render(parts, context, rng, out):
                 value = "".join(inner)
             out.append(value[:1].upper() + value[1:] if capital else value)
         else:
-            _render(part[int(rng.random() * len(part))], context, rng, out)
+            _render(pick(rng, part), context, rng, out)
 
 
 _vowel = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])(?!uni|one\b|use|uke|eu|once)")

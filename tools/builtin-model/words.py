@@ -1,8 +1,10 @@
 """The words that stories and chats are made of. All written for this project."""
 
+import zlib
+
 
 def words(text):
-    return [w.strip() for w in text.replace("\n", ",").split(",") if w.strip()]
+    return [w.strip() for w in text.replace("\n", " ").split(",") if w.strip()]
 
 
 ANIMALS = words("""fox, rabbit, bear, mouse, owl, cat, dog, frog, duck, hedgehog, squirrel, badger, otter, wolf, deer,
@@ -21,6 +23,17 @@ grandmother, grandfather, child, woodcutter, merchant, potter, weaver, lighthous
 FANTASY = words("""dragon, robot, unicorn, fairy, giant, ghost, troll, elf, dwarf, mermaid, monster, goblin, phoenix,
 griffin, gnome, alien, snowman, scarecrow, toy soldier, teddy bear, doll, wooden puppet, yeti, genie, sea monster,
 dinosaur, baby dragon, space robot, star child, moon rabbit, stone golem, cloud sheep, little monster, ice dragon""")
+EVERYDAY = words("""programmer, engineer, student, grandma, grandpa, mother, father, baby, brother, sister, neighbour, soldier, guard,
+thief, judge, mayor, chef, waiter, firefighter, policeman, vampire, zombie, superhero, ninja, viking, cowboy, caveman, builder,
+hunter, traveller, giantess, dwarf king, old man, old woman, young man, young woman, little girl, little boy, artist, actor,
+writer, poet, beekeeper, gardener's cat, spaceship, cheese, chocolate, pizza, coffee cup, egg, bread, cake, box, bag, lamp post,
+garden, school, park, mouse king, black cat, white horse, sea lion, hummingbird, ladybug, bumblebee, caterpillar, polar fox,
+koala bear, sea turtle, parakeet, mosquito, fly, wasp, flea, fish, bird, insect, animal, tree frog, wild boar, mammoth,
+triceratops, tiny dragon, sorcerer, fortune teller, snow queen, leprechaun, kraken, werewolf, mummy, skeleton, cyclops, android,
+machine, drone, laptop, phone, engine, truck, van, airplane, helicopter, sailboat, canoe, raft, skateboard, roller skate,
+doorbell, alarm clock, desk, sofa, carpet, curtain, oven, pan, fork, knife, plate, bowl, glass, soap, towel, comb, brush, ring,
+crown, sword, shield, book of spells, magic wand, feather, nut, grape, strawberry, peach, cherry tree, oak, daisy, tulip, grass,
+cloud of dust, storm, thunder, sun, ocean, desert, forest, lake, waterfall, fire, ice cube, icicle, statue, wall, road, ghost train""")
 THING_HEROES = words("""teapot, lamp, boat, train, tractor, bus, car, plane, rocket, balloon, kite, clock, chair, table,
 spoon, cup, umbrella, candle, lantern, pencil, crayon, book, letter, shoe, boot, sock, hat, mitten, scarf, button, coin,
 key, bell, drum, violin, piano, trumpet, cloud, star, moon, raindrop, snowflake, leaf, acorn, seed, tree, flower,
@@ -43,6 +56,11 @@ Pickle, Noodle, Bingo, Zip, Zuzu, Momo, Kiki, Lulu, Tilly, Milly, Dusty, Rusty, 
 Cherry, Plum, Olive, Basil, Sage, Tansy, Thistle, Barley, Chestnut, Marble, Amber, Coral, Pearl, Luna, Nova, Comet,
 Echo, Breeze, Storm, Snowy, Frosty, Crumb, Muffin, Peanut, Sprout, Bean, Fig, Kip, Tobo, Wim, Bodo, Fizz, Rollo, Gus,
 Bruno, Boris, Mabel, Hilda, Edna, Walter, Stanley, Winston, Rupert, Percy, Monty, Wilbur, Chester, Barnaby, Humphrey""")
+
+GENDER = {name: "he" for name in words("""Gus, Bruno, Boris, Walter, Stanley, Winston, Rupert, Percy, Monty, Wilbur, Chester, Barnaby,
+Humphrey, Basil, Rollo, Bodo, Rusty""")}
+GENDER.update({name: "she" for name in words("""Poppy, Daisy, Willow, Hazel, Ginger, Honey, Lulu, Tilly, Milly, Olive, Pearl, Luna,
+Mabel, Hilda, Edna, Zuzu, Cherry, Tansy, Amber, Coral""")})
 
 ADJECTIVES = words("""little, little, little, small, young, brave, shy, curious, clever, kind, sleepy, quiet, cheerful,
 gentle, tiny, old, lonely, silly, friendly, proud, careful, hungry, grumpy, happy, busy, playful, patient, bold, round,
@@ -98,11 +116,11 @@ dancing in the kitchen, exploring new paths, building towers, sleeping late, dri
 whistling in the morning, rolling down hills, fixing broken things, learning new words, painting stones, flying kites,
 watching the sunset, picking berries, playing the drum, writing letters, asking questions, sweeping the floor""")
 FEARS = [tuple(p.split(":")) for p in words("""the dark:go out at night:a small light, deep water:cross the river:a steady boat,
-thunder:go out in a storm:a slow deep breath, high places:climb the hill:one small step at a time,
+thunder:go out in a storm:a bell in the pocket, high places:climb the hill:a firm step,
 loud noises:go to the market:a quiet song, strangers:talk to anyone new:a friendly smile, the big bridge:cross the bridge:a held hand,
 spiders:go into the cellar:a kind hello, ghosts:enter the old house:a bright lantern, getting lost:leave the garden:a map,
-falling:jump over the stream:a good run-up, the wind:walk on the cliff:a warm coat, the cold:play in the snow:a woolly scarf,
-being laughed at:sing in front of others:a deep breath, big animals:walk past the barn:a soft voice""")]
+falling:jump over the stream:a long stick, the wind:walk on the cliff:a warm coat, the cold:play in the snow:a woolly scarf,
+being laughed at:sing in front of others:a brave smile, big animals:walk past the barn:a soft voice""")]
 SKILLS = [tuple(p.split(":")) for p in words("""swim:swam, fly:flew, sing:sang, dance:danced, read:read, whistle:whistled,
 skate:skated, ski:skied, bake bread:baked bread, paint:painted, juggle:juggled, climb:climbed, sail a boat:sailed a boat,
 ride a bicycle:rode a bicycle, play the flute:played the flute, play the drum:played the drum, write:wrote, knit:knitted,
@@ -148,8 +166,45 @@ THEMES = {"friendship": ["friend", "share", "gift"], "courage": ["fear", "sound"
           "a treasure": ["treasure"], "a treasure map": ["treasure"], "a race": ["race"], "a storm": ["storm"],
           "a strange noise": ["sound"], "a wish": ["wish"], "a wishing star": ["wish"], "getting lost": ["lostway"],
           "a garden": ["seed"], "growing something": ["seed"], "never giving up": ["learn", "build"], "an adventure": ["treasure", "storm", "lostway"],
-          "a new friend": ["friend"], "a mystery": ["sound"], "an invention": ["build"], "magic": ["wish"], "a party": ["party"],
-          "cooking": ["party"], "a journey": ["storm", "treasure"], "a rainy day": ["storm"], "love": ["gift", "friend"], "a lost toy": ["lost"]}
+          "a new friend": ["friend"], "a mystery": ["sound", "discover"], "a falling star": ["star"], "a star": ["star"], "a baby bird": ["nest"], "bedtime": ["sleep"], "the night": ["sleep", "star"], "honesty and friendship": ["discover", "truth"], "an invention": ["build"], "magic": ["wish"], "a party": ["party"],
+          "cooking": ["party"], "a journey": ["storm", "treasure"], "a rainy day": ["storm"], "love": ["gift", "friend"], "a lost toy": ["lost"], "school": ["firstday"], "the first day at school": ["firstday"], "two friends": ["quarrel", "friend"], "a quarrel": ["quarrel"], "a sick friend": ["sick"], "a boat trip": ["boattrip"], "the sea": ["boattrip"], "sailing": ["boattrip"], "saying sorry": ["quarrel", "truth"]}
+
+# What happens needs things and places that suit it.
+THINGS_FOR = {
+    "trouble": words("rope, ladder, shovel, long stick, fishing rod, scarf, umbrella, bucket, blanket, broom"),
+    "build": words("rope, wheel, nail, hammer, ribbon, button, spring, board, stick, piece of cloth, hook, chain"),
+    "fix": words("key, wheel, spring, button, coin, spoon, screw, ring, nail, hook, gear, bell"),
+    "star": words("basket, hat, scarf, blanket, box, jar, lantern, boot, mitten, bucket, bag, cup, pocket"),
+    "nest": words("basket, hat, scarf, blanket, box, boot, mitten, bucket, bag, cup, handkerchief"),
+    "storm": words("umbrella, blanket, map, kite, ball, hat, basket, flag, compass, picture"),
+    "sound": words("lantern, candle, lamp, torch, flashlight"),
+    "lostway": words("lantern, candle, lamp, torch, flashlight"),
+    "sleep": words("blanket, pillow, lantern, teddy bear, book, cup, lamp, candle"),
+    "boattrip": words("rope, blanket, flag, bucket, coat, long stick, lantern, board, sheet"),
+    "sick": words("blanket, book, flower, pillow, teddy bear, cup of tea, scarf, picture"),
+    "firstday": words("pencil, book, ruler, toy car, teddy bear, box, ball, picture, paintbrush, apple"),
+    "seed": words("bucket, watering can, shovel, fence, blanket, lamp, little sign, umbrella"),
+    "treasure": words("shovel, lantern, rope, compass, map, blanket"),
+}
+OUTDOORS = [p for p in PLACES if p[0].split()[-1] in (
+    "forest", "beach", "lake", "river", "hill", "meadow", "garden", "park", "village", "island", "valley", "farm", "orchard", "pond", "wood", "field", "woods", "mountain", "bay")]
+PLACES_FOR = {plot: OUTDOORS for plot in ("seed", "nest", "race", "storm", "star", "share", "treasure")}
+POPULAR = words("""fox, rabbit, bear, mouse, owl, cat, dog, frog, hedgehog, squirrel, wolf, dragon, robot, unicorn, fairy, girl, boy, princess,
+knight, wizard, pirate, elephant, penguin, turtle, lion, kitten, puppy, duck, bird, star, cloud, train, boat, teapot, tree""")
+PIECES = sorted({part for noun in ANIMALS + PEOPLE + FANTASY + EVERYDAY + THING_HEROES + OBJECTS + SNACKS + TRAITS for part in noun.split() if len(part) > 3 and part.isalpha()})
+# A hero's name and a friend's come from different halves of the lists, so that they are never confused.
+HERO_NAMES = {"f": HUMAN_F[::2], "m": HUMAN_M[::2], "pet": PET[::2]}
+FRIEND_NAMES = {"f": HUMAN_F[1::2], "m": HUMAN_M[1::2], "pet": PET[1::2]}
+
+
+def favourite(rng, options, key, probability=0.3, count=2):
+    """Often one of the few options that belong to `key`, else any: a dragon's stories differ from a teapot's even when the
+    likeliest word is always taken."""
+    if rng.random() < probability:
+        which = 0 if rng.random() < 0.4 else rng.randrange(count)
+        return options[zlib.crc32(("%s %d" % (key, which)).encode()) % len(options)]
+    return rng.choice(options)
+
 
 SYLLABLES = words("""ba, bo, bri, cla, da, dor, el, fa, fen, gri, gul, ha, is, jo, ka, kel, la, lin, lo, ma, mer, mo, na, nim, or,
 pa, pel, qui, ra, rin, ro, sa, shi, sno, ta, tir, to, u, va, vel, wo, ya, zan, zi, plo, bur, gle, ster, dle, mog""")
@@ -158,6 +213,10 @@ CONSONANT_ENDS = words("""n, l, r, s, t, p, k, x, m, b, ck, sh, ng, rd, st, th""
 
 def invented_noun(rng):
     """A word that no list holds, so that the model learns to carry over what it was asked for."""
+    if rng.random() < 0.6:  # the head of one word and the tail of another
+        a, b = rng.choice(PIECES), rng.choice(PIECES)
+        word = a[:rng.randrange(2, min(6, len(a)))] + b[-rng.randrange(2, min(6, len(b))):]
+        return word if rng.random() < 0.7 else word + rng.choice(("er", "ling", "o", "ist", "y", "a", "let", "ing", "ant", "us"))
     word = "".join(rng.choice(SYLLABLES) for _ in range(rng.choice((1, 2, 2, 3))))
     if rng.random() < 0.7 or len(word) < 3:
         word += rng.choice(CONSONANT_ENDS)
