@@ -12,8 +12,9 @@ namespace bulkhead::engine {
 namespace {
 
 constexpr std::size_t kBlock = 256;  // tokens whose weights are summed together
-constexpr std::size_t kFirstBest =
-    64;  // candidates tried first for top-p; then four times as many, and so on
+// last_of_mass(): weights below e^-88 are 0.
+constexpr float kDeepest = 88.0F;
+constexpr std::size_t kBucketsPerUnit = 32;
 constexpr std::size_t kLeastBuffer = 512;  // of select_best()
 
 // e^x for x <= 0, relative error under 2e-7; 0 below -87. No branch and no call, so that a loop
@@ -125,6 +126,7 @@ Sampler::Sampler(std::uint32_t vocabulary) {
   penalised_.resize(vocabulary);
   weights_.resize(vocabulary);
   block_sums_.resize((vocabulary + kBlock - 1) / kBlock);
+  bucket_sums_.resize(static_cast<std::size_t>(kDeepest) * kBucketsPerUnit + 1);
   candidates_.reserve(std::max<std::size_t>(vocabulary, kLeastBuffer));
 }
 
@@ -156,34 +158,35 @@ Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling&
   if (sampling.temperature == 0) return first_equal(logits, largest(logits));
   const double u = uniform_draw(sampling.seed, n);
   const bool truncated = sampling.top_k > 0 && sampling.top_k < logits.size();
-  if (truncated || sampling.top_p < 1) return draw_from_best(logits, sampling, u);
+  if (truncated) return draw_from_best(logits, sampling, u);
   return draw_from_all(logits, sampling, u);
 }
 
-// weights_ = exp((logit - best) * scale), 0 where the exponent is under `floor`; returns their sum.
-// Each block is summed in eight lanes and the blocks in order: fast, and the same on every machine.
-double Sampler::exponentials(std::span<const float> logits, float best, float scale, float floor) {
+// weights_ = exp((logit - best) * scale); returns their sum. Each block is summed in eight lanes and the blocks in order:
+// fast, and the same on every machine.
+double Sampler::exponentials(std::span<const float> logits, float best, float scale) {
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights_[i] = exp_of_nonpositive((logits[i] - best) * scale);
+  }
+  return sum_blocks(logits.size());
+}
+
+double Sampler::sum_blocks(std::size_t size) {
   double total = 0;
-  for (std::size_t begin = 0, block = 0; begin < logits.size(); begin += kBlock, ++block) {
-    const std::size_t count = std::min(kBlock, logits.size() - begin);
-    const float* in = logits.data() + begin;
-    float* out = weights_.data() + begin;
-    for (std::size_t i = 0; i < count; ++i) {
-      const float exponent = (in[i] - best) * scale;
-      const float weight = exp_of_nonpositive(exponent);
-      out[i] = exponent < floor ? 0.0F : weight;
-    }
+  for (std::size_t begin = 0, block = 0; begin < size; begin += kBlock, ++block) {
+    const std::size_t count = std::min(kBlock, size - begin);
+    const float* weights = weights_.data() + begin;
     float lanes[8] = {};
     std::size_t i = 0;
     for (; i + 8 <= count; i += 8) {
       for (std::size_t lane = 0; lane < 8; ++lane)
-        lanes[lane] += out[i + lane];
+        lanes[lane] += weights[i + lane];
     }
     double sum = 0;
     for (const float lane : lanes)
       sum += lane;
     for (; i < count; ++i)
-      sum += out[i];
+      sum += weights[i];
     block_sums_[block] = sum;
     total += sum;
   }
@@ -193,8 +196,20 @@ double Sampler::exponentials(std::span<const float> logits, float best, float sc
 TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Sampling& sampling,
                                double u) {
   const float best = largest(logits);
-  const float floor = sampling.min_p > 0 ? std::log(sampling.min_p) : -FLT_MAX;
-  const double total = exponentials(logits, best, inverse(sampling.temperature), floor);
+  const float scale = inverse(sampling.temperature);
+  double total = exponentials(logits, best, scale);
+  if (sampling.top_p < 1 || sampling.min_p > 0) {
+    RankedToken last{static_cast<TokenId>(logits.size()), -FLT_MAX};
+    if (sampling.top_p < 1) last = last_of_mass(logits, best, scale, sampling.top_p * total);
+    const float floor = sampling.min_p > 0 ? std::log(sampling.min_p) : -FLT_MAX;
+    for (std::uint32_t i = 0; i < logits.size(); ++i) {
+      const float logit = logits[i];
+      const bool in_mass = logit > last.value || (logit == last.value && i <= last.token);
+      const bool kept = in_mass && (logit - best) * scale >= floor;
+      weights_[i] = kept ? weights_[i] : 0.0F;
+    }
+    total = sum_blocks(logits.size());
+  }
   double left = u * total;
   TokenId last = first_equal(logits, best);  // what rounding at the very end falls back to
   for (std::size_t begin = 0, block = 0; begin < logits.size(); begin += kBlock, ++block) {
@@ -214,55 +229,64 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
   return last;
 }
 
+// The last of the best tokens whose weights sum to `mass`, without sorting the row: a histogram over the exponent finds
+// the bucket in which the sum is reached, and only that bucket is sorted.
+RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, float scale,
+                                  double mass) {
+  const auto bucket_of = [best, scale](float logit) {
+    return static_cast<std::size_t>(std::min((best - logit) * scale, kDeepest) *
+                                    static_cast<float>(kBucketsPerUnit));
+  };
+  std::fill(bucket_sums_.begin(), bucket_sums_.end(), 0.0);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    bucket_sums_[bucket_of(logits[i])] += weights_[i];
+  double sum = 0;
+  std::int32_t bucket = 0;
+  const auto last_bucket = static_cast<std::int32_t>(bucket_sums_.size()) - 1;
+  while (bucket < last_bucket && sum + bucket_sums_[bucket] < mass)
+    sum += bucket_sums_[bucket++];
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (bucket_of(logits[i]) == bucket) candidates_.push_back({static_cast<TokenId>(i), logits[i]});
+  }
+  // Rounding may ask for more than there is: then everything is in.
+  if (candidates_.empty()) return {static_cast<TokenId>(logits.size()), -FLT_MAX};
+  std::sort(candidates_.begin(), candidates_.end(), better);
+  for (const RankedToken& candidate : candidates_) {
+    sum += weights_[candidate.token];
+    if (sum >= mass) return candidate;
+  }
+  return candidates_.back();
+}
+
 TokenId Sampler::draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling,
                                 double u) {
-  const std::size_t most =
-      sampling.top_k > 0 ? std::min<std::size_t>(sampling.top_k, logits.size()) : logits.size();
   const float scale = inverse(sampling.temperature);
-  const bool by_mass = sampling.top_p < 1;
-  // What top-p is a fraction of: the whole row without top-k, else the k best.
+  select_best(logits, sampling.top_k);
+  const float best = candidates_.front().value;
   double whole = 0;
-  if (by_mass && sampling.top_k == 0) {
-    whole = exponentials(logits, largest(logits), scale, -FLT_MAX);
+  for (std::size_t rank = 0; rank < candidates_.size(); ++rank) {
+    weights_[rank] = exp_of_nonpositive((candidates_[rank].value - best) * scale);
+    whole += weights_[rank];
   }
-  std::size_t count = by_mass && sampling.top_k == 0 ? std::min(kFirstBest, most) : most;
-  for (;;) {
-    select_best(logits, count);
-    const float best = candidates_.front().value;
-    double mass = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      // weights_ holds the candidates' weights from here on, by rank.
-      weights_[i] = exp_of_nonpositive((candidates_[i].value - best) * scale);
-      mass += weights_[i];
-    }
-    if (by_mass && sampling.top_k == 0 && mass < sampling.top_p * whole && count < most) {
-      count = std::min(count * 4, most);
-      continue;
-    }
-    if (sampling.top_k > 0) whole = mass;
-    break;
-  }
-  std::size_t kept = count;
-  if (by_mass) {
-    double mass = 0;
-    for (kept = 0; kept < count;) {
-      mass += weights_[kept++];
-      if (mass >= static_cast<double>(sampling.top_p) * whole) break;
+  std::size_t kept = candidates_.size();
+  double total = whole;
+  if (sampling.top_p < 1) {
+    total = 0;
+    for (kept = 0; kept < candidates_.size() && total < sampling.top_p * whole;) {
+      total += weights_[kept++];
     }
   }
   if (sampling.min_p > 0) {
     const float floor = std::log(sampling.min_p);
-    while (kept > 1 && (candidates_[kept - 1].value - candidates_.front().value) * scale < floor) {
-      --kept;
+    while (kept > 1 && (candidates_[kept - 1].value - best) * scale < floor) {
+      total -= weights_[--kept];
     }
   }
-  double total = 0;
-  for (std::size_t i = 0; i < kept; ++i)
-    total += weights_[i];
   double left = u * total;
-  for (std::size_t i = 0; i < kept; ++i) {
-    if (left < weights_[i]) return candidates_[i].token;
-    left -= weights_[i];
+  for (std::size_t rank = 0; rank < kept; ++rank) {
+    if (left < weights_[rank]) return candidates_[rank].token;
+    left -= weights_[rank];
   }
   // Rounding at the very end: the last that has any weight.
   while (kept > 1 && weights_[kept - 1] == 0)
@@ -297,7 +321,7 @@ void Sampler::select_best(std::span<const float> logits, std::size_t count) {
 Sampler::Logprobs Sampler::logprobs(std::span<const float> logits, TokenId token,
                                     std::uint32_t count) {
   const float best = largest(logits);
-  const double log_sum = std::log(exponentials(logits, best, 1.0F, -FLT_MAX)) + best;
+  const double log_sum = std::log(exponentials(logits, best, 1.0F)) + best;
   candidates_.clear();
   if (count > 0) {
     select_best(logits, std::min<std::size_t>(count, logits.size()));

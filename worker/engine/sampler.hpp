@@ -90,13 +90,16 @@ class Sampler {
                                    const TokenHistory& history);
   TokenId draw_from_all(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   TokenId draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling, double u);
-  double exponentials(std::span<const float> logits, float best, float scale, float floor);
+  double exponentials(std::span<const float> logits, float best, float scale);
+  double sum_blocks(std::size_t size);
+  RankedToken last_of_mass(std::span<const float> logits, float best, float scale, double mass);
   // The `count` best of the row, best first, in candidates_.
   void select_best(std::span<const float> logits, std::size_t count);
 
   std::vector<float> penalised_;
-  std::vector<float> weights_;      // exp((logit - best) / temperature), by token
-  std::vector<double> block_sums_;  // of weights_, by blocks
+  std::vector<float> weights_;       // exp((logit - best) / temperature), by token
+  std::vector<double> block_sums_;   // of weights_, by blocks
+  std::vector<double> bucket_sums_;  // of weights_, by their exponents
   std::vector<RankedToken> candidates_;
 };
 
