@@ -79,9 +79,10 @@ class StagedQueue final : public BlitBase {
   using BlitBase::BlitBase;
 
   ~StagedQueue() override {
-    const bool uploads_over = uploads_.drain();
-    const bool downloads_over = downloads_.drain();
-    if (uploads_over && downloads_over) return;
+    if (StagedQueue::drain()) {
+      settle_queues(device_);
+      return;
+    }
     // A hung device may still write there: leaked on purpose, the process is about to end.
     new Buffer(std::move(upload_buffer_));
     new Buffer(std::move(download_buffer_));
@@ -192,6 +193,12 @@ class StagedQueue final : public BlitBase {
     alive_ = ticket;
     downloaded(found->second.bytes);
     return std::span<const std::byte>(found->second.data, found->second.bytes);
+  }
+
+  bool drain() override {
+    const bool uploads_over = uploads_.drain();
+    const bool downloads_over = downloads_.drain();
+    return uploads_over && downloads_over;
   }
 
   bool enabled() const override { return true; }
@@ -308,6 +315,7 @@ class DirectQueue final : public BlitBase {
     return std::span<const std::byte>(alive_.mapped());
   }
 
+  bool drain() override { return true; }  // every transfer was waited for
   bool enabled() const override { return false; }
   BlitQueueStats stats() const override { return stats_; }
 

@@ -51,6 +51,9 @@ class BlitQueue {
   virtual Result<Ticket> download(const BufferSlice& from, CommandRing::After after) = 0;
   virtual Result<std::span<const std::byte>> finish_download(Ticket ticket) = 0;
 
+  // As CommandRing::drain, which comes first: downloads wait for compute.
+  virtual bool drain() = 0;
+
   virtual bool enabled() const = 0;
   virtual BlitQueueStats stats() const = 0;
 };

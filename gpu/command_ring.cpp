@@ -225,6 +225,10 @@ class RingBase : public CommandRing {
            std::uint32_t timeout_ms)
       : device_(device), settings_(settings), timeout_ms_(timeout_ms) {}
 
+  ~RingBase() override {
+    if (timeline_.handle() != VK_NULL_HANDLE && RingBase::drain()) settle_queues(device_);
+  }
+
   Status init() {
     BULKHEAD_RETURN_IF_ERROR(timeline_.init(device_));
     return pool_.init(device_, device_.compute_family());
@@ -255,6 +259,17 @@ class RingBase : public CommandRing {
     return status;
   }
 
+  bool drain() override {
+    if (hung_) return false;
+    if (!drained(device_.handle(), timeline_.handle(), submitted_, timeout_ms_, "command ring")) {
+      // What the device still uses is left to it.
+      pool_.abandon();
+      timeline_.abandon();
+      hung_ = true;
+    }
+    return !hung_;
+  }
+
   VkSemaphore timeline() const override { return timeline_.handle(); }
   CommandRingStats stats() const override { return stats_; }
 
@@ -271,6 +286,7 @@ class RingBase : public CommandRing {
   Timeline timeline_;
   CommandPool pool_;
   Ticket submitted_ = 0;
+  bool hung_ = false;
   CommandRingStats stats_;
 };
 
@@ -340,13 +356,6 @@ Error unknown_recording(CommandRing::RecordingId id) {
 class RecordedRing final : public RingBase {
  public:
   using RingBase::RingBase;
-
-  ~RecordedRing() override {
-    if (drained(device_.handle(), timeline_.handle(), submitted_, timeout_ms_, "command ring"))
-      return;
-    pool_.abandon();
-    timeline_.abandon();
-  }
 
   Result<RecordingId> record(Build build) override {
     BULKHEAD_RETURN_IF_ERROR(reclaim());

@@ -89,6 +89,9 @@ class CommandRing {
   virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {}) = 0;
   // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
   virtual Status wait(Ticket ticket) = 0;
+  // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before what it uses is
+  // freed. False: the device hangs, and freeing is at the caller's own risk.
+  virtual bool drain() = 0;
   // Timeline semaphore signalled with the ticket's number when a submission is done.
   virtual VkSemaphore timeline() const = 0;
 

@@ -35,6 +35,11 @@ Status make_part(const char* name, const config::GpuOptimizations& settings, boo
 
 }  // namespace
 
+bool Optimizations::drain() {
+  const bool ring_over = command_ring == nullptr || command_ring->drain();
+  return (blit_queue == nullptr || blit_queue->drain()) && ring_over;
+}
+
 Result<Optimizations> create_optimizations(Device& device, const config::GpuOptimizations& settings,
                                            std::uint32_t timeout_ms) {
   if (settings.command_buffer_ring.timeout_ms != 0)

@@ -23,10 +23,19 @@ struct OptimizationReport {
 
 // The Device must outlive it. Destroy leases and buffers that the parts use first.
 struct Optimizations {
+  Optimizations() = default;
+  Optimizations(Optimizations&&) = default;
+  Optimizations& operator=(Optimizations&&) = default;
+  ~Optimizations() { drain(); }  // both queues before either: each waits for the other's semaphore
+
   std::unique_ptr<MemoryPool> memory_pool;
   std::unique_ptr<BlitQueue> blit_queue;
   std::unique_ptr<CommandRing> command_ring;
   std::vector<OptimizationReport> reports;  // one for each part
+
+  // Waits, in bounded time, until nothing runs on the device any more: on error paths, before leases and buffers that
+  // submitted work uses are freed. False: the device hangs.
+  bool drain();
 };
 
 // A part that is switched on and fails to initialise is replaced by its plain form where settings.graceful_fallback is set, with a line in

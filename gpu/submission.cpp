@@ -236,4 +236,11 @@ bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::u
   return false;
 }
 
+void settle_queues(const Device& device) {
+  // A failure is a lost device, which runs nothing any more.
+  vkQueueWaitIdle(device.compute_queue());
+  if (device.transfer_queue() != device.compute_queue()) vkQueueWaitIdle(device.transfer_queue());
+  if (device.download_queue() != device.transfer_queue()) vkQueueWaitIdle(device.download_queue());
+}
+
 }  // namespace bulkhead::gpu

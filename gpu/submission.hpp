@@ -89,6 +89,10 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
 bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what);
 
+// Before semaphores are destroyed, once all work on them is drained: waits until the queues are idle. Mesa's queue thread (22.3) still
+// touches the semaphores of a submission after its end can be seen, and crashes when they are gone.
+void settle_queues(const Device& device);
+
 inline constexpr std::uint64_t kNanosecondsPerMillisecond = 1000000;
 
 }  // namespace bulkhead::gpu

@@ -1,0 +1,174 @@
+// Every allocation, submit and wait fails once, one after the other, in a small program that uses all of the GPU layer. Each time it must
+// end with an error, free everything in an order the validation layer accepts, and leave the device usable.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "gpu/fault_injection.hpp"
+#include "gpu/optimizations.hpp"
+#include "tests/unit/gpu/gpu_fixture.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+config::GpuOptimizations small_settings() {
+  config::GpuOptimizations settings;
+  settings.fallback_log_level = "debug";
+  settings.memory_pool.heap_size_mb = 1;
+  settings.memory_pool.warmup_sizes = {};
+  settings.memory_pool.log_exhaustion = false;
+  settings.blit_queue.staging_buffer_size_mb = 1;
+  settings.blit_queue.max_pending_ops = 2;
+  return settings;
+}
+
+class Optimized : public GpuTest {
+ protected:
+  void TearDown() override {
+    fault::arm(0);
+    GpuTest::TearDown();
+  }
+
+  // Uploads, computes twice, downloads; past the pool and past the staging ring too.
+  static Result<float> program(const config::GpuOptimizations& settings) {
+    BULKHEAD_TRY(Optimizations parts, create_optimizations(device(), settings, kTimeoutMs));
+    BULKHEAD_TRY(const Kernel kernel, device().make_kernel(axpb_spec()));
+    BULKHEAD_TRY(const auto x, parts.memory_pool->acquire(1 << 20, "x"));
+    BULKHEAD_TRY(const auto y, parts.memory_pool->acquire(3 << 20, "y"));
+    // Whatever ends this early, the device must be done with x and y before they go.
+    struct Drain {
+      Optimizations& parts;
+      ~Drain() { parts.drain(); }
+    } const drain{parts};
+    const std::vector<float> values((1 << 20) / sizeof(float), 2);
+    BULKHEAD_RETURN_IF_ERROR(parts.blit_queue->upload(std::as_bytes(std::span(values)), x.slice()));
+    BULKHEAD_TRY(const auto id, parts.command_ring->record([&](Recorder& recorder) {
+      axpb(recorder, kernel, x.slice(), y.slice(), 3, 1);
+      recorder.barrier();
+      axpb(recorder, kernel, x.slice(), y.slice(), 5, 1);
+    }));
+    const CommandRing::After uploaded = parts.blit_queue->uploads_done();
+    BULKHEAD_TRY(const auto first, parts.command_ring->submit(id, {&uploaded, 1}));
+    BULKHEAD_TRY(const auto second, parts.command_ring->submit(id));
+    BufferSlice result = y.slice();
+    result.bytes = 1 << 20;
+    BULKHEAD_TRY(const auto ticket,
+                 parts.blit_queue->download(result, {parts.command_ring->timeline(), second}));
+    BULKHEAD_RETURN_IF_ERROR(parts.command_ring->wait(first));
+    BULKHEAD_TRY(const auto bytes, parts.blit_queue->finish_download(ticket));
+    BULKHEAD_RETURN_IF_ERROR(parts.blit_queue->finish_uploads());
+    return reinterpret_cast<const float*>(bytes.data())[1000];
+  }
+};
+
+TEST_F(Optimized, EveryCombinationOfSwitchesGivesTheSameResult) {
+  for (int bits = 0; bits < 16; ++bits) {
+    config::GpuOptimizations settings = small_settings();
+    settings.enabled = (bits & 8) != 0;
+    settings.memory_pool.enabled = (bits & 1) != 0;
+    settings.blit_queue.enabled = (bits & 2) != 0;
+    settings.command_buffer_ring.enabled = (bits & 4) != 0;
+    const auto result = program(settings);
+    ASSERT_TRUE(result.ok()) << result.error().message();
+    EXPECT_EQ(*result, 11.0f);
+  }
+}
+
+TEST_F(Optimized, ReportsSayWhatIsOffAndWhy) {
+  config::GpuOptimizations settings = small_settings();
+  settings.blit_queue.enabled = false;
+  const auto parts = create_optimizations(device(), settings, kTimeoutMs);
+  ASSERT_TRUE(parts.ok());
+  ASSERT_EQ(parts->reports.size(), 3u);
+  EXPECT_TRUE(parts->reports[0].active && parts->reports[0].name == "memory_pool" &&
+              parts->reports[0].reason.empty());
+  EXPECT_FALSE(parts->reports[1].active);
+  EXPECT_EQ(parts->reports[1].reason, "gpu_optimizations.blit_queue.enabled is false");
+}
+
+TEST_F(Optimized, APartThatCanNotStartFallsBackOrFails) {
+  config::GpuOptimizations settings = small_settings();
+  settings.memory_pool.heap_size_mb = 1 << 20;  // a terabyte
+  const auto parts = create_optimizations(device(), settings, kTimeoutMs);
+  ASSERT_TRUE(parts.ok()) << parts.error().message();
+  EXPECT_FALSE(parts->memory_pool->enabled());
+  EXPECT_FALSE(parts->reports[0].active);
+  EXPECT_NE(parts->reports[0].reason.find("memory pool heap 1 of 2"), std::string::npos)
+      << parts->reports[0].reason;
+  EXPECT_TRUE(parts->reports[1].active && parts->reports[2].active);
+
+  settings.graceful_fallback = false;
+  const auto refused = create_optimizations(device(), settings, kTimeoutMs);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
+}
+
+struct FaultCase {
+  const char* name;
+  bool enabled;
+  bool shared_events;
+  fault::Call kinds;
+  VkResult result;
+};
+
+class Faults : public Optimized, public ::testing::WithParamInterface<FaultCase> {};
+
+TEST_P(Faults, EachFailingCallEndsInAnError) {
+  if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
+  config::GpuOptimizations settings = small_settings();
+  settings.graceful_fallback = false;
+  settings.enabled = GetParam().enabled;
+  settings.blit_queue.use_shared_events = GetParam().shared_events;
+  ASSERT_TRUE(device().make_kernel(axpb_spec()).ok());
+  int failures = 0;
+  for (std::uint64_t n = 1; n < 200; ++n) {
+    fault::arm(n, GetParam().kinds, GetParam().result);
+    const auto result = program(settings);
+    if (!fault::fired()) {
+      ASSERT_TRUE(result.ok()) << result.error().message();
+      EXPECT_EQ(*result, 11.0f);
+      break;
+    }
+    ++failures;
+    ASSERT_FALSE(result.ok()) << "call " << n;
+    const ErrorCode expected = GetParam().result == VK_ERROR_DEVICE_LOST ? ErrorCode::kDeviceLost
+                               : GetParam().result == VK_TIMEOUT ? ErrorCode::kDeadlineExceeded
+                                                                 : ErrorCode::kResourceExhausted;
+    EXPECT_EQ(result.error().code(), expected) << result.error().message();
+  }
+  EXPECT_GT(failures, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Faults,
+    ::testing::Values(
+        FaultCase{"AllocateOn", true, true, fault::Call::kAllocate, VK_ERROR_OUT_OF_DEVICE_MEMORY},
+        FaultCase{"AllocateOff", false, true, fault::Call::kAllocate,
+                  VK_ERROR_OUT_OF_DEVICE_MEMORY},
+        FaultCase{"SubmitOn", true, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
+        FaultCase{"SubmitFences", true, false, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
+        FaultCase{"SubmitOff", false, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
+        FaultCase{"WaitOn", true, true, fault::Call::kWait, VK_TIMEOUT},
+        FaultCase{"WaitLostOn", true, true, fault::Call::kWait, VK_ERROR_DEVICE_LOST},
+        FaultCase{"WaitFences", true, false, fault::Call::kWait, VK_TIMEOUT},
+        FaultCase{"WaitOff", false, true, fault::Call::kWait, VK_TIMEOUT}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_F(Optimized, AFaultDuringStartFallsBackPartByPart) {
+  if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
+  for (std::uint64_t n = 1; n <= 4; ++n) {  // two heaps, two staging rings
+    fault::arm(n, fault::Call::kAllocate);
+    const auto parts = create_optimizations(device(), small_settings(), kTimeoutMs);
+    ASSERT_TRUE(parts.ok()) << parts.error().message();
+    EXPECT_TRUE(fault::fired());
+    EXPECT_EQ(parts->reports[0].active, n > 2);
+    EXPECT_EQ(parts->reports[1].active, n <= 2);
+    EXPECT_TRUE(parts->reports[2].active);
+    EXPECT_FALSE(parts->reports[n > 2 ? 1 : 0].reason.empty());
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::gpu
