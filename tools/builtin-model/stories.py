@@ -10,7 +10,7 @@ from grammar import expand, pick, tidy
 import words as W
 
 
-_speaker = re.compile(r"\b(said|asked|cried|shouted|called) \{[hf]\}")
+_speaker = re.compile(r"\" (said|asked|cried|shouted|called) \{[hf]\}(?!,)")  # after what is said, and not before "a red owl"
 
 
 class Story:
@@ -297,7 +297,7 @@ PLOTS = {
         "paras": [
             ["One {time}, {h} found a big basket of {snack} {inplace}.", "\"[These are all mine|They are all for me|I will not share them],\" {hhe} said, and hid the basket {spot}.",
              "{Hhe} ate and ate. But [soon {hhis} belly hurt|it was not much fun alone|something was missing]."],
-            ["*MEET", "\"[I am so hungry.|I have not eaten today.|Do you have something to eat?]\" said {f}. \"[Could you give me a little?|Please, only one bite.]\"",
+            ["*MEET", "\"[I am so hungry,|I have not eaten today,|Do you have something to eat?]\" said {f}. \"[Could you give me a little?|Please, only one bite.]\"",
              "{H} looked at the basket. There was so much in it. But {hhe} said, \"No, I have nothing.\"", "{F} went away [sadly|slowly|with {fhis} head down].",
              "{H} did not feel good. The {snack} did not taste sweet any more."],
             ["So {h} ran after {f}. \"Wait!\" {hhe} [called|shouted]. \"I am sorry. I do have {snack}. Let us share them.\"",

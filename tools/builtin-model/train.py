@@ -53,12 +53,14 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=2.5e-3)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--first-shard", type=int, default=0)
+    parser.add_argument("--from", dest="start_from", metavar="GGUF", help="continue from this file's weights")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     begin = time.time()
     length = CONFIG["context"] + 1
     pool = multiprocessing.get_context("fork").Pool(args.processes, _start_worker)  # before CUDA exists in this process
-    jobs = [(HOLD_OUT_SHARD, 1024, length)] + [(i, args.documents, length) for i in range(args.shards)]
+    jobs = [(HOLD_OUT_SHARD, 1024, length)] + [(args.first_shard + i, args.documents, length) for i in range(args.shards)]
     shards = pool.imap(_make_shard, jobs)
 
     import torch
@@ -137,6 +139,18 @@ def main():
 
     device = "cuda"
     model = Transformer().to(device)
+
+    def load(tensors):
+        """Takes the weights from arrays named as in GGUF."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                prefix, _, last = name.removesuffix(".weight").rpartition(".")
+                parts = {"qkv": ("attn_q", "attn_k", "attn_v"), "gate_up": ("ffn_gate", "ffn_up")}.get(last, (last,))
+                value = np.concatenate([tensors[".".join(filter(None, (prefix, part, "weight")))] for part in parts])
+                parameter.copy_(torch.from_numpy(value))
+
+    if args.start_from:
+        load(gguf.read(args.start_from)[1])
     count = sum(p.numel() for p in model.parameters())
     print("%s, PyTorch %s, %d parameters" % (torch.cuda.get_device_name(0), torch.__version__, count), flush=True)
     autocast = lambda: torch.autocast("cuda", dtype=torch.bfloat16)
@@ -255,17 +269,7 @@ def main():
 
     before = hold_out_loss()
     _, rounded = gguf.read(path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("qkv.weight"):
-                p = name[:-len("qkv.weight")]
-                value = np.concatenate([rounded[p + "attn_%s.weight" % x] for x in "qkv"])
-            elif name.endswith("gate_up.weight"):
-                p = name[:-len("gate_up.weight")]
-                value = np.concatenate([rounded[p + "ffn_gate.weight"], rounded[p + "ffn_up.weight"]])
-            else:
-                value = rounded[name]
-            parameter.copy_(torch.from_numpy(value))
+    load(rounded)
     after = hold_out_loss()
     result = {"device": torch.cuda.get_device_name(0), "pytorch": torch.__version__, "parameters": count, "steps": steps,
               "seconds": round(time.time() - start, 1), "rows_made": made, "rows_used": used, "tokens_used": used * c["context"],
