@@ -233,9 +233,10 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
 // the bucket in which the sum is reached, and only that bucket is sorted.
 RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, float scale,
                                   double mass) {
+  // Signed: that conversion is one instruction.
   const auto bucket_of = [best, scale](float logit) {
-    return static_cast<std::size_t>(std::min((best - logit) * scale, kDeepest) *
-                                    static_cast<float>(kBucketsPerUnit));
+    return static_cast<std::int32_t>(std::min((best - logit) * scale, kDeepest) *
+                                     static_cast<float>(kBucketsPerUnit));
   };
   std::fill(bucket_sums_.begin(), bucket_sums_.end(), 0.0);
   for (std::size_t i = 0; i < logits.size(); ++i)
@@ -243,8 +244,9 @@ RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, flo
   double sum = 0;
   std::int32_t bucket = 0;
   const auto last_bucket = static_cast<std::int32_t>(bucket_sums_.size()) - 1;
-  while (bucket < last_bucket && sum + bucket_sums_[bucket] < mass)
+  while (bucket < last_bucket && sum + bucket_sums_[bucket] < mass) {
     sum += bucket_sums_[bucket++];
+  }
   candidates_.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (bucket_of(logits[i]) == bucket) candidates_.push_back({static_cast<TokenId>(i), logits[i]});
