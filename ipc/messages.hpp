@@ -30,18 +30,21 @@ struct Hello {
   std::uint32_t protocol = kProtocolVersion;
   std::uint32_t pid = 0;
   std::string build;
+  bool operator==(const Hello&) const = default;
 };
 
 struct Progress {
   std::string stage;
   std::uint64_t done = 0;
   std::uint64_t total = 0;
+  bool operator==(const Progress&) const = default;
 };
 
 struct Optimization {
   std::string name;
   bool active = false;
   std::string reason;
+  bool operator==(const Optimization&) const = default;
 };
 
 struct Ready {
@@ -57,12 +60,14 @@ struct Ready {
   bool has_chat_template = false;
   std::string chat_template;
   std::vector<Optimization> optimizations;
+  bool operator==(const Ready&) const = default;
 };
 
 struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
   std::uint32_t max_tokens = 0;
+  bool operator==(const Accepted&) const = default;
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };
@@ -75,6 +80,7 @@ struct Finished {
   std::uint32_t completion_tokens = 0;
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
+  bool operator==(const Finished&) const = default;
 };
 
 enum class FailureCode {
@@ -90,26 +96,31 @@ struct Failed {
   FailureCode code = FailureCode::kInternal;
   std::string message;
   std::string parameter;
+  bool operator==(const Failed&) const = default;
 };
 
 struct Tokenized {
   RequestId request;
   std::vector<TokenId> tokens;
+  bool operator==(const Tokenized&) const = default;
 };
 
 struct Detokenized {
   RequestId request;
   std::string text;  // bytes; need not be UTF-8
+  bool operator==(const Detokenized&) const = default;
 };
 
 struct Embedded {
   RequestId request;
   std::vector<float> values;
+  bool operator==(const Embedded&) const = default;
 };
 
 struct Counter {
   std::string name;
   double value = 0;
+  bool operator==(const Counter&) const = default;
 };
 
 struct Stats {
@@ -119,23 +130,29 @@ struct Stats {
   std::uint64_t kv_pages_used = 0;
   std::uint64_t kv_pages_total = 0;
   std::vector<Counter> counters;
+  bool operator==(const Stats&) const = default;
 };
 
 struct Pong {
   std::uint64_t nonce = 0;
+  bool operator==(const Pong&) const = default;
 };
 
 struct Fatal {
   std::string message;
+  bool operator==(const Fatal&) const = default;
 };
 
-struct Drained {};
+struct Drained {
+  bool operator==(const Drained&) const = default;
+};
 
 // ---- daemon -> worker ----
 
 struct ChatMessage {
   std::string role;
   std::string content;
+  bool operator==(const ChatMessage&) const = default;
 };
 
 struct Sampling {
@@ -147,6 +164,7 @@ struct Sampling {
   float frequency_penalty = 0.0F;
   float presence_penalty = 0.0F;
   std::uint64_t seed = 0;
+  bool operator==(const Sampling&) const = default;
 };
 
 struct Submit {
@@ -158,10 +176,12 @@ struct Submit {
   std::int32_t logprobs = -1;
   bool ignore_eos = false;
   std::vector<TokenId> accepted_tokens;
+  bool operator==(const Submit&) const = default;
 };
 
 struct Cancel {
   RequestId request;
+  bool operator==(const Cancel&) const = default;
 };
 
 struct Tokenize {
@@ -169,28 +189,37 @@ struct Tokenize {
   std::string text;
   bool add_special = true;
   bool parse_special = true;
+  bool operator==(const Tokenize&) const = default;
 };
 
 struct Detokenize {
   RequestId request;
   std::vector<TokenId> tokens;
+  bool operator==(const Detokenize&) const = default;
 };
 
 struct Embed {
   RequestId request;
   std::vector<TokenId> tokens;
+  bool operator==(const Embed&) const = default;
 };
 
 struct Ping {
   std::uint64_t nonce = 0;
+  bool operator==(const Ping&) const = default;
 };
 
 struct Vault {
   std::uint64_t epoch = 0;
+  bool operator==(const Vault&) const = default;
 };
 
-struct Drain {};
-struct Shutdown {};
+struct Drain {
+  bool operator==(const Drain&) const = default;
+};
+struct Shutdown {
+  bool operator==(const Shutdown&) const = default;
+};
 
 // ---- tokens, both as plain data and as a view ----
 
@@ -198,12 +227,14 @@ struct TopLogprob {
   TokenId token = 0;
   float logprob = 0;
   std::string bytes;
+  bool operator==(const TopLogprob&) const = default;
 };
 
 struct TokenLogprob {
   float logprob = 0;
   std::string bytes;
   std::vector<TopLogprob> top;
+  bool operator==(const TokenLogprob&) const = default;
 };
 
 struct SequenceTokens {
@@ -212,11 +243,13 @@ struct SequenceTokens {
   std::vector<TokenId> tokens;
   std::string text;
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  bool operator==(const SequenceTokens&) const = default;
 };
 
 struct TokenBatch {
   std::uint64_t step = 0;
   std::vector<SequenceTokens> sequences;
+  bool operator==(const TokenBatch&) const = default;
 };
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
@@ -252,7 +285,7 @@ struct SequenceTokensView {
   std::uint32_t logprob_count = 0;  // 0 or tokens.size(); decode_from_worker() gives them
 };
 
-// Visits a TokenBatch without allocating. Returns false, having visited nothing, when the record is
+// Visits a TokenBatch without allocating; `visit` must not throw. Returns false, having visited nothing, when the record is
 // another message; kCorrupt (some sequences may have been visited) when it breaks a rule.
 Result<bool> visit_tokens(std::span<const std::byte> record,
                           const std::function<void(const SequenceTokensView&)>& visit);

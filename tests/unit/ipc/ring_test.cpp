@@ -1,0 +1,303 @@
+#include "ipc/ring.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace bulkhead::ipc {
+namespace {
+
+// Both ends of one ring in one process; `control` and `data` stand for the shared memory.
+struct Ring {
+  explicit Ring(std::uint64_t size)
+      : bytes(size), data(static_cast<std::byte*>(std::aligned_alloc(64, size)), &std::free) {}
+  RingProducer producer() { return RingProducer(*control, data.get(), bytes); }
+  RingConsumer consumer() { return RingConsumer(*control, data.get(), bytes); }
+  void header(std::uint64_t at, std::uint32_t length, FrameKind kind) {
+    const FrameHeader header{length, kind};
+    std::memcpy(data.get() + at, &header, sizeof header);
+  }
+
+  std::uint64_t bytes;
+  std::unique_ptr<RingControl> control = std::make_unique<RingControl>();
+  std::unique_ptr<std::byte[], decltype(&std::free)> data;
+};
+
+void fill(std::span<std::byte> payload, std::uint64_t seed) {
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    payload[i] = static_cast<std::byte>(seed * 31 + i);
+  }
+}
+bool matches(std::span<const std::byte> payload, std::uint64_t seed) {
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    if (payload[i] != static_cast<std::byte>(seed * 31 + i)) return false;
+  }
+  return true;
+}
+
+TEST(Ring, EmptyGivesNothing) {
+  Ring ring(1024);
+  auto consumer = ring.consumer();
+  FrameHeader frame;
+  EXPECT_FALSE(consumer.next(frame));
+  EXPECT_EQ(consumer.fault(), RingFault::kNone);
+}
+
+TEST(Ring, EverySizeAtEveryOffset) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  std::uint64_t seed = 0;
+  for (std::uint64_t step = 1; step < 64; ++step) {
+    for (std::uint64_t size = 1; size <= max_payload(1024); size += step) {
+      std::byte* place = producer.reserve(size);
+      ASSERT_NE(place, nullptr) << "an empty ring has room for " << size;
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(place) % 8, 0U);
+      fill({place, size}, ++seed);
+      producer.commit(size, FrameKind::kWhole);
+      FrameHeader frame;
+      ASSERT_TRUE(consumer.next(frame)) << to_string(consumer.fault());
+      ASSERT_EQ(frame.length, size);
+      ASSERT_TRUE(matches(consumer.peek(), seed));
+      consumer.release();
+    }
+  }
+}
+
+TEST(Ring, FullIsFullUntilReleased) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  std::vector<std::byte> payload(56);
+  int sent = 0;
+  while (producer.put(payload, FrameKind::kWhole))
+    ++sent;
+  EXPECT_EQ(sent, 16);  // 64 bytes each, all of the ring
+  FrameHeader frame;
+  ASSERT_TRUE(consumer.next(frame));
+  EXPECT_FALSE(producer.put(payload, FrameKind::kWhole)) << "taken is not yet released";
+  consumer.release();
+  EXPECT_TRUE(producer.put(payload, FrameKind::kWhole));
+  EXPECT_FALSE(producer.put(payload, FrameKind::kWhole));
+}
+
+TEST(Ring, CommitMayBeShorterThanReserve) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  for (int i = 0; i < 100; ++i) {
+    std::byte* place = producer.reserve(400);
+    ASSERT_NE(place, nullptr);
+    fill({place, 10}, static_cast<std::uint64_t>(i));
+    producer.commit(10, FrameKind::kMore);
+    FrameHeader frame;
+    ASSERT_TRUE(consumer.next(frame));
+    EXPECT_EQ(frame.length, 10U);
+    EXPECT_EQ(frame.kind, FrameKind::kMore);
+    EXPECT_TRUE(matches(consumer.peek(), static_cast<std::uint64_t>(i)));
+    consumer.release();
+  }
+}
+
+TEST(Ring, OneDoorbellForOneSleep) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  std::vector<std::byte> payload(8);
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  EXPECT_FALSE(producer.must_ring()) << "nobody sleeps";
+  EXPECT_TRUE(consumer.announce_sleep()) << "a frame is there";
+  consumer.withdraw_sleep();
+  FrameHeader frame;
+  ASSERT_TRUE(consumer.next(frame));
+  consumer.release();
+  EXPECT_FALSE(consumer.announce_sleep());
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  EXPECT_TRUE(producer.must_ring());
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  EXPECT_FALSE(producer.must_ring()) << "rung for this sleep already";
+  consumer.withdraw_sleep();
+  while (consumer.next(frame))
+    consumer.release();
+  EXPECT_FALSE(consumer.announce_sleep());
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  EXPECT_TRUE(producer.must_ring()) << "another sleep";
+  EXPECT_EQ(consumer.sleeps_announced(), 3U);
+}
+
+// ---- lies ----
+
+struct Lie {
+  const char* name;
+  RingFault fault;
+  void (*tell)(Ring&);
+};
+class LyingProducer : public testing::TestWithParam<Lie> {};
+
+TEST_P(LyingProducer, IsFound) {
+  Ring ring(1024);
+  auto consumer = ring.consumer();
+  GetParam().tell(ring);
+  FrameHeader frame;
+  for (int i = 0; i < 4 && consumer.next(frame); ++i)
+    consumer.release();
+  EXPECT_EQ(consumer.fault(), GetParam().fault) << to_string(consumer.fault());
+  EXPECT_FALSE(consumer.next(frame)) << "a fault lasts";
+}
+
+// One good frame of 504 bytes, given back, then one of 200 that ends at 720: a start for lies about the wrap.
+void to_offset_720(Ring& ring) {
+  ring.header(0, 496, FrameKind::kWhole);
+  ring.header(504, 208, FrameKind::kWhole);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ring, LyingProducer,
+    testing::Values(
+        Lie{"HeadUnaligned", RingFault::kIndexUnaligned, [](Ring& r) { r.control->head = 12; }},
+        Lie{"HeadAhead", RingFault::kIndexAhead, [](Ring& r) { r.control->head = 1032; }},
+        Lie{"HeadHuge", RingFault::kIndexAhead, [](Ring& r) { r.control->head = ~7ULL; }},
+        Lie{"EmptyFrame", RingFault::kLength, [](Ring& r) { r.control->head = 64; }},
+        Lie{"LongerThanPublished", RingFault::kLength,
+            [](Ring& r) {
+              r.header(0, 100, FrameKind::kWhole);
+              r.control->head = 64;
+            }},
+        Lie{"LongerThanAllowed", RingFault::kLength,
+            [](Ring& r) {
+              r.header(0, 600, FrameKind::kWhole);
+              r.control->head = 1024;
+            }},
+        Lie{"LengthOverflows", RingFault::kLength,
+            [](Ring& r) {
+              r.header(0, 0xFFFFFFFF, FrameKind::kWhole);
+              r.control->head = 1024;
+            }},
+        Lie{"UnknownKind", RingFault::kKind,
+            [](Ring& r) {
+              r.header(0, 8, static_cast<FrameKind>(9));
+              r.control->head = 64;
+            }},
+        Lie{"PaddingAtTheStart", RingFault::kPadding,
+            [](Ring& r) {
+              r.header(0, 1016, FrameKind::kPadding);
+              r.control->head = 1024;
+            }},
+        Lie{"PaddingTooShort", RingFault::kPadding,
+            [](Ring& r) {
+              to_offset_720(r);
+              r.header(720, 8, FrameKind::kPadding);
+              r.control->head = 1024;
+            }},
+        Lie{"PaddingLast", RingFault::kPadding,
+            [](Ring& r) {
+              to_offset_720(r);
+              r.header(720, 296, FrameKind::kPadding);
+              r.control->head = 1024;
+            }},
+        Lie{"FrameAcrossTheEnd", RingFault::kLength,
+            [](Ring& r) {
+              to_offset_720(r);
+              r.header(720, 304, FrameKind::kWhole);
+              r.control->head = 1024;
+            }}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(Ring, HeadThatGoesBackIsFound) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  std::vector<std::byte> payload(8);
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  FrameHeader frame;
+  ASSERT_TRUE(consumer.next(frame));
+  consumer.release();
+  ring.control->head = 0;
+  EXPECT_FALSE(consumer.next(frame));
+  EXPECT_EQ(consumer.fault(), RingFault::kIndexBack);
+}
+
+TEST(Ring, LyingConsumerIsFound) {
+  const auto after = [](std::uint64_t tail) {
+    Ring ring(1024);
+    auto producer = ring.producer();
+    std::vector<std::byte> payload(440);
+    EXPECT_TRUE(producer.put(payload, FrameKind::kWhole));
+    EXPECT_TRUE(producer.put(payload, FrameKind::kWhole));
+    ring.control->tail = tail;
+    EXPECT_FALSE(producer.put(payload, FrameKind::kWhole));
+    return producer.fault();
+  };
+  EXPECT_EQ(after(0), RingFault::kNone);
+  EXPECT_EQ(after(4), RingFault::kIndexUnaligned);
+  EXPECT_EQ(after(904), RingFault::kIndexAhead);
+  EXPECT_EQ(after(~7ULL), RingFault::kIndexAhead);
+}
+
+TEST(Ring, LengthIsReadOnce) {
+  // The peer changes a header after the check: what was checked counts.
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  std::vector<std::byte> payload(8);
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  FrameHeader frame;
+  ASSERT_TRUE(consumer.next(frame));
+  ring.header(0, 0xFFFF, FrameKind::kWhole);
+  std::byte into[8];
+  consumer.take(into);
+  consumer.release();
+  EXPECT_EQ(ring.control->tail.load(), 16U);
+}
+
+// BULKHEAD_RING_RECORDS sets the number of records (default 300000; 100 million for a long run).
+TEST(Ring, TwoThreadsRandomSizesWrapsAndStalls) {
+  const char* setting = std::getenv("BULKHEAD_RING_RECORDS");
+  const std::uint64_t records = setting != nullptr ? std::strtoull(setting, nullptr, 10) : 300000;
+  Ring ring(4096);
+  // In place on one side, private on the other, as worker and daemon do.
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    auto producer = ring.producer();
+    std::minstd_rand random(7);
+    for (std::uint64_t i = 0; i < records; ++i) {
+      const std::uint64_t size = 1 + random() % (random() % 64 == 0 ? max_payload(ring.bytes) : 96);
+      std::byte* place;
+      while ((place = producer.reserve(size)) == nullptr) {
+        if (stop) return;
+        std::this_thread::yield();
+      }
+      fill({place, size}, i);
+      producer.commit(size, FrameKind::kWhole);
+      if (random() % 4096 == 0) std::this_thread::yield();
+    }
+  });
+  auto consumer = ring.consumer();
+  std::minstd_rand random(9);
+  std::vector<std::byte> inbox(max_payload(ring.bytes));
+  bool good = true;
+  for (std::uint64_t i = 0; i < records && good; ++i) {
+    FrameHeader frame;
+    while (!consumer.next(frame) && consumer.fault() == RingFault::kNone)
+      std::this_thread::yield();
+    good = consumer.fault() == RingFault::kNone;
+    if (!good) break;
+    consumer.take(inbox.data());
+    consumer.release();
+    good = matches({inbox.data(), frame.length}, i);
+    if (random() % 4096 == 0) std::this_thread::yield();
+  }
+  stop = true;
+  writer.join();
+  ASSERT_TRUE(good) << to_string(consumer.fault());
+  FrameHeader frame;
+  EXPECT_FALSE(consumer.next(frame));
+}
+
+}  // namespace
+}  // namespace bulkhead::ipc

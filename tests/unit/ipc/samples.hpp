@@ -1,0 +1,101 @@
+// Messages for tests and for the fuzzers' corpus: every kind, with every field set to something.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ipc/messages.hpp"
+
+namespace bulkhead::ipc::test {
+
+inline TokenBatch sample_batch(std::size_t sequences, std::size_t tokens, bool logprobs) {
+  TokenBatch batch;
+  batch.step = 77;
+  for (std::size_t i = 0; i < sequences; ++i) {
+    SequenceTokens s;
+    s.request = RequestId{100 + i};
+    s.first_index = static_cast<std::uint32_t>(10 * i);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      s.tokens.push_back(static_cast<TokenId>(1000 + t));
+      s.text += t % 2 == 0 ? " word" : " \u00e9\u4e2d\U0001F600";
+      if (!logprobs) continue;
+      TokenLogprob l;
+      l.logprob = -0.5F;
+      l.bytes = "\xE4\xB8";  // part of a character
+      l.top = {{1000, -0.5F, "\xE4\xB8"}, {7, -1.25F, "a"}};
+      s.logprobs.push_back(l);
+    }
+    batch.sequences.push_back(s);
+  }
+  return batch;
+}
+
+inline std::vector<FromWorker> samples_from_worker() {
+  Ready ready;
+  ready.model_name = "tiny \u00fcber";
+  ready.architecture = "llama";
+  ready.device = "llvmpipe";
+  ready.numerics_id = "abc";
+  ready.context_limit = 4096;
+  ready.vocabulary_size = 2048;
+  ready.kv_cache_tokens = 1 << 20;
+  ready.weight_bytes = 7ULL << 30;
+  ready.load_milliseconds = 1234;
+  ready.has_chat_template = true;
+  ready.chat_template = "chatml";
+  ready.optimizations = {{"memory_pool", true, ""}, {"blit_queue", false, "one queue only"}};
+  return {
+      Hello{kProtocolVersion, 4242, "bulkhead 0.1.0"},
+      Progress{"reading weights", 10, 100},
+      ready,
+      Accepted{RequestId{1}, {1, 2, 3, 4, 5}, 64},
+      sample_batch(3, 2, false),
+      sample_batch(1, 5, true),
+      TokenBatch{},
+      Finished{RequestId{2}, FinishReason::kLength, "rest \u00e9", 5, 6, 7000, 8000},
+      Failed{RequestId{3}, FailureCode::kContextExceeded, "too long", "prompt"},
+      Tokenized{RequestId{4}, {9, 8, 7}},
+      Detokenized{RequestId{5}, std::string("any\xFF\x00 bytes", 11)},
+      Embedded{RequestId{6}, {0.25F, -1.5F, 3.0F}},
+      Stats{11, 2, 3, 4, 5, {{"steps_total", 11.0}, {"tokens_total", 0.5}}},
+      Pong{99},
+      Fatal{"device lost"},
+      Drained{},
+  };
+}
+
+inline std::vector<ToWorker> samples_to_worker() {
+  Submit text;
+  text.request = RequestId{1};
+  text.prompt = std::string("once\0upon a time", 16);
+  text.sampling = {0.7F, 0.9F, 40, 0.05F, 1.1F, 0.2F, 0.3F, 0xFEEDFACECAFEBEEFULL};
+  text.max_tokens = 128;
+  text.stop = {"\n\n", "", "END"};
+  text.logprobs = 5;
+  text.ignore_eos = true;
+  text.accepted_tokens = {4, 5, 6};
+  Submit tokens;
+  tokens.request = RequestId{2};
+  tokens.prompt = std::vector<TokenId>{1, 2, 3};
+  Submit no_tokens;
+  no_tokens.prompt = std::vector<TokenId>{};
+  Submit chat;
+  chat.request = RequestId{3};
+  chat.prompt = std::vector<ChatMessage>{{"system", "be brief"}, {"user", "hi \xC3"}};
+  return {
+      text,
+      tokens,
+      no_tokens,
+      chat,
+      Cancel{RequestId{4}},
+      Tokenize{RequestId{5}, "some text", false, true},
+      Detokenize{RequestId{6}, {1, 2}},
+      Embed{RequestId{7}, {3, 4}},
+      Ping{12},
+      Vault{3},
+      Drain{},
+      Shutdown{},
+  };
+}
+
+}  // namespace bulkhead::ipc::test
