@@ -1,5 +1,6 @@
 #include "tools/cli/http_client.hpp"
 
+#include <limits>
 #include <utility>  // before Asio: GCC 12 needs it there
 
 #include <boost/asio/connect.hpp>
@@ -142,7 +143,7 @@ Result<HttpResponse> HttpClient::perform(const char* method, const std::string& 
 
     beast::flat_buffer buffer;
     http::response_parser<http::buffer_body> parser;
-    parser.body_limit(boost::none);
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own
     char chunk[16384];
     done = false;
     http::async_read_header(stream, buffer, parser,

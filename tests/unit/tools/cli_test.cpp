@@ -1,0 +1,170 @@
+// The bulkhead program as a user runs it, in what needs no daemon.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace bulkhead {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+const std::string kTool = std::string(BULKHEAD_BIN_DIR) + "/bulkhead";
+const std::string kMaker = std::string(BULKHEAD_BIN_DIR) + "/make-model";
+
+struct Run {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public testing::Test {
+ protected:
+  Cli()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("bulkhead-cli-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~Cli() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  static std::string read(const std::string& file) {
+    std::ifstream stream(file, std::ios::binary);
+    std::stringstream text;
+    text << stream.rdbuf();
+    return text.str();
+  }
+  // A shell command line; `in` is its stdin.
+  Run run(const std::string& command, const std::string& in = "") const {
+    const std::string stdin_file = write("stdin", in);
+    const int status = std::system(
+        ("(" + command + ") < " + stdin_file + " > " + path("stdout") + " 2> " + path("stderr"))
+            .c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status, read(path("stdout")),
+            read(path("stderr"))};
+  }
+  std::string made_model(const std::string& preset, const std::string& type) const {
+    const std::string file = path(preset + "-" + type + ".gguf");
+    const Run made = run(kMaker + " --preset " + preset + " --type " + type + " -o " + file);
+    EXPECT_EQ(made.code, 0) << made.err;
+    return file;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST_F(Cli, HelpTeachesWithExamples) {
+  for (const char* command :
+       {"", "chat", "complete", "workers", "tokenize", "inspect", "check", "bench"}) {
+    const Run help = run(kTool + " " + command + " --help");
+    EXPECT_EQ(help.code, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
+    EXPECT_THAT(help.err, IsEmpty());
+  }
+}
+
+TEST_F(Cli, AWrongCommandLineIsCode2) {
+  EXPECT_EQ(run(kTool).code, 2);
+  EXPECT_EQ(run(kTool + " chatter").code, 2);
+  EXPECT_EQ(run(kTool + " inspect").code, 2);
+}
+
+TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
+  const Run reference = run(kTool + " check --reference");
+  EXPECT_EQ(reference.out, read(std::string(BULKHEAD_SOURCE_DIR) + "/config/runtime.yaml"));
+  const std::string good = write("good.yaml", reference.out);
+  EXPECT_EQ(run(kTool + " check --config " + good).code, 0);
+
+  const std::string bad = write("bad.yaml", "server:\n  prot: 1\n");
+  const Run wrong = run(kTool + " check --config " + bad);
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_EQ(wrong.err,
+            "bulkhead: " + bad + ":2: server.prot: unknown setting; did you mean server.port?\n");
+
+  const Run set = run(kTool + " check --set isolation.vault=true --set engine.max_batch=4");
+  EXPECT_EQ(set.code, 0);
+  EXPECT_THAT(
+      set.out,
+      HasSubstr("isolation.vault: this version does not have it yet; the setting has no effect"));
+}
+
+TEST_F(Cli, InspectDescribesAMadeModel) {
+  const Run inspect = run(kTool + " inspect --tensors " + made_model("tiny-qwen2", "Q4_K_M"));
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_THAT(inspect.out, HasSubstr("qwen2"));
+  EXPECT_THAT(inspect.out, HasSubstr("blk.1.ffn_down.weight"));
+  EXPECT_THAT(inspect.out, HasSubstr("Device memory"));
+}
+
+TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {
+  const std::string model = made_model("tiny-llama", "Q8_0");
+  const std::string whole = read(model);
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{3}, std::size_t{20}, std::size_t{500}, whole.size() / 2}) {
+    const Run inspect = run(kTool + " inspect " + write("cut.gguf", whole.substr(0, size)));
+    EXPECT_EQ(inspect.code, 1) << size;
+    EXPECT_THAT(inspect.err, StartsWith("bulkhead: ")) << size;
+    EXPECT_EQ(std::count(inspect.err.begin(), inspect.err.end(), '\n'), 1) << inspect.err;
+  }
+  EXPECT_EQ(run(kTool + " inspect /nonexistent.gguf").code, 1);
+}
+
+TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
+  const std::string model = made_model("tiny-llama", "Q8_0");
+  const Run plain = run(kTool + " tokenize --model " + model, "a\nb");
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), '\n'), 1);
+  EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), ' '), 2);
+  EXPECT_EQ(run(kTool + " tokenize --model " + model, "").out, "\n");
+
+  // A special token's text is that token, unless it is asked to be plain text.
+  const Run special = run(kTool + " tokenize --model " + model, "<|im_end|>");
+  EXPECT_EQ(std::count(special.out.begin(), special.out.end(), ' '), 0) << special.out;
+  const Run text = run(kTool + " tokenize --no-special --model " + model, "<|im_end|>");
+  EXPECT_GT(std::count(text.out.begin(), text.out.end(), ' '), 3) << text.out;
+
+  // Any bytes.
+  std::string bytes;
+  for (int i = 0; i < 256; ++i)
+    bytes += static_cast<char>(i);
+  EXPECT_EQ(run(kTool + " tokenize --model " + model, bytes).code, 0);
+}
+
+TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
+  for (const char* command : {"chat", "complete hello", "workers", "workers drain w0"}) {
+    const Run none = run(kTool + " " + command + " --url http://127.0.0.1:1");
+    EXPECT_EQ(none.code, 1) << command;
+    EXPECT_THAT(none.err, HasSubstr("start it with `bulkheadd`")) << command;
+  }
+}
+
+TEST_F(Cli, BenchNamesWhatThereIs) {
+  const Run unknown = run(kTool + " bench no-such-benchmark");
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("there is no benchmark 'no-such-benchmark'"));
+}
+
+TEST_F(Cli, MakeModelNamesMistakes) {
+  EXPECT_EQ(run(kMaker + " --preset tiny-llama").code, 2);
+  EXPECT_EQ(run(kMaker + " --preset nope -o " + path("x")).code, 1);
+  EXPECT_EQ(run(kMaker + " --type Q9 -o " + path("x")).code, 1);
+  EXPECT_FALSE(std::filesystem::exists(path("x")));
+  EXPECT_FALSE(std::filesystem::exists(path("x.partial")));
+}
+
+}  // namespace
+}  // namespace bulkhead

@@ -1,0 +1,297 @@
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tools/model-maker/random_blocks.hpp"
+#include "tools/model-maker/write_model.hpp"
+#include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::model_maker {
+namespace {
+
+using model::TensorType;
+using testing::HasSubstr;
+
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("bulkhead-make-model-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+Result<std::uint64_t> make(Shape shape, const std::string& type, const std::string& path,
+                           std::uint64_t seed = 1, unsigned threads = 2) {
+  Metadata vocabulary, metadata;
+  BULKHEAD_RETURN_IF_ERROR(add_made_vocabulary(shape, vocabulary));
+  BULKHEAD_TRY(const Plan plan, plan_tensors(shape, type));
+  add_model_keys(shape, plan.file_type, metadata);
+  metadata.append(vocabulary);
+  return write_model(shape, plan, metadata, {path, seed, threads, nullptr});
+}
+
+float half(std::uint16_t bits) {
+  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+  const int exponent = (bits >> 10) & 31;
+  const int fraction = bits & 1023;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+}
+
+std::uint16_t u16(const std::uint8_t* at) {
+  return static_cast<std::uint16_t>(at[0] | (at[1] << 8));
+}
+
+// The formats' definition, read the slow way.
+std::vector<float> weights_of(TensorType type, const std::vector<std::byte>& bytes) {
+  static constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+  std::vector<float> weights;
+  const auto* traits = model::traits(type);
+  for (std::size_t at = 0; at < bytes.size(); at += traits->block_bytes) {
+    const auto* b = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at;
+    const float d = half(u16(b));
+    switch (type) {
+      case TensorType::kF32: {
+        float value = 0;
+        std::memcpy(&value, b, 4);
+        weights.push_back(value);
+        break;
+      }
+      case TensorType::kF16:
+        weights.push_back(d);
+        break;
+      case TensorType::kBF16: {
+        const std::uint32_t bits = std::uint32_t{u16(b)} << 16;
+        float value = 0;
+        std::memcpy(&value, &bits, 4);
+        weights.push_back(value);
+        break;
+      }
+      case TensorType::kQ8_0:
+        for (int i = 0; i < 32; ++i)
+          weights.push_back(d * static_cast<std::int8_t>(b[2 + i]));
+        break;
+      case TensorType::kQ4_0:
+        for (int i = 0; i < 32; ++i)
+          weights.push_back(d * (((b[2 + i % 16] >> (i / 16 * 4)) & 15) - 8));
+        break;
+      case TensorType::kIQ4_NL:
+        for (int i = 0; i < 32; ++i)
+          weights.push_back(d * kIq4[(b[2 + i % 16] >> (i / 16 * 4)) & 15]);
+        break;
+      case TensorType::kQ4_1:
+        for (int i = 0; i < 32; ++i)
+          weights.push_back(d * ((b[4 + i % 16] >> (i / 16 * 4)) & 15) + half(u16(b + 2)));
+        break;
+      case TensorType::kQ5_0:
+      case TensorType::kQ5_1: {
+        const int base = type == TensorType::kQ5_0 ? 2 : 4;
+        const std::uint32_t high = u16(b + base) | std::uint32_t{u16(b + base + 2)} << 16;
+        for (int i = 0; i < 32; ++i) {
+          const int q = ((b[base + 4 + i % 16] >> (i / 16 * 4)) & 15) |
+                        static_cast<int>(((high >> i) & 1) << 4);
+          weights.push_back(type == TensorType::kQ5_0 ? d * (q - 16) : d * q + half(u16(b + 2)));
+        }
+        break;
+      }
+      case TensorType::kQ4_K:
+      case TensorType::kQ5_K: {
+        const float minimum = half(u16(b + 2));
+        const std::uint8_t* s = b + 4;
+        for (int i = 0; i < 256; ++i) {
+          const int j = i / 32;
+          const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
+          const int low = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+          const std::uint8_t* nibbles = b + (type == TensorType::kQ4_K ? 16 : 48) + i / 64 * 32;
+          int q = (nibbles[i % 32] >> (i / 32 % 2 * 4)) & 15;
+          if (type == TensorType::kQ5_K) q |= ((b[16 + i % 32] >> j) & 1) << 4;
+          weights.push_back(d * static_cast<float>(scale * q) - minimum * static_cast<float>(low));
+        }
+        break;
+      }
+      case TensorType::kQ6_K: {
+        const float scale = half(u16(b + 208));
+        for (int i = 0; i < 256; ++i) {
+          const int n = i / 128, r = i % 128, l = r % 32, part = r / 32;
+          const int low = (b[n * 64 + l + part % 2 * 32] >> (part / 2 * 4)) & 15;
+          const int high = (b[128 + n * 32 + l] >> (part * 2)) & 3;
+          weights.push_back(scale * static_cast<std::int8_t>(b[192 + i / 16]) *
+                            static_cast<float>((low | high << 4) - 32));
+        }
+        break;
+      }
+    }
+  }
+  return weights;
+}
+
+class EachType : public testing::TestWithParam<std::string> {};
+
+// Every computable type has mean 0 and the wanted deviation, so that activations stay sane.
+TEST(Weights, HaveTheWantedSpread) {
+  for (const TensorType type :
+       {TensorType::kF32, TensorType::kF16, TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0,
+        TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
+        TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
+    const auto* traits = model::traits(type);
+    std::vector<std::byte> bytes(std::size_t{262144} / traits->block_weights * traits->block_bytes);
+    Random random(7, 1, 2);
+    random_weights(type, 0.02, random, bytes);
+    const std::vector<float> weights = weights_of(type, bytes);
+    ASSERT_EQ(weights.size(), 262144U);
+    double sum = 0, squares = 0;
+    for (const float w : weights) {
+      ASSERT_TRUE(std::isfinite(w)) << traits->name;
+      sum += w;
+      squares += double{w} * w;
+    }
+    EXPECT_NEAR(sum / 262144, 0, 0.0005) << traits->name;
+    EXPECT_NEAR(std::sqrt(squares / 262144), 0.02, 0.001) << traits->name;
+  }
+}
+
+TEST(Weights, HalfIsRoundedToNearest) {
+  EXPECT_EQ(half_of(1.0F), 0x3c00);
+  EXPECT_EQ(half_of(-2.0F), 0xc000);
+  EXPECT_EQ(half_of(65504.0F), 0x7bff);
+  EXPECT_EQ(half_of(1e6F), 0x7c00);
+  EXPECT_EQ(half_of(std::ldexp(1.0F, -24)), 1);
+  EXPECT_EQ(half_of(std::ldexp(1.0F, -14)), 0x0400);
+  EXPECT_EQ(half_of(1.0F + std::ldexp(1.0F, -11)), 0x3c00);  // a tie goes to even
+  EXPECT_EQ(half_of(1.0F + 3 * std::ldexp(1.0F, -11)), 0x3c02);
+}
+
+TEST_P(EachType, FilesAreReadAsModels) {
+  const Folder folder;
+  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3"}) {
+    const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
+    const Shape shape = *preset(name);
+    const auto written = make(shape, GetParam(), path);
+    ASSERT_TRUE(written.ok()) << written.error().message();
+    EXPECT_EQ(std::filesystem::file_size(path), *written);
+
+    const auto file = model::GgufFile::open(path);
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    const auto config = model::read_model_config(**file);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    EXPECT_EQ(config->layers, shape.layers);
+    EXPECT_EQ(config->embedding, shape.embedding);
+    EXPECT_EQ(config->heads, shape.heads);
+    EXPECT_EQ(config->kv_heads, shape.kv_heads);
+    EXPECT_EQ(config->head_size, shape.head_size);
+    EXPECT_EQ(config->vocabulary, shape.vocabulary);
+    EXPECT_EQ(config->tied_output, shape.tied_output);
+    EXPECT_EQ(config->qkv_bias, shape.architecture == "qwen2");
+    EXPECT_EQ(config->qk_norm, shape.architecture == "qwen3");
+  }
+}
+
+std::string plain_name(const testing::TestParamInfo<std::string>& info) {
+  return info.param;
+}
+INSTANTIATE_TEST_SUITE_P(MakeModel, EachType, testing::ValuesIn(file_types()), plain_name);
+
+TEST(MakeModel, SameSeedSameFileWhateverTheThreads) {
+  const Folder folder;
+  Shape shape = *preset("tiny-llama");
+  shape.vocabulary = 40000;  // several chunks
+  ASSERT_TRUE(make(shape, "F16", folder.file("a"), 5, 1).ok());
+  ASSERT_TRUE(make(shape, "F16", folder.file("b"), 5, 4).ok());
+  ASSERT_TRUE(make(shape, "F16", folder.file("c"), 6, 4).ok());
+  EXPECT_TRUE(bytes_of(folder.file("a")) == bytes_of(folder.file("b")));
+  EXPECT_FALSE(bytes_of(folder.file("a")) == bytes_of(folder.file("c")));
+}
+
+TEST(MakeModel, MadeVocabularyEncodesAnyTextAndBack) {
+  const Folder folder;
+  Shape shape = *preset("tiny-qwen2");
+  shape.vocabulary = 20000;
+  const std::string path = folder.file("v.gguf");
+  ASSERT_TRUE(make(shape, "Q8_0", path).ok());
+  const auto file = model::GgufFile::open(path);
+  ASSERT_TRUE(file.ok());
+  const auto tokenizer = model::Tokenizer::from_gguf(**file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  const std::string text = "bada tolu kasire, \xc3\xa4\xe6\x97\xa5 42!\n";
+  const auto ids = (*tokenizer)->encode(text, false, false);
+  EXPECT_EQ((*tokenizer)->decode(ids), text);
+  EXPECT_LT(ids.size(), text.size());  // its merges are used
+}
+
+// llama.cpp's mixes, for the shapes where its choices are known from real files.
+TEST(Mixes, MoreBitsWhereLlamaCppPutsThem) {
+  const Plan plan = *plan_tensors(*preset("qwen2.5-7b"), "Q4_K_M");
+  std::vector<int> v_layers, down_layers;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.name == "output.weight") {
+      EXPECT_EQ(tensor.type, TensorType::kQ6_K);
+    }
+    if (tensor.name == "token_embd.weight") {
+      EXPECT_EQ(tensor.type, TensorType::kQ4_K);
+    }
+    if (tensor.name.find("attn_q.weight") != std::string::npos) {
+      EXPECT_EQ(tensor.type, TensorType::kQ4_K);
+    }
+    const bool more = tensor.type == TensorType::kQ6_K;
+    const int layer = tensor.name.starts_with("blk.") ? std::stoi(tensor.name.substr(4)) : -1;
+    if (more && tensor.name.ends_with("attn_v.weight")) v_layers.push_back(layer);
+    if (more && tensor.name.ends_with("ffn_down.weight")) down_layers.push_back(layer);
+  }
+  EXPECT_THAT(v_layers, testing::ElementsAre(0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27));
+  EXPECT_EQ(v_layers, down_layers);
+  EXPECT_GT(plan.bytes, 4'600'000'000U);
+  EXPECT_LT(plan.bytes, 4'750'000'000U);
+
+  const std::uint64_t f16 = plan_tensors(*preset("llama-3.2-1b"), "F16")->bytes;
+  EXPECT_NEAR(static_cast<double>(f16), 2.4716e9, 0.005e9);
+}
+
+TEST(Mixes, RowsThatDontFitFallBack) {
+  const Plan plan = *plan_tensors(*preset("tiny-qwen3"), "Q4_K_M");
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.name == "blk.0.attn_q.weight") {
+      EXPECT_EQ(tensor.type, TensorType::kQ5_0);
+    }
+    if (tensor.name == "blk.1.ffn_down.weight") {
+      EXPECT_EQ(tensor.type, TensorType::kQ8_0);
+    }
+  }
+}
+
+TEST(Mistakes, AreNamed) {
+  EXPECT_THAT(preset("llama-9").error().message(), HasSubstr("llama-3.2-1b"));
+  EXPECT_THAT(plan_tensors(*preset("tiny-llama"), "Q3_K").error().message(), HasSubstr("Q4_K_M"));
+  Shape odd = *preset("tiny-llama");
+  odd.kv_heads = 3;
+  EXPECT_THAT(plan_tensors(odd, "F16").error().message(), HasSubstr("multiple of kv-heads"));
+  odd = *preset("tiny-llama");
+  odd.vocabulary = 100;
+  Metadata metadata;
+  EXPECT_THAT(add_made_vocabulary(odd, metadata).error().message(), HasSubstr("too small"));
+}
+
+}  // namespace
+}  // namespace bulkhead::model_maker
