@@ -1,0 +1,109 @@
+#include "orchestrator/event_loop.hpp"
+
+#include <csignal>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+namespace bulkhead::orchestrator {
+
+namespace asio = boost::asio;
+
+struct EventLoop::Impl {
+  asio::io_context context{1};  // one thread: no locks inside either
+  asio::signal_set signals{context};
+
+  void next_signal(std::function<void(int)> handler) {
+    signals.async_wait(
+        [this, handler = std::move(handler)](boost::system::error_code error, int number) {
+          if (error) return;
+          handler(number);
+          next_signal(handler);
+        });
+  }
+};
+
+EventLoop::EventLoop() : impl_(std::make_unique<Impl>()) {}
+EventLoop::~EventLoop() = default;
+void EventLoop::run() {
+  impl_->context.run();
+}
+void EventLoop::stop() {
+  impl_->context.stop();
+}
+void EventLoop::post(std::function<void()> task) {
+  asio::post(impl_->context, std::move(task));
+}
+asio::io_context& EventLoop::context() {
+  return impl_->context;
+}
+
+void EventLoop::on_termination_signal(std::function<void(int)> handler) {
+  impl_->signals.add(SIGTERM);
+  impl_->signals.add(SIGINT);
+  impl_->next_signal(std::move(handler));
+}
+
+// A completed wait may be queued already when it is cancelled; the generation tells it apart.
+struct Timer::Impl {
+  explicit Impl(EventLoop& loop) : timer(loop.context()) {}
+  asio::steady_timer timer;
+  std::uint64_t generation = 0;
+  bool running = false;
+};
+
+Timer::Timer(EventLoop& loop) : impl_(std::make_shared<Impl>(loop)) {}
+Timer::~Timer() {
+  cancel();
+}
+
+void Timer::start(std::chrono::microseconds delay, std::function<void()> expired) {
+  std::uint64_t generation = ++impl_->generation;
+  impl_->running = true;
+  impl_->timer.expires_after(delay);
+  impl_->timer.async_wait(
+      [impl = impl_, generation, expired = std::move(expired)](boost::system::error_code) {
+        if (impl->generation != generation) return;
+        impl->running = false;
+        expired();
+      });
+}
+
+void Timer::cancel() {
+  ++impl_->generation;
+  impl_->running = false;
+  impl_->timer.cancel();
+}
+
+bool Timer::running() const {
+  return impl_->running;
+}
+
+struct ReadableWatch::Impl {
+  Impl(EventLoop& loop, int fd) : descriptor(loop.context(), fd) {}
+  asio::posix::stream_descriptor descriptor;
+  bool cancelled = false;
+};
+
+ReadableWatch::ReadableWatch(EventLoop& loop, int descriptor)
+    : impl_(std::make_shared<Impl>(loop, descriptor)) {}
+
+ReadableWatch::~ReadableWatch() {
+  impl_->cancelled = true;
+  impl_->descriptor.release();  // unregisters; the owner closes it
+}
+
+void ReadableWatch::wait(std::function<void()> readable) {
+  impl_->descriptor.async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [impl = impl_, readable = std::move(readable)](boost::system::error_code error) {
+        if (impl->cancelled || error == asio::error::operation_aborted) return;
+        readable();
+      });
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,72 @@
+// The daemon's one thread: timers, descriptors that become readable, deferred calls. Everything in orchestrator/ runs on it,
+// so nothing there needs a lock. Asio stays behind this header (and in http/server.cpp): it costs seconds to compile.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace bulkhead::orchestrator {
+
+class EventLoop {
+ public:
+  EventLoop();
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Runs until stop() or until nothing is left to wait for.
+  void run();
+  void stop();
+  // Calls `task` later, from run(), never from here.
+  void post(std::function<void()> task);
+  // Calls `handler` with the number of each SIGTERM or SIGINT that arrives.
+  void on_termination_signal(std::function<void(int signal)> handler);
+
+  boost::asio::io_context& context();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// One deadline at a time. A cancelled or destroyed timer never calls back.
+class Timer {
+ public:
+  explicit Timer(EventLoop& loop);
+  ~Timer();
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  // Replaces a deadline that was set before.
+  void start(std::chrono::microseconds delay, std::function<void()> expired);
+  void cancel();
+  bool running() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// Calls back when a descriptor is readable (or at its end). Does not own the descriptor, which must outlive the watch.
+// A cancelled or destroyed watch never calls back.
+class ReadableWatch {
+ public:
+  ReadableWatch(EventLoop& loop, int descriptor);
+  ~ReadableWatch();
+  ReadableWatch(const ReadableWatch&) = delete;
+  ReadableWatch& operator=(const ReadableWatch&) = delete;
+
+  // One call back for one wait.
+  void wait(std::function<void()> readable);
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace bulkhead::orchestrator

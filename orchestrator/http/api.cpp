@@ -1,0 +1,471 @@
+#include "orchestrator/http/api.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include "orchestrator/http/generation.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+struct Api::Context {
+  EventLoop& loop;
+  Router& router;
+  Metrics& metrics;
+  ApiOptions options;
+  std::unordered_set<std::shared_ptr<void>> in_progress;
+};
+
+namespace {
+
+// ---- routes ----
+
+enum class Endpoint {
+  kHealth,
+  kMetrics,
+  kModels,
+  kModel,
+  kWorkers,
+  kWorkerAction,
+  kCompletions,
+  kChat,
+  kTokenize,
+  kDetokenize,
+  kUnknown
+};
+
+struct Route {
+  Endpoint endpoint = Endpoint::kUnknown;
+  const char* label = "unknown";  // for metrics: bounded, whatever clients send
+  bool post = false;
+};
+
+Route route_of(const std::string& path) {
+  struct Fixed {
+    const char* path;
+    Endpoint endpoint;
+    bool post;
+  };
+  static constexpr std::array<Fixed, 8> kFixed = {{
+      {"/health", Endpoint::kHealth, false},
+      {"/metrics", Endpoint::kMetrics, false},
+      {"/v1/models", Endpoint::kModels, false},
+      {"/v1/workers", Endpoint::kWorkers, false},
+      {"/v1/completions", Endpoint::kCompletions, true},
+      {"/v1/chat/completions", Endpoint::kChat, true},
+      {"/tokenize", Endpoint::kTokenize, true},
+      {"/detokenize", Endpoint::kDetokenize, true},
+  }};
+  for (const Fixed& fixed : kFixed) {
+    if (path == fixed.path) return {fixed.endpoint, fixed.path, fixed.post};
+  }
+  if (path.starts_with("/v1/models/") && path.size() > 11)
+    return {Endpoint::kModel, "/v1/models/{id}", false};
+  if (path.starts_with("/v1/workers/") &&
+      (path.ends_with("/drain") || path.ends_with("/restart"))) {
+    return {Endpoint::kWorkerAction, "/v1/workers/{name}/{action}", true};
+  }
+  return {};
+}
+
+ApiError plain_error(int status, std::string message, std::string code) {
+  ApiError error;
+  error.status = status;
+  error.message = std::move(message);
+  error.code = std::move(code);
+  if (status >= 500) error.type = "server_error";
+  return error;
+}
+
+HttpResponse json_response(int status, const json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  return response;
+}
+
+json describe(const Router& router, const Worker& worker) {
+  const ipc::Ready& ready = worker.ready();
+  const ipc::Stats& stats = worker.stats();
+  json optimizations = json::array();
+  for (const ipc::Optimization& each : ready.optimizations) {
+    optimizations.push_back(
+        {{"name", each.name}, {"active", each.active}, {"reason", each.reason}});
+  }
+  json out = {
+      {"name", worker.name()},
+      {"model", router.models()[worker.options().model].id},
+      {"pid", worker.pid() > 0 ? json(worker.pid()) : json(nullptr)},
+      {"state", to_string(worker.state())},
+      {"restarts", worker.restarts()},
+      {"last_death", worker.last_death().empty() ? json(nullptr) : json(worker.last_death())},
+      {"device", ready.device},
+      {"recovered_requests", worker.recovered_requests},
+      {"outstanding_requests", worker.outstanding()},
+      {"architecture", ready.architecture},
+      {"numerics_id", ready.numerics_id},
+      {"context", ready.context_limit},
+      {"vocabulary", ready.vocabulary_size},
+      {"kv_cache_tokens", ready.kv_cache_tokens},
+      {"weight_bytes", ready.weight_bytes},
+      {"load_ms", ready.load_milliseconds},
+      {"chat_template", ready.has_chat_template ? json(ready.chat_template) : json(nullptr)},
+      {"optimizations", std::move(optimizations)},
+      {"active_sequences", stats.active_sequences},
+      {"waiting_sequences", stats.waiting_sequences},
+      {"kv_pages_used", stats.kv_pages_used},
+      {"kv_pages_total", stats.kv_pages_total},
+  };
+  if (worker.state() == WorkerState::kLoading) {
+    const ipc::Progress& progress = worker.progress();
+    out["progress"] = {
+        {"stage", progress.stage}, {"done", progress.done}, {"total", progress.total}};
+  }
+  return out;
+}
+
+json describe(const Router& router, const ModelInfo& model) {
+  json out = {
+      {"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "bulkhead"}};
+  for (std::size_t i : model.workers) {
+    const Worker& worker = *router.workers()[i];
+    if (!worker.ever_ready()) continue;
+    out["context"] = worker.ready().context_limit;
+    out["architecture"] = worker.ready().architecture;
+    break;
+  }
+  return out;
+}
+
+// A Tokenize or Detokenize in progress.
+class Lookup : public RequestObserver, public std::enable_shared_from_this<Lookup> {
+ public:
+  Lookup(std::shared_ptr<Api::Context> context, std::shared_ptr<Exchange> exchange,
+         const char* endpoint)
+      : context_(std::move(context)),
+        exchange_(std::move(exchange)),
+        endpoint_(endpoint),
+        deadline_(context_->loop) {}
+
+  void start(std::size_t model, Work work) {
+    context_->in_progress.insert(shared_from_this());
+    auto weak = weak_from_this();
+    exchange_->on_lost = [weak](Exchange::Lost) {
+      auto self = weak.lock();
+      if (self == nullptr) return;
+      self->context_->router.cancel(self->request_);
+      self->end(499);
+    };
+    std::uint32_t timeout = context_->options.request_timeout_s;
+    deadline_.start(std::chrono::seconds(timeout), [this] {
+      context_->router.cancel(request_);
+      on_failed(request_, {FailureKind::kTimeout,
+                           "The request took more than server.request_timeout_s.", ""});
+    });
+    request_ = context_->router.start(model, std::move(work), *this);
+  }
+
+  void on_accepted(RequestId, std::span<const ipc::TokenId>) override {}
+  void on_tokens(RequestId, std::span<const ipc::TokenId>, std::string_view,
+                 std::span<const ipc::TokenLogprob>) override {}
+  void on_finished(RequestId, ipc::FinishReason, std::string_view, const JournalEntry&) override {}
+  void on_failed(RequestId, const Failure& failure) override {
+    ApiError error = to_api_error(failure);
+    respond(to_response(error));
+  }
+  void on_answer(RequestId, const ipc::FromWorker& answer) override {
+    HttpResponse response;
+    if (const auto* tokenized = std::get_if<ipc::Tokenized>(&answer)) {
+      response.body = "{\"tokens\":[";
+      for (std::size_t i = 0; i < tokenized->tokens.size(); ++i) {
+        if (i > 0) response.body += ',';
+        response.body += std::to_string(tokenized->tokens[i]);
+      }
+      response.body += "],\"count\":" + std::to_string(tokenized->tokens.size()) + "}";
+    } else if (const auto* detokenized = std::get_if<ipc::Detokenized>(&answer)) {
+      response.body = "{\"content\":";
+      append_json_string(response.body, detokenized->text);
+      response.body += '}';
+    }
+    respond(std::move(response));
+  }
+
+ private:
+  void respond(HttpResponse response) {
+    auto self = shared_from_this();
+    int status = response.status;
+    exchange_->on_lost = nullptr;
+    exchange_->respond(std::move(response));
+    end(status);
+  }
+  void end(int status) {
+    deadline_.cancel();
+    context_->metrics.request_done(endpoint_, status);
+    context_->in_progress.erase(shared_from_this());
+  }
+
+  std::shared_ptr<Api::Context> context_;
+  std::shared_ptr<Exchange> exchange_;
+  const char* endpoint_;
+  Timer deadline_;
+  RequestId request_;
+};
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : static_cast<char>(c);
+  });
+  return text;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
+}
+
+bool constant_time_equal(std::string_view a, std::string_view b) {
+  // Every byte of `a` (the caller's) is looked at, whatever `b` (the secret) is.
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    unsigned char other = b.empty() ? 0 : static_cast<unsigned char>(b[i % b.size()]);
+    difference =
+        static_cast<unsigned char>(difference | (static_cast<unsigned char>(a[i]) ^ other));
+  }
+  return difference == 0;
+}
+
+std::string origin_violation(const ApiOptions& options, const HttpRequest& request) {
+  std::string host = lower(request.host);
+  if (!request.origin.empty()) {
+    std::string origin = lower(request.origin);
+    if (host.empty() || (origin != "http://" + host && origin != "https://" + host)) {
+      return "Requests from web pages of another origin are refused (Origin).";
+    }
+  }
+  if (!options.loopback) return "";
+  std::string name = host, port;
+  std::size_t colon = host.rfind(':');
+  if (colon != std::string::npos && host.find(']', colon) == std::string::npos) {
+    name = host.substr(0, colon);
+    port = host.substr(colon + 1);
+  }
+  std::string bound = lower(options.bound_host);
+  bool known_name = name == "localhost" || name == "127.0.0.1" || name == "[::1]" ||
+                    name == bound || name == "[" + bound + "]";
+  bool known_port = port.empty() || port == std::to_string(options.bound_port);
+  if (!known_name || !known_port || name.empty())
+    return "This server is not known by the name that the request gives (Host).";
+  return "";
+}
+
+Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ApiOptions options)
+    : context_(std::make_shared<Context>(Context{loop, router, metrics, std::move(options), {}})) {}
+
+Api::~Api() = default;
+
+HttpResponse Api::protocol_error(int status, const std::string& message) {
+  context_->metrics.request_done("unknown", status);
+  HttpResponse response = to_response(plain_error(status, message,
+                                                  status == 413   ? "body_too_large"
+                                                  : status == 431 ? "headers_too_large"
+                                                                  : "bad_request"));
+  response.close = true;
+  return response;
+}
+
+std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
+  Route route = route_of(request.path);
+  auto answer = [&](HttpResponse response) {
+    context_->metrics.request_done(route.label, response.status);
+    return response;
+  };
+  auto refuse = [&](int status, std::string message, std::string code) {
+    return answer(to_response(plain_error(status, std::move(message), std::move(code))));
+  };
+  if (request.hosts > 1 || (request.http_1_1 && request.hosts == 0)) {
+    return refuse(400, "An HTTP/1.1 request has exactly one Host field.", "bad_request");
+  }
+  const ApiOptions& options = context_->options;
+  if (!options.api_key.empty() && route.endpoint != Endpoint::kHealth) {
+    constexpr std::string_view kBearer = "Bearer ";
+    std::string_view given = request.authorization;
+    bool bearer = given.size() > kBearer.size() &&
+                  lower(std::string(given.substr(0, kBearer.size()))) == "bearer ";
+    if (!bearer || !constant_time_equal(given.substr(kBearer.size()), options.api_key)) {
+      return refuse(401, "A valid API key is needed: Authorization: Bearer KEY.",
+                    "invalid_api_key");
+    }
+  }
+  if (route.endpoint == Endpoint::kUnknown) {
+    return refuse(404, fmt::format("There is no endpoint {} {}.", request.method, request.path),
+                  "unknown_url");
+  }
+  const char* allow = route.post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  if (request.method == "OPTIONS") {
+    HttpResponse response;
+    response.status = 204;
+    response.headers.emplace_back("Allow", allow);
+    return answer(std::move(response));
+  }
+  bool reading = request.method == "GET" || request.method == "HEAD";
+  if (route.post ? request.method != "POST" : !reading) {
+    HttpResponse response = to_response(
+        plain_error(405, fmt::format("{} is not allowed here, only {}.", request.method, allow),
+                    "method_not_allowed"));
+    response.headers.emplace_back("Allow", allow);
+    return answer(std::move(response));
+  }
+  if (!route.post) return answer(answer_get(request.path));
+  std::string violation = origin_violation(options, request);
+  if (!violation.empty()) return refuse(403, violation, "forbidden_origin");
+  return std::nullopt;
+}
+
+HttpResponse Api::answer_get(const std::string& path) {
+  Router& router = context_->router;
+  switch (route_of(path).endpoint) {
+    case Endpoint::kHealth: {
+      bool ready = router.ready() && !router.draining();
+      json body = {{"status", ready ? "ok" : router.draining() ? "draining" : "loading"}};
+      if (!ready) {
+        json workers = json::array();
+        for (const auto& worker : router.workers()) {
+          json entry = {{"name", worker->name()}, {"state", to_string(worker->state())}};
+          if (worker->state() == WorkerState::kLoading) {
+            const ipc::Progress& progress = worker->progress();
+            entry["stage"] = progress.stage;
+            entry["done"] = progress.done;
+            entry["total"] = progress.total;
+          }
+          if (!worker->last_death().empty()) entry["last_death"] = worker->last_death();
+          workers.push_back(std::move(entry));
+        }
+        body["workers"] = std::move(workers);
+      }
+      HttpResponse response = json_response(ready ? 200 : 503, body);
+      if (!ready) response.headers.emplace_back("Retry-After", "1");
+      return response;
+    }
+    case Endpoint::kMetrics: {
+      HttpResponse response;
+      response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+      response.body = context_->metrics.text(connection_count ? connection_count() : 0);
+      return response;
+    }
+    case Endpoint::kModels: {
+      json data = json::array();
+      for (const ModelInfo& model : router.models())
+        data.push_back(describe(router, model));
+      return json_response(200, {{"object", "list"}, {"data", std::move(data)}});
+    }
+    case Endpoint::kModel: {
+      std::string name = path.substr(std::string_view("/v1/models/").size());
+      const ModelInfo* model = router.find_model(name);
+      if (model == nullptr) {
+        ApiError error = plain_error(404, fmt::format("The model '{}' does not exist.", name),
+                                     "model_not_found");
+        error.parameter = "model";
+        return to_response(error);
+      }
+      return json_response(200, describe(router, *model));
+    }
+    case Endpoint::kWorkers: {
+      json list = json::array();
+      for (const auto& worker : router.workers())
+        list.push_back(describe(router, *worker));
+      return json_response(200, list);
+    }
+    default:
+      break;
+  }
+  return to_response(plain_error(404, "There is no such endpoint.", "unknown_url"));
+}
+
+void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
+  std::string_view rest = std::string_view(path).substr(std::string_view("/v1/workers/").size());
+  std::size_t slash = rest.rfind('/');
+  std::string name(rest.substr(0, slash));
+  std::string_view action = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
+  const char* label = "/v1/workers/{name}/{action}";
+  Worker* worker = context_->router.find_worker(name);
+  HttpResponse response;
+  if (worker == nullptr) {
+    response = to_response(
+        plain_error(404, fmt::format("There is no worker '{}'; /v1/workers lists them.", name),
+                    "worker_not_found"));
+  } else {
+    spdlog::info("worker {}: {} requested", name, action);
+    action == "drain" ? worker->drain() : worker->restart();
+    response = json_response(202, describe(context_->router, *worker));
+  }
+  context_->metrics.request_done(label, response.status);
+  exchange.respond(std::move(response));
+}
+
+void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  Route route = route_of(request.path);
+  Router& router = context_->router;
+  auto refuse = [&](const ApiError& error) {
+    context_->metrics.request_done(route.label, error.status);
+    exchange->respond(to_response(error));
+  };
+  // The model's index, or nothing after a refusal.
+  auto admit = [&](const std::string& model, std::size_t count) -> std::optional<std::size_t> {
+    Failure failure;
+    Result<std::size_t> index = router.admit(model, count, failure);
+    if (index.ok()) return *index;
+    refuse(to_api_error(failure));
+    return std::nullopt;
+  };
+  auto look_up = [&](const std::string& model, Work work) {
+    if (auto index = admit(model, 1)) {
+      std::make_shared<Lookup>(context_, std::move(exchange), route.label)
+          ->start(*index, std::move(work));
+    }
+  };
+
+  switch (route.endpoint) {
+    case Endpoint::kWorkerAction:
+      return handle_worker_action(request.path, *exchange);
+    case Endpoint::kTokenize: {
+      auto parsed = parse_tokenize(request.body);
+      if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+      auto& wanted = std::get<TokenizeRequest>(parsed);
+      return look_up(wanted.model, std::move(wanted.message));
+    }
+    case Endpoint::kDetokenize: {
+      auto parsed = parse_detokenize(request.body);
+      if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+      auto& wanted = std::get<DetokenizeRequest>(parsed);
+      return look_up(wanted.model, std::move(wanted.message));
+    }
+    case Endpoint::kCompletions:
+    case Endpoint::kChat: {
+      auto parsed = route.endpoint == Endpoint::kChat ? parse_chat(request.body)
+                                                      : parse_completion(request.body);
+      if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+      auto& wanted = std::get<GenerationRequest>(parsed);
+      auto model = admit(wanted.model, wanted.prompts.size() * wanted.n);
+      if (!model) return;
+      auto holder = std::make_shared<std::weak_ptr<void>>();
+      auto context = context_;
+      auto generation = std::make_shared<Generation>(
+          context_->loop, router, context_->metrics, std::move(exchange), std::move(wanted),
+          [context, holder] { context->in_progress.erase(holder->lock()); });
+      *holder = generation;
+      context_->in_progress.insert(generation);
+      return generation->start(*model, std::chrono::seconds(context_->options.request_timeout_s));
+    }
+    default:
+      return refuse(plain_error(404, "There is no such endpoint.", "unknown_url"));
+  }
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,46 @@
+// One HTTP request and the way to answer it, without a word about sockets: what the server gives the endpoints.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace bulkhead::orchestrator {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // percent-decoded, without the query
+  bool has_body = false;
+  bool http_1_1 = true;
+  std::string host, origin, authorization;  // empty: absent; see also `hosts`
+  int hosts = 0;                            // Host fields sent
+  std::string body;                         // empty while only the head has been read
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+  bool close = false;  // end the connection afterwards
+};
+
+// Calls after the client is gone do nothing. One thread.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  // The whole answer, once; or a stream of events: begin_stream, write..., end_stream.
+  virtual void respond(HttpResponse response) = 0;
+  virtual void begin_stream() = 0;
+  virtual void write(std::string_view events) = 0;
+  virtual void end_stream(bool close) = 0;
+
+  enum class Lost { kHungUp, kTooSlow };
+  // Called at most once, from the event loop, when the answer can't reach the client any more. kTooSlow: more than the
+  // connection's limit of unsent bytes had gathered. Not called after the answer's end.
+  std::function<void(Lost)> on_lost;
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,775 @@
+#include "orchestrator/http/openai.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+ApiError invalid(std::string message, std::string parameter = "", std::string code = "") {
+  ApiError error;
+  error.message = std::move(message);
+  error.parameter = std::move(parameter);
+  error.code = std::move(code);
+  return error;
+}
+
+// ---- JSON in ----
+
+// Depth and number of values, counted on the bytes, before a parser spends stack or memory on them.
+std::optional<ApiError> check_size(std::string_view body) {
+  int depth = 0;
+  std::size_t values = 1;
+  bool in_string = false;
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    char c = body[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      ++values;
+      if (++depth > kMaxJsonDepth) {
+        return invalid(
+            fmt::format("The body nests deeper than {} levels at byte {}.", kMaxJsonDepth, i), "",
+            "json_too_deep");
+      }
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == ',') {
+      ++values;
+    }
+  }
+  if (values > kMaxJsonValues) {
+    return invalid(fmt::format("The body has more than {} values.", kMaxJsonValues), "",
+                   "json_too_large");
+  }
+  return std::nullopt;
+}
+
+Parsed<json> parse_object(std::string_view body) {
+  if (body.empty()) return invalid("The body is empty; send a JSON object.", "", "invalid_json");
+  if (auto error = check_size(body)) return *error;
+  try {
+    json object = json::parse(body);
+    if (!object.is_object()) {
+      return invalid(
+          fmt::format("The body is a JSON {}, but an object is needed.", object.type_name()), "",
+          "invalid_json");
+    }
+    return object;
+  } catch (const json::parse_error& error) {
+    return invalid(fmt::format("The body is not valid JSON (UTF-8) at byte {}.", error.byte), "",
+                   "invalid_json");
+  } catch (const json::exception&) {
+    return invalid("The body has a number that no double can hold.", "", "invalid_json");
+  }
+}
+
+// Reads fields of one object; remembers the first error.
+class Fields {
+ public:
+  Fields(const json& object, std::string prefix = "")
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  // Null when absent or null.
+  const json* get(const char* name) const {
+    auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  bool ok() const { return !error_.has_value(); }
+  const ApiError& error() const { return *error_; }
+  void refuse(const std::string& name, const std::string& what, const std::string& code = "") {
+    if (!error_)
+      error_ = invalid(fmt::format("'{}{}' {}", prefix_, name, what), prefix_ + name, code);
+  }
+  void wrong_type(const char* name, const char* wanted, const json& value) {
+    refuse(name, fmt::format("must be {}, not {}.", wanted, value.type_name()), "invalid_type");
+  }
+
+  bool boolean(const char* name, bool fallback) {
+    const json* value = get(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) {
+      wrong_type(name, "a boolean", *value);
+      return fallback;
+    }
+    return value->get<bool>();
+  }
+
+  float number(const char* name, float fallback, double least, double most) {
+    const json* value = get(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_number()) {
+      wrong_type(name, "a number", *value);
+      return fallback;
+    }
+    double number = value->get<double>();
+    if (!(number >= least && number <= most)) {
+      refuse(name, fmt::format("must be between {} and {}.", least, most), "out_of_range");
+      return fallback;
+    }
+    return static_cast<float>(number);
+  }
+
+  std::int64_t integer(const char* name, std::int64_t fallback, std::int64_t least,
+                       std::int64_t most) {
+    const json* value = get(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_number()) {
+      wrong_type(name, "an integer", *value);
+      return fallback;
+    }
+    std::optional<std::int64_t> whole = whole_number(*value);
+    if (!whole) {
+      refuse(name, "must be an integer.", "invalid_type");
+      return fallback;
+    }
+    if (*whole < least || *whole > most) {
+      refuse(name, fmt::format("must be between {} and {}.", least, most), "out_of_range");
+      return fallback;
+    }
+    return *whole;
+  }
+
+  std::string text(const char* name, std::string fallback = "") {
+    const json* value = get(name);
+    if (value == nullptr) return fallback;
+    if (!value->is_string()) {
+      wrong_type(name, "a string", *value);
+      return fallback;
+    }
+    return value->get<std::string>();
+  }
+
+  // 1 and 1.0 alike: some clients write every number as a float.
+  static std::optional<std::int64_t> whole_number(const json& value) {
+    if (value.is_number_unsigned()) {
+      std::uint64_t number = value.get<std::uint64_t>();
+      return static_cast<std::int64_t>(
+          std::min<std::uint64_t>(number, std::numeric_limits<std::int64_t>::max()));
+    }
+    if (value.is_number_integer()) return value.get<std::int64_t>();
+    if (!value.is_number_float()) return std::nullopt;
+    double number = value.get<double>();
+    if (std::trunc(number) != number || std::abs(number) > 9.0e15) return std::nullopt;
+    return static_cast<std::int64_t>(number);
+  }
+
+ private:
+  const json& object_;
+  std::string prefix_;
+  std::optional<ApiError> error_;
+};
+
+bool is_empty(const json& value) {
+  return value.is_null() ||
+         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+// Token ids of an array; false after a refusal.
+bool read_ids(Fields& fields, const char* name, const json& array, std::vector<ipc::TokenId>& ids) {
+  ids.reserve(array.size());
+  for (const json& item : array) {
+    std::optional<std::int64_t> id = Fields::whole_number(item);
+    if (!id || *id < 0 || *id > std::numeric_limits<std::int32_t>::max()) {
+      fields.refuse(name, fmt::format("has an element {} that is no token id.", ids.size()),
+                    "invalid_type");
+      return false;
+    }
+    ids.push_back(static_cast<ipc::TokenId>(*id));
+  }
+  return true;
+}
+
+void read_stop(Fields& fields, std::vector<std::string>& stop) {
+  const json* value = fields.get("stop");
+  if (value == nullptr) return;
+  auto add = [&](const json& item) {
+    if (!item.is_string())
+      return fields.refuse("stop", "must be a string or an array of strings.", "invalid_type");
+    std::string text = item.get<std::string>();
+    if (text.empty())
+      return fields.refuse("stop", "has an empty string, which would end every answer at once.",
+                           "out_of_range");
+    if (text.size() > kMaxStopBytes) {
+      return fields.refuse("stop",
+                           fmt::format("has a string of more than {} bytes.", kMaxStopBytes),
+                           "out_of_range");
+    }
+    stop.push_back(std::move(text));
+  };
+  if (value->is_array()) {
+    if (value->size() > kMaxStops)
+      return fields.refuse("stop", fmt::format("has more than {} strings.", kMaxStops),
+                           "out_of_range");
+    for (const json& item : *value)
+      add(item);
+  } else {
+    add(*value);
+  }
+}
+
+// Fields that would change the answer, and are not supported: silence would be a wrong answer.
+void refuse_unsupported(Fields& fields) {
+  auto unsupported = [&fields](const char* name) {
+    fields.refuse(name, "is not supported by this server.", "unsupported_parameter");
+  };
+  for (const char* name :
+       {"tools", "functions", "logit_bias", "suffix", "bad_words", "stop_token_ids", "guided_json",
+        "guided_regex", "guided_choice", "guided_grammar", "grammar", "audio"}) {
+    const json* value = fields.get(name);
+    if (value != nullptr && !is_empty(*value)) unsupported(name);
+  }
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const json* value = fields.get(name);
+    if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
+  }
+  if (fields.boolean("echo", false)) unsupported("echo");
+  if (const json* format = fields.get("response_format")) {
+    if (!format->is_object()) {
+      fields.wrong_type("response_format", "an object", *format);
+    } else if (!format->contains("type") || (*format)["type"] != "text") {
+      fields.refuse("response_format", "can only be of type 'text' here.", "unsupported_parameter");
+    }
+  }
+  if (const json* modalities = fields.get("modalities")) {
+    if (*modalities != json::array({"text"})) unsupported("modalities");
+  }
+}
+
+void read_common(Fields& fields, GenerationRequest& request) {
+  request.model = fields.text("model");
+  request.stream = fields.boolean("stream", false);
+  if (const json* options = fields.get("stream_options")) {
+    if (options->is_object()) {
+      Fields inner(*options, "stream_options.");
+      request.include_usage = inner.boolean("include_usage", false);
+      if (!inner.ok())
+        fields.refuse("stream_options", "must have a boolean 'include_usage'.", "invalid_type");
+    } else {
+      fields.wrong_type("stream_options", "an object", *options);
+    }
+  }
+  request.return_token_ids = fields.boolean("return_token_ids", false);
+  request.n = static_cast<std::uint32_t>(fields.integer("n", 1, 1, kMaxChoices));
+  if (fields.integer("best_of", request.n, 1, kMaxChoices) != request.n) {
+    fields.refuse("best_of", "other than 'n' is not supported by this server.",
+                  "unsupported_parameter");
+  }
+
+  ipc::Sampling& sampling = request.parameters.sampling;
+  sampling.temperature = fields.number("temperature", 1.0F, 0, 2);
+  // 0 is allowed by OpenAI; what it means is the most probable token alone.
+  sampling.top_p = std::max(fields.number("top_p", 1.0F, 0, 1), 1e-6F);
+  sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
+      fields.integer("top_k", 0, -1, std::numeric_limits<std::int32_t>::max()), 0));
+  sampling.min_p = fields.number("min_p", 0.0F, 0, 1);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1.0F, 0.01, 10);
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
+  sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
+  if (const json* seed = fields.get("seed")) {
+    request.has_seed = true;
+    if (seed->is_number_unsigned()) {
+      sampling.seed = seed->get<std::uint64_t>();
+    } else if (std::optional<std::int64_t> whole =
+                   seed->is_number() ? Fields::whole_number(*seed) : std::nullopt) {
+      sampling.seed = static_cast<std::uint64_t>(*whole);
+    } else {
+      fields.wrong_type("seed", "an integer", *seed);
+    }
+  }
+  constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
+  std::int64_t max_tokens = fields.integer("max_tokens", 0, 1, kMaxTokens);
+  std::int64_t max_completion_tokens = fields.integer("max_completion_tokens", 0, 1, kMaxTokens);
+  request.parameters.max_tokens =
+      static_cast<std::uint32_t>(max_completion_tokens != 0 ? max_completion_tokens : max_tokens);
+  fields.integer("min_tokens", 0, 0, 0);
+  request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
+  read_stop(fields, request.parameters.stop);
+  refuse_unsupported(fields);
+}
+
+void read_prompts(Fields& fields, std::vector<Prompt>& prompts) {
+  const json* prompt = fields.get("prompt");
+  if (prompt == nullptr) return fields.refuse("prompt", "is missing.", "missing_parameter");
+  if (prompt->is_string()) {
+    prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (!prompt->is_array()) {
+    return fields.wrong_type("prompt", "a string, an array of token ids, or an array of either",
+                             *prompt);
+  }
+  if (prompt->empty()) return fields.refuse("prompt", "is an empty array.", "out_of_range");
+  if (prompt->front().is_number()) {
+    std::vector<ipc::TokenId> ids;
+    if (read_ids(fields, "prompt", *prompt, ids)) prompts.emplace_back(std::move(ids));
+    return;
+  }
+  if (prompt->size() > kMaxPrompts)
+    return fields.refuse("prompt", fmt::format("has more than {} prompts.", kMaxPrompts),
+                         "out_of_range");
+  for (const json& item : *prompt) {
+    if (item.is_string() && prompt->front().is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else if (item.is_array() && prompt->front().is_array()) {
+      if (item.empty())
+        return fields.refuse("prompt", "has an empty array of token ids.", "out_of_range");
+      std::vector<ipc::TokenId> ids;
+      if (!read_ids(fields, "prompt", item, ids)) return;
+      prompts.emplace_back(std::move(ids));
+    } else {
+      return fields.refuse(
+          "prompt", "must be a string, an array of token ids, or an array of only one of these.",
+          "invalid_type");
+    }
+  }
+}
+
+// A message's text: a string, or parts of type "text" joined.
+std::optional<std::string> read_content(Fields& fields, const json& content,
+                                        const std::string& where) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    fields.refuse(where, "must be a string or an array of parts of type 'text'.", "invalid_type");
+    return std::nullopt;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const json& part = content[i];
+    std::string here = fmt::format("{}[{}]", where, i);
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
+      fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
+      return std::nullopt;
+    }
+    if (part["type"] != "text") {
+      fields.refuse(here, "is not of type 'text', the only one this server supports.",
+                    "unsupported_parameter");
+      return std::nullopt;
+    }
+    if (!part.contains("text") || !part["text"].is_string()) {
+      fields.refuse(here, "has no string 'text'.", "invalid_type");
+      return std::nullopt;
+    }
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages) {
+  const json* value = fields.get("messages");
+  if (value == nullptr) return fields.refuse("messages", "is missing.", "missing_parameter");
+  if (!value->is_array()) return fields.wrong_type("messages", "an array", *value);
+  if (value->empty()) return fields.refuse("messages", "is an empty array.", "out_of_range");
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const json& item = (*value)[i];
+    std::string where = fmt::format("messages[{}]", i);
+    if (!item.is_object()) return fields.refuse(where, "must be an object.", "invalid_type");
+    auto role = item.find("role");
+    if (role == item.end())
+      return fields.refuse(where + ".role", "is missing.", "missing_parameter");
+    if (!role->is_string())
+      return fields.refuse(where + ".role", "must be a string.", "invalid_type");
+    ipc::ChatMessage message;
+    message.role = role->get<std::string>();
+    if (message.role == "developer") message.role = "system";
+    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
+      return fields.refuse(where + ".role", "must be system, developer, user or assistant.",
+                           "unsupported_role");
+    }
+    for (const char* call : {"tool_calls", "function_call"}) {
+      auto found = item.find(call);
+      if (found != item.end() && !is_empty(*found)) {
+        return fields.refuse(where + "." + call, "is not supported by this server.",
+                             "unsupported_parameter");
+      }
+    }
+    auto content = item.find("content");
+    if (content == item.end() || content->is_null())
+      return fields.refuse(where + ".content", "is missing.", "missing_parameter");
+    std::optional<std::string> text = read_content(fields, *content, where + ".content");
+    if (!text) return;
+    message.content = *std::move(text);
+    messages.push_back(std::move(message));
+  }
+}
+
+template <typename Read>
+Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Read read) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  GenerationRequest request;
+  request.chat = chat;
+  read(fields, request);
+  read_common(fields, request);
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+// ---- JSON out ----
+
+void append_number(std::string& out, std::uint64_t value) {
+  fmt::format_to(std::back_inserter(out), "{}", value);
+}
+
+void append_logprob(std::string& out, float value) {
+  // JSON has no infinities; OpenAI writes -9999.0 for "as good as impossible".
+  fmt::format_to(std::back_inserter(out), "{}", std::isfinite(value) ? value : -9999.0F);
+}
+
+void append_ids(std::string& out, std::span<const ipc::TokenId> ids) {
+  out += '[';
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out += ',';
+    append_number(out, ids[i]);
+  }
+  out += ']';
+}
+
+// Length of the UTF-8 character at `text`, 0 when there is none.
+std::size_t character_length(std::string_view text) {
+  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  std::size_t length = first >= 0xc2 && first <= 0xdf   ? 2
+                       : first >= 0xe0 && first <= 0xef ? 3
+                       : first >= 0xf0 && first <= 0xf4 ? 4
+                                                        : 0;
+  if (length == 0 || text.size() < length) return 0;
+  unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  if (byte(1) < low || byte(1) > high) return 0;
+  for (std::size_t i = 2; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    std::size_t length = character_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+void append_head(std::string& out, const AnswerHead& head, const char* object) {
+  out += "{\"id\":";
+  append_json_string(out, head.id);
+  fmt::format_to(std::back_inserter(out), ",\"object\":\"{}\",\"created\":{},\"model\":", object,
+                 head.created);
+  append_json_string(out, head.model);
+}
+
+void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& part, bool whole) {
+  out += "{\"index\":";
+  append_number(out, part.index);
+  if (head.chat && whole) {
+    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
+    append_json_string(out, part.text);
+    out += ",\"refusal\":null}";
+  } else if (head.chat) {
+    out += ",\"delta\":{";
+    if (part.role) out += "\"role\":\"assistant\",";
+    if (part.finish_reason.empty() || !part.text.empty()) {
+      out += "\"content\":";
+      append_json_string(out, part.text);
+    }
+    out += '}';
+  } else {
+    out += ",\"text\":";
+    append_json_string(out, part.text);
+  }
+  out += ",\"logprobs\":";
+  out += part.logprobs.empty() ? std::string_view("null") : part.logprobs;
+  out += ",\"finish_reason\":";
+  if (part.finish_reason.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, part.finish_reason);
+  }
+  if (part.token_ids) {
+    out += ",\"token_ids\":";
+    append_ids(out, *part.token_ids);
+  }
+  if (part.prompt_token_ids != nullptr) {
+    out += ",\"prompt_token_ids\":";
+    append_ids(out, *part.prompt_token_ids);
+  }
+  out += '}';
+}
+
+void append_usage(std::string& out, const Usage& usage) {
+  fmt::format_to(std::back_inserter(out),
+                 "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{}}}",
+                 usage.prompt_tokens, usage.completion_tokens,
+                 usage.prompt_tokens + usage.completion_tokens);
+}
+
+}  // namespace
+
+// ---- requests ----
+
+Parsed<GenerationRequest> parse_completion(std::string_view body) {
+  return parse_generation(body, false, [](Fields& fields, GenerationRequest& request) {
+    read_prompts(fields, request.prompts);
+    request.parameters.logprobs = static_cast<std::int32_t>(fields.integer("logprobs", -1, 0, 20));
+  });
+}
+
+Parsed<GenerationRequest> parse_chat(std::string_view body) {
+  return parse_generation(body, true, [](Fields& fields, GenerationRequest& request) {
+    std::vector<ipc::ChatMessage> messages;
+    read_messages(fields, messages);
+    request.prompts.emplace_back(std::move(messages));
+    bool logprobs = fields.boolean("logprobs", false);
+    std::int64_t top = fields.integer("top_logprobs", 0, 0, 20);
+    if (!logprobs && top > 0)
+      fields.refuse("top_logprobs", "needs 'logprobs': true.", "invalid_combination");
+    request.parameters.logprobs = logprobs ? static_cast<std::int32_t>(top) : -1;
+  });
+}
+
+Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  TokenizeRequest request;
+  request.model = fields.text("model");
+  const char* name = fields.get("content") != nullptr ? "content"
+                     : fields.get("text") != nullptr  ? "text"
+                                                      : "prompt";
+  if (fields.get(name) == nullptr)
+    fields.refuse("content", "is missing: the text to tokenize.", "missing_parameter");
+  request.message.text = fields.text(name);
+  request.message.add_special =
+      fields.boolean("add_special", fields.boolean("add_special_tokens", true));
+  request.message.parse_special = fields.boolean("parse_special", true);
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  DetokenizeRequest request;
+  request.model = fields.text("model");
+  const json* tokens = fields.get("tokens");
+  if (tokens == nullptr) {
+    fields.refuse("tokens", "is missing: the ids to turn into text.", "missing_parameter");
+  } else if (!tokens->is_array()) {
+    fields.wrong_type("tokens", "an array of token ids", *tokens);
+  } else {
+    read_ids(fields, "tokens", *tokens, request.message.tokens);
+  }
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+// ---- answers ----
+
+void append_json_string(std::string& out, std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  out += '"';
+  std::size_t plain = 0;  // start of the run that needs no escape
+  std::size_t i = 0;
+  auto flush = [&] { out.append(text.substr(plain, i - plain)); };
+  while (i < text.size()) {
+    auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x80) {
+      std::size_t length = character_length(text.substr(i));
+      if (length > 0) {
+        i += length;
+        continue;
+      }
+      flush();
+      out += "\xef\xbf\xbd";
+    } else if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
+      ++i;
+      continue;
+    } else {
+      flush();
+      switch (c) {
+        case '"':
+          out += "\\\"";
+          break;
+        case '\\':
+          out += "\\\\";
+          break;
+        case '\n':
+          out += "\\n";
+          break;
+        case '\r':
+          out += "\\r";
+          break;
+        case '\t':
+          out += "\\t";
+          break;
+        default:
+          out += "\\u00";
+          out += kHex[c >> 4];
+          out += kHex[c & 15];
+      }
+    }
+    plain = ++i;
+  }
+  flush();
+  out += '"';
+}
+
+std::string error_body(const ApiError& error) {
+  std::string out = "{\"error\":{\"message\":";
+  append_json_string(out, error.message);
+  out += ",\"type\":";
+  append_json_string(out, error.type);
+  for (auto [name, value] :
+       {std::pair{"param", &error.parameter}, std::pair{"code", &error.code}}) {
+    fmt::format_to(std::back_inserter(out), ",\"{}\":", name);
+    if (value->empty()) {
+      out += "null";
+    } else {
+      append_json_string(out, *value);
+    }
+  }
+  out += "}}";
+  return out;
+}
+
+void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
+  auto comma = [](std::string& list) {
+    if (!list.empty()) list += ',';
+  };
+  auto name = [](std::string& out, const std::string& bytes) {
+    // Part of a character has no text of its own; OpenAI writes its bytes out.
+    if (is_utf8(bytes)) return append_json_string(out, bytes);
+    std::string escaped = "bytes:";
+    for (char c : bytes)
+      fmt::format_to(std::back_inserter(escaped), "\\x{:02x}", static_cast<unsigned char>(c));
+    append_json_string(out, escaped);
+  };
+  auto entry = [&](std::string& out, const std::string& bytes, float logprob) {
+    out += "{\"token\":";
+    name(out, bytes);
+    out += ",\"logprob\":";
+    append_logprob(out, logprob);
+    out += ",\"bytes\":[";
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      if (i > 0) out += ',';
+      append_number(out, static_cast<unsigned char>(bytes[i]));
+    }
+    out += ']';
+  };
+  for (const ipc::TokenLogprob& token : logprobs) {
+    std::size_t shown = std::min<std::size_t>(token.top.size(), top_);
+    if (chat_) {
+      comma(content_);
+      entry(content_, token.bytes, token.logprob);
+      content_ += ",\"top_logprobs\":[";
+      for (std::size_t i = 0; i < shown; ++i) {
+        if (i > 0) content_ += ',';
+        entry(content_, token.top[i].bytes, token.top[i].logprob);
+        content_ += '}';
+      }
+      content_ += "]}";
+      continue;
+    }
+    comma(tokens_);
+    name(tokens_, token.bytes);
+    comma(values_);
+    append_logprob(values_, token.logprob);
+    comma(offsets_);
+    append_number(offsets_, offset_);
+    for (char c : token.bytes)
+      offset_ += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+    comma(tops_);
+    tops_ += '{';
+    for (std::size_t i = 0; i < shown; ++i) {
+      if (i > 0) tops_ += ',';
+      name(tops_, token.top[i].bytes);
+      tops_ += ':';
+      append_logprob(tops_, token.top[i].logprob);
+    }
+    tops_ += '}';
+  }
+}
+
+std::string LogprobsJson::take() {
+  std::string out;
+  if (chat_) {
+    out = "{\"content\":[" + content_ + "],\"refusal\":null}";
+  } else {
+    out = "{\"tokens\":[" + tokens_ + "],\"token_logprobs\":[" + values_ + "],\"top_logprobs\":[" +
+          tops_ + "],\"text_offset\":[" + offsets_ + "]}";
+  }
+  for (std::string* part : {&content_, &tokens_, &values_, &tops_, &offsets_})
+    part->clear();
+  return out;
+}
+
+std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage) {
+  std::string out = "data: ";
+  append_head(out, head, head.chat ? "chat.completion.chunk" : "text_completion");
+  out += ",\"choices\":[";
+  append_choice(out, head, part, false);
+  out += ']';
+  // The ids stand on the chunk as well as on its choice: a chunk has one choice only.
+  if (part.token_ids) {
+    out += ",\"token_ids\":";
+    append_ids(out, *part.token_ids);
+  }
+  if (part.prompt_token_ids != nullptr) {
+    out += ",\"prompt_token_ids\":";
+    append_ids(out, *part.prompt_token_ids);
+  }
+  if (null_usage) out += ",\"usage\":null";
+  out += "}\n\n";
+  return out;
+}
+
+std::string sse_usage(const AnswerHead& head, const Usage& usage) {
+  std::string out = "data: ";
+  append_head(out, head, head.chat ? "chat.completion.chunk" : "text_completion");
+  out += ",\"choices\":[],\"usage\":";
+  append_usage(out, usage);
+  out += "}\n\n";
+  return out;
+}
+
+std::string sse_error(const ApiError& error) {
+  return "data: " + error_body(error) + "\n\n";
+}
+
+std::string answer_body(const AnswerHead& head, std::span<const ChoicePart> choices,
+                        const Usage& usage) {
+  std::string out;
+  append_head(out, head, head.chat ? "chat.completion" : "text_completion");
+  out += ",\"choices\":[";
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) out += ',';
+    append_choice(out, head, choices[i], true);
+  }
+  out += ']';
+  if (!choices.empty() && choices.front().prompt_token_ids != nullptr) {
+    out += ",\"prompt_token_ids\":";
+    append_ids(out, *choices.front().prompt_token_ids);
+  }
+  out += ",\"usage\":";
+  append_usage(out, usage);
+  out += '}';
+  return out;
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,121 @@
+// The one place that knows OpenAI's wire format: from a request's bytes to a checked GenerationRequest, and from results to JSON
+// and server-sent events. Pure functions of their arguments; no sockets, no workers.
+//
+// Fields that are unknown are ignored, since clients send many that mean nothing here; fields that would change the answer and
+// are not supported are refused by name. A null counts as absent.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ipc/messages.hpp"
+
+namespace bulkhead::orchestrator {
+
+// {"error": {"message", "type", "param", "code"}} with its HTTP status.
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string parameter;  // empty: null
+  std::string code;       // empty: null
+  int retry_after_s = 0;  // 0: no Retry-After
+};
+std::string error_body(const ApiError& error);
+
+template <typename T>
+using Parsed = std::variant<T, ApiError>;
+
+// Hostile input is bounded before anything is built from it.
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr std::size_t kMaxJsonValues = 1U << 20;
+inline constexpr std::size_t kMaxPrompts = 32;
+inline constexpr std::uint32_t kMaxChoices = 8;  // n
+inline constexpr std::size_t kMaxStops = 16;
+inline constexpr std::size_t kMaxStopBytes = 1024;
+
+using Prompt = std::variant<std::string, std::vector<ipc::TokenId>, std::vector<ipc::ChatMessage>>;
+
+struct GenerationRequest {
+  bool chat = false;
+  std::string model;            // empty: the only one
+  std::vector<Prompt> prompts;  // one for chat
+  ipc::Submit parameters;       // all but request, prompt and (without a seed) the seed
+  bool has_seed = false;
+  std::uint32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool return_token_ids = false;
+};
+// Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's plus index % n.
+Parsed<GenerationRequest> parse_completion(std::string_view body);
+Parsed<GenerationRequest> parse_chat(std::string_view body);
+
+struct TokenizeRequest {
+  std::string model;
+  ipc::Tokenize message;
+};
+struct DetokenizeRequest {
+  std::string model;
+  ipc::Detokenize message;
+};
+Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
+Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
+
+// `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
+void append_json_string(std::string& out, std::string_view text);
+
+// Log-probabilities of a choice in the shape of its endpoint, piece by piece.
+class LogprobsJson {
+ public:
+  LogprobsJson(bool chat, std::uint32_t top) : chat_(chat), top_(top) {}
+  void add(std::span<const ipc::TokenLogprob> logprobs);
+  // The object for everything added since the last call.
+  std::string take();
+
+ private:
+  bool chat_;
+  std::uint32_t top_;
+  std::size_t offset_ = 0;  // characters before the next token
+  std::string content_, tokens_, values_, tops_, offsets_;
+};
+
+// What all pieces of one answer share.
+struct AnswerHead {
+  bool chat = false;
+  std::string id;
+  std::int64_t created = 0;
+  std::string model;
+};
+
+struct Usage {
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t completion_tokens = 0;
+};
+
+// A part of a choice, or the whole of it.
+struct ChoicePart {
+  std::uint32_t index = 0;
+  std::string_view text;
+  const std::vector<ipc::TokenId>* prompt_token_ids = nullptr;
+  std::optional<std::span<const ipc::TokenId>> token_ids;
+  std::string_view logprobs;       // JSON; empty: null
+  std::string_view finish_reason;  // empty: null
+  bool role = false;               // the first of a chat's chunks
+};
+
+// One `data:` event with its blank line.
+std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);
+std::string sse_usage(const AnswerHead& head, const Usage& usage);
+std::string sse_error(const ApiError& error);
+inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
+
+std::string answer_body(const AnswerHead& head, std::span<const ChoicePart> choices,
+                        const Usage& usage);
+
+}  // namespace bulkhead::orchestrator

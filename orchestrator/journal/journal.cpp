@@ -1,0 +1,112 @@
+#include "orchestrator/journal/journal.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+// No vocabulary has longer tokens; without a bound a worker could grow the daemon with text alone.
+constexpr std::size_t kMaxTextBytesPerToken = 1024;
+constexpr std::size_t kMaxExtraTextBytes = 4096;
+
+Status check_text(const JournalEntry& entry, std::size_t tokens, std::size_t more_bytes) {
+  if (entry.text.size() + more_bytes > kMaxExtraTextBytes + tokens * kMaxTextBytesPerToken) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("request {}: {} tokens can't carry {} bytes of text", entry.id.value,
+                             tokens, entry.text.size() + more_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+JournalEntry& Journal::record(RequestId id, Work work) {
+  JournalEntry& entry = entries_[id];
+  entry.id = id;
+  entry.work = std::move(work);
+  std::visit([id](auto& message) { message.request = id; }, entry.work);
+  return entry;
+}
+
+JournalEntry* Journal::find(RequestId id) {
+  auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+void Journal::erase(RequestId id) {
+  entries_.erase(id);
+}
+
+Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
+                       std::uint32_t max_tokens, std::uint32_t context_limit) {
+  const auto* submit = std::get_if<ipc::Submit>(&entry.work);
+  if (submit == nullptr) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("request {} is no generation, but was accepted", entry.id.value));
+  }
+  if (prompt_tokens.size() > context_limit || max_tokens > context_limit ||
+      (submit->max_tokens != 0 && max_tokens > submit->max_tokens)) {
+    return Error(ErrorCode::kCorrupt, fmt::format("request {} was accepted with {} prompt tokens "
+                                                  "and {} to generate, beyond what was asked "
+                                                  "({}) or the context ({})",
+                                                  entry.id.value, prompt_tokens.size(), max_tokens,
+                                                  submit->max_tokens, context_limit));
+  }
+  if (entry.accepted) {
+    // The limit stays as the client was promised it; a successor with less context says so when it gets there.
+    if (!std::ranges::equal(entry.prompt_tokens, prompt_tokens)) {
+      return Error(
+          ErrorCode::kCorrupt,
+          fmt::format("request {} was accepted again with other prompt tokens", entry.id.value));
+    }
+    return {};
+  }
+  entry.accepted = true;
+  entry.prompt_tokens.assign(prompt_tokens.begin(), prompt_tokens.end());
+  entry.max_tokens = max_tokens;
+  return {};
+}
+
+Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
+                       std::span<const ipc::TokenId> tokens, std::string_view text) {
+  if (!entry.accepted) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("tokens of request {} before it was accepted", entry.id.value));
+  }
+  if (first_index != entry.tokens.size()) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("tokens of request {} from index {}, but {} are next", entry.id.value,
+                             first_index, entry.tokens.size()));
+  }
+  if (tokens.size() > entry.max_tokens - entry.tokens.size()) {
+    return Error(ErrorCode::kCorrupt, fmt::format("request {} got more than its {} tokens",
+                                                  entry.id.value, entry.max_tokens));
+  }
+  BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size() + tokens.size(), text.size()));
+  entry.tokens.insert(entry.tokens.end(), tokens.begin(), tokens.end());
+  entry.text.append(text);
+  return {};
+}
+
+Status Journal::append_rest(JournalEntry& entry, std::string_view text) {
+  BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size(), text.size()));
+  entry.text.append(text);
+  return {};
+}
+
+ipc::ToWorker Journal::message(const JournalEntry& entry) {
+  return std::visit(
+      [&entry](const auto& work) -> ipc::ToWorker {
+        auto message = work;
+        if constexpr (std::is_same_v<decltype(message), ipc::Submit>)
+          message.accepted_tokens = entry.tokens;
+        return message;
+      },
+      entry.work);
+}
+
+}  // namespace bulkhead::orchestrator

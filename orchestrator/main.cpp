@@ -1,0 +1,223 @@
+// bulkheadd: puts the daemon together, and ends it in order.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/spdlog.h>
+
+#include "config/base/log.hpp"
+#include "config/config.hpp"
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/http/api.hpp"
+#include "orchestrator/http/server.hpp"
+#include "orchestrator/metrics/metrics.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace {
+
+using namespace bulkhead;
+using namespace bulkhead::orchestrator;
+
+struct CommandLine {
+  std::string config_file;
+  std::string model;
+  std::vector<std::string> assignments;
+};
+
+constexpr const char* kFooter = R"(Examples:
+  bulkheadd                                   the built-in model on http://127.0.0.1:8484
+  bulkheadd --model qwen2.5-7b-q4_k_m.gguf    a model of yours
+  bulkheadd --set server.port=0               any free port; the line on stdout tells which
+  bulkheadd --config config/runtime.yaml --set ipc.transport=stdio
+
+Settings come from their defaults, then the file (--config, or BULKHEAD_CONFIG), then --set.
+BULKHEAD_API_KEY, when set, is the API key, whatever they say. `bulkhead check --config FILE` checks a file.
+SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second one ends it at once.)";
+
+int fail(const std::string& message) {
+  std::fprintf(stderr, "bulkheadd: %s\n", message.c_str());
+  return 1;
+}
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Beside our own program, unless a test says otherwise.
+std::string worker_program() {
+  std::string given = from_environment("BULKHEAD_WORKER");
+  if (!given.empty()) return given;
+  std::error_code error;
+  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (error ? std::filesystem::path(".") : self.parent_path()) / "bulkhead-worker";
+}
+
+// Clients and workers each take descriptors; the default limit of 1024 is a soft one.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// What was inherited from a shell or a service manager is none of a worker's business.
+void close_descriptors_on_exec() {
+  std::error_code error;
+  std::vector<int> descriptors;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    descriptors.push_back(std::atoi(entry.path().filename().c_str()));
+  }
+  for (int fd : descriptors) {
+    if (fd > 2) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+// Loading, told on stderr: one line that changes on a terminal, else a line for each stage and each quarter of it.
+class LoadingProgress {
+ public:
+  void show(const Router& router) {
+    for (const auto& worker : router.workers()) {
+      if (worker->state() != WorkerState::kLoading || worker->ever_ready()) continue;
+      const ipc::Progress& progress = worker->progress();
+      if (progress.stage.empty()) continue;
+      int percent = progress.total == 0
+                        ? 0
+                        : static_cast<int>(100.0 * static_cast<double>(progress.done) /
+                                           static_cast<double>(progress.total));
+      std::string line = worker->name() + ": " + printable(progress.stage);
+      if (progress.total != 0) line += " " + std::to_string(std::min(percent, 100)) + "%";
+      if (terminal_) {
+        std::fprintf(stderr, "\r\033[K%s", line.c_str());
+        pending_ = true;
+      } else if (std::string step = worker->name() + progress.stage + std::to_string(percent / 25);
+                 step != last_) {
+        last_ = step;
+        std::fprintf(stderr, "%s\n", line.c_str());
+      }
+    }
+    std::fflush(stderr);
+  }
+  void finish() {
+    if (pending_) std::fprintf(stderr, "\r\033[K");
+    pending_ = false;
+  }
+
+ private:
+  // A worker's words go to a terminal: no control characters among them.
+  static std::string printable(std::string text) {
+    for (char& c : text) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    }
+    return text.substr(0, 100);
+  }
+
+  bool terminal_ = ::isatty(2) != 0;
+  bool pending_ = false;
+  std::string last_;
+};
+
+int serve(config::Settings settings) {
+  raise_descriptor_limit();
+  close_descriptors_on_exec();
+
+  std::string key = from_environment("BULKHEAD_API_KEY");
+  if (!key.empty()) settings.server.api_key = key;
+  bool loopback = is_loopback(settings.server.host);
+  if (!loopback && settings.server.api_key.empty()) {
+    return fail("server.host is " + settings.server.host +
+                ", which other machines can reach, and there is no API key. Set server.api_key or "
+                "BULKHEAD_API_KEY, or "
+                "listen on 127.0.0.1.");
+  }
+
+  EventLoop loop;
+  Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
+                       std::size_t{settings.server.max_body_mb} << 20});
+  Status listening = server.listen();
+  if (!listening.ok()) return fail(listening.error().message());
+
+  Router router(loop, {worker_program(), config::worker_assignments(settings), settings});
+  Metrics metrics(router);
+  Api api(loop, router, metrics,
+          {settings.server.api_key, settings.server.host, server.port(), loopback,
+           settings.server.request_timeout_s});
+  api.connection_count = [&server] { return server.connections(); };
+
+  int exit_code = 0;
+  LoadingProgress progress;
+  auto stop_workers = [&] { router.stop([&] { loop.stop(); }); };
+  router.on_death = [&](const std::string& worker) { metrics.worker_death(worker); };
+  router.on_change = [&] {
+    if (!router.was_ready()) progress.show(router);
+  };
+  router.on_ready = [&] {
+    progress.finish();
+    std::string host = settings.server.host;
+    if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
+    std::printf("listening on http://%s:%u\n", host.c_str(), static_cast<unsigned>(server.port()));
+    std::fflush(stdout);
+  };
+  router.on_failed_start = [&](const std::string& reason) {
+    if (router.was_ready()) return;
+    progress.finish();
+    exit_code = fail("can't serve " + reason);
+    stop_workers();
+  };
+  loop.on_termination_signal([&, asked = false](int signal) mutable {
+    if (asked) {
+      router.kill_workers();
+      std::_Exit(128 + signal);
+    }
+    asked = true;
+    progress.finish();
+    spdlog::info("signal {}: finishing {} request(s), then ending", signal, router.outstanding());
+    router.begin_drain([&] { server.close(stop_workers); });
+  });
+
+  server.serve(api);
+  router.start();
+  loop.run();
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Serves language models over an OpenAI-compatible HTTP API, each in a worker process of its "
+      "own."};
+  app.footer(kFooter);
+  app.set_version_flag("--version", "bulkheadd " BULKHEAD_VERSION);
+  CommandLine line;
+  app.add_option("--config", line.config_file, "Settings file (YAML)");
+  app.add_option("--model", line.model, "GGUF file to serve (models.0.path)");
+  app.add_option("--set", line.assignments, "A setting as key=value; may be given several times")
+      ->take_all()
+      ->allow_extra_args(false);
+  CLI11_PARSE(app, argc, argv);
+
+  config::Sources sources;
+  sources.file = line.config_file.empty() ? from_environment("BULKHEAD_CONFIG") : line.config_file;
+  if (!line.model.empty()) sources.assignments.push_back("models.0.path=" + line.model);
+  sources.assignments.insert(sources.assignments.end(), line.assignments.begin(),
+                             line.assignments.end());
+  Result<config::Loaded> loaded = config::load(sources);
+  if (!loaded.ok()) return fail(loaded.error().message());
+  Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
+  if (!logging.ok()) return fail(logging.error().message());
+  for (const config::Notice& notice : loaded->notices)
+    spdlog::warn("{}: {}", notice.where, notice.message);
+  try {
+    return serve(loaded->settings);
+  } catch (const std::exception& error) {
+    return fail(std::string("unexpected: ") + error.what());
+  }
+}

@@ -1,0 +1,202 @@
+#include "orchestrator/metrics/metrics.hpp"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+const Histogram::BucketBoundaries kFirstTokenSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                        1,     2.5,  5,     10,   30,  60};
+const Histogram::BucketBoundaries kInterTokenSeconds = {
+    0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 5};
+const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
+                                                     10,   30,   60,  120, 300, 600};
+
+// Families made at scrape time from figures that live elsewhere.
+class Snapshot {
+ public:
+  void add(MetricType type, const std::string& name, const std::string& help, double value,
+           std::vector<ClientMetric::Label> labels = {}) {
+    MetricFamily& family = families_[name];
+    family.name = name;
+    family.help = help;
+    family.type = type;
+    for (const ClientMetric& known : family.metric) {
+      if (known.label == labels) return;  // a worker's own name for something that is told already
+    }
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    family.metric.push_back(std::move(metric));
+  }
+  void append_to(std::vector<MetricFamily>& all) {
+    for (auto& [name, family] : families_)
+      all.push_back(std::move(family));
+  }
+
+ private:
+  std::map<std::string, MetricFamily> families_;
+};
+
+// A worker chooses the names of its counters, and is not trusted with them.
+bool is_metric_name(const std::string& name) {
+  if (name.empty() || name.size() > 100) return false;
+  for (char c : name) {
+    if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  explicit Impl(const Router& the_router) : router(the_router) {}
+
+  const Router& router;
+  prometheus::Registry registry;
+  Family<Counter>& requests = prometheus::BuildCounter()
+                                  .Name("bulkhead_requests_total")
+                                  .Help("HTTP requests answered, by endpoint and status")
+                                  .Register(registry);
+  Family<Counter>& token_family = prometheus::BuildCounter()
+                                      .Name("bulkhead_tokens_total")
+                                      .Help("Tokens of finished requests, by kind")
+                                      .Register(registry);
+  Counter& prompt_tokens = token_family.Add({{"kind", "prompt"}});
+  Counter& completion_tokens = token_family.Add({{"kind", "completion"}});
+  Histogram& first_token = prometheus::BuildHistogram()
+                               .Name("bulkhead_time_to_first_token_seconds")
+                               .Help("From a request's arrival to its first token")
+                               .Register(registry)
+                               .Add({}, kFirstTokenSeconds);
+  Histogram& inter_token = prometheus::BuildHistogram()
+                               .Name("bulkhead_inter_token_seconds")
+                               .Help("Between the tokens of one sequence")
+                               .Register(registry)
+                               .Add({}, kInterTokenSeconds);
+  Histogram& duration = prometheus::BuildHistogram()
+                            .Name("bulkhead_request_seconds")
+                            .Help("From a generation's arrival to its end")
+                            .Register(registry)
+                            .Add({}, kRequestSeconds);
+  Family<Counter>& deaths = prometheus::BuildCounter()
+                                .Name("bulkhead_worker_deaths_total")
+                                .Help("Worker processes that died unasked")
+                                .Register(registry);
+  Family<Counter>& lost_clients = prometheus::BuildCounter()
+                                      .Name("bulkhead_clients_lost_total")
+                                      .Help("Answers ended because of their client")
+                                      .Register(registry);
+  Counter& slow = lost_clients.Add({{"reason", "slow"}});
+  Counter& hung_up = lost_clients.Add({{"reason", "hung_up"}});
+};
+
+Metrics::Metrics(const Router& router) : impl_(std::make_unique<Impl>(router)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::request_done(const std::string& endpoint, int status) {
+  impl_->requests.Add({{"endpoint", endpoint}, {"status", std::to_string(status)}}).Increment();
+}
+void Metrics::tokens(std::uint64_t prompt, std::uint64_t completion) {
+  impl_->prompt_tokens.Increment(static_cast<double>(prompt));
+  impl_->completion_tokens.Increment(static_cast<double>(completion));
+}
+void Metrics::first_token(std::chrono::duration<double> since_request) {
+  impl_->first_token.Observe(since_request.count());
+}
+void Metrics::next_tokens(std::chrono::duration<double> since_last, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i)
+    impl_->inter_token.Observe(since_last.count() / static_cast<double>(count));
+}
+void Metrics::request_duration(std::chrono::duration<double> total) {
+  impl_->duration.Observe(total.count());
+}
+void Metrics::worker_death(const std::string& worker) {
+  impl_->deaths.Add({{"worker", worker}}).Increment();
+}
+void Metrics::slow_client() {
+  impl_->slow.Increment();
+}
+void Metrics::client_hang_up() {
+  impl_->hung_up.Increment();
+}
+
+std::string Metrics::text(std::size_t connections) const {
+  Snapshot now;
+  const Router& router = impl_->router;
+  now.add(MetricType::Gauge, "bulkhead_requests_outstanding", "Requests accepted and unfinished",
+          static_cast<double>(router.outstanding()));
+  now.add(MetricType::Gauge, "bulkhead_requests_waiting", "Of these, not with a worker now",
+          static_cast<double>(router.waiting()));
+  now.add(MetricType::Gauge, "bulkhead_connections", "Open HTTP connections",
+          static_cast<double>(connections));
+  now.add(MetricType::Gauge, "bulkhead_ready", "1 when every model has a worker that serves",
+          router.ready() ? 1 : 0);
+  for (const auto& worker : router.workers()) {
+    std::vector<ClientMetric::Label> labels = {{"worker", worker->name()}};
+    auto counter = [&](const char* name, const char* help, std::uint64_t value) {
+      now.add(MetricType::Counter, name, help, static_cast<double>(value), labels);
+    };
+    auto gauge = [&](const std::string& name, const char* help, double value) {
+      now.add(MetricType::Gauge, name, help, value, labels);
+    };
+    std::vector<ClientMetric::Label> with_state = labels;
+    with_state.push_back({"state", to_string(worker->state())});
+    now.add(MetricType::Gauge, "bulkhead_worker_state", "1 for the state that a worker is in", 1,
+            with_state);
+    counter("bulkhead_worker_restarts_total", "Successors started", worker->restarts());
+    counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
+            worker->recovered_requests);
+    gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
+          static_cast<double>(worker->outstanding()));
+    ipc::ChannelStats ipc = worker->channel_stats();
+    counter("bulkhead_ipc_records_sent_total", "Records to workers", ipc.records_sent);
+    counter("bulkhead_ipc_records_received_total", "Records from workers", ipc.records_received);
+    counter("bulkhead_ipc_bytes_sent_total", "Bytes to workers", ipc.bytes_sent);
+    counter("bulkhead_ipc_bytes_received_total", "Bytes from workers", ipc.bytes_received);
+    counter("bulkhead_ipc_full_stalls_total", "Sends that found no room in the ring",
+            ipc.full_stalls);
+    counter("bulkhead_ipc_doorbells_sent_total", "Wake-ups of workers", ipc.doorbells_sent);
+    counter("bulkhead_ipc_sleeps_total", "Times the daemon slept on a channel", ipc.sleeps);
+    gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
+          static_cast<double>(ipc.max_depth_bytes));
+    const ipc::Stats& stats = worker->stats();
+    gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
+    gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
+    gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
+          stats.waiting_sequences);
+    gauge("bulkhead_worker_kv_pages_used", "KV pages in use",
+          static_cast<double>(stats.kv_pages_used));
+    gauge("bulkhead_worker_kv_pages_total", "KV pages there are",
+          static_cast<double>(stats.kv_pages_total));
+    for (const ipc::Counter& own : stats.counters) {
+      if (is_metric_name(own.name))
+        gauge("bulkhead_worker_" + own.name, "Reported by the worker's engine", own.value);
+    }
+  }
+  std::vector<MetricFamily> all = impl_->registry.Collect();
+  now.append_to(all);
+  return prometheus::TextSerializer().Serialize(all);
+}
+
+}  // namespace bulkhead::orchestrator

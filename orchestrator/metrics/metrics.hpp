@@ -1,0 +1,35 @@
+// What /metrics tells, in Prometheus's text format. Counters of requests are kept here; figures of workers and channels are read from
+// the router when somebody asks. One thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+class Metrics {
+ public:
+  explicit Metrics(const Router& router);
+  ~Metrics();
+
+  void request_done(const std::string& endpoint, int status);
+  void tokens(std::uint64_t prompt, std::uint64_t completion);
+  void first_token(std::chrono::duration<double> since_request);
+  // A record with `count` tokens, `since_last` after the one before.
+  void next_tokens(std::chrono::duration<double> since_last, std::size_t count);
+  void request_duration(std::chrono::duration<double> total);
+  void worker_death(const std::string& worker);
+  void slow_client();
+  void client_hang_up();
+
+  std::string text(std::size_t connections) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bulkhead::orchestrator

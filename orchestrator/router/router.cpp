@@ -1,0 +1,475 @@
+#include "orchestrator/router/router.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+std::string file_name_of(const std::string& path) {
+  if (path.empty() || path == "builtin") return "builtin";
+  return std::filesystem::path(path).stem().string();
+}
+
+// Fit for a URL path without escapes.
+std::string worker_name(const std::string& model, std::size_t index) {
+  std::string name;
+  for (char c : model) {
+    bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                 c == '.' || c == '_' || c == '-';
+    name += plain ? c : '-';
+  }
+  return name + "-" + std::to_string(index);
+}
+
+FailureKind kind_of(ipc::FailureCode code) {
+  switch (code) {
+    case ipc::FailureCode::kInvalidRequest:
+      return FailureKind::kInvalid;
+    case ipc::FailureCode::kContextExceeded:
+      return FailureKind::kContextExceeded;
+    case ipc::FailureCode::kUnsupported:
+      return FailureKind::kUnsupported;
+    case ipc::FailureCode::kResourceExhausted:
+      return FailureKind::kOverloaded;
+    case ipc::FailureCode::kInternal:
+      return FailureKind::kInternal;
+  }
+  return FailureKind::kInternal;
+}
+
+Error violation(RequestId request, const char* what) {
+  return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", request.value, what));
+}
+
+}  // namespace
+
+Router::Router(EventLoop& loop, const RouterOptions& options)
+    : loop_(loop), settings_(options.settings) {
+  std::vector<config::ModelSettings> models = settings_.models;
+  if (models.empty()) {
+    models.emplace_back();
+    models.back().path = "builtin";
+  }
+  for (const config::ModelSettings& settings : models) {
+    std::size_t index = models_.size();
+    ModelInfo model;
+    model.file_name = file_name_of(settings.path);
+    model.id = settings.name.empty() ? model.file_name : settings.name;
+    model.created = std::time(nullptr);
+    for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i) {
+      WorkerOptions worker;
+      std::size_t number = i;
+      do {
+        worker.name = worker_name(model.id, number++);
+      } while (find_worker(worker.name) != nullptr);
+      worker.model = index;
+      worker.program = options.worker_program;
+      worker.arguments = {"--model", settings.path.empty() ? "builtin" : settings.path, "--device",
+                          settings.device};
+      if (settings.context != 0) {
+        worker.arguments.insert(worker.arguments.end(),
+                                {"--context", std::to_string(settings.context)});
+      }
+      for (const std::string& assignment : options.worker_assignments) {
+        worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
+      }
+      worker.ipc = settings_.ipc;
+      worker.heartbeat_timeout =
+          std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
+      model.workers.push_back(workers_.size());
+      workers_.push_back(
+          std::make_unique<Worker>(loop_, std::move(worker), static_cast<WorkerEvents&>(*this)));
+    }
+    models_.push_back(std::move(model));
+  }
+  waiting_.resize(models_.size());
+}
+
+Router::~Router() = default;
+
+void Router::start() {
+  for (auto& worker : workers_)
+    worker->start();
+}
+
+// ---- admission ----
+
+const ModelInfo* Router::find_model(std::string_view name) const {
+  for (const ModelInfo& model : models_) {
+    if (model.id == name) return &model;
+  }
+  for (const ModelInfo& model : models_) {
+    if (model.file_name == name) return &model;
+  }
+  return nullptr;
+}
+
+Worker* Router::find_worker(std::string_view name) {
+  for (auto& worker : workers_) {
+    if (worker->name() == name) return worker.get();
+  }
+  return nullptr;
+}
+
+bool Router::ready() const {
+  return std::ranges::all_of(models_, [this](const ModelInfo& model) {
+    return std::ranges::any_of(model.workers, [this](std::size_t i) {
+      return workers_[i]->state() == WorkerState::kReady;
+    });
+  });
+}
+
+Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure) {
+  auto refuse = [&failure](FailureKind kind, std::string message, std::string parameter = "") {
+    failure = {kind, message, std::move(parameter)};
+    return Error(ErrorCode::kUnavailable, std::move(message));
+  };
+  const ModelInfo* model = nullptr;
+  if (!name.empty()) {
+    model = find_model(name);
+    if (model == nullptr) {
+      return refuse(
+          FailureKind::kUnknownModel,
+          fmt::format("The model '{}' does not exist; /v1/models lists those that do.", name),
+          "model");
+    }
+  } else if (models_.size() == 1) {
+    model = &models_.front();
+  } else {
+    return refuse(FailureKind::kInvalid,
+                  "This server has several models; name one (see /v1/models).", "model");
+  }
+  if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
+  bool ever_served = false, will_serve = false;
+  for (std::size_t i : model->workers) {
+    WorkerState state = workers_[i]->state();
+    ever_served |= workers_[i]->ever_ready();
+    will_serve |= state == WorkerState::kStarting || state == WorkerState::kLoading ||
+                  state == WorkerState::kReady || state == WorkerState::kRestarting ||
+                  state == WorkerState::kDraining;
+  }
+  if (!ever_served)
+    return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
+  if (!will_serve) {
+    return refuse(FailureKind::kUnavailable,
+                  "All workers of this model are drained; restart one to go on.");
+  }
+  if (active_.size() + count > settings_.server.max_queue) {
+    return refuse(FailureKind::kOverloaded,
+                  fmt::format("{} requests are unfinished, and server.max_queue allows {}.",
+                              active_.size(), settings_.server.max_queue));
+  }
+  return static_cast<std::size_t>(model - models_.data());
+}
+
+RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
+  RequestId id{next_id_++};
+  journal_.record(id, std::move(work));
+  active_[id] = Active{model, &observer};
+  waiting_[model].fresh.push_back(id);
+  dispatch(model);
+  return id;
+}
+
+// ---- the choice of a worker ----
+
+Worker* Router::least_loaded(std::size_t model) {
+  Worker* best = nullptr;
+  for (std::size_t i : models_[model].workers) {
+    Worker* worker = workers_[i].get();
+    if (worker->state() != WorkerState::kReady || alone_.contains(worker)) continue;
+    if (best == nullptr || worker->outstanding() < best->outstanding()) best = worker;
+  }
+  return best;
+}
+
+void Router::dispatch(std::size_t model) {
+  Waiting& waiting = waiting_[model];
+  // Suspects first, each the only one of its worker without a token: what has made progress can't get a strike, so a
+  // death then points at the suspect. The wait for its turn is the others' prefill, not their whole streams.
+  while (!waiting.suspects.empty()) {
+    Worker* worker = least_loaded(model);
+    if (worker == nullptr) return;
+    bool others_without_token = std::ranges::any_of(active_, [worker](const auto& item) {
+      return item.second.worker == worker && !item.second.progressed;
+    });
+    if (others_without_token) return;  // dispatched again when they progress
+    RequestId request = waiting.suspects.front();
+    waiting.suspects.pop_front();
+    alone_[worker] = request;
+    send(request, *worker);
+  }
+  while (!waiting.fresh.empty()) {
+    Worker* worker = least_loaded(model);
+    if (worker == nullptr) return;
+    RequestId request = waiting.fresh.front();
+    waiting.fresh.pop_front();
+    send(request, *worker);
+  }
+}
+
+void Router::dispatch_later(std::size_t model) {
+  loop_.post([this, model] { dispatch(model); });
+}
+
+void Router::send(RequestId request, Worker& worker) {
+  JournalEntry* entry = journal_.find(request);
+  auto active = active_.find(request);
+  if (entry == nullptr || active == active_.end()) return;
+  if (!entry->tokens.empty() && entry->numerics_id != worker.ready().numerics_id) {
+    return fail(request, {FailureKind::kWorkerCrashed,
+                          fmt::format("The worker died and its successor computes differently ({} "
+                                      "after {}): the stream can't go on unchanged.",
+                                      worker.ready().numerics_id, entry->numerics_id),
+                          ""});
+  }
+  active->second.worker = &worker;
+  active->second.progressed = false;
+  entry->tokens_when_sent = entry->tokens.size();
+  Status sent = worker.submit(request, Journal::message(*entry));
+  if (!sent.ok()) {
+    bool too_large = sent.error().code() == ErrorCode::kInvalidArgument;
+    fail(request, {too_large ? FailureKind::kContextExceeded : FailureKind::kInternal,
+                   sent.error().message(), ""});
+  }
+}
+
+// ---- what workers say ----
+
+void Router::progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker) {
+  bool first_sign = !std::exchange(active.progressed, true);
+  entry.strikes = 0;
+  if (active.recovering) {
+    active.recovering = false;
+    ++worker.recovered_requests;
+  }
+  auto alone = alone_.find(&worker);
+  if (alone != alone_.end() && alone->second == request) {
+    alone_.erase(alone);
+    first_sign = true;
+  }
+  if (first_sign &&
+      (!waiting_[active.model].suspects.empty() || !waiting_[active.model].fresh.empty())) {
+    dispatch_later(active.model);
+  }
+}
+
+Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
+                             std::span<const ipc::TokenLogprob> logprobs) {
+  JournalEntry* entry = journal_.find(view.request);
+  auto active = active_.find(view.request);
+  if (entry == nullptr || active == active_.end())
+    return violation(view.request, "tokens of an unknown request");
+  const auto* submit = std::get_if<ipc::Submit>(&entry->work);
+  if (submit == nullptr) return violation(view.request, "tokens for a request that generates none");
+  if (view.tokens.empty()) return {};
+  std::size_t wanted_logprobs = submit->logprobs >= 0 ? view.tokens.size() : 0;
+  if (logprobs.size() != wanted_logprobs)
+    return violation(view.request, "log-probabilities do not match what was asked");
+  for (const ipc::TokenLogprob& logprob : logprobs) {
+    if (logprob.top.size() > static_cast<std::size_t>(submit->logprobs) + 1) {
+      return violation(view.request, "more log-probabilities than were asked for");
+    }
+  }
+  BULKHEAD_RETURN_IF_ERROR(Journal::append(*entry, view.first_index, view.tokens, view.text));
+  entry->numerics_id = worker.ready().numerics_id;
+  worker.token_accepted();
+  progressed(view.request, active->second, *entry, worker);
+  active->second.observer->on_tokens(view.request, view.tokens, view.text, logprobs);
+  return {};
+}
+
+Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
+  RequestId request = std::visit(
+      [](const auto& message) {
+        if constexpr (requires { message.request; }) return message.request;
+        return RequestId{};
+      },
+      answer);
+  JournalEntry* entry = journal_.find(request);
+  auto active = active_.find(request);
+  if (entry == nullptr || active == active_.end())
+    return violation(request, "an answer to an unknown request");
+  RequestObserver& observer = *active->second.observer;
+
+  if (auto* accepted = std::get_if<ipc::Accepted>(&answer)) {
+    bool again = entry->accepted;
+    BULKHEAD_RETURN_IF_ERROR(Journal::accept(*entry, accepted->prompt_tokens, accepted->max_tokens,
+                                             worker.ready().context_limit));
+    if (!again) observer.on_accepted(request, entry->prompt_tokens);
+    return {};
+  }
+  if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
+    progressed(request, active->second, *entry, worker);
+    forget(request, false);
+    observer.on_failed(request, {kind_of(failed->code), failed->message, failed->parameter});
+    return {};
+  }
+  if (auto* finished = std::get_if<ipc::Finished>(&answer)) {
+    if (!entry->accepted) return violation(request, "finished before it was accepted");
+    if (finished->reason == ipc::FinishReason::kCancelled)
+      return violation(request, "cancelled without being asked");
+    BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
+    progressed(request, active->second, *entry, worker);
+    // The entry lives on here while the observer reads it; everything else has let go, so the observer may start another.
+    JournalEntry done = std::move(*entry);
+    forget(request, false);
+    observer.on_finished(request, finished->reason, finished->text, done);
+    return {};
+  }
+  bool fits = (std::holds_alternative<ipc::Tokenized>(answer) &&
+               std::holds_alternative<ipc::Tokenize>(entry->work)) ||
+              (std::holds_alternative<ipc::Detokenized>(answer) &&
+               std::holds_alternative<ipc::Detokenize>(entry->work));
+  if (!fits) return violation(request, "an answer of another kind than was asked for");
+  progressed(request, active->second, *entry, worker);
+  forget(request, false);
+  observer.on_answer(request, answer);
+  return {};
+}
+
+void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
+  if (on_death) on_death(worker.name());
+  alone_.erase(&worker);
+  std::size_t model = worker.options().model;
+  // Back to the front of the queue, in their old order; suspects apart.
+  for (auto orphan = orphans.rbegin(); orphan != orphans.rend(); ++orphan) {
+    JournalEntry* entry = journal_.find(orphan->request);
+    auto active = active_.find(orphan->request);
+    if (entry == nullptr || active == active_.end()) continue;
+    active->second.worker = nullptr;
+    if (!orphan->sent) {
+      waiting_[model].fresh.push_front(orphan->request);
+      continue;
+    }
+    ++entry->resubmissions;
+    active->second.recovering = true;
+    bool stuck = entry->tokens.size() == entry->tokens_when_sent;
+    entry->strikes = stuck ? entry->strikes + 1 : 0;
+    (stuck ? waiting_[model].suspects : waiting_[model].fresh).push_front(orphan->request);
+  }
+  for (const Orphan& orphan : orphans) {
+    JournalEntry* entry = journal_.find(orphan.request);
+    if (entry == nullptr || entry->strikes < std::max(settings_.isolation.max_strikes, 1U))
+      continue;
+    fail(orphan.request,
+         {FailureKind::kWorkerCrashed,
+          fmt::format("The worker died {} times in a row while serving this request ({}).",
+                      entry->strikes, cause),
+          ""});
+  }
+  dispatch_later(model);
+}
+
+void Router::worker_failed(Worker& worker, const std::string& reason) {
+  const ModelInfo& model = models_[worker.options().model];
+  bool hopeless = std::ranges::all_of(model.workers, [this](std::size_t i) {
+    return workers_[i]->state() == WorkerState::kFailed;
+  });
+  if (hopeless && on_failed_start) on_failed_start(fmt::format("model {}: {}", model.id, reason));
+}
+
+void Router::worker_changed(Worker& worker) {
+  std::size_t index = worker.options().model;
+  if (worker.state() == WorkerState::kReady) {
+    ModelInfo& model = models_[index];
+    bool named = index < settings_.models.size() && !settings_.models[index].name.empty();
+    const std::string& own_name = worker.ready().model_name;
+    if (!named && !own_name.empty() && find_model(own_name) == nullptr) model.id = own_name;
+    dispatch_later(index);
+    if (!was_ready_ && ready()) {
+      was_ready_ = true;
+      if (on_ready) on_ready();
+    }
+  }
+  if (on_change) on_change();
+  if (stopping_ && stopped_ &&
+      std::ranges::all_of(workers_, [](const auto& w) { return w->pid() < 0; })) {
+    loop_.post(std::exchange(stopped_, nullptr));
+  }
+}
+
+// ---- the end of a request ----
+
+void Router::forget(RequestId request, bool tell_worker) {
+  auto found = active_.find(request);
+  if (found == active_.end()) return;
+  Active active = found->second;
+  active_.erase(found);
+  journal_.erase(request);
+  if (active.worker == nullptr) {
+    std::erase(waiting_[active.model].fresh, request);
+    std::erase(waiting_[active.model].suspects, request);
+  } else {
+    auto alone = alone_.find(active.worker);
+    if (alone != alone_.end() && alone->second == request) alone_.erase(alone);
+    if (tell_worker) {
+      active.worker->cancel(request);
+    } else {
+      active.worker->finished(request);
+    }
+  }
+  const Waiting& waiting = waiting_[active.model];
+  if (!waiting.fresh.empty() || !waiting.suspects.empty()) dispatch_later(active.model);
+  if (draining_ && active_.empty() && idle_) loop_.post(std::exchange(idle_, nullptr));
+}
+
+void Router::cancel(RequestId request) {
+  failing_.erase(request);
+  forget(request, true);
+}
+
+void Router::fail(RequestId request, Failure failure) {
+  auto found = active_.find(request);
+  if (found == active_.end()) return;
+  RequestObserver* observer = found->second.observer;
+  forget(request, true);
+  // In a turn of its own: the observer may be in the middle of start(). It is gone if the request was cancelled meanwhile.
+  failing_[request] = observer;
+  loop_.post([this, request, failure = std::move(failure)] {
+    auto failing = failing_.find(request);
+    if (failing == failing_.end()) return;
+    RequestObserver* waiting_observer = failing->second;
+    failing_.erase(failing);
+    waiting_observer->on_failed(request, failure);
+  });
+}
+
+std::size_t Router::waiting() const {
+  std::size_t count = 0;
+  for (const Waiting& waiting : waiting_)
+    count += waiting.fresh.size() + waiting.suspects.size();
+  return count;
+}
+
+void Router::begin_drain(std::function<void()> idle) {
+  draining_ = true;
+  if (active_.empty()) {
+    loop_.post(std::move(idle));
+  } else {
+    idle_ = std::move(idle);
+  }
+}
+
+void Router::stop(std::function<void()> stopped) {
+  stopping_ = true;
+  stopped_ = std::move(stopped);
+  for (auto& worker : workers_)
+    worker->stop();
+  if (stopped_ && std::ranges::all_of(workers_, [](const auto& w) { return w->pid() < 0; })) {
+    loop_.post(std::exchange(stopped_, nullptr));
+  }
+}
+
+void Router::kill_workers() {
+  for (auto& worker : workers_)
+    worker->kill("the daemon ends");
+}
+
+}  // namespace bulkhead::orchestrator

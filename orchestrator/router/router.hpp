@@ -1,0 +1,164 @@
+// The router: admission, the choice of a worker, and the life of a request across the deaths of workers. It keeps each
+// unfinished request in the journal; when a worker dies its requests go to a successor (or a peer) with the tokens accepted so
+// far, and the observer sees nothing but a pause.
+//
+// A request that was with a worker when it died, and had made no progress since it went there, is a suspect: it gets a strike and is
+// replayed with no other request beside it that has no token yet, so that a poisoned request takes no other down with it. At
+// `max_strikes` it fails with its own error.
+//
+// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a call of theirs, and may
+// call back in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/journal/journal.hpp"
+#include "orchestrator/supervisor/worker.hpp"
+
+namespace bulkhead::orchestrator {
+
+enum class FailureKind {
+  kInvalid,          // the request itself
+  kContextExceeded,  // the prompt does not fit
+  kUnsupported,      // this model can't do that
+  kUnknownModel,
+  kOverloaded,   // try again later: the queue is full
+  kUnavailable,  // try again later: loading, draining
+  kTimeout,
+  kWorkerCrashed,  // workers died of it, or for it
+  kInternal,
+};
+
+struct Failure {
+  FailureKind kind = FailureKind::kInternal;
+  std::string message;
+  std::string parameter;  // the request's field, where one is to blame
+};
+
+// What becomes of one request. After on_finished, on_failed or on_answer nothing more is called for it.
+class RequestObserver {
+ public:
+  virtual ~RequestObserver() = default;
+  virtual void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) = 0;
+  // `text` is valid UTF-8 and may be empty; logprobs are empty or one for each token. All of it is in the journal already.
+  virtual void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens,
+                         std::string_view text, std::span<const ipc::TokenLogprob> logprobs) = 0;
+  // `rest`: text that was held back. The entry is valid during the call.
+  virtual void on_finished(RequestId request, ipc::FinishReason reason, std::string_view rest,
+                           const JournalEntry& entry) = 0;
+  virtual void on_failed(RequestId request, const Failure& failure) = 0;
+  // To a Tokenize or Detokenize.
+  virtual void on_answer(RequestId request, const ipc::FromWorker& answer) = 0;
+};
+
+struct RouterOptions {
+  std::string worker_program;
+  std::vector<std::string> worker_assignments;  // "key=value", for --set
+  config::Settings settings;
+};
+
+struct ModelInfo {
+  std::string id;
+  std::string file_name;  // also accepted as a name
+  std::int64_t created = 0;
+  std::vector<std::size_t> workers;
+};
+
+class Router : private WorkerEvents {
+ public:
+  Router(EventLoop& loop, const RouterOptions& options);
+  ~Router() override;
+
+  void start();
+  // Called once, when every model has a worker that is ready.
+  std::function<void()> on_ready;
+  // Called when a model can't be served at all: before on_ready this ends the daemon.
+  std::function<void(const std::string& reason)> on_failed_start;
+  // Called at every change of a worker's state or loading progress.
+  std::function<void()> on_change;
+  // Called for each death: the worker's name.
+  std::function<void(const std::string& worker)> on_death;
+
+  // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the model's index.
+  Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure);
+  // Starts a request that was admitted. The observer must live until its last call or cancel().
+  RequestId start(std::size_t model, Work work, RequestObserver& observer);
+  void cancel(RequestId request);
+  const JournalEntry* entry(RequestId request) { return journal_.find(request); }
+
+  // Refuses new requests from now on; `idle` is called when the last one is over.
+  void begin_drain(std::function<void()> idle);
+  // Ends all workers; `stopped` is called when the last process is gone.
+  void stop(std::function<void()> stopped);
+  // At once, without asking.
+  void kill_workers();
+
+  bool draining() const { return draining_; }
+  bool was_ready() const { return was_ready_; }
+  // Every model has a worker that serves.
+  bool ready() const;
+  std::size_t outstanding() const { return active_.size(); }
+  std::size_t waiting() const;  // of these, not with a worker now
+  const std::vector<ModelInfo>& models() const { return models_; }
+  // Null when the name is unknown.
+  const ModelInfo* find_model(std::string_view name) const;
+  const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
+  Worker* find_worker(std::string_view name);
+
+ private:
+  struct Active {
+    std::size_t model = 0;
+    RequestObserver* observer = nullptr;
+    Worker* worker = nullptr;  // null: waiting
+    bool progressed = false;   // a token, or its end, since it went to this worker
+    bool recovering = false;   // resubmitted, and no sign of it yet
+  };
+  struct Waiting {
+    std::deque<RequestId> fresh;     // new ones, and those that had made progress
+    std::deque<RequestId> suspects;  // replayed one at a time, alone
+  };
+
+  void worker_changed(Worker& worker) override;
+  Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
+                       std::span<const ipc::TokenLogprob> logprobs) override;
+  Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
+  void worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) override;
+  void worker_failed(Worker& worker, const std::string& reason) override;
+
+  void dispatch(std::size_t model);
+  void dispatch_later(std::size_t model);
+  Worker* least_loaded(std::size_t model);
+  void send(RequestId request, Worker& worker);
+  void progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker);
+  // Takes the request out of everything; the observer is the caller's to tell.
+  void forget(RequestId request, bool tell_worker);
+  void fail(RequestId request, Failure failure);
+
+  EventLoop& loop_;
+  config::Settings settings_;
+  std::vector<ModelInfo> models_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Waiting> waiting_;                        // by model
+  std::unordered_map<const Worker*, RequestId> alone_;  // workers given over to one suspect
+  std::map<RequestId, Active> active_;
+  std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
+  Journal journal_;
+  std::uint64_t next_id_ = 1;
+  bool was_ready_ = false;
+  bool draining_ = false;
+  bool stopping_ = false;
+  std::function<void()> idle_, stopped_;
+};
+
+}  // namespace bulkhead::orchestrator

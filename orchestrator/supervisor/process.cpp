@@ -1,0 +1,159 @@
+#include "orchestrator/supervisor/process.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+constexpr int kChannelFd = 3;
+constexpr int kRegionFd = 4;
+
+// Out of the way of the numbers above, so that one dup2 in the child can't overwrite another's source.
+Result<UniqueFd> move_high(int fd) {
+  int high = ::fcntl(fd, F_DUPFD_CLOEXEC, 64);
+  if (high < 0)
+    return errno_error(ErrorCode::kResourceExhausted, "duplicating a worker's descriptor", errno);
+  return UniqueFd(high);
+}
+
+struct FileActions {
+  posix_spawn_file_actions_t value;
+  FileActions() { posix_spawn_file_actions_init(&value); }
+  ~FileActions() { posix_spawn_file_actions_destroy(&value); }
+};
+
+struct Attributes {
+  posix_spawnattr_t value;
+  Attributes() { posix_spawnattr_init(&value); }
+  ~Attributes() { posix_spawnattr_destroy(&value); }
+};
+
+std::vector<char*> environment_without_secrets() {
+  std::vector<char*> kept;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with("BULKHEAD_API_KEY=")) kept.push_back(*entry);
+  }
+  kept.push_back(nullptr);
+  return kept;
+}
+
+}  // namespace
+
+Result<Process> Process::start(const std::string& program,
+                               const std::vector<std::string>& arguments,
+                               ipc::ChannelPair& channel) {
+  FileActions actions;
+  auto place = [&actions](int from, int to) {
+    posix_spawn_file_actions_adddup2(&actions.value, from, to);
+  };
+
+  BULKHEAD_TRY(UniqueFd socket, move_high(channel.worker_socket.get()));
+  UniqueFd region, child_stdin, child_stdout;
+  std::vector<std::string> words = {program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  words.insert(words.end(), {"--channel", std::to_string(kChannelFd)});
+  if (channel.worker_stdin.valid() && channel.worker_stdout.valid()) {
+    BULKHEAD_TRY(child_stdin, move_high(channel.worker_stdin.get()));
+    BULKHEAD_TRY(child_stdout, move_high(channel.worker_stdout.get()));
+    place(child_stdin.get(), 0);
+    place(child_stdout.get(), 1);
+  } else {
+    posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0);
+    place(2, 1);  // whatever a library prints goes to the log, never to the daemon's own output
+  }
+  place(socket.get(), kChannelFd);
+  int first_unused = kChannelFd + 1;
+  if (channel.worker_region.valid()) {
+    BULKHEAD_TRY(region, move_high(channel.worker_region.get()));
+    place(region.get(), kRegionFd);
+    first_unused = kRegionFd + 1;
+    words.insert(words.end(), {"--region", std::to_string(kRegionFd)});
+  }
+  posix_spawn_file_actions_addclosefrom_np(&actions.value, first_unused);
+
+  Attributes attributes;
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes.value, &none);
+  posix_spawnattr_setsigdefault(&attributes.value, &all);
+  posix_spawnattr_setpgroup(&attributes.value, 0);
+  posix_spawnattr_setflags(&attributes.value,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+
+  std::vector<char*> argv;
+  for (std::string& word : words)
+    argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::vector<char*> environment = environment_without_secrets();
+
+  Process process;
+  int error = ::posix_spawn(&process.pid_, program.c_str(), &actions.value, &attributes.value,
+                            argv.data(), environment.data());
+  if (error != 0) {
+    process.pid_ = -1;
+    return errno_error(ErrorCode::kNotFound, "starting the worker program " + program, error);
+  }
+  process.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process.pid_, 0)));
+  if (!process.pidfd_.valid())
+    return errno_error(ErrorCode::kInternal, "pidfd_open of a worker", errno);
+
+  // From here on the worker's ends are the worker's alone: our copies would hide its death.
+  channel.worker_socket.reset();
+  channel.worker_region.reset();
+  channel.worker_stdin.reset();
+  channel.worker_stdout.reset();
+  return process;
+}
+
+Process& Process::operator=(Process&& other) noexcept {
+  if (this != &other) {
+    end();
+    pid_ = std::exchange(other.pid_, -1);
+    pidfd_ = std::move(other.pidfd_);
+  }
+  return *this;
+}
+
+void Process::end() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+}
+
+void Process::kill() {
+  if (pid_ >= 0) ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still this child's
+}
+
+std::optional<std::string> Process::ended() {
+  if (pid_ < 0) return std::nullopt;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
+    return std::nullopt;
+  pid_ = -1;
+  return describe_exit(info.si_code, info.si_status);
+}
+
+std::string describe_exit(int code, int status) {
+  if (code == CLD_EXITED) return fmt::format("exited with code {}", status);
+  const char* name = ::sigabbrev_np(status);
+  return fmt::format("killed by signal {} (SIG{})", status, name == nullptr ? "?" : name);
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,50 @@
+// One worker process: how it is started, what it inherits, how its end is noticed and told in words. Knows nothing of messages.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
+#include "ipc/channel.hpp"
+
+namespace bulkhead::orchestrator {
+
+// A child that has been started. Destroying it kills and reaps a child that still runs, so no process is left behind.
+class Process {
+ public:
+  // Starts `program` with `arguments` (less argv[0] and the channel's descriptors, which are added). The child has descriptors
+  // 0, 1 and 2, its end of the socket and the region; nothing else of the daemon's: not its signal mask, not its process
+  // group (a Ctrl-C on the daemon's terminal must not reach it), not BULKHEAD_API_KEY. Call from the thread that lives as
+  // long as the daemon: PR_SET_PDEATHSIG, which the worker asks for, fires when the spawning thread ends.
+  static Result<Process> start(const std::string& program,
+                               const std::vector<std::string>& arguments,
+                               ipc::ChannelPair& channel);
+
+  Process() = default;
+  Process(Process&& other) noexcept { *this = std::move(other); }
+  Process& operator=(Process&& other) noexcept;
+  ~Process() { end(); }
+
+  pid_t pid() const { return pid_; }
+  // Readable once the process has ended.
+  int exit_fd() const { return pidfd_.get(); }
+  void kill();
+  // How the process ended, in words; empty while it runs. Reaps it.
+  std::optional<std::string> ended();
+
+ private:
+  void end();
+
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+};
+
+// From siginfo_t's code and status: "killed by signal 9 (SIGKILL)", "exited with code 3".
+std::string describe_exit(int code, int status);
+
+}  // namespace bulkhead::orchestrator

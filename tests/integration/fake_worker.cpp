@@ -1,0 +1,312 @@
+// A worker without a model: speaks the real channel and follows a script, so that everything the daemon does can be
+// tested on real processes without a GPU, and a worker's misdeeds can be had on demand.
+//
+// A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token 0's text is "s<seed>".
+// Words in the prompt are orders:
+//   slow            a token every 5 ms (otherwise as fast as the ring takes them)
+//   never           accepts, and never answers
+//   big             4 KiB of text for each token
+//   eos@N           ends with "stop" before token N
+//   kill@N exit@N hang@N gap@N garbage@N   does so when token N is due, in a process that was not given token N-1 as accepted
+//   poison          kills the process as soon as it is seen
+//   toolong refused fails with that answer
+// FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading; counted in
+// COUNTER_FILE), PROTOCOL, NUMERICS_BY_PID, NAME.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "ipc/channel.hpp"
+#include "ipc/messages.hpp"
+
+namespace {
+
+using namespace bulkhead;
+using std::chrono::milliseconds;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+struct Sequence {
+  std::string prompt;
+  ipc::Submit submit;
+  std::uint32_t next = 0;
+  std::uint32_t given = 0;  // accepted tokens that it began with
+  std::uint32_t limit = 0;
+};
+
+constexpr std::uint32_t kContext = 100000;
+
+// N of "word@N" in the prompt, or nothing.
+std::optional<std::uint32_t> order(const std::string& prompt, const std::string& word) {
+  std::size_t at = prompt.find(word + "@");
+  if (at == std::string::npos) return std::nullopt;
+  return static_cast<std::uint32_t>(
+      std::strtoul(prompt.c_str() + at + word.size() + 1, nullptr, 10));
+}
+
+[[noreturn]] void die_by_signal() {
+  ::raise(SIGKILL);
+  std::abort();
+}
+
+class Worker {
+ public:
+  explicit Worker(ipc::Channel& channel) : channel_(channel) {}
+
+  void run() {
+    load();
+    while (true) {
+      bool slow = false, busy = false;
+      for (auto& [id, sequence] : sequences_) {
+        slow |= sequence.prompt.find("slow") != std::string::npos;
+        busy |= sequence.prompt.find("never") == std::string::npos;
+      }
+      milliseconds wait = busy ? milliseconds(slow ? 5 : 0) : milliseconds(20);
+      auto readable = ipc::wait_readable(channel_, std::chrono::microseconds(0), wait);
+      if (!readable.ok()) std::exit(0);
+      for (int i = 0; *readable && i < 100; ++i) {
+        if (!receive()) break;
+      }
+      step();
+    }
+  }
+
+ private:
+  void send(const ipc::FromWorker& message) {
+    if (!ipc::send(channel_, message, milliseconds(20000)).ok()) std::exit(4);
+  }
+
+  void load() {
+    ipc::Hello hello;
+    hello.pid = static_cast<std::uint32_t>(::getpid());
+    if (!environment("FAKE_PROTOCOL").empty()) hello.protocol = 99;
+    send(hello);
+    if (!environment("FAKE_FATAL").empty()) {
+      send(ipc::Fatal{environment("FAKE_FATAL")});
+      std::exit(1);
+    }
+    std::string counter = environment("FAKE_COUNTER_FILE");
+    if (!counter.empty()) {
+      std::ofstream(counter, std::ios::app) << "x";
+      std::ifstream file(counter, std::ios::ate);
+      if (file.tellg() <= std::atoi(environment("FAKE_DIE_FIRST").c_str())) std::exit(7);
+    }
+    int load_ms = std::atoi(environment("FAKE_LOAD_MS").c_str());
+    for (int done = 0; done < load_ms; done += 10) {
+      send(ipc::Progress{"reading weights", static_cast<std::uint64_t>(done),
+                         static_cast<std::uint64_t>(load_ms)});
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    ipc::Ready ready;
+    ready.model_name = environment("FAKE_NAME").empty() ? "fake-model" : environment("FAKE_NAME");
+    ready.architecture = "fake";
+    ready.device = "none";
+    ready.numerics_id = environment("FAKE_NUMERICS_BY_PID").empty()
+                            ? "fake-1"
+                            : "fake-" + std::to_string(::getpid());
+    ready.context_limit = kContext;
+    ready.vocabulary_size = 200000;
+    ready.has_chat_template = true;
+    ready.chat_template = "chatml";
+    ready.optimizations = {{"memory_pool", true, ""}};
+    send(ready);
+    ipc::Stats stats;
+    stats.kv_pages_total = 7;
+    stats.counters = {{"fallback_allocations_total", 3}, {"Bad name\n", 1}};
+    send(stats);
+  }
+
+  bool receive() {
+    auto record = channel_.try_receive();
+    if (!record.ok()) std::exit(0);
+    if (record->empty()) return false;
+    auto message = ipc::decode_to_worker(*record);
+    channel_.release();
+    if (!message.ok()) std::exit(5);
+    if (auto* submit = std::get_if<ipc::Submit>(&*message)) {
+      begin(std::move(*submit));
+    } else if (auto* cancel = std::get_if<ipc::Cancel>(&*message)) {
+      if (sequences_.erase(cancel->request) > 0) {
+        ipc::Finished finished;
+        finished.request = cancel->request;
+        finished.reason = ipc::FinishReason::kCancelled;
+        send(finished);
+      }
+    } else if (auto* tokenize = std::get_if<ipc::Tokenize>(&*message)) {
+      ipc::Tokenized answer{tokenize->request, {}};
+      for (unsigned char c : tokenize->text)
+        answer.tokens.push_back(c);
+      send(answer);
+    } else if (auto* detokenize = std::get_if<ipc::Detokenize>(&*message)) {
+      ipc::Detokenized answer{detokenize->request, ""};
+      for (ipc::TokenId id : detokenize->tokens)
+        answer.text += static_cast<char>(id);
+      send(answer);
+    } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
+      send(ipc::Pong{ping->nonce});
+    } else if (std::holds_alternative<ipc::Drain>(*message)) {
+      draining_ = true;
+    } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
+      std::exit(0);
+    }
+    return true;
+  }
+
+  void begin(ipc::Submit submit) {
+    Sequence sequence;
+    ipc::Accepted accepted;
+    accepted.request = submit.request;
+    if (auto* text = std::get_if<std::string>(&submit.prompt)) {
+      sequence.prompt = *text;
+    } else if (auto* chat = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
+      for (const ipc::ChatMessage& message : *chat)
+        sequence.prompt += message.role + ": " + message.content + "\n";
+    } else {
+      accepted.prompt_tokens = std::get<std::vector<ipc::TokenId>>(submit.prompt);
+    }
+    if (accepted.prompt_tokens.empty()) {
+      for (unsigned char c : sequence.prompt)
+        accepted.prompt_tokens.push_back(c);
+    }
+    if (sequence.prompt.find("poison") != std::string::npos) die_by_signal();
+    if (sequence.prompt.find("toolong") != std::string::npos) {
+      return send(ipc::Failed{submit.request, ipc::FailureCode::kContextExceeded,
+                              "the prompt has too many tokens", "prompt"});
+    }
+    if (sequence.prompt.find("refused") != std::string::npos) {
+      return send(ipc::Failed{submit.request, ipc::FailureCode::kUnsupported,
+                              "this model has no chat template", "messages"});
+    }
+    sequence.given = static_cast<std::uint32_t>(submit.accepted_tokens.size());
+    sequence.next = sequence.given;
+    for (std::uint32_t i = 0; i < sequence.given; ++i) {
+      if (submit.accepted_tokens[i] != 1000 + i)
+        std::exit(6);  // the journal must give back what we sent
+    }
+    sequence.limit = submit.max_tokens != 0 ? submit.max_tokens : 64;
+    accepted.max_tokens = sequence.limit;
+    RequestId id = submit.request;
+    sequence.submit = std::move(submit);
+    sequences_[id] = std::move(sequence);
+    send(accepted);
+  }
+
+  void step() {
+    if (!sequences_.empty()) channel_.beat(++step_);
+    ipc::TokenBatch batch;
+    batch.step = step_;
+    std::vector<ipc::Finished> finished;
+    for (auto& [id, sequence] : sequences_) {
+      if (sequence.prompt.find("never") != std::string::npos) continue;
+      obey(sequence, batch);
+      auto eos = order(sequence.prompt, "eos");
+      if (sequence.next >= sequence.limit || (eos && sequence.next >= *eos)) {
+        ipc::Finished end;
+        end.request = id;
+        end.reason =
+            sequence.next >= sequence.limit ? ipc::FinishReason::kLength : ipc::FinishReason::kStop;
+        end.text = "!";
+        end.prompt_tokens = 0;
+        end.completion_tokens = sequence.next;
+        finished.push_back(end);
+        continue;
+      }
+      ipc::SequenceTokens tokens;
+      tokens.request = id;
+      tokens.first_index = sequence.next + skew_;
+      tokens.tokens = {1000 + sequence.next};
+      tokens.text = sequence.next == 0 ? "s" + std::to_string(sequence.submit.sampling.seed)
+                                       : " t" + std::to_string(sequence.next);
+      if (sequence.prompt.find("big") != std::string::npos) tokens.text.append(1000, 'x');
+      if (sequence.submit.logprobs >= 0) {
+        ipc::TokenLogprob logprob{-0.5F, tokens.text, {}};
+        for (std::int32_t i = 0; i < sequence.submit.logprobs; ++i) {
+          logprob.top.push_back({1000 + sequence.next + static_cast<std::uint32_t>(i),
+                                 -0.5F - static_cast<float>(i),
+                                 i == 1 ? "\xe2\x82" : "a" + std::to_string(i)});
+        }
+        tokens.logprobs.push_back(logprob);
+      }
+      ++sequence.next;
+      batch.sequences.push_back(std::move(tokens));
+    }
+    if (!batch.sequences.empty()) send(batch);
+    for (const ipc::Finished& end : finished) {
+      sequences_.erase(end.request);
+      send(end);
+    }
+    if (draining_ && sequences_.empty()) {
+      draining_ = false;
+      send(ipc::Drained{});
+    }
+  }
+
+  void obey(const Sequence& sequence, const ipc::TokenBatch& batch) {
+    auto due = [&](const char* word) {
+      auto index = order(sequence.prompt, word);
+      return index && sequence.next == *index && sequence.given < *index;
+    };
+    if (due("kill") || due("exit") || due("hang")) {
+      if (!batch.sequences.empty()) send(batch);
+    }
+    if (due("kill")) die_by_signal();
+    if (due("exit")) std::exit(3);
+    if (due("hang")) {
+      while (true)
+        std::this_thread::sleep_for(milliseconds(1000));
+    }
+    if (due("gap")) skew_ = 1;
+    if (due("garbage")) {
+      auto room = channel_.try_reserve(64);
+      if (room.ok() && room->size() >= 64) {
+        std::memset(room->data(), 0xee, 64);
+        (void)channel_.commit(64);
+      }
+      std::this_thread::sleep_for(milliseconds(5000));
+    }
+  }
+
+  ipc::Channel& channel_;
+  std::map<RequestId, Sequence> sequences_;
+  std::uint64_t step_ = 0;
+  std::uint32_t skew_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ipc::InheritedDescriptors inherited;
+  config::IpcSettings settings;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
+  }
+  settings.transport = inherited.region >= 0 ? config::Transport::kShm : config::Transport::kStdio;
+  if (std::getenv("BULKHEAD_API_KEY") != nullptr) return 8;  // a worker must not learn it
+  for (int fd = 5; fd < 256; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) return 9;  // nothing else may be inherited
+  }
+  auto channel = ipc::open_worker_channel(inherited, settings);
+  if (!channel.ok()) {
+    std::fprintf(stderr, "fake worker: %s\n", channel.error().message().c_str());
+    return 10;
+  }
+  std::printf("a library that prints to stdout harms nothing\n");
+  std::fflush(stdout);
+  Worker(**channel).run();
+}

@@ -1,0 +1,259 @@
+// The endpoints' behaviour over real sockets, in front of the scripted worker.
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+TEST(Completions, AnswerHasTextUsageAndFinishReason) {
+  Serving serving = serve();
+  HttpReply reply = serving.complete(
+      {{"prompt", "hello"}, {"max_tokens", 3}, {"seed", 7}, {"return_token_ids", true}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  json body = json::parse(reply.body);
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["model"], "fake-model");
+  EXPECT_EQ(body["choices"][0]["text"], "s7 t1 t2!");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][0]["token_ids"], json({1000, 1001, 1002}));
+  EXPECT_EQ(body["choices"][0]["prompt_token_ids"], json({'h', 'e', 'l', 'l', 'o'}));
+  EXPECT_EQ(body["usage"],
+            json({{"prompt_tokens", 5}, {"completion_tokens", 3}, {"total_tokens", 8}}));
+}
+
+TEST(Completions, StreamHasTheSameTextAndEndsWithDone) {
+  Serving serving = serve();
+  HttpReply reply = serving.complete({{"prompt", "hello eos@20"},
+                                      {"seed", 7},
+                                      {"stream", true},
+                                      {"return_token_ids", true},
+                                      {"stream_options", {{"include_usage", true}}}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_TRUE(reply.headers["content-type"].starts_with("text/event-stream"));
+  EXPECT_TRUE(reply.complete);
+  Events events = events_of(reply.body);
+  EXPECT_TRUE(events.done);
+  std::string text, finish;
+  std::vector<int> ids, prompt_ids;
+  for (const json& chunk : events.chunks) {
+    if (chunk["choices"].empty()) continue;
+    const json& choice = chunk["choices"][0];
+    text += choice["text"].get<std::string>();
+    for (int id : choice["token_ids"])
+      ids.push_back(id);
+    if (choice.contains("prompt_token_ids"))
+      prompt_ids = choice["prompt_token_ids"].get<std::vector<int>>();
+    if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+    EXPECT_TRUE(chunk["usage"].is_null());
+  }
+  EXPECT_EQ(text, expected_text(7, 20));
+  EXPECT_EQ(ids, expected_ids(20));
+  EXPECT_EQ(prompt_ids.size(), std::string("hello eos@20").size());
+  EXPECT_EQ(finish, "stop");
+  EXPECT_EQ(events.chunks.back()["usage"]["completion_tokens"], 20);
+}
+
+TEST(Chat, StreamBeginsWithTheRole) {
+  Serving serving = serve();
+  HttpReply reply = serving.post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"developer","content":"be brief"},{"role":"user","content":[{"type":"text","text":"hi"}]}],
+                                     "stream":true,"max_completion_tokens":4,"seed":1,"user":"me","metadata":{}})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  Events events = events_of(reply.body);
+  ASSERT_GE(events.chunks.size(), 3U);
+  EXPECT_EQ(events.chunks[0]["object"], "chat.completion.chunk");
+  EXPECT_EQ(events.chunks[0]["choices"][0]["delta"]["role"], "assistant");
+  std::string text;
+  for (const json& chunk : events.chunks)
+    text += chunk["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(text, expected_text(1, 4));
+  EXPECT_EQ(events.chunks.back()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events.chunks.back()["choices"][0]["delta"], json::object());
+  EXPECT_TRUE(events.done);
+}
+
+TEST(Chat, AnswerIsAMessage) {
+  Serving serving = serve();
+  HttpReply reply = serving.post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"seed":5,"logprobs":true,"top_logprobs":2})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  json body = json::parse(reply.body);
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "s5 t1!");
+  const json& content = body["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2U);
+  EXPECT_EQ(content[1]["token"], " t1");
+  EXPECT_EQ(content[1]["top_logprobs"].size(), 2U);
+  EXPECT_EQ(content[1]["top_logprobs"][1]["token"], "bytes:\\xe2\\x82");
+  EXPECT_EQ(content[1]["top_logprobs"][1]["bytes"], json({0xe2, 0x82}));
+}
+
+TEST(Completions, LogprobsHaveTheOldShape) {
+  Serving serving = serve();
+  json body = json::parse(
+      serving.complete({{"prompt", "x"}, {"max_tokens", 3}, {"seed", 5}, {"logprobs", 1}}).body);
+  const json& logprobs = body["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], json({"s5", " t1", " t2"}));
+  EXPECT_EQ(logprobs["token_logprobs"].size(), 3U);
+  EXPECT_EQ(logprobs["text_offset"], json({0, 2, 5}));
+  EXPECT_EQ(logprobs["top_logprobs"][0]["a0"], -0.5);
+}
+
+TEST(Completions, ChoicesHaveSeedsOfTheirOwn) {
+  Serving serving = serve();
+  json body = json::parse(
+      serving.complete({{"prompt", {"a", "b"}}, {"n", 2}, {"max_tokens", 1}, {"seed", 40}}).body);
+  ASSERT_EQ(body["choices"].size(), 4U);
+  EXPECT_EQ(body["choices"][0]["text"], "s40!");
+  EXPECT_EQ(body["choices"][1]["text"], "s41!");
+  EXPECT_EQ(body["choices"][3]["text"], "s41!");
+  EXPECT_EQ(body["choices"][3]["index"], 3);
+  EXPECT_EQ(body["usage"],
+            json({{"prompt_tokens", 2}, {"completion_tokens", 4}, {"total_tokens", 6}}));
+
+  HttpReply reply = serving.complete(
+      {{"prompt", "a"}, {"n", 2}, {"max_tokens", 3}, {"seed", 40}, {"stream", true}});
+  std::string texts[2];
+  for (const json& chunk : events_of(reply.body).chunks) {
+    texts[chunk["choices"][0]["index"].get<int>()] +=
+        chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(texts[0], expected_text(40, 3));
+  EXPECT_EQ(texts[1], expected_text(41, 3));
+}
+
+TEST(Completions, AbsentSeedIsDrawn) {
+  Serving serving = serve();
+  auto answer = [&] {
+    return json::parse(
+        serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).body)["choices"][0]["text"];
+  };
+  EXPECT_NE(answer(), answer());
+}
+
+TEST(Completions, PromptAsTokenIds) {
+  Serving serving = serve();
+  json body = json::parse(
+      serving.complete({{"prompt", {5, 6, 7}}, {"max_tokens", 1}, {"return_token_ids", true}})
+          .body);
+  EXPECT_EQ(body["prompt_token_ids"], json({5, 6, 7}));
+}
+
+TEST(Completions, WorkersRefusalIsAStatusEvenWhenStreaming) {
+  Serving serving = serve();
+  HttpReply reply = serving.complete({{"prompt", "toolong"}, {"stream", true}});
+  EXPECT_EQ(reply.status, 400);
+  json error = json::parse(reply.body)["error"];
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_EQ(error["param"], "prompt");
+  EXPECT_EQ(serving.complete({{"prompt", "refused"}}).status, 400);
+}
+
+TEST(Models, ListOneAndUnknown) {
+  Serving serving = serve();
+  json list = json::parse(serving.get("/v1/models").body);
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["data"][0]["id"], "fake-model");
+  EXPECT_EQ(json::parse(serving.get("/v1/models/fake%2Dmodel").body)["object"], "model");
+  EXPECT_EQ(serving.get("/v1/models/other").status, 404);
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"model", "fake-model"}, {"max_tokens", 1}}).status,
+            200);
+  HttpReply reply = serving.complete({{"prompt", "x"}, {"model", "gpt-4"}});
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "model_not_found");
+}
+
+TEST(Tokenize, ThereAndBack) {
+  Serving serving = serve();
+  EXPECT_EQ(json::parse(serving.post("/tokenize", R"({"content":"abc"})").body)["tokens"],
+            json({97, 98, 99}));
+  EXPECT_EQ(
+      json::parse(
+          serving.post("/tokenize", R"({"prompt":"abc","add_special":false})").body)["tokens"],
+      json({97, 98, 99}));
+  EXPECT_EQ(json::parse(serving.post("/detokenize", R"({"tokens":[97,98]})").body)["content"],
+            "ab");
+  EXPECT_EQ(json::parse(serving.post("/detokenize", R"({"tokens":[200]})").body)["content"],
+            "\xef\xbf\xbd");
+  EXPECT_EQ(serving.post("/tokenize", "{}").status, 400);
+}
+
+TEST(Service, HealthWorkersAndMetrics) {
+  Serving serving = serve();
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(json::parse(serving.get("/health").body)["status"], "ok");
+  serving.complete({{"prompt", "x"}, {"max_tokens", 5}});
+  json worker = serving.worker();
+  EXPECT_EQ(worker["state"], "ready");
+  EXPECT_EQ(worker["restarts"], 0);
+  EXPECT_TRUE(worker["last_death"].is_null());
+  EXPECT_EQ(worker["name"], "builtin-0");
+  EXPECT_EQ(serving.metric("bulkhead_requests_total{endpoint=\"/v1/completions\",status=\"200\"}"),
+            1);
+  EXPECT_EQ(serving.metric("bulkhead_tokens_total{kind=\"completion\"}"), 5);
+  EXPECT_EQ(serving.metric("bulkhead_worker_fallback_allocations_total{worker=\"builtin-0\"}"), 3);
+  EXPECT_EQ(serving.metric("bulkhead_time_to_first_token_seconds_count"), 1);
+  EXPECT_EQ(serving.get("/metrics").body.find("Bad name"), std::string::npos);
+}
+
+TEST(Service, KeepAliveServesManyRequestsOnOneConnection) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  for (int i = 0; i < 5; ++i) {
+    bool stream = i % 2 == 1;
+    HttpReply reply =
+        client.request("POST", "/v1/completions",
+                       json({{"prompt", "x"}, {"max_tokens", 2}, {"stream", stream}}).dump());
+    ASSERT_EQ(reply.status, 200);
+    ASSERT_TRUE(reply.complete);
+  }
+  EXPECT_EQ(client.request("GET", "/health").status, 200);
+  EXPECT_EQ(client.request("HEAD", "/health").status, 200);
+  EXPECT_EQ(client.request("GET", "/v1/models").status, 200);
+}
+
+TEST(Service, StdioTransportGivesTheSame) {
+  for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+    Serving serving = serve({transport});
+    HttpReply reply = serving.complete(
+        {{"prompt", "x"}, {"max_tokens", 50}, {"seed", 3}, {"return_token_ids", true}});
+    json body = json::parse(reply.body);
+    EXPECT_EQ(body["choices"][0]["text"], expected_text(3, 50)) << transport;
+    EXPECT_EQ(body["choices"][0]["token_ids"], json(expected_ids(50))) << transport;
+  }
+}
+
+TEST(Service, ManyStreamsAtOnce) {
+  Serving serving = serve();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 32; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send(
+        "POST", "/v1/completions",
+        json({{"prompt", "x"}, {"max_tokens", 200}, {"seed", i}, {"stream", true}}).dump());
+  }
+  for (int i = 0; i < 32; ++i) {
+    std::string text;
+    for (const json& chunk :
+         events_of(clients[static_cast<std::size_t>(i)]->receive().body).chunks) {
+      text += chunk["choices"][0]["text"].get<std::string>();
+    }
+    EXPECT_EQ(text, expected_text(static_cast<std::uint64_t>(i), 200));
+  }
+}
+
+TEST(Service, SeveralModelsNeedAName) {
+  Serving serving = serve({"models.0.path=/a/one.gguf", "models.1.path=/a/two.gguf",
+                           "models.0.name=one", "models.1.name=two"});
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 400);
+  EXPECT_EQ(
+      json::parse(
+          serving.complete({{"prompt", "x"}, {"max_tokens", 1}, {"model", "two"}}).body)["model"],
+      "two");
+  EXPECT_EQ(json::parse(serving.get("/v1/models").body)["data"].size(), 2U);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,108 @@
+// A daemon with the scripted worker, and short ways to ask it things.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/daemon.hpp"
+#include "tests/support/http_client.hpp"
+
+namespace bulkhead::test {
+
+using nlohmann::json;
+
+struct Serving {
+  std::unique_ptr<Daemon> daemon;
+  std::uint16_t port = 0;
+
+  HttpReply get(const std::string& path) const { return HttpClient(port).request("GET", path); }
+  HttpReply post(const std::string& path, const std::string& body,
+                 const std::vector<std::string>& fields = {}) const {
+    return HttpClient(port).request("POST", path, body, fields);
+  }
+  HttpReply complete(const json& body) const { return post("/v1/completions", body.dump()); }
+  json worker(std::size_t index = 0) const {
+    return json::parse(get("/v1/workers").body).at(index);
+  }
+
+  // Looks again until it holds; states change when they change.
+  static bool eventually(const std::function<bool()>& holds) {
+    for (int i = 0; i < 3000; ++i) {
+      if (holds()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+  double metric(const std::string& name) const {
+    std::string text = get("/metrics").body;
+    std::size_t at = text.find("\n" + name);
+    if (at == std::string::npos) return -1;
+    std::size_t end = text.find('\n', at + 1);
+    std::string line = text.substr(at + 1, end - at - 1);
+    return std::stod(line.substr(line.rfind(' ') + 1));
+  }
+};
+
+inline Serving serve(std::vector<std::string> settings = {},
+                     std::map<std::string, std::string> environment = {}) {
+  Daemon::Options options;
+  for (const std::string& setting : settings)
+    options.arguments.insert(options.arguments.end(), {"--set", setting});
+  options.environment = std::move(environment);
+  options.environment.emplace("BULKHEAD_WORKER", FAKE_WORKER);
+  Serving serving;
+  serving.daemon = std::make_unique<Daemon>(BULKHEADD, options);
+  serving.port = serving.daemon->wait_until_listening();
+  EXPECT_NE(serving.port, 0) << serving.daemon->log();
+  return serving;
+}
+
+// The JSON of each event, "[DONE]" excepted; `done` tells whether that came last.
+struct Events {
+  std::vector<json> chunks;
+  bool done = false;
+};
+inline Events events_of(const std::string& body) {
+  Events events;
+  std::size_t at = 0;
+  while (at < body.size()) {
+    std::size_t end = body.find("\n\n", at);
+    if (end == std::string::npos) break;
+    std::string event = body.substr(at, end - at);
+    at = end + 2;
+    EXPECT_FALSE(events.done) << "an event after [DONE]";
+    EXPECT_TRUE(event.starts_with("data: ")) << event;
+    if (event == "data: [DONE]") {
+      events.done = true;
+    } else {
+      events.chunks.push_back(json::parse(event.substr(6)));
+    }
+  }
+  EXPECT_EQ(at, body.size()) << "half an event";
+  return events;
+}
+
+// What the scripted worker says for `count` tokens.
+inline std::string expected_text(std::uint64_t seed, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += i == 0 ? "s" + std::to_string(seed) : " t" + std::to_string(i);
+  return text + "!";
+}
+inline std::vector<int> expected_ids(int count) {
+  std::vector<int> ids;
+  for (int i = 0; i < count; ++i)
+    ids.push_back(1000 + i);
+  return ids;
+}
+
+}  // namespace bulkhead::test

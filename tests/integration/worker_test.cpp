@@ -1,0 +1,336 @@
+// The worker program as the daemon sees it: a real process, a real channel, real models.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fixtures.hpp"
+#include "tests/support/worker_process.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ipc::TokenId;
+using testing::HasSubstr;
+
+const std::string kProgram = BULKHEAD_BIN_DIR "/bulkhead-worker";
+constexpr double kLogprobTolerance = 2e-2;
+
+struct Transport {
+  const char* name;
+  config::Transport transport;
+  config::RegionKind region;
+};
+constexpr Transport kTransports[] = {
+    {"shm", config::Transport::kShm, config::RegionKind::kMemfd},
+    {"posix", config::Transport::kShm, config::RegionKind::kPosix},
+    {"stdio", config::Transport::kStdio, config::RegionKind::kMemfd},
+};
+
+config::IpcSettings over(const Transport& transport) {
+  config::IpcSettings settings;
+  settings.transport = transport.transport;
+  settings.region = transport.region;
+  return settings;
+}
+
+fs::path model_path(const std::string& name) {
+  return fixtures() / "models" / (name + ".gguf");
+}
+
+std::vector<std::string> serving(const std::string& model) {
+  return {"--model", model_path(model).string(), "--set", "log.level=warn"};
+}
+
+nlohmann::json expected_of(const std::string& model) {
+  std::ifstream file(fixtures() / "models" / (model + ".expected.json"));
+  return nlohmann::json::parse(file);
+}
+
+ipc::Submit greedy(std::uint64_t id, const std::string& prompt, std::uint32_t tokens) {
+  ipc::Submit submit;
+  submit.request = RequestId{id};
+  submit.prompt = prompt;
+  submit.sampling.temperature = 0;
+  submit.max_tokens = tokens;
+  submit.ignore_eos = true;
+  return submit;
+}
+
+#define NEEDS_MODEL(name)                                                                    \
+  if (!fs::exists(model_path(name))) {                                                       \
+    GTEST_SKIP() << model_path(name) << " is not there; BULKHEAD_FIXTURES names the folder"; \
+  }
+
+class FixtureModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(FixtureModel, GreedyTokensAndLogprobsAreTheExpectedOnes) {
+  const std::string name = GetParam();
+  NEEDS_MODEL(name);
+  const nlohmann::json expected = expected_of(name);
+  WorkerProcess worker(kProgram, serving(name), {});
+  ASSERT_TRUE(worker.wait_ready()) << (worker.fatal ? worker.fatal->message : "");
+  std::uint64_t id = 0;
+  for (const auto& test : expected["cases"]) {
+    const auto steps = static_cast<std::uint32_t>(test["greedy"].size());
+    worker.send(greedy(++id, test["prompt"], steps));  // the device chooses
+    ipc::Submit with_logprobs = greedy(++id, test["prompt"], steps);
+    with_logprobs.logprobs = 5;  // the host chooses
+    worker.send(with_logprobs);
+  }
+  ASSERT_TRUE(worker.receive_until([&] {
+    return std::count_if(worker.answers.begin(), worker.answers.end(), [](const auto& entry) {
+             return entry.second.ended();
+           }) == static_cast<std::ptrdiff_t>(id);
+  }));
+  id = 0;
+  for (const auto& test : expected["cases"]) {
+    for (const bool logprobs : {false, true}) {
+      SCOPED_TRACE(name + ", request " + std::to_string(++id));
+      const WorkerAnswer& answer = worker.answer(id);
+      ASSERT_TRUE(answer.finished.has_value()) << answer.failed->message;
+      EXPECT_EQ(answer.accepted->prompt_tokens, test["prompt_tokens"].get<std::vector<TokenId>>());
+      const auto& steps = test["greedy"];
+      ASSERT_EQ(answer.tokens.size(), steps.size());
+      bool tie = false;
+      for (std::size_t i = 0; i < steps.size() && !tie; ++i) {
+        tie = steps[i].value("tie", false) && answer.tokens[i] != steps[i]["token"];
+        if (tie) break;
+        ASSERT_EQ(answer.tokens[i], steps[i]["token"].get<TokenId>()) << "step " << i;
+        if (!logprobs) continue;
+        const ipc::TokenLogprob& logprob = answer.logprobs[i];
+        EXPECT_NEAR(logprob.logprob, steps[i]["logprob"].get<double>(), kLogprobTolerance)
+            << "step " << i;
+        ASSERT_EQ(logprob.top.size(), 5U);
+        EXPECT_EQ(logprob.top[0].token, answer.tokens[i]);
+        std::string hex;
+        for (const char byte : logprob.bytes) {
+          constexpr char kHex[] = "0123456789abcdef";
+          hex += kHex[static_cast<unsigned char>(byte) >> 4];
+          hex += kHex[static_cast<unsigned char>(byte) & 15];
+        }
+        EXPECT_EQ(hex, steps[i]["bytes"].get<std::string>());
+      }
+      if (!tie) {
+        EXPECT_EQ(answer.text, test["continuation"].get<std::string>());
+      }
+    }
+  }
+}
+
+std::string readable(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(All, FixtureModel,
+                         testing::Values("tiny-llama-F16", "tiny-llama-Q8_0", "tiny-llama-Q4_0",
+                                         "tiny-llama-Q4_K_M", "tiny-llama-Q5_K_M",
+                                         "tiny-qwen2-Q8_0", "tiny-qwen2-Q4_0", "tiny-qwen2-Q4_K_M",
+                                         "tiny-qwen3-BF16", "tiny-qwen3-Q5_K_M",
+                                         "tiny-qwen3-Q4_K_M", "tiny-qwen3-IQ4_NL"),
+                         readable);
+
+TEST(Worker, AllTransportsGiveTheSameAnswers) {
+  NEEDS_MODEL("tiny-qwen2-Q8_0");
+  std::vector<WorkerAnswer> answers;
+  for (const Transport& transport : kTransports) {
+    SCOPED_TRACE(transport.name);
+    std::vector<std::string> arguments = serving("tiny-qwen2-Q8_0");
+    WorkerProcess worker(kProgram, arguments, over(transport));
+    ASSERT_TRUE(worker.wait_ready()) << (worker.fatal ? worker.fatal->message : "");
+    ASSERT_TRUE(worker.hello.has_value());
+    EXPECT_EQ(worker.hello->protocol, ipc::kProtocolVersion);
+    EXPECT_EQ(static_cast<pid_t>(worker.hello->pid), worker.pid());
+    EXPECT_FALSE(worker.progress.empty());
+    ipc::Submit sampled = greedy(1, "Once upon a time", 24);
+    sampled.sampling.temperature = 0.8F;
+    sampled.sampling.top_p = 0.9F;
+    sampled.sampling.seed = 7;
+    sampled.logprobs = 2;
+    worker.send(sampled);
+    ASSERT_TRUE(worker.receive_until([&] { return worker.answer(1).ended(); }));
+    answers.push_back(worker.answer(1));
+    worker.send(ipc::Shutdown{});
+    EXPECT_EQ(worker.wait_exit(), 0);
+  }
+  for (const WorkerAnswer& answer : answers) {
+    ASSERT_TRUE(answer.finished.has_value());
+    EXPECT_EQ(answer.tokens.size(), 24U);
+    EXPECT_EQ(answer.tokens, answers[0].tokens);
+    EXPECT_EQ(answer.text, answers[0].text);
+    for (std::size_t i = 0; i < answer.logprobs.size(); ++i) {
+      EXPECT_EQ(answer.logprobs[i].logprob, answers[0].logprobs[i].logprob);
+    }
+  }
+}
+
+TEST(Worker, SixteenStreamsGetTheTokensThatEachGetsAlone) {
+  NEEDS_MODEL("tiny-qwen2-Q4_0");
+  WorkerProcess worker(kProgram, serving("tiny-qwen2-Q4_0"), {});
+  ASSERT_TRUE(worker.wait_ready()) << (worker.fatal ? worker.fatal->message : "");
+  const auto request = [](std::uint64_t id, std::uint64_t which) {
+    std::string prompt = "Story " + std::to_string(which) + ":";
+    for (std::uint64_t i = 0; i < which * 9; ++i)
+      prompt += " word" + std::to_string(i * which);
+    ipc::Submit submit = greedy(id, prompt, 20);
+    if (which % 2 == 1) {
+      submit.sampling.temperature = 1;
+      submit.sampling.top_k = 100;
+      submit.sampling.seed = which;
+    }
+    return submit;
+  };
+  for (std::uint64_t i = 1; i <= 16; ++i) {
+    worker.send(request(i, i));
+    ASSERT_TRUE(worker.receive_until([&] { return worker.answer(i).ended(); }));
+  }
+  for (std::uint64_t i = 1; i <= 16; ++i)
+    worker.send(request(100 + i, i));
+  for (std::uint64_t i = 1; i <= 16; ++i) {
+    ASSERT_TRUE(worker.receive_until([&] { return worker.answer(100 + i).ended(); }));
+    EXPECT_EQ(worker.answer(100 + i).tokens, worker.answer(i).tokens) << "stream " << i;
+    EXPECT_EQ(worker.answer(100 + i).text, worker.answer(i).text) << "stream " << i;
+  }
+}
+
+TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {
+  NEEDS_MODEL("tiny-qwen3-Q4_K_M");
+  for (const float temperature : {0.0F, 0.9F}) {
+    ipc::Submit submit = greedy(1, "The quick brown fox", 30);
+    submit.sampling.temperature = temperature;
+    submit.sampling.seed = 3;
+    WorkerProcess whole(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
+    ASSERT_TRUE(whole.wait_ready());
+    whole.send(submit);
+    ASSERT_TRUE(whole.receive_until([&] { return whole.answer(1).ended(); }));
+
+    WorkerProcess first(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
+    ASSERT_TRUE(first.wait_ready());
+    first.send(submit);
+    ASSERT_TRUE(first.receive_until([&] { return first.answer(1).tokens.size() >= 8; }));
+    ::kill(first.pid(), SIGKILL);
+    EXPECT_EQ(first.wait_exit(), -SIGKILL);
+    if (first.answer(1).ended()) continue;  // it was faster than the signal
+
+    submit.accepted_tokens = first.answer(1).tokens;
+    WorkerProcess second(kProgram, serving("tiny-qwen3-Q4_K_M"), {});
+    ASSERT_TRUE(second.wait_ready());
+    second.send(submit);
+    ASSERT_TRUE(second.receive_until([&] { return second.answer(1).ended(); }));
+    std::vector<TokenId> tokens = first.answer(1).tokens;
+    tokens.insert(tokens.end(), second.answer(1).tokens.begin(), second.answer(1).tokens.end());
+    EXPECT_EQ(tokens, whole.answer(1).tokens);
+    EXPECT_EQ(first.answer(1).text + second.answer(1).text, whole.answer(1).text);
+  }
+}
+
+TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
+  NEEDS_MODEL("tiny-qwen2-Q4_K_M");
+  WorkerProcess worker(kProgram, serving("tiny-qwen2-Q4_K_M"), {});
+  ASSERT_TRUE(worker.wait_ready());
+  EXPECT_EQ(worker.ready->architecture, "qwen2");
+  EXPECT_TRUE(worker.ready->has_chat_template);
+  EXPECT_EQ(worker.ready->context_limit, 2048U);
+
+  worker.send(ipc::Ping{77});
+  worker.send(ipc::Tokenize{RequestId{1}, "def", true, true});
+  worker.send(ipc::Embed{RequestId{2}, {1, 2}});
+  ipc::Submit chat = greedy(3, "", 4);
+  chat.prompt = std::vector<ipc::ChatMessage>{{"user", "Hello"}};
+  worker.send(chat);
+  worker.send(greedy(4, "cancel me", 0));
+  ipc::Submit too_long = greedy(5, "", 1);
+  too_long.prompt = std::vector<TokenId>(5000, 1);
+  worker.send(too_long);
+  ASSERT_TRUE(worker.receive_until([&] { return worker.answer(4).tokens.size() >= 2; }));
+  worker.send(ipc::Cancel{RequestId{4}});
+  ASSERT_TRUE(worker.receive_until([&] {
+    return worker.answer(2).ended() && worker.answer(3).ended() && worker.answer(4).ended() &&
+           worker.answer(5).ended() && worker.others.size() >= 2;
+  }));
+  EXPECT_EQ(worker.answer(2).failed->code, ipc::FailureCode::kUnsupported);
+  EXPECT_EQ(worker.answer(3).tokens.size(), 4U);
+  EXPECT_EQ(worker.answer(4).finished->reason, ipc::FinishReason::kCancelled);
+  EXPECT_EQ(worker.answer(5).failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_EQ(std::count_if(worker.others.begin(), worker.others.end(),
+                          [](const auto& m) { return std::holds_alternative<ipc::Pong>(m); }),
+            1);
+
+  worker.stats.reset();
+  ASSERT_TRUE(worker.receive_until([&] { return worker.stats.has_value(); })) << "idle statistics";
+  EXPECT_EQ(worker.stats->kv_pages_used, 0U);
+  worker.send(ipc::Drain{});
+  ASSERT_TRUE(worker.receive_until(
+      [&] { return std::holds_alternative<ipc::Drained>(worker.others.back()); }));
+  worker.send(ipc::Shutdown{});
+  EXPECT_EQ(worker.wait_exit(), 0);
+}
+
+TEST(Worker, EndsWhenTheDaemonIsGone) {
+  NEEDS_MODEL("tiny-qwen2-Q4_K_M");
+  for (const Transport& transport : kTransports) {
+    SCOPED_TRACE(transport.name);
+    WorkerProcess worker(kProgram, serving("tiny-qwen2-Q4_K_M"), over(transport));
+    ASSERT_TRUE(worker.wait_ready());
+    worker.send(greedy(1, "and so on", 0));
+    ASSERT_TRUE(worker.receive_until([&] { return worker.answer(1).tokens.size() >= 2; }));
+    worker.close_channel();
+    EXPECT_EQ(worker.wait_exit(), 0);
+  }
+}
+
+TEST(Worker, SlowDaemonLosesNothing) {
+  NEEDS_MODEL("tiny-qwen2-Q4_K_M");
+  config::IpcSettings settings;
+  settings.ring_kib = 16;
+  std::vector<std::string> arguments = serving("tiny-qwen2-Q4_K_M");
+  arguments.insert(arguments.end(), {"--set", "ipc.ring_kib=16"});
+  WorkerProcess worker(kProgram, arguments, settings);
+  ASSERT_TRUE(worker.wait_ready());
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    ipc::Submit submit = greedy(id, "a long answer with all its probabilities", 60);
+    submit.logprobs = 20;
+    worker.send(submit);
+  }
+  ::usleep(1500000);  // the ring fills up many times over meanwhile
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(worker.receive_until([&] { return worker.answer(id).ended(); }));
+    EXPECT_EQ(worker.answer(id).tokens.size(), 60U);
+    EXPECT_EQ(worker.answer(id).logprobs.size(), 60U);
+    EXPECT_EQ(worker.answer(id).tokens, worker.answer(1).tokens);
+  }
+}
+
+TEST(Worker, ModelThatCannotBeLoadedIsToldWithItsReason) {
+  WorkerProcess worker(kProgram, {"--model", "/nonexistent/model.gguf", "--set", "log.level=off"},
+                       {});
+  EXPECT_FALSE(worker.wait_ready());
+  ASSERT_TRUE(worker.fatal.has_value());
+  EXPECT_THAT(worker.fatal->message, HasSubstr("/nonexistent/model.gguf"));
+  EXPECT_EQ(worker.wait_exit(), 3);
+}
+
+TEST(Worker, StartedByHandExplainsItself) {
+  const std::string quiet = kProgram + " 2>&1";
+  FILE* output = ::popen(quiet.c_str(), "r");
+  ASSERT_NE(output, nullptr);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), output));
+  const int status = ::pclose(output);
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_THAT(text, HasSubstr("bulkheadd --model FILE"));
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,122 @@
+// A bulkheadd process of a test: started with settings and environment, killed at the end if it still runs.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::test {
+
+class Daemon {
+ public:
+  struct Options {
+    std::vector<std::string> arguments;              // besides --set server.port=0
+    std::map<std::string, std::string> environment;  // added to ours
+  };
+
+  Daemon(const std::string& program, const Options& options) {
+    int out[2];
+    if (::pipe2(out, O_CLOEXEC) != 0) std::abort();
+    char name[] = "/tmp/bulkhead-test-XXXXXX";
+    UniqueFd log(::mkostemp(name, O_CLOEXEC));
+    log_file_ = name;
+    std::vector<std::string> words = {program, "--set", "server.port=0"};
+    words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::dup2(out[1], 1);
+      ::dup2(log.get(), 2);
+      for (const auto& [key, value] : options.environment)
+        ::setenv(key.c_str(), value.c_str(), 1);
+      ::execv(program.c_str(), argv.data());
+      ::_exit(127);
+    }
+    ::close(out[1]);
+    stdout_.reset(out[0]);
+  }
+  ~Daemon() {
+    if (!ended_) {
+      ::kill(pid_, SIGKILL);
+      int status = 0;
+      ::waitpid(pid_, &status, 0);
+    }
+    ::unlink(log_file_.c_str());
+  }
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Waits for the line; 0 when the daemon ended without it.
+  std::uint16_t wait_until_listening(int patience_ms = 60000) {
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
+    while (output_.find('\n') == std::string::npos) {
+      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+                      deadline - std::chrono::steady_clock::now())
+                      .count();
+      pollfd item{stdout_.get(), POLLIN, 0};
+      char bytes[512];
+      if (left <= 0 || ::poll(&item, 1, static_cast<int>(left)) <= 0) return 0;
+      ssize_t got = ::read(stdout_.get(), bytes, sizeof bytes);
+      if (got <= 0) return 0;
+      output_.append(bytes, static_cast<std::size_t>(got));
+    }
+    if (!output_.starts_with("listening on http://")) return 0;
+    port_ = static_cast<std::uint16_t>(
+        std::strtoul(output_.c_str() + output_.rfind(':') + 1, nullptr, 10));
+    return port_;
+  }
+
+  // A port before the line is out: the one it was given, by the log.
+  std::uint16_t port() const { return port_; }
+  pid_t pid() const { return pid_; }
+  const std::string& output() const { return output_; }
+  std::string log() const {
+    std::ifstream file(log_file_);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  void signal(int number) { ::kill(pid_, number); }
+
+  // Exit code, or minus the signal; nothing when it still runs after the patience.
+  std::optional<int> wait_for_exit(int patience_ms = 30000) {
+    for (int waited = 0; waited <= patience_ms; waited += 10) {
+      int status = 0;
+      if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+        ended_ = true;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return std::nullopt;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd stdout_;
+  std::string output_, log_file_;
+  std::uint16_t port_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace bulkhead::test
