@@ -1,0 +1,81 @@
+// A daemon with the real worker and a real model on the CPU's Vulkan device, and what its answers say.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+
+inline Serving serve_model(const std::string& model, const std::vector<std::string>& settings = {}) {
+  Daemon::Options options;
+  if (!model.empty()) options.arguments = {"--model", model};
+  for (const std::string& setting : settings) options.arguments.insert(options.arguments.end(), {"--set", setting});
+  // Pipelines compiled by one test serve the next.
+  const std::string cache = std::string(BULKHEAD_BIN_DIR) + "/../tests/cache";
+  std::filesystem::create_directories(cache);
+  options.environment["XDG_CACHE_HOME"] = cache;
+  Serving serving;
+  serving.daemon = std::make_unique<Daemon>(std::string(BULKHEAD_BIN_DIR) + "/bulkheadd", options);
+  serving.port = serving.daemon->wait_until_listening(120000);
+  EXPECT_NE(serving.port, 0) << serving.daemon->log();
+  return serving;
+}
+
+// One choice, whichever way it came.
+struct Answer {
+  int status = 0;
+  std::string text;
+  std::vector<std::uint32_t> prompt_ids, ids;
+  std::vector<double> logprobs;
+  std::string finish_reason;
+  json usage;
+  bool operator==(const Answer&) const = default;
+};
+
+inline void add_choice(Answer& answer, const json& choice) {
+  answer.text += choice.at("text").get<std::string>();
+  if (choice.contains("prompt_token_ids")) choice.at("prompt_token_ids").get_to(answer.prompt_ids);
+  if (choice.contains("token_ids") && choice.at("token_ids").is_array()) {
+    for (std::uint32_t id : choice.at("token_ids")) answer.ids.push_back(id);
+  }
+  if (choice.contains("logprobs") && choice.at("logprobs").is_object()) {
+    for (double logprob : choice.at("logprobs").at("token_logprobs")) answer.logprobs.push_back(logprob);
+  }
+  if (choice.at("finish_reason").is_string()) choice.at("finish_reason").get_to(answer.finish_reason);
+}
+
+inline Answer answer_of(const HttpReply& reply) {
+  Answer answer;
+  answer.status = reply.status;
+  if (reply.status != 200) {
+    ADD_FAILURE() << reply.status << " " << reply.body;
+    return answer;
+  }
+  if (reply.headers.at("content-type").starts_with("text/event-stream")) {
+    Events events = events_of(reply.body);
+    EXPECT_TRUE(events.done);
+    for (const json& chunk : events.chunks) {
+      EXPECT_FALSE(chunk.contains("error")) << chunk;
+      if (chunk.contains("prompt_token_ids")) chunk.at("prompt_token_ids").get_to(answer.prompt_ids);
+      for (const json& choice : chunk.at("choices")) add_choice(answer, choice);
+      if (chunk.contains("usage") && chunk.at("usage").is_object()) answer.usage = chunk.at("usage");
+    }
+  } else {
+    const json body = json::parse(reply.body);
+    if (body.contains("prompt_token_ids")) body.at("prompt_token_ids").get_to(answer.prompt_ids);
+    add_choice(answer, body.at("choices").at(0));
+    answer.usage = body.at("usage");
+  }
+  return answer;
+}
+
+inline Answer complete(const Serving& serving, json request) {
+  request["return_token_ids"] = true;
+  if (request.value("stream", false)) request["stream_options"] = {{"include_usage", true}};
+  return answer_of(serving.complete(request));
+}
+
+}  // namespace bulkhead::test

@@ -1,0 +1,243 @@
+// The product as its users run it: a daemon, a worker, a model, HTTP. Every token is compared with what the model
+// computes exactly (float64, quantised weights expanded), over each transport, with each optimisation on and off.
+#include <algorithm>
+#include <cmath>
+#include <future>
+
+#include <gtest/gtest.h>
+
+#include "tests/integration/model_serving.hpp"
+#include "tests/support/expected.hpp"
+#include "tests/support/fixtures.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr double kLogprobTolerance = 2e-2;
+
+void expect_case(const Serving& serving, const ExpectedCase& expected, bool stream) {
+  const Answer answer = complete(serving, {{"prompt", expected.prompt},
+                                           {"temperature", 0},
+                                           {"max_tokens", expected.steps.size()},
+                                           {"ignore_eos", true},
+                                           {"logprobs", 1},
+                                           {"stream", stream}});
+  EXPECT_EQ(answer.prompt_ids, expected.prompt_tokens);
+  ASSERT_EQ(answer.ids.size(), expected.steps.size());
+  ASSERT_EQ(answer.logprobs.size(), expected.steps.size());
+  EXPECT_EQ(answer.finish_reason, "length");
+  EXPECT_EQ(answer.usage.at("prompt_tokens"), expected.prompt_tokens.size());
+  EXPECT_EQ(answer.usage.at("completion_tokens"), expected.steps.size());
+  for (std::size_t i = 0; i < expected.steps.size() && !expected.steps[i].tie; ++i) {
+    ASSERT_EQ(answer.ids[i], expected.steps[i].token) << "step " << i;
+    ASSERT_NEAR(answer.logprobs[i], expected.steps[i].logprob, kLogprobTolerance) << "step " << i;
+  }
+}
+
+std::string builtin_expectation() {
+  return std::string(BULKHEAD_SOURCE_DIR) + "/worker/builtin/builtin.expected.json";
+}
+
+class Fixture : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
+  const auto model = fixtures() / "models" / GetParam();
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  const Serving serving = serve_model(model);
+  bool stream = false;
+  for (const ExpectedCase& expected : expectation_of(model)) {
+    SCOPED_TRACE(expected.prompt.substr(0, 40));
+    expect_case(serving, expected, stream = !stream);
+  }
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name;
+  for (char c : info.param) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Fixture,
+                         ::testing::Values("tiny-llama-F16.gguf", "tiny-llama-Q4_0.gguf", "tiny-llama-Q4_K_M.gguf",
+                                           "tiny-llama-Q5_K_M.gguf", "tiny-llama-Q8_0.gguf", "tiny-qwen2-Q4_0.gguf",
+                                           "tiny-qwen2-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf", "tiny-qwen3-BF16.gguf",
+                                           "tiny-qwen3-IQ4_NL.gguf", "tiny-qwen3-Q4_K_M.gguf",
+                                           "tiny-qwen3-Q5_K_M.gguf"),
+                         test_name);
+
+// Settings that must not change a token.
+class Setting : public ::testing::TestWithParam<std::string> {
+ protected:
+  // Several settings are separated by blanks.
+  static std::vector<std::string> settings() {
+    std::vector<std::string> list(1);
+    for (char c : GetParam()) {
+      if (c == ' ')
+        list.emplace_back();
+      else
+        list.back() += c;
+    }
+    return list;
+  }
+};
+
+TEST_P(Setting, ChangesNoToken) {
+  const Serving serving = serve_model("", settings());
+  for (const ExpectedCase& expected : read_expectation(builtin_expectation())) {
+    SCOPED_TRACE(expected.prompt.substr(0, 40));
+    expect_case(serving, expected, true);
+  }
+}
+
+TEST_P(Setting, ChangesNoTokenOfALongPrompt) {
+  const auto model = fixtures() / "models" / "tiny-qwen2-Q4_0.gguf";
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  const Serving serving = serve_model(model, settings());
+  expect_case(serving, expectation_of(model).back(), false);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, Setting,
+    ::testing::Values("ipc.transport=shm ipc.region=memfd", "ipc.transport=shm ipc.region=posix", "ipc.transport=stdio",
+                      "ipc.spin_us=0", "ipc.flush_tokens=4", "gpu_optimizations.enabled=false",
+                      "gpu_optimizations.memory_pool.enabled=false", "gpu_optimizations.blit_queue.enabled=false",
+                      "gpu_optimizations.blit_queue.use_shared_events=false",
+                      "gpu_optimizations.command_buffer_ring.enabled=false", "engine.kv_type=f32",
+                      "engine.prefill_chunk=64", "gpu_optimizations.enabled=false ipc.transport=stdio"),
+    test_name);
+
+// Greedy and sampled, with log-probabilities, stop strings and both ends of a stream.
+std::vector<json> varied_requests() {
+  return {{{"prompt", "Once upon a time"}, {"max_tokens", 48}, {"temperature", 0}, {"logprobs", 3}},
+          {{"prompt", "The little robot"}, {"max_tokens", 48}, {"temperature", 0.9}, {"seed", 7}, {"top_p", 0.95}},
+          {{"prompt", "A cat and a dog"},
+           {"max_tokens", 64},
+           {"temperature", 1.2},
+           {"seed", 11},
+           {"top_k", 40},
+           {"min_p", 0.02},
+           {"logprobs", 0},
+           {"repetition_penalty", 1.1},
+           {"presence_penalty", 0.3},
+           {"stop", {". The", "!"}}},
+          {{"prompt", "One day"}, {"temperature", 0}, {"max_tokens", 400}}};
+}
+
+TEST(Transports, AgreeOnTokensTextLogprobsAndFinishReasons) {
+  std::vector<std::vector<Answer>> answers;
+  for (const char* setting : {"ipc.region=memfd", "ipc.region=posix", "ipc.transport=stdio"}) {
+    const Serving serving = serve_model("", {setting});
+    answers.emplace_back();
+    for (json request : varied_requests()) {
+      for (bool stream : {false, true}) {
+        request["stream"] = stream;
+        answers.back().push_back(complete(serving, request));
+      }
+    }
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(answers[0], answers[2]);
+  for (std::size_t i = 0; i < answers[0].size(); i += 2) EXPECT_EQ(answers[0][i], answers[0][i + 1]) << "streamed or not";
+}
+
+TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
+  const Serving serving = serve_model("");
+  const auto request = [](int i) {
+    return json{{"prompt", std::string("Story number ") + std::to_string(i) + ": once there was a"},
+                {"max_tokens", 40 + i},
+                {"temperature", i % 2 == 0 ? 0.0 : 0.8},
+                {"seed", i},
+                {"stream", true},
+                {"logprobs", i % 3 == 0 ? json(1) : json(nullptr)}};
+  };
+  std::vector<Answer> alone;
+  for (int i = 0; i < 16; ++i) alone.push_back(complete(serving, request(i)));
+  std::vector<std::future<Answer>> together;
+  for (int i = 0; i < 16; ++i) {
+    together.push_back(std::async(std::launch::async, [&, i] { return complete(serving, request(i)); }));
+  }
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
+}
+
+TEST(Context, APromptThatIsTooLongIsRefusedBeforeAnythingRuns) {
+  const Serving serving = serve_model("", {"models.0.path=builtin", "models.0.context=128"});
+  std::string prompt;
+  for (int i = 0; i < 200; ++i) prompt += "the cat sat on the mat. ";
+  const HttpReply reply = serving.complete({{"prompt", prompt}, {"max_tokens", 4}});
+  EXPECT_EQ(reply.status, 400);
+  const json error = json::parse(reply.body).at("error");
+  EXPECT_EQ(error.at("code"), "context_length_exceeded") << error;
+}
+
+TEST(Context, FillingItEndsWithLength) {
+  const Serving serving = serve_model("", {"models.0.path=builtin", "models.0.context=128"});
+  const Answer answer = complete(serving, {{"prompt", "Once upon a time"}, {"temperature", 0}, {"ignore_eos", true}});
+  EXPECT_EQ(answer.finish_reason, "length");
+  EXPECT_EQ(answer.usage.at("total_tokens"), 128);
+}
+
+TEST(Chat, UsesTheModelsTemplateAndStreamsWholeCharacters) {
+  const Serving serving = serve_model("");
+  const json request = {{"messages", {{{"role", "user"}, {"content", "What is your name?"}}}},
+                        {"temperature", 0},
+                        {"max_tokens", 60},
+                        {"stream", true}};
+  const HttpReply reply = serving.post("/v1/chat/completions", request.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Events events = events_of(reply.body);
+  ASSERT_TRUE(events.done);
+  EXPECT_EQ(events.chunks.front().at("choices").at(0).at("delta").at("role"), "assistant");
+  std::string text;
+  std::string reason;
+  for (const json& chunk : events.chunks) {
+    const json& choice = chunk.at("choices").at(0);
+    if (choice.at("delta").contains("content")) text += choice.at("delta").at("content").get<std::string>();
+    if (choice.at("finish_reason").is_string()) reason = choice.at("finish_reason");
+  }
+  EXPECT_NE(text.find("Bulkhead"), std::string::npos) << text;
+  EXPECT_EQ(text.find("<|im_end|>"), std::string::npos) << text;
+  EXPECT_EQ(reason, "stop");
+}
+
+TEST(Chat, AFileWithoutATemplateIsRefusedWithAdvice) {
+  const auto model = fixtures() / "models" / "tiny-llama-Q4_0.gguf";
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  const Serving serving = serve_model(model);
+  const HttpReply reply =
+      serving.post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hello"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("/v1/completions"), std::string::npos) << reply.body;
+}
+
+TEST(KilledWorker, WhileIdleIsSucceededAndTheDaemonLivesOn) {
+  for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+    const Serving serving = serve_model("", {transport});
+    const json request = {{"prompt", "Once upon a time"}, {"temperature", 0}, {"max_tokens", 16}};
+    const Answer before = complete(serving, request);
+    const pid_t worker = serving.worker().at("pid");
+    ASSERT_EQ(::kill(worker, SIGKILL), 0);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json now = serving.worker();
+      return now.at("pid") != worker && now.at("state") == "ready";
+    }));
+    EXPECT_EQ(complete(serving, request), before);
+    EXPECT_EQ(serving.worker().at("restarts"), 1);
+    EXPECT_EQ(::kill(serving.daemon->pid(), 0), 0);
+  }
+}
+
+TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
+  const Serving serving = serve_model("");
+  const json request = {{"prompt", "Once upon a time"}, {"temperature", 0.8}, {"seed", 3},
+                        {"max_tokens", 200},            {"stream", true},     {"ignore_eos", true}};
+  const Answer undisturbed = complete(serving, request);
+  auto disturbed = std::async(std::launch::async, [&] { return complete(serving, request); });
+  const double before = serving.metric("bulkhead_tokens_total");
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_tokens_total") > before + 20; }));
+  ASSERT_EQ(::kill(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
+  EXPECT_EQ(disturbed.get(), undisturbed);
+  EXPECT_EQ(serving.worker().at("restarts"), 1);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
