@@ -35,7 +35,7 @@ if(BULKHEAD_SANITIZE)
   target_compile_options(bulkhead_options INTERFACE
     -fsanitize=${BULKHEAD_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(bulkhead_options INTERFACE -fsanitize=${BULKHEAD_SANITIZE})
-  if(BULKHEAD_SANITIZE MATCHES "undefined")
+  if(BULKHEAD_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
     target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
   endif()

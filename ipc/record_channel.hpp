@@ -50,7 +50,8 @@ class RecordChannel final : public Channel {
                        std::to_string(max_outgoing_) +
                        " (records over half of ipc.ring_kib travel in pieces)");
     }
-    BULKHEAD_TRY(const bool idle, flush());
+    if (auto flushed = flush(); !flushed.ok()) return flushed.error();
+    const bool idle = outgoing_size_ == 0;  // small frames may wait in the link: that is its matter
     std::byte* place = nullptr;
     if (bytes > link_.max_frame()) {
       if (!outgoing_) {
@@ -106,7 +107,9 @@ class RecordChannel final : public Channel {
 
   Result<bool> flush() override {
     BULKHEAD_RETURN_IF_ERROR(check_peer());
-    while (outgoing_size_ != 0) {
+    // Bounded, as try_receive is: a peer that reads as fast as this end writes keeps it no longer.
+    for (int pieces = 0; outgoing_size_ != 0; ++pieces) {
+      if (pieces == kMaxFramesPerCall) return false;
       const std::size_t left = outgoing_size_ - outgoing_sent_;
       const std::size_t piece = std::min(left, piece_bytes());
       const FrameKind kind = piece < left          ? FrameKind::kMore
@@ -225,13 +228,14 @@ class RecordChannel final : public Channel {
   std::optional<std::uint64_t> last_beat_ns() const override { return link_.last_beat_ns(); }
 
  private:
-  static constexpr int kMaxFramesPerCall = 16;
+  static constexpr int kMaxFramesPerCall = 64;
   static constexpr std::uint32_t kPollsPerSocketLook = 4096;
 
   static std::unique_ptr<std::byte[]> allocate(std::size_t bytes) {
     return std::make_unique_for_overwrite<std::byte[]>(bytes);
   }
-  // Small enough that one end fills the ring while the other empties it.
+  // Small enough that one end fills the ring while the other empties it, and that a call's share of
+  // work is bounded.
   std::size_t piece_bytes() const { return (link_.max_frame() / 4) & ~std::size_t{7}; }
 
   static Error peer_gone() { return Error(ErrorCode::kUnavailable, "the peer is gone"); }

@@ -232,6 +232,7 @@ class RingProducer {
 
  private:
   void refresh(std::memory_order order) {
+    if (fault_ != RingFault::kNone) return;  // the first one lasts
     const std::uint64_t tail = control_->tail.load(order);
     if (tail % 8 != 0)
       fault_ = RingFault::kIndexUnaligned;
@@ -333,6 +334,7 @@ class RingConsumer {
     return false;
   }
   void refresh(std::memory_order order) {
+    if (fault_ != RingFault::kNone) return;  // the first one lasts
     const std::uint64_t head = control_->head.load(order);
     if (head % 8 != 0)
       fault_ = RingFault::kIndexUnaligned;

@@ -17,6 +17,8 @@
 namespace bulkhead::ipc {
 namespace {
 
+constexpr int kMaxReadsPerCall = 64;
+
 class StdioLink {
  public:
   static constexpr bool kReadsCopies = false;
@@ -92,8 +94,10 @@ class StdioLink {
 
   // ---- receiving: [in_begin_, in_end_) is read and not released ----
   bool next(FrameHeader& frame) {
-    while (!parse(frame)) {
-      if (fault_ != RingFault::kNone || !fill()) return false;
+    // Bounded: a peer that sends byte by byte must not keep this end here. A dead peer's rest is in
+    // the socket's buffer and comes in a few reads.
+    for (int reads = 0; !parse(frame); ++reads) {
+      if (fault_ != RingFault::kNone || reads == kMaxReadsPerCall || !fill()) return false;
     }
     return true;
   }
