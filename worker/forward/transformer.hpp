@@ -6,11 +6,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "config/base/error.hpp"
 #include "config/settings.hpp"
+#include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/forward/memory_need.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
 
@@ -21,6 +24,7 @@ struct TransformerOptions {
   config::GpuOptimizations gpu;
   std::uint32_t context = 0;     // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
+  bool lanes_mapping = false;    // for tests: the GPUs' kernels on any device
   // done/total in bytes or steps; called on the loading thread
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
@@ -32,13 +36,10 @@ Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, 
                                                            const model::ModelConfig& config,
                                                            const TransformerOptions& options);
 
-// Device memory that loading will take, for `bulkhead inspect` and for the check before loading.
-struct MemoryNeed {
-  std::uint64_t weights = 0;
-  std::uint64_t kv_per_token = 0;
-  std::uint64_t transient = 0;
-};
-MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
-                       const config::EngineSettings& engine);
+// For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step is as for submit(); none
+// may be in flight. `executor` is one that make_transformer made.
+Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor, const engine::Step& step);
+// Device bytes that a step of one column must read of the weights.
+std::uint64_t weight_bytes_read(const engine::Executor& executor);
 
 }  // namespace bulkhead::forward

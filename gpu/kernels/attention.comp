@@ -1,0 +1,204 @@
+// Attention of one column's query heads over the pages of its sequence, with a running softmax over blocks of as many
+// positions as a subgroup has lanes. Positions are taken in splits (split_size); each split's result is folded into
+// the column's in rising order, here or by attention_combine.comp with the same operations.
+//
+// Scores come in powers of two: q was scaled by log2(e) / sqrt(head size).
+#version 460
+#include "common.glsl"
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#include "kv_layout.glsl"
+#include "attention_state.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t q;            // [column][head][kHeadPadded]
+  uint64_t keys;
+  uint64_t values;
+  uint64_t parameters;
+  uint64_t pages;
+  uint64_t out_address;  // kPartial: [column][head][kMaximumSplits][kPartialFloats]; else [column][out_stride]
+  uint out_stride;
+  uint padded_width;
+} push;
+
+layout(constant_id = 9) const uint kPartial = 0;  // 1: a workgroup makes one split
+layout(local_size_x_id = 0) in;
+
+float maxima[kHeadsTogether];
+float sums[kHeadsTogether];  // a lane's share
+float results[kHeadsTogether * kLaneEntries];
+
+void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
+  uint lane = gl_SubgroupInvocationID;
+  uint position = min(start + lane, end - 1u);
+  bool visible = start + lane < end;
+  uint page = Words(push.pages).v[page_table + position / kPageTokens];
+  uint64_t keys = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes + (position % kPageTokens) * 16u;
+
+  precise float scores[kHeadsTogether];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) scores[h] = 0.0;
+  for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) {
+    float k[8];
+    if (kKvFloat != 0u) {
+      uvec4 a = Quads(keys).v[chunk * 2u * kPageTokens];
+      uvec4 b = Quads(keys).v[(chunk * 2u + 1u) * kPageTokens];
+      [[unroll]] for (uint i = 0; i < 4; i++) {
+        k[i] = uintBitsToFloat(a[i]);
+        k[i + 4u] = uintBitsToFloat(b[i]);
+      }
+    } else {
+      uvec4 a = Quads(keys).v[chunk * kPageTokens];
+      [[unroll]] for (uint i = 0; i < 4; i++) {
+        vec2 two = unpackHalf2x16(a[i]);
+        k[i * 2u] = two.x;
+        k[i * 2u + 1u] = two.y;
+      }
+    }
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+      float q[8];
+      uint64_t q_at = q_base + (h * kHeadPadded + chunk * 8u) * 4u;
+      if (kRowsMapping != 0u) {
+        float mine = Floats(q_at).v[lane & 7u];
+        [[unroll]] for (uint i = 0; i < 8; i++) q[i] = subgroupBroadcast(mine, i);
+      } else {
+        vec4 a = Vec4s(q_at).v[0], b = Vec4s(q_at).v[1];
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          q[i] = a[i];
+          q[i + 4u] = b[i];
+        }
+      }
+      precise float score = scores[h];
+      [[unroll]] for (uint i = 0; i < 8; i++) score = fma(q[i], k[i], score);
+      scores[h] = score;
+    }
+  }
+
+  precise float weights[kHeadsTogether];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    float maximum = max(maxima[h], subgroupMax(visible ? scores[h] : -1e30));
+    precise float shrink = exp2(maxima[h] - maximum);
+    precise float weight = visible ? exp2(scores[h] - maximum) : 0.0;
+    weights[h] = weight;
+    precise float sum = fma(sums[h], shrink, weight);
+    sums[h] = sum;
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      precise float result = results[h * kLaneEntries + i] * shrink;
+      results[h * kLaneEntries + i] = result;
+    }
+    maxima[h] = maximum;
+  }
+
+  uint page_slot = position % kPageTokens;
+  [[unroll]] for (uint j = 0; j < kLanes; j++) {
+    uint page_j = subgroupBroadcast(page, j);
+    uint slot_j = subgroupBroadcast(page_slot, j);
+    uint64_t row = push.values + uint64_t(page_j) * kPageBytes + kv_head * kHeadBytes + slot_j * (kHeadPadded * kEntryBytes);
+    precise float weight[kHeadsTogether];
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weight[h] = subgroupBroadcast(weights[h], j);
+    [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
+      uint word = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
+      if (kWordEntries == 2u) {
+        vec2 two = unpackHalf2x16(word);
+        [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+          uint at = h * kLaneEntries + w * 2u;
+          precise float a = fma(weight[h], two.x, results[at]);
+          precise float b = fma(weight[h], two.y, results[at + 1u]);
+          results[at] = a;
+          results[at + 1u] = b;
+        }
+      } else {
+        [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+          uint at = h * kLaneEntries + w;
+          precise float a = fma(weight[h], uintBitsToFloat(word), results[at]);
+          results[at] = a;
+        }
+      }
+    }
+  }
+}
+
+float sum_over_lanes(float value) {
+  precise float sum = value;
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    sum = sum + subgroupShuffleXor(sum, distance);
+  }
+  return sum;
+}
+
+void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    maxima[h] = -1e30;
+    sums[h] = 0.0;
+  }
+  [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) results[i] = 0.0;
+  for (uint at = start; at < end; at += kLanes) attend_block(at, end, page_table, kv_head, q_base);
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) sums[h] = sum_over_lanes(sums[h]);
+}
+
+void main() {
+  uint column = gl_WorkGroupID.x;
+  if (column >= Words(push.parameters).v[0]) return;
+  uint lane = gl_SubgroupInvocationID;
+  uint head0 = gl_WorkGroupID.y * kHeadsTogether;
+  uint kv_head = head0 / (kHeads / kKvHeads);
+  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  uint visible = info.y + 1u;
+  uint size = split_size(visible);
+  uint64_t q_base = push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u);
+
+  if (kPartial != 0u) {
+    uint start = gl_WorkGroupID.z * size;
+    if (start >= visible) return;
+    attend_split(start, min(start + size, visible), info.z, kv_head, q_base);
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+      FloatsOut partial = FloatsOut(push.out_address + ((uint64_t(column) * kHeads + head0 + h) * kMaximumSplits +
+                                                        gl_WorkGroupID.z) * (kPartialFloats * 4u));
+      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+        uint entry = entry_of(lane, i);
+        if (entry < kHeadPadded) partial.v[entry] = results[h * kLaneEntries + i];
+      }
+      if (lane == 0u) {
+        partial.v[kHeadPadded] = maxima[h];
+        partial.v[kHeadPadded + 1u] = sums[h];
+      }
+    }
+    return;
+  }
+
+  float all_maxima[kHeadsTogether];
+  precise float all_sums[kHeadsTogether];
+  precise float all_results[kHeadsTogether * kLaneEntries];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    all_maxima[h] = -1e30;
+    all_sums[h] = 0.0;
+  }
+  [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) all_results[i] = 0.0;
+  for (uint start = 0; start < visible; start += size) {
+    attend_split(start, min(start + size, visible), info.z, kv_head, q_base);
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+      float maximum = max(all_maxima[h], maxima[h]);
+      precise float old_share = exp2(all_maxima[h] - maximum);
+      precise float new_share = exp2(maxima[h] - maximum);
+      precise float scaled = sums[h] * new_share;
+      precise float sum = fma(all_sums[h], old_share, scaled);
+      all_sums[h] = sum;
+      all_maxima[h] = maximum;
+      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+        precise float part = results[h * kLaneEntries + i] * new_share;
+        precise float result = fma(all_results[h * kLaneEntries + i], old_share, part);
+        all_results[h * kLaneEntries + i] = result;
+      }
+    }
+  }
+  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      precise float value = all_results[h * kLaneEntries + i] / all_sums[h];
+      if (entry < kHead) result.v[input_index((head0 + h) * kHead + entry, kPermutedOut != 0u)] = value;
+    }
+  }
+  uint pad = kHeads * kHead + lane;
+  if (head0 == 0u) {
+    for (; pad < push.padded_width; pad += kLanes) result.v[input_index(pad, kPermutedOut != 0u)] = 0.0;
+  }
+}

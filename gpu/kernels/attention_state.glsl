@@ -1,0 +1,28 @@
+// Running softmax of some heads: the largest score (in powers of two), the sum of weights, and the weighted values,
+// whose entries are spread over the lanes.
+layout(constant_id = 0) const uint kLanes = 8;
+layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup
+layout(constant_id = 6) const uint kPermutedOut = 0;
+layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
+layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
+
+// Words of a value row that one lane holds, and head entries in them.
+const uint kWordEntries = kKvFloat != 0u ? 1u : 2u;
+const uint kRowWords = kHeadPadded / kWordEntries;
+const uint kLaneWords = (kRowWords + kLanes - 1u) / kLanes;
+const uint kLaneEntries = kLaneWords * kWordEntries;
+const uint kMaximumSplits = 16;
+// A split's partial result: kHeadPadded entries, largest score, sum.
+const uint kPartialFloats = kHeadPadded + 8u;
+
+// Positions in a split of a column that sees `visible` positions: a function of these alone, so a column's order of
+// additions is its own.
+uint split_size(uint visible) {
+  uint size = kMinimumSplit;
+  while (size * kMaximumSplits < visible) size *= 2u;
+  return size;
+}
+
+uint entry_of(uint lane, uint i) {
+  return kWordEntries == 2u ? ((i / 2u) * kLanes + lane) * 2u + (i & 1u) : i * kLanes + lane;
+}

@@ -1,0 +1,51 @@
+// What every kernel shares: references to plain memory, the step's parameters, the layout of activations.
+//
+// A kernel gets 64-bit addresses in its push constants and no descriptors. Loads are four or sixteen bytes, so that no
+// small-type feature is needed of the device.
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_GOOGLE_include_directive : require
+
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Vec2s { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer FloatsOut { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { uint v[]; };
+
+// The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
+// A column follows as {token, position, first word of its page table, 0}.
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
+
+// Where entry k of a matrix-vector input lies within its column.
+//
+// Rows mapping (one lane computes one row): in order.
+// Lanes mapping (a subgroup computes a row, a lane takes 32 neighbouring weights): blocks of 1024 entries are stored
+// [8 quarters of a group][32 groups][4], so that the vec4 that each lane needs next lie side by side.
+uint input_index(uint k, bool permuted) {
+  return permuted ? ((k & ~1023u) | (((k >> 2) & 7u) << 7) | (((k >> 5) & 31u) << 2) | (k & 3u)) : k;
+}
+
+// Float to half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding open).
+uint half_bits(float value) {
+  uint bits = floatBitsToUint(value);
+  uint sign = (bits >> 16) & 0x8000u;
+  uint a = bits & 0x7fffffffu;
+  uint h;
+  if (a >= 0x47800000u) {
+    h = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  } else if (a >= 0x38800000u) {
+    uint r = a - 0x38000000u;
+    h = (r + 0xfffu + ((r >> 13) & 1u)) >> 13;
+  } else {
+    precise float aligned = uintBitsToFloat(a) + 0.5;
+    h = floatBitsToUint(aligned) - 0x3f000000u;
+  }
+  return sign | h;
+}

@@ -1,0 +1,39 @@
+// The residual stream's first values: each column's row of the embedding matrix, still quantised, as floats.
+#version 460
+#include "common.glsl"
+#include "weights.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t quants, high, scales, supers;
+  uint64_t out_address;  // [column][stride]
+  uint64_t parameters;
+  uint groups;
+  uint width;
+  uint stride;
+} push;
+
+layout(constant_id = 1) const uint kLanes = 8;
+layout(local_size_x_id = 1) in;
+
+void main() {
+  uint column = gl_WorkGroupID.x;
+  if (column >= Words(push.parameters).v[0]) return;
+  uint token = ColumnsRef(push.parameters + 64u).v[column].x;
+  Matrix row = row_of(Matrix(push.quants, push.high, push.scales, push.supers), token, push.groups);
+  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
+  for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kLanes) {
+    vec4 scale = group_scale(row, group);
+    uvec2 high = group_high(row, group);
+    [[unroll]] for (uint j = 0; j < 8; j++) {
+      uvec4 quad = Quads(row.quants).v[((j * kPlanes) / 8u) * push.groups + group];
+      uvec4 words = kType == kF32                       ? quad
+                    : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
+                                                        : uvec4(quad[j & 3u], 0u, 0u, 0u);
+      vec4 values = decode(words, high, j & 3u, j >= 4u, scale);
+      [[unroll]] for (uint i = 0; i < 4; i++) {
+        uint k = group * 32u + j * 4u + i;
+        if (k < push.width) result.v[k] = values[i];
+      }
+    }
+  }
+}

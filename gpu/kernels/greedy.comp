@@ -1,0 +1,97 @@
+// The best token of each output column (ties go to the lower id) and its log-probability, in two passes: first over
+// chunks of the vocabulary, then over the chunks' results.
+#version 460
+#include "common.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t logits;       // [output][stride]
+  uint64_t partials;     // [output][chunks] of {largest, its id, sum of exp2 of the distances to it, 0}
+  uint64_t results;      // [output] of {id, log-probability}
+  uint64_t parameters;
+  uint vocabulary;
+  uint stride;
+  uint chunks;
+} push;
+
+layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
+layout(constant_id = 1) const uint kSecondPass = 0;
+layout(constant_id = 2) const uint kChunk = 2048;
+layout(local_size_x_id = 0) in;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
+
+const float kLog2E = 1.44269504088896340736;
+const float kLn2 = 0.69314718055994530942;
+const uint kNoToken = 0xffffffffu;
+
+shared float maxima[kInvocations];
+shared uint ids[kInvocations];
+shared float sums[kInvocations];
+
+// Folds (m, id, s) of two parts; the fixed tree below makes the order of additions the vocabulary's alone.
+void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, float s) {
+  bool second = m > maximum || (m == maximum && i < id);
+  float best = second ? m : maximum;
+  precise float ours = sum * (id == kNoToken ? 0.0 : exp2((maximum - best) * kLog2E));
+  precise float theirs = s * (i == kNoToken ? 0.0 : exp2((m - best) * kLog2E));
+  precise float total = ours + theirs;
+  sum = total;
+  id = second ? i : id;
+  maximum = best;
+}
+
+void main() {
+  uint output_index = gl_WorkGroupID.x;
+  if (output_index >= Words(push.parameters).v[1]) return;
+  uint lane = gl_LocalInvocationID.x;
+
+  float maximum = -3.4e38;
+  uint id = kNoToken;
+  float sum = 0.0;
+  if (kSecondPass == 0u) {
+    Floats logits = Floats(push.logits + uint64_t(output_index) * push.stride * 4u);
+    uint end = min((gl_WorkGroupID.y + 1u) * kChunk, push.vocabulary);
+    uint start = gl_WorkGroupID.y * kChunk + lane;
+    for (uint token = start; token < end; token += kInvocations) {
+      float logit = logits.v[token];
+      if (logit > maximum || id == kNoToken) {
+        maximum = logit;
+        id = token;
+      }
+    }
+    for (uint token = start; token < end; token += kInvocations) {
+      precise float total = sum + exp2((logits.v[token] - maximum) * kLog2E);
+      sum = total;
+    }
+  } else {
+    Quads partials = Quads(push.partials + uint64_t(output_index) * push.chunks * 16u);
+    for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+      uvec4 part = partials.v[chunk];
+      fold(maximum, id, sum, uintBitsToFloat(part.x), part.y, uintBitsToFloat(part.z));
+    }
+  }
+
+  maxima[lane] = maximum;
+  ids[lane] = id;
+  sums[lane] = sum;
+  barrier();
+  [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
+    if (lane < distance) {
+      fold(maximum, id, sum, maxima[lane + distance], ids[lane + distance], sums[lane + distance]);
+      maxima[lane] = maximum;
+      ids[lane] = id;
+      sums[lane] = sum;
+    }
+    barrier();
+  }
+  if (lane != 0u) return;
+  if (kSecondPass == 0u) {
+    QuadsOut(push.partials).v[output_index * push.chunks + gl_WorkGroupID.y] =
+        uvec4(floatBitsToUint(maximum), id, floatBitsToUint(sum), 0u);
+  } else {
+    precise float log_probability = -kLn2 * log2(sum);
+    WordsOut result = WordsOut(push.results + uint64_t(output_index) * 8u);
+    result.v[0] = id == kNoToken ? 0u : id;
+    result.v[1] = floatBitsToUint(log_probability);
+  }
+}

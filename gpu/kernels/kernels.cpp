@@ -1,0 +1,210 @@
+#include "gpu/kernels/kernels.hpp"
+
+#include <algorithm>
+
+#include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/attention_combine.hpp"
+#include "gpu/kernels/embed.hpp"
+#include "gpu/kernels/gated_product.hpp"
+#include "gpu/kernels/greedy.hpp"
+#include "gpu/kernels/matvec_lanes.hpp"
+#include "gpu/kernels/matvec_rows.hpp"
+#include "gpu/kernels/read_bandwidth.hpp"
+#include "gpu/kernels/rms_norm.hpp"
+#include "gpu/kernels/rope_kv.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+std::uint32_t flag(bool value) { return value ? 1 : 0; }
+
+const char* type_name(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return "matvec F32";
+    case WeightType::kF16:
+      return "matvec F16";
+    case WeightType::kQ4_0:
+      return "matvec Q4_0";
+    case WeightType::kQ4_1:
+      return "matvec Q4_1";
+    case WeightType::kQ5_0:
+      return "matvec Q5_0";
+    case WeightType::kQ5_1:
+      return "matvec Q5_1";
+    case WeightType::kQ8_0:
+      return "matvec Q8_0";
+    case WeightType::kQ4_K:
+      return "matvec Q4_K";
+    case WeightType::kQ5_K:
+      return "matvec Q5_K";
+    case WeightType::kQ6_K:
+      return "matvec Q6_K";
+    case WeightType::kIQ4_NL:
+      return "matvec IQ4_NL";
+    case WeightType::kBF16:
+      return "matvec BF16";
+  }
+  return "matvec";
+}
+
+std::uint32_t round_up_to_power_of_two(std::uint32_t value, std::uint32_t limit) {
+  std::uint32_t power = 1;
+  while (power < value && power < limit) power *= 2;
+  return power;
+}
+
+}  // namespace
+
+Mapping lanes_mapping(const DeviceInfo& info) {
+  Mapping mapping;
+  mapping.lanes = std::max(info.subgroup_size, 4U);
+  mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
+  mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
+  return mapping;
+}
+
+Mapping mapping_for(const DeviceInfo& info) {
+  Mapping mapping = lanes_mapping(info);
+  // The rows mapping broadcasts from eight lanes.
+  if (info.kind == DeviceKind::kCpu && info.subgroup_size >= 8) {
+    mapping.rows = true;
+    mapping.wide_invocations = mapping.lanes;
+  }
+  return mapping;
+}
+
+std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width) {
+  const std::uint32_t block = mapping.rows ? 32 : 1024;
+  return (width + block - 1) / block * block;
+}
+
+MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
+  MatvecVariant variant;
+  KernelSpec& spec = variant.spec;
+  spec.name = type_name(shape.type);
+  spec.push_bytes = sizeof(MatvecPush);
+  const bool four_bit = weight_planes(shape.type) == 1;
+  const bool gated = shape.epilogue == Epilogue::kGated;
+  if (mapping.rows) {
+    const std::uint32_t tile = round_up_to_power_of_two(columns, 8);
+    const std::uint32_t rows = 1;
+    spec.spirv = spirv::matvec_rows;
+    spec.constants = {static_cast<std::uint32_t>(shape.type),     tile, rows, mapping.lanes,
+                      static_cast<std::uint32_t>(shape.epilogue), flag(false)};
+    variant.columns_per_workgroup = tile;
+    variant.rows_per_workgroup = mapping.lanes * rows;
+    return variant;
+  }
+  const std::uint32_t tile = round_up_to_power_of_two(columns, 16);
+  // Rows that share each x: as many as registers allow beside the columns' sums.
+  std::uint32_t rows = tile >= 8 ? 2 : four_bit ? 4 : 2;
+  if (gated) rows = std::max(rows / 2, 1U);
+  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
+  // is part of the order of additions.
+  const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
+  const std::uint32_t split = shape.rows > 8192 ? 1 : rounds >= 8 ? 4 : rounds >= 4 ? 2 : 1;
+  constexpr std::uint32_t kSubgroups = 4;
+  spec.spirv = spirv::matvec_lanes;
+  spec.required_subgroup_size = mapping.required_subgroup;
+  spec.constants = {static_cast<std::uint32_t>(shape.type),
+                    tile,
+                    rows,
+                    mapping.lanes,
+                    static_cast<std::uint32_t>(shape.epilogue),
+                    flag(shape.permuted_out),
+                    split,
+                    kSubgroups,
+                    mapping.lanes * kSubgroups};
+  variant.columns_per_workgroup = tile;
+  variant.rows_per_workgroup = kSubgroups / split * rows;
+  return variant;
+}
+
+KernelSpec embed(const Mapping& mapping, WeightType type) {
+  return {"embed", spirv::embed, sizeof(EmbedPush), {static_cast<std::uint32_t>(type), mapping.lanes}, 0};
+}
+
+KernelSpec rms_norm(const Mapping& mapping) {
+  return {"norm", spirv::rms_norm, sizeof(RmsNormPush), {mapping.wide_invocations, flag(!mapping.rows)}, 0};
+}
+
+KernelSpec gated_product(const Mapping& mapping) {
+  return {"gated product",
+          spirv::gated_product,
+          sizeof(GatedProductPush),
+          {mapping.wide_invocations, flag(!mapping.rows)},
+          0};
+}
+
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
+  return {"rope and KV write",
+          spirv::rope_kv,
+          sizeof(RopeKvPush),
+          {mapping.lanes, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float), flag(shape.rope_halves)},
+          0};
+}
+
+AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape, std::uint32_t columns,
+                             std::uint32_t context) {
+  if (!mapping.rows) return columns <= 16 ? AttentionMode::kPartial : AttentionMode::kWhole;
+  // llvmpipe ends an invocation's loops after 65,535 rounds in all.
+  const std::uint64_t rounds = std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
+  return rounds < 50000 ? AttentionMode::kWhole : AttentionMode::kPartial;
+}
+
+namespace {
+
+// Query heads that share a KV head and one workgroup. A CPU profits from loading keys once for several heads.
+std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape) {
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  if (!mapping.rows) return 1;
+  for (const std::uint32_t heads : {4U, 3U, 2U}) {
+    if (group % heads == 0 && heads * shape.head_padded() <= 256) return heads;
+  }
+  return 1;
+}
+
+std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
+                                               std::uint32_t heads) {
+  return {mapping.lanes, shape.head,           shape.heads,             shape.kv_heads,    flag(shape.kv_float),
+          heads,         flag(!mapping.rows), mapping.attention_split, flag(mapping.rows)};
+}
+
+}  // namespace
+
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode) {
+  const std::uint32_t heads = heads_together(mapping, shape);
+  std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
+  constants.push_back(flag(mode == AttentionMode::kPartial));
+  return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants), mapping.required_subgroup},
+          heads};
+}
+
+KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
+  return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
+          attention_constants(mapping, shape, 1), 0};
+}
+
+KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
+  return {pass == GreedyPass::kChunks ? "greedy chunks" : "greedy",
+          spirv::greedy,
+          sizeof(GreedyPush),
+          {mapping.rows ? mapping.lanes : 128, flag(pass == GreedyPass::kAll), kGreedyChunk},
+          0};
+}
+
+KernelSpec read_bandwidth() {
+  return {"read bandwidth", spirv::read_bandwidth, sizeof(ReadBandwidthPush), {kReadBandwidthInvocations}, 0};
+}
+
+std::uint64_t code_hash() {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
+  for (const auto& module : {spirv::attention, spirv::attention_combine, spirv::embed, spirv::gated_product,
+                             spirv::greedy, spirv::matvec_lanes, spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
+    for (const std::uint32_t word : module) hash = (hash ^ word) * 0x100000001b3U;
+  }
+  return hash;
+}
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,205 @@
+// The compute kernels from C++: for each its push constants, as the GLSL declares them, and a function that makes its
+// KernelSpec. Addresses are device addresses; strides count floats unless a name says otherwise.
+//
+// Mapping: how a device's lanes share the work. It is a device's for good and part of its numerics.
+//   rows   a lane computes whole rows: a CPU's SIMD lanes (lavapipe)
+//   lanes  a subgroup computes a row together: GPUs
+// Within a mapping nothing about a kernel but its weights' type and shape decides the order of additions.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/device.hpp"
+#include "gpu/kernels/weight_layout.hpp"
+
+namespace bulkhead::gpu::kernels {
+
+struct Mapping {
+  bool rows = false;
+  std::uint32_t lanes = 32;             // subgroup size
+  std::uint32_t required_subgroup = 0;  // for KernelSpec
+  std::uint32_t wide_invocations = 256; // workgroups of norms, element-wise kernels and the greedy choice
+  std::uint32_t attention_split = 64;   // least positions in a split
+};
+Mapping mapping_for(const DeviceInfo& info);
+// For tests: GPUs' mapping on any device.
+Mapping lanes_mapping(const DeviceInfo& info);
+
+// Floats between two columns of a matrix-vector product's input of `width` entries.
+std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width);
+
+// The counts at the start of the step's parameters, 16 words; then the columns, 4 words each.
+constexpr std::uint32_t kColumnCountWord = 0;
+constexpr std::uint32_t kOutputCountWord = 1;
+constexpr std::uint32_t kHeaderBytes = 64;
+struct ColumnEntry {
+  std::uint32_t token, position, page_table /* first word of its sequence's */, unused;
+};
+
+constexpr std::uint32_t kPageTokens = 32;
+
+enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2 };
+
+struct MatvecPush {
+  std::uint64_t quants, high, scales, supers;
+  std::uint64_t x;
+  std::uint64_t out;
+  std::uint64_t parameters;
+  std::uint32_t rows;
+  std::uint32_t groups;
+  std::uint32_t x_stride;
+  std::uint32_t out_stride;
+  std::uint32_t written_rows;
+  std::uint32_t count_word;
+};
+static_assert(sizeof(MatvecPush) == 80);
+
+struct MatvecShape {
+  WeightType type = WeightType::kF32;
+  std::uint32_t rows = 0;  // of a result
+  std::uint32_t groups = 0;
+  Epilogue epilogue = Epilogue::kStore;
+  bool permuted_out = false;  // the result is another product's input
+};
+// A variant for steps of up to `columns` columns, with what it covers.
+struct MatvecVariant {
+  KernelSpec spec;
+  std::uint32_t columns_per_workgroup = 1;
+  std::uint32_t rows_per_workgroup = 1;
+};
+MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns);
+
+struct EmbedPush {
+  std::uint64_t quants, high, scales, supers;
+  std::uint64_t out;
+  std::uint64_t parameters;
+  std::uint32_t groups;
+  std::uint32_t width;
+  std::uint32_t stride;
+  std::uint32_t unused = 0;
+};
+KernelSpec embed(const Mapping& mapping, WeightType type);
+
+struct RmsNormPush {
+  std::uint64_t in;
+  std::uint64_t gain;
+  std::uint64_t out;
+  std::uint64_t parameters;
+  std::uint64_t list;
+  std::uint32_t width;
+  std::uint32_t in_stride;
+  std::uint32_t out_stride;
+  std::uint32_t padded_width;
+  std::uint32_t count_word;
+  float epsilon;
+};
+KernelSpec rms_norm(const Mapping& mapping);
+
+struct GatedProductPush {
+  std::uint64_t gate;
+  std::uint64_t up;
+  std::uint64_t out;
+  std::uint64_t parameters;
+  std::uint32_t width;
+  std::uint32_t in_stride;
+  std::uint32_t out_stride;
+  std::uint32_t padded_width;
+};
+KernelSpec gated_product(const Mapping& mapping);
+
+// What attention kernels are specialised for.
+struct AttentionShape {
+  std::uint32_t head = 0;  // entries
+  std::uint32_t heads = 0;
+  std::uint32_t kv_heads = 0;
+  bool kv_float = false;       // float32 pages, else float16
+  bool rope_halves = false;    // pairs (i, i + pairs), else (2i, 2i + 1)
+
+  std::uint32_t head_padded() const { return (head + 7) & ~7U; }
+  // Keys, and as many bytes values, of one layer in one page.
+  std::uint64_t page_bytes() const {
+    return std::uint64_t{kv_heads} * kPageTokens * head_padded() * (kv_float ? 4 : 2);
+  }
+};
+
+struct RopeKvPush {
+  std::uint64_t qkv;
+  std::uint64_t bias;
+  std::uint64_t q_gain;
+  std::uint64_t k_gain;
+  std::uint64_t fine;
+  std::uint64_t coarse;
+  std::uint64_t parameters;
+  std::uint64_t pages;
+  std::uint64_t keys;
+  std::uint64_t values;
+  std::uint64_t q_out;
+  std::uint32_t in_stride;
+  std::uint32_t rope_pairs;
+  float epsilon;
+  float q_scale;
+};
+static_assert(sizeof(RopeKvPush) == 104);
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape);
+
+constexpr std::uint32_t kMaximumSplits = 16;
+inline std::uint32_t partial_floats(const AttentionShape& shape) { return shape.head_padded() + 8; }
+
+struct AttentionPush {
+  std::uint64_t q;
+  std::uint64_t keys;
+  std::uint64_t values;
+  std::uint64_t parameters;
+  std::uint64_t pages;
+  std::uint64_t out;
+  std::uint32_t out_stride;
+  std::uint32_t padded_width;
+};
+// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine. kWhole: a workgroup
+// (column, head group) makes the whole result. Bit for bit the same.
+enum class AttentionMode { kWhole, kPartial };
+struct AttentionVariant {
+  KernelSpec spec;
+  std::uint32_t heads_per_workgroup = 1;
+};
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode);
+// The mode for a step of so many columns.
+AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape, std::uint32_t columns,
+                             std::uint32_t context);
+
+struct AttentionCombinePush {
+  std::uint64_t partials;
+  std::uint64_t parameters;
+  std::uint64_t out;
+  std::uint32_t out_stride;
+  std::uint32_t padded_width;
+};
+KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape);
+
+constexpr std::uint32_t kGreedyChunk = 2048;
+struct GreedyPush {
+  std::uint64_t logits;
+  std::uint64_t partials;
+  std::uint64_t results;
+  std::uint64_t parameters;
+  std::uint32_t vocabulary;
+  std::uint32_t stride;
+  std::uint32_t chunks;
+  std::uint32_t unused = 0;
+};
+enum class GreedyPass { kChunks, kAll };
+KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
+
+struct ReadBandwidthPush {
+  std::uint64_t source;
+  std::uint64_t sink;
+  std::uint32_t quads;
+  std::uint32_t per_invocation;
+};
+constexpr std::uint32_t kReadBandwidthInvocations = 256;
+KernelSpec read_bandwidth();
+
+// A hash of every kernel's code: part of the numerics id.
+std::uint64_t code_hash();
+
+}  // namespace bulkhead::gpu::kernels

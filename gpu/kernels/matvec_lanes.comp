@@ -1,0 +1,108 @@
+// Matrix-vector products where a subgroup computes rows together: for GPUs.
+//
+// A lane takes a group of 32 weights: sixteen-byte loads that lie side by side across the lanes, for kRows rows at
+// once, so that every x loaded serves several rows. kSplit subgroups may share a row's groups.
+//
+// A column's order of additions: within a lane its groups in rising order, quarters in order, one fma each; then over
+// the lanes by halving distances; then over the kSplit subgroups in order. kSplit comes from the matrix's shape alone;
+// kColumns, kRows and kSubgroups don't enter the order.
+#version 460
+#include "common.glsl"
+#include "weights.glsl"
+#include "matvec_push.glsl"
+
+layout(constant_id = 6) const uint kSplit = 1;
+layout(constant_id = 7) const uint kSubgroups = 4;
+layout(constant_id = 8) const uint kInvocations = 32;  // kLanes * kSubgroups
+layout(local_size_x_id = 8) in;
+
+shared float partials[kSubgroups * kMatrixRows * kColumns];
+
+void main() {
+  uint count = Words(push.parameters).v[push.count_word];
+  uint column0 = gl_WorkGroupID.x * kColumns;
+  if (column0 >= count) return;
+  uint lane = gl_SubgroupInvocationID;
+  uint part = gl_SubgroupID % kSplit;
+  uint row0 = (gl_WorkGroupID.y * (kSubgroups / kSplit) + gl_SubgroupID / kSplit) * kRows;
+
+  Matrix matrix = Matrix(push.quants, push.high, push.scales, push.supers);
+  Matrix rows[kMatrixRows];
+  [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+    uint row = min(row0 + (r % kRows), push.rows - 1u);
+    rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
+  }
+
+  precise float sums[kMatrixRows * kColumns];
+  [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) sums[i] = 0.0;
+
+  uint64_t x_base = push.x + uint64_t(column0) * push.x_stride * 4u;
+
+  for (uint group = part * kLanes + lane; group < push.groups; group += kLanes * kSplit) {
+    uvec4 quads[kMatrixRows * kPlanes];
+    vec4 scales[kMatrixRows];
+    uvec2 high[kMatrixRows];
+    [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+      [[unroll]] for (uint p = 0; p < kPlanes; p++) {
+        quads[r * kPlanes + p] = Quads(rows[r].quants).v[p * push.groups + group];
+      }
+      high[r] = group_high(rows[r], group);
+      scales[r] = group_scale(rows[r], group);
+    }
+    // In vec4: block of 32 groups, quarter, group within the block.
+    uint x_index = (group >> 5) * 256u + (group & 31u);
+    [[unroll]] for (uint j = 0; j < 8; j++) {
+      vec4 weights[kMatrixRows];
+      [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+        uvec4 quad = quads[r * kPlanes + (j * kPlanes) / 8u];
+        uvec4 words = kType == kF32                       ? quad
+                      : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
+                                                          : uvec4(quad[j & 3u], 0u, 0u, 0u);
+        weights[r] = decode(words, high[r], j & 3u, j >= 4u, scales[r]);
+      }
+      [[unroll]] for (uint c = 0; c < kColumns; c++) {
+        vec4 x = Vec4s(x_base + uint64_t(c * push.x_stride) * 4u).v[x_index + j * 32u];
+        [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+          precise float sum = sums[r * kColumns + c];
+          [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(weights[r][i], x[i], sum);
+          sums[r * kColumns + c] = sum;
+        }
+      }
+    }
+  }
+
+  [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) {
+    precise float sum = sums[i];
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      sum = sum + subgroupShuffleXor(sum, distance);
+    }
+    sums[i] = sum;
+  }
+
+  if (kSplit > 1u) {
+    if (lane == 0u) {
+      [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) {
+        partials[gl_SubgroupID * (kMatrixRows * kColumns) + i] = sums[i];
+      }
+    }
+    barrier();
+    if (part != 0u) return;
+    [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) {
+      precise float sum = sums[i];
+      [[unroll]] for (uint s = 1; s < kSplit; s++) {
+        sum = sum + partials[(gl_SubgroupID + s) * (kMatrixRows * kColumns) + i];
+      }
+      sums[i] = sum;
+    }
+  }
+
+  // Every lane has every sum; each writes some.
+  [[unroll]] for (uint c = 0; c < kColumns; c++) {
+    [[unroll]] for (uint r = 0; r < kRows; r++) {
+      if (lane == (c * kRows + r) % kLanes) {
+        finish(column0 + c, row0 + r, sums[r * kColumns + c],
+               kEpilogue == kGated ? sums[(kMatrixRows - kRows + r) * kColumns + c] : 0.0);
+      }
+    }
+  }
+}

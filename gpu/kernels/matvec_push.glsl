@@ -1,0 +1,46 @@
+// A matrix times some columns: out[column][row] (op)= sum over k of weight[row][k] * x[column][k].
+// Both mappings take the same push constants (gpu/kernels/kernels.hpp: MatvecPush).
+layout(push_constant, std430) uniform Push {
+  uint64_t quants, high, scales, supers;
+  uint64_t x;
+  uint64_t out_address;
+  uint64_t parameters;
+  uint rows;        // of a result; kGated: the matrix has twice as many, the gate's first
+  uint groups;      // of 32 weights, in a row
+  uint x_stride;    // floats between columns
+  uint out_stride;
+  uint written_rows;  // rows, and then zeros up to here
+  uint count_word;  // which of the parameters' counts bounds the columns
+} push;
+
+layout(constant_id = 1) const uint kColumns = 1;   // columns of a workgroup
+layout(constant_id = 2) const uint kRows = 1;      // row blocks of a lane or subgroup
+layout(constant_id = 3) const uint kLanes = 8;     // subgroup size
+layout(constant_id = 4) const uint kEpilogue = 0;  // kStore, kAdd or kGated
+layout(constant_id = 5) const uint kPermutedOut = 0;
+
+const uint kStore = 0, kAdd = 1, kGated = 2;
+const uint kMatrixRows = kEpilogue == kGated ? 2 * kRows : kRows;
+
+float gated(float gate, float up) {
+  precise float sigmoid = 1.0 / (1.0 + exp(-gate));
+  precise float activated = gate * sigmoid;
+  precise float result = activated * up;
+  return result;
+}
+
+// `other`: kGated's up row.
+void finish(uint column, uint row, float value, float other) {
+  if (row >= push.written_rows) return;
+  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
+  uint index = input_index(row, kPermutedOut != 0u);
+  // Entries past the last row are read by the next matrix as part of its last group: they are zero.
+  if (row >= push.rows) {
+    if (kEpilogue != kAdd) result.v[index] = 0.0;
+  } else if (kEpilogue == kAdd) {
+    precise float sum = result.v[index] + value;
+    result.v[index] = sum;
+  } else {
+    result.v[index] = kEpilogue == kGated ? gated(value, other) : value;
+  }
+}

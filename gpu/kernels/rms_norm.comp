@@ -1,0 +1,57 @@
+// Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
+// matrix-vector kernels read it.
+#version 460
+#include "common.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t in_address;   // [column][in_stride]
+  uint64_t gain;         // [width]
+  uint64_t out_address;  // [column][out_stride], by input_index
+  uint64_t parameters;
+  uint64_t list;         // 0, or which column each result is made of
+  uint width;
+  uint in_stride;
+  uint out_stride;
+  uint padded_width;     // zeros up to here
+  uint count_word;
+  float epsilon;
+} push;
+
+layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
+layout(constant_id = 1) const uint kPermuted = 0;
+layout(local_size_x_id = 0) in;
+
+shared float sums[kInvocations];
+
+void main() {
+  uint index = gl_WorkGroupID.x;
+  if (index >= Words(push.parameters).v[push.count_word]) return;
+  uint column = index;
+  if (push.list != 0ul) column = Words(push.list).v[index];
+  Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
+  uint id = gl_LocalInvocationID.x;
+
+  precise float sum = 0.0;
+  for (uint k = id; k < push.width; k += kInvocations) {
+    float value = values.v[k];
+    sum = fma(value, value, sum);
+  }
+  sums[id] = sum;
+  barrier();
+  [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
+    if (id < distance) {
+      precise float total = sums[id] + sums[id + distance];
+      sums[id] = total;
+    }
+    barrier();
+  }
+  precise float mean = sums[0] / float(push.width);
+  precise float scale = 1.0 / sqrt(mean + push.epsilon);
+
+  FloatsOut result = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
+  for (uint k = id; k < push.padded_width; k += kInvocations) {
+    precise float value = 0.0;
+    if (k < push.width) value = values.v[k] * scale * Floats(push.gain).v[k];
+    result.v[input_index(k, kPermuted != 0u)] = value;
+  }
+}

@@ -1,0 +1,122 @@
+// What stands between the q, k, v products and attention, in one pass: biases, per-head norms, rotation by position,
+// and the new key and value written to their page. A workgroup is one head of one column: query heads first, then
+// key heads, then value heads.
+#version 460
+#include "common.glsl"
+#include "kv_layout.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t qkv;          // [column][in_stride]: q heads, k heads, v heads
+  uint64_t bias;         // the same order, or 0
+  uint64_t q_gain;       // [kHead], or 0: no per-head norm
+  uint64_t k_gain;
+  uint64_t fine;         // [256][pairs] of (cos, sin): the angle of position % 256
+  uint64_t coarse;       // [position / 256][pairs]
+  uint64_t parameters;
+  uint64_t pages;        // page tables
+  uint64_t keys;
+  uint64_t values;
+  uint64_t q_out;        // [column][head][kHeadPadded], times q_scale
+  uint in_stride;
+  uint rope_pairs;       // pairs of entries that rotate
+  float epsilon;
+  float q_scale;
+} push;
+
+layout(constant_id = 0) const uint kLanes = 8;
+layout(constant_id = 5) const uint kPairing = 0;  // 0: (2i, 2i + 1); 1: (i, i + pairs)
+layout(local_size_x_id = 0) in;
+
+const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
+
+shared float entries[kHeadPadded];
+shared float sums[kLanes];
+
+void main() {
+  uint column = gl_WorkGroupID.x;
+  if (column >= Words(push.parameters).v[0]) return;
+  uint head = gl_WorkGroupID.y;
+  uint lane = gl_LocalInvocationID.x;
+  bool is_query = head < kHeads;
+  bool is_value = head >= kHeads + kKvHeads;
+
+  Floats source = Floats(push.qkv + (uint64_t(column) * push.in_stride + head * kHead) * 4u);
+  precise float sum = 0.0;
+  for (uint i = lane; i < kHeadPadded; i += kLanes) {
+    precise float value = 0.0;
+    if (i < kHead) {
+      value = source.v[i];
+      if (push.bias != 0ul) value = value + Floats(push.bias).v[head * kHead + i];
+    }
+    entries[i] = value;
+    sum = fma(value, value, sum);
+  }
+  uint64_t gain = is_query ? push.q_gain : push.k_gain;
+  bool normed = push.q_gain != 0ul && !is_value;
+  precise float scale = 1.0;
+  if (push.q_gain != 0ul) {
+    sums[lane] = sum;
+    barrier();
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      if (lane < distance) {
+        precise float total = sums[lane] + sums[lane + distance];
+        sums[lane] = total;
+      }
+      barrier();
+    }
+    precise float mean = sums[0] / float(kHead);
+    scale = 1.0 / sqrt(mean + push.epsilon);
+  } else {
+    barrier();
+  }
+
+  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  uint position = info.y;
+  Vec2s fine = Vec2s(push.fine + uint64_t(position & 255u) * push.rope_pairs * 8u);
+  Vec2s coarse = Vec2s(push.coarse + uint64_t(position >> 8) * push.rope_pairs * 8u);
+  uint page = 0;
+  if (!is_query) page = Words(push.pages).v[info.z + position / kPageTokens];
+  uint slot = position % kPageTokens;
+  uint kv_head = is_value ? head - kHeads - kKvHeads : head - kHeads;
+  uint64_t key_base = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+  uint64_t value_base = push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+
+  // Two neighbouring entries at a time: a word of float16.
+  for (uint pair = lane; pair < kHeadPadded / 2u; pair += kLanes) {
+    float made[2];
+    [[unroll]] for (uint side = 0; side < 2; side++) {
+      uint i = pair * 2u + side;
+      precise float value = entries[i];
+      if (normed && i < kHead) value = value * scale * Floats(gain).v[i];
+      if (!is_value && i < push.rope_pairs * 2u) {
+        bool second = kPairing == 0u ? side == 1u : i >= push.rope_pairs;
+        uint which = kPairing == 0u ? pair : (second ? i - push.rope_pairs : i);
+        uint partner = kPairing == 0u ? (i ^ 1u) : (second ? i - push.rope_pairs : i + push.rope_pairs);
+        precise float other = entries[partner];
+        if (normed) other = other * scale * Floats(gain).v[partner];
+        vec2 f = fine.v[which], c = coarse.v[which];
+        precise float cosine = fma(c.x, f.x, -(c.y * f.y));
+        precise float sine = fma(c.y, f.x, c.x * f.y);
+        value = second ? fma(other, sine, value * cosine) : fma(-other, sine, value * cosine);
+      }
+      made[side] = value;
+    }
+    if (is_query) {
+      FloatsOut q = FloatsOut(push.q_out + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u));
+      precise float a = made[0] * push.q_scale;
+      precise float b = made[1] * push.q_scale;
+      q.v[pair * 2u] = a;
+      q.v[pair * 2u + 1u] = b;
+    } else {
+      uint i = pair * 2u;
+      uint64_t at = is_value ? value_base + (slot * kHeadPadded + i) * kEntryBytes
+                             : key_base + ((i / kEntriesOf16) * kPageTokens + slot) * 16u + (i % kEntriesOf16) * kEntryBytes;
+      if (kKvFloat != 0u) {
+        WordsOut(at).v[0] = floatBitsToUint(made[0]);
+        WordsOut(at).v[1] = floatBitsToUint(made[1]);
+      } else {
+        WordsOut(at).v[0] = half_bits(made[0]) | (half_bits(made[1]) << 16);
+      }
+    }
+  }
+}

@@ -1,0 +1,112 @@
+// How a matrix of quantised weights lies in device memory: the file's blocks taken apart into planes, so that every load is
+// aligned and lanes side by side load side by side. Same bits, another order (weights.glsl reads it):
+//
+//   quants  [row][plane][group][16 bytes]   group: 32 weights. 4-bit types one plane: byte i has weight i in its low and
+//                                           weight i + 16 in its high nibble. Q8_0 two planes: weights 0..15, 16..31.
+//                                           F16, BF16 four, F32 eight: 8 or 4 weights each.
+//   high    [row][group][4 bytes]           Q5_*: bit i is weight i's fifth. Q6_K: 8 bytes, two bits each.
+//   scales  [row][group][2 or 4 bytes]      half d, or half d and m; rows of an even number of halves
+//           [row][group / 8][16 bytes]      Q4_K, Q5_K: d, dmin, packed 6-bit scales, as in the file. Q6_K: sixteen int8.
+//   supers  [row][group / 8][2 bytes]       Q6_K: half d; rows of an even number of halves
+//
+// Each plane starts at a multiple of 256 bytes.
+#pragma once
+
+#include <cstdint>
+
+namespace bulkhead::gpu::kernels {
+
+// Numbered as GGUF numbers its tensor types.
+enum class WeightType : std::uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kIQ4_NL = 20,
+  kBF16 = 30,
+};
+
+constexpr std::uint32_t kGroupWeights = 32;
+
+struct WeightLayout {
+  std::uint32_t groups = 0;  // of a row, the last one padded with zeros (float types only)
+  std::uint64_t rows = 0;
+  // Bytes of one row in each plane, and where the plane starts.
+  std::uint64_t quants_row = 0, high_row = 0, scales_row = 0, supers_row = 0;
+  std::uint64_t quants = 0, high = 0, scales = 0, supers = 0;
+  std::uint64_t bytes = 0;  // of all planes
+
+  // What reading the whole matrix once moves.
+  std::uint64_t bytes_read() const { return rows * (quants_row + high_row + scales_row + supers_row); }
+};
+
+constexpr std::uint32_t weight_planes(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return 8;
+    case WeightType::kF16:
+    case WeightType::kBF16:
+      return 4;
+    case WeightType::kQ8_0:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+constexpr WeightLayout weight_layout(WeightType type, std::uint64_t rows, std::uint64_t width) {
+  WeightLayout layout;
+  layout.rows = rows;
+  layout.groups = static_cast<std::uint32_t>((width + kGroupWeights - 1) / kGroupWeights);
+  const std::uint64_t groups = layout.groups;
+  const auto even = [](std::uint64_t n) { return (n + 1) & ~std::uint64_t{1}; };
+  layout.quants_row = groups * 16 * weight_planes(type);
+  switch (type) {
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16:
+      break;
+    case WeightType::kQ4_0:
+    case WeightType::kQ8_0:
+    case WeightType::kIQ4_NL:
+      layout.scales_row = even(groups) * 2;
+      break;
+    case WeightType::kQ5_0:
+      layout.high_row = groups * 4;
+      layout.scales_row = even(groups) * 2;
+      break;
+    case WeightType::kQ4_1:
+      layout.scales_row = groups * 4;
+      break;
+    case WeightType::kQ5_1:
+      layout.high_row = groups * 4;
+      layout.scales_row = groups * 4;
+      break;
+    case WeightType::kQ4_K:
+      layout.scales_row = groups * 2;
+      break;
+    case WeightType::kQ5_K:
+      layout.high_row = groups * 4;
+      layout.scales_row = groups * 2;
+      break;
+    case WeightType::kQ6_K:
+      layout.high_row = groups * 8;
+      layout.scales_row = groups * 2;
+      layout.supers_row = even(groups / 8) * 2;
+      break;
+  }
+  const auto align = [](std::uint64_t n) { return (n + 255) & ~std::uint64_t{255}; };
+  layout.high = align(layout.quants + rows * layout.quants_row);
+  layout.scales = align(layout.high + rows * layout.high_row);
+  layout.supers = align(layout.scales + rows * layout.scales_row);
+  layout.bytes = align(layout.supers + rows * layout.supers_row);
+  return layout;
+}
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,63 @@
+#include "kernel_harness.hpp"
+
+#include <cstdlib>
+
+namespace bulkhead::forward {
+
+gpu::Device* test_device() {
+  static const std::unique_ptr<gpu::Device> device = [] {
+    gpu::DeviceOptions options;
+    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
+    options.selector = wanted != nullptr ? wanted : "cpu";
+    auto opened = gpu::Device::open(options);
+    return opened.ok() ? *std::move(opened) : nullptr;
+  }();
+  return device.get();
+}
+
+std::vector<NamedMapping> test_mappings(const gpu::Device& device) {
+  const gpu::kernels::Mapping own = gpu::kernels::mapping_for(device.info());
+  std::vector<NamedMapping> mappings{{"lanes", gpu::kernels::lanes_mapping(device.info())}};
+  if (own.rows) mappings.push_back({"rows", own});
+  return mappings;
+}
+
+void KernelTest::SetUp() {
+  if (test_device() == nullptr) GTEST_SKIP() << "no usable Vulkan device";
+}
+
+gpu::Buffer KernelTest::empty(std::uint64_t bytes) {
+  auto made = device().allocate(std::max<std::uint64_t>(bytes, 16), gpu::Memory::kReadback, "test");
+  EXPECT_TRUE(made.ok()) << made.error().message();
+  gpu::Buffer result = *std::move(made);
+  std::memset(result.mapped().data(), 0xff, result.mapped().size());
+  return result;
+}
+
+gpu::Buffer KernelTest::parameters(std::uint32_t columns, std::span<const gpu::kernels::ColumnEntry> entries) {
+  std::vector<std::uint32_t> words(16 + entries.size() * 4);
+  words[gpu::kernels::kColumnCountWord] = columns;
+  words[gpu::kernels::kOutputCountWord] = columns;
+  if (!entries.empty()) std::memcpy(words.data() + 16, entries.data(), entries.size_bytes());
+  return buffer(std::span<const std::uint32_t>(words));
+}
+
+void KernelTest::run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x,
+                           std::uint32_t y, std::uint32_t z) {
+  static const std::unique_ptr<gpu::CommandRing> ring = [this] {
+    auto made = gpu::CommandRing::create(device(), {}, true, 60000);
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? *std::move(made) : nullptr;
+  }();
+  auto kernel = device().make_kernel(spec);
+  ASSERT_TRUE(kernel.ok()) << kernel.error().message();
+  auto id = ring->record([&](gpu::Recorder& recorder) { recorder.dispatch(*kernel, push, x, y, z); });
+  ASSERT_TRUE(id.ok()) << id.error().message();
+  auto ticket = ring->submit(*id);
+  ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+  const Status done = ring->wait(*ticket);
+  ASSERT_TRUE(done.ok()) << done.error().message();
+  ring->drop(*id);
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,126 @@
+// Norm, element-wise product and the greedy choice against float64.
+#include <cmath>
+#include <random>
+
+#include "kernel_harness.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+
+std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
+  if (mapping.rows) return i;
+  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+}
+
+class SmallKernels : public KernelTest {
+ protected:
+  std::vector<float> random_floats(std::size_t count, float scale) {
+    std::normal_distribution<float> normal(0, scale);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random_);
+    return values;
+  }
+  std::mt19937 random_{7};
+};
+
+TEST_F(SmallKernels, NormOfListedColumns) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const std::uint32_t width : {6U, 320U, 1100U}) {
+      const auto x = random_floats(4 * width, 2), gain = random_floats(width, 1);
+      const std::vector<std::uint32_t> list{3, 0};
+      const gpu::Buffer in = buffer(std::span<const float>(x)), gains = buffer(std::span<const float>(gain)),
+                        which = buffer(std::span<const std::uint32_t>(list)), counts = parameters(2);
+      const std::uint32_t stride = k::input_stride(mapping, width);
+      const gpu::Buffer out = empty(2 * stride * 4);
+      k::RmsNormPush push{};
+      push.in = in.address();
+      push.gain = gains.address();
+      push.out = out.address();
+      push.parameters = counts.address();
+      push.list = which.address();
+      push.width = width;
+      push.in_stride = width;
+      push.out_stride = stride;
+      push.padded_width = (width + 31) / 32 * 32;
+      push.count_word = k::kOutputCountWord;
+      push.epsilon = 1e-5F;
+      run(k::rms_norm(mapping), push, 3);
+      const auto got = read<float>(out, 2 * stride);
+      for (std::size_t c = 0; c < list.size(); ++c) {
+        double squares = 0;
+        for (std::uint32_t i = 0; i < width; ++i) squares += std::pow(x[list[c] * width + i], 2.0);
+        const double scale = 1 / std::sqrt(squares / width + 1e-5);
+        for (std::uint32_t i = 0; i < push.padded_width; ++i) {
+          const double want = i < width ? x[list[c] * width + i] * scale * gain[i] : 0;
+          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5) << name << " width " << width << " entry " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallKernels, GatedProduct) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const std::uint32_t width = 333;
+    const auto gate = random_floats(2 * width, 3), up = random_floats(2 * width, 1);
+    const gpu::Buffer gates = buffer(std::span<const float>(gate)), ups = buffer(std::span<const float>(up)),
+                      counts = parameters(2);
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    const gpu::Buffer out = empty(2 * stride * 4);
+    k::GatedProductPush push{};
+    push.gate = gates.address();
+    push.up = ups.address();
+    push.out = out.address();
+    push.parameters = counts.address();
+    push.width = width;
+    push.in_stride = width;
+    push.out_stride = stride;
+    push.padded_width = 352;
+    run(k::gated_product(mapping), push, 2);
+    const auto got = read<float>(out, 2 * stride);
+    for (std::size_t c = 0; c < 2; ++c) {
+      for (std::uint32_t i = 0; i < 352; ++i) {
+        const double g = i < width ? gate[c * width + i] : 0;
+        const double want = i < width ? g / (1 + std::exp(-g)) * up[c * width + i] : 0;
+        ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want))) << name << ' ' << i;
+      }
+    }
+  }
+}
+
+TEST_F(SmallKernels, GreedyTakesTheLowerOfTiesAndKnowsItsProbability) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const std::uint32_t vocabulary : {5U, 2048U, 10007U}) {
+      auto logits = random_floats(3 * vocabulary, 3);
+      const std::uint32_t low = vocabulary / 3, high = vocabulary - 1;
+      logits[vocabulary + low] = logits[vocabulary + high] = 40;  // a tie in the second row
+      const gpu::Buffer in = buffer(std::span<const float>(logits)), counts = parameters(3);
+      k::GreedyPush push{};
+      push.chunks = (vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
+      const gpu::Buffer partials = empty(3 * push.chunks * 16), out = empty(3 * 8);
+      push.logits = in.address();
+      push.partials = partials.address();
+      push.results = out.address();
+      push.parameters = counts.address();
+      push.vocabulary = vocabulary;
+      push.stride = vocabulary;
+      run(k::greedy(mapping, k::GreedyPass::kChunks), push, 3, push.chunks);
+      run(k::greedy(mapping, k::GreedyPass::kAll), push, 3);
+      const auto ids = read<std::uint32_t>(out, 6);
+      const auto floats = read<float>(out, 6);
+      for (std::uint32_t row = 0; row < 3; ++row) {
+        const float* const from = &logits[row * vocabulary];
+        const auto best = static_cast<std::uint32_t>(std::max_element(from, from + vocabulary) - from);
+        double sum = 0;
+        for (std::uint32_t i = 0; i < vocabulary; ++i) sum += std::exp(double{from[i]} - from[best]);
+        ASSERT_EQ(ids[row * 2], best) << name << " of " << vocabulary << " row " << row;
+        ASSERT_NEAR(floats[row * 2 + 1], -std::log(sum), 2e-5) << name << " of " << vocabulary << " row " << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

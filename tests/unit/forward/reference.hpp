@@ -1,0 +1,21 @@
+// What a quantised block means, in double and straight from the format's definition: shares no code with the product.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::forward::reference {
+
+std::vector<double> dequantize(model::TensorType type, std::span<const std::byte> row, std::size_t width);
+
+// Blocks of random bits with sane scales.
+std::vector<std::byte> random_rows(model::TensorType type, std::size_t rows, std::size_t width, std::mt19937& random);
+
+double half(std::uint16_t bits);
+
+}  // namespace bulkhead::forward::reference

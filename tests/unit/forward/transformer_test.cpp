@@ -1,0 +1,374 @@
+// Whole models on the device against the fixtures' float64 continuations, and the numerics contract end to end: the same bits
+// for every way of cutting a prompt, every company a sequence keeps in a step, and every optimisation switched on or off.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "kernel_harness.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+using engine::Column;
+using engine::ColumnOutput;
+using engine::Executor;
+using engine::Output;
+using engine::PageIndex;
+using engine::TokenId;
+
+std::filesystem::path fixtures() {
+  const char* const folder = std::getenv("BULKHEAD_FIXTURES");
+  return std::filesystem::path(folder != nullptr ? folder : BULKHEAD_SOURCE_DIR "/../shared/fixtures") / "models";
+}
+
+struct Options {
+  std::uint32_t chunk = 64;
+  bool lanes = false;
+  config::KvType kv = config::KvType::kF16;
+  std::uint32_t context = 0;
+  std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
+};
+
+struct Loaded {
+  std::unique_ptr<model::GgufFile> file;
+  std::unique_ptr<Executor> executor;
+};
+
+class TransformerTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (!IsSkipped() && !std::filesystem::exists(fixtures())) GTEST_SKIP() << "no fixtures in " << fixtures();
+  }
+
+  Loaded load(const std::string& name, const Options& options = {}) {
+    Loaded loaded;
+    auto file = model::GgufFile::open((fixtures() / (name + ".gguf")).string());
+    EXPECT_TRUE(file.ok()) << file.error().message();
+    loaded.file = *std::move(file);
+    auto config = model::read_model_config(*loaded.file);
+    EXPECT_TRUE(config.ok()) << config.error().message();
+    TransformerOptions made;
+    made.engine.max_batch = 4;
+    made.engine.prefill_chunk = options.chunk;
+    made.engine.kv_type = options.kv;
+    made.context = options.context;
+    made.lanes_mapping = options.lanes;
+    made.wait_timeout_ms = 60000;
+    made.gpu.memory_pool.heap_size_mb = 16;
+    made.gpu.memory_pool.num_heaps = 1;
+    made.gpu.memory_pool.warmup_sizes = {1};
+    made.gpu.blit_queue.staging_buffer_size_mb = 4;
+    options.gpu(made.gpu);
+    auto executor = make_transformer(device(), *loaded.file, *config, made);
+    EXPECT_TRUE(executor.ok()) << executor.error().message();
+    if (executor.ok()) loaded.executor = *std::move(executor);
+    return loaded;
+  }
+
+  static nlohmann::json expected(const std::string& name) {
+    std::ifstream file(fixtures() / (name + ".expected.json"));
+    return nlohmann::json::parse(file);
+  }
+};
+
+// Pages in an order that no two sequences share and that is not rising.
+std::vector<PageIndex> pages_for(const Executor& executor, std::uint32_t positions, std::uint32_t sequence = 0) {
+  const std::uint32_t each = executor.limits().page_tokens;
+  std::vector<PageIndex> pages((positions + each - 1) / each);
+  const auto total = executor.limits().total_pages;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const auto n = static_cast<PageIndex>(i * 4 + sequence);
+    pages[i] = i % 2 == 0 ? n : total - 1 - n;
+  }
+  return pages;
+}
+
+struct Row {
+  TokenId best = 0;
+  float logprob = 0;
+  std::vector<float> logits;
+};
+
+std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
+                      const std::vector<std::vector<PageIndex>>& pages) {
+  std::vector<std::span<const PageIndex>> sequences(pages.begin(), pages.end());
+  const Status submitted = executor.submit({columns, sequences});
+  EXPECT_TRUE(submitted.ok()) << submitted.error().message();
+  std::vector<Row> rows;
+  if (!submitted.ok()) return rows;
+  auto outputs = executor.wait();
+  EXPECT_TRUE(outputs.ok()) << outputs.error().message();
+  if (!outputs.ok()) return rows;
+  for (const ColumnOutput& output : *outputs) {
+    rows.push_back({output.best, output.best_logprob, {output.logits.begin(), output.logits.end()}});
+  }
+  return rows;
+}
+
+// Prefills in chunks and decodes greedily; one row for each generated token.
+std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt, std::size_t tokens,
+                          std::uint32_t chunk, Output output = Output::kGreedy) {
+  const auto pages = pages_for(executor, static_cast<std::uint32_t>(prompt.size() + tokens));
+  std::vector<Row> rows;
+  for (std::uint32_t at = 0; at < prompt.size(); at += chunk) {
+    std::vector<Column> columns;
+    for (std::uint32_t i = at; i < std::min<std::size_t>(at + chunk, prompt.size()); ++i) {
+      columns.push_back({prompt[i], i, 0, i + 1 == prompt.size() ? output : Output::kNone});
+    }
+    auto made = step(executor, columns, {pages});
+    rows.insert(rows.end(), made.begin(), made.end());
+  }
+  while (rows.size() < tokens && !rows.empty()) {
+    const auto position = static_cast<std::uint32_t>(prompt.size() + rows.size() - 1);
+    auto made = step(executor, {{rows.back().best, position, 0, output}}, {pages});
+    if (made.empty()) break;
+    rows.push_back(std::move(made[0]));
+  }
+  return rows;
+}
+
+// Compares with an expected case; returns the largest difference of log-probabilities.
+double compare(const std::vector<Row>& rows, const nlohmann::json& greedy, const std::string& what) {
+  double worst = 0;
+  EXPECT_EQ(rows.size(), greedy.size()) << what;
+  for (std::size_t i = 0; i < std::min(rows.size(), greedy.size()); ++i) {
+    if (greedy[i].value("tie", false) && rows[i].best != greedy[i]["token"].get<TokenId>()) break;
+    EXPECT_EQ(rows[i].best, greedy[i]["token"].get<TokenId>()) << what << " step " << i;
+    if (rows[i].best != greedy[i]["token"].get<TokenId>()) break;
+    const double difference = std::abs(rows[i].logprob - greedy[i]["logprob"].get<double>());
+    worst = std::max(worst, difference);
+    EXPECT_LT(difference, 2e-2) << what << " step " << i;
+  }
+  return worst;
+}
+
+class Fixture : public TransformerTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Fixture, ContinuesAsTheDoubleEvaluation) {
+  const std::string name = GetParam();
+  const Loaded model = load(name);
+  ASSERT_NE(model.executor, nullptr);
+  double worst = 0;
+  for (const auto& each : expected(name)["cases"]) {
+    const auto prompt = each["prompt_tokens"].get<std::vector<TokenId>>();
+    const auto rows = generate(*model.executor, prompt, each["greedy"].size(), 64);
+    worst = std::max(worst, compare(rows, each["greedy"], name + ", prompt of " + std::to_string(prompt.size())));
+  }
+  RecordProperty("worst_logprob_difference", std::to_string(worst));
+  std::printf("%s: log-probabilities within %.5f\n", name.c_str(), worst);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fixture,
+                         ::testing::Values("tiny-llama-F16", "tiny-llama-Q8_0", "tiny-llama-Q4_0", "tiny-llama-Q4_K_M",
+                                           "tiny-llama-Q5_K_M", "tiny-qwen2-Q8_0", "tiny-qwen2-Q4_0",
+                                           "tiny-qwen2-Q4_K_M", "tiny-qwen3-BF16", "tiny-qwen3-Q5_K_M",
+                                           "tiny-qwen3-Q4_K_M", "tiny-qwen3-IQ4_NL"));
+
+void expect_same_bits(const std::vector<Row>& a, const std::vector<Row>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].best, b[i].best) << what << " step " << i;
+    ASSERT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, 4), 0) << what << " step " << i;
+    ASSERT_EQ(a[i].logits.size(), b[i].logits.size());
+    ASSERT_EQ(std::memcmp(a[i].logits.data(), b[i].logits.data(), a[i].logits.size() * 4), 0) << what << " step " << i;
+  }
+}
+
+std::vector<TokenId> some_prompt(std::size_t length) {
+  std::vector<TokenId> prompt(length);
+  for (std::size_t i = 0; i < length; ++i) prompt[i] = static_cast<TokenId>((i * 7919 + 13) % 9000);
+  return prompt;
+}
+
+TEST_F(TransformerTest, ChunksDoNotChangeABit) {
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    options.chunk = 256;
+    const Loaded model = load("tiny-qwen3-Q4_K_M", options);
+    ASSERT_NE(model.executor, nullptr);
+    const auto prompt = some_prompt(lanes ? 150 : 300);
+    const auto whole = generate(*model.executor, prompt, 3, 256, Output::kLogits);
+    for (const std::uint32_t chunk : {1U, 7U, 33U, 100U}) {
+      if (lanes && chunk == 1) continue;
+      expect_same_bits(generate(*model.executor, prompt, 3, chunk, Output::kLogits), whole,
+                       "chunks of " + std::to_string(chunk));
+    }
+  }
+}
+
+TEST_F(TransformerTest, CompanyDoesNotChangeABit) {
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    const Loaded model = load("tiny-qwen2-Q4_K_M", options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    std::vector<std::vector<Row>> alone;
+    std::vector<std::vector<TokenId>> prompts;
+    for (const std::size_t length : {5, 40, 64}) {
+      prompts.push_back(some_prompt(length));
+      alone.push_back(generate(executor, prompts.back(), 4, 64, Output::kLogits));
+    }
+    // The three together: their prompts in one step in so far as they fit, then decoding side by side.
+    std::vector<std::vector<PageIndex>> pages;
+    for (std::uint32_t s = 0; s < 3; ++s) pages.push_back(pages_for(executor, 80, s));
+    std::vector<std::vector<Row>> together(3);
+    std::vector<Column> first;
+    for (std::uint32_t s = 0; s < 2; ++s) {
+      for (std::uint32_t i = 0; i < prompts[s].size(); ++i) {
+        first.push_back({prompts[s][i], i, s, i + 1 == prompts[s].size() ? Output::kLogits : Output::kNone});
+      }
+    }
+    auto rows = step(executor, first, pages);
+    ASSERT_EQ(rows.size(), 2U);
+    together[0].push_back(rows[0]);
+    together[1].push_back(rows[1]);
+    std::vector<Column> second;
+    for (std::uint32_t s = 0; s < 2; ++s) {
+      second.push_back({together[s].back().best, static_cast<std::uint32_t>(prompts[s].size()), s, Output::kLogits});
+    }
+    for (std::uint32_t i = 0; i < prompts[2].size(); ++i) {
+      second.push_back({prompts[2][i], i, 2, i + 1 == prompts[2].size() ? Output::kLogits : Output::kNone});
+    }
+    rows = step(executor, second, pages);
+    ASSERT_EQ(rows.size(), 3U);
+    for (std::uint32_t s = 0; s < 3; ++s) together[s].push_back(rows[s]);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<Column> columns;
+      for (std::uint32_t s = 0; s < 3; ++s) {
+        const auto position = static_cast<std::uint32_t>(prompts[s].size() + together[s].size() - 1);
+        columns.push_back({together[s].back().best, position, s, Output::kLogits});
+      }
+      rows = step(executor, columns, pages);
+      ASSERT_EQ(rows.size(), 3U);
+      for (std::uint32_t s = 0; s < 3; ++s) together[s].push_back(rows[s]);
+    }
+    together[2].resize(3);
+    alone[2].resize(3);
+    for (std::uint32_t s = 0; s < 3; ++s) expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+  }
+}
+
+TEST_F(TransformerTest, SwitchesDoNotChangeABit) {
+  const auto prompt = some_prompt(50);
+  const Loaded all_on = load("tiny-qwen2-Q4_0");
+  ASSERT_NE(all_on.executor, nullptr);
+  const auto want = generate(*all_on.executor, prompt, 4, 32, Output::kLogits);
+  for (int off = 1; off < 8; ++off) {
+    Options options;
+    options.gpu = [off](config::GpuOptimizations& gpu) {
+      gpu.enabled = off != 7;
+      gpu.memory_pool.enabled = (off & 1) == 0;
+      gpu.blit_queue.enabled = (off & 2) == 0;
+      gpu.command_buffer_ring.enabled = (off & 4) == 0;
+    };
+    const Loaded model = load("tiny-qwen2-Q4_0", options);
+    ASSERT_NE(model.executor, nullptr);
+    expect_same_bits(generate(*model.executor, prompt, 4, 32, Output::kLogits), want, "off: " + std::to_string(off));
+    for (const auto& part : model.executor->optimizations()) {
+      const int bit = part.name == "memory_pool" ? 1 : part.name == "blit_queue" ? 2 : 4;
+      EXPECT_EQ(part.active, (off & bit) == 0) << part.name;
+    }
+  }
+}
+
+TEST_F(TransformerTest, SteadyDecodingAllocatesNothingOnTheDevice) {
+  const Loaded model = load("tiny-qwen2-Q4_0");
+  ASSERT_NE(model.executor, nullptr);
+  generate(*model.executor, some_prompt(20), 3, 32);
+  const auto counter = [&](const std::string& name) {
+    for (const auto& each : model.executor->counters()) {
+      if (each.name == name) return each.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0.0;
+  };
+  const double allocations = counter("device_allocations"), recordings = counter("ring_recordings");
+  generate(*model.executor, some_prompt(20), 20, 32);
+  EXPECT_EQ(counter("device_allocations"), allocations);
+  EXPECT_EQ(counter("ring_recordings"), recordings);
+}
+
+TEST_F(TransformerTest, FloatPagesComeCloser) {
+  Options options;
+  options.kv = config::KvType::kF32;
+  const std::string name = "tiny-qwen2-Q8_0";
+  const Loaded model = load(name, options);
+  ASSERT_NE(model.executor, nullptr);
+  const auto each = expected(name)["cases"][1];
+  const auto rows = generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
+  EXPECT_LT(compare(rows, each["greedy"], name), 1e-3);
+}
+
+TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
+  Options options;
+  options.lanes = true;
+  for (const std::string name : {"tiny-qwen3-Q5_K_M", "tiny-llama-Q4_K_M"}) {
+    const Loaded model = load(name, options);
+    ASSERT_NE(model.executor, nullptr);
+    const auto each = expected(name)["cases"][1];
+    const auto rows = generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
+    compare(rows, each["greedy"], name);
+  }
+}
+
+TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
+  // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next one is refused.
+  const Loaded model = load("tiny-qwen2-Q8_0");
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const std::vector<PageIndex> last{executor.limits().total_pages - 1}, hidden{executor.limits().total_pages};
+  const std::vector<Column> columns{{1, 0, 0, Output::kGreedy}};
+  EXPECT_EQ(step(executor, columns, {last}).size(), 1U);
+  const std::span<const PageIndex> pages(hidden);
+  const Status refused = executor.submit({columns, std::span(&pages, 1)});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(TransformerTest, RefusesWhatWouldReadElsewhere) {
+  const Loaded model = load("tiny-qwen2-Q8_0");
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const std::vector<PageIndex> page{0};
+  const std::span<const PageIndex> pages(page);
+  const auto refused = [&](Column column) {
+    const Status status = executor.submit({std::span<const Column>(&column, 1), std::span(&pages, 1)});
+    return !status.ok() && status.error().code() == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused({executor.limits().vocabulary, 0, 0, Output::kGreedy}));
+  EXPECT_TRUE(refused({1, executor.limits().page_tokens, 0, Output::kGreedy}));
+  EXPECT_TRUE(refused({1, executor.limits().context, 0, Output::kGreedy}));
+  EXPECT_TRUE(refused({1, 0, 1, Output::kGreedy}));
+}
+
+TEST_F(TransformerTest, SaysWhenAContextIsTooLong) {
+  auto file = model::GgufFile::open((fixtures() / "tiny-qwen2-Q8_0.gguf").string());
+  ASSERT_TRUE(file.ok());
+  auto config = model::read_model_config(**file);
+  ASSERT_TRUE(config.ok());
+  TransformerOptions options;
+  options.context = 4096;
+  auto made = make_transformer(device(), **file, *config, options);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().message(), ::testing::HasSubstr("2048"));
+  options.context = 2048;
+  options.engine.kv_cache_mb = 1;
+  made = make_transformer(device(), **file, *config, options);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code(), ErrorCode::kResourceExhausted);
+  EXPECT_THAT(made.error().message(), ::testing::HasSubstr("engine.kv_cache_mb"));
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

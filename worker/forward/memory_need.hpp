@@ -1,0 +1,21 @@
+// How much device memory a model takes, from its file's header alone: needs no device and no GPU library.
+#pragma once
+
+#include <cstdint>
+
+#include "config/settings.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+
+// Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before loading.
+struct MemoryNeed {
+  std::uint64_t weights = 0;
+  std::uint64_t kv_per_token = 0;
+  std::uint64_t transient = 0;  // activations of the largest step, logits
+};
+MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
+                       const config::EngineSettings& engine);
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,367 @@
+#include "worker/forward/step_program.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// The widest column tile: buffers have room for the columns that pad the last tile.
+constexpr std::uint32_t kTile = 16;
+
+std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+std::uint32_t qkv_width(const model::ModelConfig& config) {
+  return (config.heads + 2 * config.kv_heads) * config.head_size;
+}
+
+bool any_separate_gate(const ModelWeights& weights) {
+  return std::any_of(weights.layers.begin(), weights.layers.end(),
+                     [](const LayerWeights& layer) { return !layer.gate_up_joined; });
+}
+
+std::uint32_t greedy_chunks(const model::ModelConfig& config) {
+  return (config.vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
+}
+
+class Builder {
+ public:
+  Builder(const StepContext& context, const Activations& activations, StepShape shape)
+      : context_(context),
+        config_(context.config),
+        activations_(activations),
+        shape_(shape),
+        mode_(k::attention_mode(context.mapping, context.attention, shape.columns, context.context)),
+        parameters_(context.parameters.address()),
+        pages_(parameters_ + context.parameter_layout.pages) {}
+
+  Result<StepProgram> build() {
+    BULKHEAD_RETURN_IF_ERROR(add_embedding());
+    for (std::size_t layer = 0; layer < context_.weights.layers.size(); ++layer) {
+      BULKHEAD_RETURN_IF_ERROR(add_layer(context_.weights.layers[layer], layer));
+    }
+    if (shape_.outputs > 0) BULKHEAD_RETURN_IF_ERROR(add_outputs());
+    return std::move(program_);
+  }
+
+ private:
+  static std::uint64_t at(const gpu::MemoryPool::Lease& lease) { return lease.slice().address; }
+
+  template <typename Push>
+  Status dispatch(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x, std::uint32_t y = 1, std::uint32_t z = 1,
+                  std::uint64_t bytes_moved = 0) {
+    static_assert(sizeof(Push) <= 128);
+    StepOp op;
+    BULKHEAD_TRY(op.kernel, context_.device->make_kernel(spec));
+    std::memcpy(op.push.data(), &push, sizeof push);
+    op.x = x;
+    op.y = y;
+    op.z = z;
+    op.bytes_moved = bytes_moved;
+    program_.push_back(op);
+    return {};
+  }
+  void barrier() { program_.emplace_back(); }
+
+  struct Product {
+    const DeviceMatrix* matrix;
+    k::Epilogue epilogue = k::Epilogue::kStore;
+    std::uint64_t x = 0;            // [column][input_stride(matrix.width)]
+    std::uint64_t out = 0;
+    std::uint32_t out_stride = 0;
+    bool out_is_input = false;      // laid out and zero-padded as another product's input
+    bool of_outputs = false;        // the columns are the step's outputs
+  };
+  Status multiply(const Product& product) {
+    const DeviceMatrix& matrix = *product.matrix;
+    const std::uint32_t columns = product.of_outputs ? shape_.outputs : shape_.columns;
+    auto rows = static_cast<std::uint32_t>(matrix.layout.rows);
+    if (product.epilogue == k::Epilogue::kGated) rows /= 2;
+    const k::MatvecVariant variant =
+        k::matvec(context_.mapping, {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input},
+                  columns);
+    k::MatvecPush push{};
+    push.quants = matrix.quants();
+    push.high = matrix.high();
+    push.scales = matrix.scales();
+    push.supers = matrix.supers();
+    push.x = product.x;
+    push.out = product.out;
+    push.parameters = parameters_;
+    push.rows = rows;
+    push.groups = matrix.layout.groups;
+    push.x_stride = k::input_stride(context_.mapping, matrix.width);
+    push.out_stride = product.out_stride;
+    push.written_rows = product.out_is_input ? up_to(rows, k::kGroupWeights) : rows;
+    push.count_word = product.of_outputs ? k::kOutputCountWord : k::kColumnCountWord;
+    const std::uint32_t tiles = (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
+    const std::uint32_t blocks = (push.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
+    return dispatch(variant.spec, push, tiles, blocks, 1,
+                    matrix.layout.bytes_read() + std::uint64_t{columns} * (matrix.width + rows) * 4);
+  }
+
+  Status norm(std::uint64_t in, std::uint64_t gain, std::uint64_t out, std::uint64_t list) {
+    k::RmsNormPush push{};
+    push.in = in;
+    push.gain = gain;
+    push.out = out;
+    push.parameters = parameters_;
+    push.list = list;
+    push.width = config_.embedding;
+    push.in_stride = config_.embedding;
+    push.out_stride = k::input_stride(context_.mapping, config_.embedding);
+    push.padded_width = up_to(config_.embedding, k::kGroupWeights);
+    push.count_word = list != 0 ? k::kOutputCountWord : k::kColumnCountWord;
+    push.epsilon = config_.rms_epsilon;
+    const std::uint32_t columns = list != 0 ? shape_.outputs : shape_.columns;
+    return dispatch(k::rms_norm(context_.mapping), push, columns, 1, 1,
+                    std::uint64_t{columns} * config_.embedding * 8);
+  }
+
+  Status add_embedding() {
+    const DeviceMatrix& matrix = context_.weights.embedding;
+    k::EmbedPush push{};
+    push.quants = matrix.quants();
+    push.high = matrix.high();
+    push.scales = matrix.scales();
+    push.supers = matrix.supers();
+    push.out = at(activations_.stream);
+    push.parameters = parameters_;
+    push.groups = matrix.layout.groups;
+    push.width = config_.embedding;
+    push.stride = config_.embedding;
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns));
+    barrier();
+    return {};
+  }
+
+  Status add_layer(const LayerWeights& layer, std::size_t index) {
+    const std::uint32_t attended_width = config_.heads * config_.head_size;
+    const std::uint32_t stream_stride = config_.embedding;
+
+    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), layer.attention_norm, at(activations_.normed), 0));
+    barrier();
+    for (const Segment& segment : layer.qkv) {
+      Product product{&segment.matrix};
+      product.x = at(activations_.normed);
+      product.out = at(activations_.qkv) + std::uint64_t{segment.first_row} * 4;
+      product.out_stride = qkv_width(config_);
+      BULKHEAD_RETURN_IF_ERROR(multiply(product));
+    }
+    barrier();
+    BULKHEAD_RETURN_IF_ERROR(add_attention(layer, index));
+    barrier();
+    Product output{&layer.attention_output, k::Epilogue::kAdd};
+    output.x = at(activations_.attended);
+    output.out = at(activations_.stream);
+    output.out_stride = stream_stride;
+    if (layer.attention_output.width != attended_width) {
+      return Error(ErrorCode::kInternal, "attention output matrix of another width");
+    }
+    BULKHEAD_RETURN_IF_ERROR(multiply(output));
+    barrier();
+
+    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), layer.feed_forward_norm, at(activations_.normed), 0));
+    barrier();
+    BULKHEAD_RETURN_IF_ERROR(add_gate_and_up(layer));
+    barrier();
+    Product down{&layer.down, k::Epilogue::kAdd};
+    down.x = at(activations_.hidden);
+    down.out = at(activations_.stream);
+    down.out_stride = stream_stride;
+    BULKHEAD_RETURN_IF_ERROR(multiply(down));
+    barrier();
+    return {};
+  }
+
+  Status add_attention(const LayerWeights& layer, std::size_t index) {
+    const k::AttentionShape& shape = context_.attention;
+    const std::uint64_t keys = context_.kv[index].address();
+    const std::uint64_t values = keys + context_.kv_half;
+    const std::uint32_t attended_width = config_.heads * config_.head_size;
+
+    k::RopeKvPush rope{};
+    rope.qkv = at(activations_.qkv);
+    rope.bias = layer.qkv_bias;
+    rope.q_gain = layer.q_norm;
+    rope.k_gain = layer.k_norm;
+    rope.fine = context_.weights.rope_fine;
+    rope.coarse = context_.weights.rope_coarse;
+    rope.parameters = parameters_;
+    rope.pages = pages_;
+    rope.keys = keys;
+    rope.values = values;
+    rope.q_out = at(activations_.q);
+    rope.in_stride = qkv_width(config_);
+    rope.rope_pairs = context_.weights.rope_pairs;
+    rope.epsilon = config_.rms_epsilon;
+    // Scores come in powers of two: exp2 is what devices have.
+    rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config_.head_size)));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::rope_kv(context_.mapping, shape), rope, shape_.columns,
+                                      config_.heads + 2 * config_.kv_heads));
+    barrier();
+
+    k::AttentionPush push{};
+    push.q = at(activations_.q);
+    push.keys = keys;
+    push.values = values;
+    push.parameters = parameters_;
+    push.pages = pages_;
+    push.out_stride = k::input_stride(context_.mapping, attended_width);
+    push.padded_width = up_to(attended_width, k::kGroupWeights);
+    const k::AttentionVariant variant = k::attention(context_.mapping, shape, mode_);
+    const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
+    if (mode_ == k::AttentionMode::kWhole) {
+      push.out = at(activations_.attended);
+      return dispatch(variant.spec, push, shape_.columns, head_groups);
+    }
+    push.out = at(activations_.partials);
+    BULKHEAD_RETURN_IF_ERROR(dispatch(variant.spec, push, shape_.columns, head_groups, k::kMaximumSplits));
+    barrier();
+    k::AttentionCombinePush combine{};
+    combine.partials = at(activations_.partials);
+    combine.parameters = parameters_;
+    combine.out = at(activations_.attended);
+    combine.out_stride = push.out_stride;
+    combine.padded_width = push.padded_width;
+    return dispatch(k::attention_combine(context_.mapping, shape), combine, shape_.columns, config_.heads);
+  }
+
+  Status add_gate_and_up(const LayerWeights& layer) {
+    const std::uint32_t hidden_stride = k::input_stride(context_.mapping, config_.feed_forward);
+    if (layer.gate_up_joined) {
+      Product both{&layer.gate, k::Epilogue::kGated};
+      both.x = at(activations_.normed);
+      both.out = at(activations_.hidden);
+      both.out_stride = hidden_stride;
+      both.out_is_input = true;
+      return multiply(both);
+    }
+    Product gate{&layer.gate};
+    gate.x = at(activations_.normed);
+    gate.out = at(activations_.gate);
+    gate.out_stride = config_.feed_forward;
+    Product up = gate;
+    up.matrix = &layer.up;
+    up.out = at(activations_.up);
+    BULKHEAD_RETURN_IF_ERROR(multiply(gate));
+    BULKHEAD_RETURN_IF_ERROR(multiply(up));
+    barrier();
+    k::GatedProductPush push{};
+    push.gate = gate.out;
+    push.up = up.out;
+    push.out = at(activations_.hidden);
+    push.parameters = parameters_;
+    push.width = config_.feed_forward;
+    push.in_stride = config_.feed_forward;
+    push.out_stride = hidden_stride;
+    push.padded_width = up_to(config_.feed_forward, k::kGroupWeights);
+    return dispatch(k::gated_product(context_.mapping), push, shape_.columns);
+  }
+
+  Status add_outputs() {
+    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), context_.weights.output_norm, at(activations_.output_normed),
+                                  parameters_ + context_.parameter_layout.outputs));
+    barrier();
+    Product logits{&context_.weights.output_matrix()};
+    logits.x = at(activations_.output_normed);
+    logits.out = at(activations_.logits);
+    logits.out_stride = config_.vocabulary;
+    logits.of_outputs = true;
+    BULKHEAD_RETURN_IF_ERROR(multiply(logits));
+    barrier();
+    k::GreedyPush push{};
+    push.logits = at(activations_.logits);
+    push.partials = at(activations_.greedy_partials);
+    push.results = at(activations_.results);
+    push.parameters = parameters_;
+    push.vocabulary = config_.vocabulary;
+    push.stride = config_.vocabulary;
+    push.chunks = greedy_chunks(config_);
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push, shape_.outputs, push.chunks));
+    barrier();
+    return dispatch(k::greedy(context_.mapping, k::GreedyPass::kAll), push, shape_.outputs);
+  }
+
+  const StepContext& context_;
+  const model::ModelConfig& config_;
+  const Activations& activations_;
+  const StepShape shape_;
+  const k::AttentionMode mode_;
+  const std::uint64_t parameters_;
+  const std::uint64_t pages_;
+  StepProgram program_;
+};
+
+}  // namespace
+
+StepShape shape_for(std::uint32_t columns, std::uint32_t outputs) {
+  const auto bucket = [](std::uint32_t count) {
+    std::uint32_t size = 1;
+    while (size < count) size *= 2;
+    return size;
+  };
+  // One output is what most steps with few outputs have; 4 and 16 serve the others.
+  std::uint32_t made = outputs;
+  if (outputs > 1) made = outputs <= 4 ? 4 : std::max(bucket(outputs), 16U);
+  return {bucket(columns), made};
+}
+
+Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool, StepShape shape) {
+  const model::ModelConfig& config = context.config;
+  const std::uint64_t columns = up_to(shape.columns, kTile);
+  const std::uint64_t outputs = up_to(shape.outputs, kTile);
+  const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
+  const std::uint32_t attended = config.heads * config.head_size;
+  Activations a;
+  const auto floats = [&pool](gpu::MemoryPool::Lease& lease, std::uint64_t count, const char* name) -> Status {
+    BULKHEAD_TRY(lease, pool.acquire(count * sizeof(float), name));
+    return {};
+  };
+  BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * config.embedding, "residual stream"));
+  BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
+  BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
+  BULKHEAD_RETURN_IF_ERROR(floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
+  if (k::attention_mode(context.mapping, context.attention, shape.columns, context.context) ==
+      k::AttentionMode::kPartial) {
+    BULKHEAD_RETURN_IF_ERROR(floats(
+        a.partials,
+        std::uint64_t{shape.columns} * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
+        "attention partials"));
+  }
+  BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
+  if (any_separate_gate(context.weights)) {
+    BULKHEAD_RETURN_IF_ERROR(floats(a.gate, columns * config.feed_forward, "gate"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.up, columns * config.feed_forward, "up"));
+  }
+  BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
+  if (shape.outputs > 0) {
+    BULKHEAD_RETURN_IF_ERROR(floats(a.output_normed, outputs * stride(config.embedding), "normed outputs"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.logits, outputs * config.vocabulary, "logits"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.results, outputs * 2, "greedy results"));
+  }
+  return a;
+}
+
+Result<StepProgram> build_step(const StepContext& context, const Activations& activations, StepShape shape) {
+  return Builder(context, activations, shape).build();
+}
+
+void record_step(const StepProgram& program, gpu::Recorder& recorder) {
+  for (const StepOp& op : program) {
+    if (op.kernel.pipeline == VK_NULL_HANDLE) {
+      recorder.barrier();
+    } else {
+      recorder.dispatch(op.kernel, std::span<const std::byte>(op.push.data(), op.kernel.push_bytes), op.x, op.y, op.z,
+                        op.bytes_moved);
+    }
+  }
+}
+
+}  // namespace bulkhead::forward

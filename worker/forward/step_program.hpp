@@ -1,0 +1,79 @@
+// The forward pass as a list of dispatches. Read add_layer() in the .cpp from top to bottom: that is the transformer.
+//
+// A program serves every step of its shape: what differs from step to step (tokens, positions, page tables, how many columns
+// there really are) lies in the step's parameters, which kernels read.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/device.hpp"
+#include "gpu/kernels/kernels.hpp"
+#include "gpu/memory_pool.hpp"
+#include "worker/forward/weights.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+
+// Upper bounds on a step's columns and outputs.
+struct StepShape {
+  std::uint32_t columns = 1;
+  std::uint32_t outputs = 0;
+  auto operator<=>(const StepShape&) const = default;
+};
+// The shape that serves so many columns and outputs; few enough shapes that their recordings are kept.
+StepShape shape_for(std::uint32_t columns, std::uint32_t outputs);
+
+// Where the parts of the step's parameters lie.
+struct ParameterLayout {
+  std::uint64_t outputs = 0;  // [output]: which column
+  std::uint64_t pages = 0;    // page tables, one after another
+  std::uint64_t bytes = 0;
+};
+
+// What programs of all shapes share.
+struct StepContext {
+  gpu::Device* device = nullptr;
+  gpu::kernels::Mapping mapping;
+  model::ModelConfig config;
+  gpu::kernels::AttentionShape attention;
+  std::uint32_t context = 0;
+  ModelWeights weights;
+  std::vector<gpu::Buffer> kv;       // of each layer: keys, then values
+  std::uint64_t kv_half = 0;         // bytes of a layer's keys
+  gpu::Buffer parameters;
+  ParameterLayout parameter_layout;
+};
+
+// The buffers that a step of a shape works in.
+struct Activations {
+  gpu::MemoryPool::Lease stream;     // [column][embedding]: the residual stream
+  gpu::MemoryPool::Lease normed;     // [column][input_stride(embedding)]
+  gpu::MemoryPool::Lease qkv;        // [column][q, k, v]
+  gpu::MemoryPool::Lease q;          // [column][head][padded]
+  gpu::MemoryPool::Lease partials;   // kPartial attention
+  gpu::MemoryPool::Lease attended;   // [column][input_stride(heads * head)]
+  gpu::MemoryPool::Lease gate, up;   // only where they differ in type
+  gpu::MemoryPool::Lease hidden;     // [column][input_stride(feed_forward)]
+  gpu::MemoryPool::Lease output_normed;
+  gpu::MemoryPool::Lease logits;     // [output][vocabulary]
+  gpu::MemoryPool::Lease greedy_partials;
+  gpu::MemoryPool::Lease results;    // [output]{token, log-probability}
+};
+Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool, StepShape shape);
+
+struct StepOp {
+  gpu::Kernel kernel;                // no pipeline: a barrier
+  std::array<std::byte, 128> push{};
+  std::uint32_t x = 1, y = 1, z = 1;
+  std::uint64_t bytes_moved = 0;
+};
+using StepProgram = std::vector<StepOp>;
+Result<StepProgram> build_step(const StepContext& context, const Activations& activations, StepShape shape);
+void record_step(const StepProgram& program, gpu::Recorder& recorder);
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,467 @@
+#include "worker/forward/transformer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include <spdlog/spdlog.h>
+
+#include "gpu/optimizations.hpp"
+#include "worker/forward/step_program.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// Raised when kernels keep their code but a step's order of additions changes.
+constexpr int kNumericsVersion = 1;
+
+std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
+
+std::uint32_t ceil_divide(std::uint64_t value, std::uint64_t by) {
+  return static_cast<std::uint32_t>((value + by - 1) / by);
+}
+
+// How many pages and how long a context, from what was asked and what is free.
+struct CacheSize {
+  std::uint32_t context = 0;
+  std::uint32_t pages = 0;  // for sequences; one more is kept for the warm-up
+};
+
+Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig& config,
+                             const TransformerOptions& options, const MemoryNeed& need) {
+  const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
+  const std::uint64_t free = device.free_memory_bytes();
+  const std::uint64_t fixed = need.weights + need.transient;
+  const std::string sizes = "the weights need " + mib(need.weights) + ", one step's activations up to " +
+                            mib(need.transient) + ", the KV cache " + mib(page_bytes) + " for each " +
+                            std::to_string(k::kPageTokens) + " tokens; " + mib(free) + " are free on " +
+                            device.info().name;
+  if (options.context > config.context) {
+    return Error(ErrorCode::kInvalidArgument, "a context of " + std::to_string(options.context) +
+                                                  " tokens was asked for, but the model's own limit is " +
+                                                  std::to_string(config.context) + "; set a lower one");
+  }
+  if (fixed + page_bytes * 2 > free) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "the model does not fit: " + sizes + "; choose a smaller model or quantisation, or another device");
+  }
+  const std::uint32_t wanted_context = options.context != 0 ? options.context : config.context;
+  const std::uint64_t full = ceil_divide(wanted_context, k::kPageTokens);
+
+  std::uint64_t pages = 0;
+  if (options.engine.kv_cache_mb != 0) {
+    const std::uint64_t asked = std::uint64_t{options.engine.kv_cache_mb} << 20;
+    if (fixed + asked > free) {
+      return Error(ErrorCode::kResourceExhausted,
+                   "engine.kv_cache_mb asks for " + mib(asked) + ", which does not fit: " + sizes + "; set it lower");
+    }
+    pages = asked / page_bytes;
+    pages = pages > 0 ? pages - 1 : 0;
+  } else {
+    // A GPU's memory has nothing else to do; a CPU device's is the machine's.
+    const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
+    const std::uint64_t sequences = cpu ? std::max(options.engine.max_batch / 4, 1U) : options.engine.max_batch;
+    std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
+                               : (free - fixed) / 10 * 9;
+    budget = std::min(budget, (sequences * full + 1) * page_bytes);
+    pages = budget / page_bytes > 0 ? budget / page_bytes - 1 : 0;
+  }
+  pages = std::min<std::uint64_t>(pages, 0x7fffffffU);
+  if (options.context != 0 && pages < full) {
+    return Error(ErrorCode::kResourceExhausted, "a context of " + std::to_string(options.context) + " tokens needs " +
+                                                    std::to_string(full) + " KV pages of " + mib(page_bytes) +
+                                                    ", but only " + std::to_string(pages) + " fit: " + sizes +
+                                                    "; set a lower context, or a higher engine.kv_cache_mb");
+  }
+  if (pages == 0) {
+    return Error(ErrorCode::kResourceExhausted, "no KV cache fits: " + sizes + "; raise engine.kv_cache_mb");
+  }
+  CacheSize size;
+  size.pages = static_cast<std::uint32_t>(pages);
+  size.context = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted_context, pages * k::kPageTokens));
+  return size;
+}
+
+class Transformer final : public engine::Executor {
+ public:
+  static Result<std::unique_ptr<Transformer>> create(gpu::Device& device, const model::GgufFile& file,
+                                                     const model::ModelConfig& config,
+                                                     const TransformerOptions& options) {
+    std::unique_ptr<Transformer> self(new Transformer);
+    BULKHEAD_RETURN_IF_ERROR(self->load(device, file, config, options));
+    BULKHEAD_RETURN_IF_ERROR(self->warm_up(options));
+    return self;
+  }
+
+  ~Transformer() override {
+    if (in_flight_) (void)ring().wait(in_flight_->ticket);
+    recorded_.clear();
+    if (parts_.command_ring) ring().drop_all();
+  }
+
+  const engine::ExecutorLimits& limits() const override { return limits_; }
+
+  Status submit(const engine::Step& step) override {
+    if (in_flight_) return Error(ErrorCode::kInternal, "a step was submitted while another is in flight");
+    BULKHEAD_RETURN_IF_ERROR(check(step, limits_.total_pages));
+    return start(step);
+  }
+
+  Result<std::span<const engine::ColumnOutput>> wait() override {
+    if (!in_flight_) return Error(ErrorCode::kInternal, "no step is in flight");
+    const InFlight flight = *std::exchange(in_flight_, std::nullopt);
+    BULKHEAD_RETURN_IF_ERROR(ring().wait(flight.ticket));
+    if (flight.results) {
+      BULKHEAD_TRY(const auto bytes, blit().finish_download(*flight.results));
+      for (std::size_t i = 0; i < outputs_.size(); ++i) {
+        std::memcpy(&outputs_[i].best, bytes.data() + i * 8, 4);
+        std::memcpy(&outputs_[i].best_logprob, bytes.data() + i * 8 + 4, 4);
+      }
+    }
+    for (const LogitsRun& run : logits_runs_) {
+      BULKHEAD_TRY(const auto bytes, blit().finish_download(run.ticket));
+      std::memcpy(logits_.data() + std::size_t{run.to_row} * limits_.vocabulary, bytes.data(),
+                  std::size_t{run.rows} * limits_.vocabulary * sizeof(float));
+    }
+    logits_runs_.clear();
+    // Without the ring or the pool nothing of a step outlives it.
+    if (!keeps_recordings()) forget_all();
+    return std::span<const engine::ColumnOutput>(outputs_);
+  }
+
+  std::string device_name() const override { return context_.device->info().name; }
+  std::string numerics_id() const override { return numerics_id_; }
+  std::uint64_t weight_bytes() const override { return context_.weights.bytes; }
+  std::uint64_t bytes_per_step() const { return context_.weights.bytes_per_step; }
+
+  std::vector<Counter> counters() const override {
+    const gpu::MemoryPoolStats pool = parts_.memory_pool->stats();
+    const gpu::BlitQueueStats blit = parts_.blit_queue->stats();
+    const gpu::CommandRingStats ring = parts_.command_ring->stats();
+    const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+    return {
+        {"device_allocations", number(context_.device->allocation_count())},
+        {"pool_acquires", number(pool.acquires)},
+        {"pool_fallback_allocations", number(pool.fallback_allocations)},
+        {"pool_bytes_in_use", number(pool.bytes_in_use)},
+        {"pool_bytes_peak", number(pool.bytes_peak)},
+        {"pool_bytes_reserved", number(pool.bytes_reserved)},
+        {"blit_uploads", number(blit.uploads)},
+        {"blit_downloads", number(blit.downloads)},
+        {"blit_bytes_uploaded", number(blit.bytes_uploaded)},
+        {"blit_bytes_downloaded", number(blit.bytes_downloaded)},
+        {"blit_stalls", number(blit.stalls)},
+        {"ring_recordings", number(ring.recordings)},
+        {"ring_submissions", number(ring.submissions)},
+        {"ring_replays", number(ring.replays)},
+        {"ring_waits", number(ring.waits)},
+        {"ring_wait_microseconds", number(ring.wait_microseconds)},
+        {"steps", number(steps_)},
+    };
+  }
+
+  std::vector<Optimization> optimizations() const override {
+    std::vector<Optimization> list;
+    for (const auto& part : parts_.reports) list.push_back({part.name, part.active, part.reason});
+    return list;
+  }
+
+  Result<std::vector<gpu::KernelTime>> profile(const engine::Step& step) {
+    BULKHEAD_RETURN_IF_ERROR(submit(step));
+    BULKHEAD_RETURN_IF_ERROR(wait());
+    BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
+    BULKHEAD_TRY(auto times, ring().profile(recorded->id));
+    if (!keeps_recordings()) forget_all();
+    return times;
+  }
+
+ private:
+  struct Recorded {
+    Activations activations;
+    StepProgram program;
+    gpu::CommandRing::RecordingId id = 0;
+  };
+  struct InFlight {
+    gpu::CommandRing::Ticket ticket = 0;
+    std::optional<gpu::BlitQueue::Ticket> results;
+  };
+  // Neighbouring outputs whose logits travel together.
+  struct LogitsRun {
+    gpu::BlitQueue::Ticket ticket = 0;
+    std::uint32_t to_row = 0, rows = 0;
+  };
+
+  Transformer() = default;
+
+  gpu::CommandRing& ring() { return *parts_.command_ring; }
+  gpu::BlitQueue& blit() { return *parts_.blit_queue; }
+  bool keeps_recordings() const { return parts_.command_ring->enabled() && parts_.memory_pool->enabled(); }
+
+  Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
+              const TransformerOptions& options) {
+    context_.device = &device;
+    context_.config = config;
+    context_.mapping = options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device.info());
+    context_.attention = {config.head_size, config.heads, config.kv_heads,
+                          options.engine.kv_type == config::KvType::kF32,
+                          config.rope_pairing == model::RopePairing::kHalves};
+    const MemoryNeed need = memory_need(file, config, options.engine);
+    BULKHEAD_TRY(const CacheSize cache, plan_cache(device, config, options, need));
+    context_.context = cache.context;
+    hidden_page_ = cache.pages;
+
+    limits_.max_columns = options.engine.prefill_chunk + options.engine.max_batch;
+    limits_.max_outputs = options.engine.max_batch;
+    limits_.max_sequences = options.engine.max_batch;
+    limits_.page_tokens = k::kPageTokens;
+    limits_.total_pages = cache.pages;
+    limits_.context = cache.context;
+    limits_.vocabulary = config.vocabulary;
+
+    BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
+
+    const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
+      if (options.progress) options.progress("weights", done, total);
+    };
+    BULKHEAD_TRY(context_.weights,
+                 upload_weights(device, blit(), file, config, cache.context, upload_progress));
+
+    context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
+    for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
+      BULKHEAD_TRY(gpu::Buffer pages, device.allocate(context_.kv_half * 2, gpu::Memory::kDeviceLocal, "KV pages"));
+      context_.kv.push_back(std::move(pages));
+    }
+
+    const std::uint64_t pages_per_sequence = ceil_divide(cache.context, k::kPageTokens);
+    ParameterLayout& layout = context_.parameter_layout;
+    layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
+    layout.pages = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
+    layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
+    BULKHEAD_TRY(context_.parameters, device.allocate(layout.bytes, gpu::Memory::kDeviceLocal, "step parameters"));
+
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
+                  static_cast<unsigned long long>(k::code_hash()), context_.mapping.rows ? "rows" : "lanes",
+                  context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
+    numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
+    return {};
+  }
+
+  // Runs the common shapes on the hidden page, so that kernels are compiled and recordings exist before the first request.
+  Status warm_up(const TransformerOptions& options) {
+    std::vector<std::uint32_t> sizes;
+    for (std::uint32_t columns = 1; columns <= std::min(16U, limits_.max_columns); columns *= 2) sizes.push_back(columns);
+    sizes.push_back(limits_.max_columns);
+    const engine::PageIndex page = hidden_page_;
+    const std::vector<engine::PageIndex> pages(ceil_divide(limits_.context, k::kPageTokens), page);
+    const std::span<const engine::PageIndex> sequence(pages);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const std::uint32_t count = std::min(sizes[sizes.size() - 1 - i], limits_.context);
+      std::vector<engine::Column> columns(count);
+      for (std::uint32_t c = 0; c < count; ++c) columns[c].position = c;
+      const std::uint32_t outputs = std::min(count, limits_.max_outputs);
+      for (std::uint32_t c = 0; c < (count > 16 ? 1 : outputs); ++c) columns[c].output = engine::Output::kGreedy;
+      const engine::Step step{columns, std::span(&sequence, 1)};
+      BULKHEAD_RETURN_IF_ERROR(start(step));
+      BULKHEAD_RETURN_IF_ERROR(wait());
+      if (options.progress) options.progress("warm-up", i + 1, sizes.size());
+    }
+    steps_ = 0;
+    if (const Status saved = context_.device->save_pipeline_cache(); !saved.ok()) {
+      spdlog::debug("pipelines were not kept: {}", saved.error().message());
+    }
+    return {};
+  }
+
+  // The engine's promises, checked: an address on the device must never come from a bad index.
+  Status check(const engine::Step& step, std::uint32_t page_count) const {
+    const auto refuse = [](const std::string& what) { return Error(ErrorCode::kInvalidArgument, "step: " + what); };
+    if (step.columns.empty()) return refuse("no columns");
+    if (step.columns.size() > limits_.max_columns) {
+      return refuse(std::to_string(step.columns.size()) + " columns; at most " + std::to_string(limits_.max_columns));
+    }
+    if (step.sequences.size() > limits_.max_sequences) {
+      return refuse(std::to_string(step.sequences.size()) + " sequences; at most " +
+                    std::to_string(limits_.max_sequences));
+    }
+    std::uint32_t outputs = 0;
+    for (const engine::Column& column : step.columns) {
+      if (column.token >= limits_.vocabulary) return refuse("token " + std::to_string(column.token));
+      if (column.position >= limits_.context) return refuse("position " + std::to_string(column.position));
+      if (column.sequence >= step.sequences.size()) return refuse("sequence " + std::to_string(column.sequence));
+      if (column.position / k::kPageTokens >= step.sequences[column.sequence].size()) {
+        return refuse("position " + std::to_string(column.position) + " has no page");
+      }
+      outputs += column.output != engine::Output::kNone ? 1 : 0;
+    }
+    if (outputs > limits_.max_outputs) return refuse(std::to_string(outputs) + " outputs");
+    for (const auto& pages : step.sequences) {
+      if (pages.size() > ceil_divide(limits_.context, k::kPageTokens)) return refuse("more pages than the context has");
+      for (const engine::PageIndex page : pages) {
+        if (page >= page_count) return refuse("page " + std::to_string(page));
+      }
+    }
+    return {};
+  }
+
+  Status start(const engine::Step& step) {
+    write_parameters(step);
+    shape_ = shape_for(static_cast<std::uint32_t>(step.columns.size()), static_cast<std::uint32_t>(outputs_.size()));
+    BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
+    BULKHEAD_RETURN_IF_ERROR(
+        blit().upload(parameter_bytes_, gpu::slice(context_.parameters, 0, parameter_bytes_.size())));
+    const gpu::CommandRing::After uploaded = blit().uploads_done();
+    const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
+    InFlight flight;
+    BULKHEAD_TRY(flight.ticket, ring().submit(recorded->id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
+    ++steps_;
+    in_flight_ = flight;
+    return start_downloads(step, *recorded);
+  }
+
+  Status start_downloads(const engine::Step& step, const Recorded& recorded) {
+    if (outputs_.empty()) return {};
+    const gpu::CommandRing::After computed{ring().timeline(), in_flight_->ticket};
+    const auto part = [](const gpu::MemoryPool::Lease& lease, std::uint64_t offset, std::uint64_t bytes) {
+      gpu::BufferSlice slice = lease.slice();
+      slice.offset += offset;
+      slice.address += offset;
+      if (slice.mapped != nullptr) slice.mapped += offset;
+      slice.bytes = bytes;
+      return slice;
+    };
+    BULKHEAD_TRY(in_flight_->results,
+                 blit().download(part(recorded.activations.results, 0, outputs_.size() * 8), computed));
+
+    const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
+    const std::uint32_t most_rows = static_cast<std::uint32_t>(std::max<std::uint64_t>((8U << 20) / row_bytes, 1));
+    std::uint32_t row = 0, first = 0, count = 0;
+    std::uint32_t wanted = 0;
+    const auto flush = [&]() -> Status {
+      if (count == 0) return {};
+      LogitsRun run;
+      run.to_row = wanted - count;
+      run.rows = count;
+      BULKHEAD_TRY(run.ticket,
+                   blit().download(part(recorded.activations.logits, first * row_bytes, count * row_bytes), computed));
+      logits_runs_.push_back(run);
+      count = 0;
+      return {};
+    };
+    for (const engine::ColumnOutput& output : outputs_) {
+      if (step.columns[output.column].output == engine::Output::kLogits) {
+        if (count == most_rows) BULKHEAD_RETURN_IF_ERROR(flush());
+        if (count == 0) first = row;
+        ++count;
+        ++wanted;
+      } else {
+        BULKHEAD_RETURN_IF_ERROR(flush());
+      }
+      ++row;
+    }
+    return flush();
+  }
+
+  // Fills parameter_bytes_, outputs_ and the room for logits.
+  void write_parameters(const engine::Step& step) {
+    const ParameterLayout& layout = context_.parameter_layout;
+    std::uint64_t pages = 0;
+    for (const auto& sequence : step.sequences) pages += sequence.size();
+    parameter_bytes_.assign(layout.pages + pages * 4, std::byte{0});
+    const auto put = [this](std::uint64_t at, std::uint32_t value) {
+      std::memcpy(parameter_bytes_.data() + at, &value, sizeof value);
+    };
+
+    page_starts_.clear();
+    std::uint32_t next = 0;
+    for (const auto& sequence : step.sequences) {
+      page_starts_.push_back(next);
+      for (const engine::PageIndex page : sequence) put(layout.pages + std::uint64_t{next++} * 4, page);
+    }
+    outputs_.clear();
+    std::size_t logits_rows = 0;
+    for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
+      const engine::Column& column = step.columns[i];
+      const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence], 0};
+      std::memcpy(parameter_bytes_.data() + k::kHeaderBytes + i * sizeof entry, &entry, sizeof entry);
+      if (column.output == engine::Output::kNone) continue;
+      put(layout.outputs + outputs_.size() * 4, i);
+      outputs_.push_back({i, 0, 0, {}});
+      logits_rows += column.output == engine::Output::kLogits ? 1 : 0;
+    }
+    put(k::kColumnCountWord * 4, static_cast<std::uint32_t>(step.columns.size()));
+    put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(outputs_.size()));
+
+    logits_.resize(std::max(logits_.size(), logits_rows * limits_.vocabulary));
+    std::size_t row = 0;
+    for (engine::ColumnOutput& output : outputs_) {
+      if (step.columns[output.column].output != engine::Output::kLogits) continue;
+      output.logits = std::span<const float>(logits_.data() + row++ * limits_.vocabulary, limits_.vocabulary);
+    }
+  }
+
+  Result<const Recorded*> recording(StepShape shape) {
+    if (const auto found = recorded_.find(shape); found != recorded_.end()) {
+      if (ring().known(found->second->id)) return found->second.get();
+      recorded_.erase(found);
+    }
+    auto made = std::make_unique<Recorded>();
+    BULKHEAD_TRY(made->activations, acquire_activations(context_, *parts_.memory_pool, shape));
+    BULKHEAD_TRY(made->program, build_step(context_, made->activations, shape));
+    BULKHEAD_TRY(made->id,
+                 ring().record([program = &made->program](gpu::Recorder& recorder) { record_step(*program, recorder); }));
+    // What the ring has dropped for it gives its buffers back.
+    std::erase_if(recorded_, [this](const auto& entry) { return !ring().known(entry.second->id); });
+    const Recorded* const result = made.get();
+    recorded_[shape] = std::move(made);
+    return result;
+  }
+
+  void forget_all() {
+    for (const auto& [shape, recorded] : recorded_) ring().drop(recorded->id);
+    recorded_.clear();
+  }
+
+  gpu::Optimizations parts_;
+  StepContext context_;
+  engine::ExecutorLimits limits_;
+  std::uint32_t hidden_page_ = 0;  // written by the warm-up only; never given to a sequence
+  std::string numerics_id_;
+  std::uint64_t steps_ = 0;
+
+  std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
+  StepShape shape_;
+  std::optional<InFlight> in_flight_;
+  std::vector<std::byte> parameter_bytes_;
+  std::vector<std::uint32_t> page_starts_;
+  std::vector<engine::ColumnOutput> outputs_;
+  std::vector<float> logits_;
+  std::vector<LogitsRun> logits_runs_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, const model::GgufFile& file,
+                                                           const model::ModelConfig& config,
+                                                           const TransformerOptions& options) {
+  auto made = Transformer::create(device, file, config, options);
+  if (!made.ok()) return made.error().within("loading " + file.name());
+  return std::unique_ptr<engine::Executor>(*std::move(made));
+}
+
+Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor, const engine::Step& step) {
+  auto* const transformer = dynamic_cast<Transformer*>(&executor);
+  if (transformer == nullptr) return Error(ErrorCode::kInvalidArgument, "this executor has no kernels to time");
+  return transformer->profile(step);
+}
+
+std::uint64_t weight_bytes_read(const engine::Executor& executor) {
+  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
+  return transformer != nullptr ? transformer->bytes_per_step() : 0;
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,49 @@
+// Takes a GGUF matrix's blocks apart into the planes that kernels read (gpu/kernels/weight_layout.hpp), without changing a bit
+// of a quant or a scale. Pure host code; knows no Vulkan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gpu/kernels/weight_layout.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::forward {
+
+// The same numbers on both sides.
+inline gpu::kernels::WeightType weight_type(model::TensorType type) {
+  return static_cast<gpu::kernels::WeightType>(type);
+}
+
+// One matrix in device memory: the rows of one or more tensors of equal type and row length, one after another
+// (q, k and v; gate and up), so that one dispatch computes them all.
+class PackedMatrix {
+ public:
+  explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors);
+
+  gpu::kernels::WeightType type() const { return type_; }
+  const gpu::kernels::WeightLayout& layout() const { return layout_; }
+  std::uint32_t width() const { return width_; }
+
+  // Writes bytes [offset, offset + piece.size()) of the planes; large pieces by several threads.
+  void fill(std::uint64_t offset, std::span<std::byte> piece) const;
+
+ private:
+  struct Plane;
+  void fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count, std::byte* to) const;
+  const std::byte* row_data(std::uint64_t row) const;
+
+  std::vector<const model::TensorInfo*> tensors_;
+  gpu::kernels::WeightType type_;
+  std::uint32_t width_;
+  gpu::kernels::WeightLayout layout_;
+};
+
+// A vector (norm gain, bias, frequency factors) as floats, from any float type.
+std::vector<float> to_floats(const model::TensorInfo& tensor);
+
+float half_to_float(std::uint16_t half);
+
+}  // namespace bulkhead::forward

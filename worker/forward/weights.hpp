@@ -1,0 +1,69 @@
+// A model's weights in device memory, as the step program addresses them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
+#include "gpu/device.hpp"
+#include "gpu/kernels/weight_layout.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+
+struct DeviceMatrix {
+  gpu::Buffer buffer;
+  gpu::kernels::WeightType type = gpu::kernels::WeightType::kF32;
+  gpu::kernels::WeightLayout layout;
+  std::uint32_t width = 0;
+
+  std::uint64_t quants() const { return buffer.address() + layout.quants; }
+  std::uint64_t high() const { return buffer.address() + layout.high; }
+  std::uint64_t scales() const { return buffer.address() + layout.scales; }
+  std::uint64_t supers() const { return buffer.address() + layout.supers; }
+};
+
+// A matrix whose results go to the entries of the output from first_row on.
+struct Segment {
+  DeviceMatrix matrix;
+  std::uint32_t first_row = 0;
+};
+
+// Vectors are device addresses of floats; 0: the model has none.
+struct LayerWeights {
+  std::uint64_t attention_norm = 0, feed_forward_norm = 0;
+  std::vector<Segment> qkv;        // neighbours of equal type are one matrix
+  std::uint64_t qkv_bias = 0;      // [q, k, v]
+  std::uint64_t q_norm = 0, k_norm = 0;
+  DeviceMatrix attention_output;
+  bool gate_up_joined = false;
+  DeviceMatrix gate;               // joined: the gate's rows, then up's
+  DeviceMatrix up;
+  DeviceMatrix down;
+};
+
+struct ModelWeights {
+  DeviceMatrix embedding;
+  DeviceMatrix output;             // without a buffer when the embedding serves
+  std::uint64_t output_norm = 0;
+  std::uint64_t rope_fine = 0, rope_coarse = 0;
+  std::uint32_t rope_pairs = 0;
+  std::vector<LayerWeights> layers;
+  gpu::Buffer vectors;             // every norm, bias and table
+  std::uint64_t bytes = 0;         // in device memory
+  std::uint64_t bytes_per_step = 0;  // read by a step of one column with an output
+
+  const DeviceMatrix& output_matrix() const { return output.buffer.valid() ? output : embedding; }
+};
+
+using UploadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file,
+                                    const model::ModelConfig& config, std::uint32_t context,
+                                    const UploadProgress& progress);
+
+}  // namespace bulkhead::forward
