@@ -1,0 +1,200 @@
+// Byte-level BPE: text is cut into words, each word's bytes merge by the rank of their pair in the merge list, lowest first.
+// Vocabulary and merges write each byte as a printable character (GPT-2's table).
+//
+// Sennrich, Haddow, Birch: "Neural Machine Translation of Rare Words with Subword Units", 2016.
+#include <spdlog/spdlog.h>
+
+#include "worker/model/hash_maps.hpp"
+#include "worker/model/merge.hpp"
+#include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/unicode.hpp"
+#include "worker/model/vocabulary.hpp"
+#include "worker/model/word_cache.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on, in order.
+class ByteTable {
+ public:
+  ByteTable() {
+    char32_t next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+      to_code_[byte] = printable ? byte : next++;
+      to_byte_[to_code_[byte]] = static_cast<int>(byte);
+    }
+  }
+  char32_t code(unsigned byte) const { return to_code_[byte]; }
+  // -1 when the character stands for no byte
+  int byte(char32_t code) const { return code < kCodes ? to_byte_[code] : -1; }
+
+ private:
+  static constexpr std::size_t kCodes = 0x100 + 68;
+  std::array<char32_t, 256> to_code_{};
+  std::array<int, kCodes> to_byte_ = [] {
+    std::array<int, kCodes> none{};
+    none.fill(-1);
+    return none;
+  }();
+};
+
+class BpeTokenizer final : public VocabularyTokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
+    BULKHEAD_TRY(const auto pre, file.get_string("tokenizer.ggml.pre"));
+    if (!pre)
+      spdlog::warn(
+          "{}: metadata key tokenizer.ggml.pre is missing; the pre-tokenizer \"default\" is "
+          "used, which may not be the model's own",
+          file.name());
+    auto rule = find_pre_tokenizer(pre.value_or("default"));
+    if (!rule.ok()) return rule.error().within(file.name());
+    VocabularyDefaults defaults;
+    defaults.add_bos = rule->adds_bos && file.has("tokenizer.ggml.bos_token_id");
+    BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
+    auto tokenizer = std::unique_ptr<BpeTokenizer>(new BpeTokenizer(std::move(vocabulary), *rule));
+    tokenizer->index();
+    BULKHEAD_RETURN_IF_ERROR(tokenizer->read_merges(file));
+    return std::unique_ptr<Tokenizer>(std::move(tokenizer));
+  }
+
+ private:
+  BpeTokenizer(Vocabulary vocabulary, PreTokenizerInfo rule)
+      : VocabularyTokenizer(std::move(vocabulary)), rule_(rule) {}
+
+  void index() {
+    const ByteTable bytes;
+    symbols_ = vocabulary_.size();
+    by_text_.reserve(vocabulary_.size() + 256);
+    if (rule_.whole_words_first) by_bytes_.reserve(vocabulary_.size());
+    pieces_.resize(vocabulary_.size());
+    for (TokenId token = 0; token < vocabulary_.size(); ++token) {
+      const std::string_view text = vocabulary_.texts[token];
+      if (vocabulary_.types[token] == TokenType::kControl ||
+          vocabulary_.types[token] == TokenType::kUnknown)
+        continue;
+      const bool raw = vocabulary_.types[token] == TokenType::kUserDefined;
+      const auto decoded = raw ? std::nullopt : to_bytes(bytes, text);
+      pieces_[token] = decoded ? vocabulary_.arena.add(*decoded) : text;
+      if (!vocabulary_.from_text(token)) continue;
+      by_text_.insert(text, token);
+      if (decoded && rule_.whole_words_first) by_bytes_.insert(pieces_[token], token);
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      std::string text;
+      append_utf8(text, bytes.code(byte));
+      byte_symbols_[byte] = symbol(text);
+    }
+  }
+
+  static std::optional<std::string> to_bytes(const ByteTable& bytes, std::string_view text) {
+    std::string out;
+    while (!text.empty()) {
+      const DecodedChar next = decode_char(text);
+      const int byte = next.valid ? bytes.byte(next.code) : -1;
+      if (byte < 0) return std::nullopt;
+      out += static_cast<char>(byte);
+      text.remove_prefix(next.bytes);
+    }
+    return out;
+  }
+
+  // The symbol of a text: its token, or a number past the vocabulary for what only merges know.
+  std::uint32_t symbol(std::string_view text) {
+    if (const auto known = by_text_.find(text)) return *known;
+    by_text_.insert(vocabulary_.arena.add(text), symbols_);
+    return symbols_++;
+  }
+
+  Status read_merges(const GgufFile& file) {
+    const auto corrupt = [&file](const std::string& what) {
+      return Error(ErrorCode::kCorrupt,
+                   file.name() + ": " + what + "; the file is damaged or was converted wrongly");
+    };
+    BULKHEAD_TRY(const auto merges, file.get_strings("tokenizer.ggml.merges"));
+    if (!merges)
+      return corrupt(
+          "metadata key tokenizer.ggml.merges is missing, which a \"gpt2\" tokenizer needs");
+    merges_ = PairMap(merges->size());
+    std::string both;
+    for (std::size_t rank = 0; rank < merges->size(); ++rank) {
+      const std::string_view merge = (*merges)[rank];
+      // From 1: the left part may itself be a space in vocabularies that don't write bytes as characters.
+      const std::size_t border = merge.find(' ', 1);
+      if (border == std::string_view::npos || border + 1 == merge.size() ||
+          merge.size() > kMaxMergeBytes)
+        return corrupt("merge " + std::to_string(rank) + " is not two parts with a space between");
+      const std::string_view left = merge.substr(0, border);
+      const std::string_view right = merge.substr(border + 1);
+      both.assign(left).append(right);
+      const std::uint32_t left_symbol = symbol(left);
+      const std::uint32_t right_symbol = symbol(right);
+      merges_.insert(left_symbol, right_symbol, {static_cast<std::uint32_t>(rank), symbol(both)});
+    }
+    return {};
+  }
+
+  void encode_text(std::string_view text, bool /*first*/,
+                   std::vector<TokenId>& out) const override {
+    WordCache cache(text.size());
+    MergeScratch scratch;
+    WordSplitter words(rule_.rule, text);
+    for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+      if (cache.append(word, out)) continue;
+      const std::size_t before = out.size();
+      encode_word(word, scratch, out);
+      cache.remember(word, out, before);
+    }
+  }
+
+  void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& out) const {
+    if (rule_.whole_words_first) {
+      if (const auto whole = by_bytes_.find(word)) {
+        out.push_back(*whole);
+        return;
+      }
+    }
+    scratch.clear();
+    for (std::size_t i = 0; i < word.size(); ++i)
+      scratch.add(byte_symbols_[static_cast<unsigned char>(word[i])], static_cast<std::uint32_t>(i),
+                  1);
+    merge_all(scratch, [&](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeRule> {
+      const auto merge = merges_.find(a.id, b.id);
+      if (!merge) return std::nullopt;
+      return MergeRule{merge->rank, merge->product};
+    });
+    for (std::uint32_t i = 0; i != kNoSymbol; i = scratch.symbols[i].next) {
+      const MergeSymbol& symbol = scratch.symbols[i];
+      if (symbol.id < vocabulary_.size()) {
+        out.push_back(symbol.id);
+        continue;
+      }
+      // Merged to something that is no token (a vocabulary cut short): byte by byte.
+      for (const char c : word.substr(symbol.start, symbol.length)) {
+        const std::uint32_t byte = byte_symbols_[static_cast<unsigned char>(c)];
+        if (byte < vocabulary_.size())
+          out.push_back(byte);
+        else if (vocabulary_.unknown)
+          out.push_back(*vocabulary_.unknown);
+      }
+    }
+  }
+
+  static constexpr std::size_t kMaxMergeBytes = 32'768;
+
+  PreTokenizerInfo rule_;
+  TextMap by_text_;   // as the file writes texts: tokens, then symbols of merges that are no tokens
+  TextMap by_bytes_;  // by the bytes that tokens stand for; filled for whole_words_first
+  PairMap merges_;
+  std::uint32_t symbols_ = 0;
+  std::array<std::uint32_t, 256> byte_symbols_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file) {
+  return BpeTokenizer::make(file);
+}
+
+}  // namespace bulkhead::model

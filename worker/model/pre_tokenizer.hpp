@@ -1,0 +1,51 @@
+// Cuts text into the words within which byte-level BPE merges. Each rule is, in effect, one regular expression of the vocabulary's
+// makers, written out by hand: no backtracking, so linear in any text, and any bytes will do.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::model {
+
+enum class PreTokenizer : std::uint8_t {
+  // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  kGpt2,
+  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  kLlama3,
+  // As kLlama3 with \p{N} for \p{N}{1,3}
+  kQwen2,
+  // \p{N} each by itself, then kGpt2 within what is left
+  kDigitsThenGpt2,
+  // [\p{P}$+<=>^~|]+, then kGpt2, then \p{N}+, then [0-9][0-9][0-9], each within the pieces of the one before
+  kDefault,
+};
+
+struct PreTokenizerInfo {
+  PreTokenizer rule;
+  bool whole_words_first;  // a word that is a token is that token, whatever the merges say
+  bool adds_bos;           // unless the file says otherwise
+};
+// By the name in tokenizer.ggml.pre; kUnsupported with the list of names for an unknown one.
+Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
+
+// Calls f(word) for each word, in order; together they are the text. Words of more than 1 GiB are cut.
+class WordSplitter {
+ public:
+  WordSplitter(PreTokenizer rule, std::string_view text) : rule_(rule), rest_(text) {}
+
+  // The next word; empty at the end.
+  std::string_view next();
+
+ private:
+  std::string_view next_default();
+
+  PreTokenizer rule_;
+  std::string_view rest_;
+  std::string_view outer_;  // kDefault, kDigitsThenGpt2: what is left of the first pass's piece
+  std::string_view inner_;  // kDefault: what is left of kGpt2's word
+};
+
+}  // namespace bulkhead::model

@@ -1,0 +1,89 @@
+#include "worker/model/tokenizer.hpp"
+
+#include "worker/model/vocabulary.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+// Text collected from segments: a view as long as it is one stretch, a copy once it is not.
+class Run {
+ public:
+  void append(std::string_view text) {
+    if (text.empty()) return;
+    if (view_.empty()) {
+      view_ = text;
+      return;
+    }
+    if (copy_.empty()) copy_ = view_;
+    copy_ += text;
+    view_ = copy_;
+  }
+  std::string_view text() const { return view_; }
+  void clear() {
+    view_ = {};
+    copy_.clear();
+  }
+
+ private:
+  std::string_view view_;
+  std::string copy_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::from_gguf(const GgufFile& file) {
+  BULKHEAD_TRY(const auto model, file.get_string("tokenizer.ggml.model"));
+  if (!model)
+    return Error(
+        ErrorCode::kUnsupported,
+        file.name() + ": holds no tokenizer (metadata key tokenizer.ggml.model is missing)");
+  if (*model == "llama") return make_spm_tokenizer(file);
+  if (*model == "gpt2") return make_bpe_tokenizer(file);
+  return Error(ErrorCode::kUnsupported,
+               file.name() + ": tokenizer.ggml.model \"" + std::string(model->substr(0, 64)) +
+                   "\" is not supported; supported are: llama (SentencePiece with scores), gpt2 "
+                   "(byte-level BPE)");
+}
+
+std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segments,
+                                                 bool add_special) const {
+  std::vector<TokenId> out;
+  if (add_special && vocabulary_.add_bos) out.push_back(*vocabulary_.bos);
+  Run run;
+  bool first = true;
+  const auto flush = [&] {
+    if (run.text().empty()) return;
+    encode_text(run.text(), first, out);
+    run.clear();
+    first = false;
+  };
+  for (const Segment& segment : segments) {
+    std::size_t at = 0;
+    while (const auto match = vocabulary_.special.find(segment.text, at, segment.parse_special)) {
+      run.append(segment.text.substr(at, match->begin - at));
+      flush();
+      out.push_back(match->id);
+      first = true;
+      at = match->end;
+    }
+    run.append(segment.text.substr(at));
+  }
+  flush();
+  if (add_special && vocabulary_.add_eos) out.push_back(*vocabulary_.eos);
+  return out;
+}
+
+std::string VocabularyTokenizer::decode(std::span<const TokenId> tokens) const {
+  std::string text;
+  bool strip = adds_space_;
+  for (const TokenId token : tokens) {
+    std::string_view part = piece(token);
+    if (part.empty()) continue;
+    if (strip && part.front() == ' ') part.remove_prefix(1);
+    strip = false;
+    text += part;
+  }
+  return text;
+}
+
+}  // namespace bulkhead::model

@@ -1,0 +1,242 @@
+#include "worker/model/vocabulary.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "worker/model/hash_maps.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+constexpr std::size_t kMaxTokenBytes = 16'384;
+constexpr std::size_t kMaxSpecialBytes = 1'024;
+constexpr std::size_t kMaxTokens = 1U << 22;
+
+// Texts that end a turn or a document in the vocabularies that are about. Files often name only one of them in eos_token_id, while
+// the model ends its turns with another.
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
+                                          "<|im_end|>",
+                                          "<|end|>",
+                                          "<end_of_turn>",
+                                          "<|endoftext|>",
+                                          "<|end_of_text|>",
+                                          "</s>",
+                                          "<|eom_id|>",
+                                          "<EOT>",
+                                          "[EOT]",
+                                          "[EOS]",
+                                          "<eos>",
+                                          "<|return|>",
+                                          "<|fim_pad|>",
+                                          "<|repo_name|>",
+                                          "<|file_sep|>",
+                                          "<|endofturn|>",
+                                          "<｜end▁of▁sentence｜>",
+                                          "<end_of_utterance>"};
+
+class VocabularyReader {
+ public:
+  VocabularyReader(const GgufFile& file, const VocabularyDefaults& defaults)
+      : file_(file), defaults_(defaults) {}
+
+  Result<Vocabulary> read() {
+    BULKHEAD_RETURN_IF_ERROR(texts());
+    BULKHEAD_RETURN_IF_ERROR(types());
+    BULKHEAD_RETURN_IF_ERROR(scores());
+    BULKHEAD_RETURN_IF_ERROR(special_ids());
+    BULKHEAD_RETURN_IF_ERROR(special_texts());
+    return std::move(vocabulary_);
+  }
+
+ private:
+  Error corrupt(const std::string& what) const {
+    return Error(ErrorCode::kCorrupt,
+                 file_.name() + ": " + what + "; the file is damaged or was converted wrongly");
+  }
+  std::string length_text(std::size_t length) const {
+    return " has " + std::to_string(length) + " entries, tokenizer.ggml.tokens " +
+           std::to_string(vocabulary_.texts.size());
+  }
+
+  Status texts() {
+    BULKHEAD_TRY(const auto tokens, file_.get_strings("tokenizer.ggml.tokens"));
+    if (!tokens) return corrupt("metadata key tokenizer.ggml.tokens is missing");
+    if (tokens->empty() || tokens->size() > kMaxTokens)
+      return corrupt("tokenizer.ggml.tokens has " + std::to_string(tokens->size()) + " entries");
+    TextMap seen;
+    seen.reserve(tokens->size());
+    vocabulary_.texts.reserve(tokens->size());
+    for (const std::string_view text : *tokens) {
+      const std::string number = std::to_string(vocabulary_.texts.size());
+      if (text.size() > kMaxTokenBytes)
+        return corrupt("token " + number + " is " + std::to_string(text.size()) + " bytes long");
+      const std::string_view kept = vocabulary_.arena.add(text);
+      // Empty tokens are about in real files; nothing becomes one.
+      if (!text.empty() && !seen.insert(kept, static_cast<std::uint32_t>(vocabulary_.texts.size())))
+        return corrupt("tokens " + std::to_string(*seen.find(text)) + " and " + number +
+                       " have the same text");
+      vocabulary_.texts.push_back(kept);
+    }
+    return {};
+  }
+
+  Status types() {
+    BULKHEAD_TRY(const auto types, file_.get_ints("tokenizer.ggml.token_type"));
+    vocabulary_.types.assign(vocabulary_.texts.size(), TokenType::kNormal);
+    if (!types) return {};
+    if (types->size() != vocabulary_.texts.size())
+      return corrupt("tokenizer.ggml.token_type" + length_text(types->size()));
+    for (std::size_t i = 0; i < types->size(); ++i) {
+      const std::int64_t type = (*types)[i];
+      if (type < 0 || type > static_cast<int>(TokenType::kByte))
+        return corrupt("token " + std::to_string(i) + " has the unknown type " +
+                       std::to_string(type));
+      vocabulary_.types[i] = static_cast<TokenType>(type);
+    }
+    return {};
+  }
+
+  Status scores() {
+    BULKHEAD_TRY(auto scores, file_.get_floats("tokenizer.ggml.scores"));
+    if (!scores) return {};
+    if (scores->size() != vocabulary_.texts.size())
+      return corrupt("tokenizer.ggml.scores" + length_text(scores->size()));
+    for (std::size_t i = 0; i < scores->size(); ++i) {
+      if (std::isnan((*scores)[i]))
+        return corrupt("the score of token " + std::to_string(i) + " is not a number");
+    }
+    vocabulary_.scores = *std::move(scores);
+    return {};
+  }
+
+  Result<std::optional<TokenId>> id(const char* key, std::optional<TokenId> fallback) const {
+    BULKHEAD_TRY(const auto value, file_.get_uint(key));
+    if (!value) return fallback && *fallback < vocabulary_.size() ? fallback : std::nullopt;
+    if (*value >= vocabulary_.size())
+      return corrupt("metadata key " + std::string(key) + " is " + std::to_string(*value) +
+                     ", but there are " + std::to_string(vocabulary_.size()) + " tokens");
+    return std::optional(static_cast<TokenId>(*value));
+  }
+
+  Status special_ids() {
+    BULKHEAD_TRY(vocabulary_.bos, id("tokenizer.ggml.bos_token_id", defaults_.bos));
+    BULKHEAD_TRY(vocabulary_.eos, id("tokenizer.ggml.eos_token_id", defaults_.eos));
+    // Never added to a prompt, so an odd value does no harm.
+    BULKHEAD_TRY(const auto unknown, file_.get_uint("tokenizer.ggml.unknown_token_id"));
+    vocabulary_.unknown = unknown && *unknown < vocabulary_.size()
+                              ? std::optional(static_cast<TokenId>(*unknown))
+                              : defaults_.unknown;
+    if (vocabulary_.unknown && *vocabulary_.unknown >= vocabulary_.size())
+      vocabulary_.unknown.reset();
+
+    vocabulary_.ends.assign(vocabulary_.size(), false);
+    if (vocabulary_.eos) vocabulary_.ends[*vocabulary_.eos] = true;
+    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+      BULKHEAD_TRY(const auto end, id(key, std::nullopt));
+      if (end) vocabulary_.ends[*end] = true;
+    }
+
+    BULKHEAD_TRY(const auto add_bos, file_.get_bool("tokenizer.ggml.add_bos_token"));
+    BULKHEAD_TRY(const auto add_eos, file_.get_bool("tokenizer.ggml.add_eos_token"));
+    vocabulary_.add_bos = add_bos.value_or(defaults_.add_bos);
+    vocabulary_.add_eos = add_eos.value_or(false);
+    if (vocabulary_.add_bos && !vocabulary_.bos)
+      return corrupt("prompts should start with BOS, but tokenizer.ggml.bos_token_id is missing");
+    if (vocabulary_.add_eos && !vocabulary_.eos)
+      return corrupt("prompts should end with EOS, but tokenizer.ggml.eos_token_id is missing");
+    return {};
+  }
+
+  Status special_texts() {
+    for (TokenId token = 0; token < vocabulary_.size(); ++token) {
+      const auto text = vocabulary_.texts[token];
+      if (std::find(std::begin(kEndTexts), std::end(kEndTexts), text) == std::end(kEndTexts))
+        continue;
+      vocabulary_.ends[token] = true;
+      // Some converters forget the type; such a token must not come from a user's text.
+      vocabulary_.types[token] = TokenType::kControl;
+    }
+    std::vector<SpecialTokens::Entry> entries;
+    for (TokenId token = 0; token < vocabulary_.size(); ++token) {
+      const TokenType type = vocabulary_.types[token];
+      const std::string_view text = vocabulary_.texts[token];
+      const bool always = type == TokenType::kUserDefined;
+      if (text.empty() || !(always || type == TokenType::kControl || type == TokenType::kUnknown))
+        continue;
+      if (text.size() > kMaxSpecialBytes)
+        return corrupt("special token " + std::to_string(token) + " is " +
+                       std::to_string(text.size()) + " bytes long");
+      entries.push_back({text, token, always});
+    }
+    vocabulary_.special.build(std::move(entries));
+    return {};
+  }
+
+  const GgufFile& file_;
+  const VocabularyDefaults& defaults_;
+  Vocabulary vocabulary_;
+};
+
+}  // namespace
+
+std::string_view StringArena::add(std::string_view text) {
+  if (blocks_.empty() || blocks_.back().capacity() - blocks_.back().size() < text.size()) {
+    blocks_.emplace_back();
+    blocks_.back().reserve(std::max(kBlockBytes, text.size()));
+  }
+  std::string& block = blocks_.back();
+  const std::size_t start = block.size();
+  block.append(text);
+  return std::string_view(block).substr(start);
+}
+
+void SpecialTokens::build(std::vector<Entry> entries) {
+  entries_ = std::move(entries);
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.text < b.text; });
+  std::size_t i = 0;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    by_first_byte_[byte] = static_cast<std::uint32_t>(i);
+    while (i < entries_.size() && static_cast<unsigned char>(entries_[i].text[0]) == byte)
+      ++i;
+  }
+  by_first_byte_[256] = static_cast<std::uint32_t>(entries_.size());
+  any_always_ =
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.always; });
+}
+
+std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, std::size_t from,
+                                                        bool controls) const {
+  if (entries_.empty() || (!controls && !any_always_)) return std::nullopt;
+  const auto byte = [](std::string_view s, std::size_t at) {
+    return static_cast<unsigned char>(s[at]);
+  };
+  for (std::size_t at = from; at < text.size(); ++at) {
+    const unsigned first = byte(text, at);
+    const Entry* low = entries_.data() + by_first_byte_[first];
+    const Entry* high = entries_.data() + by_first_byte_[first + 1];
+    const Entry* best = nullptr;
+    // [low, high): the entries that agree with the text so far. An entry that ends here sorts before those that go on.
+    for (std::size_t depth = 1; low != high; ++depth) {
+      if (low->text.size() == depth) {
+        if (controls || low->always) best = low;
+        ++low;
+      }
+      if (at + depth >= text.size()) break;
+      const unsigned next = byte(text, at + depth);
+      low = std::partition_point(low, high,
+                                 [&](const Entry& e) { return byte(e.text, depth) < next; });
+      high = std::partition_point(low, high,
+                                  [&](const Entry& e) { return byte(e.text, depth) == next; });
+    }
+    if (best != nullptr) return Match{at, at + best->text.size(), best->id};
+  }
+  return std::nullopt;
+}
+
+Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults) {
+  return VocabularyReader(file, defaults).read();
+}
+
+}  // namespace bulkhead::model

@@ -1,0 +1,132 @@
+// The token list of a model file, checked and copied out of it: what both kinds of tokenizer share.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::model {
+
+enum class TokenType : std::uint8_t {  // the values are GGUF's
+  kUndefined = 0,
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+// Strings of the tokenizer's own, which stay where they are while more are added.
+class StringArena {
+ public:
+  std::string_view add(std::string_view text);
+
+ private:
+  static constexpr std::size_t kBlockBytes = 1U << 20;
+  std::vector<std::string> blocks_;  // reserved at once, never grown past that
+};
+
+// Finds special tokens' text in a prompt: the leftmost, and of those the longest.
+class SpecialTokens {
+ public:
+  struct Entry {
+    std::string_view text;
+    TokenId id;
+    bool
+        always;  // user-defined tokens are recognised everywhere, control tokens only where the caller trusts the text
+  };
+  struct Match {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    TokenId id = 0;
+  };
+
+  void build(std::vector<Entry> entries);
+  std::optional<Match> find(std::string_view text, std::size_t from, bool controls) const;
+
+ private:
+  std::vector<Entry> entries_;                      // sorted by text: a trie without nodes
+  std::array<std::uint32_t, 257> by_first_byte_{};  // entries that start with byte b: [b, b + 1)
+  bool any_always_ = false;
+};
+
+struct Vocabulary {
+  std::vector<std::string_view> texts;  // as the file writes them, in the arena
+  std::vector<TokenType> types;
+  std::vector<float> scores;  // empty when the file has none
+  SpecialTokens special;
+  std::vector<bool> ends;  // ends_generation
+  std::optional<TokenId> bos;
+  std::optional<TokenId> eos;
+  std::optional<TokenId> unknown;
+  bool add_bos = false;
+  bool add_eos = false;
+  StringArena arena;
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(texts.size()); }
+  // Tokens that plain text may become: the others only through their special text.
+  bool from_text(TokenId id) const {
+    return types[id] != TokenType::kControl && types[id] != TokenType::kUnknown &&
+           types[id] != TokenType::kByte && !texts[id].empty();
+  }
+};
+
+struct VocabularyDefaults {
+  std::optional<TokenId> bos;
+  std::optional<TokenId> eos;
+  std::optional<TokenId> unknown;
+  bool add_bos = false;
+};
+
+// Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths, duplicates, ids past
+// the end and the like.
+Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
+
+// The two kinds. They keep nothing of the file.
+Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);
+Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file);
+
+// What is the same in both: special tokens, segments, pieces.
+class VocabularyTokenizer : public Tokenizer {
+ public:
+  using Tokenizer::encode;
+  std::vector<TokenId> encode(std::span<const Segment> segments, bool add_special) const override;
+  std::string_view piece(TokenId token) const override {
+    return token < pieces_.size() ? pieces_[token] : std::string_view();
+  }
+  std::string_view vocabulary_text(TokenId token) const override {
+    return token < vocabulary_.size() ? vocabulary_.texts[token] : std::string_view();
+  }
+  std::string decode(std::span<const TokenId> tokens) const override;
+
+  std::uint32_t size() const override { return vocabulary_.size(); }
+  bool ends_generation(TokenId token) const override {
+    return token < vocabulary_.size() && vocabulary_.ends[token];
+  }
+  bool is_control(TokenId token) const override {
+    return token < vocabulary_.size() && vocabulary_.types[token] == TokenType::kControl;
+  }
+  bool adds_bos() const override { return vocabulary_.add_bos; }
+  std::optional<TokenId> bos() const override { return vocabulary_.bos; }
+  std::optional<TokenId> eos() const override { return vocabulary_.eos; }
+
+ protected:
+  explicit VocabularyTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  // Appends the tokens of text that holds no special ones. `first`: it starts the prompt or follows a special token.
+  virtual void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const = 0;
+
+  Vocabulary vocabulary_;
+  std::vector<std::string_view> pieces_;  // by token; empty for control and unknown tokens
+  bool adds_space_ = false;  // SentencePiece's leading space, which decode() takes off again
+};
+
+}  // namespace bulkhead::model
