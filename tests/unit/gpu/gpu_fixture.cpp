@@ -1,6 +1,7 @@
 #include "tests/unit/gpu/gpu_fixture.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include <vulkan/vulkan.h>
@@ -38,7 +39,8 @@ KernelSpec axpb_spec() {
 
 DeviceOptions test_device_options() {
   DeviceOptions options;
-  options.selector = "cpu";
+  const char* const chosen = std::getenv("BULKHEAD_TEST_DEVICE");
+  options.selector = chosen != nullptr ? chosen : "cpu";
   options.validation = validation_layer_installed();
   return options;
 }
