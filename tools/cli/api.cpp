@@ -27,43 +27,23 @@ void nap(std::chrono::milliseconds time) {
   }
 }
 
-// "loading 43 %", from whatever the daemon tells about itself.
-std::string progress_of(const std::string& body) {
-  const json health = json::parse(body, nullptr, false);
-  if (!health.is_object()) return "";
-  std::string text;
-  const json* worker = nullptr;
-  if (health.contains("workers") && health["workers"].is_array()) {
-    for (const json& each : health["workers"]) {
-      if (!each.is_object()) continue;
-      if (worker == nullptr || each.value("state", json()) != "ready") worker = &each;
+// "warm-up 43 %", from what /health tells of the first worker that is not ready.
+std::string progress_of(const json& health) {
+  if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
+    return "";
+  for (const json& worker : health["workers"]) {
+    if (!worker.is_object() || worker.value("state", json()) == "ready") continue;
+    std::string text = "the model is loading";
+    if (worker.contains("stage") && worker["stage"].is_string()) text = worker["stage"];
+    const json done = worker.value("done", json()), total = worker.value("total", json());
+    if (done.is_number() && total.is_number() && total.get<double>() > 0) {
+      text += " " +
+              std::to_string(static_cast<int>(100 * done.get<double>() / total.get<double>())) +
+              " %";
     }
+    return text;
   }
-  for (const json* source : {worker, &health}) {
-    if (source == nullptr) continue;
-    for (const char* key : {"stage", "message", "state", "status"}) {
-      if (text.empty() && source->contains(key) && (*source)[key].is_string())
-        text = (*source)[key];
-    }
-    if (source->contains("progress")) {
-      const json& progress = (*source)["progress"];
-      if (progress.is_number()) {
-        const double value = progress.get<double>();
-        return text + " " + std::to_string(static_cast<int>(value <= 1.0 ? 100 * value : value)) +
-               " %";
-      }
-      if (progress.is_object()) {
-        if (progress.contains("stage") && progress["stage"].is_string()) text = progress["stage"];
-        const json done = progress.value("done", json()), total = progress.value("total", json());
-        if (done.is_number() && total.is_number() && total.get<double>() > 0) {
-          return text + " " +
-                 std::to_string(static_cast<int>(100 * done.get<double>() / total.get<double>())) +
-                 " %";
-        }
-      }
-    }
-  }
-  return text;
+  return "";
 }
 
 }  // namespace
@@ -131,9 +111,9 @@ Status wait_until_ready(HttpClient& client) {
     if (status == "draining" || status == "failed" || status == "stopping") {
       clear();
       return Error(ErrorCode::kUnavailable,
-                   "the server at " + client.url() + " is " + status + " and takes no requests");
+                   "the server at " + client.url() + " is ending and takes no requests");
     }
-    std::string text = progress_of(health->body);
+    std::string text = progress_of(body);
     if (text.empty()) text = "the model is loading";
     if (show && text != shown) {
       std::fprintf(stderr, "\r\033[K%s ...", text.c_str());

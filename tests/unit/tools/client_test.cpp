@@ -184,11 +184,21 @@ TEST(Stream, ABrokenOffStreamIsAnErrorAndNotAnEnd) {
 
 TEST(Ready, WaitsWhileTheModelLoads) {
   CannedServer server(
-      {{whole_answer("503 Service Unavailable", R"({"status":"loading","progress":0.5})")},
+      {{whole_answer(
+           "503 Service Unavailable",
+           R"({"status":"loading","workers":[{"name":"w","stage":"weights","done":1,"total":2}]})")},
        {whole_answer("200 OK", R"({"status":"ok"})")}});
   HttpClient client = *make_client(server.connection());
   const Status ready = wait_until_ready(client);
   EXPECT_TRUE(ready.ok()) << ready.error().message();
+}
+
+TEST(Ready, ADrainingServerIsAnErrorAndNotAWait) {
+  CannedServer server({{whole_answer("503 Service Unavailable", R"({"status":"draining"})")}});
+  HttpClient client = *make_client(server.connection());
+  const Status ready = wait_until_ready(client);
+  ASSERT_FALSE(ready.ok());
+  EXPECT_THAT(ready.error().message(), HasSubstr("takes no requests"));
 }
 
 }  // namespace
