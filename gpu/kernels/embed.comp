@@ -24,15 +24,18 @@ void main() {
   for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kLanes) {
     vec4 scale = group_scale(row, group);
     uvec2 high = group_high(row, group);
-    [[unroll]] for (uint j = 0; j < 8; j++) {
-      uvec4 quad = Quads(row.quants).v[((j * kPlanes) / 8u) * push.groups + group];
-      uvec4 words = kType == kF32                       ? quad
-                    : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
-                                                        : uvec4(quad[j & 3u], 0u, 0u, 0u);
-      vec4 values = decode(words, high, j & 3u, j >= 4u, scale);
-      [[unroll]] for (uint i = 0; i < 4; i++) {
-        uint k = group * 32u + j * 4u + i;
-        if (k < push.width) result.v[k] = values[i];
+    [[dont_unroll]] for (uint quarter = 0; quarter < 4; quarter++) {
+      [[unroll]] for (uint half_group = 0; half_group < 2; half_group++) {
+        uint j = half_group * 4u + quarter;
+        uvec4 quad = Quads(row.quants).v[((j * kPlanes) / 8u) * push.groups + group];
+        uvec4 words = kType == kF32                       ? quad
+                      : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
+                                                          : uvec4(quad[quarter], 0u, 0u, 0u);
+        vec4 values = decode(words, high, quarter, half_group != 0u, scale);
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          uint k = group * 32u + j * 4u + i;
+          if (k < push.width) result.v[k] = values[i];
+        }
       }
     }
   }

@@ -80,15 +80,11 @@ class TransformerTest : public KernelTest {
   }
 };
 
-// Pages in an order that no two sequences share and that is not rising.
+// Pages in an order that is not rising; three short sequences share none.
 std::vector<PageIndex> pages_for(const Executor& executor, std::uint32_t positions, std::uint32_t sequence = 0) {
   const std::uint32_t each = executor.limits().page_tokens;
   std::vector<PageIndex> pages((positions + each - 1) / each);
-  const auto total = executor.limits().total_pages;
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    const auto n = static_cast<PageIndex>(i * 4 + sequence);
-    pages[i] = i % 2 == 0 ? n : total - 1 - n;
-  }
+  for (std::uint32_t i = 0; i < pages.size(); ++i) pages[i] = (i * 37 + sequence * 17) % executor.limits().total_pages;
   return pages;
 }
 
@@ -158,7 +154,9 @@ TEST_P(Fixture, ContinuesAsTheDoubleEvaluation) {
   const Loaded model = load(name);
   ASSERT_NE(model.executor, nullptr);
   double worst = 0;
-  for (const auto& each : expected(name)["cases"]) {
+  const nlohmann::json want = expected(name);
+  ASSERT_GE(want["cases"].size(), 2U);
+  for (const auto& each : want["cases"]) {
     const auto prompt = each["prompt_tokens"].get<std::vector<TokenId>>();
     const auto rows = generate(*model.executor, prompt, each["greedy"].size(), 64);
     worst = std::max(worst, compare(rows, each["greedy"], name + ", prompt of " + std::to_string(prompt.size())));
