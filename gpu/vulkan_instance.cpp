@@ -16,7 +16,8 @@ constexpr const char* kValidationLayer = "VK_LAYER_KHRONOS_validation";
 constexpr const char* kNoDriverAdvice =
     "no Vulkan device was found: install a driver for your GPU, or mesa-vulkan-drivers to run on "
     "the CPU "
-    "(apt-get install mesa-vulkan-drivers)";
+    "(apt-get install mesa-vulkan-drivers); VK_LOADER_DEBUG=error says why a driver that is "
+    "installed does not load";
 
 bool has_layer(const char* name) {
   std::uint32_t count = 0;
