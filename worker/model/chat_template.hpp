@@ -37,10 +37,19 @@ class ChatTemplate {
   Result<std::vector<RenderedPiece>> render(std::span<const ChatTurn> turns) const;
 
  private:
+  Result<std::vector<RenderedPiece>> render_alternating(std::span<const ChatTurn> turns) const;
+
   ChatForm form_ = ChatForm::kChatMl;
-  bool default_system_ = false;  // Qwen: a system turn is put first when there is none
+  bool default_system_ =
+      false;  // the template puts this system text first when there is no such turn
   std::string default_system_text_;
-  int variant_ = 0;  // e.g. Mistral's spacing generations
+  std::string
+      system_preamble_;  // Llama 3.1 and later: dates, always at the start of the system turn
+  bool strips_thinking_ = false;  // Qwen3: earlier answers are quoted without their <think> part
+  bool bos_each_turn_ = false;    // Llama 2: BOS before each of the user's turns after the first
+  int variant_ = 0;               // Mistral's spacing: index into a table in chat_template.cpp
+  std::string bos_text_ = "<s>";
+  std::string eos_text_ = "</s>";
 };
 
 }  // namespace bulkhead::model

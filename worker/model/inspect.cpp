@@ -5,7 +5,9 @@
 #include <map>
 #include <string_view>
 
+#include "worker/model/chat_template.hpp"
 #include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -47,11 +49,13 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-void describe_architecture(std::string& out, const GgufFile& file) {
+// What is broken is the caller's error; what is only more than this program can do is said in the text.
+Status describe_architecture(std::string& out, const GgufFile& file) {
   const auto config = read_model_config(file);
   if (!config.ok()) {
+    if (config.error().code() == ErrorCode::kCorrupt) return config.error();
     out += "runs:         no: " + config.error().message() + "\n";
-    return;
+    return {};
   }
   const auto line = [&out](const char* label, const std::string& text) {
     out += padded(label, 14) + text + "\n";
@@ -68,6 +72,22 @@ void describe_architecture(std::string& out, const GgufFile& file) {
   line("vocabulary:", std::to_string(config->vocabulary) + " tokens" +
                           (config->tied_output ? ", output tied to the embeddings" : ""));
   line("context:", std::to_string(config->context) + " tokens");
+  return {};
+}
+
+Status describe_text(std::string& out, const GgufFile& file) {
+  if (!file.has("tokenizer.ggml.model")) return {};
+  const auto tokenizer = Tokenizer::from_gguf(file);
+  if (!tokenizer.ok() && tokenizer.error().code() == ErrorCode::kCorrupt) return tokenizer.error();
+  out += "tokenizer:    " +
+         (tokenizer.ok() ? std::to_string((*tokenizer)->size()) + " tokens"
+                         : "no: " + tokenizer.error().message()) +
+         "\n";
+  const auto chat = ChatTemplate::from_gguf(file);
+  out +=
+      "chat:         " + (chat.ok() ? to_string(chat->form()) : "no: " + chat.error().message()) +
+      "\n";
+  return {};
 }
 
 void describe_totals(std::string& out, const GgufFile& file) {
@@ -106,7 +126,8 @@ Result<std::string> describe(const GgufFile& file, bool all_tensors) {
   std::string out = "file:         " + file.name() + "\n";
   out += "format:       GGUF v" + std::to_string(file.version()) + ", " +
          bytes_text(file.file_bytes()) + "\n";
-  describe_architecture(out, file);
+  BULKHEAD_RETURN_IF_ERROR(describe_architecture(out, file));
+  BULKHEAD_RETURN_IF_ERROR(describe_text(out, file));
 
   const auto metadata = file.metadata();
   out += "\nMetadata (" + std::to_string(metadata.size()) + " keys)\n";
