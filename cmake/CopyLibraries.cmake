@@ -4,7 +4,7 @@
 #
 # One at a time: programs that end linking together would patch the same copies.
 cmake_minimum_required(VERSION 3.25)
-file(LOCK "${DESTINATION}" DIRECTORY TIMEOUT 300)
+file(LOCK "${DESTINATION}/.libraries.lock" TIMEOUT 300)
 
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES "${PROGRAM}"
   RESOLVED_DEPENDENCIES_VAR libraries UNRESOLVED_DEPENDENCIES_VAR missing

@@ -22,7 +22,7 @@ using testing::StartsWith;
 const std::string kTool = std::string(BULKHEAD_BIN_DIR) + "/bulkhead";
 const std::string kMaker = std::string(BULKHEAD_BIN_DIR) + "/make-model";
 
-struct Run {
+struct Outcome {
   int code = -1;
   std::string out, err;
 };
@@ -48,7 +48,7 @@ class Cli : public testing::Test {
     return text.str();
   }
   // A shell command line; `in` is its stdin.
-  Run run(const std::string& command, const std::string& in = "") const {
+  Outcome run(const std::string& command, const std::string& in = "") const {
     const std::string stdin_file = write("stdin", in);
     const int status = std::system(
         ("(" + command + ") < " + stdin_file + " > " + path("stdout") + " 2> " + path("stderr"))
@@ -58,7 +58,7 @@ class Cli : public testing::Test {
   }
   std::string made_model(const std::string& preset, const std::string& type) const {
     const std::string file = path(preset + "-" + type + ".gguf");
-    const Run made = run(kMaker + " --preset " + preset + " --type " + type + " -o " + file);
+    const Outcome made = run(kMaker + " --preset " + preset + " --type " + type + " -o " + file);
     EXPECT_EQ(made.code, 0) << made.err;
     return file;
   }
@@ -70,7 +70,7 @@ class Cli : public testing::Test {
 TEST_F(Cli, HelpTeachesWithExamples) {
   for (const char* command :
        {"", "chat", "complete", "workers", "tokenize", "inspect", "check", "bench"}) {
-    const Run help = run(kTool + " " + command + " --help");
+    const Outcome help = run(kTool + " " + command + " --help");
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
     EXPECT_THAT(help.err, IsEmpty());
@@ -84,18 +84,18 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
 }
 
 TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
-  const Run reference = run(kTool + " check --reference");
+  const Outcome reference = run(kTool + " check --reference");
   EXPECT_EQ(reference.out, read(std::string(BULKHEAD_SOURCE_DIR) + "/config/runtime.yaml"));
   const std::string good = write("good.yaml", reference.out);
   EXPECT_EQ(run(kTool + " check --config " + good).code, 0);
 
   const std::string bad = write("bad.yaml", "server:\n  prot: 1\n");
-  const Run wrong = run(kTool + " check --config " + bad);
+  const Outcome wrong = run(kTool + " check --config " + bad);
   EXPECT_EQ(wrong.code, 1);
   EXPECT_EQ(wrong.err,
             "bulkhead: " + bad + ":2: server.prot: unknown setting; did you mean server.port?\n");
 
-  const Run set = run(kTool + " check --set isolation.vault=true --set engine.max_batch=4");
+  const Outcome set = run(kTool + " check --set isolation.vault=true --set engine.max_batch=4");
   EXPECT_EQ(set.code, 0);
   EXPECT_THAT(
       set.out,
@@ -103,7 +103,7 @@ TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
 }
 
 TEST_F(Cli, InspectDescribesAMadeModel) {
-  const Run inspect = run(kTool + " inspect --tensors " + made_model("tiny-qwen2", "Q4_K_M"));
+  const Outcome inspect = run(kTool + " inspect --tensors " + made_model("tiny-qwen2", "Q4_K_M"));
   EXPECT_EQ(inspect.code, 0) << inspect.err;
   EXPECT_THAT(inspect.out, HasSubstr("qwen2"));
   EXPECT_THAT(inspect.out, HasSubstr("blk.1.ffn_down.weight"));
@@ -115,7 +115,7 @@ TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {
   const std::string whole = read(model);
   for (const std::size_t size :
        {std::size_t{0}, std::size_t{3}, std::size_t{20}, std::size_t{500}, whole.size() / 2}) {
-    const Run inspect = run(kTool + " inspect " + write("cut.gguf", whole.substr(0, size)));
+    const Outcome inspect = run(kTool + " inspect " + write("cut.gguf", whole.substr(0, size)));
     EXPECT_EQ(inspect.code, 1) << size;
     EXPECT_THAT(inspect.err, StartsWith("bulkhead: ")) << size;
     EXPECT_EQ(std::count(inspect.err.begin(), inspect.err.end(), '\n'), 1) << inspect.err;
@@ -125,16 +125,16 @@ TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {
 
 TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
   const std::string model = made_model("tiny-llama", "Q8_0");
-  const Run plain = run(kTool + " tokenize --model " + model, "a\nb");
+  const Outcome plain = run(kTool + " tokenize --model " + model, "a\nb");
   EXPECT_EQ(plain.code, 0) << plain.err;
   EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), '\n'), 1);
   EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), ' '), 2);
   EXPECT_EQ(run(kTool + " tokenize --model " + model, "").out, "\n");
 
   // A special token's text is that token, unless it is asked to be plain text.
-  const Run special = run(kTool + " tokenize --model " + model, "<|im_end|>");
+  const Outcome special = run(kTool + " tokenize --model " + model, "<|im_end|>");
   EXPECT_EQ(std::count(special.out.begin(), special.out.end(), ' '), 0) << special.out;
-  const Run text = run(kTool + " tokenize --no-special --model " + model, "<|im_end|>");
+  const Outcome text = run(kTool + " tokenize --no-special --model " + model, "<|im_end|>");
   EXPECT_GT(std::count(text.out.begin(), text.out.end(), ' '), 3) << text.out;
 
   // Any bytes.
@@ -146,14 +146,14 @@ TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
 
 TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
   for (const char* command : {"chat", "complete hello", "workers", "workers drain w0"}) {
-    const Run none = run(kTool + " " + command + " --url http://127.0.0.1:1");
+    const Outcome none = run(kTool + " " + command + " --url http://127.0.0.1:1");
     EXPECT_EQ(none.code, 1) << command;
     EXPECT_THAT(none.err, HasSubstr("start it with `bulkheadd`")) << command;
   }
 }
 
 TEST_F(Cli, BenchNamesWhatThereIs) {
-  const Run unknown = run(kTool + " bench no-such-benchmark");
+  const Outcome unknown = run(kTool + " bench no-such-benchmark");
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.err, HasSubstr("there is no benchmark 'no-such-benchmark'"));
 }
