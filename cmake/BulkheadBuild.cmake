@@ -39,6 +39,10 @@ if(BULKHEAD_SANITIZE)
     # UBSan's instrumentation makes GCC 12 see uninitialised uses and null arguments that are not there.
     target_compile_options(bulkhead_options INTERFACE -Wno-maybe-uninitialized -Wno-nonnull)
   endif()
+  if(BULKHEAD_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Asio has fences, which ThreadSanitizer does not understand; ours are operations.
+    target_compile_options(bulkhead_options INTERFACE -Wno-tsan)
+  endif()
 endif()
 
 find_package(Threads REQUIRED)

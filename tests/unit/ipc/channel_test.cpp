@@ -476,10 +476,11 @@ TEST_P(ChannelTest, SleepingEventLoopMaySend) {
   pollfd wait{daemon().wait_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&wait, 1, 0), 0);
   std::thread reader([&] {
+    pollfd woken{daemon().wait_fd(), POLLIN, 0};
     for (int i = 0; i < sent; ++i) {
       if (!receive_asleep(worker()).ok()) return;
       worker().release();
-      if (::poll(&wait, 1, 0) == 1) return;
+      if (::poll(&woken, 1, 0) == 1) return;
     }
   });
   EXPECT_EQ(::poll(&wait, 1, 60000), 1);
