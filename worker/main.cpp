@@ -39,6 +39,7 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5;
+constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kLastWords{1000};
 constexpr std::chrono::milliseconds kProgressInterval{100};
 
@@ -155,6 +156,11 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms =
       own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;
+  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The daemon, which has that
+  // much patience while a model loads, still notices a hang later by the heartbeat.
+  if (own_timeout == 0 && loaded.device->info().kind == gpu::DeviceKind::kCpu) {
+    options.wait_timeout_ms *= kLoadingPatience;
+  }
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
   BULKHEAD_TRY(loaded.executor,
