@@ -70,8 +70,9 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       } while (find_worker(worker.name) != nullptr);
       worker.model = index;
       worker.program = options.worker_program;
-      worker.arguments = {"--model", settings.path.empty() ? "builtin" : settings.path, "--device",
-                          settings.device};
+      worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
+                          "--device", settings.device,
+                          "--name",   worker.name};
       if (settings.context != 0) {
         worker.arguments.insert(worker.arguments.end(),
                                 {"--context", std::to_string(settings.context)});

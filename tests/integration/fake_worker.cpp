@@ -255,9 +255,13 @@ class Worker {
   }
 
   void obey(const Sequence& sequence, const ipc::TokenBatch& batch) {
-    auto due = [&](const char* word) {
-      auto index = order(sequence.prompt, word);
-      return index && sequence.next == *index && sequence.given < *index;
+    auto due = [&](const std::string& word) {
+      for (std::size_t at = 0; (at = sequence.prompt.find(word + "@", at)) != std::string::npos;
+           ++at) {
+        std::uint32_t index = *order(sequence.prompt.substr(at), word);
+        if (sequence.next == index && sequence.given < index) return true;
+      }
+      return false;
     };
     if (due("kill") || due("exit") || due("hang")) {
       if (!batch.sequences.empty()) send(batch);

@@ -1,0 +1,298 @@
+// Bad input, limits, keys, foreign origins, clients that stall or leave.
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+void expect_error_shape(const HttpReply& reply, const std::string& what) {
+  json body = json::parse(reply.body, nullptr, false);
+  ASSERT_FALSE(body.is_discarded()) << what << ": " << reply.body;
+  ASSERT_TRUE(body.contains("error")) << what;
+  EXPECT_TRUE(body["error"]["message"].is_string()) << what;
+  EXPECT_TRUE(body["error"]["type"].is_string()) << what;
+  EXPECT_TRUE(body["error"].contains("param")) << what;
+  EXPECT_TRUE(body["error"].contains("code")) << what;
+}
+
+TEST(BadInput, EveryMalformedRequestIsA4xxInTheErrorsShape) {
+  Serving serving = serve();
+  struct Case {
+    std::string bytes;
+    int status;
+  };
+  std::string host = "Host: 127.0.0.1\r\n";
+  auto post = [&](const std::string& body, const std::string& path = "/v1/completions") {
+    return "POST " + path + " HTTP/1.1\r\n" + host +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  };
+  std::vector<Case> cases = {
+      // HTTP
+      {"GARBAGE\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\n\r\n", 400},
+      {"GET /health HTTP/9.9\r\n" + host + "\r\n", 400},
+      {"GET  /health  HTTP/1.1\r\n" + host + "\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + host + host + "\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + host + "no colon here\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\n" + host + "Bad Name: x\r\n\r\n", 400},
+      {std::string("GET /health HTTP/1.1\r\n") + host + "X: a\0b\r\n\r\n"s, 400},
+      {"GET /%zz HTTP/1.1\r\n" + host + "\r\n", 400},
+      {"GET /nothing HTTP/1.1\r\n" + host + "\r\n", 404},
+      {"POST /health HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n", 405},
+      {"GET /v1/completions HTTP/1.1\r\n" + host + "\r\n", 405},
+      {"DELETE /v1/models HTTP/1.1\r\n" + host + "\r\n", 405},
+      {"PROPFIND /v1/models HTTP/1.1\r\n" + host + "\r\n", 405},
+      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: -5\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: many\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.1\r\n" + host +
+           "Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+       400},
+      {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: 99999999999\r\n\r\n{}", 413},
+      {"POST /v1/completions HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+       400},
+      {"POST /v1/completions HTTP/1.1\r\n" + host + "Expect: magic\r\nContent-Length: 2\r\n\r\n",
+       417},
+      {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n" + host + "\r\n", 431},
+      {"GET /health HTTP/1.1\r\n" + host + "X: " + std::string(20000, 'a') + "\r\n\r\n", 431},
+      // JSON
+      {post(""), 400},
+      {post("{"), 400},
+      {post("nonsense"), 400},
+      {post("[]"), 400},
+      {post("{\"prompt\":\"x\"} trailing"), 400},
+      {post("{\"prompt\":\"\xff\xfe\"}"), 400},
+      {post(R"({"prompt":"\ud800"})"), 400},
+      {post(R"({"prompt":"x","temperature":1e999})"), 400},
+      {post(std::string(100000, '[')), 400},
+      {post("{\"a\":" + std::string(5000, '{')), 400},
+      // Fields
+      {post("{}"), 400},
+      {post(R"({"prompt":5})"), 400},
+      {post(R"({"prompt":[]})"), 400},
+      {post(R"({"prompt":[1,"a"]})"), 400},
+      {post(R"({"prompt":[-1]})"), 400},
+      {post(R"({"prompt":"x","max_tokens":0})"), 400},
+      {post(R"({"prompt":"x","max_tokens":"many"})"), 400},
+      {post(R"({"prompt":"x","temperature":-1})"), 400},
+      {post(R"({"prompt":"x","top_p":2})"), 400},
+      {post(R"({"prompt":"x","n":100})"), 400},
+      {post(R"({"prompt":"x","stop":[""]})"), 400},
+      {post(R"({"prompt":"x","stream":"yes"})"), 400},
+      {post(R"({"prompt":"x","logit_bias":{"5":1}})"), 400},
+      {post(R"({"messages":[]})", "/v1/chat/completions"), 400},
+      {post(R"({"messages":[{"role":"wizard","content":"x"}]})", "/v1/chat/completions"), 400},
+      {post(R"({"messages":[{"role":"user"}]})", "/v1/chat/completions"), 400},
+      {post(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})",
+            "/v1/chat/completions"),
+       400},
+      {post(R"({"tokens":"x"})", "/detokenize"), 400},
+      {post(R"({"prompt":"x","model":"other"})"), 404},
+      {post("{}", "/v1/workers/nobody/restart"), 404},
+  };
+  EXPECT_GE(cases.size(), 40U);
+  for (const Case& each : cases) {
+    HttpClient client(serving.port);
+    client.send_raw(each.bytes);
+    HttpReply reply = client.receive();
+    std::string what = each.bytes.substr(0, 150);
+    EXPECT_EQ(reply.status, each.status) << what << "\n" << reply.body;
+    expect_error_shape(reply, what);
+  }
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(serving.worker()["restarts"], 0);
+}
+
+TEST(Limits, BodyOverTheLimitIs413) {
+  Serving serving = serve({"server.max_body_mb=1"});
+  std::string body = R"({"prompt":")" + std::string(1100 * 1024, 'x') + "\"}";
+  HttpReply reply = serving.post("/v1/completions", body);
+  EXPECT_EQ(reply.status, 413);
+  expect_error_shape(reply, "body");
+  // By chunks, without a length to refuse at first sight.
+  HttpClient client(serving.port);
+  client.send_raw(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+  std::string chunk = "10000\r\n" + std::string(0x10000, 'x') + "\r\n";
+  for (int i = 0; i < 20; ++i)
+    client.send_raw(chunk);
+  EXPECT_EQ(client.receive().status, 413);
+}
+
+TEST(Limits, BodyWithinTheLimitArrives) {
+  Serving serving = serve({"server.max_body_mb=4"});
+  std::string prompt(3 * 1024 * 1024, 'x');
+  HttpReply reply = serving.complete({{"prompt", "toolong" + prompt}});
+  EXPECT_EQ(reply.status, 400) << reply.body;  // the worker saw it, and said so
+  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "context_length_exceeded");
+  HttpClient client(serving.port);
+  client.send_raw(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n1f\r\n{\"prompt\":\"x\",\"max_tokens\":1, }\r\n0\r\n\r\n");
+  EXPECT_EQ(client.receive().status, 400);
+  HttpClient good(serving.port);
+  good.send_raw(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n10\r\n{\"prompt\":\"xyz\",\r\nf\r\n\"max_tokens\":1}\r\n0\r\n\r\n");
+  EXPECT_EQ(good.receive().status, 200);
+}
+
+TEST(Limits, ContinueIsSentWhenExpected) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  std::string body = R"({"prompt":"x","max_tokens":1})";
+  client.send_raw(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: "
+      "100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(client.receive_head().status, 100);
+  client.send_raw(body);
+  EXPECT_EQ(client.receive().status, 200);
+}
+
+TEST(Limits, FullQueueIs429AndEmptiesAgain) {
+  Serving serving = serve({"server.max_queue=2"});
+  HttpClient first(serving.port), second(serving.port);
+  first.send("POST", "/v1/completions", R"({"prompt":"never"})");
+  second.send("POST", "/v1/completions", R"({"prompt":"never"})");
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 2; }));
+  HttpReply reply = serving.complete({{"prompt", "x"}});
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_FALSE(reply.headers["retry-after"].empty());
+  expect_error_shape(reply, "queue");
+  first.hang_up();
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 1; }));
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+}
+
+TEST(Limits, RequestTimeoutIs504OrAnEvent) {
+  Serving serving = serve({"server.request_timeout_s=1"});
+  HttpReply reply = serving.complete({{"prompt", "never"}});
+  EXPECT_EQ(reply.status, 504);
+  expect_error_shape(reply, "timeout");
+  reply = serving.complete({{"prompt", "slow"}, {"max_tokens", 90000}, {"stream", true}});
+  EXPECT_EQ(reply.status, 200);
+  Events events = events_of(reply.body);
+  EXPECT_FALSE(events.done);
+  EXPECT_EQ(events.chunks.back()["error"]["code"], "timeout");
+  EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
+}
+
+TEST(Clients, HangUpCancelsTheSequence) {
+  for (bool stream : {false, true}) {
+    Serving serving = serve();
+    HttpClient client(serving.port);
+    client.send("POST", "/v1/completions",
+                json({{"prompt", "slow"}, {"max_tokens", 90000}, {"stream", stream}}).dump());
+    ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 1; }));
+    client.hang_up();
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 0; }));
+    EXPECT_EQ(serving.metric("bulkhead_clients_lost_total{reason=\"hung_up\"}"), 1);
+    EXPECT_EQ(serving.worker()["restarts"], 0);
+  }
+}
+
+TEST(Clients, SlowOneLosesItsStreamAndOthersGoOn) {
+  Serving serving = serve();
+  HttpClient slow(serving.port, 4096);
+  slow.send("POST", "/v1/completions",
+            json({{"prompt", "big"}, {"max_tokens", 90000}, {"stream", true}}).dump());
+  json other =
+      json::parse(serving.complete({{"prompt", "x"}, {"max_tokens", 500}, {"seed", 2}}).body);
+  EXPECT_EQ(other["choices"][0]["text"], expected_text(2, 500));
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}") == 1; }));
+  EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
+  EXPECT_TRUE(slow.closed_by_server());
+}
+
+TEST(Clients, PipelinedRequestsAreAnsweredInOrder) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions",
+              json({{"prompt", "slow"}, {"max_tokens", 5}, {"seed", 1}}).dump());
+  client.send("GET", "/health");
+  EXPECT_EQ(json::parse(client.receive().body)["choices"][0]["text"], expected_text(1, 5));
+  EXPECT_EQ(json::parse(client.receive().body)["status"], "ok");
+}
+
+TEST(Clients, OldHttpGetsAStreamThatEndsWithTheConnection) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  std::string body = R"({"prompt":"x","max_tokens":2,"seed":1,"stream":true})";
+  client.send_raw("POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body);
+  HttpReply reply = client.receive();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_TRUE(events_of(reply.body).done);
+}
+
+TEST(Methods, AllowIsTold) {
+  Serving serving = serve();
+  HttpReply reply = serving.get("/v1/completions");
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.headers["allow"], "POST, OPTIONS");
+  HttpClient client(serving.port);
+  reply = client.request("OPTIONS", "/v1/models");
+  EXPECT_EQ(reply.status, 204);
+  EXPECT_EQ(reply.headers["allow"], "GET, HEAD, OPTIONS");
+  EXPECT_EQ(reply.headers.count("access-control-allow-origin"), 0U);
+}
+
+TEST(ApiKey, IsAskedForEverywhereButHealth) {
+  Serving serving = serve({}, {{"BULKHEAD_API_KEY", "secret"}});
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(serving.get("/v1/models").status, 401);
+  EXPECT_EQ(serving.get("/metrics").status, 401);
+  HttpReply reply = serving.post("/v1/completions", R"({"prompt":"x","max_tokens":1})");
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.headers["www-authenticate"], "Bearer");
+  expect_error_shape(reply, "key");
+  EXPECT_EQ(
+      serving.post("/v1/completions", R"({"prompt":"x"})", {"Authorization: Bearer wrong"}).status,
+      401);
+  EXPECT_EQ(
+      serving.post("/v1/completions", R"({"prompt":"x"})", {"Authorization: Bearer secretsecret"})
+          .status,
+      401);
+  EXPECT_EQ(serving
+                .post("/v1/completions", R"({"prompt":"x","max_tokens":1})",
+                      {"Authorization: Bearer secret"})
+                .status,
+            200);
+}
+
+TEST(Origin, ForeignPagesAndNamesAreRefused) {
+  Serving serving = serve();
+  std::string body = R"({"prompt":"x","max_tokens":1})";
+  std::string port = std::to_string(serving.port);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Origin: http://evil.example"}).status, 403);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Origin: null"}).status, 403);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Origin: http://localhost:1"}).status, 403);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Host: evil.example:" + port}).status, 403);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Host: localhost:1"}).status, 403);
+  EXPECT_EQ(
+      serving.post("/v1/workers/builtin-0/restart", "", {"Origin: http://evil.example"}).status,
+      403);
+  EXPECT_EQ(serving
+                .post("/v1/completions", body,
+                      {"Host: LOCALHOST:" + port, "Origin: http://localhost:" + port})
+                .status,
+            200);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Host: [::1]:" + port}).status, 200);
+  EXPECT_EQ(serving.worker()["restarts"], 0);
+}
+
+TEST(Loopback, OtherAddressesNeedAKey) {
+  Daemon daemon(BULKHEADD, {{"--set", "server.host=0.0.0.0"}, {{"BULKHEAD_WORKER", FAKE_WORKER}}});
+  EXPECT_EQ(daemon.wait_for_exit(), 1);
+  EXPECT_NE(daemon.log().find("API key"), std::string::npos) << daemon.log();
+  Serving serving = serve({"server.host=0.0.0.0"}, {{"BULKHEAD_API_KEY", "k"}});
+  // Its names are not known to it: any Host will do with the key.
+  EXPECT_EQ(serving
+                .post("/v1/completions", R"({"prompt":"x","max_tokens":1})",
+                      {"Authorization: Bearer k", "Host: gpu-box:80"})
+                .status,
+            200);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 namespace bulkhead::test {
 
 using nlohmann::json;
+using namespace std::string_literals;
 
 struct Serving {
   std::unique_ptr<Daemon> daemon;

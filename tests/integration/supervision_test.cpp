@@ -1,0 +1,335 @@
+// Workers that die, hang, lie or never start, and what the clients see of it.
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+json stream_of(const std::string& prompt, int tokens) {
+  return {{"prompt", prompt},
+          {"max_tokens", tokens},
+          {"seed", 9},
+          {"stream", true},
+          {"return_token_ids", true}};
+}
+
+void expect_whole_stream(const std::string& body, int tokens) {
+  Events events = events_of(body);
+  EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
+  std::string text;
+  std::vector<int> ids;
+  for (const json& chunk : events.chunks) {
+    ASSERT_TRUE(chunk.contains("choices")) << chunk;
+    text += chunk["choices"][0]["text"].get<std::string>();
+    for (int id : chunk["choices"][0]["token_ids"])
+      ids.push_back(id);
+  }
+  EXPECT_EQ(text, expected_text(9, tokens));
+  EXPECT_EQ(ids, expected_ids(tokens));
+}
+
+TEST(KilledWorker, StreamContinuesWithSameTokens) {
+  for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+    Serving serving = serve({transport});
+    HttpClient client(serving.port);
+    client.send("POST", "/v1/completions", stream_of("slow", 200).dump());
+    ASSERT_EQ(client.receive_head().status, 200);
+    std::string body;
+    for (int i = 0; i < 20; ++i)
+      body += *client.receive_chunk();
+    int pid = serving.worker()["pid"];
+    ::kill(pid, SIGKILL);
+    while (auto chunk = client.receive_chunk()) {
+      if (chunk->empty()) break;
+      body += *chunk;
+    }
+    expect_whole_stream(body, 200);
+    json worker = serving.worker();
+    EXPECT_NE(worker["pid"], pid);
+    EXPECT_EQ(worker["state"], "ready");
+    EXPECT_EQ(worker["restarts"], 1);
+    EXPECT_EQ(worker["recovered_requests"], 1);
+    EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
+  }
+}
+
+TEST(KilledWorker, NonStreamingAnswerIsWholeToo) {
+  Serving serving = serve();
+  json body = json::parse(serving
+                              .complete({{"prompt", "kill@5 kill@9"},
+                                         {"max_tokens", 30},
+                                         {"seed", 9},
+                                         {"return_token_ids", true},
+                                         {"logprobs", 0}})
+                              .body);
+  EXPECT_EQ(body["choices"][0]["text"], expected_text(9, 30));
+  EXPECT_EQ(body["choices"][0]["token_ids"], json(expected_ids(30)));
+  EXPECT_EQ(body["choices"][0]["logprobs"]["tokens"].size(), 30U);
+  EXPECT_EQ(serving.worker()["restarts"], 2);
+}
+
+TEST(KilledWorker, IdleOneIsReplacedForTheNextRequest) {
+  Serving serving = serve();
+  pid_t daemon = serving.daemon->pid();
+  for (int i = 0; i < 3; ++i) {
+    ::kill(serving.worker()["pid"].get<int>(), SIGKILL);
+    HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}});
+    // The kill may not have been noticed yet: then the request went to the dying one, and on to its successor.
+    ASSERT_EQ(reply.status, 200) << reply.body;
+  }
+  EXPECT_EQ(::kill(daemon, 0), 0);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 3; }));
+}
+
+TEST(KilledWorker, ManyStreamsGoOn) {
+  Serving serving = serve();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 16; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send("POST", "/v1/completions",
+                         stream_of(i == 7 ? "slow kill@30 kill@60" : "slow", 100).dump());
+  }
+  for (auto& client : clients)
+    expect_whole_stream(client->receive().body, 100);
+  EXPECT_EQ(serving.worker()["restarts"], 2);
+}
+
+TEST(DyingWorker, CausesAreToldInWords) {
+  struct Case {
+    const char* order;
+    const char* cause;
+  };
+  for (const Case& each :
+       {Case{"exit@3", "exited with code 3"},
+        Case{"gap@3", "protocol violation: tokens of request"},
+        Case{"garbage@3", "protocol violation"}, Case{"hang@3", "hang: no progress for 300 ms"}}) {
+    Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
+    HttpReply reply = serving.complete(stream_of(each.order, 10));
+    ASSERT_EQ(reply.status, 200) << each.order;
+    expect_whole_stream(reply.body, 10);
+    std::string cause = serving.worker()["last_death"];
+    EXPECT_TRUE(cause.starts_with(each.cause)) << cause;
+  }
+}
+
+TEST(DyingWorker, SilenceOverStdioIsAHangToo) {
+  Serving serving = serve({"isolation.heartbeat_timeout_ms=300", "ipc.transport=stdio"});
+  expect_whole_stream(serving.complete(stream_of("hang@3", 10)).body, 10);
+  EXPECT_TRUE(serving.worker()["last_death"].get<std::string>().starts_with("hang"));
+}
+
+TEST(PoisonedRequest, FailsAloneAfterTwoStrikes) {
+  Serving serving = serve();
+  HttpClient neighbour(serving.port);
+  neighbour.send("POST", "/v1/completions", stream_of("slow", 300).dump());
+  ASSERT_EQ(neighbour.receive_head().status, 200);
+  // Others wait beside the poison for their first token when it strikes.
+  std::vector<std::unique_ptr<HttpClient>> others;
+  HttpClient poisoned(serving.port);
+  poisoned.send("POST", "/v1/completions", json({{"prompt", "poison"}}).dump());
+  for (int i = 0; i < 8; ++i) {
+    others.push_back(std::make_unique<HttpClient>(serving.port));
+    others.back()->send("POST", "/v1/completions", stream_of("slow", 20).dump());
+  }
+  HttpReply reply = poisoned.receive();
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "worker_crashed");
+  for (auto& other : others)
+    expect_whole_stream(other->receive().body, 20);
+  std::string body;
+  while (auto chunk = neighbour.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  expect_whole_stream(body, 300);
+  EXPECT_EQ(serving.worker()["restarts"], 2);
+}
+
+TEST(Successor, WithOtherNumericsDoesNotGoOnSilently) {
+  Serving serving = serve({}, {{"FAKE_NUMERICS_BY_PID", "1"}});
+  HttpReply reply = serving.complete(stream_of("kill@5", 10));
+  Events events = events_of(reply.body);
+  EXPECT_FALSE(events.done);
+  EXPECT_EQ(events.chunks.back()["error"]["code"], "worker_crashed");
+}
+
+TEST(Loading, FatalErrorEndsTheDaemonWithItsReason) {
+  Daemon daemon(
+      BULKHEADD,
+      {{}, {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_FATAL", "model.gguf: truncated at byte 12"}}});
+  EXPECT_EQ(daemon.wait_for_exit(), 1);
+  EXPECT_NE(daemon.log().find("model.gguf: truncated at byte 12"), std::string::npos)
+      << daemon.log();
+  EXPECT_EQ(daemon.output(), "");
+}
+
+TEST(Loading, MissingWorkerProgramAndWrongProtocolAreTold) {
+  Daemon missing(BULKHEADD, {{}, {{"BULKHEAD_WORKER", "/nowhere/bulkhead-worker"}}});
+  EXPECT_EQ(missing.wait_for_exit(), 1);
+  EXPECT_NE(missing.log().find("/nowhere/bulkhead-worker"), std::string::npos) << missing.log();
+  Daemon wrong(BULKHEADD, {{}, {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_PROTOCOL", "1"}}});
+  EXPECT_EQ(wrong.wait_for_exit(), 1);
+  EXPECT_NE(wrong.log().find("protocol 99"), std::string::npos) << wrong.log();
+}
+
+TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
+  char counter[] = "/tmp/bulkhead-count-XXXXXX";
+  UniqueFd file(::mkstemp(counter));
+  Serving serving = serve({}, {{"FAKE_COUNTER_FILE", counter}, {"FAKE_DIE_FIRST", "2"}});
+  EXPECT_EQ(serving.worker()["last_death"], "exited with code 7");
+  EXPECT_EQ(serving.worker()["restarts"], 2);
+  Daemon daemon(BULKHEADD, {{},
+                            {{"BULKHEAD_WORKER", FAKE_WORKER},
+                             {"FAKE_COUNTER_FILE", counter},
+                             {"FAKE_DIE_FIRST", "99"}}});
+  EXPECT_EQ(daemon.wait_for_exit(), 1);
+  ::unlink(counter);
+}
+
+TEST(Loading, HealthTellsProgressAndRequestsGet503) {
+  // A port that was free a moment ago: the line that tells the port comes only when the model is there.
+  std::uint16_t port = 0;
+  {
+    UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    socklen_t size = sizeof address;
+    ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    port = ntohs(address.sin_port);
+  }
+  Daemon daemon(BULKHEADD, {{"--set", "server.port=" + std::to_string(port)},
+                            {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_LOAD_MS", "2000"}}});
+  ASSERT_TRUE(Serving::eventually([&] { return HttpClient(port).connected(); }));
+  ASSERT_TRUE(Serving::eventually([&] {
+    HttpReply reply = HttpClient(port).request("GET", "/health");
+    return reply.status == 503 && reply.body.find("reading weights") != std::string::npos;
+  }));
+  HttpReply reply = HttpClient(port).request("POST", "/v1/completions", R"({"prompt":"x"})");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_FALSE(reply.headers["retry-after"].empty());
+  EXPECT_EQ(daemon.wait_until_listening(), port);
+  EXPECT_EQ(HttpClient(port).request("GET", "/health").status, 200);
+  EXPECT_NE(daemon.log().find("reading weights"), std::string::npos);
+}
+
+TEST(WorkerActions, RestartLosesNothing) {
+  Serving serving = serve();
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("slow", 100).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  int pid = serving.worker()["pid"];
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
+  EXPECT_EQ(serving.worker()["state"], "draining");
+  // Asked for while it drains: served by the successor.
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 2}}).status, 200);
+  std::string body;
+  while (auto chunk = client.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  expect_whole_stream(body, 100);
+  json worker = serving.worker();
+  EXPECT_NE(worker["pid"], pid);
+  EXPECT_EQ(worker["restarts"], 1);
+  EXPECT_TRUE(worker["last_death"].is_null()) << worker["last_death"];
+}
+
+TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
+  Serving serving = serve();
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  EXPECT_EQ(serving.worker()["state"], "drained");
+  EXPECT_EQ(serving.get("/health").status, 503);
+  EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "ready"; }));
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
+}
+
+TEST(WorkerActions, RollingRestartOfTwoWorkersNeverRefuses) {
+  Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker(1)["state"] == "ready"; }));
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send("POST", "/v1/completions", stream_of("slow", 60).dump());
+  }
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.worker(0)["outstanding_requests"] == 4 &&
+           serving.worker(1)["outstanding_requests"] == 4;
+  }));
+  for (const char* name : {"builtin-0", "builtin-1"}) {
+    EXPECT_EQ(serving.post(std::string("/v1/workers/") + name + "/restart", "").status, 202);
+    EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 2}}).status, 200);
+  }
+  for (auto& client : clients)
+    expect_whole_stream(client->receive().body, 60);
+}
+
+TEST(Termination, RunningStreamsAreFinishedAndNewOnesRefused) {
+  Serving serving = serve();
+  int worker = serving.worker()["pid"];
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("slow", 200).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  serving.daemon->signal(SIGTERM);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
+  HttpReply refused = serving.complete({{"prompt", "x"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_FALSE(refused.headers["retry-after"].empty());
+  std::string body;
+  while (auto chunk = client.receive_chunk()) {
+    if (chunk->empty()) break;
+    body += *chunk;
+  }
+  expect_whole_stream(body, 200);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+  EXPECT_NE(::kill(worker, 0), 0);
+}
+
+TEST(Termination, SecondSignalEndsAtOnce) {
+  Serving serving = serve();
+  int worker = serving.worker()["pid"];
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("never", 10).dump());
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 1; }));
+  serving.daemon->signal(SIGTERM);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
+  serving.daemon->signal(SIGINT);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 130);
+  EXPECT_TRUE(Serving::eventually([&] { return ::kill(worker, 0) != 0; }));
+}
+
+TEST(Termination, WorkersEndWithAKilledDaemon) {
+  Serving serving = serve();
+  int worker = serving.worker()["pid"];
+  serving.daemon->signal(SIGKILL);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), -SIGKILL);
+  EXPECT_TRUE(Serving::eventually([&] { return ::kill(worker, 0) != 0; }));
+}
+
+TEST(Descriptors, NoneAreLostOverDeathsOfWorkers) {
+  Serving serving = serve();
+  auto count = [&] {
+    std::error_code error;
+    int descriptors = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(
+             "/proc/" + std::to_string(serving.daemon->pid()) + "/fd", error)) {
+      ++descriptors;
+    }
+    return descriptors;
+  };
+  auto once = [&] { expect_whole_stream(serving.complete(stream_of("kill@3", 10)).body, 10); };
+  once();
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
+  int before = count();
+  for (int i = 0; i < 10; ++i)
+    once();
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
+  EXPECT_TRUE(Serving::eventually([&] { return count() <= before; }))
+      << before << " before, " << count() << " now";
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,278 @@
+// OpenAI's wire format, in and out.
+#include "orchestrator/http/openai.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace bulkhead::orchestrator {
+namespace {
+
+using nlohmann::json;
+
+struct Malformed {
+  const char* body;
+  const char* parameter;  // "" where no field is to blame
+};
+
+void expect_refused(const Parsed<GenerationRequest>& parsed, const Malformed& each) {
+  const auto* error = std::get_if<ApiError>(&parsed);
+  ASSERT_NE(error, nullptr) << each.body;
+  EXPECT_EQ(error->status, 400) << each.body;
+  EXPECT_EQ(error->parameter, each.parameter) << each.body << ": " << error->message;
+  json body = json::parse(error_body(*error));
+  EXPECT_FALSE(body["error"]["message"].get<std::string>().empty());
+  EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+  if (*each.parameter != '\0') {
+    EXPECT_NE(error->message.find(each.parameter), std::string::npos) << error->message;
+    EXPECT_EQ(body["error"]["param"], each.parameter);
+  } else {
+    EXPECT_TRUE(body["error"]["param"].is_null());
+  }
+}
+
+TEST(ParseCompletion, MalformedRequestsNameTheirField) {
+  const Malformed cases[] = {
+      {"", ""},
+      {" ", ""},
+      {"null", ""},
+      {"7", ""},
+      {"\"prompt\"", ""},
+      {"[1]", ""},
+      {"{\"prompt\":\"x\"", ""},
+      {"{\"prompt\":\"x\",}", ""},
+      {"{\"prompt\":'x'}", ""},
+      {"{prompt:\"x\"}", ""},
+      {"{\"prompt\":\"x\"}{}", ""},
+      {"{\"prompt\":\"\\ud800\"}", ""},
+      {"{\"prompt\":\"\xc3\x28\"}", ""},
+      {"{\"prompt\":\"\xed\xa0\x80\"}", ""},
+      {"{\"prompt\":\"x\",\"seed\":1e400}", ""},
+      {"{\"prompt\":\"x\",\"temperature\":NaN}", ""},
+      {"{\"prompt\":\"x\ny\"}", ""},
+      {"{}", "prompt"},
+      {"{\"prompt\":null}", "prompt"},
+      {"{\"prompt\":true}", "prompt"},
+      {"{\"prompt\":{}}", "prompt"},
+      {"{\"prompt\":[]}", "prompt"},
+      {"{\"prompt\":[[]]}", "prompt"},
+      {"{\"prompt\":[1.5]}", "prompt"},
+      {"{\"prompt\":[-1]}", "prompt"},
+      {"{\"prompt\":[99999999999]}", "prompt"},
+      {"{\"prompt\":[1,\"a\"]}", "prompt"},
+      {"{\"prompt\":[\"a\",1]}", "prompt"},
+      {"{\"prompt\":[\"a\",[1]]}", "prompt"},
+      {"{\"prompt\":[null]}", "prompt"},
+      {"{\"prompt\":\"x\",\"model\":5}", "model"},
+      {"{\"prompt\":\"x\",\"stream\":1}", "stream"},
+      {"{\"prompt\":\"x\",\"stream_options\":true}", "stream_options"},
+      {"{\"prompt\":\"x\",\"stream_options\":{\"include_usage\":1}}", "stream_options"},
+      {"{\"prompt\":\"x\",\"n\":0}", "n"},
+      {"{\"prompt\":\"x\",\"n\":9}", "n"},
+      {"{\"prompt\":\"x\",\"n\":1.5}", "n"},
+      {"{\"prompt\":\"x\",\"best_of\":3}", "best_of"},
+      {"{\"prompt\":\"x\",\"temperature\":2.1}", "temperature"},
+      {"{\"prompt\":\"x\",\"temperature\":\"hot\"}", "temperature"},
+      {"{\"prompt\":\"x\",\"top_p\":-0.1}", "top_p"},
+      {"{\"prompt\":\"x\",\"top_k\":-2}", "top_k"},
+      {"{\"prompt\":\"x\",\"top_k\":[]}", "top_k"},
+      {"{\"prompt\":\"x\",\"min_p\":1.1}", "min_p"},
+      {"{\"prompt\":\"x\",\"repetition_penalty\":0}", "repetition_penalty"},
+      {"{\"prompt\":\"x\",\"frequency_penalty\":3}", "frequency_penalty"},
+      {"{\"prompt\":\"x\",\"presence_penalty\":-3}", "presence_penalty"},
+      {"{\"prompt\":\"x\",\"seed\":\"lucky\"}", "seed"},
+      {"{\"prompt\":\"x\",\"seed\":0.5}", "seed"},
+      {"{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens"},
+      {"{\"prompt\":\"x\",\"max_tokens\":-5}", "max_tokens"},
+      {"{\"prompt\":\"x\",\"max_tokens\":1e12}", "max_tokens"},
+      {"{\"prompt\":\"x\",\"max_tokens\":99999999999999999999}", "max_tokens"},
+      {"{\"prompt\":\"x\",\"stop\":5}", "stop"},
+      {"{\"prompt\":\"x\",\"stop\":[1]}", "stop"},
+      {"{\"prompt\":\"x\",\"stop\":\"\"}", "stop"},
+      {"{\"prompt\":\"x\",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\","
+       "\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]}",
+       "stop"},
+      {"{\"prompt\":\"x\",\"logprobs\":21}", "logprobs"},
+      {"{\"prompt\":\"x\",\"logprobs\":true}", "logprobs"},
+      {"{\"prompt\":\"x\",\"ignore_eos\":\"no\"}", "ignore_eos"},
+      {"{\"prompt\":\"x\",\"return_token_ids\":1}", "return_token_ids"},
+      {"{\"prompt\":\"x\",\"echo\":true}", "echo"},
+      {"{\"prompt\":\"x\",\"suffix\":\"end\"}", "suffix"},
+      {"{\"prompt\":\"x\",\"logit_bias\":{\"1\":5}}", "logit_bias"},
+      {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
+      {"{\"prompt\":\"x\",\"response_format\":\"json\"}", "response_format"},
+  };
+  static_assert(std::size(cases) >= 40);
+  for (const Malformed& each : cases)
+    expect_refused(parse_completion(each.body), each);
+}
+
+TEST(ParseChat, MalformedRequestsNameTheirField) {
+  const Malformed cases[] = {
+      {"{}", "messages"},
+      {"{\"messages\":\"hi\"}", "messages"},
+      {"{\"messages\":[]}", "messages"},
+      {"{\"messages\":[\"hi\"]}", "messages[0]"},
+      {"{\"messages\":[{\"content\":\"x\"}]}", "messages[0].role"},
+      {"{\"messages\":[{\"role\":1,\"content\":\"x\"}]}", "messages[0].role"},
+      {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0].role"},
+      {"{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", "messages[0].content[0]"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+       "messages[0].content[0]"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+       "messages[0].content[0]"},
+      {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}]}",
+       "messages[0].tool_calls"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":3}", "top_logprobs"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":3}", "logprobs"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"required\"}",
+       "tool_choice"},
+  };
+  for (const Malformed& each : cases)
+    expect_refused(parse_chat(each.body), each);
+}
+
+TEST(ParseCompletion, HostileSizesAreRefusedBeforeParsing) {
+  std::string deep(1 << 20, '[');
+  EXPECT_EQ(std::get<ApiError>(parse_completion(deep)).code, "json_too_deep");
+  std::string wide = "{\"prompt\":[0";
+  for (int i = 0; i < 1100000; ++i)
+    wide += ",0";
+  EXPECT_EQ(std::get<ApiError>(parse_completion(wide + "]}")).code, "json_too_large");
+  // Brackets in strings nest nothing.
+  EXPECT_TRUE(std::holds_alternative<GenerationRequest>(
+      parse_completion("{\"prompt\":\"" + std::string(1000, '[') + "\\\"[\"}")));
+}
+
+TEST(ParseCompletion, EveryParameterArrives) {
+  auto parsed = parse_completion(
+      R"({"prompt":"hi","model":"m","stream":true,"stream_options":{"include_usage":true},"n":2,"best_of":2,"temperature":0.5,"top_p":0,
+          "top_k":-1,"min_p":0.1,"repetition_penalty":1.1,"frequency_penalty":-0.5,"presence_penalty":0.5,"seed":-1,"stop":["a","b"],
+          "max_tokens":5.0,"logprobs":0,"ignore_eos":true,"return_token_ids":true,"user":"u","metadata":{"a":1},"tools":[],
+          "logit_bias":{},"suffix":null,"echo":false,"response_format":{"type":"text"},"prompt":"twice is fine, the last one counts"})");
+  ASSERT_TRUE(std::holds_alternative<GenerationRequest>(parsed))
+      << std::get<ApiError>(parsed).message;
+  auto& request = std::get<GenerationRequest>(parsed);
+  EXPECT_EQ(std::get<std::string>(request.prompts.at(0)), "twice is fine, the last one counts");
+  EXPECT_EQ(request.model, "m");
+  EXPECT_TRUE(request.stream && request.include_usage && request.return_token_ids &&
+              request.has_seed);
+  EXPECT_EQ(request.n, 2U);
+  const ipc::Submit& p = request.parameters;
+  EXPECT_FLOAT_EQ(p.sampling.temperature, 0.5F);
+  EXPECT_GT(p.sampling.top_p, 0);
+  EXPECT_EQ(p.sampling.top_k, 0U);
+  EXPECT_EQ(p.sampling.seed, ~std::uint64_t{0});
+  EXPECT_EQ(p.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(p.max_tokens, 5U);
+  EXPECT_EQ(p.logprobs, 0);
+  EXPECT_TRUE(p.ignore_eos);
+}
+
+TEST(ParseCompletion, DefaultsAreOpenAisButForTheLength) {
+  auto request = std::get<GenerationRequest>(parse_completion(R"({"prompt":[1,2]})"));
+  EXPECT_EQ(std::get<std::vector<ipc::TokenId>>(request.prompts.at(0)),
+            (std::vector<ipc::TokenId>{1, 2}));
+  EXPECT_EQ(request.parameters.sampling.temperature, 1.0F);
+  EXPECT_EQ(request.parameters.max_tokens, 0U);  // until the end of the text, or of the context
+  EXPECT_EQ(request.parameters.logprobs, -1);
+  EXPECT_FALSE(request.stream || request.has_seed);
+}
+
+TEST(ParseCompletion, SeveralPrompts) {
+  EXPECT_EQ(
+      std::get<GenerationRequest>(parse_completion(R"({"prompt":["a","b","c"]})")).prompts.size(),
+      3U);
+  EXPECT_EQ(
+      std::get<GenerationRequest>(parse_completion(R"({"prompt":[[1],[2,3]]})")).prompts.size(),
+      2U);
+}
+
+TEST(ParseChat, RolesAndParts) {
+  auto request = std::get<GenerationRequest>(parse_chat(
+      R"({"messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
+          "logprobs":true,"top_logprobs":4,"max_tokens":3,"max_completion_tokens":9})"));
+  auto& messages = std::get<std::vector<ipc::ChatMessage>>(request.prompts.at(0));
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[1].content, "ab");
+  EXPECT_EQ(request.parameters.logprobs, 4);
+  EXPECT_EQ(request.parameters.max_tokens, 9U);
+}
+
+TEST(ParseTokenize, NamesOfItsText) {
+  for (const char* body : {R"({"content":"a"})", R"({"text":"a"})", R"({"prompt":"a"})"}) {
+    EXPECT_EQ(std::get<TokenizeRequest>(parse_tokenize(body)).message.text, "a") << body;
+  }
+  auto request = std::get<TokenizeRequest>(
+      parse_tokenize(R"({"content":"","add_special":false,"parse_special":false})"));
+  EXPECT_FALSE(request.message.add_special || request.message.parse_special);
+  EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}")).parameter, "content");
+  EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens":["a"]})")).parameter, "tokens");
+  EXPECT_EQ(
+      std::get<DetokenizeRequest>(parse_detokenize(R"({"tokens":[1]})")).message.tokens.size(), 1U);
+}
+
+TEST(JsonString, EscapesAndRepairs) {
+  auto escaped = [](std::string_view text) {
+    std::string out;
+    append_json_string(out, text);
+    return out;
+  };
+  EXPECT_EQ(escaped("plain"), "\"plain\"");
+  EXPECT_EQ(escaped("a\"b\\c\n\r\t\x01\x7f"), "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f\"");
+  EXPECT_EQ(escaped("h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "\"h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"");
+  EXPECT_EQ(escaped("a\xff"
+                    "b\xe2\x82"),
+            "\"a\xef\xbf\xbd"
+            "b\xef\xbf\xbd\xef\xbf\xbd\"");
+  EXPECT_EQ(escaped(std::string_view("\0", 1)), "\"\\u0000\"");
+  for (int c = 0; c < 256; ++c) {
+    std::string text = "<" + std::string(1, static_cast<char>(c)) + ">";
+    EXPECT_FALSE(json::parse(escaped(text), nullptr, false).is_discarded()) << c;
+  }
+}
+
+TEST(Sse, ChunkIsOneEvent) {
+  AnswerHead head{false, "cmpl-1", 5, "m"};
+  ChoicePart part;
+  part.text = "line\nbreak";
+  std::string event = sse_chunk(head, part, true);
+  EXPECT_TRUE(event.starts_with("data: {"));
+  EXPECT_TRUE(event.ends_with("}\n\n"));
+  EXPECT_EQ(event.find('\n'), event.size() - 2);
+  json body = json::parse(event.substr(6));
+  EXPECT_EQ(body["choices"][0]["text"], "line\nbreak");
+  EXPECT_TRUE(body["usage"].is_null());
+  EXPECT_EQ(json::parse(sse_usage(head, {1, 2}).substr(6))["usage"]["total_tokens"], 3);
+  EXPECT_EQ(json::parse(sse_error(ApiError{504, "late", "server_error", "", "timeout"})
+                            .substr(6))["error"]["code"],
+            "timeout");
+}
+
+TEST(Sse, TokensWithoutTextStillHaveIds) {
+  AnswerHead head{true, "chatcmpl-1", 5, "m"};
+  std::vector<ipc::TokenId> ids = {3, 4};
+  ChoicePart part;
+  part.token_ids = ids;
+  json body = json::parse(sse_chunk(head, part, false).substr(6));
+  EXPECT_EQ(body["choices"][0]["token_ids"], json({3, 4}));
+  EXPECT_EQ(body["token_ids"], json({3, 4}));
+  EXPECT_EQ(body["choices"][0]["delta"]["content"], "");
+}
+
+TEST(Logprobs, InfinityIsANumberInJson) {
+  LogprobsJson logprobs(true, 1);
+  ipc::TokenLogprob one{-std::numeric_limits<float>::infinity(), "a", {{1, -0.25F, "b"}}};
+  logprobs.add(std::span(&one, 1));
+  json body = json::parse(logprobs.take());
+  EXPECT_EQ(body["content"][0]["logprob"], -9999.0);
+  EXPECT_EQ(body["content"][0]["top_logprobs"][0]["logprob"], -0.25);
+  EXPECT_TRUE(json::parse(logprobs.take())["content"].empty());
+}
+
+}  // namespace
+}  // namespace bulkhead::orchestrator

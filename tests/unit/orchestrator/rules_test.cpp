@@ -1,0 +1,73 @@
+// Who may call, and how ends of processes are told.
+#include <signal.h>
+
+#include <gtest/gtest.h>
+
+#include "orchestrator/http/api.hpp"
+#include "orchestrator/supervisor/process.hpp"
+
+namespace bulkhead::orchestrator {
+namespace {
+
+bool allowed(const std::string& host, const std::string& origin, bool loopback = true,
+             const std::string& bound = "127.0.0.1") {
+  ApiOptions options{"", bound, 8484, loopback, 600};
+  HttpRequest request;
+  request.host = host;
+  request.origin = origin;
+  return origin_violation(options, request).empty();
+}
+
+TEST(OriginRule, KnownHostsOnly) {
+  for (const char* host :
+       {"localhost", "localhost:8484", "127.0.0.1:8484", "[::1]:8484", "[::1]", "LocalHost:8484"}) {
+    EXPECT_TRUE(allowed(host, "")) << host;
+  }
+  for (const char* host : {"", "evil.example", "evil.example:8484", "localhost.evil.example:8484",
+                           "localhost:80", "127.0.0.1:8484x", ":8484", "[::2]:8484"}) {
+    EXPECT_FALSE(allowed(host, "")) << host;
+  }
+  EXPECT_TRUE(allowed("127.0.0.2:8484", "", true, "127.0.0.2"));
+  EXPECT_FALSE(allowed("127.0.0.2:8484", ""));
+}
+
+TEST(OriginRule, SameOriginOrNone) {
+  EXPECT_TRUE(allowed("localhost:8484", "http://localhost:8484"));
+  EXPECT_TRUE(allowed("localhost:8484", "https://LOCALHOST:8484"));
+  for (const char* origin : {"null", "http://localhost", "http://localhost:3000",
+                             "http://127.0.0.1:8484", "http://evil.example", "localhost:8484"}) {
+    EXPECT_FALSE(allowed("localhost:8484", origin)) << origin;
+  }
+}
+
+TEST(OriginRule, ServersWithAKeyHaveNamesTheyDoNotKnow) {
+  EXPECT_TRUE(allowed("gpu-box:9000", "", false, "0.0.0.0"));
+  EXPECT_TRUE(allowed("gpu-box:9000", "https://gpu-box:9000", false, "0.0.0.0"));
+  EXPECT_FALSE(allowed("gpu-box:9000", "http://evil.example", false, "0.0.0.0"));
+}
+
+TEST(Loopback, ByAddressAndName) {
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost"})
+    EXPECT_TRUE(is_loopback(host)) << host;
+  for (const char* host : {"0.0.0.0", "::", "192.168.1.1", "example.com", "",
+                           "127.0.0.1.evil.example", "127.evil.example", "128.0.0.1"}) {
+    EXPECT_FALSE(is_loopback(host)) << host;
+  }
+}
+
+TEST(ApiKey, Compare) {
+  EXPECT_TRUE(constant_time_equal("key", "key"));
+  EXPECT_FALSE(constant_time_equal("keykey", "key"));
+  EXPECT_FALSE(constant_time_equal("ke", "key"));
+  EXPECT_FALSE(constant_time_equal("", "key"));
+  EXPECT_FALSE(constant_time_equal("key", ""));
+}
+
+TEST(Exit, IsToldInWords) {
+  EXPECT_EQ(describe_exit(CLD_EXITED, 3), "exited with code 3");
+  EXPECT_EQ(describe_exit(CLD_KILLED, SIGKILL), "killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(describe_exit(CLD_DUMPED, SIGSEGV), "killed by signal 11 (SIGSEGV)");
+}
+
+}  // namespace
+}  // namespace bulkhead::orchestrator

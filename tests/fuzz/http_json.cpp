@@ -1,0 +1,50 @@
+// Request bodies: whatever comes in, each parser gives a request within its bounds or an error in the error's shape.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "orchestrator/http/openai.hpp"
+
+using namespace bulkhead::orchestrator;
+
+namespace {
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+template <typename T>
+bool refused(const Parsed<T>& parsed) {
+  const auto* error = std::get_if<ApiError>(&parsed);
+  if (error == nullptr) return false;
+  require(error->status == 400 && !error->message.empty());
+  require(error_body(*error).starts_with("{\"error\":{\"message\":\""));
+  return true;
+}
+
+void check(const Parsed<GenerationRequest>& parsed) {
+  if (refused(parsed)) return;
+  const auto& request = std::get<GenerationRequest>(parsed);
+  require(!request.prompts.empty() && request.prompts.size() <= kMaxPrompts);
+  require(request.n >= 1 && request.n <= kMaxChoices);
+  require(request.parameters.stop.size() <= kMaxStops);
+  require(request.parameters.logprobs >= -1 && request.parameters.logprobs <= 20);
+  const auto& sampling = request.parameters.sampling;
+  require(sampling.temperature >= 0 && sampling.temperature <= 2);
+  require(sampling.top_p > 0 && sampling.top_p <= 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::string_view body(reinterpret_cast<const char*>(data), size);
+  check(parse_completion(body));
+  check(parse_chat(body));
+  (void)refused(parse_tokenize(body));
+  (void)refused(parse_detokenize(body));
+  std::string quoted;
+  append_json_string(quoted, body);
+  require(quoted.size() >= 2 && quoted.find('\n') == std::string::npos);
+  return 0;
+}
