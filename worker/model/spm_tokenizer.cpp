@@ -7,6 +7,7 @@
 
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge.hpp"
+#include "worker/model/unicode.hpp"
 #include "worker/model/vocabulary.hpp"
 #include "worker/model/word_cache.hpp"
 
@@ -19,10 +20,9 @@ unsigned byte_of(char c) {
   return static_cast<unsigned char>(c);
 }
 
-// Bytes of a character by its first byte alone, as SentencePiece reads; bad bytes fall back to byte tokens anyway.
-std::size_t char_bytes(char lead) {
-  const unsigned high = byte_of(lead) >> 4;
-  return high == 15 ? 4 : high == 14 ? 3 : high >= 12 ? 2 : 1;
+// Bytes of the character at `at`; a byte that starts none stands alone, so that it can't swallow a space after it.
+std::size_t char_bytes(std::string_view text, std::size_t at) {
+  return decode_char(text.substr(at)).bytes;
 }
 
 // "<0x0A>" -> 10
@@ -126,7 +126,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
   // space. That keeps words short, and the same word comes again.
   void note_pairs(std::string_view text) {
     for (std::size_t at = 0; at < text.size();) {
-      const std::size_t next = at + std::min(char_bytes(text[at]), text.size() - at);
+      const std::size_t next = at + char_bytes(text, at);
       if (next < text.size()) {
         const unsigned last = byte_of(text[next - 1]);
         if (text.substr(next).starts_with(kSpace))
@@ -159,7 +159,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
     const std::string_view all = escaped;
     std::size_t start = 0;
     for (std::size_t at = 0; at < all.size();) {
-      at += std::min(char_bytes(all[at]), all.size() - at);
+      at += char_bytes(all, at);
       if (at < all.size() && at - start < kLongestWord && may_merge(all, at)) continue;
       const std::string_view word = all.substr(start, at - start);
       start = at;
@@ -173,7 +173,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
   void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& out) const {
     scratch.clear();
     for (std::size_t at = 0; at < word.size();) {
-      const std::size_t length = std::min(char_bytes(word[at]), word.size() - at);
+      const std::size_t length = char_bytes(word, at);
       scratch.add(by_text_.find(word.substr(at, length)).value_or(kNoSymbol),
                   static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(length));
       at += length;
@@ -191,7 +191,9 @@ class SpmTokenizer final : public VocabularyTokenizer {
         out.push_back(symbol.id);
         continue;
       }
-      for (const char c : word.substr(symbol.start, symbol.length))
+      const std::string_view text = word.substr(symbol.start, symbol.length);
+      // A vocabulary without U+2581: its bytes would come back as that character, not as a space.
+      for (const char c : text == kSpace ? std::string_view(" ") : text)
         if (const auto& token = byte_tokens_[byte_of(c)]) out.push_back(*token);
     }
   }

@@ -1,0 +1,259 @@
+#include "worker/model/tokenizer.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/model/gguf_builder.hpp"
+#include "worker/model/merge.hpp"
+#include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/unicode.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::open_bytes;
+
+std::filesystem::path fixtures() {
+  const char* set = std::getenv("BULKHEAD_FIXTURES");
+  return set != nullptr ? std::filesystem::path(set)
+                        : std::filesystem::path(BULKHEAD_SOURCE_DIR) / "../shared/fixtures";
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+class TokenizerFixture : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = fixtures() / "tokenizers" / (std::string("ggml-vocab-") + GetParam() + ".gguf");
+    if (!std::filesystem::exists(path_))
+      GTEST_SKIP() << "no fixture " << path_ << "; set BULKHEAD_FIXTURES";
+    auto file = GgufFile::open(path_.string());
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    auto tokenizer = Tokenizer::from_gguf(**file);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    tokenizer_ = *std::move(tokenizer);  // and the file goes: the tokenizer keeps nothing of it
+  }
+  std::filesystem::path path_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_P(TokenizerFixture, GivesTheKnownIds) {
+  const std::string inputs = read_file(path_.string() + ".inp");
+  std::istringstream outputs(read_file(path_.string() + ".out"));
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  int cases = 0;
+  for (std::size_t at = 0; at < inputs.size(); ++cases) {
+    const std::size_t end = inputs.find(separator, at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string text = inputs.substr(at, end - at);
+    at = end + separator.size();
+    std::string wanted;
+    ASSERT_TRUE(std::getline(outputs, wanted));
+    std::string got;
+    const auto ids = tokenizer_->encode(text, false, false);
+    for (const TokenId id : ids)
+      got += " " + std::to_string(id);
+    EXPECT_EQ(got, wanted) << text;
+    EXPECT_EQ(tokenizer_->decode(ids), text);
+  }
+  EXPECT_EQ(cases, 46);
+}
+
+TEST_P(TokenizerFixture, AnyBytesComeBack) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    std::string text;
+    const bool valid = round % 2 == 0;
+    for (int i = 0; i < 40; ++i) {
+      static constexpr char32_t kLimits[] = {0x80, 0x80, 0x800, 0x3000, 0xD800, 0x20000};
+      if (valid)
+        append_utf8(text, random() % kLimits[random() % std::size(kLimits)]);
+      else
+        text += static_cast<char>(random());
+    }
+    EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, false, false)), text)
+        << "round " << round;
+  }
+}
+
+TEST_P(TokenizerFixture, LongTextTokenizesAsItsWords) {
+  // Past the size where the word cache works, the same sentence must give the same ids each time.
+  const std::string line = " The quick brown fox, 1234 jumps\n";
+  const auto once = tokenizer_->encode(line + "x", false, false);
+  std::string text;
+  for (int i = 0; i < 4000; ++i)
+    text += line;
+  const auto all = tokenizer_->encode(text, false, false);
+  const auto half = tokenizer_->encode(text.substr(0, text.size() / 4000 * 1000), false, false);
+  ASSERT_GT(all.size(), half.size());
+  EXPECT_TRUE(std::equal(half.begin(), half.end() - 1, all.begin()));
+  EXPECT_EQ(tokenizer_->decode(all), text);
+  EXPECT_GT(once.size(), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerFixture,
+                         ::testing::Values("gpt-2", "qwen2", "llama-bpe", "llama-spm"),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+std::unique_ptr<Tokenizer> byte_level(std::vector<std::string> extra,
+                                      std::vector<std::string> merges) {
+  testing::GgufBuilder file;
+  std::vector<std::string> tokens;
+  std::vector<std::int32_t> types;
+  char32_t next = 0x100;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    std::string text;
+    append_utf8(text, printable ? byte : next++);
+    tokens.push_back(text);
+    types.push_back(1);
+  }
+  for (auto& each : extra) {
+    types.push_back(each.starts_with("<|") ? 3 : each.starts_with("<") ? 4 : 1);
+    tokens.push_back(std::move(each));
+  }
+  file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "qwen2");
+  file.strings("tokenizer.ggml.tokens", tokens).strings("tokenizer.ggml.merges", merges);
+  file.numbers("tokenizer.ggml.token_type", ValueType::kInt32, types);
+  const std::string bytes = file.bytes();
+  auto opened = open_bytes(bytes);
+  if (!opened.ok()) return nullptr;
+  auto tokenizer = Tokenizer::from_gguf(**opened);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+TEST(Tokenizer, SpecialTokensOnlyWhereTheSegmentAllows) {
+  const auto t = byte_level({"<|im_start|>", "<|im_end|>", "<tool>"}, {});
+  ASSERT_NE(t, nullptr);
+  EXPECT_THAT(t->encode("a<|im_end|>b", false, true), ElementsAre('a' - 0x21U + 33U, 257U, 'b'));
+  EXPECT_EQ(t->encode("<|im_end|>", false, false).size(), 10U);
+  // User-defined tokens are recognised everywhere.
+  EXPECT_THAT(t->encode("<tool>", false, false), ElementsAre(258U));
+  const Segment segments[] = {
+      {"<|im_start|>", true}, {"<|im_", false}, {"end|>", false}, {"<|im_end|>", true}};
+  const auto ids = t->encode(segments, false);
+  ASSERT_EQ(ids.size(), 12U);
+  EXPECT_EQ(ids.front(), 256U);
+  EXPECT_EQ(ids.back(), 257U);
+  EXPECT_TRUE(t->ends_generation(257));
+  EXPECT_FALSE(t->ends_generation(256));
+  EXPECT_TRUE(t->is_control(256));
+  EXPECT_EQ(t->piece(256), "");
+  EXPECT_EQ(t->vocabulary_text(256), "<|im_start|>");
+}
+
+TEST(Tokenizer, TextOfNeighbouringSegmentsIsOneRun) {
+  const auto t = byte_level({"ab"}, {"a b"});
+  ASSERT_NE(t, nullptr);
+  const Segment segments[] = {{"a", true}, {"b", false}};
+  EXPECT_THAT(t->encode(segments, false), ElementsAre(256U));
+}
+
+TEST(Tokenizer, MergesByRankThenFromTheLeft) {
+  const auto t = byte_level({"aa", "ab"}, {"a b", "a a"});
+  ASSERT_NE(t, nullptr);
+  EXPECT_EQ(t->decode(t->encode("aab", false, false)), "aab");
+  EXPECT_THAT(t->encode("aab", false, false), ElementsAre('a', 257U));
+  EXPECT_THAT(t->encode("aaa", false, false), ElementsAre(256U, 'a'));
+}
+
+TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
+  const auto t = byte_level({}, {"a b"});
+  ASSERT_NE(t, nullptr);
+  EXPECT_THAT(t->encode("ab", false, false), ElementsAre('a', 'b'));
+}
+
+TEST(Merge, LooksAtAtMostThreeCandidatesForEachSymbol) {
+  for (const std::uint32_t n : {1'000U, 100'000U}) {
+    MergeScratch scratch;
+    for (std::uint32_t i = 0; i < n; ++i)
+      scratch.add(0, i, 1);
+    merge_all(scratch, [](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeRule> {
+      if (a.id != b.id || a.id > 5) return std::nullopt;
+      return MergeRule{a.id, a.id + 1};
+    });
+    EXPECT_LE(scratch.candidates, 3ULL * n);
+  }
+}
+
+std::vector<std::string> words(const char* rule, std::string_view text) {
+  WordSplitter splitter(find_pre_tokenizer(rule)->rule, text);
+  std::vector<std::string> out;
+  for (auto word = splitter.next(); !word.empty(); word = splitter.next())
+    out.emplace_back(word);
+  return out;
+}
+
+TEST(PreTokenizer, CutsAsItsRegularExpressionDoes) {
+  EXPECT_THAT(words("gpt-2", "I'll go  to 12345!\n\n x"),
+              ElementsAre("I", "'ll", " go", " ", " to", " 12345", "!", "\n\n", " x"));
+  EXPECT_THAT(words("llama-bpe", "I'LL go  to 12345!!\n\n x"),
+              ElementsAre("I", "'LL", " go", " ", " to", " ", "123", "45", "!!\n\n", " x"));
+  EXPECT_THAT(words("qwen2", "a 12  \n  b\t(c"),
+              ElementsAre("a", " ", "1", "2", "  \n", " ", " b", "\t", "(c"));
+  EXPECT_THAT(words("default", "a+b 1234 $x"),
+              ElementsAre("a", "+", "b", " ", "123", "4", " ", "$", "x"));
+  EXPECT_THAT(words("smollm", "ab 12"), ElementsAre("ab", " ", "1", "2"));
+}
+
+TEST(PreTokenizer, KeepsEveryByte) {
+  std::mt19937 random(3);
+  for (const char* rule : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm"}) {
+    for (int round = 0; round < 200; ++round) {
+      std::string text;
+      for (int i = 0; i < 30; ++i)
+        text += "a1 '\n\t$.\xE2\x80\xFF\xC2\xA0z"[random() % 15];
+      std::string joined;
+      for (const auto& word : words(rule, text))
+        joined += word;
+      EXPECT_EQ(joined, text) << rule;
+    }
+  }
+  EXPECT_FALSE(find_pre_tokenizer("no-such").ok());
+}
+
+TEST(Utf8Assembler, HoldsAnEmojiUntilItsFourthByte) {
+  Utf8Assembler assembler;
+  EXPECT_EQ(assembler.push("a\xF0"), "a");
+  EXPECT_EQ(assembler.push("\x9F"), "");
+  EXPECT_EQ(assembler.push("\x98"), "");
+  EXPECT_EQ(assembler.push("\x80!"), "\xF0\x9F\x98\x80!");
+  EXPECT_EQ(assembler.finish(), "");
+}
+
+TEST(Utf8Assembler, ReleasesWhatCannotBecomeACharacter) {
+  const std::string bad = "\xEF\xBF\xBD";
+  Utf8Assembler assembler;
+  EXPECT_EQ(assembler.push("\x80"), bad);  // no character starts so
+  EXPECT_EQ(assembler.push("\xC0"), bad);  // overlong, proven at once
+  EXPECT_EQ(assembler.push("\xE0"), "");
+  EXPECT_EQ(assembler.push("\x80"), bad + bad);  // overlong, proven by the second byte
+  EXPECT_EQ(assembler.push("\xED\xA0\x80"), bad + bad + bad);  // a surrogate
+  EXPECT_EQ(assembler.push("\xF4\x90"), bad + bad);            // past U+10FFFF
+  EXPECT_EQ(assembler.push("\xE2\x82"
+                           "a"),
+            bad + "a");  // a cut-off character is one
+  EXPECT_EQ(assembler.push("\xF0\x9F"), "");
+  EXPECT_EQ(assembler.finish(), bad);
+  EXPECT_EQ(assembler.finish(), "");
+}
+
+}  // namespace
+}  // namespace bulkhead::model
