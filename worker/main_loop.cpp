@@ -14,6 +14,7 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval{1000};
+constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr int kIdleSleep_ms = 1000;    // between heartbeats of an idle worker
 constexpr int kWaitingSleep_ms = 100;  // while the tokenizer's thread or a full ring is waited for
 
@@ -49,6 +50,7 @@ Status MainLoop::run() {
       }));
       if (ran) {
         send_stats(true);
+        look_for_the_end();
         continue;
       }
     }
@@ -109,6 +111,18 @@ void MainLoop::send_stats(bool busy) {
   add("channel_full_stalls_total", channel.full_stalls);
   add("channel_doorbells_sent_total", channel.doorbells_sent);
   outbox_.send(stats);
+}
+
+void MainLoop::look_for_the_end() {
+  const auto now = Clock::now();
+  if (now - looked_ < kLookInterval) return;
+  looked_ = now;
+  auto asleep = channel_.prepare_sleep();
+  if (!asleep.ok()) {
+    received_ = asleep.error();
+  } else if (*asleep) {
+    channel_.finish_sleep();
+  }
 }
 
 Status MainLoop::sleep() {

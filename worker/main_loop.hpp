@@ -29,6 +29,9 @@ class MainLoop {
   void handle(ipc::ToWorker message);
   void send_stats(bool busy);
   Status sleep();
+  // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment now and then, or it
+  // would compute for nobody until the ring is full.
+  void look_for_the_end();
   void beat() { channel_.beat(++beats_); }
 
   using Clock = std::chrono::steady_clock;
@@ -42,6 +45,7 @@ class MainLoop {
   bool was_busy_ = true;  // idle statistics are due
   std::uint64_t beats_ = 0;
   Clock::time_point stats_sent_{};
+  Clock::time_point looked_{};
 };
 
 }  // namespace bulkhead::worker
