@@ -1,0 +1,29 @@
+// Any bytes as a model file: open, read the shape, the tokenizer and the template, and describe it.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <spdlog/spdlog.h>
+
+#include "worker/model/chat_template.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/inspect.hpp"
+#include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace bulkhead::model;
+  spdlog::set_level(spdlog::level::off);
+  auto file = GgufFile::from_memory(std::as_bytes(std::span(data, size)), "fuzz");
+  if (!file.ok()) return 0;
+  (void)read_model_config(**file);
+  (void)describe(**file, true);
+  (void)ChatTemplate::from_gguf(**file);
+  auto tokenizer = Tokenizer::from_gguf(**file);
+  if (tokenizer.ok()) {
+    const auto ids =
+        (*tokenizer)->encode("Hello, <|im_end|> 1234 w\xC3\xB6rld\xFF\n\n", true, true);
+    (void)(*tokenizer)->decode(ids);
+  }
+  return 0;
+}

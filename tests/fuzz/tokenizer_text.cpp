@@ -1,0 +1,70 @@
+// Any bytes as text, through both kinds of tokenizer and every pre-tokenizer: what goes in comes back, as the vocabularies
+// here have a token for each byte. The assembler gives valid UTF-8 whatever it gets.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/unit/model/gguf_builder.hpp"
+#include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/tokenizer.hpp"
+#include "worker/model/unicode.hpp"
+
+namespace {
+
+using namespace bulkhead::model;
+
+std::unique_ptr<Tokenizer> from(const testing::GgufBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  auto file = testing::open_bytes(bytes);
+  if (!file.ok()) std::abort();
+  auto tokenizer = Tokenizer::from_gguf(**file);
+  if (!tokenizer.ok()) std::abort();
+  return *std::move(tokenizer);
+}
+
+std::unique_ptr<Tokenizer> byte_level(const char* pre) {
+  std::vector<std::string> tokens;
+  char32_t next = 0x100;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    tokens.emplace_back();
+    append_utf8(tokens.back(), printable ? byte : next++);
+  }
+  for (const char* merged : {"ab", "abc", "aa", "aaaa", "12"})
+    tokens.emplace_back(merged);
+  testing::GgufBuilder file;
+  file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre);
+  file.strings("tokenizer.ggml.tokens", tokens);
+  file.strings("tokenizer.ggml.merges", {"a b", "ab c", "a a", "aa aa", "1 2"});
+  return from(file);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto* const tokenizers = [] {
+    auto* all = new std::vector<std::unique_ptr<Tokenizer>>;
+    for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm"})
+      all->push_back(byte_level(pre));
+    all->push_back(from(testing::small_llama()));
+    return all;
+  }();
+  std::string text(reinterpret_cast<const char*>(data), size);
+  // SentencePiece writes spaces as U+2581, so that character itself comes back as a space.
+  for (std::size_t at = 0; (at = text.find("\xE2\x96\x81", at)) != text.npos;)
+    text.replace(at, 3, " ");
+  for (const auto& tokenizer : *tokenizers) {
+    if (tokenizer->decode(tokenizer->encode(text, false, false)) != text) std::abort();
+  }
+  Utf8Assembler assembler;
+  std::string out;
+  for (std::size_t at = 0; at < text.size(); at += 3)
+    out += assembler.push(text.substr(at, 3));
+  out += assembler.finish();
+  if (!valid_utf8(out)) std::abort();
+  return 0;
+}
