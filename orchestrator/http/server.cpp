@@ -335,7 +335,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
                               self->buffer_.commit(bytes);
                               if (error && error != asio::error::operation_aborted) {
                                 self->client_ended_ = true;
-                                if (self->answering_) return self->close_now();
+                                // While the last bytes of an answer are on their way, their handler ends the connection.
+                                if (self->answering_ || self->next_after_watch_) self->close_now();
                                 return;
                               }
                               if (self->next_after_watch_) {

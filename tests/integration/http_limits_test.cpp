@@ -204,6 +204,19 @@ TEST(Clients, SlowOneLosesItsStreamAndOthersGoOn) {
   EXPECT_TRUE(slow.closed_by_server());
 }
 
+TEST(Clients, ConnectionsOfGoneClientsAreReleased) {
+  Serving serving = serve();
+  for (int i = 0; i < 100; ++i) {
+    HttpClient silent(serving.port), impatient(serving.port), satisfied(serving.port);
+    impatient.send("POST", "/v1/completions", R"({"prompt":"x","max_tokens":2})");
+    satisfied.send("POST", "/v1/completions", R"({"prompt":"x","max_tokens":2,"stream":true})");
+    satisfied.receive_head();
+  }
+  // The one that asks is there itself.
+  EXPECT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
+  EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
+}
+
 TEST(Clients, PipelinedRequestsAreAnsweredInOrder) {
   Serving serving = serve();
   HttpClient client(serving.port);
