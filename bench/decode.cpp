@@ -173,6 +173,10 @@ Status run(const Plan& plan) {
   options.engine.prefill_chunk = plan.chunk;
   options.engine.kv_type = plan.kv_type == "f32" ? config::KvType::kF32 : config::KvType::kF16;
   options.gpu.enabled = !plan.baseline;
+  // Room for every stream, and no more.
+  const std::uint64_t positions = (std::uint64_t{plan.prompt} + plan.tokens + 63) / 32 * 32 * options.engine.max_batch + 32;
+  const std::uint64_t kv_bytes = forward::memory_need(*file, config, options.engine).kv_per_token * positions;
+  options.engine.kv_cache_mb = static_cast<std::uint32_t>((kv_bytes >> 20) + 1);
   options.context = std::min(config.context, plan.prompt + plan.tokens);
   options.wait_timeout_ms = 60000;
   const Clock::time_point start = Clock::now();

@@ -13,6 +13,7 @@
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Longs { uint64_t v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Vec2s { vec2 v[]; };
@@ -22,6 +23,9 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { u
 // The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
 // A column follows as {token, position, first word of its page table, 0}.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
+
+// Two words by one load.
+uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index]); }
 
 // Where entry k of a matrix-vector input lies within its column.
 //

@@ -1,9 +1,10 @@
 // Matrix-vector products where a lane computes whole rows: for devices whose lanes are a CPU's SIMD lanes.
 //
-// There a load costs one scalar load per lane, a broadcast costs nearly nothing, and barriers are dear: so a word of
-// weights is loaded once for all columns, x is loaded spread over the lanes and broadcast.
+// There a load costs a scalar load and an insertion for each lane, whatever its width, a broadcast costs nearly nothing,
+// and barriers are dear: so loads are of eight bytes, a word of weights is loaded once for all columns, and x is loaded
+// spread over the lanes and broadcast.
 //
-// A column's order of additions: k in groups of 32, in a group quarters 0,4,1,5,2,6,3,7, one fma each. Nothing else
+// A column's order of additions: k in groups of 32, in a group quarters 0,1,4,5,2,3,6,7, one fma each. Nothing else
 // enters it.
 #version 460
 #include "common.glsl"
@@ -29,8 +30,9 @@ void main() {
   precise float sums[kMatrixRows * kColumns];
   [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) sums[i] = 0.0;
 
-  // Lane l of eight carries x entry l of an octet: quarter o in lanes 0..3, quarter o + 4 in lanes 4..7.
-  uint x_lane = (lane & 3u) + ((lane & 4u) << 2);
+  // A stage is half a group: quarters 2t and 2t + 1, then 2t + 4 and 2t + 5. Lane l of eight carries entries 2l and
+  // 2l + 1 of the stage's sixteen.
+  uint x_lane = (lane & 3u) * 2u + (lane & 4u) * 4u;
   uint64_t x_base = push.x + uint64_t(column0) * push.x_stride * 4u + x_lane * 4u;
 
   for (uint group = 0; group < push.groups; group++) {
@@ -40,34 +42,42 @@ void main() {
       scales[r] = group_scale(rows[r], group);
       high[r] = group_high(rows[r], group);
     }
-    [[dont_unroll]] for (uint octet = 0; octet < 4; octet++) {
-      vec4 low_weights[kMatrixRows], high_weights[kMatrixRows];
+    [[dont_unroll]] for (uint stage = 0; stage < 2; stage++) {
+      vec4 weights[kMatrixRows * 4];
       [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
-        uvec4 a = uvec4(0), b = uvec4(0);
-        if (kType == kF32) {
-          a = Quads(rows[r].quants).v[octet * push.groups + group];
-          b = Quads(rows[r].quants).v[(octet + 4u) * push.groups + group];
-        } else if (kType == kF16 || kType == kBF16) {
-          a.xy = Pairs(rows[r].quants).v[((octet >> 1) * push.groups + group) * 2u + (octet & 1u)];
-          b.xy = Pairs(rows[r].quants).v[(((octet >> 1) + 2u) * push.groups + group) * 2u + (octet & 1u)];
+        uint64_t quants = rows[r].quants;
+        if (kIsFloat) {
+          [[unroll]] for (uint q = 0; q < 4; q++) {
+            uint quarter = stage * 2u + (q & 1u) + (q & 2u) * 2u;
+            uvec4 words = uvec4(0);
+            if (kType == kF32) {
+              words.xy = long_at(quants, (quarter * push.groups + group) * 2u);
+              words.zw = long_at(quants, (quarter * push.groups + group) * 2u + 1u);
+            } else {
+              words.xy = long_at(quants, ((quarter >> 1) * push.groups + group) * 2u + (quarter & 1u));
+            }
+            weights[r * 4u + q] = decode(words, uvec2(0u), quarter & 3u, q >= 2u, scales[r]);
+          }
         } else {
-          a.x = Words(rows[r].quants).v[group * 4u + octet];
-          b.x = kIsByte ? Words(rows[r].quants).v[(push.groups + group) * 4u + octet] : a.x;
+          uvec2 low_words = long_at(quants, group * 2u + stage);
+          uvec2 high_words = low_words;
+          if (kIsByte) high_words = long_at(quants, (push.groups + group) * 2u + stage);
+          weights[r * 4u] = decode(low_words.xxxx, high[r], stage * 2u, false, scales[r]);
+          weights[r * 4u + 1u] = decode(low_words.yyyy, high[r], stage * 2u + 1u, false, scales[r]);
+          weights[r * 4u + 2u] = decode(high_words.xxxx, high[r], stage * 2u, true, scales[r]);
+          weights[r * 4u + 3u] = decode(high_words.yyyy, high[r], stage * 2u + 1u, true, scales[r]);
         }
-        low_weights[r] = decode(a, high[r], octet, false, scales[r]);
-        high_weights[r] = decode(b, high[r], octet, true, scales[r]);
       }
       [[unroll]] for (uint c = 0; c < kColumns; c++) {
-        float x = Floats(x_base + uint64_t(c * push.x_stride) * 4u).v[group * 32u + octet * 4u];
-        vec4 x_low = vec4(subgroupBroadcast(x, 0), subgroupBroadcast(x, 1), subgroupBroadcast(x, 2),
-                          subgroupBroadcast(x, 3));
-        vec4 x_high = vec4(subgroupBroadcast(x, 4), subgroupBroadcast(x, 5), subgroupBroadcast(x, 6),
-                           subgroupBroadcast(x, 7));
-        [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
-          precise float sum = sums[r * kColumns + c];
-          [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(low_weights[r][i], x_low[i], sum);
-          [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(high_weights[r][i], x_high[i], sum);
-          sums[r * kColumns + c] = sum;
+        vec2 mine = uintBitsToFloat(long_at(x_base + uint64_t(c * push.x_stride) * 4u, group * 16u + stage * 4u));
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+          float even = subgroupBroadcast(mine.x, i);
+          float odd = subgroupBroadcast(mine.y, i);
+          [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+            precise float sum = fma(weights[r * 4u + i / 2u][(i & 1u) * 2u], even, sums[r * kColumns + c]);
+            sum = fma(weights[r * 4u + i / 2u][(i & 1u) * 2u + 1u], odd, sum);
+            sums[r * kColumns + c] = sum;
+          }
         }
       }
     }

@@ -52,7 +52,7 @@ float half_at(uint64_t base, uint index) {
 vec4 group_scale(Matrix row, uint group) {
   if (kIsFloat) return vec4(0);
   if (kIsSuper) {
-    uvec4 header = Quads(row.scales).v[group >> 3];
+    uvec4 header = uvec4(long_at(row.scales, (group >> 3) * 2u), long_at(row.scales, (group >> 3) * 2u + 1u));
     vec2 d = unpackHalf2x16(header.x);
     uint shift = (group & 3u) * 8u;
     uint low = header.y >> shift, middle = header.z >> shift, high = header.w >> shift;
@@ -85,7 +85,7 @@ vec4 group_scale(Matrix row, uint group) {
 }
 
 uvec2 group_high(Matrix row, uint group) {
-  if (kType == kQ6_K) return Pairs(row.high).v[group];
+  if (kType == kQ6_K) return long_at(row.high, group);
   if (kHasHigh) return uvec2(Words(row.high).v[group], 0u);
   return uvec2(0u);
 }
