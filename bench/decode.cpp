@@ -33,14 +33,19 @@ double seconds_since(Clock::time_point start) {
 Result<double> read_bandwidth(gpu::Device& device) {
   namespace k = gpu::kernels;
   const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
-  const std::uint64_t bytes = cpu ? std::uint64_t{64} << 20
-                                  : std::min<std::uint64_t>(std::uint64_t{4} << 30, device.free_memory_bytes() / 4);
-  BULKHEAD_TRY(const gpu::Buffer source, device.allocate(bytes, gpu::Memory::kDeviceLocal, "bandwidth"));
-  BULKHEAD_TRY(const gpu::Buffer sink, device.allocate(256, gpu::Memory::kDeviceLocal, "bandwidth"));
+  const std::uint64_t bytes =
+      cpu ? std::uint64_t{64} << 20
+          : std::min<std::uint64_t>(std::uint64_t{4} << 30, device.free_memory_bytes() / 4);
+  BULKHEAD_TRY(const gpu::Buffer source,
+               device.allocate(bytes, gpu::Memory::kDeviceLocal, "bandwidth"));
+  BULKHEAD_TRY(const gpu::Buffer sink,
+               device.allocate(256, gpu::Memory::kDeviceLocal, "bandwidth"));
   BULKHEAD_TRY(const auto ring, gpu::CommandRing::create(device, {}, true, 60000));
   BULKHEAD_TRY(const gpu::Kernel kernel, device.make_kernel(k::read_bandwidth()));
-  const k::ReadBandwidthPush push{source.address(), sink.address(), static_cast<std::uint32_t>(bytes / 16), 16};
-  const std::uint64_t per_group = std::uint64_t{k::kReadBandwidthInvocations} * push.per_invocation * 16;
+  const k::ReadBandwidthPush push{source.address(), sink.address(),
+                                  static_cast<std::uint32_t>(bytes / 16), 16};
+  const std::uint64_t per_group =
+      std::uint64_t{k::kReadBandwidthInvocations} * push.per_invocation * 16;
   const auto groups = static_cast<std::uint32_t>((bytes + per_group - 1) / per_group);
   BULKHEAD_TRY(const auto id, ring->record([&](gpu::Recorder& recorder) {
     recorder.dispatch(kernel, gpu::push_bytes(push), groups, 1, 1, bytes);
@@ -49,8 +54,10 @@ Result<double> read_bandwidth(gpu::Device& device) {
   for (int pass = 0; pass < (cpu ? 3 : 12); ++pass) {
     BULKHEAD_TRY(const auto times, ring->profile(id));
     double microseconds = 0;
-    for (const gpu::KernelTime& time : times) microseconds += time.microseconds;
-    if (pass > 0 && microseconds > 0) rates.push_back(static_cast<double>(bytes) / microseconds * 1e6);
+    for (const gpu::KernelTime& time : times)
+      microseconds += time.microseconds;
+    if (pass > 0 && microseconds > 0)
+      rates.push_back(static_cast<double>(bytes) / microseconds * 1e6);
   }
   if (rates.empty()) return Error(ErrorCode::kUnsupported, "the device has no timestamps");
   std::sort(rates.begin(), rates.end());
@@ -68,7 +75,8 @@ engine::TokenId made_up(std::uint32_t stream, std::uint32_t position, std::uint3
   return (stream * 7919 + position * 104729 + 17) % vocabulary;
 }
 
-Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t streams, double bandwidth) {
+Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t streams,
+                               double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
   const std::uint32_t length = plan.prompt + plan.tokens;
   const std::uint32_t pages_each = (length + limits.page_tokens - 1) / limits.page_tokens;
@@ -76,8 +84,9 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
     return Error(ErrorCode::kInvalidArgument,
                  std::to_string(streams) + " streams of " + std::to_string(length) +
                      " tokens do not fit the KV cache of " +
-                     std::to_string(std::uint64_t{limits.total_pages} * limits.page_tokens) + " tokens (context " +
-                     std::to_string(limits.context) + "); lower --prompt or --tokens");
+                     std::to_string(std::uint64_t{limits.total_pages} * limits.page_tokens) +
+                     " tokens (context " + std::to_string(limits.context) +
+                     "); lower --prompt or --tokens");
   }
   std::vector<std::vector<engine::PageIndex>> pages(streams);
   for (std::uint32_t s = 0; s < streams; ++s) {
@@ -128,22 +137,29 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
       {"weight_gb_per_s", rate / 1e9},
       {"fraction_of_read_bandwidth", bandwidth > 0 ? rate / bandwidth : 0.0},
   };
-  std::printf("%3u streams: prefill %9.1f tokens/s   decode %8.1f tokens/s (median step %.3f ms)   weights %.1f GB/s",
-              streams, streams * plan.prompt / prefill, streams * plan.tokens / decode,
-              steps[steps.size() / 2] * 1e3, rate / 1e9);
+  std::printf(
+      "%3u streams: prefill %9.1f tokens/s   decode %8.1f tokens/s (median step %.3f ms)   weights "
+      "%.1f GB/s",
+      streams, streams * plan.prompt / prefill, streams * plan.tokens / decode,
+      steps[steps.size() / 2] * 1e3, rate / 1e9);
   if (bandwidth > 0) std::printf(" = %.0f %% of what the device can read", 100 * rate / bandwidth);
   std::printf("\n");
 
   if (plan.profile) {
-    for (engine::Column& column : columns) column.position = length - 1;
+    for (engine::Column& column : columns)
+      column.position = length - 1;
     BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, sequences}));
     double all = 0;
-    for (const gpu::KernelTime& time : times) all += time.microseconds;
+    for (const gpu::KernelTime& time : times)
+      all += time.microseconds;
     std::printf("    kernels of one step, %.0f us in all:\n", all);
     for (const gpu::KernelTime& time : times) {
-      const double gb_per_s = time.microseconds > 0 ? static_cast<double>(time.bytes_moved) / time.microseconds / 1e3 : 0;
+      const double gb_per_s = time.microseconds > 0
+                                  ? static_cast<double>(time.bytes_moved) / time.microseconds / 1e3
+                                  : 0;
       std::printf("    %-20s %5llu calls %10.1f us %5.1f %%  %8.1f GB/s\n", time.name.c_str(),
-                  static_cast<unsigned long long>(time.calls), time.microseconds, 100 * time.microseconds / all, gb_per_s);
+                  static_cast<unsigned long long>(time.calls), time.microseconds,
+                  100 * time.microseconds / all, gb_per_s);
       result["kernels"].push_back({{"name", time.name},
                                    {"calls", time.calls},
                                    {"microseconds", time.microseconds},
@@ -164,18 +180,22 @@ Status run(const Plan& plan) {
   } else {
     std::fprintf(stderr, "read bandwidth unknown: %s\n", measured.error().message().c_str());
   }
-  std::printf("%s (%s), reads %.1f GB/s\n", device->info().name.c_str(), device->info().driver.c_str(), bandwidth / 1e9);
+  std::printf("%s (%s), reads %.1f GB/s\n", device->info().name.c_str(),
+              device->info().driver.c_str(), bandwidth / 1e9);
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
   BULKHEAD_TRY(const auto config, model::read_model_config(*file));
   forward::TransformerOptions options;
-  options.engine.max_batch = std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
+  options.engine.max_batch =
+      std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
   options.engine.prefill_chunk = plan.chunk;
   options.engine.kv_type = plan.kv_type == "f32" ? config::KvType::kF32 : config::KvType::kF16;
   options.gpu.enabled = !plan.baseline;
   // Room for every stream, and no more.
-  const std::uint64_t positions = (std::uint64_t{plan.prompt} + plan.tokens + 63) / 32 * 32 * options.engine.max_batch + 32;
-  const std::uint64_t kv_bytes = forward::memory_need(*file, config, options.engine).kv_per_token * positions;
+  const std::uint64_t positions =
+      (std::uint64_t{plan.prompt} + plan.tokens + 63) / 32 * 32 * options.engine.max_batch + 32;
+  const std::uint64_t kv_bytes =
+      forward::memory_need(*file, config, options.engine).kv_per_token * positions;
   options.engine.kv_cache_mb = static_cast<std::uint32_t>((kv_bytes >> 20) + 1);
   options.context = std::min(config.context, plan.prompt + plan.tokens);
   options.wait_timeout_ms = 60000;
@@ -214,14 +234,19 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{"Prefill and decode speed of a model on the executor alone, beside the device's read bandwidth"};
+  CLI::App app{
+      "Prefill and decode speed of a model on the executor alone, beside the device's read "
+      "bandwidth"};
   app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->required();
   app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name");
-  app.add_option("--streams", plan.streams, "sequences that decode side by side, one run for each number")
+  app.add_option("--streams", plan.streams,
+                 "sequences that decode side by side, one run for each number")
       ->delimiter(',')
       ->check(CLI::Range(1, 256));
-  app.add_option("--prompt", plan.prompt, "prompt tokens of each sequence")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--tokens", plan.tokens, "generated tokens of each sequence")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--prompt", plan.prompt, "prompt tokens of each sequence")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--tokens", plan.tokens, "generated tokens of each sequence")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--chunk", plan.chunk, "prompt tokens in a step")->check(CLI::Range(1, 4096));
   app.add_option("--kv-type", plan.kv_type, "f16 or f32")->check(CLI::IsMember({"f16", "f32"}));
   app.add_option("--json", plan.json_path, "write the figures there, too");

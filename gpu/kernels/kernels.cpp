@@ -16,7 +16,9 @@
 namespace bulkhead::gpu::kernels {
 namespace {
 
-std::uint32_t flag(bool value) { return value ? 1 : 0; }
+std::uint32_t flag(bool value) {
+  return value ? 1 : 0;
+}
 
 const char* type_name(WeightType type) {
   switch (type) {
@@ -50,7 +52,8 @@ const char* type_name(WeightType type) {
 
 std::uint32_t round_up_to_power_of_two(std::uint32_t value, std::uint32_t limit) {
   std::uint32_t power = 1;
-  while (power < value && power < limit) power *= 2;
+  while (power < value && power < limit)
+    power *= 2;
   return power;
 }
 
@@ -61,6 +64,7 @@ Mapping lanes_mapping(const DeviceInfo& info) {
   mapping.lanes = std::max(info.subgroup_size, 4U);
   mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
   mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
+  if (info.kind == DeviceKind::kCpu) mapping.most_columns = 4;
   return mapping;
 }
 
@@ -69,6 +73,7 @@ Mapping mapping_for(const DeviceInfo& info) {
   // The rows mapping broadcasts from eight lanes.
   if (info.kind == DeviceKind::kCpu && info.subgroup_size >= 8) {
     mapping.rows = true;
+    mapping.most_columns = 8;
     mapping.wide_invocations = mapping.lanes;
   }
   return mapping;
@@ -87,17 +92,17 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
   const bool four_bit = weight_planes(shape.type) == 1;
   const bool gated = shape.epilogue == Epilogue::kGated;
   if (mapping.rows) {
-    const std::uint32_t tile = round_up_to_power_of_two(columns, 8);
+    const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
     // Two row blocks share each x that is loaded; they pay once there are columns enough.
     const std::uint32_t rows = tile >= 2 && !gated && shape.rows >= 256 ? 2 : 1;
     spec.spirv = spirv::matvec_rows;
-    spec.constants = {static_cast<std::uint32_t>(shape.type),     tile, rows, mapping.lanes,
+    spec.constants = {static_cast<std::uint32_t>(shape.type),     tile,       rows, mapping.lanes,
                       static_cast<std::uint32_t>(shape.epilogue), flag(false)};
     variant.columns_per_workgroup = tile;
     variant.rows_per_workgroup = mapping.lanes * rows;
     return variant;
   }
-  const std::uint32_t tile = round_up_to_power_of_two(columns, 16);
+  const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
   // Rows that share each x: as many as registers allow beside the columns' sums.
   std::uint32_t rows = tile >= 8 ? 2 : four_bit ? 4 : 2;
   if (gated) rows = std::max(rows / 2, 1U);
@@ -123,11 +128,19 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
 }
 
 KernelSpec embed(const Mapping& mapping, WeightType type) {
-  return {"embed", spirv::embed, sizeof(EmbedPush), {static_cast<std::uint32_t>(type), mapping.lanes}, 0};
+  return {"embed",
+          spirv::embed,
+          sizeof(EmbedPush),
+          {static_cast<std::uint32_t>(type), mapping.lanes},
+          0};
 }
 
 KernelSpec rms_norm(const Mapping& mapping) {
-  return {"norm", spirv::rms_norm, sizeof(RmsNormPush), {mapping.wide_invocations, flag(!mapping.rows)}, 0};
+  return {"norm",
+          spirv::rms_norm,
+          sizeof(RmsNormPush),
+          {mapping.wide_invocations, flag(!mapping.rows)},
+          0};
 }
 
 KernelSpec gated_product(const Mapping& mapping) {
@@ -142,15 +155,17 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
   return {"rope and KV write",
           spirv::rope_kv,
           sizeof(RopeKvPush),
-          {mapping.lanes, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float), flag(shape.rope_halves)},
+          {mapping.lanes, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float),
+           flag(shape.rope_halves)},
           0};
 }
 
-AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape, std::uint32_t columns,
-                             std::uint32_t context) {
+AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
+                             std::uint32_t columns, std::uint32_t context) {
   if (!mapping.rows) return columns <= 16 ? AttentionMode::kPartial : AttentionMode::kWhole;
   // llvmpipe ends an invocation's loops after 65,535 rounds in all.
-  const std::uint64_t rounds = std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
+  const std::uint64_t rounds =
+      std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
   return rounds < 50000 ? AttentionMode::kWhole : AttentionMode::kPartial;
 }
 
@@ -168,17 +183,20 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
 
 std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
                                                std::uint32_t heads) {
-  return {mapping.lanes, shape.head,           shape.heads,             shape.kv_heads,    flag(shape.kv_float),
-          heads,         flag(!mapping.rows), mapping.attention_split, flag(mapping.rows)};
+  return {mapping.lanes,        shape.head, shape.heads,         shape.kv_heads,
+          flag(shape.kv_float), heads,      flag(!mapping.rows), mapping.attention_split,
+          flag(mapping.rows)};
 }
 
 }  // namespace
 
-AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode) {
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
+                           AttentionMode mode) {
   const std::uint32_t heads = heads_together(mapping, shape);
   std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
   constants.push_back(flag(mode == AttentionMode::kPartial));
-  return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants), mapping.required_subgroup},
+  return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
+           mapping.required_subgroup},
           heads};
 }
 
@@ -196,14 +214,20 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
 }
 
 KernelSpec read_bandwidth() {
-  return {"read bandwidth", spirv::read_bandwidth, sizeof(ReadBandwidthPush), {kReadBandwidthInvocations}, 0};
+  return {"read bandwidth",
+          spirv::read_bandwidth,
+          sizeof(ReadBandwidthPush),
+          {kReadBandwidthInvocations},
+          0};
 }
 
 std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
-  for (const auto& module : {spirv::attention, spirv::attention_combine, spirv::embed, spirv::gated_product,
-                             spirv::greedy, spirv::matvec_lanes, spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
-    for (const std::uint32_t word : module) hash = (hash ^ word) * 0x100000001b3U;
+  for (const auto& module :
+       {spirv::attention, spirv::attention_combine, spirv::embed, spirv::gated_product,
+        spirv::greedy, spirv::matvec_lanes, spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
+    for (const std::uint32_t word : module)
+      hash = (hash ^ word) * 0x100000001b3U;
   }
   return hash;
 }

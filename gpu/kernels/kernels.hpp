@@ -18,11 +18,13 @@ struct Mapping {
   bool rows = false;
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
-  std::uint32_t wide_invocations = 256; // workgroups of norms, element-wise kernels and the greedy choice
-  std::uint32_t attention_split = 64;   // least positions in a split
+  std::uint32_t wide_invocations =
+      256;  // workgroups of norms, element-wise kernels and the greedy choice
+  std::uint32_t attention_split = 64;  // least positions in a split
+  std::uint32_t most_columns = 16;     // of a matrix-vector workgroup
 };
 Mapping mapping_for(const DeviceInfo& info);
-// For tests: GPUs' mapping on any device.
+// For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for sixteen columns.)
 Mapping lanes_mapping(const DeviceInfo& info);
 
 // Floats between two columns of a matrix-vector product's input of `width` entries.
@@ -112,8 +114,8 @@ struct AttentionShape {
   std::uint32_t head = 0;  // entries
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
-  bool kv_float = false;       // float32 pages, else float16
-  bool rope_halves = false;    // pairs (i, i + pairs), else (2i, 2i + 1)
+  bool kv_float = false;     // float32 pages, else float16
+  bool rope_halves = false;  // pairs (i, i + pairs), else (2i, 2i + 1)
 
   std::uint32_t head_padded() const { return (head + 7) & ~7U; }
   // Keys, and as many bytes values, of one layer in one page.
@@ -143,7 +145,9 @@ static_assert(sizeof(RopeKvPush) == 104);
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape);
 
 constexpr std::uint32_t kMaximumSplits = 16;
-inline std::uint32_t partial_floats(const AttentionShape& shape) { return shape.head_padded() + 8; }
+inline std::uint32_t partial_floats(const AttentionShape& shape) {
+  return shape.head_padded() + 8;
+}
 
 struct AttentionPush {
   std::uint64_t q;
@@ -164,8 +168,8 @@ struct AttentionVariant {
 };
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode);
 // The mode for a step of so many columns.
-AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape, std::uint32_t columns,
-                             std::uint32_t context);
+AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
+                             std::uint32_t columns, std::uint32_t context);
 
 struct AttentionCombinePush {
   std::uint64_t partials;

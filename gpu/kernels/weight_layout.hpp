@@ -43,7 +43,9 @@ struct WeightLayout {
   std::uint64_t bytes = 0;  // of all planes
 
   // What reading the whole matrix once moves.
-  std::uint64_t bytes_read() const { return rows * (quants_row + high_row + scales_row + supers_row); }
+  std::uint64_t bytes_read() const {
+    return rows * (quants_row + high_row + scales_row + supers_row);
+  }
 };
 
 constexpr std::uint32_t weight_planes(WeightType type) {

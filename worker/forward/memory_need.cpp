@@ -27,10 +27,12 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
   const auto block = [](std::uint64_t n) { return (n + 1023) / 1024 * 1024; };
   const std::uint64_t q_width = std::uint64_t{config.heads} * config.head_size;
   const std::uint64_t per_column = block(config.embedding) * 2 + q_width + 2 * config.kv_width() +
-                                   config.heads * head + block(q_width) + block(config.feed_forward) * 3;
-  const std::uint64_t partials = std::min<std::uint64_t>(columns, 16) * config.heads * 16 * (head + 8);
-  need.transient =
-      4 * (columns * per_column + partials + outputs * (std::uint64_t{config.vocabulary} + block(config.embedding)));
+                                   config.heads * head + block(q_width) +
+                                   block(config.feed_forward) * 3;
+  const std::uint64_t partials =
+      std::min<std::uint64_t>(columns, 16) * config.heads * 16 * (head + 8);
+  need.transient = 4 * (columns * per_column + partials +
+                        outputs * (std::uint64_t{config.vocabulary} + block(config.embedding)));
   return need;
 }
 

@@ -16,6 +16,7 @@ struct RopeTable {
   std::vector<float> coarse;  // [context / 256 + 1][pairs][cos, sin]
 };
 // `factors`: rope_freqs.weight, one divisor for each pair; empty: none.
-RopeTable make_rope_table(const model::ModelConfig& config, std::span<const float> factors, std::uint32_t context);
+RopeTable make_rope_table(const model::ModelConfig& config, std::span<const float> factors,
+                          std::uint32_t context);
 
 }  // namespace bulkhead::forward

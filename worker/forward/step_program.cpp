@@ -13,7 +13,9 @@ namespace {
 // The widest column tile: buffers have room for the columns that pad the last tile.
 constexpr std::uint32_t kTile = 16;
 
-std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 std::uint32_t qkv_width(const model::ModelConfig& config) {
   return (config.heads + 2 * config.kv_heads) * config.head_size;
@@ -35,7 +37,8 @@ class Builder {
         config_(context.config),
         activations_(activations),
         shape_(shape),
-        mode_(k::attention_mode(context.mapping, context.attention, shape.columns, context.context)),
+        mode_(
+            k::attention_mode(context.mapping, context.attention, shape.columns, context.context)),
         parameters_(context.parameters.address()),
         pages_(parameters_ + context.parameter_layout.pages) {}
 
@@ -52,8 +55,8 @@ class Builder {
   static std::uint64_t at(const gpu::MemoryPool::Lease& lease) { return lease.slice().address; }
 
   template <typename Push>
-  Status dispatch(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x, std::uint32_t y = 1, std::uint32_t z = 1,
-                  std::uint64_t bytes_moved = 0) {
+  Status dispatch(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x,
+                  std::uint32_t y = 1, std::uint32_t z = 1, std::uint64_t bytes_moved = 0) {
     static_assert(sizeof(Push) <= 128);
     StepOp op;
     BULKHEAD_TRY(op.kernel, context_.device->make_kernel(spec));
@@ -70,20 +73,20 @@ class Builder {
   struct Product {
     const DeviceMatrix* matrix;
     k::Epilogue epilogue = k::Epilogue::kStore;
-    std::uint64_t x = 0;            // [column][input_stride(matrix.width)]
+    std::uint64_t x = 0;  // [column][input_stride(matrix.width)]
     std::uint64_t out = 0;
     std::uint32_t out_stride = 0;
-    bool out_is_input = false;      // laid out and zero-padded as another product's input
-    bool of_outputs = false;        // the columns are the step's outputs
+    bool out_is_input = false;  // laid out and zero-padded as another product's input
+    bool of_outputs = false;    // the columns are the step's outputs
   };
   Status multiply(const Product& product) {
     const DeviceMatrix& matrix = *product.matrix;
     const std::uint32_t columns = product.of_outputs ? shape_.outputs : shape_.columns;
     auto rows = static_cast<std::uint32_t>(matrix.layout.rows);
     if (product.epilogue == k::Epilogue::kGated) rows /= 2;
-    const k::MatvecVariant variant =
-        k::matvec(context_.mapping, {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input},
-                  columns);
+    const k::MatvecVariant variant = k::matvec(
+        context_.mapping,
+        {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input}, columns);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -98,10 +101,13 @@ class Builder {
     push.out_stride = product.out_stride;
     push.written_rows = product.out_is_input ? up_to(rows, k::kGroupWeights) : rows;
     push.count_word = product.of_outputs ? k::kOutputCountWord : k::kColumnCountWord;
-    const std::uint32_t tiles = (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
-    const std::uint32_t blocks = (push.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
-    return dispatch(variant.spec, push, tiles, blocks, 1,
-                    matrix.layout.bytes_read() + std::uint64_t{columns} * (matrix.width + rows) * 4);
+    const std::uint32_t tiles =
+        (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
+    const std::uint32_t blocks =
+        (push.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
+    return dispatch(
+        variant.spec, push, tiles, blocks, 1,
+        matrix.layout.bytes_read() + std::uint64_t{columns} * (matrix.width + rows) * 4);
   }
 
   Status norm(std::uint64_t in, std::uint64_t gain, std::uint64_t out, std::uint64_t list) {
@@ -134,7 +140,8 @@ class Builder {
     push.groups = matrix.layout.groups;
     push.width = config_.embedding;
     push.stride = config_.embedding;
-    BULKHEAD_RETURN_IF_ERROR(dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns));
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns));
     barrier();
     return {};
   }
@@ -143,7 +150,8 @@ class Builder {
     const std::uint32_t attended_width = config_.heads * config_.head_size;
     const std::uint32_t stream_stride = config_.embedding;
 
-    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), layer.attention_norm, at(activations_.normed), 0));
+    BULKHEAD_RETURN_IF_ERROR(
+        norm(at(activations_.stream), layer.attention_norm, at(activations_.normed), 0));
     barrier();
     for (const Segment& segment : layer.qkv) {
       Product product{&segment.matrix};
@@ -165,7 +173,8 @@ class Builder {
     BULKHEAD_RETURN_IF_ERROR(multiply(output));
     barrier();
 
-    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), layer.feed_forward_norm, at(activations_.normed), 0));
+    BULKHEAD_RETURN_IF_ERROR(
+        norm(at(activations_.stream), layer.feed_forward_norm, at(activations_.normed), 0));
     barrier();
     BULKHEAD_RETURN_IF_ERROR(add_gate_and_up(layer));
     barrier();
@@ -200,7 +209,8 @@ class Builder {
     rope.rope_pairs = context_.weights.rope_pairs;
     rope.epsilon = config_.rms_epsilon;
     // Scores come in powers of two: exp2 is what devices have.
-    rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config_.head_size)));
+    rope.q_scale =
+        static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config_.head_size)));
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::rope_kv(context_.mapping, shape), rope, shape_.columns,
                                       config_.heads + 2 * config_.kv_heads));
     barrier();
@@ -220,7 +230,8 @@ class Builder {
       return dispatch(variant.spec, push, shape_.columns, head_groups);
     }
     push.out = at(activations_.partials);
-    BULKHEAD_RETURN_IF_ERROR(dispatch(variant.spec, push, shape_.columns, head_groups, k::kMaximumSplits));
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(variant.spec, push, shape_.columns, head_groups, k::kMaximumSplits));
     barrier();
     k::AttentionCombinePush combine{};
     combine.partials = at(activations_.partials);
@@ -228,7 +239,8 @@ class Builder {
     combine.out = at(activations_.attended);
     combine.out_stride = push.out_stride;
     combine.padded_width = push.padded_width;
-    return dispatch(k::attention_combine(context_.mapping, shape), combine, shape_.columns, config_.heads);
+    return dispatch(k::attention_combine(context_.mapping, shape), combine, shape_.columns,
+                    config_.heads);
   }
 
   Status add_gate_and_up(const LayerWeights& layer) {
@@ -264,7 +276,8 @@ class Builder {
   }
 
   Status add_outputs() {
-    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), context_.weights.output_norm, at(activations_.output_normed),
+    BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), context_.weights.output_norm,
+                                  at(activations_.output_normed),
                                   parameters_ + context_.parameter_layout.outputs));
     barrier();
     Product logits{&context_.weights.output_matrix()};
@@ -282,8 +295,8 @@ class Builder {
     push.vocabulary = config_.vocabulary;
     push.stride = config_.vocabulary;
     push.chunks = greedy_chunks(config_);
-    BULKHEAD_RETURN_IF_ERROR(
-        dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push, shape_.outputs, push.chunks));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
+                                      shape_.outputs, push.chunks));
     barrier();
     return dispatch(k::greedy(context_.mapping, k::GreedyPass::kAll), push, shape_.outputs);
   }
@@ -303,7 +316,8 @@ class Builder {
 StepShape shape_for(std::uint32_t columns, std::uint32_t outputs) {
   const auto bucket = [](std::uint32_t count) {
     std::uint32_t size = 1;
-    while (size < count) size *= 2;
+    while (size < count)
+      size *= 2;
     return size;
   };
   // One output is what most steps with few outputs have; 4 and 16 serve the others.
@@ -312,27 +326,30 @@ StepShape shape_for(std::uint32_t columns, std::uint32_t outputs) {
   return {bucket(columns), made};
 }
 
-Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool, StepShape shape) {
+Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
+                                        StepShape shape) {
   const model::ModelConfig& config = context.config;
   const std::uint64_t columns = up_to(shape.columns, kTile);
   const std::uint64_t outputs = up_to(shape.outputs, kTile);
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
   Activations a;
-  const auto floats = [&pool](gpu::MemoryPool::Lease& lease, std::uint64_t count, const char* name) -> Status {
+  const auto floats = [&pool](gpu::MemoryPool::Lease& lease, std::uint64_t count,
+                              const char* name) -> Status {
     BULKHEAD_TRY(lease, pool.acquire(count * sizeof(float), name));
     return {};
   };
   BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * config.embedding, "residual stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
-  BULKHEAD_RETURN_IF_ERROR(floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
+  BULKHEAD_RETURN_IF_ERROR(
+      floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
   if (k::attention_mode(context.mapping, context.attention, shape.columns, context.context) ==
       k::AttentionMode::kPartial) {
-    BULKHEAD_RETURN_IF_ERROR(floats(
-        a.partials,
-        std::uint64_t{shape.columns} * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
-        "attention partials"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.partials,
+                                    std::uint64_t{shape.columns} * config.heads *
+                                        k::kMaximumSplits * k::partial_floats(context.attention),
+                                    "attention partials"));
   }
   BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
   if (any_separate_gate(context.weights)) {
@@ -341,15 +358,18 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
   }
   BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
   if (shape.outputs > 0) {
-    BULKHEAD_RETURN_IF_ERROR(floats(a.output_normed, outputs * stride(config.embedding), "normed outputs"));
+    BULKHEAD_RETURN_IF_ERROR(
+        floats(a.output_normed, outputs * stride(config.embedding), "normed outputs"));
     BULKHEAD_RETURN_IF_ERROR(floats(a.logits, outputs * config.vocabulary, "logits"));
-    BULKHEAD_RETURN_IF_ERROR(floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
+    BULKHEAD_RETURN_IF_ERROR(
+        floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
     BULKHEAD_RETURN_IF_ERROR(floats(a.results, outputs * 2, "greedy results"));
   }
   return a;
 }
 
-Result<StepProgram> build_step(const StepContext& context, const Activations& activations, StepShape shape) {
+Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
+                               StepShape shape) {
   return Builder(context, activations, shape).build();
 }
 
@@ -358,8 +378,8 @@ void record_step(const StepProgram& program, gpu::Recorder& recorder) {
     if (op.kernel.pipeline == VK_NULL_HANDLE) {
       recorder.barrier();
     } else {
-      recorder.dispatch(op.kernel, std::span<const std::byte>(op.push.data(), op.kernel.push_bytes), op.x, op.y, op.z,
-                        op.bytes_moved);
+      recorder.dispatch(op.kernel, std::span<const std::byte>(op.push.data(), op.kernel.push_bytes),
+                        op.x, op.y, op.z, op.bytes_moved);
     }
   }
 }

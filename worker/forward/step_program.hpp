@@ -43,37 +43,39 @@ struct StepContext {
   gpu::kernels::AttentionShape attention;
   std::uint32_t context = 0;
   ModelWeights weights;
-  std::vector<gpu::Buffer> kv;       // of each layer: keys, then values
-  std::uint64_t kv_half = 0;         // bytes of a layer's keys
+  std::vector<gpu::Buffer> kv;  // of each layer: keys, then values
+  std::uint64_t kv_half = 0;    // bytes of a layer's keys
   gpu::Buffer parameters;
   ParameterLayout parameter_layout;
 };
 
 // The buffers that a step of a shape works in.
 struct Activations {
-  gpu::MemoryPool::Lease stream;     // [column][embedding]: the residual stream
-  gpu::MemoryPool::Lease normed;     // [column][input_stride(embedding)]
-  gpu::MemoryPool::Lease qkv;        // [column][q, k, v]
-  gpu::MemoryPool::Lease q;          // [column][head][padded]
-  gpu::MemoryPool::Lease partials;   // kPartial attention
-  gpu::MemoryPool::Lease attended;   // [column][input_stride(heads * head)]
-  gpu::MemoryPool::Lease gate, up;   // only where they differ in type
-  gpu::MemoryPool::Lease hidden;     // [column][input_stride(feed_forward)]
+  gpu::MemoryPool::Lease stream;    // [column][embedding]: the residual stream
+  gpu::MemoryPool::Lease normed;    // [column][input_stride(embedding)]
+  gpu::MemoryPool::Lease qkv;       // [column][q, k, v]
+  gpu::MemoryPool::Lease q;         // [column][head][padded]
+  gpu::MemoryPool::Lease partials;  // kPartial attention
+  gpu::MemoryPool::Lease attended;  // [column][input_stride(heads * head)]
+  gpu::MemoryPool::Lease gate, up;  // only where they differ in type
+  gpu::MemoryPool::Lease hidden;    // [column][input_stride(feed_forward)]
   gpu::MemoryPool::Lease output_normed;
-  gpu::MemoryPool::Lease logits;     // [output][vocabulary]
+  gpu::MemoryPool::Lease logits;  // [output][vocabulary]
   gpu::MemoryPool::Lease greedy_partials;
-  gpu::MemoryPool::Lease results;    // [output]{token, log-probability}
+  gpu::MemoryPool::Lease results;  // [output]{token, log-probability}
 };
-Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool, StepShape shape);
+Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
+                                        StepShape shape);
 
 struct StepOp {
-  gpu::Kernel kernel;                // no pipeline: a barrier
+  gpu::Kernel kernel;  // no pipeline: a barrier
   std::array<std::byte, 128> push{};
   std::uint32_t x = 1, y = 1, z = 1;
   std::uint64_t bytes_moved = 0;
 };
 using StepProgram = std::vector<StepOp>;
-Result<StepProgram> build_step(const StepContext& context, const Activations& activations, StepShape shape);
+Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
+                               StepShape shape);
 void record_step(const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

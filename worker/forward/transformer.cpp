@@ -19,7 +19,9 @@ namespace {
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 1;
 
-std::string mib(std::uint64_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
+std::string mib(std::uint64_t bytes) {
+  return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
+}
 
 std::uint32_t ceil_divide(std::uint64_t value, std::uint64_t by) {
   return static_cast<std::uint32_t>((value + by - 1) / by);
@@ -36,18 +38,21 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
   const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
   const std::uint64_t free = device.free_memory_bytes();
   const std::uint64_t fixed = need.weights + need.transient;
-  const std::string sizes = "the weights need " + mib(need.weights) + ", one step's activations up to " +
-                            mib(need.transient) + ", the KV cache " + mib(page_bytes) + " for each " +
-                            std::to_string(k::kPageTokens) + " tokens; " + mib(free) + " are free on " +
-                            device.info().name;
+  const std::string sizes = "the weights need " + mib(need.weights) +
+                            ", one step's activations up to " + mib(need.transient) +
+                            ", the KV cache " + mib(page_bytes) + " for each " +
+                            std::to_string(k::kPageTokens) + " tokens; " + mib(free) +
+                            " are free on " + device.info().name;
   if (options.context > config.context) {
-    return Error(ErrorCode::kInvalidArgument, "a context of " + std::to_string(options.context) +
-                                                  " tokens was asked for, but the model's own limit is " +
-                                                  std::to_string(config.context) + "; set a lower one");
+    return Error(ErrorCode::kInvalidArgument,
+                 "a context of " + std::to_string(options.context) +
+                     " tokens was asked for, but the model's own limit is " +
+                     std::to_string(config.context) + "; set a lower one");
   }
   if (fixed + page_bytes * 2 > free) {
     return Error(ErrorCode::kResourceExhausted,
-                 "the model does not fit: " + sizes + "; choose a smaller model or quantisation, or another device");
+                 "the model does not fit: " + sizes +
+                     "; choose a smaller model or quantisation, or another device");
   }
   const std::uint32_t wanted_context = options.context != 0 ? options.context : config.context;
   const std::uint64_t full = ceil_divide(wanted_context, k::kPageTokens);
@@ -56,15 +61,17 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
   if (options.engine.kv_cache_mb != 0) {
     const std::uint64_t asked = std::uint64_t{options.engine.kv_cache_mb} << 20;
     if (fixed + asked > free) {
-      return Error(ErrorCode::kResourceExhausted,
-                   "engine.kv_cache_mb asks for " + mib(asked) + ", which does not fit: " + sizes + "; set it lower");
+      return Error(ErrorCode::kResourceExhausted, "engine.kv_cache_mb asks for " + mib(asked) +
+                                                      ", which does not fit: " + sizes +
+                                                      "; set it lower");
     }
     pages = asked / page_bytes;
     pages = pages > 0 ? pages - 1 : 0;
   } else {
     // A GPU's memory has nothing else to do; a CPU device's is the machine's.
     const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
-    const std::uint64_t sequences = cpu ? std::max(options.engine.max_batch / 4, 1U) : options.engine.max_batch;
+    const std::uint64_t sequences =
+        cpu ? std::max(options.engine.max_batch / 4, 1U) : options.engine.max_batch;
     std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
                                : (free - fixed) / 10 * 9;
     budget = std::min(budget, (sequences * full + 1) * page_bytes);
@@ -72,23 +79,27 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
   }
   pages = std::min<std::uint64_t>(pages, 0x7fffffffU);
   if (options.context != 0 && pages < full) {
-    return Error(ErrorCode::kResourceExhausted, "a context of " + std::to_string(options.context) + " tokens needs " +
-                                                    std::to_string(full) + " KV pages of " + mib(page_bytes) +
-                                                    ", but only " + std::to_string(pages) + " fit: " + sizes +
-                                                    "; set a lower context, or a higher engine.kv_cache_mb");
+    return Error(ErrorCode::kResourceExhausted,
+                 "a context of " + std::to_string(options.context) + " tokens needs " +
+                     std::to_string(full) + " KV pages of " + mib(page_bytes) + ", but only " +
+                     std::to_string(pages) + " fit: " + sizes +
+                     "; set a lower context, or a higher engine.kv_cache_mb");
   }
   if (pages == 0) {
-    return Error(ErrorCode::kResourceExhausted, "no KV cache fits: " + sizes + "; raise engine.kv_cache_mb");
+    return Error(ErrorCode::kResourceExhausted,
+                 "no KV cache fits: " + sizes + "; raise engine.kv_cache_mb");
   }
   CacheSize size;
   size.pages = static_cast<std::uint32_t>(pages);
-  size.context = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted_context, pages * k::kPageTokens));
+  size.context =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted_context, pages * k::kPageTokens));
   return size;
 }
 
 class Transformer final : public engine::Executor {
  public:
-  static Result<std::unique_ptr<Transformer>> create(gpu::Device& device, const model::GgufFile& file,
+  static Result<std::unique_ptr<Transformer>> create(gpu::Device& device,
+                                                     const model::GgufFile& file,
                                                      const model::ModelConfig& config,
                                                      const TransformerOptions& options) {
     std::unique_ptr<Transformer> self(new Transformer);
@@ -106,7 +117,8 @@ class Transformer final : public engine::Executor {
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
   Status submit(const engine::Step& step) override {
-    if (in_flight_) return Error(ErrorCode::kInternal, "a step was submitted while another is in flight");
+    if (in_flight_)
+      return Error(ErrorCode::kInternal, "a step was submitted while another is in flight");
     BULKHEAD_RETURN_IF_ERROR(check(step, limits_.total_pages));
     return start(step);
   }
@@ -166,7 +178,8 @@ class Transformer final : public engine::Executor {
 
   std::vector<Optimization> optimizations() const override {
     std::vector<Optimization> list;
-    for (const auto& part : parts_.reports) list.push_back({part.name, part.active, part.reason});
+    for (const auto& part : parts_.reports)
+      list.push_back({part.name, part.active, part.reason});
     return list;
   }
 
@@ -199,13 +212,16 @@ class Transformer final : public engine::Executor {
 
   gpu::CommandRing& ring() { return *parts_.command_ring; }
   gpu::BlitQueue& blit() { return *parts_.blit_queue; }
-  bool keeps_recordings() const { return parts_.command_ring->enabled() && parts_.memory_pool->enabled(); }
+  bool keeps_recordings() const {
+    return parts_.command_ring->enabled() && parts_.memory_pool->enabled();
+  }
 
   Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
               const TransformerOptions& options) {
     context_.device = &device;
     context_.config = config;
-    context_.mapping = options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device.info());
+    context_.mapping =
+        options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device.info());
     context_.attention = {config.head_size, config.heads, config.kv_heads,
                           options.engine.kv_type == config::KvType::kF32,
                           config.rope_pairing == model::RopePairing::kHalves};
@@ -232,7 +248,8 @@ class Transformer final : public engine::Executor {
 
     context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
     for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-      BULKHEAD_TRY(gpu::Buffer pages, device.allocate(context_.kv_half * 2, gpu::Memory::kDeviceLocal, "KV pages"));
+      BULKHEAD_TRY(gpu::Buffer pages,
+                   device.allocate(context_.kv_half * 2, gpu::Memory::kDeviceLocal, "KV pages"));
       context_.kv.push_back(std::move(pages));
     }
 
@@ -241,12 +258,14 @@ class Transformer final : public engine::Executor {
     layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
     layout.pages = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
     layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
-    BULKHEAD_TRY(context_.parameters, device.allocate(layout.bytes, gpu::Memory::kDeviceLocal, "step parameters"));
+    BULKHEAD_TRY(context_.parameters,
+                 device.allocate(layout.bytes, gpu::Memory::kDeviceLocal, "step parameters"));
 
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
-                  static_cast<unsigned long long>(k::code_hash()), context_.mapping.rows ? "rows" : "lanes",
-                  context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
+                  static_cast<unsigned long long>(k::code_hash()),
+                  context_.mapping.rows ? "rows" : "lanes", context_.mapping.lanes,
+                  context_.attention.kv_float ? "f32" : "f16");
     numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
     return {};
   }
@@ -254,7 +273,8 @@ class Transformer final : public engine::Executor {
   // Runs the common shapes on the hidden page, so that kernels are compiled and recordings exist before the first request.
   Status warm_up(const TransformerOptions& options) {
     std::vector<std::uint32_t> sizes;
-    for (std::uint32_t columns = 1; columns <= std::min(16U, limits_.max_columns); columns *= 2) sizes.push_back(columns);
+    for (std::uint32_t columns = 1; columns <= std::min(16U, limits_.max_columns); columns *= 2)
+      sizes.push_back(columns);
     sizes.push_back(limits_.max_columns);
     const engine::PageIndex page = hidden_page_;
     const std::vector<engine::PageIndex> pages(ceil_divide(limits_.context, k::kPageTokens), page);
@@ -262,9 +282,11 @@ class Transformer final : public engine::Executor {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const std::uint32_t count = std::min(sizes[sizes.size() - 1 - i], limits_.context);
       std::vector<engine::Column> columns(count);
-      for (std::uint32_t c = 0; c < count; ++c) columns[c].position = c;
+      for (std::uint32_t c = 0; c < count; ++c)
+        columns[c].position = c;
       const std::uint32_t outputs = std::min(count, limits_.max_outputs);
-      for (std::uint32_t c = 0; c < (count > 16 ? 1 : outputs); ++c) columns[c].output = engine::Output::kGreedy;
+      for (std::uint32_t c = 0; c < (count > 16 ? 1 : outputs); ++c)
+        columns[c].output = engine::Output::kGreedy;
       const engine::Step step{columns, std::span(&sequence, 1)};
       BULKHEAD_RETURN_IF_ERROR(start(step));
       BULKHEAD_RETURN_IF_ERROR(wait());
@@ -279,10 +301,13 @@ class Transformer final : public engine::Executor {
 
   // The engine's promises, checked: an address on the device must never come from a bad index.
   Status check(const engine::Step& step, std::uint32_t page_count) const {
-    const auto refuse = [](const std::string& what) { return Error(ErrorCode::kInvalidArgument, "step: " + what); };
+    const auto refuse = [](const std::string& what) {
+      return Error(ErrorCode::kInvalidArgument, "step: " + what);
+    };
     if (step.columns.empty()) return refuse("no columns");
     if (step.columns.size() > limits_.max_columns) {
-      return refuse(std::to_string(step.columns.size()) + " columns; at most " + std::to_string(limits_.max_columns));
+      return refuse(std::to_string(step.columns.size()) + " columns; at most " +
+                    std::to_string(limits_.max_columns));
     }
     if (step.sequences.size() > limits_.max_sequences) {
       return refuse(std::to_string(step.sequences.size()) + " sequences; at most " +
@@ -290,9 +315,12 @@ class Transformer final : public engine::Executor {
     }
     std::uint32_t outputs = 0;
     for (const engine::Column& column : step.columns) {
-      if (column.token >= limits_.vocabulary) return refuse("token " + std::to_string(column.token));
-      if (column.position >= limits_.context) return refuse("position " + std::to_string(column.position));
-      if (column.sequence >= step.sequences.size()) return refuse("sequence " + std::to_string(column.sequence));
+      if (column.token >= limits_.vocabulary)
+        return refuse("token " + std::to_string(column.token));
+      if (column.position >= limits_.context)
+        return refuse("position " + std::to_string(column.position));
+      if (column.sequence >= step.sequences.size())
+        return refuse("sequence " + std::to_string(column.sequence));
       if (column.position / k::kPageTokens >= step.sequences[column.sequence].size()) {
         return refuse("position " + std::to_string(column.position) + " has no page");
       }
@@ -300,7 +328,8 @@ class Transformer final : public engine::Executor {
     }
     if (outputs > limits_.max_outputs) return refuse(std::to_string(outputs) + " outputs");
     for (const auto& pages : step.sequences) {
-      if (pages.size() > ceil_divide(limits_.context, k::kPageTokens)) return refuse("more pages than the context has");
+      if (pages.size() > ceil_divide(limits_.context, k::kPageTokens))
+        return refuse("more pages than the context has");
       for (const engine::PageIndex page : pages) {
         if (page >= page_count) return refuse("page " + std::to_string(page));
       }
@@ -310,14 +339,16 @@ class Transformer final : public engine::Executor {
 
   Status start(const engine::Step& step) {
     write_parameters(step);
-    shape_ = shape_for(static_cast<std::uint32_t>(step.columns.size()), static_cast<std::uint32_t>(outputs_.size()));
+    shape_ = shape_for(static_cast<std::uint32_t>(step.columns.size()),
+                       static_cast<std::uint32_t>(outputs_.size()));
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
-    BULKHEAD_RETURN_IF_ERROR(
-        blit().upload(parameter_bytes_, gpu::slice(context_.parameters, 0, parameter_bytes_.size())));
+    BULKHEAD_RETURN_IF_ERROR(blit().upload(
+        parameter_bytes_, gpu::slice(context_.parameters, 0, parameter_bytes_.size())));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
     InFlight flight;
-    BULKHEAD_TRY(flight.ticket, ring().submit(recorded->id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
+    BULKHEAD_TRY(flight.ticket,
+                 ring().submit(recorded->id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
     ++steps_;
     in_flight_ = flight;
     return start_downloads(step, *recorded);
@@ -326,7 +357,8 @@ class Transformer final : public engine::Executor {
   Status start_downloads(const engine::Step& step, const Recorded& recorded) {
     if (outputs_.empty()) return {};
     const gpu::CommandRing::After computed{ring().timeline(), in_flight_->ticket};
-    const auto part = [](const gpu::MemoryPool::Lease& lease, std::uint64_t offset, std::uint64_t bytes) {
+    const auto part = [](const gpu::MemoryPool::Lease& lease, std::uint64_t offset,
+                         std::uint64_t bytes) {
       gpu::BufferSlice slice = lease.slice();
       slice.offset += offset;
       slice.address += offset;
@@ -334,11 +366,13 @@ class Transformer final : public engine::Executor {
       slice.bytes = bytes;
       return slice;
     };
-    BULKHEAD_TRY(in_flight_->results,
-                 blit().download(part(recorded.activations.results, 0, outputs_.size() * 8), computed));
+    BULKHEAD_TRY(
+        in_flight_->results,
+        blit().download(part(recorded.activations.results, 0, outputs_.size() * 8), computed));
 
     const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
-    const std::uint32_t most_rows = static_cast<std::uint32_t>(std::max<std::uint64_t>((8U << 20) / row_bytes, 1));
+    const std::uint32_t most_rows =
+        static_cast<std::uint32_t>(std::max<std::uint64_t>((8U << 20) / row_bytes, 1));
     std::uint32_t row = 0, first = 0, count = 0;
     std::uint32_t wanted = 0;
     const auto flush = [&]() -> Status {
@@ -346,8 +380,9 @@ class Transformer final : public engine::Executor {
       LogitsRun run;
       run.to_row = wanted - count;
       run.rows = count;
-      BULKHEAD_TRY(run.ticket,
-                   blit().download(part(recorded.activations.logits, first * row_bytes, count * row_bytes), computed));
+      BULKHEAD_TRY(run.ticket, blit().download(part(recorded.activations.logits, first * row_bytes,
+                                                    count * row_bytes),
+                                               computed));
       logits_runs_.push_back(run);
       count = 0;
       return {};
@@ -370,7 +405,8 @@ class Transformer final : public engine::Executor {
   void write_parameters(const engine::Step& step) {
     const ParameterLayout& layout = context_.parameter_layout;
     std::uint64_t pages = 0;
-    for (const auto& sequence : step.sequences) pages += sequence.size();
+    for (const auto& sequence : step.sequences)
+      pages += sequence.size();
     parameter_bytes_.assign(layout.pages + pages * 4, std::byte{0});
     const auto put = [this](std::uint64_t at, std::uint32_t value) {
       std::memcpy(parameter_bytes_.data() + at, &value, sizeof value);
@@ -380,14 +416,16 @@ class Transformer final : public engine::Executor {
     std::uint32_t next = 0;
     for (const auto& sequence : step.sequences) {
       page_starts_.push_back(next);
-      for (const engine::PageIndex page : sequence) put(layout.pages + std::uint64_t{next++} * 4, page);
+      for (const engine::PageIndex page : sequence)
+        put(layout.pages + std::uint64_t{next++} * 4, page);
     }
     outputs_.clear();
     std::size_t logits_rows = 0;
     for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
       const engine::Column& column = step.columns[i];
       const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence], 0};
-      std::memcpy(parameter_bytes_.data() + k::kHeaderBytes + i * sizeof entry, &entry, sizeof entry);
+      std::memcpy(parameter_bytes_.data() + k::kHeaderBytes + i * sizeof entry, &entry,
+                  sizeof entry);
       if (column.output == engine::Output::kNone) continue;
       put(layout.outputs + outputs_.size() * 4, i);
       outputs_.push_back({i, 0, 0, {}});
@@ -400,7 +438,8 @@ class Transformer final : public engine::Executor {
     std::size_t row = 0;
     for (engine::ColumnOutput& output : outputs_) {
       if (step.columns[output.column].output != engine::Output::kLogits) continue;
-      output.logits = std::span<const float>(logits_.data() + row++ * limits_.vocabulary, limits_.vocabulary);
+      output.logits =
+          std::span<const float>(logits_.data() + row++ * limits_.vocabulary, limits_.vocabulary);
     }
   }
 
@@ -412,8 +451,9 @@ class Transformer final : public engine::Executor {
     auto made = std::make_unique<Recorded>();
     BULKHEAD_TRY(made->activations, acquire_activations(context_, *parts_.memory_pool, shape));
     BULKHEAD_TRY(made->program, build_step(context_, made->activations, shape));
-    BULKHEAD_TRY(made->id,
-                 ring().record([program = &made->program](gpu::Recorder& recorder) { record_step(*program, recorder); }));
+    BULKHEAD_TRY(made->id, ring().record([program = &made->program](gpu::Recorder& recorder) {
+      record_step(*program, recorder);
+    }));
     // What the ring has dropped for it gives its buffers back.
     std::erase_if(recorded_, [this](const auto& entry) { return !ring().known(entry.second->id); });
     const Recorded* const result = made.get();
@@ -422,7 +462,8 @@ class Transformer final : public engine::Executor {
   }
 
   void forget_all() {
-    for (const auto& [shape, recorded] : recorded_) ring().drop(recorded->id);
+    for (const auto& [shape, recorded] : recorded_)
+      ring().drop(recorded->id);
     recorded_.clear();
   }
 
@@ -445,7 +486,8 @@ class Transformer final : public engine::Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, const model::GgufFile& file,
+Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
+                                                           const model::GgufFile& file,
                                                            const model::ModelConfig& config,
                                                            const TransformerOptions& options) {
   auto made = Transformer::create(device, file, config, options);
@@ -453,9 +495,11 @@ Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, 
   return std::unique_ptr<engine::Executor>(*std::move(made));
 }
 
-Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor, const engine::Step& step) {
+Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,
+                                                  const engine::Step& step) {
   auto* const transformer = dynamic_cast<Transformer*>(&executor);
-  if (transformer == nullptr) return Error(ErrorCode::kInvalidArgument, "this executor has no kernels to time");
+  if (transformer == nullptr)
+    return Error(ErrorCode::kInvalidArgument, "this executor has no kernels to time");
   return transformer->profile(step);
 }
 

@@ -22,9 +22,10 @@ namespace bulkhead::forward {
 struct TransformerOptions {
   config::EngineSettings engine;
   config::GpuOptimizations gpu;
-  std::uint32_t context = 0;     // 0: the model's own, lowered to what fits; else exactly this or an error
+  std::uint32_t context =
+      0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
-  bool lanes_mapping = false;    // for tests: the GPUs' kernels on any device
+  bool lanes_mapping = false;  // for tests: the GPUs' kernels on any device
   // done/total in bytes or steps; called on the loading thread
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
@@ -32,13 +33,15 @@ struct TransformerOptions {
 // Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the KV cache.
 // kResourceExhausted says what memory is needed and what is free. `device` and `file` must outlive the executor (the file only
 // until this returns).
-Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device, const model::GgufFile& file,
+Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
+                                                           const model::GgufFile& file,
                                                            const model::ModelConfig& config,
                                                            const TransformerOptions& options);
 
 // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step is as for submit(); none
 // may be in flight. `executor` is one that make_transformer made.
-Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor, const engine::Step& step);
+Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,
+                                                  const engine::Step& step);
 // Device bytes that a step of one column must read of the weights.
 std::uint64_t weight_bytes_read(const engine::Executor& executor);
 

@@ -48,8 +48,8 @@ BlockShape block_shape(WeightType type) {
 }
 
 // Float types: groups of 32 in sixteen-byte planes; the last group's missing weights are zeros.
-void pack_floats(const std::byte* row, std::uint32_t width, std::uint32_t weight_bytes, std::uint32_t groups,
-                 std::byte* to) {
+void pack_floats(const std::byte* row, std::uint32_t width, std::uint32_t weight_bytes,
+                 std::uint32_t groups, std::byte* to) {
   const std::uint32_t per_quad = 16 / weight_bytes;
   const std::uint32_t planes = 32 / per_quad;
   const std::uint64_t row_bytes = std::uint64_t{width} * weight_bytes;
@@ -70,7 +70,8 @@ void pack_floats(const std::byte* row, std::uint32_t width, std::uint32_t weight
 template <int kShift>
 void pack_nibbles(const std::uint8_t* quants, std::uint8_t* to) {
   for (int i = 0; i < 16; ++i) {
-    to[i] = static_cast<std::uint8_t>(((quants[i] >> kShift) & 15) | (((quants[i + 16] >> kShift) & 15) << 4));
+    to[i] = static_cast<std::uint8_t>(((quants[i] >> kShift) & 15) |
+                                      (((quants[i + 16] >> kShift) & 15) << 4));
   }
 }
 
@@ -89,7 +90,8 @@ void pack_quants(WeightType type, const std::byte* row, std::uint32_t groups, st
     case WeightType::kQ4_K:
     case WeightType::kQ5_K:
       for (std::uint32_t group = 0; group < groups; ++group, out += 16) {
-        const std::uint8_t* quants = from + std::uint64_t{group / 8} * block.bytes + block.quants + (group % 8) / 2 * 32;
+        const std::uint8_t* quants =
+            from + std::uint64_t{group / 8} * block.bytes + block.quants + (group % 8) / 2 * 32;
         if (group % 2 == 0) {
           pack_nibbles<0>(quants, out);
         } else {
@@ -123,30 +125,37 @@ void pack_high(WeightType type, const std::byte* row, std::uint32_t groups, std:
     if (type == WeightType::kQ5_K) {
       const std::uint8_t* high = from + std::uint64_t{group / 8} * block.bytes + block.high;
       std::uint32_t bits = 0;
-      for (std::uint32_t i = 0; i < 32; ++i) bits |= ((high[i] >> (group % 8)) & 1U) << i;
+      for (std::uint32_t i = 0; i < 32; ++i)
+        bits |= ((high[i] >> (group % 8)) & 1U) << i;
       std::memcpy(to + std::uint64_t{group} * 4, &bits, 4);
     } else if (type == WeightType::kQ6_K) {
-      const std::uint8_t* high = from + std::uint64_t{group / 8} * block.bytes + block.high + (group % 8) / 4 * 32;
+      const std::uint8_t* high =
+          from + std::uint64_t{group / 8} * block.bytes + block.high + (group % 8) / 4 * 32;
       std::uint32_t words[2] = {};
-      for (std::uint32_t i = 0; i < 32; ++i) words[i / 16] |= ((high[i] >> (2 * (group % 4))) & 3U) << (2 * (i % 16));
+      for (std::uint32_t i = 0; i < 32; ++i)
+        words[i / 16] |= ((high[i] >> (2 * (group % 4))) & 3U) << (2 * (i % 16));
       std::memcpy(to + std::uint64_t{group} * 8, words, 8);
     } else {
-      std::memcpy(to + std::uint64_t{group} * 4, from + std::uint64_t{group} * block.bytes + block.high, 4);
+      std::memcpy(to + std::uint64_t{group} * 4,
+                  from + std::uint64_t{group} * block.bytes + block.high, 4);
     }
   }
 }
 
-void pack_scales(WeightType type, const std::byte* row, std::uint32_t width, std::uint64_t row_bytes, std::byte* to) {
+void pack_scales(WeightType type, const std::byte* row, std::uint32_t width,
+                 std::uint64_t row_bytes, std::byte* to) {
   const BlockShape block = block_shape(type);
   const std::uint32_t blocks = width / block.weights;
   std::uint64_t written = 0;
   for (std::uint32_t b = 0; b < blocks; ++b, written += block.scale_bytes) {
-    std::memcpy(to + written, row + std::uint64_t{b} * block.bytes + block.scales, block.scale_bytes);
+    std::memcpy(to + written, row + std::uint64_t{b} * block.bytes + block.scales,
+                block.scale_bytes);
   }
   std::memset(to + written, 0, row_bytes - written);
 }
 
-void pack_supers(const std::byte* row, std::uint32_t width, std::uint64_t row_bytes, std::byte* to) {
+void pack_supers(const std::byte* row, std::uint32_t width, std::uint64_t row_bytes,
+                 std::byte* to) {
   std::uint64_t written = 0;
   for (std::uint32_t b = 0; b < width / 256; ++b, written += 2) {
     std::memcpy(to + written, row + std::uint64_t{b} * 210 + 208, 2);
@@ -158,8 +167,8 @@ void pack_supers(const std::byte* row, std::uint32_t width, std::uint64_t row_by
 template <typename Work>
 void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
   constexpr std::uint64_t kBytesWorthAThread = 1U << 20;
-  const std::uint64_t wanted =
-      std::min<std::uint64_t>({bytes / kBytesWorthAThread, std::thread::hardware_concurrency(), 12, total});
+  const std::uint64_t wanted = std::min<std::uint64_t>(
+      {bytes / kBytesWorthAThread, std::thread::hardware_concurrency(), 12, total});
   if (wanted < 2) {
     work(0, total);
     return;
@@ -167,18 +176,21 @@ void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
   std::vector<std::jthread> threads;
   const std::uint64_t each = (total + wanted - 1) / wanted;
   for (std::uint64_t first = each; first < total; first += each) {
-    threads.emplace_back([&work, first, count = std::min(each, total - first)] { work(first, count); });
+    threads.emplace_back(
+        [&work, first, count = std::min(each, total - first)] { work(first, count); });
   }
   work(0, std::min(each, total));
 }
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors) : tensors_(std::move(tensors)) {
+PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors)
+    : tensors_(std::move(tensors)) {
   type_ = weight_type(tensors_.front()->type);
   width_ = static_cast<std::uint32_t>(tensors_.front()->ne[0]);
   std::uint64_t rows = 0;
-  for (const model::TensorInfo* tensor : tensors_) rows += tensor->rows();
+  for (const model::TensorInfo* tensor : tensors_)
+    rows += tensor->rows();
   layout_ = gpu::kernels::weight_layout(type_, rows, width_);
 }
 
@@ -190,7 +202,8 @@ const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
   return nullptr;  // not reached: rows are within the layout
 }
 
-void PackedMatrix::fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count, std::byte* to) const {
+void PackedMatrix::fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count,
+                             std::byte* to) const {
   for (std::uint64_t row = first; row < first + count; ++row, to += plane.row_bytes) {
     const std::byte* from = row_data(row);
     switch (plane.kind) {

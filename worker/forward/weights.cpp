@@ -10,14 +10,17 @@ namespace {
 
 class Uploader {
  public:
-  Uploader(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file, const UploadProgress& progress)
+  Uploader(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file,
+           const UploadProgress& progress)
       : device_(device), blit_(blit), file_(file), progress_(progress) {
-    for (const model::TensorInfo& tensor : file.tensors()) total_ += tensor.data.size();
+    for (const model::TensorInfo& tensor : file.tensors())
+      total_ += tensor.data.size();
   }
 
   Result<const model::TensorInfo*> find(const std::string& name) const {
     const model::TensorInfo* tensor = file_.find_tensor(name);
-    if (tensor == nullptr) return Error(ErrorCode::kCorrupt, file_.name() + ": tensor " + name + " is missing");
+    if (tensor == nullptr)
+      return Error(ErrorCode::kCorrupt, file_.name() + ": tensor " + name + " is missing");
     return tensor;
   }
 
@@ -28,9 +31,11 @@ class Uploader {
     result.layout = packed.layout();
     result.width = packed.width();
     const std::string name(tensors.front()->name);
-    BULKHEAD_TRY(result.buffer, device_.allocate(packed.layout().bytes, gpu::Memory::kDeviceLocal, name.c_str()));
+    BULKHEAD_TRY(result.buffer,
+                 device_.allocate(packed.layout().bytes, gpu::Memory::kDeviceLocal, name.c_str()));
     Job job{this, &packed};
-    BULKHEAD_RETURN_IF_ERROR(blit_.upload_with(packed.layout().bytes, gpu::slice(result.buffer), &Uploader::fill, &job));
+    BULKHEAD_RETURN_IF_ERROR(
+        blit_.upload_with(packed.layout().bytes, gpu::slice(result.buffer), &Uploader::fill, &job));
     bytes_ += packed.layout().bytes;
     return result;
   }
@@ -54,7 +59,8 @@ class Uploader {
 
   Result<gpu::Buffer> upload_vectors() {
     const auto bytes = std::as_bytes(std::span<const float>(vectors_));
-    BULKHEAD_TRY(gpu::Buffer buffer, device_.allocate(bytes.size(), gpu::Memory::kDeviceLocal, "norms and tables"));
+    BULKHEAD_TRY(gpu::Buffer buffer,
+                 device_.allocate(bytes.size(), gpu::Memory::kDeviceLocal, "norms and tables"));
     BULKHEAD_RETURN_IF_ERROR(blit_.upload(bytes, gpu::slice(buffer)));
     bytes_ += bytes.size();
     return buffer;
@@ -71,7 +77,8 @@ class Uploader {
     const Job& job = *static_cast<Job*>(context);
     job.packed->fill(offset, piece);
     job.self->done_ += piece.size();
-    if (job.self->progress_) job.self->progress_(std::min(job.self->done_, job.self->total_), job.self->total_);
+    if (job.self->progress_)
+      job.self->progress_(std::min(job.self->done_, job.self->total_), job.self->total_);
   }
 
   gpu::Device& device_;
@@ -89,9 +96,9 @@ void place(std::uint64_t& vector, std::uint64_t base) {
 
 }  // namespace
 
-Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file,
-                                    const model::ModelConfig& config, std::uint32_t context,
-                                    const UploadProgress& progress) {
+Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
+                                    const model::GgufFile& file, const model::ModelConfig& config,
+                                    std::uint32_t context, const UploadProgress& progress) {
   Uploader uploader(device, blit, file, progress);
   ModelWeights weights;
   const auto vector = [&](const std::string& name) -> Result<std::uint64_t> {
@@ -158,14 +165,16 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit, c
       weights.bytes_per_step += layer.up.layout.bytes_read();
     }
     BULKHEAD_TRY(layer.down, uploader.matrix(prefix + "ffn_down.weight"));
-    for (const Segment& segment : layer.qkv) weights.bytes_per_step += segment.matrix.layout.bytes_read();
-    weights.bytes_per_step += layer.attention_output.layout.bytes_read() + layer.gate.layout.bytes_read() +
-                              layer.down.layout.bytes_read();
+    for (const Segment& segment : layer.qkv)
+      weights.bytes_per_step += segment.matrix.layout.bytes_read();
+    weights.bytes_per_step += layer.attention_output.layout.bytes_read() +
+                              layer.gate.layout.bytes_read() + layer.down.layout.bytes_read();
     weights.layers.push_back(std::move(layer));
   }
 
   std::vector<float> factors;
-  if (const model::TensorInfo* tensor = file.find_tensor("rope_freqs.weight")) factors = to_floats(*tensor);
+  if (const model::TensorInfo* tensor = file.find_tensor("rope_freqs.weight"))
+    factors = to_floats(*tensor);
   const RopeTable table = make_rope_table(config, factors, context);
   weights.rope_pairs = table.pairs;
   weights.rope_fine = uploader.vector(table.fine) + 1;
@@ -173,10 +182,11 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit, c
 
   BULKHEAD_TRY(weights.vectors, uploader.upload_vectors());
   const std::uint64_t base = weights.vectors.address();
-  for (std::uint64_t* each : {&weights.output_norm, &weights.rope_fine, &weights.rope_coarse}) place(*each, base);
+  for (std::uint64_t* each : {&weights.output_norm, &weights.rope_fine, &weights.rope_coarse})
+    place(*each, base);
   for (LayerWeights& layer : weights.layers) {
-    for (std::uint64_t* each :
-         {&layer.attention_norm, &layer.feed_forward_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm}) {
+    for (std::uint64_t* each : {&layer.attention_norm, &layer.feed_forward_norm, &layer.qkv_bias,
+                                &layer.q_norm, &layer.k_norm}) {
       place(*each, base);
     }
   }

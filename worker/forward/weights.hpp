@@ -37,33 +37,33 @@ struct Segment {
 // Vectors are device addresses of floats; 0: the model has none.
 struct LayerWeights {
   std::uint64_t attention_norm = 0, feed_forward_norm = 0;
-  std::vector<Segment> qkv;        // neighbours of equal type are one matrix
-  std::uint64_t qkv_bias = 0;      // [q, k, v]
+  std::vector<Segment> qkv;    // neighbours of equal type are one matrix
+  std::uint64_t qkv_bias = 0;  // [q, k, v]
   std::uint64_t q_norm = 0, k_norm = 0;
   DeviceMatrix attention_output;
   bool gate_up_joined = false;
-  DeviceMatrix gate;               // joined: the gate's rows, then up's
+  DeviceMatrix gate;  // joined: the gate's rows, then up's
   DeviceMatrix up;
   DeviceMatrix down;
 };
 
 struct ModelWeights {
   DeviceMatrix embedding;
-  DeviceMatrix output;             // without a buffer when the embedding serves
+  DeviceMatrix output;  // without a buffer when the embedding serves
   std::uint64_t output_norm = 0;
   std::uint64_t rope_fine = 0, rope_coarse = 0;
   std::uint32_t rope_pairs = 0;
   std::vector<LayerWeights> layers;
-  gpu::Buffer vectors;             // every norm, bias and table
-  std::uint64_t bytes = 0;         // in device memory
+  gpu::Buffer vectors;               // every norm, bias and table
+  std::uint64_t bytes = 0;           // in device memory
   std::uint64_t bytes_per_step = 0;  // read by a step of one column with an output
 
   const DeviceMatrix& output_matrix() const { return output.buffer.valid() ? output : embedding; }
 };
 
 using UploadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file,
-                                    const model::ModelConfig& config, std::uint32_t context,
-                                    const UploadProgress& progress);
+Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
+                                    const model::GgufFile& file, const model::ModelConfig& config,
+                                    std::uint32_t context, const UploadProgress& progress);
 
 }  // namespace bulkhead::forward

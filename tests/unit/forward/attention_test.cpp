@@ -23,10 +23,13 @@ class Attention : public KernelTest {
   std::vector<double> random_doubles(std::size_t count) {
     std::normal_distribution<float> normal;
     std::vector<double> values(count);
-    for (double& value : values) value = static_cast<double>(normal(random_));
+    for (double& value : values)
+      value = static_cast<double>(normal(random_));
     return values;
   }
-  static std::vector<float> to_float(const std::vector<double>& from) { return {from.begin(), from.end()}; }
+  static std::vector<float> to_float(const std::vector<double>& from) {
+    return {from.begin(), from.end()};
+  }
 
   void check(const char* name, const k::Mapping& mapping, const Case& each);
 
@@ -34,14 +37,17 @@ class Attention : public KernelTest {
 };
 
 // Bias, norm and rotation of one head in double.
-std::vector<double> turned(const Case& each, std::vector<double> v, const double* bias, const std::vector<double>& gain,
-                           std::uint32_t position) {
-  for (std::uint32_t i = 0; i < each.head; ++i) v[i] += each.bias ? bias[i] : 0;
+std::vector<double> turned(const Case& each, std::vector<double> v, const double* bias,
+                           const std::vector<double>& gain, std::uint32_t position) {
+  for (std::uint32_t i = 0; i < each.head; ++i)
+    v[i] += each.bias ? bias[i] : 0;
   if (each.norm) {
     double squares = 0;
-    for (const double x : v) squares += x * x;
+    for (const double x : v)
+      squares += x * x;
     const double scale = 1 / std::sqrt(squares / each.head + 1e-6);
-    for (std::uint32_t i = 0; i < each.head; ++i) v[i] *= scale * gain[i];
+    for (std::uint32_t i = 0; i < each.head; ++i)
+      v[i] *= scale * gain[i];
   }
   const std::uint32_t pairs = each.rope_dimensions / 2;
   for (std::uint32_t i = 0; i < pairs; ++i) {
@@ -66,14 +72,20 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
   const RopeTable table = make_rope_table(config, {}, columns);
   const std::uint32_t page_count = (columns + 31) / 32;
   std::vector<std::uint32_t> pages(page_count + 3, 0xffffffffU);
-  for (std::uint32_t i = 0; i < page_count; ++i) pages[3 + i] = page_count - 1 - i;
+  for (std::uint32_t i = 0; i < page_count; ++i)
+    pages[3 + i] = page_count - 1 - i;
   std::vector<k::ColumnEntry> entries;
-  for (std::uint32_t i = 0; i < columns; ++i) entries.push_back({0, i, 3, 0});
+  for (std::uint32_t i = 0; i < columns; ++i)
+    entries.push_back({0, i, 3, 0});
 
-  const auto upload = [this](const std::vector<float>& v) { return buffer(std::span<const float>(v)); };
-  const gpu::Buffer qkv_in = upload(to_float(qkv)), biases = upload(to_float(bias)), qg = upload(to_float(q_gain)),
-                    kg = upload(to_float(k_gain)), fine = upload(table.fine), coarse = upload(table.coarse),
-                    counts = parameters(columns, entries), page_table = buffer(std::span<const std::uint32_t>(pages)),
+  const auto upload = [this](const std::vector<float>& v) {
+    return buffer(std::span<const float>(v));
+  };
+  const gpu::Buffer qkv_in = upload(to_float(qkv)), biases = upload(to_float(bias)),
+                    qg = upload(to_float(q_gain)), kg = upload(to_float(k_gain)),
+                    fine = upload(table.fine), coarse = upload(table.coarse),
+                    counts = parameters(columns, entries),
+                    page_table = buffer(std::span<const std::uint32_t>(pages)),
                     kv = empty(page_count * shape.page_bytes() * 2),
                     q_out = empty(std::uint64_t{columns} * each.heads * shape.head_padded() * 4);
   k::RopeKvPush rope{};
@@ -94,7 +106,8 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
   rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
   run(k::rope_kv(mapping, shape), rope, columns + 2, each.heads + 2 * each.kv_heads);
 
-  const std::uint32_t attended = each.heads * each.head, stride = k::input_stride(mapping, attended);
+  const std::uint32_t attended = each.heads * each.head,
+                      stride = k::input_stride(mapping, attended);
   const gpu::Buffer whole = empty(std::uint64_t{columns} * stride * 4),
                     combined = empty(std::uint64_t{columns} * stride * 4),
                     partials = empty(std::uint64_t{columns} * each.heads * k::kMaximumSplits *
@@ -114,7 +127,8 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
   const auto two = k::attention(mapping, shape, k::AttentionMode::kPartial);
   run(two.spec, push, columns, each.heads / two.heads_per_workgroup, k::kMaximumSplits);
   run(k::attention_combine(mapping, shape),
-      k::AttentionCombinePush{partials.address(), counts.address(), combined.address(), stride, push.padded_width},
+      k::AttentionCombinePush{partials.address(), counts.address(), combined.address(), stride,
+                              push.padded_width},
       columns, each.heads);
 
   // Keys and values of every position in double, then the columns worth checking.
@@ -137,7 +151,8 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
         const std::uint32_t h = each.heads + kv_head;
         const auto key = turned(each, part(p, h), &bias[h * each.head], k_gain, p);
         double dot = 0;
-        for (std::uint32_t i = 0; i < each.head; ++i) dot += q[i] * key[i];
+        for (std::uint32_t i = 0; i < each.head; ++i)
+          dot += q[i] * key[i];
         scores.push_back(dot / std::sqrt(each.head));
         largest = std::max(largest, scores.back());
       }
@@ -170,13 +185,18 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
 
 TEST_F(Attention, AgreesWithDouble) {
   const Case cases[] = {
-      {32, 8, 2, 32, false, false, false, false, 70},   {64, 4, 2, 64, true, true, true, false, 33},
-      {48, 6, 2, 48, true, true, false, true, 140},     {6, 3, 1, 4, false, true, true, true, 9},
-      {128, 2, 2, 64, true, false, false, false, 40},   {16, 2, 1, 16, false, true, false, false, 1100},
-      {256, 1, 1, 256, true, false, false, false, 5},   {10, 5, 1, 10, true, false, false, true, 65},
+      {32, 8, 2, 32, false, false, false, false, 70},
+      {64, 4, 2, 64, true, true, true, false, 33},
+      {48, 6, 2, 48, true, true, false, true, 140},
+      {6, 3, 1, 4, false, true, true, true, 9},
+      {128, 2, 2, 64, true, false, false, false, 40},
+      {16, 2, 1, 16, false, true, false, false, 1100},
+      {256, 1, 1, 256, true, false, false, false, 5},
+      {10, 5, 1, 10, true, false, false, true, 65},
   };
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const Case& each : cases) check(name, mapping, each);
+    for (const Case& each : cases)
+      check(name, mapping, each);
   }
 }
 

@@ -34,7 +34,8 @@ gpu::Buffer KernelTest::empty(std::uint64_t bytes) {
   return result;
 }
 
-gpu::Buffer KernelTest::parameters(std::uint32_t columns, std::span<const gpu::kernels::ColumnEntry> entries) {
+gpu::Buffer KernelTest::parameters(std::uint32_t columns,
+                                   std::span<const gpu::kernels::ColumnEntry> entries) {
   std::vector<std::uint32_t> words(16 + entries.size() * 4);
   words[gpu::kernels::kColumnCountWord] = columns;
   words[gpu::kernels::kOutputCountWord] = columns;
@@ -42,8 +43,8 @@ gpu::Buffer KernelTest::parameters(std::uint32_t columns, std::span<const gpu::k
   return buffer(std::span<const std::uint32_t>(words));
 }
 
-void KernelTest::run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x,
-                           std::uint32_t y, std::uint32_t z) {
+void KernelTest::run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push,
+                           std::uint32_t x, std::uint32_t y, std::uint32_t z) {
   static const std::unique_ptr<gpu::CommandRing> ring = [this] {
     auto made = gpu::CommandRing::create(device(), {}, true, 60000);
     EXPECT_TRUE(made.ok());
@@ -51,7 +52,8 @@ void KernelTest::run_bytes(const gpu::KernelSpec& spec, std::span<const std::byt
   }();
   auto kernel = device().make_kernel(spec);
   ASSERT_TRUE(kernel.ok()) << kernel.error().message();
-  auto id = ring->record([&](gpu::Recorder& recorder) { recorder.dispatch(*kernel, push, x, y, z); });
+  auto id =
+      ring->record([&](gpu::Recorder& recorder) { recorder.dispatch(*kernel, push, x, y, z); });
   ASSERT_TRUE(id.ok()) << id.error().message();
   auto ticket = ring->submit(*id);
   ASSERT_TRUE(ticket.ok()) << ticket.error().message();

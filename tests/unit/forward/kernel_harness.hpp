@@ -43,16 +43,18 @@ class KernelTest : public ::testing::Test {
     return values;
   }
   // Counts, columns and outputs as step parameters start.
-  gpu::Buffer parameters(std::uint32_t columns, std::span<const gpu::kernels::ColumnEntry> entries = {});
+  gpu::Buffer parameters(std::uint32_t columns,
+                         std::span<const gpu::kernels::ColumnEntry> entries = {});
 
   template <typename Push>
-  void run(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x, std::uint32_t y = 1, std::uint32_t z = 1) {
+  void run(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x, std::uint32_t y = 1,
+           std::uint32_t z = 1) {
     run_bytes(spec, gpu::push_bytes(push), x, y, z);
   }
 
  private:
-  void run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x, std::uint32_t y,
-                 std::uint32_t z);
+  void run_bytes(const gpu::KernelSpec& spec, std::span<const std::byte> push, std::uint32_t x,
+                 std::uint32_t y, std::uint32_t z);
 };
 
 }  // namespace bulkhead::forward

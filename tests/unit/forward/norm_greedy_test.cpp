@@ -19,7 +19,8 @@ class SmallKernels : public KernelTest {
   std::vector<float> random_floats(std::size_t count, float scale) {
     std::normal_distribution<float> normal(0, scale);
     std::vector<float> values(count);
-    for (float& value : values) value = normal(random_);
+    for (float& value : values)
+      value = normal(random_);
     return values;
   }
   std::mt19937 random_{7};
@@ -30,8 +31,10 @@ TEST_F(SmallKernels, NormOfListedColumns) {
     for (const std::uint32_t width : {6U, 320U, 1100U}) {
       const auto x = random_floats(4 * width, 2), gain = random_floats(width, 1);
       const std::vector<std::uint32_t> list{3, 0};
-      const gpu::Buffer in = buffer(std::span<const float>(x)), gains = buffer(std::span<const float>(gain)),
-                        which = buffer(std::span<const std::uint32_t>(list)), counts = parameters(2);
+      const gpu::Buffer in = buffer(std::span<const float>(x)),
+                        gains = buffer(std::span<const float>(gain)),
+                        which = buffer(std::span<const std::uint32_t>(list)),
+                        counts = parameters(2);
       const std::uint32_t stride = k::input_stride(mapping, width);
       const gpu::Buffer out = empty(2 * stride * 4);
       k::RmsNormPush push{};
@@ -50,11 +53,13 @@ TEST_F(SmallKernels, NormOfListedColumns) {
       const auto got = read<float>(out, 2 * stride);
       for (std::size_t c = 0; c < list.size(); ++c) {
         double squares = 0;
-        for (std::uint32_t i = 0; i < width; ++i) squares += std::pow(x[list[c] * width + i], 2.0);
+        for (std::uint32_t i = 0; i < width; ++i)
+          squares += std::pow(x[list[c] * width + i], 2.0);
         const double scale = 1 / std::sqrt(squares / width + 1e-5);
         for (std::uint32_t i = 0; i < push.padded_width; ++i) {
           const double want = i < width ? x[list[c] * width + i] * scale * gain[i] : 0;
-          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5) << name << " width " << width << " entry " << i;
+          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5)
+              << name << " width " << width << " entry " << i;
         }
       }
     }
@@ -65,8 +70,8 @@ TEST_F(SmallKernels, GatedProduct) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     const std::uint32_t width = 333;
     const auto gate = random_floats(2 * width, 3), up = random_floats(2 * width, 1);
-    const gpu::Buffer gates = buffer(std::span<const float>(gate)), ups = buffer(std::span<const float>(up)),
-                      counts = parameters(2);
+    const gpu::Buffer gates = buffer(std::span<const float>(gate)),
+                      ups = buffer(std::span<const float>(up)), counts = parameters(2);
     const std::uint32_t stride = k::input_stride(mapping, width);
     const gpu::Buffer out = empty(2 * stride * 4);
     k::GatedProductPush push{};
@@ -84,7 +89,8 @@ TEST_F(SmallKernels, GatedProduct) {
       for (std::uint32_t i = 0; i < 352; ++i) {
         const double g = i < width ? gate[c * width + i] : 0;
         const double want = i < width ? g / (1 + std::exp(-g)) * up[c * width + i] : 0;
-        ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want))) << name << ' ' << i;
+        ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want)))
+            << name << ' ' << i;
       }
     }
   }
@@ -112,11 +118,14 @@ TEST_F(SmallKernels, GreedyTakesTheLowerOfTiesAndKnowsItsProbability) {
       const auto floats = read<float>(out, 6);
       for (std::uint32_t row = 0; row < 3; ++row) {
         const float* const from = &logits[row * vocabulary];
-        const auto best = static_cast<std::uint32_t>(std::max_element(from, from + vocabulary) - from);
+        const auto best =
+            static_cast<std::uint32_t>(std::max_element(from, from + vocabulary) - from);
         double sum = 0;
-        for (std::uint32_t i = 0; i < vocabulary; ++i) sum += std::exp(double{from[i]} - from[best]);
+        for (std::uint32_t i = 0; i < vocabulary; ++i)
+          sum += std::exp(double{from[i]} - from[best]);
         ASSERT_EQ(ids[row * 2], best) << name << " of " << vocabulary << " row " << row;
-        ASSERT_NEAR(floats[row * 2 + 1], -std::log(sum), 2e-5) << name << " of " << vocabulary << " row " << row;
+        ASSERT_NEAR(floats[row * 2 + 1], -std::log(sum), 2e-5)
+            << name << " of " << vocabulary << " row " << row;
       }
     }
   }

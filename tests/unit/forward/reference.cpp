@@ -28,7 +28,8 @@ void block_of_32(TensorType type, const std::uint8_t* b, double* y) {
   const double d = half_at(b);
   switch (type) {
     case TensorType::kQ8_0:
-      for (int i = 0; i < 32; ++i) y[i] = d * static_cast<std::int8_t>(b[2 + i]);
+      for (int i = 0; i < 32; ++i)
+        y[i] = d * static_cast<std::int8_t>(b[2 + i]);
       return;
     case TensorType::kQ4_0:
     case TensorType::kIQ4_NL:
@@ -38,7 +39,8 @@ void block_of_32(TensorType type, const std::uint8_t* b, double* y) {
       }
       return;
     case TensorType::kQ4_1:
-      for (int i = 0; i < 32; ++i) y[i] = d * (i < 16 ? b[4 + i] & 15 : b[4 + i - 16] >> 4) + half_at(b + 2);
+      for (int i = 0; i < 32; ++i)
+        y[i] = d * (i < 16 ? b[4 + i] & 15 : b[4 + i - 16] >> 4) + half_at(b + 2);
       return;
     default: {
       const bool with_minimum = type == TensorType::kQ5_1;
@@ -109,10 +111,12 @@ std::vector<double> dequantize(TensorType type, std::span<const std::byte> row, 
   return y;
 }
 
-std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_t width, std::mt19937& random) {
+std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_t width,
+                                   std::mt19937& random) {
   const model::TensorTypeTraits& shape = *model::traits(type);
   std::vector<std::byte> data(rows * width / shape.block_weights * shape.block_bytes);
-  for (std::byte& byte : data) byte = static_cast<std::byte>(random());
+  for (std::byte& byte : data)
+    byte = static_cast<std::byte>(random());
   const auto put_half = [&](std::size_t at) {  // from 2^-7 to 2^-5, either sign
     const std::uint32_t bits = (random() & 0x83ffU) | ((8 + random() % 2) << 10);
     data[at] = static_cast<std::byte>(bits & 255);

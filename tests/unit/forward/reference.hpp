@@ -11,10 +11,12 @@
 
 namespace bulkhead::forward::reference {
 
-std::vector<double> dequantize(model::TensorType type, std::span<const std::byte> row, std::size_t width);
+std::vector<double> dequantize(model::TensorType type, std::span<const std::byte> row,
+                               std::size_t width);
 
 // Blocks of random bits with sane scales.
-std::vector<std::byte> random_rows(model::TensorType type, std::size_t rows, std::size_t width, std::mt19937& random);
+std::vector<std::byte> random_rows(model::TensorType type, std::size_t rows, std::size_t width,
+                                   std::mt19937& random);
 
 double half(std::uint16_t bits);
 
