@@ -9,10 +9,12 @@
 
 namespace bulkhead::test {
 
-inline Serving serve_model(const std::string& model, const std::vector<std::string>& settings = {}) {
+inline Serving serve_model(const std::string& model,
+                           const std::vector<std::string>& settings = {}) {
   Daemon::Options options;
   if (!model.empty()) options.arguments = {"--model", model};
-  for (const std::string& setting : settings) options.arguments.insert(options.arguments.end(), {"--set", setting});
+  for (const std::string& setting : settings)
+    options.arguments.insert(options.arguments.end(), {"--set", setting});
   // Pipelines compiled by one test serve the next.
   const std::string cache = std::string(BULKHEAD_BIN_DIR) + "/../tests/cache";
   std::filesystem::create_directories(cache);
@@ -39,12 +41,15 @@ inline void add_choice(Answer& answer, const json& choice) {
   answer.text += choice.at("text").get<std::string>();
   if (choice.contains("prompt_token_ids")) choice.at("prompt_token_ids").get_to(answer.prompt_ids);
   if (choice.contains("token_ids") && choice.at("token_ids").is_array()) {
-    for (std::uint32_t id : choice.at("token_ids")) answer.ids.push_back(id);
+    for (std::uint32_t id : choice.at("token_ids"))
+      answer.ids.push_back(id);
   }
   if (choice.contains("logprobs") && choice.at("logprobs").is_object()) {
-    for (double logprob : choice.at("logprobs").at("token_logprobs")) answer.logprobs.push_back(logprob);
+    for (double logprob : choice.at("logprobs").at("token_logprobs"))
+      answer.logprobs.push_back(logprob);
   }
-  if (choice.at("finish_reason").is_string()) choice.at("finish_reason").get_to(answer.finish_reason);
+  if (choice.at("finish_reason").is_string())
+    choice.at("finish_reason").get_to(answer.finish_reason);
 }
 
 inline Answer answer_of(const HttpReply& reply) {
@@ -59,9 +64,12 @@ inline Answer answer_of(const HttpReply& reply) {
     EXPECT_TRUE(events.done);
     for (const json& chunk : events.chunks) {
       EXPECT_FALSE(chunk.contains("error")) << chunk;
-      if (chunk.contains("prompt_token_ids")) chunk.at("prompt_token_ids").get_to(answer.prompt_ids);
-      for (const json& choice : chunk.at("choices")) add_choice(answer, choice);
-      if (chunk.contains("usage") && chunk.at("usage").is_object()) answer.usage = chunk.at("usage");
+      if (chunk.contains("prompt_token_ids"))
+        chunk.at("prompt_token_ids").get_to(answer.prompt_ids);
+      for (const json& choice : chunk.at("choices"))
+        add_choice(answer, choice);
+      if (chunk.contains("usage") && chunk.at("usage").is_object())
+        answer.usage = chunk.at("usage");
     }
   } else {
     const json body = json::parse(reply.body);

@@ -42,7 +42,8 @@ class Fixture : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
   const auto model = fixtures() / "models" / GetParam();
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  if (!std::filesystem::exists(model))
+    GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
   const Serving serving = serve_model(model);
   bool stream = false;
   for (const ExpectedCase& expected : expectation_of(model)) {
@@ -53,16 +54,18 @@ TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
 
 std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
   std::string name;
-  for (char c : info.param) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  for (char c : info.param)
+    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Fixture,
-                         ::testing::Values("tiny-llama-F16.gguf", "tiny-llama-Q4_0.gguf", "tiny-llama-Q4_K_M.gguf",
-                                           "tiny-llama-Q5_K_M.gguf", "tiny-llama-Q8_0.gguf", "tiny-qwen2-Q4_0.gguf",
-                                           "tiny-qwen2-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf", "tiny-qwen3-BF16.gguf",
-                                           "tiny-qwen3-IQ4_NL.gguf", "tiny-qwen3-Q4_K_M.gguf",
-                                           "tiny-qwen3-Q5_K_M.gguf"),
+                         ::testing::Values("tiny-llama-F16.gguf", "tiny-llama-Q4_0.gguf",
+                                           "tiny-llama-Q4_K_M.gguf", "tiny-llama-Q5_K_M.gguf",
+                                           "tiny-llama-Q8_0.gguf", "tiny-qwen2-Q4_0.gguf",
+                                           "tiny-qwen2-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf",
+                                           "tiny-qwen3-BF16.gguf", "tiny-qwen3-IQ4_NL.gguf",
+                                           "tiny-qwen3-Q4_K_M.gguf", "tiny-qwen3-Q5_K_M.gguf"),
                          test_name);
 
 // Settings that must not change a token.
@@ -91,25 +94,33 @@ TEST_P(Setting, ChangesNoToken) {
 
 TEST_P(Setting, ChangesNoTokenOfALongPrompt) {
   const auto model = fixtures() / "models" / "tiny-qwen2-Q4_0.gguf";
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  if (!std::filesystem::exists(model))
+    GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
   const Serving serving = serve_model(model, settings());
   expect_case(serving, expectation_of(model).back(), false);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Settings, Setting,
-    ::testing::Values("ipc.transport=shm ipc.region=memfd", "ipc.transport=shm ipc.region=posix", "ipc.transport=stdio",
-                      "ipc.spin_us=0", "ipc.flush_tokens=4", "gpu_optimizations.enabled=false",
-                      "gpu_optimizations.memory_pool.enabled=false", "gpu_optimizations.blit_queue.enabled=false",
-                      "gpu_optimizations.blit_queue.use_shared_events=false",
-                      "gpu_optimizations.command_buffer_ring.enabled=false", "engine.kv_type=f32",
-                      "engine.prefill_chunk=64", "gpu_optimizations.enabled=false ipc.transport=stdio"),
-    test_name);
+INSTANTIATE_TEST_SUITE_P(Settings, Setting,
+                         ::testing::Values("ipc.transport=shm ipc.region=memfd",
+                                           "ipc.transport=shm ipc.region=posix",
+                                           "ipc.transport=stdio", "ipc.spin_us=0",
+                                           "ipc.flush_tokens=4", "gpu_optimizations.enabled=false",
+                                           "gpu_optimizations.memory_pool.enabled=false",
+                                           "gpu_optimizations.blit_queue.enabled=false",
+                                           "gpu_optimizations.blit_queue.use_shared_events=false",
+                                           "gpu_optimizations.command_buffer_ring.enabled=false",
+                                           "engine.kv_type=f32", "engine.prefill_chunk=64",
+                                           "gpu_optimizations.enabled=false ipc.transport=stdio"),
+                         test_name);
 
 // Greedy and sampled, with log-probabilities, stop strings and both ends of a stream.
 std::vector<json> varied_requests() {
   return {{{"prompt", "Once upon a time"}, {"max_tokens", 48}, {"temperature", 0}, {"logprobs", 3}},
-          {{"prompt", "The little robot"}, {"max_tokens", 48}, {"temperature", 0.9}, {"seed", 7}, {"top_p", 0.95}},
+          {{"prompt", "The little robot"},
+           {"max_tokens", 48},
+           {"temperature", 0.9},
+           {"seed", 7},
+           {"top_p", 0.95}},
           {{"prompt", "A cat and a dog"},
            {"max_tokens", 64},
            {"temperature", 1.2},
@@ -137,7 +148,8 @@ TEST(Transports, AgreeOnTokensTextLogprobsAndFinishReasons) {
   }
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_EQ(answers[0], answers[2]);
-  for (std::size_t i = 0; i < answers[0].size(); i += 2) EXPECT_EQ(answers[0][i], answers[0][i + 1]) << "streamed or not";
+  for (std::size_t i = 0; i < answers[0].size(); i += 2)
+    EXPECT_EQ(answers[0][i], answers[0][i + 1]) << "streamed or not";
 }
 
 TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
@@ -151,18 +163,22 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
                 {"logprobs", i % 3 == 0 ? json(1) : json(nullptr)}};
   };
   std::vector<Answer> alone;
-  for (int i = 0; i < 16; ++i) alone.push_back(complete(serving, request(i)));
+  for (int i = 0; i < 16; ++i)
+    alone.push_back(complete(serving, request(i)));
   std::vector<std::future<Answer>> together;
   for (int i = 0; i < 16; ++i) {
-    together.push_back(std::async(std::launch::async, [&, i] { return complete(serving, request(i)); }));
+    together.push_back(
+        std::async(std::launch::async, [&, i] { return complete(serving, request(i)); }));
   }
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
+  for (int i = 0; i < 16; ++i)
+    EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
 }
 
 TEST(Context, APromptThatIsTooLongIsRefusedBeforeAnythingRuns) {
   const Serving serving = serve_model("", {"models.0.path=builtin", "models.0.context=128"});
   std::string prompt;
-  for (int i = 0; i < 200; ++i) prompt += "the cat sat on the mat. ";
+  for (int i = 0; i < 200; ++i)
+    prompt += "the cat sat on the mat. ";
   const HttpReply reply = serving.complete({{"prompt", prompt}, {"max_tokens", 4}});
   EXPECT_EQ(reply.status, 400);
   const json error = json::parse(reply.body).at("error");
@@ -171,7 +187,8 @@ TEST(Context, APromptThatIsTooLongIsRefusedBeforeAnythingRuns) {
 
 TEST(Context, FillingItEndsWithLength) {
   const Serving serving = serve_model("", {"models.0.path=builtin", "models.0.context=128"});
-  const Answer answer = complete(serving, {{"prompt", "Once upon a time"}, {"temperature", 0}, {"ignore_eos", true}});
+  const Answer answer =
+      complete(serving, {{"prompt", "Once upon a time"}, {"temperature", 0}, {"ignore_eos", true}});
   EXPECT_EQ(answer.finish_reason, "length");
   EXPECT_EQ(answer.usage.at("total_tokens"), 128);
 }
@@ -191,7 +208,8 @@ TEST(Chat, UsesTheModelsTemplateAndStreamsWholeCharacters) {
   std::string reason;
   for (const json& chunk : events.chunks) {
     const json& choice = chunk.at("choices").at(0);
-    if (choice.at("delta").contains("content")) text += choice.at("delta").at("content").get<std::string>();
+    if (choice.at("delta").contains("content"))
+      text += choice.at("delta").at("content").get<std::string>();
     if (choice.at("finish_reason").is_string()) reason = choice.at("finish_reason");
   }
   EXPECT_NE(text.find("Bulkhead"), std::string::npos) << text;
@@ -201,7 +219,8 @@ TEST(Chat, UsesTheModelsTemplateAndStreamsWholeCharacters) {
 
 TEST(Chat, AFileWithoutATemplateIsRefusedWithAdvice) {
   const auto model = fixtures() / "models" / "tiny-llama-Q4_0.gguf";
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
+  if (!std::filesystem::exists(model))
+    GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
   const Serving serving = serve_model(model);
   const HttpReply reply =
       serving.post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"Hello"}]})");
@@ -228,8 +247,12 @@ TEST(KilledWorker, WhileIdleIsSucceededAndTheDaemonLivesOn) {
 
 TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
   const Serving serving = serve_model("");
-  const json request = {{"prompt", "Once upon a time"}, {"temperature", 0.8}, {"seed", 3},
-                        {"max_tokens", 200},            {"stream", true},     {"ignore_eos", true}};
+  const json request = {{"prompt", "Once upon a time"},
+                        {"temperature", 0.8},
+                        {"seed", 3},
+                        {"max_tokens", 200},
+                        {"stream", true},
+                        {"ignore_eos", true}};
   const Answer undisturbed = complete(serving, request);
   json asked = request;
   asked["return_token_ids"] = true;
@@ -238,7 +261,8 @@ TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
   ASSERT_TRUE(client.send("POST", "/v1/completions", asked.dump()));
   HttpReply reply = client.receive_head();
   ASSERT_EQ(reply.status, 200);
-  for (int i = 0; i < 20; ++i) reply.body += client.receive_chunk().value_or("");
+  for (int i = 0; i < 20; ++i)
+    reply.body += client.receive_chunk().value_or("");
   ASSERT_EQ(::kill(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
   while (auto chunk = client.receive_chunk()) {
     if (chunk->empty()) break;
