@@ -70,9 +70,7 @@ vec4 group_scale(Matrix row, uint group) {
     int pair = int((group & 1u) != 0u ? word >> 16 : word);
     precise float s0 = d * float(bitfieldExtract(pair, 0, 8));
     precise float s1 = d * float(bitfieldExtract(pair, 8, 8));
-    precise float b0 = -96.0 * s0;
-    precise float b1 = -96.0 * s1;
-    return vec4(s0, b0, s1, b1);
+    return vec4(s0, 0.0, s1, 0.0);
   }
   if (kType == kQ4_1 || kType == kQ5_1) {
     vec2 dm = unpackHalf2x16(Words(row.scales).v[group]);
@@ -144,6 +142,12 @@ vec4 decode(uvec4 words, uvec2 high, uint quarter, const bool upper, vec4 scale)
       q |= uvec4((h << 4) & 16u, (h << 3) & 16u, (h << 2) & 16u, (h << 1) & 16u);
       n = vec4(field(q.x, 5u), field(q.y, 5u), field(q.z, 5u), field(q.w, 5u));
     }
+  }
+  // An 8-bit scale times 6 bits and half a mantissa of offset need more than 24 bits: the offset goes first, exactly.
+  if (kType == kQ6_K) {
+    precise vec4 centred = n - 96.0;
+    precise vec4 six_bit = centred * sb.x;
+    return six_bit;
   }
   precise vec4 weight = fma(n, vec4(sb.x), vec4(sb.y));
   return weight;
