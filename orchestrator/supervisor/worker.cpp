@@ -167,11 +167,11 @@ Status Worker::receive_record(std::span<const std::byte> record) {
   Status verdict;
   bool with_logprobs = false;
   auto visited = ipc::visit_tokens(record, [&](const ipc::SequenceTokensView& view) {
-    if (!verdict.ok() || with_logprobs) return;
+    if (!verdict.ok()) return;
     if (!serving) {
       verdict = violation("tokens before it was ready");
     } else if (view.logprob_count > 0) {
-      with_logprobs = true;  // read again below: the view does not carry them
+      with_logprobs = true;  // handle() takes these sequences: the view does not carry logprobs
     } else if (has(view.request)) {
       verdict = events_.worker_tokens(*this, view, {});
     } else if (!cancelled_.contains(view.request)) {
@@ -249,6 +249,7 @@ Status Worker::handle(ipc::FromWorker&& message) {
   }
   if (auto* batch = std::get_if<ipc::TokenBatch>(&message)) {
     for (const ipc::SequenceTokens& sequence : batch->sequences) {
+      if (sequence.logprobs.empty()) continue;  // receive_record() has taken it
       if (!has(sequence.request)) {
         if (cancelled_.contains(sequence.request)) continue;
         return violation(
