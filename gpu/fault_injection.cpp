@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::gpu::fault {
 namespace {

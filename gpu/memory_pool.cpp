@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/buddy_heap.hpp"
 
 namespace bulkhead::gpu {

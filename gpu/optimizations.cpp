@@ -1,6 +1,6 @@
 #include "gpu/optimizations.hpp"
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::gpu {
 namespace {

@@ -10,8 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::gpu {

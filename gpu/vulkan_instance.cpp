@@ -5,8 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/device.hpp"
 
 namespace bulkhead::gpu {

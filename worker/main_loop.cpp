@@ -8,7 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::worker {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 
+#include "config/base/log.hpp"
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/openai.hpp"
 

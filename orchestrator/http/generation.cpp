@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::orchestrator {
 

@@ -16,8 +16,8 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <spdlog/spdlog.h>
 
+#include "config/base/log.hpp"
 #include "orchestrator/http/api.hpp"
 
 namespace bulkhead::orchestrator {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <utility>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::orchestrator {
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::orchestrator {
 

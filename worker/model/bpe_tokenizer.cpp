@@ -2,8 +2,8 @@
 // Vocabulary and merges write each byte as a printable character (GPT-2's table).
 //
 // Sennrich, Haddow, Birch: "Neural Machine Translation of Rare Words with Subword Units", 2016.
-#include <spdlog/spdlog.h>
 
+#include "config/base/log.hpp"
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge.hpp"
 #include "worker/model/pre_tokenizer.hpp"

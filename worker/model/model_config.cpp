@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string_view>
 
-#include <spdlog/spdlog.h>
+#include "config/base/log.hpp"
 
 namespace bulkhead::model {
 namespace {
