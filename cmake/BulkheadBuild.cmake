@@ -91,6 +91,16 @@ function(bulkhead_program name)
   endif()
 endfunction()
 
+# Builds the program with the targets tests-LABEL.
+function(bulkhead_label name)
+  foreach(label IN LISTS ARGN)
+    if(NOT TARGET tests-${label})
+      add_custom_target(tests-${label})
+    endif()
+    add_dependencies(tests-${label} ${name})
+  endforeach()
+endfunction()
+
 # One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
 # tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
 # matches: gtest_discover_tests loses all but the first of a list.
@@ -108,12 +118,7 @@ function(bulkhead_test name)
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
-  foreach(each IN LISTS arg_LABELS)
-    if(NOT TARGET tests-${each})
-      add_custom_target(tests-${each})
-    endif()
-    add_dependencies(tests-${each} ${name})
-  endforeach()
+  bulkhead_label(${name} ${arg_LABELS})
   if(arg_SINGLE)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")

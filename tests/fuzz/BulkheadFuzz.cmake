@@ -1,16 +1,19 @@
-# bulkhead_fuzz(NAME SOURCES ... LINK ... CORPUS dir [RUNS n] [MAX_BYTES n])
+# bulkhead_fuzz(NAME SOURCES ... LINK ... [RUNS n] [MAX_BYTES n])
 #
 # A program around LLVMFuzzerTestOneInput, from one source for two uses:
 #   clang   the libFuzzer program NAME (tests/fuzz/run builds and runs these, by hand and for long)
-#   GCC     the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs the corpus
-#           and RUNS deterministic mutations of it (default 20000)
+#   GCC     the same entry point under driver.cpp, and a CTest test "fuzz.NAME" that runs corpus/NAME
+#           and RUNS deterministic mutations of it (default 20000), a twentieth of them under a sanitizer
 function(bulkhead_fuzz name)
-  cmake_parse_arguments(arg "" "CORPUS;RUNS;MAX_BYTES" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "RUNS;MAX_BYTES" "SOURCES;LINK" ${ARGN})
   if(NOT arg_RUNS)
     set(arg_RUNS 20000)
   endif()
   if(NOT arg_MAX_BYTES)
     set(arg_MAX_BYTES 4096)
+  endif()
+  if(BULKHEAD_SANITIZE)
+    math(EXPR arg_RUNS "${arg_RUNS} / 20")
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE bulkhead_options ${arg_LINK})
@@ -23,7 +26,8 @@ function(bulkhead_fuzz name)
   else()
     target_sources(${name} PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/driver.cpp")
     add_test(NAME fuzz.${name} COMMAND ${name} --runs=${arg_RUNS} --max-bytes=${arg_MAX_BYTES}
-             "${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS}")
-    set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 300 LABELS fuzz)
+             "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
+    set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 300 LABELS "fuzz+sanitize")
+    bulkhead_label(${name} sanitize)
   endif()
 endfunction()

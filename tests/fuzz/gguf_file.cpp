@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/inspect.hpp"

@@ -2,6 +2,7 @@
 #include "gpu/blit_queue.hpp"
 
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ TEST(StagingRing, GivesContiguousPiecesInOrderAndNeverTwice) {
 }
 
 enum class Form { kTimeline, kFences, kOff };
+
+void PrintTo(Form form, std::ostream* out) {
+  const char* const names[] = {"Timeline", "Fences", "Off"};
+  *out << names[static_cast<int>(form)];
+}
 
 class Blit : public GpuTest, public ::testing::WithParamInterface<Form> {
  protected:
@@ -165,13 +171,8 @@ TEST_P(Blit, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(queue->finish_download(99).error().code(), ErrorCode::kInvalidArgument);
 }
 
-std::string form_name(const ::testing::TestParamInfo<Form>& test) {
-  const char* const names[] = {"Timeline", "Fences", "Off"};
-  return names[static_cast<int>(test.param)];
-}
-
 INSTANTIATE_TEST_SUITE_P(Forms, Blit, ::testing::Values(Form::kTimeline, Form::kFences, Form::kOff),
-                         form_name);
+                         [](const auto& test) { return ::testing::PrintToString(test.param); });
 
 class StagedBlit : public GpuTest {};
 

@@ -1,6 +1,7 @@
 // Every allocation, submit and wait fails once, one after the other, in a small program that uses all of the GPU layer. Each time it must
 // end with an error, free everything in an order the validation layer accepts, and leave the device usable.
 #include <cstdlib>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,10 @@ struct FaultCase {
   fault::Call kinds;
   VkResult result;
 };
+
+void PrintTo(const FaultCase& fault_case, std::ostream* out) {
+  *out << fault_case.name;
+}
 
 class Faults : public Optimized, public ::testing::WithParamInterface<FaultCase> {};
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -30,6 +31,9 @@ struct Kind {
   config::Transport transport;
   config::RegionKind region;
 };
+inline void PrintTo(const Kind& kind, std::ostream* out) {
+  *out << kind.name;
+}
 inline constexpr Kind kMemfd{"shm_memfd", config::Transport::kShm, config::RegionKind::kMemfd};
 inline constexpr Kind kPosix{"shm_posix", config::Transport::kShm, config::RegionKind::kPosix};
 inline constexpr Kind kStdio{"stdio", config::Transport::kStdio, config::RegionKind::kMemfd};

@@ -69,6 +69,9 @@ struct Lie {
   void (*tell)(Hostile&);
   const char* reason;  // part of the daemon's message
 };
+void PrintTo(const Lie& lie, std::ostream* out) {
+  *out << lie.name;
+}
 
 class LyingWorker : public testing::TestWithParam<Lie> {};
 

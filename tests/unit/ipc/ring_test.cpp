@@ -137,6 +137,10 @@ struct Lie {
   RingFault fault;
   void (*tell)(Ring&);
 };
+void PrintTo(const Lie& lie, std::ostream* out) {
+  *out << lie.name;
+}
+
 class LyingProducer : public testing::TestWithParam<Lie> {};
 
 TEST_P(LyingProducer, IsFound) {
