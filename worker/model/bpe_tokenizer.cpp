@@ -116,7 +116,10 @@ class BpeTokenizer final : public VocabularyTokenizer {
     if (!merges)
       return corrupt(
           "metadata key tokenizer.ggml.merges is missing, which a \"gpt2\" tokenizer needs");
+    if (merges->size() > kMaxMerges)
+      return corrupt("tokenizer.ggml.merges has " + std::to_string(merges->size()) + " entries");
     merges_ = PairMap(merges->size());
+    ranks_ = static_cast<std::uint32_t>(merges->size());
     std::string both;
     for (std::size_t rank = 0; rank < merges->size(); ++rank) {
       const std::string_view merge = (*merges)[rank];
@@ -155,23 +158,24 @@ class BpeTokenizer final : public VocabularyTokenizer {
         return;
       }
     }
-    scratch.clear();
-    for (std::size_t i = 0; i < word.size(); ++i)
-      scratch.add(byte_symbols_[static_cast<unsigned char>(word[i])], static_cast<std::uint32_t>(i),
-                  1);
-    merge_all(scratch, [&](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeRule> {
-      const auto merge = merges_.find(a.id, b.id);
-      if (!merge) return std::nullopt;
-      return MergeRule{merge->rank, merge->product};
-    });
-    for (std::uint32_t i = 0; i != kNoSymbol; i = scratch.symbols[i].next) {
-      const MergeSymbol& symbol = scratch.symbols[i];
-      if (symbol.id < vocabulary_.size()) {
-        out.push_back(symbol.id);
+    MergeChain& chain = scratch.chain;
+    chain.clear(word.size());
+    for (const char c : word)
+      chain.add(byte_symbols_[static_cast<unsigned char>(c)], 1);
+    merge_all(scratch, ranks_,
+              [&](std::uint32_t left, std::uint32_t right) -> std::optional<MergeRule> {
+                const auto merge = merges_.find(chain.id(left), chain.id(right));
+                if (!merge) return std::nullopt;
+                return MergeRule{merge->rank, merge->product};
+              });
+    for (std::uint32_t at = 0, next = 0; at < chain.size(); at = next) {
+      next = chain.next(at);
+      if (const std::uint32_t symbol = chain.id(at); symbol < vocabulary_.size()) {
+        out.push_back(symbol);
         continue;
       }
       // Merged to something that is no token (a vocabulary cut short): byte by byte.
-      for (const char c : word.substr(symbol.start, symbol.length)) {
+      for (const char c : word.substr(at, next - at)) {
         const std::uint32_t byte = byte_symbols_[static_cast<unsigned char>(c)];
         if (byte < vocabulary_.size())
           out.push_back(byte);
@@ -182,11 +186,13 @@ class BpeTokenizer final : public VocabularyTokenizer {
   }
 
   static constexpr std::size_t kMaxMergeBytes = 32'768;
+  static constexpr std::size_t kMaxMerges = 1U << 22;  // with all their parts, far below kNoSymbol
 
   PreTokenizerInfo rule_;
   TextMap by_text_;   // as the file writes texts: tokens, then symbols of merges that are no tokens
   TextMap by_bytes_;  // by the bytes that tokens stand for; filled for whole_words_first
   PairMap merges_;
+  std::uint32_t ranks_ = 0;
   std::uint32_t symbols_ = 0;
   std::array<std::uint32_t, 256> byte_symbols_{};
 };

@@ -1,93 +1,109 @@
-// The heart of both tokenizers: a chain of symbols in which the best adjacent pair is merged again and again. A heap holds
-// the candidates, so a word of n symbols takes O(n log n) whatever is in it: at most n - 1 merges happen, each adds at
-// most two candidates, and each candidate is popped once.
+// The heart of both tokenizers: a chain of symbols in which the best adjacent pair is merged again and again, until no rule
+// fits. Linear in the word's length whatever is in it: at most n - 1 merges happen, each makes at most two new
+// pairs, and each pair waits once in a queue that gives the best in constant time (merge_queue.hpp).
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
+#include "worker/model/merge_queue.hpp"
+
 namespace bulkhead::model {
 
-constexpr std::uint32_t kNoSymbol = ~0U;
-
-struct MergeSymbol {
-  std::uint32_t id = kNoSymbol;
-  std::uint32_t start = 0;   // of its bytes in the text
-  std::uint32_t length = 0;  // 0: swallowed by its left neighbour
-  std::uint32_t prev = kNoSymbol;
-  std::uint32_t next = kNoSymbol;
-};
+constexpr std::uint32_t kNoSymbol = (1U << 30) - 1;  // ids are below
 
 struct MergeRule {
-  std::uint32_t priority;  // lower merges first; equal ones from left to right
-  std::uint32_t product;   // the id of the merged symbol
+  std::uint32_t rank;     // lower merges first; equal ones from left to right
+  std::uint32_t product;  // the id of the merged symbol
+};
+
+// Symbols side by side, named by the place of their first byte. Four bytes a byte of the word, and both neighbours are
+// found in the same cache line for short symbols:
+//
+//   a symbol of one byte  | id           |
+//   a longer one          | id + kLonger | kInner + length | ... | kInner + length |
+//
+// (of two bytes, the second is both). What is between keeps kInner and means nothing.
+class MergeChain {
+ public:
+  static constexpr std::size_t kMostBytes = 1U << 29;
+
+  void clear(std::size_t bytes) {
+    slots_.clear();
+    slots_.reserve(bytes);
+  }
+  void add(std::uint32_t id, std::uint32_t length) {
+    if (length == 1) {
+      slots_.push_back(id);
+      return;
+    }
+    slots_.push_back(id | kLonger);
+    slots_.resize(slots_.size() + length - 1, kInner | length);
+  }
+
+  // One past the last byte; next() of the last symbol.
+  std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
+  bool starts(std::uint32_t at) const { return (slots_[at] & kInner) == 0; }
+  std::uint32_t id(std::uint32_t at) const { return slots_[at] & kValue; }
+  std::uint32_t next(std::uint32_t at) const {
+    return (slots_[at] & kLonger) == 0 ? at + 1 : at + (slots_[at + 1] & kValue);
+  }
+  // Of a symbol that is not the first.
+  std::uint32_t previous(std::uint32_t at) const {
+    const std::uint32_t before = slots_[at - 1];
+    return (before & kInner) == 0 ? at - 1 : at - (before & kValue);
+  }
+  void join(std::uint32_t left, std::uint32_t right, std::uint32_t product) {
+    const std::uint32_t end = next(right);
+    slots_[right] = kInner;
+    slots_[left] = product | kLonger;
+    slots_[left + 1] = slots_[end - 1] = kInner | (end - left);
+  }
+  void prefetch(std::uint32_t at) const { __builtin_prefetch(slots_.data() + at); }
+
+ private:
+  static constexpr std::uint32_t kInner = 1U << 31;
+  static constexpr std::uint32_t kLonger = 1U << 30;
+  static constexpr std::uint32_t kValue = kLonger - 1;
+  std::vector<std::uint32_t> slots_;
 };
 
 // Working memory, reused from word to word.
 struct MergeScratch {
-  struct Candidate {
-    std::uint64_t order;  // priority, then position of the left symbol
-    std::uint32_t
-        length;  // of both symbols together when it was found: another length now means it is out of date
-    std::uint32_t product;
-    bool operator>(const Candidate& other) const { return order > other.order; }
-  };
-  std::vector<MergeSymbol> symbols;
-  std::vector<Candidate> heap;
-  std::uint64_t candidates = 0;  // ever looked at, for tests of the bound above
-
-  void clear() { symbols.clear(); }
-  void add(std::uint32_t id, std::uint32_t start, std::uint32_t length) {
-    const auto index = static_cast<std::uint32_t>(symbols.size());
-    if (index > 0) symbols.back().next = index;
-    symbols.push_back({id, start, length, index == 0 ? kNoSymbol : index - 1, kNoSymbol});
-  }
+  MergeChain chain;
+  MergeQueue queue;
 };
 
-// rule(left, right) -> std::optional<MergeRule>. Afterwards the symbols left are those on the chain from symbols[0].
+// rule(left, right) -> std::optional<MergeRule> for two neighbours of the chain, with ranks below `ranks`; always the same for
+// the same two symbols.
 template <typename Rule>
-void merge_all(MergeScratch& scratch, Rule&& rule) {
-  auto& symbols = scratch.symbols;
-  auto& heap = scratch.heap;
-  heap.clear();
-  const auto consider = [&](std::uint32_t left) -> bool {
-    const MergeSymbol& a = symbols[left];
-    if (a.next == kNoSymbol) return false;
-    const MergeSymbol& b = symbols[a.next];
-    const std::optional<MergeRule> found = rule(a, b);
-    ++scratch.candidates;
-    if (!found) return false;
-    heap.push_back(
-        {std::uint64_t{found->priority} << 32 | left, a.length + b.length, found->product});
-    return true;
+void merge_all(MergeScratch& scratch, std::uint32_t ranks, Rule&& rule) {
+  MergeChain& chain = scratch.chain;
+  MergeQueue& queue = scratch.queue;
+  const std::uint32_t end = chain.size();
+  if (end == 0) return;
+  queue.start(ranks, end);
+  const auto consider = [&](std::uint32_t left, std::uint32_t right) {
+    if (const std::optional<MergeRule> found = rule(left, right)) queue.push(found->rank, left);
   };
-  for (std::uint32_t i = 0; i + 1 < symbols.size(); ++i)
-    consider(i);
-  std::make_heap(heap.begin(), heap.end(), std::greater<>());
-  const auto push = [&](std::uint32_t left) {
-    if (consider(left)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
-  };
+  for (std::uint32_t left = 0, right = chain.next(0); right < end;
+       left = right, right = chain.next(left))
+    consider(left, right);
 
-  while (!heap.empty()) {
-    const MergeScratch::Candidate best = heap.front();
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    heap.pop_back();
-    const auto left = static_cast<std::uint32_t>(best.order);
-    MergeSymbol& a = symbols[left];
-    if (a.length == 0 || a.next == kNoSymbol) continue;
-    MergeSymbol& b = symbols[a.next];
-    // Symbols only grow to the right and swallow whole neighbours: equal length means the same pair.
-    if (a.length + b.length != best.length) continue;
-    a.id = best.product;
-    a.length = best.length;
-    b.length = 0;
-    a.next = b.next;
-    if (a.next != kNoSymbol) symbols[a.next].prev = left;
-    if (a.prev != kNoSymbol) push(a.prev);
-    push(left);
+  while (const auto best = queue.pop()) {
+    chain.prefetch(queue.upcoming());
+    const std::uint32_t left = best->at;
+    if (!chain.starts(left)) continue;
+    const std::uint32_t right = chain.next(left);
+    if (right == end) continue;
+    // Out of date unless the pair that is there now has the rank that was queued.
+    const std::optional<MergeRule> found = rule(left, right);
+    if (!found || found->rank != best->rank) continue;
+    chain.join(left, right, found->product);
+    if (left > 0) consider(chain.previous(left), left);
+    if (const std::uint32_t next = chain.next(left); next < end) consider(left, next);
   }
 }
 

@@ -4,12 +4,13 @@
 #include <iterator>
 #include <string>
 
+#include "worker/model/merge.hpp"
 #include "worker/model/unicode.hpp"
 
 namespace bulkhead::model {
 namespace {
 
-constexpr std::size_t kLongestWord = 1U << 30;  // positions within a word are 32 bits
+constexpr std::size_t kLongestWord = MergeChain::kMostBytes;
 
 struct Char {
   char32_t code = 0;

@@ -31,7 +31,7 @@ struct PreTokenizerInfo {
 // By the name in tokenizer.ggml.pre; kUnsupported with the list of names for an unknown one.
 Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
 
-// Calls f(word) for each word, in order; together they are the text. Words of more than 1 GiB are cut.
+// Calls f(word) for each word, in order; together they are the text. Words of more than 512 MiB are cut.
 class WordSplitter {
  public:
   WordSplitter(PreTokenizer rule, std::string_view text) : rule_(rule), rest_(text) {}

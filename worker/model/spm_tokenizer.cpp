@@ -3,7 +3,7 @@
 //
 // Kudo, Richardson: "SentencePiece: A simple and language independent subword tokenizer and detokenizer", 2018.
 #include <algorithm>
-#include <bit>
+#include <functional>
 
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge.hpp"
@@ -37,6 +37,34 @@ std::optional<unsigned> byte_token_value(std::string_view text) {
   return value;
 }
 
+// What two symbols become, found before in this text: most pairs of a long text come again, and looking up the joined text
+// is dear. Direct-mapped and of fixed size.
+class PairCache {
+ public:
+  // A short text is not worth the table.
+  explicit PairCache(std::size_t text_bytes) : slots_(text_bytes < kLeastText ? 0 : kSlots) {}
+
+  // find() -> the token or kNoSymbol.
+  template <typename Find>
+  TokenId get(std::uint32_t left, std::uint32_t right, Find&& find) {
+    if (slots_.empty()) return find();
+    const std::uint64_t key = std::uint64_t{left} << 32 | right;
+    Slot& slot = slots_[mix_hash(key ^ seed_, 0x9E3779B97F4A7C15ULL) % kSlots];
+    if (slot.key != key) slot = {key, find()};
+    return slot.token;
+  }
+
+ private:
+  static constexpr std::size_t kSlots = 1U << 16;
+  static constexpr std::size_t kLeastText = 1U << 16;
+  struct Slot {
+    std::uint64_t key = ~0ULL;  // no pair of symbols
+    TokenId token = kNoSymbol;
+  };
+  std::vector<Slot> slots_;
+  std::uint64_t seed_ = process_hash_seed();
+};
+
 class SpmTokenizer final : public VocabularyTokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
@@ -64,11 +92,10 @@ class SpmTokenizer final : public VocabularyTokenizer {
 
   void index() {
     by_text_.reserve(vocabulary_.size());
-    priorities_.resize(vocabulary_.size());
+    rank_scores();
     pieces_.resize(vocabulary_.size());
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const std::string_view text = vocabulary_.texts[token];
-      priorities_[token] = priority(vocabulary_.scores[token]);
       if (const auto value = byte_token_value(text); value && !byte_tokens_[*value]) {
         byte_tokens_[*value] = token;
         // Typed otherwise in some files; generated, it must still be its byte.
@@ -88,11 +115,17 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  // Highest score first: floats in order as integers, turned around.
-  static std::uint32_t priority(float score) {
-    const auto bits = std::bit_cast<std::uint32_t>(score == 0.0F ? 0.0F : score);
-    const std::uint32_t ascending = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-    return ~ascending;
+  // Highest score first, equal scores alike.
+  void rank_scores() {
+    std::vector<float> scores = vocabulary_.scores;
+    std::sort(scores.begin(), scores.end(), std::greater<>());
+    scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
+    distinct_ = static_cast<std::uint32_t>(scores.size());
+    ranks_.reserve(vocabulary_.size());
+    for (const float score : vocabulary_.scores) {
+      const auto at = std::lower_bound(scores.begin(), scores.end(), score, std::greater<>());
+      ranks_.push_back(static_cast<std::uint32_t>(at - scores.begin()));
+    }
   }
 
   std::string_view make_piece(TokenId token) {
@@ -138,68 +171,87 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
   bool may_merge(std::string_view text, std::size_t border) const {
-    const unsigned last = byte_of(text[border - 1]);
-    return text.substr(border).starts_with(kSpace) ? meets_space_[last]
-                                                   : meets_[last << 8 | byte_of(text[border])];
+    const unsigned last = byte_of(text[border - 1] == ' ' ? kSpace.back() : text[border - 1]);
+    return text[border] == ' ' || text.substr(border).starts_with(kSpace)
+               ? meets_space_[last]
+               : meets_[last << 8 | byte_of(text[border])];
   }
 
+  // Spaces stay one byte here, though the vocabulary writes them as U+2581: only what is looked up is spelt its way (token()).
   void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const override {
-    std::string escaped;
-    escaped.reserve(text.size() + text.size() / 2 + kSpace.size());
-    if (first && adds_space_) escaped += kSpace;
-    for (const char c : text) {
-      if (c == ' ')
-        escaped += kSpace;
-      else
-        escaped += c;
+    std::string prefixed;
+    if (first && adds_space_) {
+      prefixed.reserve(text.size() + 1);
+      prefixed += ' ';
+      text = prefixed += text;
     }
-    constexpr std::size_t kLongestWord = 1U << 30;  // positions within a word are 32 bits
-    WordCache cache(escaped.size());
+    constexpr std::size_t kLongestWord = MergeChain::kMostBytes;
+    WordCache cache(text.size());
+    PairCache pairs(text.size());
     MergeScratch scratch;
-    const std::string_view all = escaped;
     std::size_t start = 0;
-    for (std::size_t at = 0; at < all.size();) {
-      at += char_bytes(all, at);
-      if (at < all.size() && at - start < kLongestWord && may_merge(all, at)) continue;
-      const std::string_view word = all.substr(start, at - start);
+    for (std::size_t at = 0; at < text.size();) {
+      at += char_bytes(text, at);
+      if (at < text.size() && at - start < kLongestWord && may_merge(text, at)) continue;
+      const std::string_view word = text.substr(start, at - start);
       start = at;
       if (cache.append(word, out)) continue;
       const std::size_t before = out.size();
-      encode_word(word, scratch, out);
+      encode_word(word, scratch, pairs, out);
       cache.remember(word, out, before);
     }
   }
 
-  void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& out) const {
-    scratch.clear();
+  // The token that a stretch of the text is as a whole, or kNoSymbol. Looks at no more of it than a token may be long.
+  TokenId token(std::string_view text) const {
+    if (text.find(' ') == text.npos)
+      return text.size() > longest_ ? kNoSymbol : by_text_.find(text).value_or(kNoSymbol);
+    std::string spelt;
+    for (const char c : text.substr(0, longest_ + 1)) {
+      if (c == ' ')
+        spelt += kSpace;
+      else
+        spelt += c;
+    }
+    return spelt.size() > longest_ ? kNoSymbol : by_text_.find(spelt).value_or(kNoSymbol);
+  }
+
+  void encode_word(std::string_view word, MergeScratch& scratch, PairCache& pairs,
+                   std::vector<TokenId>& out) const {
+    MergeChain& chain = scratch.chain;
+    chain.clear(word.size());
     for (std::size_t at = 0; at < word.size();) {
       const std::size_t length = char_bytes(word, at);
-      scratch.add(by_text_.find(word.substr(at, length)).value_or(kNoSymbol),
-                  static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(length));
+      chain.add(token(word.substr(at, length)), static_cast<std::uint32_t>(length));
       at += length;
     }
-    merge_all(scratch, [&](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeRule> {
-      const std::size_t length = std::size_t{a.length} + b.length;
-      if (length > longest_) return std::nullopt;
-      const auto token = by_text_.find(word.substr(a.start, length));
-      if (!token) return std::nullopt;
-      return MergeRule{priorities_[*token], *token};
-    });
-    for (std::uint32_t i = 0; i != kNoSymbol; i = scratch.symbols[i].next) {
-      const MergeSymbol& symbol = scratch.symbols[i];
-      if (symbol.id != kNoSymbol) {
-        out.push_back(symbol.id);
+    merge_all(
+        scratch, distinct_,
+        [&](std::uint32_t left, std::uint32_t right) -> std::optional<MergeRule> {
+          const std::uint32_t a = chain.id(left);
+          const std::uint32_t b = chain.id(right);
+          const auto find = [&] { return token(word.substr(left, chain.next(right) - left)); };
+          // A character that is no token may still be part of one, but many characters share its id.
+          const TokenId product = a == kNoSymbol || b == kNoSymbol ? find() : pairs.get(a, b, find);
+          if (product == kNoSymbol) return std::nullopt;
+          return MergeRule{ranks_[product], product};
+        });
+    for (std::uint32_t at = 0, next = 0; at < chain.size(); at = next) {
+      next = chain.next(at);
+      if (const std::uint32_t symbol = chain.id(at); symbol != kNoSymbol) {
+        out.push_back(symbol);
         continue;
       }
-      const std::string_view text = word.substr(symbol.start, symbol.length);
+      const std::string_view text = word.substr(at, next - at);
       // A vocabulary without U+2581: its bytes would come back as that character, not as a space.
       for (const char c : text == kSpace ? std::string_view(" ") : text)
-        if (const auto& token = byte_tokens_[byte_of(c)]) out.push_back(*token);
+        if (const auto& byte = byte_tokens_[byte_of(c)]) out.push_back(*byte);
     }
   }
 
   TextMap by_text_;
-  std::vector<std::uint32_t> priorities_;
+  std::vector<std::uint32_t> ranks_;  // by token: its score's place among the distinct ones
+  std::uint32_t distinct_ = 0;
   std::size_t longest_ = 0;  // bytes of the longest token that text becomes
   std::array<std::optional<TokenId>, 256> byte_tokens_{};
   std::array<bool, 256> meets_space_{};

@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/model/gguf_builder.hpp"
-#include "worker/model/merge.hpp"
 #include "worker/model/pre_tokenizer.hpp"
 #include "worker/model/unicode.hpp"
 
@@ -178,19 +177,6 @@ TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
   const auto t = byte_level({}, {"a b"});
   ASSERT_NE(t, nullptr);
   EXPECT_THAT(t->encode("ab", false, false), ElementsAre('a', 'b'));
-}
-
-TEST(Merge, LooksAtAtMostThreeCandidatesForEachSymbol) {
-  for (const std::uint32_t n : {1'000U, 100'000U}) {
-    MergeScratch scratch;
-    for (std::uint32_t i = 0; i < n; ++i)
-      scratch.add(0, i, 1);
-    merge_all(scratch, [](const MergeSymbol& a, const MergeSymbol& b) -> std::optional<MergeRule> {
-      if (a.id != b.id || a.id > 5) return std::nullopt;
-      return MergeRule{a.id, a.id + 1};
-    });
-    EXPECT_LE(scratch.candidates, 3ULL * n);
-  }
 }
 
 std::vector<std::string> words(const char* rule, std::string_view text) {
