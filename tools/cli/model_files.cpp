@@ -44,15 +44,23 @@ int run_tokenize(const TokenizeOptions& options) {
 
   const bool special = !options.no_special;
   const std::vector<model::TokenId> ids = (*tokenizer)->encode(text, special, special);
-  std::string line;
-  line.reserve(ids.size() * 6 + 1);
+  text = {};
+  // In pieces: the ids of a long text take several times its bytes.
+  constexpr std::size_t kPieceBytes = 1U << 16;
+  std::string piece;
+  piece.reserve(kPieceBytes + 16);
+  const char* separator = "";
   char digits[16];
   for (const model::TokenId id : ids) {
-    if (!line.empty()) line += ' ';
-    line.append(digits, std::to_chars(digits, digits + sizeof digits, id).ptr);
+    piece += separator;
+    piece.append(digits, std::to_chars(digits, digits + sizeof digits, id).ptr);
+    separator = " ";
+    if (piece.size() < kPieceBytes) continue;
+    if (!put(piece)) return 1;
+    piece.clear();
   }
-  line += '\n';
-  return put(line) ? 0 : 1;
+  piece += '\n';
+  return put(piece) ? 0 : 1;
 }
 
 int run_inspect(const InspectOptions& options) {
