@@ -3,7 +3,7 @@
 //
 // SentencePiece-style (tokenizer.ggml.model "llama"): scores, byte fallback, the leading space as
 // the file asks. Byte-level BPE ("gpt2") with the pre-tokenizers gpt-2, llama-bpe, qwen2 and
-// default. Encoding is linear in the text up to a logarithm, for any bytes.
+// default. Encoding is linear in the text, whatever bytes it holds.
 #pragma once
 
 #include <cstdint>
