@@ -5,8 +5,7 @@
 #include <map>
 #include <optional>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/staging_ring.hpp"
 #include "gpu/transfer_lane.hpp"
 
@@ -79,15 +78,7 @@ class StagedQueue final : public BlitBase {
   using BlitBase::BlitBase;
 
   ~StagedQueue() override {
-    if (StagedQueue::drain()) {
-      settle_queues(device_);
-      return;
-    }
-    // A hung device may still write there: leaked on purpose, the process is about to end.
-    new Buffer(std::move(upload_buffer_));
-    new Buffer(std::move(download_buffer_));
-    for (auto& [ticket, one] : open_)
-      new Buffer(std::move(one.own));
+    if (StagedQueue::drain()) settle_queues(device_);
   }
 
   Status init() {

@@ -83,8 +83,11 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-  if (buffer_ != VK_NULL_HANDLE) vkDestroyBuffer(device_, buffer_, nullptr);
-  if (memory_ != VK_NULL_HANDLE) vkFreeMemory(device_, memory_, nullptr);  // unmaps
+  if (device_ == nullptr || device_->abandoned()) return;
+  if (buffer_ != VK_NULL_HANDLE) vkDestroyBuffer(device_->handle(), buffer_, nullptr);
+  if (memory_ == VK_NULL_HANDLE) return;
+  vkFreeMemory(device_->handle(), memory_, nullptr);  // unmaps
+  --device_->allocations_alive_;
 }
 
 BufferSlice slice(const Buffer& buffer, std::uint64_t offset, std::uint64_t bytes) {
@@ -124,7 +127,7 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
   }
 
   Buffer buffer;
-  buffer.device_ = device_;
+  buffer.device_ = this;
   buffer.bytes_ = bytes;
   VkBufferCreateInfo buffer_info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   buffer_info.size = bytes;
@@ -164,6 +167,7 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
   if (result != VK_SUCCESS)
     return vulkan_error(result, fmt::format("allocating {} for {}", mib(bytes), name));
   ++allocations_;
+  ++allocations_alive_;
   result = vkBindBufferMemory(device_, buffer.buffer_, buffer.memory_, 0);
   if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("binding memory to {}", name));
   if (memory != Memory::kDeviceLocal) {

@@ -6,8 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/submission.hpp"
 
 namespace bulkhead::gpu {
@@ -199,22 +198,22 @@ class QueryPool {
   QueryPool(const QueryPool&) = delete;
   QueryPool& operator=(const QueryPool&) = delete;
   ~QueryPool() {
-    if (pool_ != VK_NULL_HANDLE) vkDestroyQueryPool(device_, pool_, nullptr);
+    if (pool_ == VK_NULL_HANDLE || device_->abandoned()) return;
+    vkDestroyQueryPool(device_->handle(), pool_, nullptr);
   }
-  Status init(VkDevice device, std::uint32_t count) {
-    device_ = device;
+  Status init(const Device& device, std::uint32_t count) {
+    device_ = &device;
     VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
     info.queryType = VK_QUERY_TYPE_TIMESTAMP;
     info.queryCount = count;
-    const VkResult result = vkCreateQueryPool(device_, &info, nullptr, &pool_);
+    const VkResult result = vkCreateQueryPool(device.handle(), &info, nullptr, &pool_);
     if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timestamp pool");
     return {};
   }
   VkQueryPool handle() const { return pool_; }
-  void abandon() { pool_ = VK_NULL_HANDLE; }
 
  private:
-  VkDevice device_ = VK_NULL_HANDLE;
+  const Device* device_ = nullptr;
   VkQueryPool pool_ = VK_NULL_HANDLE;
 };
 
@@ -235,11 +234,7 @@ class RingBase : public CommandRing {
   }
 
   Status wait(Ticket ticket) override {
-    if (ticket > submitted_) {
-      return Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("waiting for submission {}, but only {} were made", ticket, submitted_));
-    }
+    if (ticket > submitted_) return never_submitted(ticket);
     if (!settings_.track_statistics && !settings_.log_wait_events) {
       return timeline_.wait(ticket, timeout_ms_, "waiting for GPU work");
     }
@@ -259,15 +254,17 @@ class RingBase : public CommandRing {
     return status;
   }
 
+  Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) override {
+    if (ticket > submitted_) return never_submitted(ticket);
+    const Status status = timeline_.wait(ticket, wait_ms, "waiting for GPU work");
+    if (status.ok()) return true;
+    if (status.error().code() == ErrorCode::kDeadlineExceeded) return false;
+    return status.error();
+  }
+
   bool drain() override {
-    if (hung_) return false;
-    if (!drained(device_.handle(), timeline_.handle(), submitted_, timeout_ms_, "command ring")) {
-      // What the device still uses is left to it.
-      pool_.abandon();
-      timeline_.abandon();
-      hung_ = true;
-    }
-    return !hung_;
+    return !device_.abandoned() &&
+           drained(device_, timeline_.handle(), submitted_, timeout_ms_, "command ring");
   }
 
   VkSemaphore timeline() const override { return timeline_.handle(); }
@@ -280,13 +277,18 @@ class RingBase : public CommandRing {
     if (settings_.track_statistics) stats_.*counter += n;
   }
 
+  Error never_submitted(Ticket ticket) const {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("waiting for submission {}, but only {} were made", ticket, submitted_));
+  }
+
   Device& device_;
   const config::CommandBufferRingSettings settings_;
   const std::uint32_t timeout_ms_;
   Timeline timeline_;
   CommandPool pool_;
   Ticket submitted_ = 0;
-  bool hung_ = false;
   CommandRingStats stats_;
 };
 
@@ -301,7 +303,7 @@ Result<std::vector<KernelTime>> RingBase::profile_build(const Build& build) {
   if (!counter.status().ok()) return counter.status().error();
   const std::uint32_t query_count = counter.count() + 1;
   QueryPool queries;
-  BULKHEAD_RETURN_IF_ERROR(queries.init(device_.handle(), query_count));
+  BULKHEAD_RETURN_IF_ERROR(queries.init(device_, query_count));
 
   std::vector<OneBufferRecorder::Operation> operations;
   Status recorded;
@@ -315,10 +317,7 @@ Result<std::vector<KernelTime>> RingBase::profile_build(const Build& build) {
         operations = recorder.operations();
         recorded = recorder.status();
       });
-  if (!ran.ok()) {
-    if (ran.error().code() == ErrorCode::kDeadlineExceeded) queries.abandon();
-    return ran.error();
-  }
+  if (!ran.ok()) return ran.error();
   count(&CommandRingStats::submissions);
   if (!recorded.ok()) return recorded.error();
   if (operations.size() + 1 != query_count) {

@@ -89,8 +89,11 @@ class CommandRing {
   virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {}) = 0;
   // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
   virtual Status wait(Ticket ticket) = 0;
+  // Waits for so long at most: whether it is done. For a caller that has more patience than one wait, and signs of life to
+  // give meanwhile.
+  virtual Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) = 0;
   // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before what it uses is
-  // freed. False: the device hangs, and freeing is at the caller's own risk.
+  // freed. False: the device hangs and was abandoned (Device::abandon).
   virtual bool drain() = 0;
   // Timeline semaphore signalled with the ticket's number when a submission is done.
   virtual VkSemaphore timeline() const = 0;

@@ -7,8 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/device_impl.hpp"
 #include "gpu/device_info.hpp"
 #include "gpu/pipeline_cache.hpp"
@@ -269,6 +268,10 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
 
 Device::~Device() {
   if (impl_ == nullptr || device_ == VK_NULL_HANDLE) return;
+  if (abandoned_) {
+    (void)impl_.release();  // its instance, too
+    return;
+  }
   for (const auto& [key, kernel] : impl_->kernels)
     vkDestroyPipeline(device_, kernel.pipeline, nullptr);
   for (const auto& [bytes, layout] : impl_->layouts)

@@ -59,7 +59,8 @@ enum class Memory {
 
 class Device;
 
-// A buffer with its memory; frees both. `address` is what shaders use.
+// A buffer with its memory; frees both, unless its device was abandoned. `address` is what shaders use. Ends before its
+// Device does.
 class Buffer {
  public:
   Buffer() = default;
@@ -80,7 +81,7 @@ class Buffer {
 
  private:
   friend class Device;
-  VkDevice device_ = VK_NULL_HANDLE;
+  Device* device_ = nullptr;
   VkBuffer buffer_ = VK_NULL_HANDLE;
   VkDeviceMemory memory_ = VK_NULL_HANDLE;
   VkDeviceAddress address_ = 0;
@@ -143,7 +144,13 @@ class Device {
   // One vkAllocateMemory. kResourceExhausted says what was asked and what is free.
   Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
   std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
+  std::uint64_t allocations_alive() const { return allocations_alive_; }
   std::uint64_t validation_errors() const;
+
+  // A wait ran out of time, and so did the wait at clean-up: the device may use anything that it was ever given, so from
+  // now on buffers and the device itself are not freed. The process is about to end.
+  void abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
 
   // Pipelines are compiled once for equal specs and looked up in the on-disk cache. Any thread,
   // several at once: kernels compile in parallel.
@@ -182,7 +189,10 @@ class Device {
   VkQueue download_queue_ = VK_NULL_HANDLE;
   std::uint32_t compute_family_ = 0;
   std::uint32_t transfer_family_ = 0;
-  std::uint64_t allocations_ = 0;
+  std::uint64_t allocations_ = 0, allocations_alive_ = 0;
+  bool abandoned_ = false;
+
+  friend class Buffer;  // counts allocations_alive_ down
 };
 
 }  // namespace bulkhead::gpu

@@ -34,7 +34,7 @@ struct Optimizations {
   std::vector<OptimizationReport> reports;  // one for each part
 
   // Waits, in bounded time, until nothing runs on the device any more: on error paths, before leases and buffers that
-  // submitted work uses are freed. False: the device hangs.
+  // submitted work uses are freed. False: the device hangs and was abandoned: freeing such buffers now does nothing.
   bool drain();
 };
 

@@ -1,9 +1,9 @@
 #include "gpu/submission.hpp"
 
+#include <algorithm>
 #include <vector>
 
-#include <spdlog/spdlog.h>
-
+#include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
 
 namespace bulkhead::gpu {
@@ -38,26 +38,39 @@ constexpr VkAccessFlags2 kWrites =
 constexpr VkAccessFlags2 kReads =
     VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_TRANSFER_READ_BIT;
 
+// A device that was given its time already is not given as much again.
+std::uint64_t drain_ns(std::uint32_t timeout_ms) {
+  return std::min(timeout_ms, kLongestDrainMs) * kNanosecondsPerMillisecond;
+}
+
+void abandon_hung(Device& device, const char* what) {
+  if (!device.abandoned()) {
+    spdlog::error("{}: the device hangs; its objects are left to it, end this process", what);
+  }
+  device.abandon();
+}
+
 }  // namespace
 
 Timeline::~Timeline() {
-  if (semaphore_ != VK_NULL_HANDLE) vkDestroySemaphore(device_, semaphore_, nullptr);
+  if (semaphore_ == VK_NULL_HANDLE || device_->abandoned()) return;
+  vkDestroySemaphore(device_->handle(), semaphore_, nullptr);
 }
 
 Status Timeline::init(Device& device) {
-  device_ = device.handle();
+  device_ = &device;
   VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO};
   type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
   VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO};
   info.pNext = &type;
-  const VkResult result = vkCreateSemaphore(device_, &info, nullptr, &semaphore_);
+  const VkResult result = vkCreateSemaphore(device.handle(), &info, nullptr, &semaphore_);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timeline semaphore");
   return {};
 }
 
 Result<std::uint64_t> Timeline::reached() const {
   std::uint64_t value = 0;
-  const VkResult result = vkGetSemaphoreCounterValue(device_, semaphore_, &value);
+  const VkResult result = vkGetSemaphoreCounterValue(device_->handle(), semaphore_, &value);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "reading a timeline semaphore");
   return value;
 }
@@ -67,15 +80,16 @@ Status Timeline::wait(std::uint64_t value, std::uint32_t timeout_ms, const char*
   info.semaphoreCount = 1;
   info.pSemaphores = &semaphore_;
   info.pValues = &value;
-  return waited(fault::wait_semaphores(device_, info, timeout_ms * kNanosecondsPerMillisecond),
-                timeout_ms, what);
+  return waited(
+      fault::wait_semaphores(device_->handle(), info, timeout_ms * kNanosecondsPerMillisecond),
+      timeout_ms, what);
 }
 
 Status Timeline::signal(std::uint64_t value) {
   VkSemaphoreSignalInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO};
   info.semaphore = semaphore_;
   info.value = value;
-  const VkResult result = vkSignalSemaphore(device_, &info);
+  const VkResult result = vkSignalSemaphore(device_->handle(), &info);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "signalling a timeline semaphore");
   return {};
 }
@@ -93,15 +107,16 @@ Status wait_for(Device& device, const CommandRing::After& after, std::uint32_t t
 }
 
 CommandPool::~CommandPool() {
-  if (pool_ != VK_NULL_HANDLE) vkDestroyCommandPool(device_, pool_, nullptr);
+  if (pool_ == VK_NULL_HANDLE || device_->abandoned()) return;
+  vkDestroyCommandPool(device_->handle(), pool_, nullptr);
 }
 
 Status CommandPool::init(Device& device, std::uint32_t family) {
-  device_ = device.handle();
+  device_ = &device;
   VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
   info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
   info.queueFamilyIndex = family;
-  const VkResult result = vkCreateCommandPool(device_, &info, nullptr, &pool_);
+  const VkResult result = vkCreateCommandPool(device.handle(), &info, nullptr, &pool_);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a command pool");
   return {};
 }
@@ -112,14 +127,14 @@ Result<VkCommandBuffer> CommandPool::allocate() {
   info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
   info.commandBufferCount = 1;
   VkCommandBuffer commands = VK_NULL_HANDLE;
-  const VkResult result = vkAllocateCommandBuffers(device_, &info, &commands);
+  const VkResult result = vkAllocateCommandBuffers(device_->handle(), &info, &commands);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "allocating a command buffer");
   return commands;
 }
 
 void CommandPool::free(VkCommandBuffer commands) {
   if (pool_ != VK_NULL_HANDLE && commands != VK_NULL_HANDLE)
-    vkFreeCommandBuffers(device_, pool_, 1, &commands);
+    vkFreeCommandBuffers(device_->handle(), pool_, 1, &commands);
 }
 
 Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage) {
@@ -186,7 +201,7 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
 
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
                 const std::function<void(VkCommandBuffer)>& record) {
-  const VkDevice device = pool.device();
+  const VkDevice device = pool.device().handle();
   BULKHEAD_TRY(const VkCommandBuffer commands, pool.allocate());
   VkFenceCreateInfo fence_info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
   VkFence fence = VK_NULL_HANDLE;
@@ -209,34 +224,37 @@ Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, cons
   const Status status = run();
   // After a failed wait the device may still be at it: a second bounded wait, then leave it what it
   // uses.
-  if (in_flight) {
-    const VkResult done =
-        vkWaitForFences(device, 1, &fence, VK_TRUE, timeout_ms * kNanosecondsPerMillisecond);
-    if (done == VK_TIMEOUT) {
-      spdlog::error("{}: the device hangs; its objects are left to it", what);
-      pool.abandon();
-      return status;
-    }
+  if (in_flight &&
+      vkWaitForFences(device, 1, &fence, VK_TRUE, drain_ns(timeout_ms)) == VK_TIMEOUT) {
+    abandon_hung(pool.device(), what);
+    return status;
   }
   if (fence != VK_NULL_HANDLE) vkDestroyFence(device, fence, nullptr);
   pool.free(commands);
   return status;
 }
 
-bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
+bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what) {
   VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
   info.semaphoreCount = 1;
   info.pSemaphores = &semaphore;
   info.pValues = &value;
   // A lost device counts as drained: it runs nothing any more.
-  if (vkWaitSemaphores(device, &info, timeout_ms * kNanosecondsPerMillisecond) != VK_TIMEOUT)
+  if (vkWaitSemaphores(device.handle(), &info, drain_ns(timeout_ms)) != VK_TIMEOUT) return true;
+  abandon_hung(device, what);
+  return false;
+}
+
+bool drained(Device& device, VkFence fence, std::uint32_t timeout_ms, const char* what) {
+  if (vkWaitForFences(device.handle(), 1, &fence, VK_TRUE, drain_ns(timeout_ms)) != VK_TIMEOUT)
     return true;
-  spdlog::error("{}: the device hangs at teardown; its objects are left to it", what);
+  abandon_hung(device, what);
   return false;
 }
 
 void settle_queues(const Device& device) {
+  if (device.abandoned()) return;
   // A failure is a lost device, which runs nothing any more.
   vkQueueWaitIdle(device.compute_queue());
   if (device.transfer_queue() != device.compute_queue()) vkQueueWaitIdle(device.transfer_queue());

@@ -14,7 +14,7 @@
 
 namespace bulkhead::gpu {
 
-// A timeline semaphore.
+// A timeline semaphore. Like everything here, it is left alone when its device is abandoned.
 class Timeline {
  public:
   Timeline() = default;
@@ -26,11 +26,10 @@ class Timeline {
   VkSemaphore handle() const { return semaphore_; }
   Result<std::uint64_t> reached() const;
   Status wait(std::uint64_t value, std::uint32_t timeout_ms, const char* what) const;
-  Status signal(std::uint64_t value);              // from the host
-  void abandon() { semaphore_ = VK_NULL_HANDLE; }  // as CommandPool::abandon
+  Status signal(std::uint64_t value);  // from the host
 
  private:
-  VkDevice device_ = VK_NULL_HANDLE;
+  Device* device_ = nullptr;
   VkSemaphore semaphore_ = VK_NULL_HANDLE;
 };
 
@@ -46,15 +45,12 @@ class CommandPool {
   ~CommandPool();
   Status init(Device& device, std::uint32_t family);
 
-  VkDevice device() const { return device_; }
+  Device& device() const { return *device_; }
   Result<VkCommandBuffer> allocate();
   void free(VkCommandBuffer commands);
-  // The device never finished what came from this pool: destroying it would pull memory from under
-  // running work.
-  void abandon() { pool_ = VK_NULL_HANDLE; }
 
  private:
-  VkDevice device_ = VK_NULL_HANDLE;
+  Device* device_ = nullptr;
   VkCommandPool pool_ = VK_NULL_HANDLE;
 };
 
@@ -84,14 +80,18 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
                 const std::function<void(VkCommandBuffer)>& record);
 
-// At teardown: whether the semaphore came to `value` in time. Logs where it did not: the caller
-// then leaks what the device may still use. Failures are not injected here.
-bool drained(VkDevice device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
+// At teardown: whether the semaphore came to `value` in time, which is timeout_ms but not more than kLongestDrainMs. Logs
+// where it did not and abandons the device: what it may still use is not freed any more. Failures are not injected here.
+inline constexpr std::uint32_t kLongestDrainMs = 10000;
+bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what);
 
 // Before semaphores are destroyed, once all work on them is drained: waits until the queues are idle. Mesa's queue thread (22.3) still
-// touches the semaphores of a submission after its end can be seen, and crashes when they are gone.
+// touches the semaphores of a submission after its end can be seen, and crashes when they are gone. Nothing for an abandoned device.
 void settle_queues(const Device& device);
+
+// For TransferLane's fences: as drained().
+bool drained(Device& device, VkFence fence, std::uint32_t timeout_ms, const char* what);
 
 inline constexpr std::uint64_t kNanosecondsPerMillisecond = 1000000;
 

@@ -2,20 +2,13 @@
 
 #include <algorithm>
 
-#include <spdlog/spdlog.h>
-
 #include "gpu/fault_injection.hpp"
 
 namespace bulkhead::gpu {
 
 TransferLane::~TransferLane() {
   if (device_ == nullptr) return;
-  drain();
-  if (abandoned_) {
-    pool_.abandon();
-    timeline_.abandon();
-    return;
-  }
+  if (!drain()) return;
   for (const Pending& pending : pending_)
     idle_.push_back(pending.slot);
   for (const Slot& slot : idle_) {
@@ -151,21 +144,14 @@ void TransferLane::retire_until(std::uint64_t number) {
 }
 
 bool TransferLane::drain() {
-  if (abandoned_) return false;
+  if (device_ == nullptr) return true;  // init() was not come to
+  if (device_->abandoned()) return false;
   if (pending_.empty()) return true;
   if (options_.timeline) {
-    abandoned_ = !drained(device_->handle(), timeline_.handle(), submitted_, options_.timeout_ms,
-                          options_.name);
-    return !abandoned_;
+    return drained(*device_, timeline_.handle(), submitted_, options_.timeout_ms, options_.name);
   }
   // Fences of one queue are signalled in order.
-  const VkFence last = pending_.back().slot.fence;
-  const VkResult result = vkWaitForFences(device_->handle(), 1, &last, VK_TRUE,
-                                          options_.timeout_ms * kNanosecondsPerMillisecond);
-  abandoned_ = result == VK_TIMEOUT;
-  if (abandoned_)
-    spdlog::error("{}: the device hangs at teardown; its objects are left to it", options_.name);
-  return !abandoned_;
+  return drained(*device_, pending_.back().slot.fence, options_.timeout_ms, options_.name);
 }
 
 }  // namespace bulkhead::gpu

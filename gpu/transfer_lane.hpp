@@ -67,7 +67,6 @@ class TransferLane {
   std::deque<Pending> pending_;
   std::vector<Slot> idle_;
   std::uint64_t submitted_ = 0, done_ = 0, stalls_ = 0;
-  bool abandoned_ = false;
 };
 
 }  // namespace bulkhead::gpu
