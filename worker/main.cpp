@@ -192,6 +192,10 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   return ready;
 }
 
+bool device_failed(const Error& error) {
+  return error.code() == ErrorCode::kDeviceLost || error.code() == ErrorCode::kDeadlineExceeded;
+}
+
 // Says why and ends the process at once: after a device loss, a driver may hang in its own clean-up.
 [[noreturn]] void die(Outbox& outbox, int code, const Error& error) {
   spdlog::error("{}", error.message());
@@ -219,8 +223,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   ProgressReporter progress(channel, outbox);
   Loaded loaded;
   if (const Status status = load(arguments, settings, progress, loaded); !status.ok()) {
-    const bool lost = status.error().code() == ErrorCode::kDeviceLost;
-    die(outbox, lost ? kExitDevice : kExitLoad, status.error());
+    die(outbox, device_failed(status.error()) ? kExitDevice : kExitLoad, status.error());
   }
 
   engine::EngineOptions options;
@@ -236,9 +239,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
 
   MainLoop loop(channel, outbox, engine, settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {
-    const ErrorCode code = status.error().code();
-    const bool device = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
-    die(outbox, device ? kExitDevice : kExitInternal, status.error());
+    die(outbox, device_failed(status.error()) ? kExitDevice : kExitInternal, status.error());
   }
   outbox.drain(kLastWords);
   return 0;

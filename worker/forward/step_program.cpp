@@ -59,6 +59,7 @@ class Builder {
                   std::uint32_t y = 1, std::uint32_t z = 1, std::uint64_t bytes_moved = 0) {
     static_assert(sizeof(Push) <= 128);
     StepOp op;
+    if (context_.alive) context_.alive();
     BULKHEAD_TRY(op.kernel, context_.device->make_kernel(spec));
     std::memcpy(op.push.data(), &push, sizeof push);
     op.x = x;
@@ -225,7 +226,7 @@ class Builder {
     push.padded_width = up_to(attended_width, k::kGroupWeights);
     const k::AttentionVariant variant = k::attention(context_.mapping, shape, mode_);
     const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
-    if (mode_ == k::AttentionMode::kWhole) {
+    if (mode_ != k::AttentionMode::kPartial) {
       push.out = at(activations_.attended);
       return dispatch(variant.spec, push, shape_.columns, head_groups);
     }
@@ -313,24 +314,45 @@ class Builder {
 
 }  // namespace
 
-StepShape shape_for(std::uint32_t columns, std::uint32_t outputs) {
-  const auto bucket = [](std::uint32_t count) {
-    std::uint32_t size = 1;
-    while (size < count)
-      size *= 2;
-    return size;
-  };
-  // One output is what most steps with few outputs have; 4 and 16 serve the others.
-  std::uint32_t made = outputs;
-  if (outputs > 1) made = outputs <= 4 ? 4 : std::max(bucket(outputs), 16U);
-  return {bucket(columns), made};
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs) {
+  // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide shape has too much
+  // costs little beside the columns that are there.
+  std::vector<std::uint32_t> columns;
+  for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U}) {
+    if (narrow < max_columns) columns.push_back(narrow);
+  }
+  for (std::uint64_t wide = 64; wide * 2 < max_columns; wide *= 4)
+    columns.push_back(static_cast<std::uint32_t>(wide));
+  columns.push_back(max_columns);
+  std::vector<StepShape> shapes;
+  for (const std::uint32_t each : columns)
+    shapes.push_back({each, std::min(each, max_outputs)});
+  return shapes;
+}
+
+StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
+                    std::uint32_t outputs) {
+  for (const StepShape& shape : shapes) {
+    if (columns <= shape.columns && outputs <= shape.outputs) return shape;
+  }
+  return shapes.back();
 }
 
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
-                                        StepShape shape) {
+                                        std::span<const StepShape> shapes) {
   const model::ModelConfig& config = context.config;
-  const std::uint64_t columns = up_to(shape.columns, kTile);
-  const std::uint64_t outputs = up_to(shape.outputs, kTile);
+  StepShape widest{0, 0};
+  std::uint64_t partial_columns = 0;
+  for (const StepShape& shape : shapes) {
+    widest.columns = std::max(widest.columns, shape.columns);
+    widest.outputs = std::max(widest.outputs, shape.outputs);
+    if (k::attention_mode(context.mapping, context.attention, shape.columns, context.context) ==
+        k::AttentionMode::kPartial) {
+      partial_columns = std::max<std::uint64_t>(partial_columns, shape.columns);
+    }
+  }
+  const std::uint64_t columns = up_to(widest.columns, kTile);
+  const std::uint64_t outputs = up_to(widest.outputs, kTile);
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
   Activations a;
@@ -344,12 +366,11 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
   BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
   BULKHEAD_RETURN_IF_ERROR(
       floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
-  if (k::attention_mode(context.mapping, context.attention, shape.columns, context.context) ==
-      k::AttentionMode::kPartial) {
-    BULKHEAD_RETURN_IF_ERROR(floats(a.partials,
-                                    std::uint64_t{shape.columns} * config.heads *
-                                        k::kMaximumSplits * k::partial_floats(context.attention),
-                                    "attention partials"));
+  if (partial_columns > 0) {
+    BULKHEAD_RETURN_IF_ERROR(floats(
+        a.partials,
+        partial_columns * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
+        "attention partials"));
   }
   BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
   if (any_separate_gate(context.weights)) {
@@ -357,7 +378,7 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_RETURN_IF_ERROR(floats(a.up, columns * config.feed_forward, "up"));
   }
   BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
-  if (shape.outputs > 0) {
+  if (outputs > 0) {
     BULKHEAD_RETURN_IF_ERROR(
         floats(a.output_normed, outputs * stride(config.embedding), "normed outputs"));
     BULKHEAD_RETURN_IF_ERROR(floats(a.logits, outputs * config.vocabulary, "logits"));
@@ -373,8 +394,9 @@ Result<StepProgram> build_step(const StepContext& context, const Activations& ac
   return Builder(context, activations, shape).build();
 }
 
-void record_step(const StepProgram& program, gpu::Recorder& recorder) {
+void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder) {
   for (const StepOp& op : program) {
+    if (context.alive) context.alive();
     if (op.kernel.pipeline == VK_NULL_HANDLE) {
       recorder.barrier();
     } else {

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -25,8 +27,13 @@ struct StepShape {
   std::uint32_t outputs = 0;
   auto operator<=>(const StepShape&) const = default;
 };
-// The shape that serves so many columns and outputs; few enough shapes that their recordings are kept.
-StepShape shape_for(std::uint32_t columns, std::uint32_t outputs);
+// Every shape that steps are made for, rising: few enough that all of their recordings are kept from the warm-up on, whatever
+// mixture of prompts and decoding comes. The last one takes any step. A shape has as many outputs as its columns may ask for;
+// workgroups past the real counts end at once.
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs);
+// The narrowest that serves so many columns and outputs.
+StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
+                    std::uint32_t outputs);
 
 // Where the parts of the step's parameters lie.
 struct ParameterLayout {
@@ -47,9 +54,11 @@ struct StepContext {
   std::uint64_t kv_half = 0;    // bytes of a layer's keys
   gpu::Buffer parameters;
   ParameterLayout parameter_layout;
+  // While loading: called before each kernel is made and each operation recorded, which may take a driver seconds.
+  std::function<void()> alive;
 };
 
-// The buffers that a step of a shape works in.
+// The buffers that a step works in. Their layout does not depend on the step's shape, so those of the widest serve all.
 struct Activations {
   gpu::MemoryPool::Lease stream;    // [column][embedding]: the residual stream
   gpu::MemoryPool::Lease normed;    // [column][input_stride(embedding)]
@@ -64,8 +73,9 @@ struct Activations {
   gpu::MemoryPool::Lease greedy_partials;
   gpu::MemoryPool::Lease results;  // [output]{token, log-probability}
 };
+// Room for a step of any of these shapes, one at a time.
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
-                                        StepShape shape);
+                                        std::span<const StepShape> shapes);
 
 struct StepOp {
   gpu::Kernel kernel;  // no pipeline: a barrier
@@ -76,6 +86,6 @@ struct StepOp {
 using StepProgram = std::vector<StepOp>;
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape);
-void record_step(const StepProgram& program, gpu::Recorder& recorder);
+void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

@@ -17,6 +17,7 @@ namespace {
 
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 1;
+constexpr std::uint32_t kSignOfLife_ms = 250;
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -107,17 +108,16 @@ class Transformer final : public engine::Executor {
     return self;
   }
 
-  ~Transformer() override {
-    if (in_flight_) (void)ring().wait(in_flight_->ticket);
-    recorded_.clear();
-    if (parts_.command_ring) ring().drop_all();
-  }
+  // Whatever made it end, what the device still runs uses the cache, the weights and the recordings, which go after this. Of a
+  // device that hangs nothing is freed.
+  ~Transformer() override { parts_.drain(); }
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
   Status submit(const engine::Step& step) override {
     if (in_flight_)
       return Error(ErrorCode::kInternal, "a step was submitted while another is in flight");
+    BULKHEAD_RETURN_IF_ERROR(broken_);
     BULKHEAD_RETURN_IF_ERROR(check(step, limits_.total_pages));
     return start(step);
   }
@@ -125,20 +125,10 @@ class Transformer final : public engine::Executor {
   Result<std::span<const engine::ColumnOutput>> wait() override {
     if (!in_flight_) return Error(ErrorCode::kInternal, "no step is in flight");
     const InFlight flight = *std::exchange(in_flight_, std::nullopt);
-    BULKHEAD_RETURN_IF_ERROR(ring().wait(flight.ticket));
-    if (flight.results) {
-      BULKHEAD_TRY(const auto bytes, blit().finish_download(*flight.results));
-      for (std::size_t i = 0; i < outputs_.size(); ++i) {
-        std::memcpy(&outputs_[i].best, bytes.data() + i * 8, 4);
-        std::memcpy(&outputs_[i].best_logprob, bytes.data() + i * 8 + 4, 4);
-      }
+    if (const Status finished = finish(flight); !finished.ok()) {
+      broken_ = finished;
+      return finished.error();
     }
-    for (const LogitsRun& run : logits_runs_) {
-      BULKHEAD_TRY(const auto bytes, blit().finish_download(run.ticket));
-      std::memcpy(logits_.data() + std::size_t{run.to_row} * limits_.vocabulary, bytes.data(),
-                  std::size_t{run.rows} * limits_.vocabulary * sizeof(float));
-    }
-    logits_runs_.clear();
     // Without the ring or the pool nothing of a step outlives it.
     if (!keeps_recordings()) forget_all();
     return std::span<const engine::ColumnOutput>(outputs_);
@@ -186,14 +176,15 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(submit(step));
     BULKHEAD_RETURN_IF_ERROR(wait());
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
-    BULKHEAD_TRY(auto times, ring().profile(recorded->id));
+    auto times = ring().profile(recorded->id);
+    if (!times.ok()) broken_ = times.error();
     if (!keeps_recordings()) forget_all();
     return times;
   }
 
  private:
   struct Recorded {
-    Activations activations;
+    std::shared_ptr<const Activations> activations;
     StepProgram program;
     gpu::CommandRing::RecordingId id = 0;
   };
@@ -236,6 +227,8 @@ class Transformer final : public engine::Executor {
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
     limits_.vocabulary = config.vocabulary;
+    shapes_ = step_shapes(limits_.max_columns, limits_.max_outputs);
+    wait_timeout_ms_ = options.wait_timeout_ms;
 
     BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
 
@@ -269,32 +262,44 @@ class Transformer final : public engine::Executor {
     return {};
   }
 
-  // Runs the common shapes on the hidden page, so that kernels are compiled and recordings exist before the first request.
+  // Runs each shape once on the hidden page, so that every kernel is compiled and every recording exists before the first
+  // request. One column is enough for that: a shape's kernels are the same whatever the step's counts say.
   Status warm_up(const TransformerOptions& options) {
-    std::vector<std::uint32_t> sizes;
-    for (std::uint32_t columns = 1; columns <= std::min(16U, limits_.max_columns); columns *= 2)
-      sizes.push_back(columns);
-    sizes.push_back(limits_.max_columns);
     const engine::PageIndex page = hidden_page_;
-    const std::vector<engine::PageIndex> pages(ceil_divide(limits_.context, k::kPageTokens), page);
-    const std::span<const engine::PageIndex> sequence(pages);
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const std::uint32_t count = std::min(sizes[sizes.size() - 1 - i], limits_.context);
-      std::vector<engine::Column> columns(count);
-      for (std::uint32_t c = 0; c < count; ++c)
-        columns[c].position = c;
-      const std::uint32_t outputs = std::min(count, limits_.max_outputs);
-      for (std::uint32_t c = 0; c < (count > 16 ? 1 : outputs); ++c)
-        columns[c].output = engine::Output::kGreedy;
-      const engine::Step step{columns, std::span(&sequence, 1)};
-      BULKHEAD_RETURN_IF_ERROR(start(step));
-      BULKHEAD_RETURN_IF_ERROR(wait());
-      if (options.progress) options.progress("warm-up", i + 1, sizes.size());
+    const std::span<const engine::PageIndex> sequence(&page, 1);
+    const engine::Column column{0, 0, 0, engine::Output::kGreedy};
+    const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
+    std::size_t done = 0;
+    // What takes long, in the first shape most of all, is one driver's call or one wait: all of them give signs of life.
+    context_.alive = [&] {
+      if (options.progress) options.progress("warm-up", done, shapes_.size());
+    };
+    // Wide ones first: a ring that is smaller keeps the narrow ones.
+    Status status;
+    while (status.ok() && done < shapes_.size()) {
+      context_.alive();
+      status = warm_up_one(step, shapes_[shapes_.size() - 1 - done]);
+      ++done;
     }
+    context_.alive();
+    context_.alive = nullptr;
+    BULKHEAD_RETURN_IF_ERROR(status);
     steps_ = 0;
     if (const Status saved = context_.device->save_pipeline_cache(); !saved.ok()) {
       spdlog::debug("pipelines were not kept: {}", saved.error().message());
     }
+    return {};
+  }
+
+  Status warm_up_one(const engine::Step& step, StepShape shape) {
+    BULKHEAD_RETURN_IF_ERROR(start(step, shape));
+    for (std::uint32_t waited = 0; waited < wait_timeout_ms_; waited += kSignOfLife_ms) {
+      BULKHEAD_TRY(const bool over,
+                   ring().finished(in_flight_->ticket, std::min(kSignOfLife_ms, wait_timeout_ms_)));
+      if (over) break;
+      context_.alive();
+    }
+    BULKHEAD_TRY([[maybe_unused]] const auto outputs, wait());
     return {};
   }
 
@@ -337,20 +342,55 @@ class Transformer final : public engine::Executor {
   }
 
   Status start(const engine::Step& step) {
+    const auto outputs = std::count_if(
+        step.columns.begin(), step.columns.end(),
+        [](const engine::Column& column) { return column.output != engine::Output::kNone; });
+    return start(step, shape_for(shapes_, static_cast<std::uint32_t>(step.columns.size()),
+                                 static_cast<std::uint32_t>(outputs)));
+  }
+
+  Status start(const engine::Step& step, StepShape shape) {
     write_parameters(step);
-    shape_ = shape_for(static_cast<std::uint32_t>(step.columns.size()),
-                       static_cast<std::uint32_t>(outputs_.size()));
+    shape_ = shape;
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
+    const Status launched = launch(step, *recorded);
+    if (!launched.ok()) {
+      broken_ = launched;
+      in_flight_.reset();
+    }
+    return launched;
+  }
+
+  // After a failure some of it may run.
+  Status launch(const engine::Step& step, const Recorded& recorded) {
+    logits_runs_.clear();
     BULKHEAD_RETURN_IF_ERROR(blit().upload(
         parameter_bytes_, gpu::slice(context_.parameters, 0, parameter_bytes_.size())));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
     InFlight flight;
     BULKHEAD_TRY(flight.ticket,
-                 ring().submit(recorded->id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
+                 ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
     ++steps_;
     in_flight_ = flight;
-    return start_downloads(step, *recorded);
+    return start_downloads(step, recorded);
+  }
+
+  Status finish(const InFlight& flight) {
+    BULKHEAD_RETURN_IF_ERROR(ring().wait(flight.ticket));
+    if (flight.results) {
+      BULKHEAD_TRY(const auto bytes, blit().finish_download(*flight.results));
+      for (std::size_t i = 0; i < outputs_.size(); ++i) {
+        std::memcpy(&outputs_[i].best, bytes.data() + i * 8, 4);
+        std::memcpy(&outputs_[i].best_logprob, bytes.data() + i * 8 + 4, 4);
+      }
+    }
+    for (const LogitsRun& run : logits_runs_) {
+      BULKHEAD_TRY(const auto bytes, blit().finish_download(run.ticket));
+      std::memcpy(logits_.data() + std::size_t{run.to_row} * limits_.vocabulary, bytes.data(),
+                  std::size_t{run.rows} * limits_.vocabulary * sizeof(float));
+    }
+    return {};
   }
 
   Status start_downloads(const engine::Step& step, const Recorded& recorded) {
@@ -367,7 +407,7 @@ class Transformer final : public engine::Executor {
     };
     BULKHEAD_TRY(
         in_flight_->results,
-        blit().download(part(recorded.activations.results, 0, outputs_.size() * 8), computed));
+        blit().download(part(recorded.activations->results, 0, outputs_.size() * 8), computed));
 
     const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
     const std::uint32_t most_rows =
@@ -379,7 +419,7 @@ class Transformer final : public engine::Executor {
       LogitsRun run;
       run.to_row = wanted - count;
       run.rows = count;
-      BULKHEAD_TRY(run.ticket, blit().download(part(recorded.activations.logits, first * row_bytes,
+      BULKHEAD_TRY(run.ticket, blit().download(part(recorded.activations->logits, first * row_bytes,
                                                     count * row_bytes),
                                                computed));
       logits_runs_.push_back(run);
@@ -448,15 +488,26 @@ class Transformer final : public engine::Executor {
       recorded_.erase(found);
     }
     auto made = std::make_unique<Recorded>();
-    BULKHEAD_TRY(made->activations, acquire_activations(context_, *parts_.memory_pool, shape));
-    BULKHEAD_TRY(made->program, build_step(context_, made->activations, shape));
-    BULKHEAD_TRY(made->id, ring().record([program = &made->program](gpu::Recorder& recorder) {
-      record_step(*program, recorder);
+    BULKHEAD_TRY(made->activations, activations(shape));
+    BULKHEAD_TRY(made->program, build_step(context_, *made->activations, shape));
+    BULKHEAD_TRY(made->id, ring().record([this, program = &made->program](gpu::Recorder& recorder) {
+      record_step(context_, *program, recorder);
     }));
-    // What the ring has dropped for it gives its buffers back.
+    // What the ring has dropped for it.
     std::erase_if(recorded_, [this](const auto& entry) { return !ring().known(entry.second->id); });
     const Recorded* const result = made.get();
     recorded_[shape] = std::move(made);
+    return result;
+  }
+
+  // Steps run one after another, so the recordings that are kept share one set.
+  Result<std::shared_ptr<const Activations>> activations(StepShape shape) {
+    if (shared_) return shared_;
+    const std::span<const StepShape> shapes =
+        keeps_recordings() ? std::span<const StepShape>(shapes_) : std::span(&shape, 1);
+    BULKHEAD_TRY(Activations made, acquire_activations(context_, *parts_.memory_pool, shapes));
+    auto result = std::make_shared<const Activations>(std::move(made));
+    if (keeps_recordings()) shared_ = result;
     return result;
   }
 
@@ -466,13 +517,18 @@ class Transformer final : public engine::Executor {
     recorded_.clear();
   }
 
+  // In this order: the leases and buffers below go before the parts that use them.
   gpu::Optimizations parts_;
   StepContext context_;
   engine::ExecutorLimits limits_;
   std::uint32_t hidden_page_ = 0;  // written by the warm-up only; never given to a sequence
   std::string numerics_id_;
   std::uint64_t steps_ = 0;
+  std::uint32_t wait_timeout_ms_ = 0;
+  Status broken_;  // a failure on the device, which may still run: nothing more is given to it
 
+  std::vector<StepShape> shapes_;
+  std::shared_ptr<const Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
   StepShape shape_;
   std::optional<InFlight> in_flight_;

@@ -26,7 +26,8 @@ struct TransformerOptions {
       0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
   bool lanes_mapping = false;  // for tests: the GPUs' kernels on any device
-  // done/total in bytes or steps; called on the loading thread
+  // done/total in bytes or steps; called on the loading thread, several times a second for as long as it makes headway or a
+  // wait is within its time: a sign of life. Only one driver's call that compiles one kernel may take longer.
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 

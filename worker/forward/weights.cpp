@@ -34,8 +34,8 @@ class Uploader {
     BULKHEAD_TRY(result.buffer,
                  device_.allocate(packed.layout().bytes, gpu::Memory::kDeviceLocal, name.c_str()));
     Job job{this, &packed};
-    BULKHEAD_RETURN_IF_ERROR(
-        blit_.upload_with(packed.layout().bytes, gpu::slice(result.buffer), &Uploader::fill, &job));
+    BULKHEAD_RETURN_IF_ERROR(settled(blit_.upload_with(
+        packed.layout().bytes, gpu::slice(result.buffer), &Uploader::fill, &job)));
     bytes_ += packed.layout().bytes;
     return result;
   }
@@ -61,7 +61,7 @@ class Uploader {
     const auto bytes = std::as_bytes(std::span<const float>(vectors_));
     BULKHEAD_TRY(gpu::Buffer buffer,
                  device_.allocate(bytes.size(), gpu::Memory::kDeviceLocal, "norms and tables"));
-    BULKHEAD_RETURN_IF_ERROR(blit_.upload(bytes, gpu::slice(buffer)));
+    BULKHEAD_RETURN_IF_ERROR(settled(blit_.upload(bytes, gpu::slice(buffer))));
     bytes_ += bytes.size();
     return buffer;
   }
@@ -81,12 +81,24 @@ class Uploader {
       job.self->progress_(std::min(job.self->done_, job.self->total_), job.self->total_);
   }
 
+  // Pieces of an upload that failed may be under way to a buffer that is about to go.
+  Status settled(Status uploaded) {
+    if (!uploaded.ok()) blit_.drain();
+    return uploaded;
+  }
+
   gpu::Device& device_;
   gpu::BlitQueue& blit_;
   const model::GgufFile& file_;
   const UploadProgress& progress_;
   std::vector<float> vectors_;
   std::uint64_t bytes_ = 0, done_ = 0, total_ = 0;
+};
+
+// However loading ends, nothing is under way to the weights any more when they are freed.
+struct SettleUploads {
+  gpu::BlitQueue& blit;
+  ~SettleUploads() { blit.drain(); }
 };
 
 // Offsets stand in for addresses until the buffer exists; 0 stays "none", so they are stored plus one.
@@ -101,6 +113,7 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
                                     std::uint32_t context, const UploadProgress& progress) {
   Uploader uploader(device, blit, file, progress);
   ModelWeights weights;
+  const SettleUploads before_weights_go{blit};
   const auto vector = [&](const std::string& name) -> Result<std::uint64_t> {
     BULKHEAD_TRY(const std::uint64_t at, uploader.vector(name));
     return at + 1;
@@ -115,7 +128,7 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
 
   for (std::uint32_t index = 0; index < config.layers; ++index) {
     const std::string prefix = "blk." + std::to_string(index) + ".";
-    LayerWeights layer;
+    LayerWeights& layer = weights.layers.emplace_back();  // here, so that it goes after the uploads
     BULKHEAD_TRY(layer.attention_norm, vector(prefix + "attn_norm.weight"));
     BULKHEAD_TRY(layer.feed_forward_norm, vector(prefix + "ffn_norm.weight"));
 
@@ -169,7 +182,6 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
       weights.bytes_per_step += segment.matrix.layout.bytes_read();
     weights.bytes_per_step += layer.attention_output.layout.bytes_read() +
                               layer.gate.layout.bytes_read() + layer.down.layout.bytes_read();
-    weights.layers.push_back(std::move(layer));
   }
 
   std::vector<float> factors;
