@@ -130,6 +130,44 @@ TEST(Ring, OneDoorbellForOneSleep) {
   EXPECT_EQ(consumer.sleeps_announced(), 3U);
 }
 
+TEST(Ring, WaitingProducerIsWokenForAnEighthOrAtTheEnd) {
+  Ring ring(1024);
+  auto producer = ring.producer();
+  auto consumer = ring.consumer();
+  const std::vector<std::byte> payload(24);  // 32 of 1024 bytes each
+  while (producer.put(payload, FrameKind::kWhole)) {
+  }
+  FrameHeader frame;
+  std::vector<int> woken;
+  for (int i = 1; i <= 16; ++i) {
+    EXPECT_FALSE(producer.announce_wait(max_payload(1024))) << "not before half of it is free";
+    ASSERT_TRUE(consumer.next(frame));
+    consumer.release();
+    if (consumer.must_ring()) {
+      woken.push_back(i);
+      producer.withdraw_wait();
+    }
+    EXPECT_FALSE(consumer.must_ring()) << "rung for this wait already";
+  }
+  EXPECT_EQ(woken, (std::vector<int>{4, 8, 12, 16}));
+  EXPECT_TRUE(producer.announce_wait(max_payload(1024)));
+
+  // One frame short of an eighth, but the last: nobody else would wake it.
+  producer.withdraw_wait();
+  while (consumer.next(frame)) {
+    consumer.release();
+  }
+  ASSERT_TRUE(producer.put(payload, FrameKind::kWhole));
+  ASSERT_TRUE(producer.put(std::vector<std::byte>(480), FrameKind::kWhole));
+  EXPECT_FALSE(producer.announce_wait(max_payload(1024)));
+  ASSERT_TRUE(consumer.next(frame));
+  consumer.release();
+  EXPECT_FALSE(consumer.must_ring());
+  ASSERT_TRUE(consumer.next(frame));
+  consumer.release();
+  EXPECT_TRUE(consumer.must_ring());
+}
+
 // ---- lies ----
 
 struct Lie {
