@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "config/settings_table.hpp"
@@ -181,6 +182,35 @@ std::string at(const std::string& path, const YAML::Mark& mark) {
   return mark.line < 0 ? path : path + ":" + std::to_string(mark.line + 1);
 }
 
+// Where the documents of a text begin, at most two of them. YAML::LoadAll() would not do: of a text such as "," yaml-cpp makes
+// empty documents without end, all at one place.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  explicit DocumentStarts(const std::string& text) {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (marks_.size() < 2 && parser.HandleNextDocument(*this)) {
+    }
+  }
+  const std::vector<YAML::Mark>& marks() const { return marks_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks_.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  std::vector<YAML::Mark> marks_;
+};
+
 Status Loader::read_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return errno_error(ErrorCode::kNotFound, "open settings file " + path, errno);
@@ -198,15 +228,23 @@ Status Loader::read_file(const std::string& path) {
     return errno_error(ErrorCode::kNotFound, "read settings file " + path, errno);
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) return wrong(path, "", "holds more than one YAML document; keep one");
-    if (documents.empty() || documents[0].IsNull()) return {};
-    if (!documents[0].IsMap()) {
-      return wrong(at(path, documents[0].Mark()), "",
+    const DocumentStarts starts(text);
+    if (starts.marks().size() > 1) {
+      const YAML::Mark& first = starts.marks()[0];
+      const YAML::Mark& second = starts.marks()[1];
+      if (first.pos == second.pos) {
+        return wrong(at(path, second), "", "is not valid YAML: nothing can begin like this");
+      }
+      return wrong(path, "", "holds more than one YAML document; keep one");
+    }
+    const YAML::Node document = YAML::Load(text);
+    if (!document.IsDefined() || document.IsNull()) return {};
+    if (!document.IsMap()) {
+      return wrong(at(path, document.Mark()), "",
                    "is not a settings file: its top level must be `section:` lines as in "
                    "config/runtime.yaml");
     }
-    return read_section(path, "", documents[0]);
+    return read_section(path, "", document);
   } catch (const YAML::Exception& failure) {
     return wrong(at(path, failure.mark), "", "is not valid YAML: " + failure.msg);
   } catch (const std::exception& failure) {

@@ -245,6 +245,7 @@ TEST(Errors, ShapesThatAreNoSettingsFile) {
   EXPECT_THAT(error_of("server:\n  port: [1\n"), HasSubstr("is not valid YAML"));
   EXPECT_THAT(error_of("server: {port: 1}\n---\nserver: {port: 2}\n"),
               HasSubstr("more than one YAML document"));
+  EXPECT_THAT(error_of(", a: b\n"), HasSubstr("FILE:1: is not valid YAML"));
   EXPECT_THAT(error_of(std::string(2 << 20, '#')), HasSubstr("larger than 1 MiB"));
   EXPECT_THAT(error_of("? [a, b]\n: 1\n"), HasSubstr("plain text"));
 }
