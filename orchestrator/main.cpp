@@ -40,6 +40,8 @@ Settings come from their defaults, then the file (--config, or BULKHEAD_CONFIG),
 BULKHEAD_API_KEY, when set, is the API key, whatever they say. `bulkhead check --config FILE` checks a file.
 SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second one ends it at once.)";
 
+constexpr int kUsageError = 2;
+
 int fail(const std::string& message) {
   std::fprintf(stderr, "bulkheadd: %s\n", message.c_str());
   return 1;
@@ -201,7 +203,13 @@ int main(int argc, char** argv) {
   app.add_option("--set", line.assignments, "A setting as key=value; may be given several times")
       ->take_all()
       ->allow_extra_args(false);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fail(std::string(error.what()) + "; `bulkheadd --help` shows what there is");
+    return kUsageError;
+  }
 
   config::Sources sources;
   sources.file = line.config_file.empty() ? from_environment("BULKHEAD_CONFIG") : line.config_file;

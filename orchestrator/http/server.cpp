@@ -173,9 +173,11 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   void begin_stream() override {
     if (closed_ || !answering_) return;
-    chunked_ = request_http_1_1_;
-    if (!chunked_)
-      close_after_answer_ = true;  // HTTP/1.0 knows the end of a stream by the connection's
+    chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
+    // A stream is the last on its connection even where its end is marked. Clients over node-fetch 2, OpenAI's for
+    // JavaScript among them, take a stream for broken off ("Premature close") when Node.js puts a guard on the
+    // connection that it keeps, as Debian 12's 18.20.4 and others do: https://github.com/nodejs/node/issues/63989
+    close_after_answer_ = true;
     unsent_ +=
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: "
         "no-cache\r\nX-Accel-Buffering: no\r\n";
@@ -513,8 +515,15 @@ Status Server::listen() {
     }
   }
   auto fail = [&](const char* step) {
-    return Error(ErrorCode::kUnavailable, fmt::format("{}: {}: {} (server.host, server.port)",
-                                                      where, step, error.message()));
+    std::string why = fmt::format("{}: {} (server.host, server.port)", step, error.message());
+    if (error == asio::error::address_in_use) {
+      why = "another program listens there; stop it, or take another server.port (0: any free one)";
+    } else if (error == asio::error::access_denied) {
+      why = "not allowed; ports below 1024 need privileges: take another server.port";
+    } else if (error == boost::system::errc::address_not_available) {
+      why = "this machine has no such address; change server.host";
+    }
+    return Error(ErrorCode::kUnavailable, where + ": " + why);
   };
   impl_->acceptor.open(endpoint.protocol(), error);
   if (error) return fail("socket");
