@@ -84,6 +84,17 @@ std::string nearest_name(const std::string& mistyped, const std::string& model_p
   return best;
 }
 
+// The first line, counted from 1, whose indentation holds a tab, which the YAML library's own message does not
+// say; 0: none.
+std::size_t tab_indented_line(std::string_view text) {
+  for (std::size_t line = 1; !text.empty(); ++line) {
+    const std::size_t indentation = std::min(text.find_first_not_of(" \t"), text.size());
+    if (text.substr(0, indentation).find('\t') != std::string_view::npos) return line;
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  return 0;
+}
+
 Error unknown(const std::string& where, const std::string& key,
               const std::string& model_prefix = "models.0.") {
   return wrong(where, key,
@@ -246,6 +257,10 @@ Status Loader::read_file(const std::string& path) {
     }
     return read_section(path, "", document);
   } catch (const YAML::Exception& failure) {
+    if (const std::size_t line = tab_indented_line(text); line != 0) {
+      return wrong(path + ":" + std::to_string(line), "",
+                   "is not valid YAML: the line is indented with a tab; use spaces");
+    }
     return wrong(at(path, failure.mark), "", "is not valid YAML: " + failure.msg);
   } catch (const std::exception& failure) {
     return wrong(path, "", std::string("can't be read as YAML: ") + failure.what());
@@ -347,12 +362,12 @@ Status Loader::read_models(const std::string& path, const YAML::Node& node) {
 Status Loader::assign(std::string_view assignment) {
   const std::string where = "--set";
   const std::size_t equals = assignment.find('=');
-  if (equals == std::string_view::npos) {
+  const std::string key(trimmed(assignment.substr(0, equals)));
+  if (equals == std::string_view::npos || key.empty()) {
     return wrong(
         where, "",
         "'" + std::string(assignment) + "' is not KEY=VALUE, for example server.port=8080");
   }
-  const std::string key(trimmed(assignment.substr(0, equals)));
   const std::string_view value = assignment.substr(equals + 1);
 
   if (key == "models" || key.starts_with("models.")) {
@@ -429,7 +444,8 @@ Status Loader::check() {
     const std::string prefix = "models." + std::to_string(i);
     const ModelSettings& model = settings.models[i];
     if (model.path.empty()) {
-      return wrong(origin(prefix), prefix + ".path", "is missing: name a GGUF file, or builtin");
+      return wrong(origin(prefix + ".path"), prefix + ".path",
+                   "is empty: name a GGUF file, or builtin");
     }
     if (model.device.empty()) {
       return wrong(origin(prefix + ".device"), prefix + ".device",
@@ -519,8 +535,7 @@ std::string reference_yaml() {
          "#   bulkheadd --config FILE --set server.port=8080 --set models.0.path=model.gguf\n"
          "# Check a file without starting anything:  bulkhead check --config FILE\n";
   const Settings defaults;
-  ModelSettings model;
-  model.path = "builtin";
+  const ModelSettings model;
 
   std::vector<std::string> open;  // the sections that the last key lies in
   for (const Setting& setting : settings_table()) {

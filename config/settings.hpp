@@ -19,9 +19,9 @@ struct ServerSettings {
 };
 
 struct ModelSettings {
-  std::string name;             // empty: the file's own general.name, or its file name
-  std::string path;             // "builtin": the embedded model
-  std::string device = "auto";  // auto | cpu | an index | part of a device's name
+  std::string name;              // empty: the file's own general.name, or its file name
+  std::string path = "builtin";  // a GGUF file; "builtin": the embedded model
+  std::string device = "auto";   // auto | cpu | an index | part of a device's name
   std::uint32_t workers = 1;
   std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
 };

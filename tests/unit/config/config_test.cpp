@@ -231,7 +231,8 @@ TEST(Errors, RulesBetweenKeysPointAtTheLineThatBroke) {
             "no error");
   EXPECT_THAT(error_of("models:\n  - path: a\n    name: x\n  - path: b\n    name: x\n"),
               StartsWith("FILE:5: models.1.name: 'x' is the name of models.0 already"));
-  EXPECT_THAT(error_of("models:\n  - name: x\n"), StartsWith("FILE:2: models.0.path: is missing"));
+  EXPECT_THAT(error_of("models:\n  - name: x\n    path: \"\"\n"),
+              StartsWith("FILE:3: models.0.path: is empty"));
   EXPECT_THAT(error_of("server:\n  host: \"\"\n"), StartsWith("FILE:2: server.host: is empty"));
 }
 
@@ -243,6 +244,8 @@ TEST(Errors, ShapesThatAreNoSettingsFile) {
   EXPECT_THAT(error_of("server:\n  port: 1\n  port: 2\n"),
               HasSubstr("FILE:3: server.port: is given twice"));
   EXPECT_THAT(error_of("server:\n  port: [1\n"), HasSubstr("is not valid YAML"));
+  EXPECT_THAT(error_of("server:\n\tport: 1\n"),
+              HasSubstr("FILE:2: is not valid YAML: the line is indented with a tab"));
   EXPECT_THAT(error_of("server: {port: 1}\n---\nserver: {port: 2}\n"),
               HasSubstr("more than one YAML document"));
   EXPECT_THAT(error_of(", a: b\n"), HasSubstr("FILE:1: is not valid YAML"));
@@ -264,8 +267,17 @@ TEST(Errors, Assignments) {
   EXPECT_THAT(error_of_set("models=x"), HasSubstr("write models.0.path=FILE"));
   EXPECT_THAT(error_of_set("models.x.path=y"), HasSubstr("write models.0.path=FILE"));
   EXPECT_THAT(error_of_set("models.1.path=y"), HasSubstr("there is no models.0 yet"));
-  EXPECT_THAT(error_of_set("models.0.name=y"), HasSubstr("models.0.path: is missing"));
-  EXPECT_THAT(error_of_set("=1"), HasSubstr("unknown setting"));
+  EXPECT_THAT(error_of_set("models.0.path="), HasSubstr("models.0.path: is empty"));
+  EXPECT_THAT(error_of_set("=1"), HasSubstr("'=1' is not KEY=VALUE"));
+}
+
+TEST(Models, WithoutAPathItIsTheBuiltInOne) {
+  const Result<Loaded> loaded = load({"", {"models.0.workers=2", "models.1.name=second"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  ASSERT_EQ(loaded->settings.models.size(), 2U);
+  EXPECT_EQ(loaded->settings.models[0].path, "builtin");
+  EXPECT_EQ(loaded->settings.models[0].workers, 2U);
+  EXPECT_EQ(loaded->settings.models[1].path, "builtin");
 }
 
 TEST(Errors, AFailedAssignmentChangesNothing) {
