@@ -34,7 +34,8 @@ std::string progress_of(const json& health) {
   for (const json& worker : health["workers"]) {
     if (!worker.is_object() || worker.value("state", json()) == "ready") continue;
     std::string text = "the model is loading";
-    if (worker.contains("stage") && worker["stage"].is_string()) text = worker["stage"];
+    if (worker.contains("stage") && worker["stage"].is_string() && worker["stage"] != "")
+      text = worker["stage"];
     const json done = worker.value("done", json()), total = worker.value("total", json());
     if (done.is_number() && total.is_number() && total.get<double>() > 0) {
       text += " " +
@@ -44,6 +45,22 @@ std::string progress_of(const json& health) {
     return text;
   }
   return "";
+}
+
+// Whether /health names a worker that will be ready by itself. A drained or a failed one won't.
+bool awaited(const json& health) {
+  if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
+    return true;
+  for (const json& worker : health["workers"]) {
+    if (!worker.is_object()) continue;
+    const std::string state =
+        worker.contains("state") && worker["state"].is_string() ? worker["state"] : "";
+    if (state != "ready" && state != "drained" && state != "draining" && state != "failed" &&
+        state != "stopped") {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -93,7 +110,7 @@ Status wait_until_ready(HttpClient& client) {
   const bool show = ::isatty(STDERR_FILENO) != 0;
   std::string shown;
   const auto clear = [&] {
-    if (!shown.empty()) std::fprintf(stderr, "\r\033[K");
+    if (show && !shown.empty()) std::fprintf(stderr, "\r\033[K");
   };
   for (;;) {
     const Result<HttpResponse> health = client.get("/health");
@@ -112,6 +129,10 @@ Status wait_until_ready(HttpClient& client) {
       clear();
       return Error(ErrorCode::kUnavailable,
                    "the server at " + client.url() + " is ending and takes no requests");
+    }
+    if (!awaited(body)) {
+      clear();
+      return {};  // a drained worker, say: the request's own answer tells what is the matter
     }
     std::string text = progress_of(body);
     if (text.empty()) text = "the model is loading";

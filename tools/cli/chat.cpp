@@ -119,11 +119,13 @@ int run_chat(const ChatOptions& options) {
     messages.push_back({{"role", "user"}, {"content", line}});
     json request = {{"messages", messages}};
     options.sampling.write_to(request);
-    bool reader_gone = false;
-    const Result<Answer> answer =
-        stream_answer(*client, "/v1/chat/completions", std::move(request),
-                      [&](std::string_view piece) { reader_gone |= !put(piece); });
-    put("\n");
+    bool begun = false, reader_gone = false;
+    const Result<Answer> answer = stream_answer(*client, "/v1/chat/completions", std::move(request),
+                                                [&](std::string_view piece) {
+                                                  begun = true;
+                                                  reader_gone |= !put(piece);
+                                                });
+    if (begun || answer.ok()) put("\n");
     if (reader_gone) return 1;
     if (!answer.ok()) {
       // The turn did not happen; the next one starts from the same conversation.
@@ -169,11 +171,13 @@ int run_complete(const CompleteOptions& options) {
   json request = {{"prompt", prompt}};
   options.sampling.write_to(request);
   if (options.echo) put(prompt);
-  bool reader_gone = false;
+  bool begun = options.echo, reader_gone = false;
   const Result<Answer> answer =
-      stream_answer(*client, "/v1/completions", std::move(request),
-                    [&](std::string_view piece) { reader_gone |= !put(piece); });
-  put("\n");
+      stream_answer(*client, "/v1/completions", std::move(request), [&](std::string_view piece) {
+        begun = true;
+        reader_gone |= !put(piece);
+      });
+  if (begun || answer.ok()) put("\n");
   if (!answer.ok()) return fail(answer.error());
   if (answer->interrupted) return 130;
   return reader_gone ? 1 : 0;

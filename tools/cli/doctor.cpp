@@ -81,7 +81,7 @@ int run_doctor() {
         "\n";
     if (device.missing.empty()) {
       usable = true;
-      out += "  usable            yes: bulkheadd --set models.0.path=FILE --set models.0.device=" +
+      out += "  usable            yes: bulkheadd --model FILE --set models.0.device=" +
              std::to_string(device.index) + "\n";
     } else {
       out += "  usable            no; it lacks:\n";

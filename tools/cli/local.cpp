@@ -26,7 +26,7 @@ int run_check(const CheckOptions& options) {
     for (std::size_t i = 0; i < settings.models.size(); ++i) {
       const config::ModelSettings& model = settings.models[i];
       if (i > 0) summary += ", ";
-      summary += model.path;
+      summary += model.path == "builtin" ? "the built-in model" : model.path;
       if (model.path != "builtin" && ::access(model.path.c_str(), R_OK) != 0) {
         put("note: models." + std::to_string(i) + ".path: " + model.path +
             " can't be read from here now\n");

@@ -2,9 +2,8 @@
 // other files here.
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <iostream>
 
 #include <CLI/CLI.hpp>
 
@@ -44,6 +43,30 @@ void add_sampling(CLI::App& command, Sampling& sampling) {
   command.add_option("--stop", sampling.stop, "End before this text (may be given several times)")
       ->expected(1)
       ->take_all();
+}
+
+// One message that says what was wrong, and where to read how it is right. CLI11 itself says only "A subcommand is
+// required" of a mistyped one.
+int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
+  CLI::App* command = &app;
+  std::string path = "bulkhead";
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const std::vector<CLI::App*> known = command->get_subcommands([](CLI::App*) { return true; });
+    if (known.empty()) break;
+    const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* each) {
+      return each->get_name() == argv[i];
+    });
+    if (next == known.end()) {
+      message = "there is no `" + path + " " + argv[i] + "`; there are:";
+      for (const CLI::App* each : known)
+        message += (each == known[0] ? " " : ", ") + each->get_name();
+      break;
+    }
+    command = *next;
+    path += std::string(" ") + argv[i];
+  }
+  std::fprintf(stderr, "bulkhead: %s\nSee `%s --help`.\n", message.c_str(), path.c_str());
+  return kUsageError;
 }
 
 int run(int argc, char** argv) {
@@ -101,6 +124,7 @@ int run(int argc, char** argv) {
                       : "Replace a worker; its requests go on in the successor or a peer");
     add_connection(*command, workers.connection);
     command->add_option("name", workers.name, "Name, as `bulkhead workers` lists it")->required();
+    command->footer("Returns at once; `bulkhead workers` shows how far it is.");
     command->callback([&workers, action] { workers.action = action; });
   }
   workers_command->require_subcommand(0, 1);
@@ -185,7 +209,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return wrong_usage(app, argc, argv, error.what());
   }
   return code;
 }

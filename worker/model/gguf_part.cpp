@@ -156,7 +156,7 @@ class Parser {
   }
 
   static std::string count_claim(std::uint64_t count, const char* things) {
-    return "claims " + std::to_string(count) + " " + things + ", more than can be,";
+    return "claims " + std::to_string(count) + " " + things + ", more than the file has room for,";
   }
 
   Status metadata() {
@@ -226,9 +226,9 @@ class Parser {
     value.element = static_cast<ValueType>(element);
     if (value.count > kMaxArrayElements ||
         value.count > cursor_.remaining() / least_bytes(value.element))
-      return cursor_.corrupt(
-          array + " claims " + std::to_string(value.count) + " elements, more than can be,",
-          start + 4);
+      return cursor_.corrupt(array + " claims " + std::to_string(value.count) +
+                                 " elements, more than the file has room for,",
+                             start + 4);
     const std::uint64_t first = cursor_.position();
     if (value.element == ValueType::kString) {
       for (std::uint64_t i = 0; i < value.count; ++i) {

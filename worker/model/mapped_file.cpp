@@ -15,9 +15,11 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
     const int error = errno;
-    return errno_error(
-        error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
-        "open " + path, error);
+    if (error == ENOENT || error == ENOTDIR) {
+      return Error(ErrorCode::kNotFound,
+                   path + ": there is no such file; give the path of a GGUF model file");
+    }
+    return errno_error(ErrorCode::kInvalidArgument, "open " + path, error);
   }
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0)

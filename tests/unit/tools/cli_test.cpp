@@ -81,6 +81,14 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool).code, 2);
   EXPECT_EQ(run(kTool + " chatter").code, 2);
   EXPECT_EQ(run(kTool + " inspect").code, 2);
+
+  const Outcome typo = run(kTool + " chatter");
+  EXPECT_THAT(typo.err, StartsWith("bulkhead: there is no `bulkhead chatter`; there are: chat, "));
+  EXPECT_THAT(run(kTool + " workers drian x").err,
+              StartsWith("bulkhead: there is no `bulkhead workers drian`; there are: drain, "));
+  EXPECT_EQ(run(kTool + " chat --nope").err,
+            "bulkhead: The following argument was not expected: --nope\n"
+            "See `bulkhead chat --help`.\n");
 }
 
 TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {

@@ -193,6 +193,15 @@ TEST(Ready, WaitsWhileTheModelLoads) {
   EXPECT_TRUE(ready.ok()) << ready.error().message();
 }
 
+TEST(Ready, ADrainedWorkerIsNotWaitedFor) {
+  CannedServer server({{whole_answer(
+      "503 Service Unavailable",
+      R"({"status":"loading","workers":[{"name":"a","state":"ready"},{"name":"b","state":"drained"}]})")}});
+  HttpClient client = *make_client(server.connection());
+  const Status ready = wait_until_ready(client);
+  EXPECT_TRUE(ready.ok()) << ready.error().message();
+}
+
 TEST(Ready, ADrainingServerIsAnErrorAndNotAWait) {
   CannedServer server({{whole_answer("503 Service Unavailable", R"({"status":"draining"})")}});
   HttpClient client = *make_client(server.connection());
