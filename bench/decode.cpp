@@ -35,7 +35,9 @@ Result<double> read_bandwidth(gpu::Device& device) {
   const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
   const std::uint64_t bytes =
       cpu ? std::uint64_t{64} << 20
-          : std::min<std::uint64_t>(std::uint64_t{4} << 30, device.free_memory_bytes() / 4);
+          : std::min({std::uint64_t{4} << 30, device.free_memory_bytes() / 4,
+                      device.info().max_allocation_bytes}) /
+                256 * 256;
   BULKHEAD_TRY(const gpu::Buffer source,
                device.allocate(bytes, gpu::Memory::kDeviceLocal, "bandwidth"));
   BULKHEAD_TRY(const gpu::Buffer sink,

@@ -128,6 +128,7 @@ class OneBufferRecorder final : public CheckedRecorder {
   }
 
   void barrier() override { full_barrier(commands_); }
+  void compute_barrier() override { gpu::compute_barrier(commands_); }
   const std::vector<Operation>& operations() const { return operations_; }
 
  private:

@@ -35,6 +35,9 @@ class Recorder {
   virtual void copy(const BufferSlice& from, const BufferSlice& to) = 0;  // from.bytes
   virtual void fill(const BufferSlice& to, std::uint32_t word) = 0;
   virtual void barrier() = 0;  // shader, transfer and indirect, both ways
+  // The same between dispatches alone: nothing else before it or after it is ordered. Cheaper, since the device may go on
+  // reading commands.
+  virtual void compute_barrier() { barrier(); }
 };
 
 template <typename Push>

@@ -156,6 +156,12 @@ void full_barrier(VkCommandBuffer commands) {
           kReads | kWrites | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT);
 }
 
+void compute_barrier(VkCommandBuffer commands) {
+  barrier(commands, VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT,
+          VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT,
+          VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT);
+}
+
 void host_barrier(VkCommandBuffer commands) {
   barrier(commands, kWork, kWrites, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
 }

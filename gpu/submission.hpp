@@ -59,6 +59,8 @@ Status end_commands(VkCommandBuffer commands);
 
 // Everything before is visible to everything after: shaders, transfers, indirect arguments.
 void full_barrier(VkCommandBuffer commands);
+// Between dispatches alone.
+void compute_barrier(VkCommandBuffer commands);
 // What shaders and transfers have written becomes visible to the host, once a fence or semaphore
 // says it is done.
 void host_barrier(VkCommandBuffer commands);

@@ -64,6 +64,9 @@ Mapping lanes_mapping(const DeviceInfo& info) {
   mapping.lanes = std::max(info.subgroup_size, 4U);
   mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
   mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
+  mapping.norm_invocations =
+      std::max(std::min(512U, info.max_workgroup_invocations) / mapping.lanes, 1U) * mapping.lanes;
+  mapping.attention_together = mapping.lanes * kMaximumSplits <= info.max_workgroup_invocations;
   if (info.kind == DeviceKind::kCpu) mapping.most_columns = 4;
   return mapping;
 }
@@ -75,6 +78,8 @@ Mapping mapping_for(const DeviceInfo& info) {
     mapping.rows = true;
     mapping.most_columns = 8;
     mapping.wide_invocations = mapping.lanes;
+    mapping.norm_invocations = mapping.lanes;
+    mapping.attention_together = false;
   }
   return mapping;
 }
@@ -103,14 +108,15 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
     return variant;
   }
   const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
-  // Rows that share each x: as many as registers allow beside the columns' sums.
-  std::uint32_t rows = tile >= 8 ? 2 : four_bit ? 4 : 2;
+  // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide more waiting; eight
+  // columns times four rows are as many sums as registers hold without spilling (bench-matvec tries them all).
+  std::uint32_t rows = tile >= 8 ? 4 : tile == 1 && shape.rows <= 4096 && !four_bit ? 1 : 2;
   if (gated) rows = std::max(rows / 2, 1U);
   // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
   // is part of the order of additions.
   const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
   const std::uint32_t split = shape.rows > 8192 ? 1 : rounds >= 8 ? 4 : rounds >= 4 ? 2 : 1;
-  constexpr std::uint32_t kSubgroups = 4;
+  const std::uint32_t subgroups = tile >= 8 ? 8 : 4;
   spec.spirv = spirv::matvec_lanes;
   spec.required_subgroup_size = mapping.required_subgroup;
   spec.constants = {static_cast<std::uint32_t>(shape.type),
@@ -120,10 +126,10 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
                     static_cast<std::uint32_t>(shape.epilogue),
                     flag(shape.permuted_out),
                     split,
-                    kSubgroups,
-                    mapping.lanes * kSubgroups};
+                    subgroups,
+                    mapping.lanes * subgroups};
   variant.columns_per_workgroup = tile;
-  variant.rows_per_workgroup = kSubgroups / split * rows;
+  variant.rows_per_workgroup = subgroups / split * rows;
   return variant;
 }
 
@@ -139,8 +145,8 @@ KernelSpec rms_norm(const Mapping& mapping) {
   return {"norm",
           spirv::rms_norm,
           sizeof(RmsNormPush),
-          {mapping.wide_invocations, flag(!mapping.rows)},
-          0};
+          {mapping.norm_invocations, flag(!mapping.rows), mapping.rows ? 0 : mapping.lanes},
+          mapping.rows ? 0 : mapping.required_subgroup};
 }
 
 KernelSpec gated_product(const Mapping& mapping) {
@@ -152,17 +158,23 @@ KernelSpec gated_product(const Mapping& mapping) {
 }
 
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
+  const std::uint32_t invocations =
+      mapping.rows ? mapping.lanes
+                   : std::max(mapping.lanes, round_up_to_power_of_two(shape.head_padded(), 128));
   return {"rope and KV write",
           spirv::rope_kv,
           sizeof(RopeKvPush),
-          {mapping.lanes, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float),
+          {invocations, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float),
            flag(shape.rope_halves)},
           0};
 }
 
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
-  if (!mapping.rows) return columns <= 16 ? AttentionMode::kPartial : AttentionMode::kWhole;
+  if (!mapping.rows) {
+    if (mapping.attention_together && columns <= 16) return AttentionMode::kTogether;
+    return columns <= 16 ? AttentionMode::kPartial : AttentionMode::kWhole;
+  }
   // llvmpipe ends an invocation's loops after 65,535 rounds in all.
   const std::uint64_t rounds =
       std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
@@ -195,6 +207,8 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
   const std::uint32_t heads = heads_together(mapping, shape);
   std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
   constants.push_back(flag(mode == AttentionMode::kPartial));
+  constants.push_back(mode == AttentionMode::kTogether ? mapping.lanes * kMaximumSplits
+                                                       : mapping.lanes);
   return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
            mapping.required_subgroup},
           heads};

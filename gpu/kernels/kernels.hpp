@@ -21,7 +21,10 @@ struct Mapping {
   std::uint32_t wide_invocations =
       256;  // workgroups of norms, element-wise kernels and the greedy choice
   std::uint32_t attention_split = 64;  // least positions in a split
-  std::uint32_t most_columns = 16;     // of a matrix-vector workgroup
+  std::uint32_t most_columns = 8;      // of a matrix-vector workgroup
+  std::uint32_t norm_invocations = 8;  // of a norm's workgroup
+  // A workgroup may have a subgroup for each split of attention.
+  bool attention_together = false;
 };
 Mapping mapping_for(const DeviceInfo& info);
 // For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for sixteen columns.)
@@ -159,9 +162,10 @@ struct AttentionPush {
   std::uint32_t out_stride;
   std::uint32_t padded_width;
 };
-// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine. kWhole: a workgroup
-// (column, head group) makes the whole result. Bit for bit the same.
-enum class AttentionMode { kWhole, kPartial };
+// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine. kWhole: a subgroup
+// (column, head group) makes the whole result. kTogether: a workgroup (column, head) does, its subgroups a split each; only
+// where the mapping has attention_together. Bit for bit the same.
+enum class AttentionMode { kWhole, kPartial, kTogether };
 struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t heads_per_workgroup = 1;

@@ -29,7 +29,13 @@ float gated(float gate, float up) {
   return result;
 }
 
-// `other`: kGated's up row.
+// What kAdd adds to.
+float held(uint column, uint row) {
+  if (row >= push.rows) return 0.0;
+  return FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[input_index(row, kPermutedOut != 0u)];
+}
+
+// `other`: kGated's up row; kAdd: held().
 void finish(uint column, uint row, float value, float other) {
   if (row >= push.written_rows) return;
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
@@ -38,7 +44,7 @@ void finish(uint column, uint row, float value, float other) {
   if (row >= push.rows) {
     if (kEpilogue != kAdd) result.v[index] = 0.0;
   } else if (kEpilogue == kAdd) {
-    precise float sum = result.v[index] + value;
+    precise float sum = other + value;
     result.v[index] = sum;
   } else {
     result.v[index] = kEpilogue == kGated ? gated(value, other) : value;

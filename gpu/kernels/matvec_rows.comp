@@ -85,8 +85,11 @@ void main() {
 
   [[unroll]] for (uint c = 0; c < kColumns; c++) {
     [[unroll]] for (uint r = 0; r < kRows; r++) {
-      finish(column0 + c, row0 + r * kLanes + lane, sums[r * kColumns + c],
-             kEpilogue == kGated ? sums[(kMatrixRows - kRows + r) * kColumns + c] : 0.0);
+      uint row = row0 + r * kLanes + lane;
+      finish(column0 + c, row, sums[r * kColumns + c],
+             kEpilogue == kGated ? sums[(kMatrixRows - kRows + r) * kColumns + c]
+             : kEpilogue == kAdd ? held(column0 + c, row)
+                                 : 0.0);
     }
   }
 }

@@ -34,7 +34,9 @@ shared float sums[kLanes];
 
 void main() {
   uint column = gl_WorkGroupID.x;
-  if (column >= Words(push.parameters).v[0]) return;
+  // The first column is always there: it need not wait for the count. On a GPU this kernel is all waiting.
+  if (column != 0u && column >= Words(push.parameters).v[0]) return;
+  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   uint head = gl_WorkGroupID.y;
   uint lane = gl_LocalInvocationID.x;
   bool is_query = head < kHeads;
@@ -70,7 +72,6 @@ void main() {
     barrier();
   }
 
-  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   uint position = info.y;
   Vec2s fine = Vec2s(push.fine + uint64_t(position & 255u) * push.rope_pairs * 8u);
   Vec2s coarse = Vec2s(push.coarse + uint64_t(position >> 8) * push.rope_pairs * 8u);

@@ -7,6 +7,7 @@
 const uint kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13,
            kQ6_K = 14, kIQ4_NL = 20, kBF16 = 30;
 
+// BULKHEAD_WIDE_LOADS: the includer's device is best with loads of sixteen bytes, not eight.
 layout(constant_id = 0) const uint kType = 8;
 
 const bool kIsFloat = kType == kF32 || kType == kF16 || kType == kBF16;
@@ -52,7 +53,11 @@ float half_at(uint64_t base, uint index) {
 vec4 group_scale(Matrix row, uint group) {
   if (kIsFloat) return vec4(0);
   if (kIsSuper) {
+#ifdef BULKHEAD_WIDE_LOADS
+    uvec4 header = Quads(row.scales).v[group >> 3];
+#else
     uvec4 header = uvec4(long_at(row.scales, (group >> 3) * 2u), long_at(row.scales, (group >> 3) * 2u + 1u));
+#endif
     vec2 d = unpackHalf2x16(header.x);
     uint shift = (group & 3u) * 8u;
     uint low = header.y >> shift, middle = header.z >> shift, high = header.w >> shift;

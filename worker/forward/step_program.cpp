@@ -398,7 +398,7 @@ void record_step(const StepContext& context, const StepProgram& program, gpu::Re
   for (const StepOp& op : program) {
     if (context.alive) context.alive();
     if (op.kernel.pipeline == VK_NULL_HANDLE) {
-      recorder.barrier();
+      recorder.compute_barrier();
     } else {
       recorder.dispatch(op.kernel, std::span<const std::byte>(op.push.data(), op.kernel.push_bytes),
                         op.x, op.y, op.z, op.bytes_moved);

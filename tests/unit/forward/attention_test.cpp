@@ -131,6 +131,16 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
                               push.padded_width},
       columns, each.heads);
 
+  if (mapping.attention_together) {
+    const gpu::Buffer together = empty(std::uint64_t{columns} * stride * 4);
+    push.out = together.address();
+    run(k::attention(mapping, shape, k::AttentionMode::kTogether).spec, push, columns, each.heads);
+    const auto made = read<float>(together, std::size_t{columns} * stride);
+    const auto wanted = read<float>(whole, std::size_t{columns} * stride);
+    ASSERT_EQ(std::memcmp(made.data(), wanted.data(), made.size() * 4), 0)
+        << name << ": a workgroup of subgroups makes other bits than one subgroup";
+  }
+
   // Keys and values of every position in double, then the columns worth checking.
   const auto part = [&](std::uint32_t column, std::uint32_t head) {
     const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);

@@ -1,0 +1,330 @@
+// Which way of sharing a matrix-vector product among subgroups is fastest on a device: every variant computes the same bits
+// (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns.
+//
+//   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--splits] [--json FILE]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "gpu/command_ring.hpp"
+#include "gpu/device.hpp"
+#include "gpu/kernels/kernels.hpp"
+
+namespace {
+
+using namespace bulkhead;  // NOLINT: a program
+namespace k = gpu::kernels;
+
+struct Shape {
+  const char* name;
+  k::WeightType type;
+  k::Epilogue epilogue;
+  std::uint32_t rows;  // of a result
+  std::uint32_t width;
+};
+
+// A 1B's and a 7B's matrices.
+constexpr Shape kShapes[] = {
+    {"1B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 3072, 2048},
+    {"1B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 2048},
+    {"1B gate-up F16", k::WeightType::kF16, k::Epilogue::kGated, 8192, 2048},
+    {"1B down F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 8192},
+    {"1B logits F16", k::WeightType::kF16, k::Epilogue::kStore, 128256, 2048},
+    {"7B qkv Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 4608, 3584},
+    {"7B out Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3584, 3584},
+    {"7B gate-up Q4_K", k::WeightType::kQ4_K, k::Epilogue::kGated, 18944, 3584},
+    {"7B down Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3584, 18944},
+    {"7B down Q6_K", k::WeightType::kQ6_K, k::Epilogue::kAdd, 3584, 18944},
+    {"7B logits Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 152064, 3584},
+    {"7B gate-up Q8_0", k::WeightType::kQ8_0, k::Epilogue::kGated, 18944, 3584},
+};
+
+struct Plan {
+  std::string device = "auto", shapes, json_path;
+  std::vector<std::uint32_t> columns{1, 16};
+  bool splits = false;
+};
+
+struct Variant {
+  gpu::KernelSpec spec;
+  std::uint32_t tile = 1, rows = 1, subgroups = 4, split = 1;
+  bool standard = false;  // what k::matvec chooses
+  double microseconds = 0;
+};
+
+// Positions of a lanes kernel's specialisation constants (matvec_lanes.comp).
+enum Constant { kTile = 1, kRows = 2, kSplit = 6, kSubgroups = 7, kInvocations = 8 };
+
+std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& shape,
+                              std::uint32_t columns, bool all_splits) {
+  const gpu::KernelSpec standard = k::matvec(mapping, shape, columns).spec;
+  const bool gated = shape.epilogue == k::Epilogue::kGated;
+  const std::uint32_t own = standard.constants[kSplit];
+  const std::vector<std::uint32_t> splits =
+      all_splits ? std::vector<std::uint32_t>{1, 2, 4, 8} : std::vector<std::uint32_t>{own};
+  std::vector<Variant> list;
+  const auto add = [&](std::uint32_t tile, std::uint32_t rows, std::uint32_t subgroups,
+                       std::uint32_t split) {
+    const std::uint32_t matrix_rows = gated ? 2 * rows : rows;
+    const std::uint32_t quads = matrix_rows * k::weight_planes(shape.type);
+    if (subgroups < split || matrix_rows * tile > 64 || quads > 32) return;
+    Variant variant{standard, tile, rows, subgroups, split, false, 0};
+    auto& constants = variant.spec.constants;
+    constants[kTile] = tile;
+    constants[kRows] = rows;
+    constants[kSplit] = split;
+    constants[kSubgroups] = subgroups;
+    constants[kInvocations] = subgroups * mapping.lanes;
+    variant.standard = constants == standard.constants;
+    list.push_back(std::move(variant));
+  };
+  const std::uint32_t tile = std::min(columns, 16U);
+  for (const std::uint32_t t : {tile, tile / 2}) {
+    if (t == 0 || (t != tile && t < 8)) continue;
+    for (const std::uint32_t rows : {1U, 2U, 4U, 8U}) {
+      for (const std::uint32_t subgroups : {4U, 8U, 16U}) {
+        if (tile < 8 && subgroups == 16 && !all_splits && own < 4) continue;
+        for (const std::uint32_t split : splits)
+          add(t, rows, subgroups, split);
+      }
+    }
+  }
+  return list;
+}
+
+class Bench {
+ public:
+  Bench(gpu::Device& device, const Plan& plan)
+      : device_(device), plan_(plan), mapping_(k::mapping_for(device.info())) {}
+
+  Status run() {
+    if (mapping_.rows) {
+      return Error(ErrorCode::kUnsupported,
+                   "this device computes whole rows in a lane; there is nothing to choose");
+    }
+    BULKHEAD_TRY(ring_, gpu::CommandRing::create(device_, {}, true, 60000));
+    // Far more than any cache holds: each dispatch reads another matrix.
+    const std::uint64_t bytes = std::min({device_.info().max_allocation_bytes,
+                                          std::uint64_t{3} << 30, device_.free_memory_bytes() / 4});
+    BULKHEAD_TRY(weights_, device_.allocate(bytes, gpu::Memory::kDeviceLocal, "weights"));
+    BULKHEAD_TRY(x_,
+                 device_.allocate(std::uint64_t{256} * 20480 * 4, gpu::Memory::kDeviceLocal, "x"));
+    BULKHEAD_TRY(
+        out_, device_.allocate(std::uint64_t{256} * 20480 * 16, gpu::Memory::kDeviceLocal, "out"));
+    BULKHEAD_TRY(parameters_, device_.allocate(4096, gpu::Memory::kUpload, "parameters"));
+    BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
+      recorder.fill(gpu::slice(weights_), 0x2c5a1b19);
+      recorder.fill(gpu::slice(x_), 0x3f8ccccd);
+      recorder.fill(gpu::slice(out_), 0);
+    }));
+    BULKHEAD_TRY(const auto filled, ring_->submit(fill));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(filled));
+    ring_->drop(fill);
+
+    BULKHEAD_TRY(const gpu::Kernel read, device_.make_kernel(k::read_bandwidth()));
+    const k::ReadBandwidthPush read_push{weights_.address(), out_.address(),
+                                         static_cast<std::uint32_t>(bytes / 16), 16};
+    const auto groups = static_cast<std::uint32_t>(
+        bytes / (std::uint64_t{k::kReadBandwidthInvocations} * 16 * read_push.per_invocation));
+    BULKHEAD_TRY(reading_, ring_->record([&](gpu::Recorder& recorder) {
+      for (int i = 0; i < 200; ++i) {
+        recorder.dispatch(read, gpu::push_bytes(read_push), groups);
+        recorder.compute_barrier();
+      }
+    }));
+    std::printf("%s\n", device_.info().name.c_str());
+    BULKHEAD_RETURN_IF_ERROR(dispatch_costs());
+    for (const Shape& shape : kShapes) {
+      if (std::string(shape.name).find(plan_.shapes) == std::string::npos) continue;
+      for (const std::uint32_t columns : plan_.columns)
+        BULKHEAD_RETURN_IF_ERROR(measure(shape, columns));
+    }
+    if (!plan_.json_path.empty()) {
+      std::ofstream out(plan_.json_path);
+      out << report_.dump(1) << '\n';
+    }
+    return {};
+  }
+
+ private:
+  Status measure(const Shape& shape, std::uint32_t columns) {
+    const k::WeightLayout layout = k::weight_layout(
+        shape.type, shape.rows * (shape.epilogue == k::Epilogue::kGated ? 2 : 1), shape.width);
+    const std::uint64_t room = std::uint64_t{256} * 20480 * 16;
+    if (std::uint64_t{columns} * shape.rows * 4 > room || layout.bytes > weights_.bytes())
+      return {};
+    const k::MatvecShape asked{shape.type, shape.rows, layout.groups, shape.epilogue,
+                               shape.epilogue == k::Epilogue::kGated};
+    std::vector<Variant> list = variants(mapping_, asked, columns, plan_.splits);
+    std::vector<std::future<Result<gpu::Kernel>>> kernels;
+    for (const Variant& variant : list) {
+      kernels.push_back(std::async(std::launch::async,
+                                   [this, &variant] { return device_.make_kernel(variant.spec); }));
+    }
+    std::vector<gpu::Kernel> made;
+    for (auto& kernel : kernels) {
+      BULKHEAD_TRY(made.emplace_back(), kernel.get());
+    }
+    // A device that waited for the compiler clocks down, and takes a while to come back.
+    BULKHEAD_TRY(const auto warm, ring_->submit(reading_));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(warm));
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const gpu::Kernel& kernel = made[i];
+      BULKHEAD_TRY(list[i].microseconds, time(shape, layout, kernel, list[i], columns));
+    }
+    std::sort(list.begin(), list.end(),
+              [](const Variant& a, const Variant& b) { return a.microseconds < b.microseconds; });
+    std::printf("%-16s %3u columns:", shape.name, columns);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Variant& v = list[i];
+      report_.push_back({{"shape", shape.name},
+                         {"columns", columns},
+                         {"tile", v.tile},
+                         {"rows", v.rows},
+                         {"subgroups", v.subgroups},
+                         {"split", v.split},
+                         {"standard", v.standard},
+                         {"microseconds", v.microseconds}});
+      if (i >= 4 && !v.standard) continue;
+      std::printf("  %s%u/r%u/s%u/k%u %.1f us", v.standard ? "*" : "", v.tile, v.rows, v.subgroups,
+                  v.split, v.microseconds);
+      if (i == 0) {
+        std::printf(
+            " (%.2f TB/s, %.1f TFLOP/s)",
+            static_cast<double>(layout.bytes_read()) / v.microseconds / 1e6,
+            2.0 * static_cast<double>(layout.rows) * shape.width * columns / v.microseconds / 1e6);
+      }
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    return {};
+  }
+
+  // What a dispatch that does next to nothing costs between others, by the host's clock and by timestamps around each.
+  Status dispatch_costs() {
+    BULKHEAD_TRY(const gpu::Kernel norm, device_.make_kernel(k::rms_norm(mapping_)));
+    auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
+    words[k::kColumnCountWord] = 1;
+    k::RmsNormPush push{};
+    push.in = x_.address();
+    push.gain = x_.address();
+    push.out = out_.address();
+    push.parameters = parameters_.address();
+    push.width = push.in_stride = push.out_stride = push.padded_width = 2048;
+    constexpr int kMany = 500;
+    const char* const names[] = {"no barrier", "compute barrier", "full barrier"};
+    for (int kind = 0; kind < 3; ++kind) {
+      BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
+        for (int i = 0; i < kMany; ++i) {
+          recorder.dispatch(norm, gpu::push_bytes(push), 1);
+          if (kind == 1) recorder.compute_barrier();
+          if (kind == 2) recorder.barrier();
+        }
+      }));
+      double best = 1e30;
+      for (int pass = 0; pass < 30; ++pass) {
+        const auto start = std::chrono::steady_clock::now();
+        BULKHEAD_TRY(const auto ticket, ring_->submit(id));
+        BULKHEAD_RETURN_IF_ERROR(ring_->wait(ticket));
+        best = std::min(best, std::chrono::duration<double, std::micro>(
+                                  std::chrono::steady_clock::now() - start)
+                                  .count());
+      }
+      BULKHEAD_TRY(const auto times, ring_->profile(id));
+      double stamped = 0;
+      for (const gpu::KernelTime& each : times)
+        stamped += each.microseconds;
+      std::printf("a norm of 2048, %s: %.2f us by the host's clock, %.2f us by timestamps\n",
+                  names[kind], best / kMany, stamped / kMany);
+      ring_->drop(id);
+    }
+    return {};
+  }
+
+  // Of one product among several that wait for each other, as a step's do.
+  Result<double> time(const Shape& shape, const k::WeightLayout& layout, const gpu::Kernel& kernel,
+                      const Variant& variant, std::uint32_t columns) {
+    auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
+    words[k::kColumnCountWord] = columns;
+    k::MatvecPush push{};
+    push.x = x_.address();
+    push.out = out_.address();
+    push.parameters = parameters_.address();
+    push.rows = shape.rows;
+    push.groups = layout.groups;
+    push.x_stride = k::input_stride(mapping_, shape.width);
+    push.out_stride = shape.rows;
+    push.written_rows = shape.rows;
+    const std::uint64_t copies =
+        std::clamp<std::uint64_t>(weights_.bytes() / layout.bytes, 1, columns >= 64 ? 3 : 12);
+    const std::uint32_t rows_each = variant.subgroups / variant.split * variant.rows;
+    BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
+      for (std::uint64_t copy = 0; copy < copies; ++copy) {
+        const std::uint64_t base = weights_.address() + copy * layout.bytes;
+        push.quants = base + layout.quants;
+        push.high = base + layout.high;
+        push.scales = base + layout.scales;
+        push.supers = base + layout.supers;
+        recorder.dispatch(kernel, gpu::push_bytes(push),
+                          (columns + variant.tile - 1) / variant.tile,
+                          (shape.rows + rows_each - 1) / rows_each);
+        recorder.compute_barrier();
+      }
+    }));
+    double best = 1e30;
+    for (int pass = 0; pass < 4; ++pass) {
+      BULKHEAD_TRY(const auto times, ring_->profile(id));
+      double sum = 0;
+      for (const gpu::KernelTime& each : times)
+        sum += each.microseconds;
+      if (pass > 0) best = std::min(best, sum / static_cast<double>(copies));
+    }
+    ring_->drop(id);
+    return best;
+  }
+
+  gpu::Device& device_;
+  const Plan& plan_;
+  const k::Mapping mapping_;
+  std::unique_ptr<gpu::CommandRing> ring_;
+  gpu::CommandRing::RecordingId reading_ = 0;
+  gpu::Buffer weights_, x_, out_, parameters_;
+  nlohmann::json report_ = nlohmann::json::array();
+};
+
+Status run(const Plan& plan) {
+  gpu::DeviceOptions options;
+  options.selector = plan.device;
+  BULKHEAD_TRY(const auto device, gpu::Device::open(options));
+  return Bench(*device, plan).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Plan plan;
+  CLI::App app{"Times every variant of the matrix-vector kernel on a 1B's and a 7B's matrices"};
+  app.add_option("--device", plan.device, "auto, an index or part of a device's name");
+  app.add_option("--columns", plan.columns, "columns of a step, one run for each number")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256));
+  app.add_option("--shapes", plan.shapes, "only shapes whose name has this in it");
+  app.add_flag("--splits", plan.splits,
+               "other splits of a row too: they are another order of additions");
+  app.add_option("--json", plan.json_path, "write the figures there, too");
+  CLI11_PARSE(app, argc, argv);
+  const Status status = run(plan);
+  if (!status.ok()) {
+    std::fprintf(stderr, "bench-matvec: %s\n", status.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}
