@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -98,9 +100,8 @@ class LoadingProgress {
       if (terminal_) {
         std::fprintf(stderr, "\r\033[K%s", line.c_str());
         pending_ = true;
-      } else if (std::string step = worker->name() + progress.stage + std::to_string(percent / 25);
-                 step != last_) {
-        last_ = step;
+      } else if (std::string step = progress.stage + std::to_string(percent / 25);
+                 std::exchange(last_[worker->name()], step) != step) {
         std::fprintf(stderr, "%s\n", line.c_str());
       }
     }
@@ -122,7 +123,7 @@ class LoadingProgress {
 
   bool terminal_ = ::isatty(2) != 0;
   bool pending_ = false;
-  std::string last_;
+  std::map<std::string, std::string> last_;  // of each worker, what was told
 };
 
 int serve(config::Settings settings) {

@@ -153,7 +153,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
     ever_served |= workers_[i]->ever_ready();
     will_serve |= state == WorkerState::kStarting || state == WorkerState::kLoading ||
                   state == WorkerState::kReady || state == WorkerState::kRestarting ||
-                  state == WorkerState::kDraining;
+                  state == WorkerState::kDraining || workers_[i]->returning();
   }
   if (!ever_served)
     return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
@@ -336,7 +336,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 }
 
 void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
-  if (on_death) on_death(worker.name());
+  if (on_death && !worker.ended_as_asked()) on_death(worker.name());
   alone_.erase(&worker);
   std::size_t model = worker.options().model;
   // Back to the front of the queue, in their old order; suspects apart.

@@ -416,6 +416,7 @@ void Worker::process_ended() {
                                            : *exit;
   bool at_first_start = !ever_ready_;
   bool wanted = asked_to_end_ && kill_cause_.empty();
+  ended_as_asked_ = wanted;
 
   heartbeat_timer_.cancel();
   kill_timer_.cancel();

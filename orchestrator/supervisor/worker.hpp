@@ -99,6 +99,10 @@ class Worker {
   pid_t pid() const { return process_.pid(); }
   bool ever_ready() const { return ever_ready_; }
   std::uint64_t restarts() const { return restarts_; }
+  // Drained, and about to be replaced by a successor that will serve.
+  bool returning() const { return restart_after_drain_; }
+  // Whether the last process ended because it was told to: no death then.
+  bool ended_as_asked() const { return ended_as_asked_; }
   const std::string& last_death() const { return last_death_; }
   const ipc::Ready& ready() const { return ready_; }
   const ipc::Progress& progress() const { return progress_; }
@@ -144,6 +148,7 @@ class Worker {
   bool ever_ready_ = false;
   bool restart_after_drain_ = false;
   bool asked_to_end_ = false;
+  bool ended_as_asked_ = false;
   std::string kill_cause_;  // why we ended the process; empty: it ended itself
   std::string fatal_;       // its last word
   std::uint32_t deaths_without_token_ = 0;

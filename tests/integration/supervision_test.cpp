@@ -242,8 +242,12 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   EXPECT_EQ(serving.get("/health").status, 503);
   EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
-  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "ready"; }));
+  // From here on requests wait for the successor.
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(serving.worker()["state"], "ready");
+  // It ended because it was told to: that is no death.
+  EXPECT_EQ(serving.get("/metrics").body.find("bulkhead_worker_deaths_total{worker="),
+            std::string::npos);
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
 
