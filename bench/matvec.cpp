@@ -64,7 +64,7 @@ struct Variant {
 enum Constant { kTile = 1, kRows = 2, kSplit = 6, kSubgroups = 7, kInvocations = 8 };
 
 std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& shape,
-                              std::uint32_t columns, bool all_splits) {
+                              std::uint32_t columns, bool all_splits, std::uint32_t most_groups) {
   const gpu::KernelSpec standard = k::matvec(mapping, shape, columns).spec;
   const bool gated = shape.epilogue == k::Epilogue::kGated;
   const std::uint32_t own = standard.constants[kSplit];
@@ -76,6 +76,7 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
     const std::uint32_t matrix_rows = gated ? 2 * rows : rows;
     const std::uint32_t quads = matrix_rows * k::weight_planes(shape.type);
     if (subgroups < split || matrix_rows * tile > 64 || quads > 32) return;
+    if (shape.rows > std::uint64_t{subgroups / split * rows} * most_groups) return;
     Variant variant{standard, tile, rows, subgroups, split, false, 0};
     auto& constants = variant.spec.constants;
     constants[kTile] = tile;
@@ -163,7 +164,8 @@ class Bench {
       return {};
     const k::MatvecShape asked{shape.type, shape.rows, layout.groups, shape.epilogue,
                                shape.epilogue == k::Epilogue::kGated};
-    std::vector<Variant> list = variants(mapping_, asked, columns, plan_.splits);
+    std::vector<Variant> list =
+        variants(mapping_, asked, columns, plan_.splits, device_.max_groups(1));
     std::vector<std::future<Result<gpu::Kernel>>> kernels;
     for (const Variant& variant : list) {
       kernels.push_back(std::async(std::launch::async,

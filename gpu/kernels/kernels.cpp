@@ -111,12 +111,16 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
   // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide more waiting; eight
   // columns times four rows are as many sums as registers hold without spilling (bench-matvec tries them all).
   std::uint32_t rows = tile >= 8 ? 4 : tile == 1 && shape.rows <= 4096 && !four_bit ? 1 : 2;
-  if (gated) rows = std::max(rows / 2, 1U);
+  if (gated && (tile > 1 || four_bit)) rows = std::max(rows / 2, 1U);
   // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
   // is part of the order of additions.
   const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
-  const std::uint32_t split = shape.rows > 8192 ? 1 : rounds >= 8 ? 4 : rounds >= 4 ? 2 : 1;
-  const std::uint32_t subgroups = tile >= 8 ? 8 : 4;
+  const std::uint32_t split = shape.rows > 8192                   ? 1
+                              : rounds >= 8                       ? 4
+                              : rounds >= 4                       ? 2
+                              : rounds >= 2 && shape.rows <= 4096 ? 2
+                                                                  : 1;
+  const std::uint32_t subgroups = columns > 8 && four_bit ? 8 : 4;
   spec.spirv = spirv::matvec_lanes;
   spec.required_subgroup_size = mapping.required_subgroup;
   spec.constants = {static_cast<std::uint32_t>(shape.type),
