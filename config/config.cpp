@@ -84,8 +84,8 @@ std::string nearest_name(const std::string& mistyped, const std::string& model_p
   return best;
 }
 
-// The first line, counted from 1, whose indentation holds a tab, which the YAML library's own message does not
-// say; 0: none.
+// The first line, counted from 1, whose indentation holds a tab, which the YAML library's own
+// message does not say; 0: none.
 std::size_t tab_indented_line(std::string_view text) {
   for (std::size_t line = 1; !text.empty(); ++line) {
     const std::size_t indentation = std::min(text.find_first_not_of(" \t"), text.size());
@@ -193,8 +193,8 @@ std::string at(const std::string& path, const YAML::Mark& mark) {
   return mark.line < 0 ? path : path + ":" + std::to_string(mark.line + 1);
 }
 
-// Where the documents of a text begin, at most two of them. YAML::LoadAll() would not do: of a text such as "," yaml-cpp makes
-// empty documents without end, all at one place.
+// Where the documents of a text begin, at most two of them. YAML::LoadAll() would not do: of a text
+// such as "," yaml-cpp makes empty documents without end, all at one place.
 class DocumentStarts final : public YAML::EventHandler {
  public:
   explicit DocumentStarts(const std::string& text) {

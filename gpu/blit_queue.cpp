@@ -155,7 +155,8 @@ class StagedQueue final : public BlitBase {
     if (one.piece) {
       staging = slice(download_buffer_, one.piece->offset, from.bytes);
     } else {
-      // Larger than the ring, or the ring is full of downloads that nobody has finished: memory of its own.
+      // Larger than the ring, or the ring is full of downloads that nobody has finished: memory of
+      // its own.
       if (settings_.track_metrics) ++stats_.stalls;
       BULKHEAD_TRY(one.own, device_.allocate(from.bytes, Memory::kReadback, "large download"));
       staging = slice(one.own);
@@ -233,7 +234,8 @@ class StagedQueue final : public BlitBase {
     return status;
   }
 
-  // The span that finish_download() gave out last ends here. The ring is freed in order, past everything released.
+  // The span that finish_download() gave out last ends here. The ring is freed in order, past
+  // everything released.
   void release_alive() {
     if (alive_ == 0) return;
     open_.at(alive_).released = true;

@@ -1,8 +1,9 @@
 // Offsets within one heap, handed out in power-of-two blocks. Knows nothing of Vulkan.
 //
-// A buddy allocator: a free block splits in halves until one fits, and two free halves join again at once, so a long run of mixed
-// sizes leaves no more holes than it has live blocks. A heap that is no power of two starts as the power-of-two blocks that add up
-// to it. Every operation is a few map steps; none allocates device memory.
+// A buddy allocator: a free block splits in halves until one fits, and two free halves join again
+// at once, so a long run of mixed sizes leaves no more holes than it has live blocks. A heap that
+// is no power of two starts as the power-of-two blocks that add up to it. Every operation is a few
+// map steps; none allocates device memory.
 #pragma once
 
 #include <bit>
@@ -32,7 +33,8 @@ class BuddyHeap {
     }
   }
 
-  // Offset of a free block of exactly `block` bytes (a power of two), a multiple of `block`; none: no room.
+  // Offset of a free block of exactly `block` bytes (a power of two), a multiple of `block`; none:
+  // no room.
   std::optional<std::uint64_t> take(std::uint64_t block) {
     std::size_t level = level_of(block);
     while (level < free_.size() && free_[level].empty())

@@ -35,8 +35,8 @@ class Recorder {
   virtual void copy(const BufferSlice& from, const BufferSlice& to) = 0;  // from.bytes
   virtual void fill(const BufferSlice& to, std::uint32_t word) = 0;
   virtual void barrier() = 0;  // shader, transfer and indirect, both ways
-  // The same between dispatches alone: nothing else before it or after it is ordered. Cheaper, since the device may go on
-  // reading commands.
+  // The same between dispatches alone: nothing else before it or after it is ordered. Cheaper,
+  // since the device may go on reading commands.
   virtual void compute_barrier() { barrier(); }
 };
 
@@ -92,11 +92,11 @@ class CommandRing {
   virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {}) = 0;
   // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
   virtual Status wait(Ticket ticket) = 0;
-  // Waits for so long at most: whether it is done. For a caller that has more patience than one wait, and signs of life to
-  // give meanwhile.
+  // Waits for so long at most: whether it is done. For a caller that has more patience than one
+  // wait, and signs of life to give meanwhile.
   virtual Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) = 0;
-  // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before what it uses is
-  // freed. False: the device hangs and was abandoned (Device::abandon).
+  // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before
+  // what it uses is freed. False: the device hangs and was abandoned (Device::abandon).
   virtual bool drain() = 0;
   // Timeline semaphore signalled with the ticket's number when a submission is done.
   virtual VkSemaphore timeline() const = 0;

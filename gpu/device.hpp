@@ -59,7 +59,8 @@ enum class Memory {
 
 class Device;
 
-// A buffer with its memory; frees both, unless its device was abandoned. `address` is what shaders use. Ends before its
+// A buffer with its memory; frees both, unless its device was abandoned. `address` is what shaders
+// use. Ends before its
 // Device does.
 class Buffer {
  public:
@@ -147,8 +148,9 @@ class Device {
   std::uint64_t allocations_alive() const { return allocations_alive_; }
   std::uint64_t validation_errors() const;
 
-  // A wait ran out of time, and so did the wait at clean-up: the device may use anything that it was ever given, so from
-  // now on buffers and the device itself are not freed. The process is about to end.
+  // A wait ran out of time, and so did the wait at clean-up: the device may use anything that it
+  // was ever given, so from now on buffers and the device itself are not freed. The process is
+  // about to end.
   void abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 

@@ -51,8 +51,8 @@ Error zero_bytes(const char* name) {
   return Error(ErrorCode::kInvalidArgument, fmt::format("memory pool: {} asked for 0 bytes", name));
 }
 
-// Statistics that `track_statistics` turns off; the count of fallback allocations is always kept, since it is the proof that
-// steady decoding allocates nothing.
+// Statistics that `track_statistics` turns off; the count of fallback allocations is always kept,
+// since it is the proof that steady decoding allocates nothing.
 class Tracker {
  public:
   explicit Tracker(bool enabled) : enabled_(enabled) {}
@@ -81,7 +81,8 @@ class Tracker {
   MemoryPoolStats stats_;
 };
 
-// One allocation for each lease: the baseline, and what the pool does past its heaps. Tokens are odd.
+// One allocation for each lease: the baseline, and what the pool does past its heaps. Tokens are
+// odd.
 class Singles {
  public:
   Singles(Device& device, Tracker& tracker) : device_(device), tracker_(tracker) {}

@@ -24,7 +24,8 @@ struct MemoryPoolStats {
 // Thread-safety: one thread, the Device's.
 class MemoryPool {
  public:
-  // Enabled: the heaps are allocated now, and kResourceExhausted says what was asked and what is free.
+  // Enabled: the heaps are allocated now, and kResourceExhausted says what was asked and what is
+  // free.
   static Result<std::unique_ptr<MemoryPool>> create(Device& device,
                                                     const config::MemoryPoolSettings& settings,
                                                     bool enabled);

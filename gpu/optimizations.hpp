@@ -33,14 +33,16 @@ struct Optimizations {
   std::unique_ptr<CommandRing> command_ring;
   std::vector<OptimizationReport> reports;  // one for each part
 
-  // Waits, in bounded time, until nothing runs on the device any more: on error paths, before leases and buffers that
-  // submitted work uses are freed. False: the device hangs and was abandoned: freeing such buffers now does nothing.
+  // Waits, in bounded time, until nothing runs on the device any more: on error paths, before
+  // leases and buffers that submitted work uses are freed. False: the device hangs and was
+  // abandoned: freeing such buffers now does nothing.
   bool drain();
 };
 
-// A part that is switched on and fails to initialise is replaced by its plain form where settings.graceful_fallback is set, with a line in
-// the log at settings.fallback_log_level; without it the failure is the result. A plain form that fails is always an error.
-// timeout_ms bounds every wait; command_buffer_ring.timeout_ms, where it is not 0, takes its place.
+// A part that is switched on and fails to initialise is replaced by its plain form where
+// settings.graceful_fallback is set, with a line in the log at settings.fallback_log_level; without
+// it the failure is the result. A plain form that fails is always an error. timeout_ms bounds every
+// wait; command_buffer_ring.timeout_ms, where it is not 0, takes its place.
 Result<Optimizations> create_optimizations(Device& device, const config::GpuOptimizations& settings,
                                            std::uint32_t timeout_ms);
 

@@ -82,14 +82,16 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
                 const std::function<void(VkCommandBuffer)>& record);
 
-// At teardown: whether the semaphore came to `value` in time, which is timeout_ms but not more than kLongestDrainMs. Logs
-// where it did not and abandons the device: what it may still use is not freed any more. Failures are not injected here.
+// At teardown: whether the semaphore came to `value` in time, which is timeout_ms but not more than
+// kLongestDrainMs. Logs where it did not and abandons the device: what it may still use is not
+// freed any more. Failures are not injected here.
 inline constexpr std::uint32_t kLongestDrainMs = 10000;
 bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what);
 
-// Before semaphores are destroyed, once all work on them is drained: waits until the queues are idle. Mesa's queue thread (22.3) still
-// touches the semaphores of a submission after its end can be seen, and crashes when they are gone. Nothing for an abandoned device.
+// Before semaphores are destroyed, once all work on them is drained: waits until the queues are
+// idle. Mesa's queue thread (22.3) still touches the semaphores of a submission after its end can
+// be seen, and crashes when they are gone. Nothing for an abandoned device.
 void settle_queues(const Device& device);
 
 // For TransferLane's fences: as drained().

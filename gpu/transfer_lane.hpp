@@ -1,5 +1,6 @@
-// Copies on one queue, at most so many at a time, told apart by increasing numbers: the blit queue has one lane for uploads and one for
-// downloads, so that an upload need not wait behind a download that waits for compute.
+// Copies on one queue, at most so many at a time, told apart by increasing numbers: the blit queue
+// has one lane for uploads and one for downloads, so that an upload need not wait behind a download
+// that waits for compute.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class TransferLane {
   struct Copy {
     BufferSlice from, to;  // from.bytes
   };
-  // Waits for the oldest copy where max_pending are under way. With fences, `after` is waited for here. The copy's number.
+  // Waits for the oldest copy where max_pending are under way. With fences, `after` is waited for
+  // here. The copy's number.
   Result<std::uint64_t> copy(const Copy& copy, std::span<const CommandRing::After> after);
 
   std::uint64_t submitted() const { return submitted_; }
@@ -42,7 +44,8 @@ class TransferLane {
     return {timeline_.handle(), submitted_};
   }  // with a timeline
   std::uint64_t stalls() const { return stalls_; }
-  // Whether everything under way came to its end in time; else what it uses must be left to the device.
+  // Whether everything under way came to its end in time; else what it uses must be left to the
+  // device.
   bool drain();
 
  private:

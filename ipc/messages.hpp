@@ -285,8 +285,9 @@ struct SequenceTokensView {
   std::uint32_t logprob_count = 0;  // 0 or tokens.size(); decode_from_worker() gives them
 };
 
-// Visits a TokenBatch without allocating; `visit` must not throw. Returns false, having visited nothing, when the record is
-// another message; kCorrupt (some sequences may have been visited) when it breaks a rule.
+// Visits a TokenBatch without allocating; `visit` must not throw. Returns false, having visited
+// nothing, when the record is another message; kCorrupt (some sequences may have been visited) when
+// it breaks a rule.
 Result<bool> visit_tokens(std::span<const std::byte> record,
                           const std::function<void(const SequenceTokensView&)>& visit);
 

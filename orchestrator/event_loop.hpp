@@ -1,5 +1,6 @@
-// The daemon's one thread: timers, descriptors that become readable, deferred calls. Everything in orchestrator/ runs on it,
-// so nothing there needs a lock. Asio stays behind this header (and in http/server.cpp): it costs seconds to compile.
+// The daemon's one thread: timers, descriptors that become readable, deferred calls. Everything in
+// orchestrator/ runs on it, so nothing there needs a lock. Asio stays behind this header (and in
+// http/server.cpp): it costs seconds to compile.
 #pragma once
 
 #include <chrono>
@@ -52,7 +53,8 @@ class Timer {
   std::shared_ptr<Impl> impl_;
 };
 
-// Calls back when a descriptor is readable (or at its end). Does not own the descriptor, which must outlive the watch.
+// Calls back when a descriptor is readable (or at its end). Does not own the descriptor, which must
+// outlive the watch.
 // A cancelled or destroyed watch never calls back.
 class ReadableWatch {
  public:

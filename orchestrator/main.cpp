@@ -83,7 +83,8 @@ void close_descriptors_on_exec() {
   }
 }
 
-// Loading, told on stderr: one line that changes on a terminal, else a line for each stage and each quarter of it.
+// Loading, told on stderr: one line that changes on a terminal, else a line for each stage and each
+// quarter of it.
 class LoadingProgress {
  public:
   void show(const Router& router) {

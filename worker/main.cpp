@@ -1,8 +1,9 @@
-// bulkhead-worker: one model on one device, in a process of its own that may die at any time. The daemon starts it and
-// hands it a channel; it opens no socket, runs no program and writes nothing outside its cache folder.
+// bulkhead-worker: one model on one device, in a process of its own that may die at any time. The
+// daemon starts it and hands it a channel; it opens no socket, runs no program and writes nothing
+// outside its cache folder.
 //
-// Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be loaded; 4 the device is lost
-// or hangs; 5 anything else. For 3 to 5 its last message says why.
+// Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be
+// loaded; 4 the device is lost or hangs; 5 anything else. For 3 to 5 its last message says why.
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -75,8 +76,8 @@ const char* architecture_name(model::Architecture architecture) {
   return "unknown";
 }
 
-// The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then pipelines are compiled
-// at each start.
+// The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then
+// pipelines are compiled at each start.
 std::string cache_folder(const std::string& asked) {
   namespace fs = std::filesystem;
   fs::path folder = asked;
@@ -108,7 +109,8 @@ std::string cache_folder(const std::string& asked) {
   return {};
 }
 
-// Reports loading to the daemon, seldom enough not to be a burden. Each report is a sign of life, too.
+// Reports loading to the daemon, seldom enough not to be a burden. Each report is a sign of life,
+// too.
 class ProgressReporter {
  public:
   ProgressReporter(ipc::Channel& channel, Outbox& outbox) : channel_(channel), outbox_(outbox) {}
@@ -155,8 +157,9 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms =
       own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;
-  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The daemon, which has that
-  // much patience while a model loads, still notices a hang later by the heartbeat.
+  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The
+  // daemon, which has that much patience while a model loads, still notices a hang later by the
+  // heartbeat.
   if (own_timeout == 0 && loaded.device->info().kind == gpu::DeviceKind::kCpu) {
     options.wait_timeout_ms *= kLoadingPatience;
   }
@@ -196,7 +199,8 @@ bool device_failed(const Error& error) {
   return error.code() == ErrorCode::kDeviceLost || error.code() == ErrorCode::kDeadlineExceeded;
 }
 
-// Says why and ends the process at once: after a device loss, a driver may hang in its own clean-up.
+// Says why and ends the process at once: after a device loss, a driver may hang in its own
+// clean-up.
 [[noreturn]] void die(Outbox& outbox, int code, const Error& error) {
   spdlog::error("{}", error.message());
   outbox.send(ipc::Fatal{error.message()});
@@ -298,12 +302,13 @@ int run(int argc, char** argv) {
 }  // namespace bulkhead::worker
 
 int main(int argc, char** argv) {
-  // A Ctrl-C or a closed terminal is the daemon's to handle: it drains, and this process ends with it. A reader that is
-  // gone is seen as an error of the write.
+  // A Ctrl-C or a closed terminal is the daemon's to handle: it drains, and this process ends with
+  // it. A reader that is gone is seen as an error of the write.
   for (const int ignored : {SIGPIPE, SIGINT, SIGHUP})
     std::signal(ignored, SIG_IGN);
-  // Ends with the daemon even where it can't notice the closed channel (in a driver's call). Bound to the thread that
-  // started this process: the daemon starts workers from one that lives as long as itself.
+  // Ends with the daemon even where it can't notice the closed channel (in a driver's call). Bound
+  // to the thread that started this process: the daemon starts workers from one that lives as long
+  // as itself.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     return bulkhead::worker::run(argc, argv);

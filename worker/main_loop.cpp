@@ -126,8 +126,8 @@ void MainLoop::look_for_the_end() {
 }
 
 Status MainLoop::sleep() {
-  // An answer often brings the next request: look for it a little before going to sleep. prepare_sleep() notices what
-  // came meanwhile.
+  // An answer often brings the next request: look for it a little before going to sleep.
+  // prepare_sleep() notices what came meanwhile.
   const auto spin_until = Clock::now() + spin_;
   do {
     auto record = channel_.try_receive();

@@ -1,8 +1,9 @@
-// A worker's life once its model is loaded: messages in, steps, messages out, until it is told to stop or nobody is
-// there to tell it.
+// A worker's life once its model is loaded: messages in, steps, messages out, until it is told to
+// stop or nobody is there to tell it.
 //
-// One thread does all of it. While the device computes, messages are read and answered; while nothing is to be computed,
-// it sleeps on the channel and on the tokenizer's thread. Idle, it wakes once a second for the heartbeat.
+// One thread does all of it. While the device computes, messages are read and answered; while
+// nothing is to be computed, it sleeps on the channel and on the tokenizer's thread. Idle, it wakes
+// once a second for the heartbeat.
 #pragma once
 
 #include <chrono>
@@ -21,7 +22,8 @@ class MainLoop {
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine,
            const config::IpcSettings& settings);
 
-  // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the worker can't go on.
+  // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the
+  // worker can't go on.
   Status run();
 
  private:
@@ -29,8 +31,8 @@ class MainLoop {
   void handle(ipc::ToWorker message);
   void send_stats(bool busy);
   Status sleep();
-  // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment now and then, or it
-  // would compute for nobody until the ring is full.
+  // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment
+  // now and then, or it would compute for nobody until the ring is full.
   void look_for_the_end();
   void beat() { channel_.beat(++beats_); }
 

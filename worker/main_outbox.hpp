@@ -1,4 +1,5 @@
-// What goes up to the daemon, in order and never dropped: sent at once while the ring has room, kept here while it has not.
+// What goes up to the daemon, in order and never dropped: sent at once while the ring has room,
+// kept here while it has not.
 // Whoever makes messages looks at congested() and pauses; that is what bounds the queue.
 #pragma once
 
@@ -15,8 +16,8 @@ class Outbox {
  public:
   explicit Outbox(ipc::Channel& channel) : channel_(channel) {}
 
-  // Sends or keeps the message. The first failure lasts: status() tells, and everything after it is dropped, because
-  // nobody is there to read it.
+  // Sends or keeps the message. The first failure lasts: status() tells, and everything after it is
+  // dropped, because nobody is there to read it.
   void send(const ipc::FromWorker& message);
   // Sends on what was kept, as far as there is room.
   void pump();

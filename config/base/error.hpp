@@ -13,15 +13,15 @@
 namespace bulkhead {
 
 enum class ErrorCode {
-  kInvalidArgument,   // the caller's input is wrong; the same call will fail again
-  kNotFound,          // a file, key, model or device does not exist
-  kUnsupported,       // understood, but not something this build can do
-  kCorrupt,           // data breaks the rules of its format (model file, record)
-  kResourceExhausted, // memory, queue or descriptor limits
-  kDeadlineExceeded,  // a bounded wait ended
-  kUnavailable,       // the peer is gone or not ready; a later call may succeed
-  kDeviceLost,        // the GPU or its driver gave up
-  kInternal,          // a bug of ours, or a system call that should not fail
+  kInvalidArgument,    // the caller's input is wrong; the same call will fail again
+  kNotFound,           // a file, key, model or device does not exist
+  kUnsupported,        // understood, but not something this build can do
+  kCorrupt,            // data breaks the rules of its format (model file, record)
+  kResourceExhausted,  // memory, queue or descriptor limits
+  kDeadlineExceeded,   // a bounded wait ended
+  kUnavailable,        // the peer is gone or not ready; a later call may succeed
+  kDeviceLost,         // the GPU or its driver gave up
+  kInternal,           // a bug of ours, or a system call that should not fail
 };
 
 // "invalid argument", "not found", ...
@@ -49,8 +49,8 @@ Error errno_error(ErrorCode code, const std::string& what, int error_number);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}       // NOLINT: implicit
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}   // NOLINT: implicit
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -112,8 +112,8 @@ using Status = Result<void>;
   declaration = *std::move(result)
 
 // BULKHEAD_RETURN_IF_ERROR(write_all(fd, bytes));
-#define BULKHEAD_RETURN_IF_ERROR(expression)                  \
-  do {                                                        \
-    auto bulkhead_status = (expression);                      \
+#define BULKHEAD_RETURN_IF_ERROR(expression)                   \
+  do {                                                         \
+    auto bulkhead_status = (expression);                       \
     if (!bulkhead_status.ok()) return bulkhead_status.error(); \
   } while (0)

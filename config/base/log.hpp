@@ -1,6 +1,6 @@
-// The one logger: spdlog's default logger, configured once per process, always on stderr (stdout belongs to
-// program output). Include this instead of spdlog's header and use spdlog::info(...) and friends directly; nothing
-// below `debug` in a decode loop.
+// The one logger: spdlog's default logger, configured once per process, always on stderr (stdout
+// belongs to program output). Include this instead of spdlog's header and use spdlog::info(...) and
+// friends directly; nothing below `debug` in a decode loop.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 #include "config/base/error.hpp"
 
-// Every spdlog::info() would compile all of fmt's formatting anew, 2 to 7 s a file; fmt's library has it.
+// Every spdlog::info() would compile all of fmt's formatting anew, 2 to 7 s a file; fmt's library
+// has it.
 #if defined(SPDLOG_FMT_EXTERNAL) && FMT_VERSION >= 90000 && FMT_VERSION < 100000
 extern template void fmt::detail::vformat_to<char>(
     fmt::detail::buffer<char>&, fmt::string_view, fmt::basic_format_args<fmt::buffer_context<char>>,

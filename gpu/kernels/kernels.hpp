@@ -1,10 +1,12 @@
-// The compute kernels from C++: for each its push constants, as the GLSL declares them, and a function that makes its
+// The compute kernels from C++: for each its push constants, as the GLSL declares them, and a
+// function that makes its
 // KernelSpec. Addresses are device addresses; strides count floats unless a name says otherwise.
 //
 // Mapping: how a device's lanes share the work. It is a device's for good and part of its numerics.
 //   rows   a lane computes whole rows: a CPU's SIMD lanes (lavapipe)
 //   lanes  a subgroup computes a row together: GPUs
-// Within a mapping nothing about a kernel but its weights' type and shape decides the order of additions.
+// Within a mapping nothing about a kernel but its weights' type and shape decides the order of
+// additions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ struct Mapping {
   bool attention_together = false;
 };
 Mapping mapping_for(const DeviceInfo& info);
-// For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for sixteen columns.)
+// For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for
+// sixteen columns.)
 Mapping lanes_mapping(const DeviceInfo& info);
 
 // Floats between two columns of a matrix-vector product's input of `width` entries.
@@ -162,9 +165,10 @@ struct AttentionPush {
   std::uint32_t out_stride;
   std::uint32_t padded_width;
 };
-// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine. kWhole: a subgroup
-// (column, head group) makes the whole result. kTogether: a workgroup (column, head) does, its subgroups a split each; only
-// where the mapping has attention_together. Bit for bit the same.
+// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine.
+// kWhole: a subgroup (column, head group) makes the whole result. kTogether: a workgroup (column,
+// head) does, its subgroups a split each; only where the mapping has attention_together. Bit for
+// bit the same.
 enum class AttentionMode { kWhole, kPartial, kTogether };
 struct AttentionVariant {
   KernelSpec spec;

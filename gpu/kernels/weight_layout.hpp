@@ -1,5 +1,6 @@
-// How a matrix of quantised weights lies in device memory: the file's blocks taken apart into planes, so that every load is
-// aligned and lanes side by side load side by side. Same bits, another order (weights.glsl reads it):
+// How a matrix of quantised weights lies in device memory: the file's blocks taken apart into
+// planes, so that every load is aligned and lanes side by side load side by side. Same bits,
+// another order (weights.glsl reads it):
 //
 //   quants  [row][plane][group][16 bytes]   group: 32 weights. 4-bit types one plane: byte i has weight i in its low and
 //                                           weight i + 16 in its high nibble. Q8_0 two planes: weights 0..15, 16..31.

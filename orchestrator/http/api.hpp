@@ -1,10 +1,13 @@
-// The endpoints: who may call, what a path means, and what is answered. Knows the router and the wire format; no sockets.
+// The endpoints: who may call, what a path means, and what is answered. Knows the router and the
+// wire format; no sockets.
 //
-// Who may call: with an API key set, everything but /health needs "Authorization: Bearer KEY". Requests that change something
-// (any method but GET, HEAD and OPTIONS) need an absent or same-origin Origin, and a Host by which this server is known:
-// localhost, 127.0.0.1, [::1] or the bound address, with the bound port or none. That stops web pages from reaching a
-// server on their reader's machine, by forms or by rebinding a name. A server bound to anything but loopback has names that it
-// can't know, and always has a key, which no foreign page holds: there any Host will do, and the Origin rule stays.
+// Who may call: with an API key set, everything but /health needs "Authorization: Bearer KEY".
+// Requests that change something (any method but GET, HEAD and OPTIONS) need an absent or
+// same-origin Origin, and a Host by which this server is known: localhost, 127.0.0.1, [::1] or the
+// bound address, with the bound port or none. That stops web pages from reaching a server on their
+// reader's machine, by forms or by rebinding a name. A server bound to anything but loopback has
+// names that it can't know, and always has a key, which no foreign page holds: there any Host will
+// do, and the Origin rule stays.
 #pragma once
 
 #include <cstdint>

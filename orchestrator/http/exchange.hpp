@@ -1,4 +1,5 @@
-// One HTTP request and the way to answer it, without a word about sockets: what the server gives the endpoints.
+// One HTTP request and the way to answer it, without a word about sockets: what the server gives
+// the endpoints.
 #pragma once
 
 #include <functional>
@@ -38,8 +39,9 @@ class Exchange {
   virtual void end_stream(bool close) = 0;
 
   enum class Lost { kHungUp, kTooSlow };
-  // Called at most once, from the event loop, when the answer can't reach the client any more. kTooSlow: more than the
-  // connection's limit of unsent bytes had gathered. Not called after the answer's end.
+  // Called at most once, from the event loop, when the answer can't reach the client any more.
+  // kTooSlow: more than the connection's limit of unsent bytes had gathered. Not called after the
+  // answer's end.
   std::function<void(Lost)> on_lost;
 };
 

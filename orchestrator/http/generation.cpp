@@ -202,7 +202,8 @@ void Generation::on_tokens(RequestId request, std::span<const ipc::TokenId> toke
     return;
   }
   std::string logprobs_text = logprobs.empty() ? "" : choice->logprobs.take();
-  // Tokens that released no text yet are worth a chunk only to those who asked for something else about them.
+  // Tokens that released no text yet are worth a chunk only to those who asked for something else
+  // about them.
   if (text.empty() && logprobs.empty() && !request_.return_token_ids) return;
   ChoicePart piece = part(*choice, text, tokens);
   piece.logprobs = logprobs_text;

@@ -1,5 +1,6 @@
-// One completion or chat answer in progress: its choices (each a request of the router's), its deadline, its client. Collects
-// or streams what the router reports, and cancels everything when the client is gone or the time is up.
+// One completion or chat answer in progress: its choices (each a request of the router's), its
+// deadline, its client. Collects or streams what the router reports, and cancels everything when
+// the client is gone or the time is up.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,9 @@
-// The one place that knows OpenAI's wire format: from a request's bytes to a checked GenerationRequest, and from results to JSON
-// and server-sent events. Pure functions of their arguments; no sockets, no workers.
+// The one place that knows OpenAI's wire format: from a request's bytes to a checked
+// GenerationRequest, and from results to JSON and server-sent events. Pure functions of their
+// arguments; no sockets, no workers.
 //
-// Fields that are unknown are ignored, since clients send many that mean nothing here; fields that would change the answer and
-// are not supported are refused by name. A null counts as absent.
+// Fields that are unknown are ignored, since clients send many that mean nothing here; fields that
+// would change the answer and are not supported are refused by name. A null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,8 @@ struct GenerationRequest {
   bool include_usage = false;
   bool return_token_ids = false;
 };
-// Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's plus index % n.
+// Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's
+// plus index % n.
 Parsed<GenerationRequest> parse_completion(std::string_view body);
 Parsed<GenerationRequest> parse_chat(std::string_view body);
 

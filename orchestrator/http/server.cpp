@@ -109,7 +109,8 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
   std::function<void()> closed;
 };
 
-// Reads one request at a time; while it is answered, only watches for the client's end. All output goes through `unsent_`.
+// Reads one request at a time; while it is answered, only watches for the client's end. All output
+// goes through `unsent_`.
 class Connection : public Exchange, public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Server::Impl> server, tcp::socket socket)
@@ -174,9 +175,11 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   void begin_stream() override {
     if (closed_ || !answering_) return;
     chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
-    // A stream is the last on its connection even where its end is marked. Clients over node-fetch 2, OpenAI's for
-    // JavaScript among them, take a stream for broken off ("Premature close") when Node.js puts a guard on the
-    // connection that it keeps, as Debian 12's 18.20.4 and others do: https://github.com/nodejs/node/issues/63989
+    // A stream is the last on its connection even where its end is marked. Clients over node-fetch
+    // 2, OpenAI's for
+    // JavaScript among them, take a stream for broken off ("Premature close") when Node.js puts a
+    // guard on the connection that it keeps, as Debian 12's 18.20.4 and others do:
+    // https://github.com/nodejs/node/issues/63989
     close_after_answer_ = true;
     unsent_ +=
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: "
@@ -325,8 +328,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     server_->api->handle(std::move(request_), shared_from_this());
   }
 
-  // While an answer is being made: an end of file or a reset means that nobody waits for it. What a client sends ahead is kept, within
-  // bounds, so that the end behind it is seen too.
+  // While an answer is being made: an end of file or a reset means that nobody waits for it. What a
+  // client sends ahead is kept, within bounds, so that the end behind it is seen too.
   void watch_for_end() {
     if (closed_ || buffer_.size() >= kMaxReadAheadBytes) return;
     watching_ = true;
@@ -337,7 +340,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
                               self->buffer_.commit(bytes);
                               if (error && error != asio::error::operation_aborted) {
                                 self->client_ended_ = true;
-                                // While the last bytes of an answer are on their way, their handler ends the connection.
+                                // While the last bytes of an answer are on their way, their handler
+                                // ends the connection.
                                 if (self->answering_ || self->next_after_watch_) self->close_now();
                                 return;
                               }
@@ -393,7 +397,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     read_head();
   }
 
-  // Ends our side and reads the client's to its end, so that the kernel does not throw the answer away with a reset.
+  // Ends our side and reads the client's to its end, so that the kernel does not throw the answer
+  // away with a reset.
   void linger() {
     if (closed_ || lingering_) return;
     lingering_ = true;

@@ -1,9 +1,11 @@
-// HTTP/1.1 over TCP: listens, reads requests within their limits, writes answers, notices clients that are gone or too slow.
+// HTTP/1.1 over TCP: listens, reads requests within their limits, writes answers, notices clients
+// that are gone or too slow.
 // The only file that knows Boost.Beast. One thread.
 //
-// Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, 75 s idle between requests, 1024
-// connections (more get 503). A client that does not read: up to 1 MiB of its stream is kept; beyond that its sequences are
-// cancelled and the connection ends; so it does when nothing at all could be written for 30 s. Other streams never wait for it.
+// Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, 75
+// s idle between requests, 1024 connections (more get 503). A client that does not read: up to 1
+// MiB of its stream is kept; beyond that its sequences are cancelled and the connection ends; so it
+// does when nothing at all could be written for 30 s. Other streams never wait for it.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,8 @@ class Server {
   void serve(Api& api);
   std::size_t connections() const;
 
-  // Ends each connection once its answer is out; `closed` is called when none is left, or after five seconds.
+  // Ends each connection once its answer is out; `closed` is called when none is left, or after
+  // five seconds.
   void close(std::function<void()> closed);
 
   struct Impl;

@@ -57,7 +57,8 @@ Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt
                                                   submit->max_tokens, context_limit));
   }
   if (entry.accepted) {
-    // The limit stays as the client was promised it; a successor with less context says so when it gets there.
+    // The limit stays as the client was promised it; a successor with less context says so when it
+    // gets there.
     if (!std::ranges::equal(entry.prompt_tokens, prompt_tokens)) {
       return Error(
           ErrorCode::kCorrupt,

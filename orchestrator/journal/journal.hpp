@@ -1,6 +1,7 @@
-// The journal: for each unfinished request all that is needed to go on with it in another worker, and the proof, from the
-// daemon's own memory, of what its client has been sent. A token is appended here first and written to the
-// client afterwards, so that what the client saw is always a prefix of the journal.
+// The journal: for each unfinished request all that is needed to go on with it in another worker,
+// and the proof, from the daemon's own memory, of what its client has been sent. A token is
+// appended here first and written to the client afterwards, so that what the client saw is always a
+// prefix of the journal.
 //
 // Knows nothing of workers' processes, channels or HTTP. One thread.
 #pragma once
@@ -19,8 +20,8 @@
 
 namespace bulkhead::orchestrator {
 
-// What a request asks of a worker. Parameters are resolved (a Submit's seed is drawn before it comes here), so that
-// sending the same work twice gives the same answer.
+// What a request asks of a worker. Parameters are resolved (a Submit's seed is drawn before it
+// comes here), so that sending the same work twice gives the same answer.
 using Work = std::variant<ipc::Submit, ipc::Tokenize, ipc::Detokenize>;
 
 struct JournalEntry {
@@ -49,8 +50,8 @@ class Journal {
   // The worker's answer to a prompt. kCorrupt when it contradicts an earlier answer or the request.
   static Status accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
                        std::uint32_t max_tokens, std::uint32_t context_limit);
-  // The next tokens. kCorrupt, with nothing changed, when they leave a gap, repeat, exceed what was asked, or carry
-  // more text than tokens can.
+  // The next tokens. kCorrupt, with nothing changed, when they leave a gap, repeat, exceed what was
+  // asked, or carry more text than tokens can.
   static Status append(JournalEntry& entry, std::uint32_t first_index,
                        std::span<const ipc::TokenId> tokens, std::string_view text);
   // The text that was held back until the end.

@@ -1,5 +1,5 @@
-// What /metrics tells, in Prometheus's text format. Counters of requests are kept here; figures of workers and channels are read from
-// the router when somebody asks. One thread.
+// What /metrics tells, in Prometheus's text format. Counters of requests are kept here; figures of
+// workers and channels are read from the router when somebody asks. One thread.
 #pragma once
 
 #include <chrono>

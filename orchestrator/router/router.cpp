@@ -192,8 +192,9 @@ Worker* Router::least_loaded(std::size_t model) {
 
 void Router::dispatch(std::size_t model) {
   Waiting& waiting = waiting_[model];
-  // Suspects first, each the only one of its worker without a token: what has made progress can't get a strike, so a
-  // death then points at the suspect. The wait for its turn is the others' prefill, not their whole streams.
+  // Suspects first, each the only one of its worker without a token: what has made progress can't
+  // get a strike, so a death then points at the suspect. The wait for its turn is the others'
+  // prefill, not their whole streams.
   while (!waiting.suspects.empty()) {
     Worker* worker = least_loaded(model);
     if (worker == nullptr) return;
@@ -318,7 +319,8 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "cancelled without being asked");
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
     progressed(request, active->second, *entry, worker);
-    // The entry lives on here while the observer reads it; everything else has let go, so the observer may start another.
+    // The entry lives on here while the observer reads it; everything else has let go, so the
+    // observer may start another.
     JournalEntry done = std::move(*entry);
     forget(request, false);
     observer.on_finished(request, finished->reason, finished->text, done);
@@ -431,7 +433,8 @@ void Router::fail(RequestId request, Failure failure) {
   if (found == active_.end()) return;
   RequestObserver* observer = found->second.observer;
   forget(request, true);
-  // In a turn of its own: the observer may be in the middle of start(). It is gone if the request was cancelled meanwhile.
+  // In a turn of its own: the observer may be in the middle of start(). It is gone if the request
+  // was cancelled meanwhile.
   failing_[request] = observer;
   loop_.post([this, request, failure = std::move(failure)] {
     auto failing = failing_.find(request);

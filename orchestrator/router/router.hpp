@@ -1,13 +1,14 @@
-// The router: admission, the choice of a worker, and the life of a request across the deaths of workers. It keeps each
-// unfinished request in the journal; when a worker dies its requests go to a successor (or a peer) with the tokens accepted so
-// far, and the observer sees nothing but a pause.
+// The router: admission, the choice of a worker, and the life of a request across the deaths of
+// workers. It keeps each unfinished request in the journal; when a worker dies its requests go to a
+// successor (or a peer) with the tokens accepted so far, and the observer sees nothing but a pause.
 //
-// A request that was with a worker when it died, and had made no progress since it went there, is a suspect: it gets a strike and is
-// replayed with no other request beside it that has no token yet, so that a poisoned request takes no other down with it. At
-// `max_strikes` it fails with its own error.
+// A request that was with a worker when it died, and had made no progress since it went there, is a
+// suspect: it gets a strike and is replayed with no other request beside it that has no token yet,
+// so that a poisoned request takes no other down with it. At `max_strikes` it fails with its own
+// error.
 //
-// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a call of theirs, and may
-// call back in.
+// Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a
+// call of theirs, and may call back in.
 #pragma once
 
 #include <cstdint>
@@ -46,12 +47,14 @@ struct Failure {
   std::string parameter;  // the request's field, where one is to blame
 };
 
-// What becomes of one request. After on_finished, on_failed or on_answer nothing more is called for it.
+// What becomes of one request. After on_finished, on_failed or on_answer nothing more is called for
+// it.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
   virtual void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) = 0;
-  // `text` is valid UTF-8 and may be empty; logprobs are empty or one for each token. All of it is in the journal already.
+  // `text` is valid UTF-8 and may be empty; logprobs are empty or one for each token. All of it is
+  // in the journal already.
   virtual void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens,
                          std::string_view text, std::span<const ipc::TokenLogprob> logprobs) = 0;
   // `rest`: text that was held back. The entry is valid during the call.
@@ -90,7 +93,8 @@ class Router : private WorkerEvents {
   // Called for each death: the worker's name.
   std::function<void(const std::string& worker)> on_death;
 
-  // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the model's index.
+  // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the
+  // model's index.
   Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure);
   // Starts a request that was admitted. The observer must live until its last call or cancel().
   RequestId start(std::size_t model, Work work, RequestObserver& observer);

@@ -21,7 +21,8 @@ namespace {
 constexpr int kChannelFd = 3;
 constexpr int kRegionFd = 4;
 
-// Out of the way of the numbers above, so that one dup2 in the child can't overwrite another's source.
+// Out of the way of the numbers above, so that one dup2 in the child can't overwrite another's
+// source.
 Result<UniqueFd> move_high(int fd) {
   int high = ::fcntl(fd, F_DUPFD_CLOEXEC, 64);
   if (high < 0)

@@ -1,4 +1,5 @@
-// One worker process: how it is started, what it inherits, how its end is noticed and told in words. Knows nothing of messages.
+// One worker process: how it is started, what it inherits, how its end is noticed and told in
+// words. Knows nothing of messages.
 #pragma once
 
 #include <sys/types.h>
@@ -14,13 +15,16 @@
 
 namespace bulkhead::orchestrator {
 
-// A child that has been started. Destroying it kills and reaps a child that still runs, so no process is left behind.
+// A child that has been started. Destroying it kills and reaps a child that still runs, so no
+// process is left behind.
 class Process {
  public:
-  // Starts `program` with `arguments` (less argv[0] and the channel's descriptors, which are added). The child has descriptors
-  // 0, 1 and 2, its end of the socket and the region; nothing else of the daemon's: not its signal mask, not its process
-  // group (a Ctrl-C on the daemon's terminal must not reach it), not BULKHEAD_API_KEY. Call from the thread that lives as
-  // long as the daemon: PR_SET_PDEATHSIG, which the worker asks for, fires when the spawning thread ends.
+  // Starts `program` with `arguments` (less argv[0] and the channel's descriptors, which are
+  // added). The child has descriptors
+  // 0, 1 and 2, its end of the socket and the region; nothing else of the daemon's: not its signal
+  // mask, not its process group (a Ctrl-C on the daemon's terminal must not reach it), not
+  // BULKHEAD_API_KEY. Call from the thread that lives as long as the daemon: PR_SET_PDEATHSIG,
+  // which the worker asks for, fires when the spawning thread ends.
   static Result<Process> start(const std::string& program,
                                const std::vector<std::string>& arguments,
                                ipc::ChannelPair& channel);

@@ -1,11 +1,13 @@
-// A worker as the daemon sees it: a name that outlives its processes. Starts a process, speaks with it over a Channel, checks
-// everything it says, notices its death or its silence, and starts a successor. What a request is, and what becomes of one
-// whose worker died, is the events' receiver's business (the router).
+// A worker as the daemon sees it: a name that outlives its processes. Starts a process, speaks with
+// it over a Channel, checks everything it says, notices its death or its silence, and starts a
+// successor. What a request is, and what becomes of one whose worker died, is the events'
+// receiver's business (the router).
 //
 // States:   starting -> loading -> ready <-> draining -> drained
 //               ^---- restarting <----- any of them, when the process ends
 //           failed: the worker said at its first start that it can't serve; stopped: the daemon is ending.
-// One thread. Of the events only worker_changed is ever called from within a call of the router's (drain, cancel, stop).
+// One thread. Of the events only worker_changed is ever called from within a call of the router's
+// (drain, cancel, stop).
 #pragma once
 
 #include <chrono>
@@ -40,7 +42,8 @@ const char* to_string(WorkerState state);
 
 class Worker;
 
-// What a worker reports. A Status that is an error means that the message broke a rule: the process is killed for it.
+// What a worker reports. A Status that is an error means that the message broke a rule: the process
+// is killed for it.
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
@@ -49,7 +52,8 @@ class WorkerEvents {
                                std::span<const ipc::TokenLogprob> logprobs) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the worker has.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
-  // The process has ended; its requests are the receiver's again. `sent`: those that it can have seen.
+  // The process has ended; its requests are the receiver's again. `sent`: those that it can have
+  // seen.
   struct Orphan {
     RequestId request;
     bool sent = false;
@@ -76,8 +80,8 @@ class Worker {
 
   void start();
 
-  // Work for a worker in state ready (or draining, for requests that it has). Queued in the daemon while the ring is full.
-  // kInvalidArgument: the message is larger than the channel can carry.
+  // Work for a worker in state ready (or draining, for requests that it has). Queued in the daemon
+  // while the ring is full. kInvalidArgument: the message is larger than the channel can carry.
   Status submit(RequestId request, const ipc::ToWorker& message);
   // Forgets the request; the worker is told if it has seen it.
   void cancel(RequestId request);

@@ -1,4 +1,5 @@
-// Any settings file and any --set: a mistake that is told with its place, or settings that a worker would get unchanged.
+// Any settings file and any --set: a mistake that is told with its place, or settings that a worker
+// would get unchanged.
 //
 // The input is the file's text; then, each after a zero byte, assignments.
 #include <sys/mman.h>

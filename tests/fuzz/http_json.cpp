@@ -1,4 +1,5 @@
-// Request bodies: whatever comes in, each parser gives a request within its bounds or an error in the error's shape.
+// Request bodies: whatever comes in, each parser gives a request within its bounds or an error in
+// the error's shape.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

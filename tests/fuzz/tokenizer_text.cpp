@@ -1,5 +1,6 @@
-// Any bytes as text, through both kinds of tokenizer and every pre-tokenizer: what goes in comes back, as the vocabularies
-// here have a token for each byte. The assembler gives valid UTF-8 whatever it gets.
+// Any bytes as text, through both kinds of tokenizer and every pre-tokenizer: what goes in comes
+// back, as the vocabularies here have a token for each byte. The assembler gives valid UTF-8
+// whatever it gets.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Broken model files before the real programs: each gets one clear message that names the file, an exit code, little memory and no
-// sanitizer report. In a sanitizer build the programs are sanitized, too.
+// Broken model files before the real programs: each gets one clear message that names the file, an
+// exit code, little memory and no sanitizer report. In a sanitizer build the programs are
+// sanitized, too.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +37,9 @@ using testing::StartsWith;
 constexpr long kMostMemoryKib = 200 * 1024;
 constexpr std::chrono::seconds kPatience{60};
 
-// What a sanitizer says never looks like an answer of ours: it ends the program with another code. Freed memory that AddressSanitizer
-// holds back (256 MiB unless told) is no memory that the file costs.
+// What a sanitizer says never looks like an answer of ours: it ends the program with another code.
+// Freed memory that AddressSanitizer holds back (256 MiB unless told) is no memory that the file
+// costs.
 constexpr char kSanitizerOptions[] = "exitcode=99:quarantine_size_mb=16";
 
 struct Outcome {

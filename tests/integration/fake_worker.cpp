@@ -1,7 +1,9 @@
-// A worker without a model: speaks the real channel and follows a script, so that everything the daemon does can be
-// tested on real processes without a GPU, and a worker's misdeeds can be had on demand.
+// A worker without a model: speaks the real channel and follows a script, so that everything the
+// daemon does can be tested on real processes without a GPU, and a worker's misdeeds can be had on
+// demand.
 //
-// A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token 0's text is "s<seed>".
+// A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token
+// 0's text is "s<seed>".
 // Words in the prompt are orders:
 //   slow            a token every 5 ms (otherwise as fast as the ring takes them)
 //   never           accepts, and never answers
@@ -10,7 +12,8 @@
 //   kill@N exit@N hang@N gap@N garbage@N   does so when token N is due, in a process that was not given token N-1 as accepted
 //   poison          kills the process as soon as it is seen
 //   toolong refused fails with that answer
-// FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading; counted in
+// FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
+// counted in
 // COUNTER_FILE), PROTOCOL, NUMERICS_BY_PID, NAME.
 #include <fcntl.h>
 #include <signal.h>

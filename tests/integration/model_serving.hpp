@@ -1,4 +1,5 @@
-// A daemon with the real worker and a real model on the CPU's Vulkan device, and what its answers say.
+// A daemon with the real worker and a real model on the CPU's Vulkan device, and what its answers
+// say.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,6 @@
-// The product as its users run it: a daemon, a worker, a model, HTTP. Every token is compared with what the model
-// computes exactly (float64, quantised weights expanded), over each transport, with each optimisation on and off.
+// The product as its users run it: a daemon, a worker, a model, HTTP. Every token is compared with
+// what the model computes exactly (float64, quantised weights expanded), over each transport, with
+// each optimisation on and off.
 #include <algorithm>
 #include <cmath>
 #include <future>

@@ -73,7 +73,8 @@ TEST(KilledWorker, IdleOneIsReplacedForTheNextRequest) {
   for (int i = 0; i < 3; ++i) {
     ::kill(serving.worker()["pid"].get<int>(), SIGKILL);
     HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}});
-    // The kill may not have been noticed yet: then the request went to the dying one, and on to its successor.
+    // The kill may not have been noticed yet: then the request went to the dying one, and on to its
+    // successor.
     ASSERT_EQ(reply.status, 200) << reply.body;
   }
   EXPECT_EQ(::kill(daemon, 0), 0);
@@ -186,7 +187,8 @@ TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
 }
 
 TEST(Loading, HealthTellsProgressAndRequestsGet503) {
-  // A port that was free a moment ago: the line that tells the port comes only when the model is there.
+  // A port that was free a moment ago: the line that tells the port comes only when the model is
+  // there.
   std::uint16_t port = 0;
   {
     UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -1,4 +1,5 @@
-// A bulkheadd process of a test: started with settings and environment, killed at the end if it still runs.
+// A bulkheadd process of a test: started with settings and environment, killed at the end if it
+// still runs.
 #pragma once
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// An engine on a FakeExecutor, with what it said sorted by request and checked against the order that messages
-// must have. Time stands still unless a test moves it.
+// An engine on a FakeExecutor, with what it said sorted by request and checked against the order
+// that messages must have. Time stands still unless a test moves it.
 #pragma once
 
 #include <cstdint>

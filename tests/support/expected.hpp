@@ -34,8 +34,8 @@ inline std::vector<ExpectedCase> read_expectation(const std::filesystem::path& f
     expected.prompt_tokens = item.at("prompt_tokens").get<std::vector<std::uint32_t>>();
     expected.continuation = item.value("continuation", "");
     for (const auto& step : item.at("greedy")) {
-      expected.steps.push_back({step.at("token").get<std::uint32_t>(), step.at("logprob").get<double>(),
-                                step.value("tie", false)});
+      expected.steps.push_back({step.at("token").get<std::uint32_t>(),
+                                step.at("logprob").get<double>(), step.value("tie", false)});
     }
     cases.push_back(std::move(expected));
   }

@@ -1,7 +1,8 @@
-// An executor without a device, for tests of the engine. Its "model" is a hash: a column's key and value are its token and
-// position, written into fake pages; its logits are a function of everything it reads back through the page table, from
-// position 0 to its own. So a wrong page, a wrong position, a page given to two sequences or a column that was never
-// computed changes the tokens, as it would on a device. Every step is checked against the contract of executor.hpp.
+// An executor without a device, for tests of the engine. Its "model" is a hash: a column's key and
+// value are its token and position, written into fake pages; its logits are a function of
+// everything it reads back through the page table, from position 0 to its own. So a wrong page, a
+// wrong position, a page given to two sequences or a column that was never computed changes the
+// tokens, as it would on a device. Every step is checked against the contract of executor.hpp.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ class FakeExecutor : public engine::Executor {
   };
   std::vector<StepRecord> steps;
 
-  // The logits after a history, by the definition above: what the engine's tokens are compared with.
+  // The logits after a history, by the definition above: what the engine's tokens are compared
+  // with.
   std::vector<float> logits_after(std::span<const engine::TokenId> history) const;
 
   const engine::ExecutorLimits& limits() const override { return limits_; }

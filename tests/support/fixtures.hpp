@@ -1,4 +1,5 @@
-// Where the model and tokenizer fixtures are: BULKHEAD_FIXTURES, else ../shared/fixtures beside the source.
+// Where the model and tokenizer fixtures are: BULKHEAD_FIXTURES, else ../shared/fixtures beside the
+// source.
 #pragma once
 
 #include <cstdlib>

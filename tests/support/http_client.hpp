@@ -1,4 +1,5 @@
-// A small blocking HTTP client on a plain socket, so that tests can send any bytes, stop reading, or hang up when they like.
+// A small blocking HTTP client on a plain socket, so that tests can send any bytes, stop reading,
+// or hang up when they like.
 #pragma once
 
 #include <arpa/inet.h>

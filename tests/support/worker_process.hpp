@@ -1,4 +1,5 @@
-// A bulkhead-worker as the daemon starts it, for tests that talk to the real program over a real channel.
+// A bulkhead-worker as the daemon starts it, for tests that talk to the real program over a real
+// channel.
 #pragma once
 
 #include <sys/types.h>
@@ -29,8 +30,8 @@ struct WorkerAnswer {
 
 class WorkerProcess {
  public:
-  // Starts `program` with the arguments and the channel's. Kernels are cached in a folder that tests share, so that only the
-  // first one compiles them.
+  // Starts `program` with the arguments and the channel's. Kernels are cached in a folder that
+  // tests share, so that only the first one compiles them.
   WorkerProcess(const std::string& program, std::vector<std::string> arguments,
                 const config::IpcSettings& settings);
   ~WorkerProcess();  // kills what still runs
@@ -38,8 +39,8 @@ class WorkerProcess {
   pid_t pid() const { return pid_; }
   ipc::Channel& channel() { return *channel_; }
   void send(const ipc::ToWorker& message);
-  // Receives until `done` or the worker's end; false after `timeout`, with a failed expectation. A dead worker ends it, too:
-  // see ended().
+  // Receives until `done` or the worker's end; false after `timeout`, with a failed expectation. A
+  // dead worker ends it, too: see ended().
   bool receive_until(const std::function<bool()>& done,
                      std::chrono::seconds timeout = std::chrono::seconds(100));
   bool wait_ready() {
@@ -47,7 +48,8 @@ class WorkerProcess {
   }
   // For messages: its last words, or how it ended.
   std::string why_not_ready();
-  // Receives until the worker has closed its end, and gives its exit code; -signal when one killed it.
+  // Receives until the worker has closed its end, and gives its exit code; -signal when one killed
+  // it.
   int wait_exit();
   // Lets the daemon's end go, as the daemon's death would.
   void close_channel() { channel_.reset(); }

@@ -45,8 +45,8 @@ void add_sampling(CLI::App& command, Sampling& sampling) {
       ->take_all();
 }
 
-// One message that says what was wrong, and where to read how it is right. CLI11 itself says only "A subcommand is
-// required" of a mistyped one.
+// One message that says what was wrong, and where to read how it is right. CLI11 itself says only
+// "A subcommand is required" of a mistyped one.
 int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
   CLI::App* command = &app;
   std::string path = "bulkhead";

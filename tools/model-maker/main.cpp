@@ -1,4 +1,5 @@
-// make-model: GGUF files of real shapes with random weights, for benchmarks and tests where no model can be downloaded.
+// make-model: GGUF files of real shapes with random weights, for benchmarks and tests where no
+// model can be downloaded.
 #include <unistd.h>
 
 #include <chrono>

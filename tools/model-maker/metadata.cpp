@@ -28,7 +28,8 @@ void append_utf8(std::string& out, std::uint32_t point) {
   }
 }
 
-// The character that byte-level BPE writes for a byte: itself where it prints, else one from U+0100 on.
+// The character that byte-level BPE writes for a byte: itself where it prints, else one from U+0100
+// on.
 std::string character_of_byte(std::uint32_t byte) {
   const auto prints = [](std::uint32_t b) {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
@@ -147,7 +148,8 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
     tokens.push_back(left + right);
     merges.push_back(left + " " + right);
   };
-  // Each stage joins what the stages before made, so that every token can be reached: ba, baba, (space)baba, bababa, ...
+  // Each stage joins what the stages before made, so that every token can be reached: ba, baba,
+  // (space)baba, bababa, ...
   const std::string space = character_of_byte(' ');
   std::vector<std::string> syllables, pairs;
   for (const char consonant : std::string("bcdfghjklmnprstvwxyz")) {
@@ -194,7 +196,8 @@ Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {
 
 namespace {
 
-// Walks the metadata of a file that GgufFile::open has checked; every read is bounded by the file all the same.
+// Walks the metadata of a file that GgufFile::open has checked; every read is bounded by the file
+// all the same.
 class Walker {
  public:
   explicit Walker(std::ifstream& file) : file_(file) {}

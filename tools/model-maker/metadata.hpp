@@ -1,4 +1,5 @@
-// GGUF metadata as bytes: written key by key, and the tokenizer's keys, made up or copied from a file.
+// GGUF metadata as bytes: written key by key, and the tokenizer's keys, made up or copied from a
+// file.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ void append_text(std::string& out, std::string_view text);
 // The model's own keys.
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
 
-// A byte-level BPE vocabulary that encodes any text: 256 bytes, syllables built by merges, and at its end ChatML's and the
-// usual special tokens. kInvalidArgument below 270 tokens.
+// A byte-level BPE vocabulary that encodes any text: 256 bytes, syllables built by merges, and at
+// its end ChatML's and the usual special tokens. kInvalidArgument below 270 tokens.
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata);
 
 // Copies every tokenizer.* key of a GGUF file; returns the number of its tokens.

@@ -25,7 +25,8 @@ double uniform_deviation(std::uint32_t levels) {
 constexpr std::array<int, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
                                             1,    13,   25,  38,  53,  69,  89,  113};
 
-// The standard normal distribution's value at 65536 evenly spread quantiles: 16 random bits index it.
+// The standard normal distribution's value at 65536 evenly spread quantiles: 16 random bits index
+// it.
 const std::vector<float>& normal_table() {
   static const std::vector<float> kTable = [] {
     // Inverts the distribution function by Newton's steps from the quantile before.
@@ -46,8 +47,8 @@ const std::vector<float>& normal_table() {
   return kTable;
 }
 
-// A block's scale: the wanted one times 3/4 to 5/4, and either sign, so that the half step by which unsigned integers miss
-// their middle averages out over blocks.
+// A block's scale: the wanted one times 3/4 to 5/4, and either sign, so that the half step by which
+// unsigned integers miss their middle averages out over blocks.
 float varied(double scale, std::uint64_t bits) {
   const double factor = 0.75 + static_cast<double>(bits & 0xff) / 510.0;
   return static_cast<float>((bits & 0x100) != 0 ? -scale * factor : scale * factor);
@@ -167,7 +168,8 @@ void random_weights(TensorType type, double deviation, Random& random, std::span
           kQ4_K:  // half d, half dmin, 12 bytes of eight 6-bit scales and minima, nibbles
       case TensorType::kQ5_K: {  // weight d * scale * q - dmin * minimum
         const std::uint32_t levels = type == TensorType::kQ4_K ? 16 : 32;
-        // Scales from 32 to 63, each with a minimum equal to it, and dmin half the range: every sub-block is centred.
+        // Scales from 32 to 63, each with a minimum equal to it, and dmin half the range: every
+        // sub-block is centred.
         constexpr double kMeanScale = 47.5;
         const float d = std::fabs(varied(deviation / uniform_deviation(levels) / kMeanScale, bits));
         put16(block, half_of(d));

@@ -1,5 +1,5 @@
-// Random weights straight in a tensor type's own format: the quantised ones are random bits with scales that give the wanted
-// deviation, which is as fast as the generator and needs no quantiser.
+// Random weights straight in a tensor type's own format: the quantised ones are random bits with
+// scales that give the wanted deviation, which is as fast as the generator and needs no quantiser.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,8 @@ class Random {
 
 std::uint16_t half_of(float value);
 
-// Writes whole blocks of `type` into `out` with weights of mean 0 and about this standard deviation.
+// Writes whole blocks of `type` into `out` with weights of mean 0 and about this standard
+// deviation.
 void random_weights(model::TensorType type, double deviation, Random& random,
                     std::span<std::byte> out);
 // F32 values in [0.9, 1.1].

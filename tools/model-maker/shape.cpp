@@ -28,7 +28,8 @@ Error wrong(std::string message) {
   return Error(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-// The layers that the *_K_M mixes give more bits: the first and last eighth, and every third in between.
+// The layers that the *_K_M mixes give more bits: the first and last eighth, and every third in
+// between.
 bool use_more_bits(std::uint32_t layer, std::uint32_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
@@ -85,7 +86,8 @@ std::uint64_t PlannedTensor::bytes() const {
 
 const std::vector<Shape>& presets() {
   static const std::vector<Shape> kPresets = {
-      // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope, epsilon, tied, llama3
+      // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
+      // epsilon, tied, llama3
       {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0F, 1e-5F, true,
        true},
       {"llama-3.2-3b", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0F, 1e-5F, true,
@@ -167,8 +169,8 @@ Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type) {
   Plan plan;
   plan.file_type = chosen->number;
 
-  // Deviations keep activations near 1: a matrix divides by the root of its row length, and what is added to the residual
-  // stream is scaled down by the number of additions.
+  // Deviations keep activations near 1: a matrix divides by the root of its row length, and what is
+  // added to the residual stream is scaled down by the number of additions.
   const auto matrix = [&](const std::string& name, std::uint64_t row, std::uint64_t rows,
                           double gain, Role role = Role::kOther, std::uint32_t layer = 0) {
     PlannedTensor tensor{

@@ -1,4 +1,5 @@
-// What a made model looks like: its hyperparameters, and from them the list of its tensors with their types.
+// What a made model looks like: its hyperparameters, and from them the list of its tensors with
+// their types.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,9 @@ struct PlannedTensor {
   std::uint64_t bytes() const;
 };
 
-// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K, Q4_K, Q5_K (all matrices of that type but the output,
-// which gets Q6_K beside 4 and 5 bits), and llama.cpp's mixes Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M.
+// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K, Q4_K, Q5_K (all matrices of that type
+// but the output, which gets Q6_K beside 4 and 5 bits), and llama.cpp's mixes Q4_K_S, Q4_K_M,
+// Q5_K_S, Q5_K_M.
 const std::vector<std::string>& file_types();
 
 struct Plan {
@@ -60,7 +62,8 @@ struct Plan {
   std::uint32_t file_type = 0;  // general.file_type
   std::uint64_t bytes = 0;
 };
-// Rows that are no multiple of a type's block fall back to another type, as llama.cpp's quantiser does it.
+// Rows that are no multiple of a type's block fall back to another type, as llama.cpp's quantiser
+// does it.
 Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type);
 
 }  // namespace bulkhead::model_maker

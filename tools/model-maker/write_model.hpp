@@ -1,4 +1,5 @@
-// Puts a planned model on disk: header, metadata, tensor list, then the weights by several threads in bounded memory.
+// Puts a planned model on disk: header, metadata, tensor list, then the weights by several threads
+// in bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct WriteOptions {
       progress;  // called from one thread at a time
 };
 
-// The same seed gives the same bytes whatever the number of threads. The file appears under its name only when it is whole.
+// The same seed gives the same bytes whatever the number of threads. The file appears under its
+// name only when it is whole.
 // Returns its size.
 Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Metadata& metadata,
                                   const WriteOptions& options);

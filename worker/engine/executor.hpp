@@ -1,10 +1,11 @@
-// The waist between the engine and the device: a step goes in, logits come out. The engine knows no Vulkan; the
-// executor knows no requests.
+// The waist between the engine and the device: a step goes in, logits come out. The engine knows no
+// Vulkan; the executor knows no requests.
 //
-// A step is a list of columns. A column is one token of one sequence at one position: its key and value are written to the
-// sequence's pages, it attends to all positions up to its own, and on demand its logits are made. Decode steps
-// and prefill chunks are columns alike, and may be mixed. A column's result depends on its sequence alone, to the last bit
-// (design: numerics are a contract): not on the other columns, nor on how a prompt was cut into chunks.
+// A step is a list of columns. A column is one token of one sequence at one position: its key and
+// value are written to the sequence's pages, it attends to all positions up to its own, and on
+// demand its logits are made. Decode steps and prefill chunks are columns alike, and may be mixed.
+// A column's result depends on its sequence alone, to the last bit (design: numerics are a
+// contract): not on the other columns, nor on how a prompt was cut into chunks.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +36,15 @@ struct Column {
 // Columns of one sequence come in rising, gapless positions.
 struct Step {
   std::span<const Column> columns;
-  // For each sequence its pages in order; positions [i*page_tokens, (i+1)*page_tokens) lie in pages[i].
+  // For each sequence its pages in order; positions [i*page_tokens, (i+1)*page_tokens) lie in
+  // pages[i].
   std::span<const std::span<const PageIndex>> sequences;
 };
 
 struct ColumnOutput {
-  std::uint32_t column = 0;    // index into Step::columns
+  std::uint32_t column = 0;  // index into Step::columns
   TokenId best = 0;
-  float best_logprob = 0;      // natural log of its probability over the whole vocabulary
+  float best_logprob = 0;         // natural log of its probability over the whole vocabulary
   std::span<const float> logits;  // kLogits: [vocabulary]; else empty
 };
 
@@ -52,7 +54,7 @@ struct ExecutorLimits {
   std::uint32_t max_sequences = 0;  // of a step
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
-  std::uint32_t context = 0;        // positions a sequence may have
+  std::uint32_t context = 0;  // positions a sequence may have
   std::uint32_t vocabulary = 0;
 };
 
@@ -63,7 +65,8 @@ class Executor {
 
   // Starts a step. At most one is in flight: submit, then wait.
   virtual Status submit(const Step& step) = 0;
-  // Outputs in the order of the columns that asked; valid until the next submit. kDeviceLost ends the worker.
+  // Outputs in the order of the columns that asked; valid until the next submit. kDeviceLost ends
+  // the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
 
   // Facts for `ready` and `stats`.

@@ -162,8 +162,8 @@ Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling&
   return draw_from_all(logits, sampling, u);
 }
 
-// weights_ = exp((logit - best) * scale); returns their sum. Each block is summed in eight lanes and the blocks in order:
-// fast, and the same on every machine.
+// weights_ = exp((logit - best) * scale); returns their sum. Each block is summed in eight lanes
+// and the blocks in order: fast, and the same on every machine.
 double Sampler::exponentials(std::span<const float> logits, float best, float scale) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     weights_[i] = exp_of_nonpositive((logits[i] - best) * scale);
@@ -229,8 +229,8 @@ TokenId Sampler::draw_from_all(std::span<const float> logits, const ipc::Samplin
   return last;
 }
 
-// The last of the best tokens whose weights sum to `mass`, without sorting the row: a histogram over the exponent finds
-// the bucket in which the sum is reached, and only that bucket is sorted.
+// The last of the best tokens whose weights sum to `mass`, without sorting the row: a histogram
+// over the exponent finds the bucket in which the sum is reached, and only that bucket is sorted.
 RankedToken Sampler::last_of_mass(std::span<const float> logits, float best, float scale,
                                   double mass) {
   // Signed: that conversion is one instruction.

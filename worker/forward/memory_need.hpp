@@ -1,4 +1,5 @@
-// How much device memory a model takes, from its file's header alone: needs no device and no GPU library.
+// How much device memory a model takes, from its file's header alone: needs no device and no GPU
+// library.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace bulkhead::forward {
 
-// Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before loading.
+// Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
+// loading.
 struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t kv_per_token = 0;

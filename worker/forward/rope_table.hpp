@@ -1,5 +1,6 @@
-// Cosines and sines of rotary positions. A float32 angle loses digits at long positions, so the tables are made in double and an
-// angle is the sum of two: position % 256 and position / 256, joined by the addition theorem on the device.
+// Cosines and sines of rotary positions. A float32 angle loses digits at long positions, so the
+// tables are made in double and an angle is the sum of two: position % 256 and position / 256,
+// joined by the addition theorem on the device.
 #pragma once
 
 #include <cstdint>

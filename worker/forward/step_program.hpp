@@ -1,7 +1,8 @@
-// The forward pass as a list of dispatches. Read add_layer() in the .cpp from top to bottom: that is the transformer.
+// The forward pass as a list of dispatches. Read add_layer() in the .cpp from top to bottom: that
+// is the transformer.
 //
-// A program serves every step of its shape: what differs from step to step (tokens, positions, page tables, how many columns
-// there really are) lies in the step's parameters, which kernels read.
+// A program serves every step of its shape: what differs from step to step (tokens, positions, page
+// tables, how many columns there really are) lies in the step's parameters, which kernels read.
 #pragma once
 
 #include <array>
@@ -27,9 +28,10 @@ struct StepShape {
   std::uint32_t outputs = 0;
   auto operator<=>(const StepShape&) const = default;
 };
-// Every shape that steps are made for, rising: few enough that all of their recordings are kept from the warm-up on, whatever
-// mixture of prompts and decoding comes. The last one takes any step. A shape has as many outputs as its columns may ask for;
-// workgroups past the real counts end at once.
+// Every shape that steps are made for, rising: few enough that all of their recordings are kept
+// from the warm-up on, whatever mixture of prompts and decoding comes. The last one takes any step.
+// A shape has as many outputs as its columns may ask for; workgroups past the real counts end at
+// once.
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs);
 // The narrowest that serves so many columns and outputs.
 StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
@@ -54,11 +56,13 @@ struct StepContext {
   std::uint64_t kv_half = 0;    // bytes of a layer's keys
   gpu::Buffer parameters;
   ParameterLayout parameter_layout;
-  // While loading: called before each kernel is made and each operation recorded, which may take a driver seconds.
+  // While loading: called before each kernel is made and each operation recorded, which may take a
+  // driver seconds.
   std::function<void()> alive;
 };
 
-// The buffers that a step works in. Their layout does not depend on the step's shape, so those of the widest serve all.
+// The buffers that a step works in. Their layout does not depend on the step's shape, so those of
+// the widest serve all.
 struct Activations {
   gpu::MemoryPool::Lease stream;    // [column][embedding]: the residual stream
   gpu::MemoryPool::Lease normed;    // [column][input_stride(embedding)]

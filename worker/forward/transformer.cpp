@@ -108,8 +108,8 @@ class Transformer final : public engine::Executor {
     return self;
   }
 
-  // Whatever made it end, what the device still runs uses the cache, the weights and the recordings, which go after this. Of a
-  // device that hangs nothing is freed.
+  // Whatever made it end, what the device still runs uses the cache, the weights and the
+  // recordings, which go after this. Of a device that hangs nothing is freed.
   ~Transformer() override { parts_.drain(); }
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
@@ -262,15 +262,17 @@ class Transformer final : public engine::Executor {
     return {};
   }
 
-  // Runs each shape once on the hidden page, so that every kernel is compiled and every recording exists before the first
-  // request. One column is enough for that: a shape's kernels are the same whatever the step's counts say.
+  // Runs each shape once on the hidden page, so that every kernel is compiled and every recording
+  // exists before the first request. One column is enough for that: a shape's kernels are the same
+  // whatever the step's counts say.
   Status warm_up(const TransformerOptions& options) {
     const engine::PageIndex page = hidden_page_;
     const std::span<const engine::PageIndex> sequence(&page, 1);
     const engine::Column column{0, 0, 0, engine::Output::kGreedy};
     const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
     std::size_t done = 0;
-    // What takes long, in the first shape most of all, is one driver's call or one wait: all of them give signs of life.
+    // What takes long, in the first shape most of all, is one driver's call or one wait: all of
+    // them give signs of life.
     context_.alive = [&] {
       if (options.progress) options.progress("warm-up", done, shapes_.size());
     };

@@ -1,5 +1,6 @@
-// The Executor that computes: uploads a model's weights to the device (still quantised), keeps the paged KV cache there, and
-// runs steps as recorded Vulkan compute work. No tensor is computed on the CPU.
+// The Executor that computes: uploads a model's weights to the device (still quantised), keeps the
+// paged KV cache there, and runs steps as recorded Vulkan compute work. No tensor is computed on
+// the CPU.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +27,22 @@ struct TransformerOptions {
       0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
   bool lanes_mapping = false;  // for tests: the GPUs' kernels on any device
-  // done/total in bytes or steps; called on the loading thread, several times a second for as long as it makes headway or a
-  // wait is within its time: a sign of life. Only one driver's call that compiles one kernel may take longer.
+  // done/total in bytes or steps; called on the loading thread, several times a second for as long
+  // as it makes headway or a wait is within its time: a sign of life. Only one driver's call that
+  // compiles one kernel may take longer.
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 
-// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the KV cache.
-// kResourceExhausted says what memory is needed and what is free. `device` and `file` must outlive the executor (the file only
-// until this returns).
+// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the
+// KV cache. kResourceExhausted says what memory is needed and what is free. `device` and `file`
+// must outlive the executor (the file only until this returns).
 Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
                                                            const model::GgufFile& file,
                                                            const model::ModelConfig& config,
                                                            const TransformerOptions& options);
 
-// For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step is as for submit(); none
-// may be in flight. `executor` is one that make_transformer made.
+// For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step
+// is as for submit(); none may be in flight. `executor` is one that make_transformer made.
 Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,
                                                   const engine::Step& step);
 // Device bytes that a step of one column must read of the weights.

@@ -66,7 +66,8 @@ void pack_floats(const std::byte* row, std::uint32_t width, std::uint32_t weight
   }
 }
 
-// 32 values of four bits, in two byte arrays of their nibbles' sources, to byte i = weight i | weight i + 16 << 4.
+// 32 values of four bits, in two byte arrays of their nibbles' sources, to byte i = weight i |
+// weight i + 16 << 4.
 template <int kShift>
 void pack_nibbles(const std::uint8_t* quants, std::uint8_t* to) {
   for (int i = 0; i < 16; ++i) {
@@ -163,7 +164,8 @@ void pack_supers(const std::byte* row, std::uint32_t width, std::uint64_t row_by
   std::memset(to + written, 0, row_bytes - written);
 }
 
-// Calls work(first, count) for stretches of [0, total), on several threads when there is enough to do.
+// Calls work(first, count) for stretches of [0, total), on several threads when there is enough to
+// do.
 template <typename Work>
 void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
   constexpr std::uint64_t kBytesWorthAThread = 1U << 20;

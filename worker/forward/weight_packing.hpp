@@ -1,5 +1,6 @@
-// Takes a GGUF matrix's blocks apart into the planes that kernels read (gpu/kernels/weight_layout.hpp), without changing a bit
-// of a quant or a scale. Pure host code; knows no Vulkan.
+// Takes a GGUF matrix's blocks apart into the planes that kernels read
+// (gpu/kernels/weight_layout.hpp), without changing a bit of a quant or a scale. Pure host code;
+// knows no Vulkan.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ inline gpu::kernels::WeightType weight_type(model::TensorType type) {
   return static_cast<gpu::kernels::WeightType>(type);
 }
 
-// One matrix in device memory: the rows of one or more tensors of equal type and row length, one after another
-// (q, k and v; gate and up), so that one dispatch computes them all.
+// One matrix in device memory: the rows of one or more tensors of equal type and row length, one
+// after another (q, k and v; gate and up), so that one dispatch computes them all.
 class PackedMatrix {
  public:
   explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors);

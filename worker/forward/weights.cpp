@@ -101,7 +101,8 @@ struct SettleUploads {
   ~SettleUploads() { blit.drain(); }
 };
 
-// Offsets stand in for addresses until the buffer exists; 0 stays "none", so they are stored plus one.
+// Offsets stand in for addresses until the buffer exists; 0 stays "none", so they are stored plus
+// one.
 void place(std::uint64_t& vector, std::uint64_t base) {
   if (vector != 0) vector = base + (vector - 1) * sizeof(float);
 }

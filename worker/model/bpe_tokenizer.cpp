@@ -1,4 +1,5 @@
-// Byte-level BPE: text is cut into words, each word's bytes merge by the rank of their pair in the merge list, lowest first.
+// Byte-level BPE: text is cut into words, each word's bytes merge by the rank of their pair in the
+// merge list, lowest first.
 // Vocabulary and merges write each byte as a printable character (GPT-2's table).
 //
 // Sennrich, Haddow, Birch: "Neural Machine Translation of Rare Words with Subword Units", 2016.
@@ -14,7 +15,8 @@
 namespace bulkhead::model {
 namespace {
 
-// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on, in order.
+// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on, in
+// order.
 class ByteTable {
  public:
   ByteTable() {
@@ -123,7 +125,8 @@ class BpeTokenizer final : public VocabularyTokenizer {
     std::string both;
     for (std::size_t rank = 0; rank < merges->size(); ++rank) {
       const std::string_view merge = (*merges)[rank];
-      // From 1: the left part may itself be a space in vocabularies that don't write bytes as characters.
+      // From 1: the left part may itself be a space in vocabularies that don't write bytes as
+      // characters.
       const std::size_t border = merge.find(' ', 1);
       if (border == std::string_view::npos || border + 1 == merge.size() ||
           merge.size() > kMaxMergeBytes)

@@ -51,8 +51,9 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-// The literal text between `open` (then a line break) and `close` in the template's source, if some occurrence is literal all the
-// way: with a quote or brace in it, it is an expression, as for the user's own system turn.
+// The literal text between `open` (then a line break) and `close` in the template's source, if some
+// occurrence is literal all the way: with a quote or brace in it, it is an expression, as for the
+// user's own system turn.
 std::optional<std::string> literal_between(std::string_view source, std::string_view open,
                                            std::string_view close) {
   for (std::size_t at = source.find(open); at != source.npos; at = source.find(open, at + 1)) {
@@ -142,8 +143,8 @@ Result<ChatTemplate> ChatTemplate::from_gguf(const GgufFile& file) {
     chat.strips_thinking_ = contains(source, "</think>");
   } else if (contains(source, "<|start_header_id|>") && contains(source, "<|end_header_id|>")) {
     chat.form_ = ChatForm::kLlama3;
-    // The template's own default date, not today's: the same conversation must give the same prompt tomorrow, in
-    // another worker.
+    // The template's own default date, not today's: the same conversation must give the same prompt
+    // tomorrow, in another worker.
     if (contains(source, "Cutting Knowledge Date"))
       chat.system_preamble_ = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
   } else if (contains(source, "<start_of_turn>")) {
@@ -210,7 +211,8 @@ Result<std::vector<RenderedPiece>> ChatTemplate::render(std::span<const ChatTurn
   return pieces.take();
 }
 
-// Llama 2, Mistral and Gemma: an optional system turn, then user and assistant in turn, the user first and last.
+// Llama 2, Mistral and Gemma: an optional system turn, then user and assistant in turn, the user
+// first and last.
 Result<std::vector<RenderedPiece>> ChatTemplate::render_alternating(
     std::span<const ChatTurn> turns) const {
   const std::string* system = nullptr;

@@ -1,5 +1,6 @@
-// The two lookups of tokenizing: text -> index and pair of symbols -> merge. Open addressing over plain arrays, built once and
-// then read-only. The hash is seeded anew in each process, so that a vocabulary can't be written to collide.
+// The two lookups of tokenizing: text -> index and pair of symbols -> merge. Open addressing over
+// plain arrays, built once and then read-only. The hash is seeded anew in each process, so that a
+// vocabulary can't be written to collide.
 #pragma once
 
 #include <bit>

@@ -49,7 +49,8 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-// What is broken is the caller's error; what is only more than this program can do is said in the text.
+// What is broken is the caller's error; what is only more than this program can do is said in the
+// text.
 Status describe_architecture(std::string& out, const GgufFile& file) {
   const auto config = read_model_config(file);
   if (!config.ok()) {

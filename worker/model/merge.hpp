@@ -1,6 +1,7 @@
-// The heart of both tokenizers: a chain of symbols in which the best adjacent pair is merged again and again, until no rule
-// fits. Linear in the word's length whatever is in it: at most n - 1 merges happen, each makes at most two new
-// pairs, and each pair waits once in a queue that gives the best in constant time (merge_queue.hpp).
+// The heart of both tokenizers: a chain of symbols in which the best adjacent pair is merged again
+// and again, until no rule fits. Linear in the word's length whatever is in it: at most n - 1
+// merges happen, each makes at most two new pairs, and each pair waits once in a queue that gives
+// the best in constant time (merge_queue.hpp).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct MergeRule {
   std::uint32_t product;  // the id of the merged symbol
 };
 
-// Symbols side by side, named by the place of their first byte. Four bytes a byte of the word, and both neighbours are
-// found in the same cache line for short symbols:
+// Symbols side by side, named by the place of their first byte. Four bytes a byte of the word, and
+// both neighbours are found in the same cache line for short symbols:
 //
 //   a symbol of one byte  | id           |
 //   a longer one          | id + kLonger | kInner + length | ... | kInner + length |
@@ -76,8 +77,8 @@ struct MergeScratch {
   MergeQueue queue;
 };
 
-// rule(left, right) -> std::optional<MergeRule> for two neighbours of the chain, with ranks below `ranks`; always the same for
-// the same two symbols.
+// rule(left, right) -> std::optional<MergeRule> for two neighbours of the chain, with ranks below
+// `ranks`; always the same for the same two symbols.
 template <typename Rule>
 void merge_all(MergeScratch& scratch, std::uint32_t ranks, Rule&& rule) {
   MergeChain& chain = scratch.chain;

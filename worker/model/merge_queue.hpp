@@ -1,8 +1,9 @@
-// What merges next: the lowest rank first, and of one rank the leftmost place. Few items wait in a heap. Of a long word's,
-// each rank has a bucket of its own, and the buckets are visited in rising order, once: an item that comes up below or
-// in the bucket being visited (a merge may make a pair of a lower rank) is always left of what is left there, so the
-// heap takes it and is emptied first. So millions of items cost a few nanoseconds each, where a heap of them would cost a
-// cache miss at every level.
+// What merges next: the lowest rank first, and of one rank the leftmost place. Few items wait in a
+// heap. Of a long word's, each rank has a bucket of its own, and the buckets are visited in rising
+// order, once: an item that comes up below or in the bucket being visited (a merge may make a pair
+// of a lower rank) is always left of what is left there, so the heap takes it and is emptied first.
+// So millions of items cost a few nanoseconds each, where a heap of them would cost a cache miss at
+// every level.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ class MergeQueue {
     std::uint32_t at;
   };
 
-  // For a word of `symbols` symbols, with ranks below `ranks`. The queue is empty: it is popped to the end each time.
+  // For a word of `symbols` symbols, with ranks below `ranks`. The queue is empty: it is popped to
+  // the end each time.
   void start(std::uint32_t ranks, std::size_t symbols);
 
   // After the first pop, `at` is at most that of the item popped last.
@@ -56,7 +58,8 @@ class MergeQueue {
   static constexpr std::uint32_t kNone = ~0U;
   static constexpr std::uint32_t kUnsorted = 1U << 31;
 
-  // Buckets are lists of chunks, which go from one to another: memory for the items that wait at once, whatever their ranks.
+  // Buckets are lists of chunks, which go from one to another: memory for the items that wait at
+  // once, whatever their ranks.
   struct Chunk {
     static constexpr std::uint32_t kItems = 62;
     std::uint32_t next;

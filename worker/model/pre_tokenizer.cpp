@@ -66,7 +66,8 @@ std::size_t contraction(std::string_view text, bool any_case) {
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// \s+(?!\S)|\s+: all of it at the end of the text, else all but the last, which goes with the next word.
+// \s+(?!\S)|\s+: all of it at the end of the text, else all but the last, which goes with the next
+// word.
 std::size_t spaces_word(std::string_view text) {
   std::size_t end = 0;
   std::size_t last = 0;

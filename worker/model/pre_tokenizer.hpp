@@ -1,5 +1,6 @@
-// Cuts text into the words within which byte-level BPE merges. Each rule is, in effect, one regular expression of the vocabulary's
-// makers, written out by hand: no backtracking, so linear in any text, and any bytes will do.
+// Cuts text into the words within which byte-level BPE merges. Each rule is, in effect, one regular
+// expression of the vocabulary's makers, written out by hand: no backtracking, so linear in any
+// text, and any bytes will do.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,15 @@ namespace bulkhead::model {
 enum class PreTokenizer : std::uint8_t {
   // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kGpt2,
-  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+  // ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kLlama3,
   // As kLlama3 with \p{N} for \p{N}{1,3}
   kQwen2,
   // \p{N} each by itself, then kGpt2 within what is left
   kDigitsThenGpt2,
-  // [\p{P}$+<=>^~|]+, then kGpt2, then \p{N}+, then [0-9][0-9][0-9], each within the pieces of the one before
+  // [\p{P}$+<=>^~|]+, then kGpt2, then \p{N}+, then [0-9][0-9][0-9], each within the pieces of the
+  // one before
   kDefault,
 };
 
@@ -31,7 +34,8 @@ struct PreTokenizerInfo {
 // By the name in tokenizer.ggml.pre; kUnsupported with the list of names for an unknown one.
 Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
 
-// Calls f(word) for each word, in order; together they are the text. Words of more than 512 MiB are cut.
+// Calls f(word) for each word, in order; together they are the text. Words of more than 512 MiB are
+// cut.
 class WordSplitter {
  public:
   WordSplitter(PreTokenizer rule, std::string_view text) : rule_(rule), rest_(text) {}

@@ -1,7 +1,8 @@
-// SentencePiece's BPE: characters merge by the score of the token that they make, highest first; characters that no
-// token covers become byte tokens. Spaces are written as U+2581.
+// SentencePiece's BPE: characters merge by the score of the token that they make, highest first;
+// characters that no token covers become byte tokens. Spaces are written as U+2581.
 //
-// Kudo, Richardson: "SentencePiece: A simple and language independent subword tokenizer and detokenizer", 2018.
+// Kudo, Richardson: "SentencePiece: A simple and language independent subword tokenizer and
+// detokenizer", 2018.
 #include <algorithm>
 #include <functional>
 
@@ -20,7 +21,8 @@ unsigned byte_of(char c) {
   return static_cast<unsigned char>(c);
 }
 
-// Bytes of the character at `at`; a byte that starts none stands alone, so that it can't swallow a space after it.
+// Bytes of the character at `at`; a byte that starts none stands alone, so that it can't swallow a
+// space after it.
 std::size_t char_bytes(std::string_view text, std::size_t at) {
   return decode_char(text.substr(at)).bytes;
 }
@@ -37,8 +39,8 @@ std::optional<unsigned> byte_token_value(std::string_view text) {
   return value;
 }
 
-// What two symbols become, found before in this text: most pairs of a long text come again, and looking up the joined text
-// is dear. Direct-mapped and of fixed size.
+// What two symbols become, found before in this text: most pairs of a long text come again, and
+// looking up the joined text is dear. Direct-mapped and of fixed size.
 class PairCache {
  public:
   // A short text is not worth the table.
@@ -154,9 +156,10 @@ class SpmTokenizer final : public VocabularyTokenizer {
     return vocabulary_.arena.add(plain);
   }
 
-  // Which bytes stand next to one another inside tokens, at borders of characters. Where two characters of a text meet and no
-  // token has such a pair, no merge can ever cross, so the text may be cut there: with the usual vocabularies before each
-  // space. That keeps words short, and the same word comes again.
+  // Which bytes stand next to one another inside tokens, at borders of characters. Where two
+  // characters of a text meet and no token has such a pair, no merge can ever cross, so the text
+  // may be cut there: with the usual vocabularies before each space. That keeps words short, and
+  // the same word comes again.
   void note_pairs(std::string_view text) {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t next = at + char_bytes(text, at);
@@ -177,7 +180,8 @@ class SpmTokenizer final : public VocabularyTokenizer {
                : meets_[last << 8 | byte_of(text[border])];
   }
 
-  // Spaces stay one byte here, though the vocabulary writes them as U+2581: only what is looked up is spelt its way (token()).
+  // Spaces stay one byte here, though the vocabulary writes them as U+2581: only what is looked up
+  // is spelt its way (token()).
   void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const override {
     std::string prefixed;
     if (first && adds_space_) {
@@ -202,7 +206,8 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  // The token that a stretch of the text is as a whole, or kNoSymbol. Looks at no more of it than a token may be long.
+  // The token that a stretch of the text is as a whole, or kNoSymbol. Looks at no more of it than a
+  // token may be long.
   TokenId token(std::string_view text) const {
     if (text.find(' ') == text.npos)
       return text.size() > longest_ ? kNoSymbol : by_text_.find(text).value_or(kNoSymbol);
@@ -231,7 +236,8 @@ class SpmTokenizer final : public VocabularyTokenizer {
           const std::uint32_t a = chain.id(left);
           const std::uint32_t b = chain.id(right);
           const auto find = [&] { return token(word.substr(left, chain.next(right) - left)); };
-          // A character that is no token may still be part of one, but many characters share its id.
+          // A character that is no token may still be part of one, but many characters share its
+          // id.
           const TokenId product = a == kNoSymbol || b == kNoSymbol ? find() : pairs.get(a, b, find);
           if (product == kNoSymbol) return std::nullopt;
           return MergeRule{ranks_[product], product};

@@ -11,9 +11,10 @@ struct Prefix {
   std::size_t bytes;  // of the whole character, or of the part proven wrong
 };
 
-// The well-formed sequences of the Unicode standard, table 3-7: the second byte's range depends on the first, which rules out
-// overlong forms, surrogates and codes past U+10FFFF as soon as it is seen. What is wrong is as long as the part that could
-// still have been right, at least one byte ("maximal subpart", as the standard advises).
+// The well-formed sequences of the Unicode standard, table 3-7: the second byte's range depends on
+// the first, which rules out overlong forms, surrogates and codes past U+10FFFF as soon as it is
+// seen. What is wrong is as long as the part that could still have been right, at least one byte
+// ("maximal subpart", as the standard advises).
 Prefix examine(std::string_view bytes) {
   const auto at = [bytes](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned lead = at(0);

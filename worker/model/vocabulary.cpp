@@ -13,8 +13,8 @@ constexpr std::size_t kMaxTokenBytes = 16'384;
 constexpr std::size_t kMaxSpecialBytes = 1'024;
 constexpr std::size_t kMaxTokens = 1U << 22;
 
-// Texts that end a turn or a document in the vocabularies that are about. Files often name only one of them in eos_token_id, while
-// the model ends its turns with another.
+// Texts that end a turn or a document in the vocabularies that are about. Files often name only one
+// of them in eos_token_id, while the model ends its turns with another.
 constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|im_end|>",
                                           "<|end|>",
@@ -217,7 +217,8 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text, s
     const Entry* low = entries_.data() + by_first_byte_[first];
     const Entry* high = entries_.data() + by_first_byte_[first + 1];
     const Entry* best = nullptr;
-    // [low, high): the entries that agree with the text so far. An entry that ends here sorts before those that go on.
+    // [low, high): the entries that agree with the text so far. An entry that ends here sorts
+    // before those that go on.
     for (std::size_t depth = 1; low != high; ++depth) {
       if (low->text.size() == depth) {
         if (controls || low->always) best = low;

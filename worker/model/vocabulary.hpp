@@ -86,8 +86,8 @@ struct VocabularyDefaults {
   bool add_bos = false;
 };
 
-// Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of different lengths, duplicates, ids past
-// the end and the like.
+// Reads tokenizer.ggml.{tokens,token_type,scores,*_token_id,add_*_token}. kCorrupt for lists of
+// different lengths, duplicates, ids past the end and the like.
 Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
 
 // The two kinds. They keep nothing of the file.
@@ -121,7 +121,8 @@ class VocabularyTokenizer : public Tokenizer {
  protected:
   explicit VocabularyTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
-  // Appends the tokens of text that holds no special ones. `first`: it starts the prompt or follows a special token.
+  // Appends the tokens of text that holds no special ones. `first`: it starts the prompt or follows
+  // a special token.
   virtual void encode_text(std::string_view text, bool first, std::vector<TokenId>& out) const = 0;
 
   Vocabulary vocabulary_;

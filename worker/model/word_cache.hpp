@@ -1,5 +1,6 @@
-// Words already tokenized in this text: text repeats itself, merging is the dear part. Direct-mapped and of fixed size; an
-// entry points into the text and into the tokens produced so far, so a hit copies tokens and nothing is allocated.
+// Words already tokenized in this text: text repeats itself, merging is the dear part.
+// Direct-mapped and of fixed size; an entry points into the text and into the tokens produced so
+// far, so a hit copies tokens and nothing is allocated.
 #pragma once
 
 #include <cstdint>

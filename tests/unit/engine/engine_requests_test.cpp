@@ -1,4 +1,5 @@
-// How requests begin and end: refusals, limits, stop conditions, cancellation, draining, a lost device.
+// How requests begin and end: refusals, limits, stop conditions, cancellation, draining, a lost
+// device.
 #include <poll.h>
 
 #include <string>

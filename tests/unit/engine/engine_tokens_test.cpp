@@ -1,4 +1,5 @@
-// Which tokens come out: the same alone and in company, in any chunks, after losing pages, after a resumption.
+// Which tokens come out: the same alone and in company, in any chunks, after losing pages, after a
+// resumption.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -194,7 +195,8 @@ TEST(EngineTokens, ResumedSampledRequestGoesOnAsIfNothingHadHappened) {
 }
 
 TEST(EngineTokens, ResumedRequestKeepsHeldTextAndHalfCharacters) {
-  // The answer is "ab🐍abSTxSTOP...": a character over three tokens, a false and a true beginning of the stop string.
+  // The answer is "ab🐍abSTxSTOP...": a character over three tokens, a false and a true beginning of
+  // the stop string.
   const std::vector<std::string> words = {"ab", "\xF0\x9F", "\x90", "\x8D", "ST", "OP", "x"};
   const std::vector<TokenId> answer = {258, 259, 260, 261, 258, 262, 264, 262, 263, 258};
   const auto script = [answer](std::span<const TokenId> history) -> std::optional<TokenId> {

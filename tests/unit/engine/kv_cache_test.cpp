@@ -47,7 +47,8 @@ TEST(KvCache, MovedListsOwnTheirPagesOnce) {
   EXPECT_EQ(pool.free_pages(), 4U);
 }
 
-// Against a model that knows only the rules: every page is free or in one list, at the place it was put.
+// Against a model that knows only the rules: every page is free or in one list, at the place it was
+// put.
 TEST(KvCache, RandomUseNeverSharesLosesOrMovesAPage) {
   constexpr std::uint32_t kPages = 50, kPageTokens = 4, kLists = 12;
   std::mt19937 random(7);

@@ -151,8 +151,9 @@ std::vector<Case> cases() {
   };
 }
 
-// Each draw's token is the one whose stretch of the reference distribution holds u; the stretches are in the sampler's order
-// (by rank with top-k, by id otherwise). Draws within rounding of a border are left out, and few.
+// Each draw's token is the one whose stretch of the reference distribution holds u; the stretches
+// are in the sampler's order (by rank with top-k, by id otherwise). Draws within rounding of a
+// border are left out, and few.
 TEST(Sampler, DrawsFollowTheFloat64Reference) {
   for (const Case& test : cases()) {
     SCOPED_TRACE(test.name);

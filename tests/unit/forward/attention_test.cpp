@@ -1,5 +1,6 @@
-// Rotation, KV pages and attention against float64: several columns of sequences whose pages are scattered, lengths around the
-// borders of pages, blocks and splits, grouped heads, both page types; and that the two attention modes agree to the last bit.
+// Rotation, KV pages and attention against float64: several columns of sequences whose pages are
+// scattered, lengths around the borders of pages, blocks and splits, grouped heads, both page
+// types; and that the two attention modes agree to the last bit.
 #include <cmath>
 #include <random>
 

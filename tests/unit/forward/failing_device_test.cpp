@@ -1,6 +1,7 @@
-// What becomes of a model on a device that fails: every allocation, submit and wait fails once, in loading and in steps, and a
-// device that stands still does so in each of them. The end is always an error, nothing is freed under work that still runs, and
-// nothing stays behind. Also: what loading tells while it waits, and that a mixed load records nothing anew.
+// What becomes of a model on a device that fails: every allocation, submit and wait fails once, in
+// loading and in steps, and a device that stands still does so in each of them. The end is always
+// an error, nothing is freed under work that still runs, and nothing stays behind. Also: what
+// loading tells while it waits, and that a mixed load records nothing anew.
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -19,7 +20,8 @@
 namespace {
 bool left_a_hung_device = false;
 }
-// LeakSanitizer asks at the end of the process. What an abandoned device may use is leaked on purpose; all else is checked.
+// LeakSanitizer asks at the end of the process. What an abandoned device may use is leaked on
+// purpose; all else is checked.
 extern "C" int __lsan_is_turned_off() {
   return left_a_hung_device ? 1 : 0;
 }
@@ -379,7 +381,8 @@ double counter(const Executor& executor, const std::string& name) {
   return 0;
 }
 
-// Prompts arrive at random, are cut into what the step has room for, and are decoded beside each other.
+// Prompts arrive at random, are cut into what the step has room for, and are decoded beside each
+// other.
 TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
   options_.engine.max_batch = 6;
   options_.engine.prefill_chunk = 40;

@@ -15,7 +15,8 @@
 
 namespace bulkhead::forward {
 
-// Null when there is no Vulkan device: tests then skip. BULKHEAD_TEST_DEVICE names another than the CPU one.
+// Null when there is no Vulkan device: tests then skip. BULKHEAD_TEST_DEVICE names another than the
+// CPU one.
 gpu::Device* test_device();
 // Both ways of sharing work among lanes, named for messages.
 struct NamedMapping {

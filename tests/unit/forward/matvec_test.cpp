@@ -1,5 +1,5 @@
-// Matrix-vector kernels: every type, both mappings, odd shapes against float64; and the numerics contract: a column's bits do not
-// depend on how many columns share the dispatch.
+// Matrix-vector kernels: every type, both mappings, odd shapes against float64; and the numerics
+// contract: a column's bits do not depend on how many columns share the dispatch.
 #include <cmath>
 #include <random>
 

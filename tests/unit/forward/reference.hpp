@@ -1,4 +1,5 @@
-// What a quantised block means, in double and straight from the format's definition: shares no code with the product.
+// What a quantised block means, in double and straight from the format's definition: shares no code
+// with the product.
 #pragma once
 
 #include <cstddef>

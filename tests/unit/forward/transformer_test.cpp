@@ -1,5 +1,6 @@
-// Whole models on the device against the fixtures' float64 continuations, and the numerics contract end to end: the same bits
-// for every way of cutting a prompt, every company a sequence keeps in a step, and every optimisation switched on or off.
+// Whole models on the device against the fixtures' float64 continuations, and the numerics contract
+// end to end: the same bits for every way of cutting a prompt, every company a sequence keeps in a
+// step, and every optimisation switched on or off.
 #include "worker/forward/transformer.hpp"
 
 #include <cmath>
@@ -32,7 +33,8 @@ std::filesystem::path fixtures() {
          "models";
 }
 
-// Beside its expected continuations: the built-in model in the source tree, the others among the fixtures.
+// Beside its expected continuations: the built-in model in the source tree, the others among the
+// fixtures.
 std::filesystem::path model_file(const std::string& name) {
   const std::filesystem::path folder =
       name == "builtin" ? std::filesystem::path(BULKHEAD_SOURCE_DIR) / "worker/builtin"
@@ -240,7 +242,8 @@ TEST_F(TransformerTest, CompanyDoesNotChangeABit) {
       prompts.push_back(some_prompt(length));
       alone.push_back(generate(executor, prompts.back(), 4, 64, Output::kLogits));
     }
-    // The three together: their prompts in one step in so far as they fit, then decoding side by side.
+    // The three together: their prompts in one step in so far as they fit, then decoding side by
+    // side.
     std::vector<std::vector<PageIndex>> pages;
     for (std::uint32_t s = 0; s < 3; ++s)
       pages.push_back(pages_for(executor, 80, s));
@@ -355,7 +358,8 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
 }
 
 TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
-  // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next one is refused.
+  // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next
+  // one is refused.
   const Loaded model = load(or_builtin("tiny-qwen2-Q8_0"));
   ASSERT_NE(model.executor, nullptr);
   Executor& executor = *model.executor;

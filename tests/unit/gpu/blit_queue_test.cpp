@@ -1,4 +1,5 @@
-// The blit queue in its three forms: timeline semaphores, fences, switched off. Each must move the same bytes.
+// The blit queue in its three forms: timeline semaphores, fences, switched off. Each must move the
+// same bytes.
 #include "gpu/blit_queue.hpp"
 
 #include <cstring>

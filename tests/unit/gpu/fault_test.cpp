@@ -1,5 +1,6 @@
-// Every allocation, submit and wait fails once, one after the other, in a small program that uses all of the GPU layer. Each time it must
-// end with an error, free everything in an order the validation layer accepts, and leave the device usable.
+// Every allocation, submit and wait fails once, one after the other, in a small program that uses
+// all of the GPU layer. Each time it must end with an error, free everything in an order the
+// validation layer accepts, and leave the device usable.
 #include <cstdlib>
 #include <ostream>
 #include <string>

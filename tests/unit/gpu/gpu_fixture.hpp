@@ -23,7 +23,8 @@ struct AxpbPush {
 inline constexpr std::uint32_t kAxpbGroup = 64;
 KernelSpec axpb_spec();
 
-// The CPU device, so that the tests run anywhere, or what BULKHEAD_TEST_DEVICE selects; validated where the layer is installed.
+// The CPU device, so that the tests run anywhere, or what BULKHEAD_TEST_DEVICE selects; validated
+// where the layer is installed.
 DeviceOptions test_device_options();
 
 // Skips where there is no device. Fails a test that made the validation layer complain.

@@ -1,4 +1,5 @@
-// The memory pool against a model: leases never overlap, nothing is allocated while the heaps have room.
+// The memory pool against a model: leases never overlap, nothing is allocated while the heaps have
+// room.
 #include "gpu/memory_pool.hpp"
 
 #include <map>

@@ -1,5 +1,5 @@
-// A worker that lies: by the ring's words, by records, by the stream, by the socket. The daemon's end must say kCorrupt (or
-// that the worker is gone), and nothing else may happen.
+// A worker that lies: by the ring's words, by records, by the stream, by the socket. The daemon's
+// end must say kCorrupt (or that the worker is gone), and nothing else may happen.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -237,7 +237,8 @@ TEST(HostileWorker, EmptyPacketIsTakenForDeath) {
 }
 
 TEST(HostileWorker, FullSocketNeverBlocksTheDaemon) {
-  // A worker that always claims to sleep and never reads its doorbells: each record makes the daemon ring.
+  // A worker that always claims to sleep and never reads its doorbells: each record makes the
+  // daemon ring.
   Hostile hostile(kMemfd);
   Channel& daemon = *hostile.pair.daemon;
   std::uint64_t word = 1;

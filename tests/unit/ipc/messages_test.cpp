@@ -135,8 +135,8 @@ TEST(Messages, UnknownEnumeratorIsCorrupt) {
 }
 
 TEST(Messages, ListThatClaimsMoreThanTheRecordHoldsIsCorrupt) {
-  // Stats.counters as a list of 400 single bytes: legal Cap'n Proto (a list of structs may have been
-  // a list of bytes once), 400 counters of heap for 400 bytes of wire.
+  // Stats.counters as a list of 400 single bytes: legal Cap'n Proto (a list of structs may have
+  // been a list of bytes once), 400 counters of heap for 400 bytes of wire.
   std::vector<std::uint64_t> words = encoded(FromWorker(Stats{1, 2, 3, 4, 5, {{"a", 1.0}}}));
   // The list pointer: low bits 01, element size 7 (composite) in bits 32..34.
   bool found = false;

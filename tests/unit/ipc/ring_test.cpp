@@ -192,7 +192,8 @@ TEST_P(LyingProducer, IsFound) {
   EXPECT_FALSE(consumer.next(frame)) << "a fault lasts";
 }
 
-// One good frame of 504 bytes, given back, then one of 200 that ends at 720: a start for lies about the wrap.
+// One good frame of 504 bytes, given back, then one of 200 that ends at 720: a start for lies about
+// the wrap.
 void to_offset_720(Ring& ring) {
   ring.header(0, 496, FrameKind::kWhole);
   ring.header(504, 208, FrameKind::kWhole);

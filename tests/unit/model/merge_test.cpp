@@ -1,4 +1,5 @@
-// Merging against its definition, read aloud: look at all neighbours, merge the best, again and again.
+// Merging against its definition, read aloud: look at all neighbours, merge the best, again and
+// again.
 #include "worker/model/merge.hpp"
 
 #include <functional>
@@ -43,7 +44,8 @@ std::size_t word_length(std::mt19937& random, int round) {
   return round % 4 == 0 ? 500 + random() % 1200 : 1 + random() % 40;
 }
 
-// Pairs in random order, grown from one another, so that a merge often makes a pair of a lower rank.
+// Pairs in random order, grown from one another, so that a merge often makes a pair of a lower
+// rank.
 std::vector<std::pair<std::string, std::string>> random_pairs(const Parts& letters,
                                                               std::size_t count,
                                                               std::mt19937& random) {
