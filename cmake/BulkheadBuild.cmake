@@ -121,6 +121,8 @@ function(bulkhead_test name)
   if(BULKHEAD_SANITIZE)
     # Tests are the half of a sanitizer build's compile time, and wait for what they test.
     target_compile_options(${name} PRIVATE -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE -O1 -g0)
   endif()
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
