@@ -1,12 +1,13 @@
-#include "orchestrator/http/openai.hpp"
-
-#include <charconv>
+// Requests: from bytes to a checked GenerationRequest. What an answer looks like is in openai_answer.cpp.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/openai.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -21,8 +22,6 @@ ApiError invalid(std::string message, std::string parameter = "", std::string co
   error.code = std::move(code);
   return error;
 }
-
-// ---- JSON in ----
 
 // Depth and number of values, counted on the bytes, before a parser spends stack or memory on them.
 std::optional<ApiError> check_size(std::string_view body) {
@@ -417,110 +416,7 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
   return request;
 }
 
-// ---- JSON out ----
-
-void append_number(std::string& out, std::uint64_t value) {
-  fmt::format_to(std::back_inserter(out), "{}", value);
-}
-
-void append_logprob(std::string& out, float value) {
-  // JSON has no infinities; OpenAI writes -9999.0 for "as good as impossible".
-  fmt::format_to(std::back_inserter(out), "{}", std::isfinite(value) ? value : -9999.0F);
-}
-
-void append_ids(std::string& out, std::span<const ipc::TokenId> ids) {
-  out += '[';
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) out += ',';
-    append_number(out, ids[i]);
-  }
-  out += ']';
-}
-
-// Length of the UTF-8 character at `text`, 0 when there is none.
-std::size_t character_length(std::string_view text) {
-  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  std::size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                       : first >= 0xe0 && first <= 0xef ? 3
-                       : first >= 0xf0 && first <= 0xf4 ? 4
-                                                        : 0;
-  if (length == 0 || text.size() < length) return 0;
-  unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  return length;
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    std::size_t length = character_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
-void append_head(std::string& out, const AnswerHead& head, const char* object) {
-  out += "{\"id\":";
-  append_json_string(out, head.id);
-  fmt::format_to(std::back_inserter(out), ",\"object\":\"{}\",\"created\":{},\"model\":", object,
-                 head.created);
-  append_json_string(out, head.model);
-}
-
-void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& part, bool whole) {
-  out += "{\"index\":";
-  append_number(out, part.index);
-  if (head.chat && whole) {
-    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-    append_json_string(out, part.text);
-    out += ",\"refusal\":null}";
-  } else if (head.chat) {
-    out += ",\"delta\":{";
-    if (part.role) out += "\"role\":\"assistant\",";
-    if (part.finish_reason.empty() || !part.text.empty()) {
-      out += "\"content\":";
-      append_json_string(out, part.text);
-    }
-    out += '}';
-  } else {
-    out += ",\"text\":";
-    append_json_string(out, part.text);
-  }
-  out += ",\"logprobs\":";
-  out += part.logprobs.empty() ? std::string_view("null") : part.logprobs;
-  out += ",\"finish_reason\":";
-  if (part.finish_reason.empty()) {
-    out += "null";
-  } else {
-    append_json_string(out, part.finish_reason);
-  }
-  if (part.token_ids) {
-    out += ",\"token_ids\":";
-    append_ids(out, *part.token_ids);
-  }
-  if (part.prompt_token_ids != nullptr) {
-    out += ",\"prompt_token_ids\":";
-    append_ids(out, *part.prompt_token_ids);
-  }
-  out += '}';
-}
-
-void append_usage(std::string& out, const Usage& usage) {
-  fmt::format_to(std::back_inserter(out),
-                 "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{}}}",
-                 usage.prompt_tokens, usage.completion_tokens,
-                 usage.prompt_tokens + usage.completion_tokens);
-}
-
 }  // namespace
-
-// ---- requests ----
 
 Parsed<GenerationRequest> parse_completion(std::string_view body) {
   return parse_generation(body, false, [](Fields& fields, GenerationRequest& request) {
@@ -577,199 +473,6 @@ Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {
   }
   if (!fields.ok()) return fields.error();
   return request;
-}
-
-// ---- answers ----
-
-void append_json_string(std::string& out, std::string_view text) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  out += '"';
-  std::size_t plain = 0;  // start of the run that needs no escape
-  std::size_t i = 0;
-  auto flush = [&] { out.append(text.substr(plain, i - plain)); };
-  while (i < text.size()) {
-    auto c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x80) {
-      std::size_t length = character_length(text.substr(i));
-      if (length > 0) {
-        i += length;
-        continue;
-      }
-      flush();
-      out += "\xef\xbf\xbd";
-    } else if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
-      ++i;
-      continue;
-    } else {
-      flush();
-      switch (c) {
-        case '"':
-          out += "\\\"";
-          break;
-        case '\\':
-          out += "\\\\";
-          break;
-        case '\n':
-          out += "\\n";
-          break;
-        case '\r':
-          out += "\\r";
-          break;
-        case '\t':
-          out += "\\t";
-          break;
-        default:
-          out += "\\u00";
-          out += kHex[c >> 4];
-          out += kHex[c & 15];
-      }
-    }
-    plain = ++i;
-  }
-  flush();
-  out += '"';
-}
-
-std::string error_body(const ApiError& error) {
-  std::string out = "{\"error\":{\"message\":";
-  append_json_string(out, error.message);
-  out += ",\"type\":";
-  append_json_string(out, error.type);
-  for (auto [name, value] :
-       {std::pair{"param", &error.parameter}, std::pair{"code", &error.code}}) {
-    fmt::format_to(std::back_inserter(out), ",\"{}\":", name);
-    if (value->empty()) {
-      out += "null";
-    } else {
-      append_json_string(out, *value);
-    }
-  }
-  out += "}}";
-  return out;
-}
-
-void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
-  auto comma = [](std::string& list) {
-    if (!list.empty()) list += ',';
-  };
-  auto name = [](std::string& out, const std::string& bytes) {
-    // Part of a character has no text of its own; OpenAI writes its bytes out.
-    if (is_utf8(bytes)) return append_json_string(out, bytes);
-    std::string escaped = "bytes:";
-    for (char c : bytes)
-      fmt::format_to(std::back_inserter(escaped), "\\x{:02x}", static_cast<unsigned char>(c));
-    append_json_string(out, escaped);
-  };
-  auto entry = [&](std::string& out, const std::string& bytes, float logprob) {
-    out += "{\"token\":";
-    name(out, bytes);
-    out += ",\"logprob\":";
-    append_logprob(out, logprob);
-    out += ",\"bytes\":[";
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      if (i > 0) out += ',';
-      append_number(out, static_cast<unsigned char>(bytes[i]));
-    }
-    out += ']';
-  };
-  for (const ipc::TokenLogprob& token : logprobs) {
-    std::size_t shown = std::min<std::size_t>(token.top.size(), top_);
-    if (chat_) {
-      comma(content_);
-      entry(content_, token.bytes, token.logprob);
-      content_ += ",\"top_logprobs\":[";
-      for (std::size_t i = 0; i < shown; ++i) {
-        if (i > 0) content_ += ',';
-        entry(content_, token.top[i].bytes, token.top[i].logprob);
-        content_ += '}';
-      }
-      content_ += "]}";
-      continue;
-    }
-    comma(tokens_);
-    name(tokens_, token.bytes);
-    comma(values_);
-    append_logprob(values_, token.logprob);
-    comma(offsets_);
-    append_number(offsets_, offset_);
-    for (char c : token.bytes)
-      offset_ += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
-    comma(tops_);
-    tops_ += '{';
-    for (std::size_t i = 0; i < shown; ++i) {
-      if (i > 0) tops_ += ',';
-      name(tops_, token.top[i].bytes);
-      tops_ += ':';
-      append_logprob(tops_, token.top[i].logprob);
-    }
-    tops_ += '}';
-  }
-}
-
-std::string LogprobsJson::take() {
-  std::string out;
-  if (chat_) {
-    out = "{\"content\":[" + content_ + "],\"refusal\":null}";
-  } else {
-    out = "{\"tokens\":[" + tokens_ + "],\"token_logprobs\":[" + values_ + "],\"top_logprobs\":[" +
-          tops_ + "],\"text_offset\":[" + offsets_ + "]}";
-  }
-  for (std::string* part : {&content_, &tokens_, &values_, &tops_, &offsets_})
-    part->clear();
-  return out;
-}
-
-std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage) {
-  std::string out = "data: ";
-  append_head(out, head, head.chat ? "chat.completion.chunk" : "text_completion");
-  out += ",\"choices\":[";
-  append_choice(out, head, part, false);
-  out += ']';
-  // The ids stand on the chunk as well as on its choice: a chunk has one choice only.
-  if (part.token_ids) {
-    out += ",\"token_ids\":";
-    append_ids(out, *part.token_ids);
-  }
-  if (part.prompt_token_ids != nullptr) {
-    out += ",\"prompt_token_ids\":";
-    append_ids(out, *part.prompt_token_ids);
-  }
-  if (null_usage) out += ",\"usage\":null";
-  out += "}\n\n";
-  return out;
-}
-
-std::string sse_usage(const AnswerHead& head, const Usage& usage) {
-  std::string out = "data: ";
-  append_head(out, head, head.chat ? "chat.completion.chunk" : "text_completion");
-  out += ",\"choices\":[],\"usage\":";
-  append_usage(out, usage);
-  out += "}\n\n";
-  return out;
-}
-
-std::string sse_error(const ApiError& error) {
-  return "data: " + error_body(error) + "\n\n";
-}
-
-std::string answer_body(const AnswerHead& head, std::span<const ChoicePart> choices,
-                        const Usage& usage) {
-  std::string out;
-  append_head(out, head, head.chat ? "chat.completion" : "text_completion");
-  out += ",\"choices\":[";
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (i > 0) out += ',';
-    append_choice(out, head, choices[i], true);
-  }
-  out += ']';
-  if (!choices.empty() && choices.front().prompt_token_ids != nullptr) {
-    out += ",\"prompt_token_ids\":";
-    append_ids(out, *choices.front().prompt_token_ids);
-  }
-  out += ",\"usage\":";
-  append_usage(out, usage);
-  out += '}';
-  return out;
 }
 
 }  // namespace bulkhead::orchestrator
