@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 namespace bulkhead::test {
@@ -52,11 +53,13 @@ Status FakeExecutor::check(const engine::Step& step) const {
     return c.output != engine::Output::kNone;
   });
   if (outputs > limits_.max_outputs) return broken("too many outputs");
-  std::set<engine::PageIndex> seen;
+  std::map<engine::PageIndex, std::uint32_t> users;
   for (const auto& pages : step.sequences) {
+    const std::set<engine::PageIndex> distinct(pages.begin(), pages.end());
+    if (distinct.size() != pages.size()) return broken("a page twice in one sequence");
     for (const engine::PageIndex page : pages) {
       if (page >= limits_.total_pages) return broken("a page that does not exist");
-      if (!seen.insert(page).second) return broken("a page that two sequences share");
+      ++users[page];
     }
   }
   std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
@@ -67,6 +70,8 @@ Status FakeExecutor::check(const engine::Step& step) const {
     if (column.position / limits_.page_tokens >= step.sequences[column.sequence].size()) {
       return broken("a position without a page");
     }
+    const auto page = step.sequences[column.sequence][column.position / limits_.page_tokens];
+    if (users[page] > 1) return broken("a write to a page that two sequences share");
     auto& previous = last[column.sequence];
     if (previous && column.position != *previous + 1) return broken("positions with a gap");
     previous = column.position;

@@ -4,15 +4,64 @@
 
 namespace bulkhead::engine {
 
-PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens)
-    : total_(pages), page_tokens_(page_tokens == 0 ? 1 : page_tokens) {
-  free_.reserve(pages);
+PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing)
+    : total_(pages),
+      page_tokens_(page_tokens == 0 ? 1 : page_tokens),
+      sharing_(sharing),
+      pages_(pages),
+      index_(sharing == Sharing::kPrefixes ? pages : 0, page_tokens_) {
+  empty_.reserve(pages);
   for (std::uint32_t page = pages; page > 0; --page)
-    free_.push_back(page - 1);
+    empty_.push_back(page - 1);
+}
+
+PageIndex PagePool::take() {
+  PageIndex page = kNone;
+  if (!empty_.empty()) {
+    page = empty_.back();
+    empty_.pop_back();
+  } else {
+    // The oldest has no followers (see above). Should that ever fail, an older page is better kept
+    // than a follower found behind another page's tokens.
+    page = oldest_;
+    while (index_.follower_count(page) != 0)
+      page = pages_[page].newer;
+    unlink(page);
+    index_.erase(page);
+    ++evictions_;
+  }
+  pages_[page].users = 1;
+  return page;
+}
+
+void PagePool::retain(PageIndex page) {
+  if (pages_[page].users++ == 0) unlink(page);
+}
+
+void PagePool::release(PageIndex page) {
+  if (--pages_[page].users > 0) return;
+  if (sharing_ == Sharing::kNone || !index_.contains(page)) {
+    empty_.push_back(page);
+    return;
+  }
+  pages_[page].older = newest_;
+  pages_[page].newer = kNone;
+  (newest_ == kNone ? oldest_ : pages_[newest_].newer) = page;
+  newest_ = page;
+  ++idle_;
+}
+
+void PagePool::unlink(PageIndex page) {
+  const Page& gone = pages_[page];
+  (gone.older == kNone ? oldest_ : pages_[gone.older].newer) = gone.newer;
+  (gone.newer == kNone ? newest_ : pages_[gone.newer].older) = gone.older;
+  --idle_;
 }
 
 PageList::PageList(PageList&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::move(other.pages_)) {
+    : pool_(std::exchange(other.pool_, nullptr)),
+      pages_(std::move(other.pages_)),
+      shared_(std::exchange(other.shared_, 0)) {
   other.pages_.clear();
 }
 
@@ -21,6 +70,7 @@ PageList& PageList::operator=(PageList&& other) noexcept {
     clear();
     pool_ = std::exchange(other.pool_, nullptr);
     pages_ = std::move(other.pages_);
+    shared_ = std::exchange(other.shared_, 0);
     other.pages_.clear();
   }
   return *this;
@@ -33,19 +83,58 @@ void PageList::reserve(std::uint32_t positions) {
 bool PageList::cover(std::uint32_t positions) {
   const std::uint32_t needed = pool_->pages_for(positions);
   if (needed <= pages_.size()) return true;
-  if (needed - pages_.size() > pool_->free_.size()) return false;
-  while (pages_.size() < needed) {
-    pages_.push_back(pool_->free_.back());
-    pool_->free_.pop_back();
-  }
+  if (needed - pages_.size() > pool_->free_pages()) return false;
+  while (pages_.size() < needed)
+    pages_.push_back(pool_->take());
   return true;
 }
 
 void PageList::clear() {
-  // In reverse, so that the stack hands them out again in the order they had.
+  // In reverse: empty pages are handed out again in the order they had, and of the shared ones the
+  // last becomes the oldest.
   while (!pages_.empty()) {
-    pool_->free_.push_back(pages_.back());
+    pool_->release(pages_.back());
     pages_.pop_back();
+  }
+  shared_ = 0;
+}
+
+std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
+  if (pool_->sharing_ == Sharing::kNone) return 0;
+  const std::uint32_t had = shared_;
+  for (auto wanted = next_page(tokens); !wanted.empty(); wanted = next_page(tokens)) {
+    const auto found = pool_->index_.find(before(), wanted);
+    if (!found) break;
+    pool_->retain(*found);
+    replace(shared_++, *found);
+  }
+  return shared_ - had;
+}
+
+void PageList::publish(std::span<const TokenId> tokens) {
+  if (pool_->sharing_ == Sharing::kNone) return;
+  for (auto full = next_page(tokens); !full.empty(); full = next_page(tokens)) {
+    if (const auto known = pool_->index_.find(before(), full)) {
+      pool_->retain(*known);
+      replace(shared_, *known);
+    } else {
+      pool_->index_.insert(pages_[shared_], before(), full);
+    }
+    ++shared_;
+  }
+}
+
+std::span<const TokenId> PageList::next_page(std::span<const TokenId> tokens) const {
+  const std::size_t begin = std::size_t{shared_} * pool_->page_tokens();
+  if (begin + pool_->page_tokens() > tokens.size()) return {};
+  return tokens.subspan(begin, pool_->page_tokens());
+}
+
+void PageList::replace(std::uint32_t at, PageIndex page) {
+  if (at == pages_.size()) {
+    pages_.push_back(page);
+  } else {
+    pool_->release(std::exchange(pages_[at], page));
   }
 }
 

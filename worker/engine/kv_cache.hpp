@@ -1,10 +1,27 @@
-// Who owns which pages of the KV cache. The pages themselves are the executor's; here they are
+// Who holds which pages of the KV cache. The pages themselves are the executor's; here they are
 // numbers.
 //
-// A page holds the keys and values of `page_tokens` consecutive positions of one sequence. Every
-// page is either on the free list or in exactly one PageList: that is the invariant, and the tests
-// check it against a random model. Not thread-safe: the engine's thread only. Nothing here
-// allocates memory after construction and reserve().
+// A page holds the keys and values of `page_tokens` consecutive positions. Every page is in one of
+// three states, and its number of users says which:
+//
+//     empty    nobody uses it and nobody could
+//     used     by one PageList, or, when it is full and shared, by several
+//     idle     nobody uses it, but it is full and its tokens are known: a prompt that begins with
+//              them can have it. Used longest ago first, idle pages are emptied when no empty one
+//              is left; so they count as free.
+//
+// Only full pages are shared, and nobody writes to a full page again; hence no copying. Equal tokens
+// from position 0 on make equal pages to the last bit, whichever sequence computed them, in whatever
+// company and chunks, as part of a prompt or of an answer (the executor's contract: one order of
+// additions for all columns). Were prompt and generated positions ever computed by kernels that
+// differ in a bit, which of them made a page would have to be part of what it is found by.
+//
+// A list that uses a page uses all pages before it, and lets go of the last one first. So of the
+// idle pages those that follow another are older than that one, and a page is never emptied while
+// one that follows it can still be found.
+//
+// Not thread-safe: the engine's thread only. Nothing here allocates memory after construction and
+// reserve().
 #pragma once
 
 #include <cstdint>
@@ -12,16 +29,20 @@
 #include <vector>
 
 #include "worker/engine/executor.hpp"
+#include "worker/engine/prefix_index.hpp"
 
 namespace bulkhead::engine {
 
+enum class Sharing : std::uint8_t { kNone, kPrefixes };
+
 class PagePool {
  public:
-  PagePool(std::uint32_t pages, std::uint32_t page_tokens);
+  PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing = Sharing::kNone);
 
   std::uint32_t page_tokens() const { return page_tokens_; }
   std::uint32_t total_pages() const { return total_; }
-  std::uint32_t free_pages() const { return static_cast<std::uint32_t>(free_.size()); }
+  // Empty and idle ones: what cover() can hand out.
+  std::uint32_t free_pages() const { return static_cast<std::uint32_t>(empty_.size()) + idle_; }
   std::uint32_t used_pages() const { return total_ - free_pages(); }
   std::uint64_t total_positions() const { return std::uint64_t{total_} * page_tokens_; }
   // Pages that hold positions [0, positions).
@@ -29,15 +50,39 @@ class PagePool {
     return positions / page_tokens_ + (positions % page_tokens_ != 0 ? 1 : 0);
   }
 
+  // Pages that can be found by their tokens, used and idle.
+  std::uint32_t cached_pages() const { return index_.size(); }
+  // Idle pages that were emptied because a sequence needed one.
+  std::uint64_t evictions() const { return evictions_; }
+  std::uint32_t users(PageIndex page) const { return pages_[page].users; }
+  const PrefixIndex& index() const { return index_; }
+
  private:
   friend class PageList;
+  static constexpr PageIndex kNone = PrefixIndex::kRoot;
+  struct Page {
+    std::uint32_t users = 0;
+    PageIndex older = kNone, newer = kNone;  // while it is idle
+  };
+  PageIndex take();  // free_pages() > 0
+  void retain(PageIndex page);
+  void release(PageIndex page);
+  void unlink(PageIndex page);  // from the idle ones
+
   std::uint32_t total_;
   std::uint32_t page_tokens_;
-  std::vector<PageIndex> free_;  // a stack: a page used lately is used again first
+  Sharing sharing_;
+  std::vector<PageIndex> empty_;  // a stack: a page used lately is used again first
+  std::vector<Page> pages_;
+  PageIndex oldest_ = kNone, newest_ = kNone;  // of the idle ones
+  std::uint32_t idle_ = 0;
+  std::uint64_t evictions_ = 0;
+  PrefixIndex index_;
 };
 
-// The pages of one sequence, in the order of its positions. Gives them back when destroyed; the
-// pool must outlive it.
+// The pages of one sequence, in the order of its positions: first those that it shares (or that
+// others may come to share), then its own. Lets go of them when destroyed; the pool must outlive
+// it.
 class PageList {
  public:
   PageList() = default;
@@ -54,11 +99,31 @@ class PageList {
   [[nodiscard]] bool cover(std::uint32_t positions);
   void clear();
 
+  // Goes on from the shared pages with pages that are found to hold the next of `tokens`, as far as
+  // there are full ones within `tokens`. They take the place of pages that the list had there,
+  // which must not have been written to. Returns how many were found.
+  std::uint32_t adopt(std::span<const TokenId> tokens);
+  // Says that the keys and values of `tokens`, from position 0 on, lie in these pages, by steps
+  // that have ended on the device. The full pages among them can be found by others from now on.
+  // Where one like it is known already, the list goes on with that one and lets go of its own: the
+  // bits are the same, and steps that were submitted with the old one end before any that could
+  // write to it.
+  void publish(std::span<const TokenId> tokens);
+
   std::span<const PageIndex> pages() const { return pages_; }
+  // So many of the first pages can be found by their tokens.
+  std::uint32_t shared() const { return shared_; }
+  std::uint32_t shared_positions() const { return shared_ * pool_->page_tokens(); }
 
  private:
+  // The page before index `shared_`, and the tokens of the page there.
+  PageIndex before() const { return shared_ == 0 ? PrefixIndex::kRoot : pages_[shared_ - 1]; }
+  std::span<const TokenId> next_page(std::span<const TokenId> tokens) const;
+  void replace(std::uint32_t at, PageIndex page);
+
   PagePool* pool_ = nullptr;
   std::vector<PageIndex> pages_;
+  std::uint32_t shared_ = 0;
 };
 
 }  // namespace bulkhead::engine

@@ -17,8 +17,10 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
 Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
     : limits_(limits),
       prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
-      pool_(limits.total_pages, limits.page_tokens) {
+      pool_(limits.total_pages, limits.page_tokens,
+            options.prefix_cache ? Sharing::kPrefixes : Sharing::kNone) {
   sequence_limit_ =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
   running_.reserve(max_running_);
@@ -75,7 +77,10 @@ const Step* Scheduler::plan() {
 
 void Scheduler::complete() {
   for (const Member& member : members_) {
-    if (member.sequence != nullptr) member.sequence->computed += member.columns;
+    if (member.sequence == nullptr) continue;
+    Sequence& sequence = *member.sequence;
+    sequence.computed += member.columns;
+    sequence.pages.publish({sequence.tokens.data(), sequence.computed});
   }
 }
 
@@ -97,8 +102,14 @@ void Scheduler::admit() {
   while (!waiting_.empty() && running_.size() < max_running_) {
     Sequence& sequence = *waiting_.front();
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages());
-    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) return;
+    sequence.pages.adopt(all_but_last(sequence));
+    const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
+                                 static_cast<std::uint32_t>(sequence.pages.pages().size());
+    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) {
+      sequence.pages.clear();
+      return;
+    }
+    go_on_after_shared(sequence);
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
     sequence.served = ++turns_;  // behind those that wait for their next chunk
@@ -117,11 +128,47 @@ void Scheduler::plan_prefill() {
   std::uint32_t budget = std::min(prefill_chunk_, limits_.max_columns - used);
   for (Sequence* sequence : turn_) {
     if (budget == 0) return;
+    if (prefix_cache_ && sequence->computed == sequence->pages.shared_positions()) {
+      if (sequence->pages.adopt(all_but_last(*sequence)) > 0) go_on_after_shared(*sequence);
+      if (waits_for_another(*sequence)) continue;
+    }
     const std::uint32_t count = std::min(budget, sequence->pending());
+    prefix_figures_.miss_tokens += count;
+    prefix_figures_.miss_pages += (sequence->computed + count) / pool_.page_tokens() -
+                                  sequence->computed / pool_.page_tokens();
     add_columns(*sequence, count);
     budget -= count;
     sequence->served = ++turns_;
   }
+}
+
+std::span<const TokenId> Scheduler::all_but_last(const Sequence& sequence) {
+  return std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+}
+
+void Scheduler::go_on_after_shared(Sequence& sequence) {
+  const std::uint32_t positions = sequence.pages.shared_positions();
+  const std::uint32_t found = positions - sequence.computed;
+  prefix_figures_.hit_tokens += found;
+  prefix_figures_.hit_pages += found / pool_.page_tokens();
+  if (sequence.preemptions == 0) sequence.adopted += found;
+  sequence.computed = positions;
+}
+
+// Whether another running sequence with the same tokens so far is at work on the page that this one
+// comes to next.
+bool Scheduler::waits_for_another(const Sequence& sequence) const {
+  const std::uint32_t at = sequence.pages.shared();
+  const std::size_t begin = sequence.computed, size = pool_.page_tokens();
+  if (begin + size >= sequence.tokens.size()) return false;  // its last token is in it
+  return std::ranges::any_of(running_, [&](const Sequence* other) {
+    const bool ahead = other->computed > sequence.computed || other->planned_in == step_number_;
+    return other != &sequence && ahead && other->pages.shared() == at &&
+           (at == 0 || other->pages.pages()[at - 1] == sequence.pages.pages()[at - 1]) &&
+           other->tokens.size() >= begin + size &&
+           std::equal(other->tokens.begin() + begin, other->tokens.begin() + begin + size,
+                      sequence.tokens.begin() + begin);
+  });
 }
 
 void Scheduler::preempt_youngest() {

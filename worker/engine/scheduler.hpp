@@ -12,6 +12,14 @@
 // contract gives the same bits. The oldest is never preempted for another and fits the cache alone
 // (fits() is asked before add()), so there is always progress.
 //
+// Prefixes (with `prefix_cache`). A sequence takes over the full pages that hold the beginning of
+// its tokens: when it is admitted, and before each of its chunks, for another may have computed them
+// meanwhile. Its last token is always computed, because only that gives logits. A sequence whose
+// next page another one is computing waits for it, so prompts that arrive together are computed
+// once; the one that is furthest never waits. Pages can be found as soon as the step that filled
+// them has ended, and as long as nothing else needs the room: also those of sequences that are
+// finished, cancelled or preempted, and those of answers.
+//
 // The scheduler knows tokens and positions; nothing of sampling, text, requests or the device. One
 // thread.
 #pragma once
@@ -38,6 +46,7 @@ struct Sequence {
   State state = State::kDetached;
   PageList pages;
   std::uint32_t computed = 0;     // positions whose key and value lie in `pages`
+  std::uint32_t adopted = 0;      // of those, found in the cache before it was first preempted
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t served = 0;       // turn-taking among those that prefill
@@ -49,6 +58,14 @@ struct Sequence {
 struct SchedulerOptions {
   std::uint32_t max_batch = 16;       // sequences running at once
   std::uint32_t prefill_chunk = 256;  // prefill columns of a step
+  bool prefix_cache = false;          // share full pages of equal beginnings
+};
+
+// Tokens that had to be computed before their sequence could go on generating, and those that were
+// found instead. All count from the start.
+struct PrefixFigures {
+  std::uint64_t hit_tokens = 0, hit_pages = 0;    // taken over from the cache
+  std::uint64_t miss_tokens = 0, miss_pages = 0;  // computed: columns, and full pages
 };
 
 class Scheduler {
@@ -87,16 +104,21 @@ class Scheduler {
   std::size_t waiting() const { return waiting_.size(); }
   std::uint64_t steps() const { return step_number_; }
   std::uint64_t preemptions() const { return preemptions_; }
+  const PrefixFigures& prefix_figures() const { return prefix_figures_; }
 
  private:
   void plan_generating();
   void admit();
   void plan_prefill();
+  static std::span<const TokenId> all_but_last(const Sequence& sequence);
+  void go_on_after_shared(Sequence& sequence);
+  bool waits_for_another(const Sequence& sequence) const;
   void preempt_youngest();
   void add_columns(Sequence& sequence, std::uint32_t count);
 
   ExecutorLimits limits_;
   std::uint32_t prefill_chunk_;
+  bool prefix_cache_;
   std::uint32_t max_running_;
   std::uint32_t sequence_limit_;
   PagePool pool_;
@@ -112,6 +134,7 @@ class Scheduler {
   std::uint64_t step_number_ = 0;
   std::uint64_t turns_ = 0;
   std::uint64_t preemptions_ = 0;
+  PrefixFigures prefix_figures_;
 };
 
 }  // namespace bulkhead::engine

@@ -1,0 +1,68 @@
+// Which page holds which tokens: finds, page after page, the beginning of a new prompt among the
+// pages that earlier sequences filled.
+//
+// A page is known by its own tokens and by the page before it, which is known in the same way, back
+// to position 0; so finding a page means that every token up to its end is equal. Both are compared,
+// not only hashed: no collision can ever give a wrong page, whoever chose the tokens.
+//
+//     root --[tokens 0..15]--> page 7 --[tokens 16..31]--> page 2
+//                                     --[other 16..31]---> page 9
+//
+// A page's number stands for all that came before it only as long as the page stays: it may be
+// erased only when no page follows it here (follower_count() is 0).
+//
+// Knows nothing of who uses a page, nor for how long it stays. Nothing is allocated after
+// construction. One thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "worker/engine/executor.hpp"
+
+namespace bulkhead::engine {
+
+class PrefixIndex {
+ public:
+  static constexpr PageIndex kRoot = 0xFFFFFFFF;  // what comes before the first page
+
+  // Host memory: 4 * page_tokens + 24 bytes for a page, and up to 8 for its bucket.
+  PrefixIndex(std::uint32_t pages, std::uint32_t page_tokens);
+
+  // The page that follows `before` with exactly these tokens, page_tokens of them.
+  std::optional<PageIndex> find(PageIndex before, std::span<const TokenId> tokens) const;
+  // `page` is not here yet; `before` is, or is kRoot; and find() gives nothing for the two.
+  void insert(PageIndex page, PageIndex before, std::span<const TokenId> tokens);
+  // `page` is here and nothing follows it.
+  void erase(PageIndex page);
+
+  bool contains(PageIndex page) const { return entries_[page].held; }
+  std::uint32_t follower_count(PageIndex page) const { return entries_[page].followers; }
+  PageIndex before(PageIndex page) const { return entries_[page].before; }
+  std::span<const TokenId> tokens(PageIndex page) const {
+    return {tokens_.data() + std::size_t{page} * page_tokens_, page_tokens_};
+  }
+  std::uint32_t size() const { return size_; }
+
+ private:
+  struct Entry {
+    std::uint64_t hash = 0;
+    PageIndex before = kRoot;
+    PageIndex next = kRoot;  // in its bucket
+    std::uint32_t followers = 0;
+    bool held = false;
+  };
+  std::uint64_t hash_of(PageIndex before, std::span<const TokenId> tokens) const;
+  PageIndex& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
+
+  std::uint32_t page_tokens_;
+  std::uint64_t seed_;
+  std::vector<Entry> entries_;      // by page
+  std::vector<TokenId> tokens_;     // page after page
+  std::vector<PageIndex> buckets_;  // a power of two of them; each a chain through Entry::next
+  std::uint32_t size_ = 0;
+};
+
+}  // namespace bulkhead::engine
