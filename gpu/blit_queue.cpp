@@ -1,7 +1,9 @@
 #include "gpu/blit_queue.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 
@@ -54,14 +56,14 @@ class BlitBase : public BlitQueue {
       ++stats_.uploads;
       stats_.bytes_uploaded += bytes;
     }
-    if (settings_.verbose_logging) spdlog::info("blit queue: upload of {} bytes", bytes);
+    if (settings_.verbose_logging) spdlog::debug("blit queue: upload of {} bytes", bytes);
   }
   void downloaded(std::uint64_t bytes) {
     if (settings_.track_metrics) {
       ++stats_.downloads;
       stats_.bytes_downloaded += bytes;
     }
-    if (settings_.verbose_logging) spdlog::info("blit queue: download of {} bytes", bytes);
+    if (settings_.verbose_logging) spdlog::debug("blit queue: download of {} bytes", bytes);
   }
   void submitted() {
     if (settings_.track_metrics) ++stats_.submissions;
@@ -98,11 +100,13 @@ class StagedQueue final : public BlitBase {
     lane.max_pending = settings_.max_pending_ops;
     lane.timeline = settings_.use_shared_events;
     lane.timeout_ms = timeout_ms_;
+    lane.track = settings_.track_metrics;
     lane.queue = device_.transfer_queue();
     lane.name = "uploading to the device";
     BULKHEAD_RETURN_IF_ERROR(uploads_.init(device_, lane));
     lane.queue = device_.download_queue();
     lane.name = "downloading from the device";
+    lane.lane = DeviceLane::kDownload;
     return downloads_.init(device_, lane);
   }
 
@@ -112,21 +116,61 @@ class StagedQueue final : public BlitBase {
     BULKHEAD_RETURN_IF_ERROR(fits(bytes, to));
     for (std::uint64_t offset = 0; offset < bytes;) {
       const std::uint64_t piece_bytes = std::min(bytes - offset, largest_piece_);
-      BULKHEAD_TRY(const StagingRing::Piece piece, upload_room(piece_bytes));
-      const BufferSlice staging = slice(upload_buffer_, piece.offset, piece_bytes);
-      fill(context, offset, {staging.mapped, piece_bytes});
-      const auto number = uploads_.copy({staging, part_of(to, offset, piece_bytes)}, {});
-      if (!number.ok()) {
-        upload_ring_.undo(piece);
-        return number.error();
+      BULKHEAD_TRY(std::optional<Piece> piece, reserve(piece_bytes));
+      while (!piece) {
+        BULKHEAD_RETURN_IF_ERROR(wait_for_room());
+        BULKHEAD_TRY(piece, reserve(piece_bytes));
       }
-      pending_pieces_.push_back({*number, piece.end});
-      submitted();
+      fill(context, offset, piece->bytes);
+      BULKHEAD_RETURN_IF_ERROR(start_copy(*piece, part_of(to, offset, piece_bytes)));
       offset += piece_bytes;
     }
     uploaded(bytes);
     return {};
   }
+
+  Result<std::optional<Piece>> reserve(std::uint64_t bytes) override {
+    BULKHEAD_RETURN_IF_ERROR(failed_);
+    if (bytes == 0 || bytes > largest_piece_) {
+      return Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("upload: a piece of {} bytes; at most {} at a time", bytes, largest_piece_));
+    }
+    auto room = upload_ring_.take(bytes);
+    if (!room) {
+      BULKHEAD_TRY([[maybe_unused]] const std::uint64_t now, uploads_.reached());
+      free_done_pieces();
+      room = upload_ring_.take(bytes);
+    }
+    if (!room) return std::optional<Piece>();
+    const std::uint64_t id = first_piece_ + pieces_.size();
+    pieces_.push_back({PieceState::kFilling, 0, room->offset, room->end});
+    return std::optional<Piece>(
+        Piece{id, {slice(upload_buffer_, room->offset, bytes).mapped, bytes}});
+  }
+
+  Status send(const Piece& piece, const BufferSlice& to) override {
+    if (const Status fit = fits(piece.bytes.size(), to); !fit.ok()) {
+      give_up(piece);
+      return fit;
+    }
+    BULKHEAD_RETURN_IF_ERROR(start_copy(piece, part_of(to, 0, piece.bytes.size())));
+    uploaded(piece.bytes.size());
+    return {};
+  }
+
+  void give_up(const Piece& piece) override {
+    if (StagedPiece* const staged = find(piece)) staged->state = PieceState::kOver;
+    free_done_pieces();
+  }
+
+  Status wait_for_room() override {
+    BULKHEAD_RETURN_IF_ERROR(uploads_.wait_oldest());
+    free_done_pieces();
+    return {};
+  }
+
+  std::uint64_t largest_piece() const override { return largest_piece_; }
 
   CommandRing::After uploads_done() const override {
     if (settings_.use_shared_events) {
@@ -196,14 +240,28 @@ class StagedQueue final : public BlitBase {
   bool enabled() const override { return true; }
   BlitQueueStats stats() const override {
     BlitQueueStats stats = stats_;
-    if (settings_.track_metrics) stats.stalls += uploads_.stalls() + downloads_.stalls();
+    if (!settings_.track_metrics) return stats;
+    stats.stalls += uploads_.stalls() + downloads_.stalls();
+    const TransferLane::Timing& up = uploads_.timing();
+    const TransferLane::Timing& down = downloads_.timing();
+    stats.upload_copies = up.copies;
+    stats.upload_nanoseconds = up.copy_ns;
+    stats.download_copies = down.copies;
+    stats.download_nanoseconds = down.copy_ns;
+    stats.sync_waits = up.waits + down.waits;
+    stats.sync_wait_nanoseconds = up.wait_ns + down.wait_ns;
+    stats.pending = uploads_.pending() + downloads_.pending();
+    stats.pending_peak = std::max(up.most_pending, down.most_pending);
     return stats;
   }
 
  private:
-  struct PendingPiece {
-    std::uint64_t number;
-    std::uint64_t ring_end;
+  // What lies in the ring, in its order.
+  enum class PieceState { kFilling, kSent, kOver };
+  struct StagedPiece {
+    PieceState state;
+    std::uint64_t number;  // of the copy, once sent
+    std::uint64_t offset, ring_end;
   };
   // A download that was started and whose data may still be looked at.
   struct Open {
@@ -216,15 +274,37 @@ class StagedQueue final : public BlitBase {
     bool released = false;
   };
 
-  Result<StagingRing::Piece> upload_room(std::uint64_t bytes) {
-    while (true) {
-      BULKHEAD_TRY(const std::uint64_t reached, uploads_.reached());
-      while (!pending_pieces_.empty() && pending_pieces_.front().number <= reached) {
-        upload_ring_.free_until(pending_pieces_.front().ring_end);
-        pending_pieces_.pop_front();
-      }
-      if (const auto piece = upload_ring_.take(bytes)) return *piece;
-      BULKHEAD_RETURN_IF_ERROR(uploads_.wait_oldest());
+  StagedPiece* find(const Piece& piece) {
+    if (piece.id < first_piece_ || piece.id - first_piece_ >= pieces_.size()) return nullptr;
+    StagedPiece& staged = pieces_[piece.id - first_piece_];
+    return staged.state == PieceState::kFilling ? &staged : nullptr;
+  }
+
+  Status start_copy(const Piece& piece, const BufferSlice& to) {
+    StagedPiece* const staged = find(piece);
+    if (staged == nullptr)
+      return Error(ErrorCode::kInvalidArgument, "upload: the piece was sent or given up before");
+    const BufferSlice staging = slice(upload_buffer_, staged->offset, piece.bytes.size());
+    const auto number = uploads_.copy({staging, to}, {});
+    if (!number.ok()) {
+      give_up(piece);
+      return number.error();
+    }
+    staged->state = PieceState::kSent;
+    staged->number = *number;
+    submitted();
+    return {};
+  }
+
+  void free_done_pieces() {
+    const std::uint64_t done = uploads_.known_done();
+    while (!pieces_.empty()) {
+      const StagedPiece& first = pieces_.front();
+      if (first.state == PieceState::kFilling) return;
+      if (first.state == PieceState::kSent && first.number > done) return;
+      upload_ring_.free_until(first.ring_end);
+      pieces_.pop_front();
+      ++first_piece_;
     }
   }
 
@@ -252,7 +332,8 @@ class StagedQueue final : public BlitBase {
   std::uint64_t largest_piece_ = 0;
   mutable TransferLane uploads_;
   TransferLane downloads_;
-  std::deque<PendingPiece> pending_pieces_;
+  std::deque<StagedPiece> pieces_;
+  std::uint64_t first_piece_ = 1;  // the id of pieces_.front()
   std::map<Ticket, Open> open_;
   Ticket alive_ = 0;
   mutable Status failed_;
@@ -276,12 +357,38 @@ class DirectQueue final : public BlitBase {
       BULKHEAD_TRY(const Buffer staging,
                    device_.allocate(piece, Memory::kUpload, "upload staging"));
       fill(context, offset, staging.mapped());
-      BULKHEAD_RETURN_IF_ERROR(
-          run_copy(slice(staging), part_of(to, offset, piece), "uploading to the device"));
+      BULKHEAD_RETURN_IF_ERROR(run_copy(slice(staging), part_of(to, offset, piece),
+                                        "uploading to the device", DeviceLane::kUpload));
       offset += piece;
     }
     uploaded(bytes);
     return {};
+  }
+
+  Result<std::optional<Piece>> reserve(std::uint64_t bytes) override {
+    BULKHEAD_TRY(Buffer staging, device_.allocate(bytes, Memory::kUpload, "upload staging"));
+    const Piece piece{++last_piece_, staging.mapped()};
+    pieces_.emplace(piece.id, std::move(staging));
+    return std::optional<Piece>(piece);
+  }
+  Status send(const Piece& piece, const BufferSlice& to) override {
+    const auto found = pieces_.find(piece.id);
+    if (found == pieces_.end())
+      return Error(ErrorCode::kInvalidArgument, "upload: the piece was sent or given up before");
+    const Buffer staging = std::move(found->second);
+    pieces_.erase(found);
+    BULKHEAD_RETURN_IF_ERROR(fits(staging.bytes(), to));
+    BULKHEAD_RETURN_IF_ERROR(run_copy(slice(staging), part_of(to, 0, staging.bytes()),
+                                      "uploading to the device", DeviceLane::kUpload));
+    uploaded(staging.bytes());
+    return {};
+  }
+  void give_up(const Piece& piece) override { pieces_.erase(piece.id); }
+  Status wait_for_room() override {
+    return Error(ErrorCode::kInternal, "uploading to the device: no transfer to wait for");
+  }
+  std::uint64_t largest_piece() const override {
+    return std::max<std::uint64_t>(settings_.staging_buffer_size_mb, 1) * kMib;
   }
 
   CommandRing::After uploads_done() const override { return {}; }
@@ -294,7 +401,8 @@ class DirectQueue final : public BlitBase {
     BULKHEAD_RETURN_IF_ERROR(wait_for(device_, after, timeout_ms_, "downloading from the device"));
     BULKHEAD_TRY(Buffer staging,
                  device_.allocate(from.bytes, Memory::kReadback, "download staging"));
-    BULKHEAD_RETURN_IF_ERROR(run_copy(from, slice(staging), "downloading from the device"));
+    BULKHEAD_RETURN_IF_ERROR(
+        run_copy(from, slice(staging), "downloading from the device", DeviceLane::kDownload));
     open_.emplace(++last_ticket_, std::move(staging));
     return last_ticket_;
   }
@@ -313,17 +421,34 @@ class DirectQueue final : public BlitBase {
   BlitQueueStats stats() const override { return stats_; }
 
  private:
-  Status run_copy(const BufferSlice& from, const BufferSlice& to, const char* what) {
+  Status run_copy(const BufferSlice& from, const BufferSlice& to, const char* what,
+                  DeviceLane lane) {
     submitted();
-    return run_once(pool_, device_.transfer_queue(), timeout_ms_, what,
-                    [&](VkCommandBuffer commands) {
-                      const VkBufferCopy region{from.offset, to.offset, from.bytes};
-                      vkCmdCopyBuffer(commands, from.buffer, to.buffer, 1, &region);
-                      transfer_to_host_barrier(commands);
-                    });
+    const auto start = std::chrono::steady_clock::now();
+    BULKHEAD_RETURN_IF_ERROR(
+        run_once(pool_, device_.transfer_queue(), timeout_ms_, what, [&](VkCommandBuffer commands) {
+          const VkBufferCopy region{from.offset, to.offset, from.bytes};
+          vkCmdCopyBuffer(commands, from.buffer, to.buffer, 1, &region);
+          transfer_to_host_barrier(commands);
+        }));
+    if (!settings_.track_metrics) return {};
+    // The host waits for each, and nothing runs beside it: its time is the host's.
+    const auto took =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                       std::chrono::steady_clock::now() - start)
+                                       .count());
+    ++stats_.sync_waits;
+    stats_.sync_wait_nanoseconds += took;
+    const bool up = lane == DeviceLane::kUpload;
+    ++(up ? stats_.upload_copies : stats_.download_copies);
+    (up ? stats_.upload_nanoseconds : stats_.download_nanoseconds) += took;
+    stats_.pending_peak = 1;
+    return {};
   }
 
   CommandPool pool_;
+  std::map<std::uint64_t, Buffer> pieces_;
+  std::uint64_t last_piece_ = 0;
   std::map<Ticket, Buffer> open_;
   Buffer alive_;
   Ticket last_ticket_ = 0;

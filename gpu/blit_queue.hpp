@@ -2,6 +2,8 @@
 // other), through a ring of staging memory, so that uploads overlap compute and downloads overlap
 // the next step.
 //
+// Thread-safety: one thread at a time, its owner; pieces that it reserved may be filled by others.
+//
 // Switched off (the baseline), each transfer allocates a staging buffer, submits, waits for a fence
 // and frees it.
 #pragma once
@@ -9,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "config/settings.hpp"
@@ -17,11 +20,26 @@
 
 namespace bulkhead::gpu {
 
+// All zeros without track_metrics.
 struct BlitQueueStats {
   std::uint64_t uploads = 0, downloads = 0;
   std::uint64_t bytes_uploaded = 0, bytes_downloaded = 0;
   std::uint64_t stalls = 0;  // waits for staging room or for a pending operation to finish
   std::uint64_t submissions = 0;
+  // Copies that are known to be done, and how long they took: on the device by its timestamps, or,
+  // where its transfer queue has none, until the host looked.
+  std::uint64_t upload_copies = 0, upload_nanoseconds = 0;
+  std::uint64_t download_copies = 0, download_nanoseconds = 0;
+  std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // the host waited for a copy
+  std::uint64_t pending = 0, pending_peak = 0;              // copies under way, of both directions
+
+  double average_upload_us() const { return average_us(upload_nanoseconds, upload_copies); }
+  double average_sync_wait_us() const { return average_us(sync_wait_nanoseconds, sync_waits); }
+
+ private:
+  static double average_us(std::uint64_t ns, std::uint64_t count) {
+    return count == 0 ? 0 : static_cast<double>(ns) / 1e3 / static_cast<double>(count);
+  }
 };
 
 class BlitQueue {
@@ -39,6 +57,21 @@ class BlitQueue {
   using Fill = void (*)(void* context, std::uint64_t offset, std::span<std::byte> piece);
   virtual Status upload_with(std::uint64_t bytes, const BufferSlice& to, Fill fill,
                              void* context) = 0;
+  // For several threads that fill at once: room that the owner of the queue reserves, any thread
+  // fills and the owner sends. No room (none): before something that was sent is done, which
+  // wait_for_room() waits for. Pieces may be sent in any order; each must be sent or given up. At
+  // most largest_piece() bytes each.
+  struct Piece {
+    std::uint64_t id = 0;
+    std::span<std::byte> bytes;
+  };
+  virtual Result<std::optional<Piece>> reserve(std::uint64_t bytes) = 0;
+  virtual Status send(const Piece& piece, const BufferSlice& to) = 0;
+  virtual void give_up(const Piece& piece) = 0;
+  // Until the oldest upload under way is done. kInternal: none is.
+  virtual Status wait_for_room() = 0;
+  virtual std::uint64_t largest_piece() const = 0;
+
   // What a submit on the compute queue must wait for so that it sees all uploads so far. Empty
   // value: nothing to wait for.
   virtual CommandRing::After uploads_done() const = 0;

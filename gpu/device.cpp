@@ -203,6 +203,8 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
   self->compute_family_ = *families.compute;  // describe_device has seen that there is one
   self->transfer_family_ = families.transfer.value_or(*families.compute);
   impl.timestamp_bits = families.compute_timestamp_bits;
+  impl.transfer_timestamp_bits =
+      families.transfer ? families.transfer_timestamp_bits : families.compute_timestamp_bits;
   const std::uint32_t transfer_queues = std::min(families.transfer_queues, 2u);
 
   const float priorities[] = {1.0f, 1.0f};
@@ -223,6 +225,7 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
 
   DeviceFeatures features = features_to_enable(self->physical_);
   features.chain();
+  impl.has_host_query_reset = features.v12.hostQueryReset != VK_FALSE;
   VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
   info.pNext = &features.base;
   info.queueCreateInfoCount = static_cast<std::uint32_t>(queues.size());
@@ -296,6 +299,14 @@ std::uint32_t Device::timestamp_bits() const {
   return impl_->timestamp_bits;
 }
 
+std::uint32_t Device::transfer_timestamp_bits() const {
+  return impl_->transfer_timestamp_bits;
+}
+
+bool Device::has_host_query_reset() const {
+  return impl_->has_host_query_reset;
+}
+
 Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   if (spec.push_bytes > kMaxPushBytes || spec.push_bytes % 4 != 0) {
     return Error(ErrorCode::kInvalidArgument,
@@ -319,7 +330,9 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   Kernel kernel;
   kernel.push_bytes = spec.push_bytes;
   {
-    const std::lock_guard lock(impl.mutex);
+    std::unique_lock lock(impl.mutex);
+    // One that failed elsewhere is tried again here, for this caller's own error.
+    impl.compiled.wait(lock, [&] { return !impl.compiling.contains(key); });
     if (const auto known = impl.kernels.find(key); known != impl.kernels.end())
       return known->second;
     VkPipelineLayout& layout = impl.layouts[spec.push_bytes];
@@ -335,7 +348,17 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
       }
     }
     kernel.layout = layout;
+    impl.compiling.insert(key);
   }
+  struct Compiling {  // however it ends
+    Impl& impl;
+    const std::vector<std::uint32_t>& key;
+    ~Compiling() {
+      const std::lock_guard lock(impl.mutex);
+      impl.compiling.erase(key);
+      impl.compiled.notify_all();
+    }
+  } const compiling{impl, key};
 
   // Compiling takes milliseconds to seconds: without the lock.
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -377,9 +400,8 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
 
   const std::lock_guard lock(impl.mutex);
   kernel.name = impl.names.emplace_back(spec.name).c_str();
-  const auto [entry, inserted] = impl.kernels.emplace(std::move(key), kernel);
-  if (!inserted) vkDestroyPipeline(device_, kernel.pipeline, nullptr);  // another thread was first
-  return entry->second;
+  impl.kernels.emplace(key, kernel);
+  return kernel;
 }
 
 Status Device::save_pipeline_cache() {

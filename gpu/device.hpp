@@ -7,6 +7,7 @@
 // Thread-safety: a Device may be used from one thread, except where a function says otherwise.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <vulkan/vulkan.h>
 
 #include "config/base/error.hpp"
+#include "gpu/activity.hpp"
 
 namespace bulkhead::gpu {
 
@@ -142,7 +144,8 @@ class Device {
   const DeviceInfo& info() const { return info_; }
   std::uint64_t free_memory_bytes() const;  // now
 
-  // One vkAllocateMemory. kResourceExhausted says what was asked and what is free.
+  // One vkAllocateMemory. kResourceExhausted says what was asked and what is free. Any thread;
+  // buffers may be freed on any, too.
   Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
   std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
   std::uint64_t allocations_alive() const { return allocations_alive_; }
@@ -155,7 +158,8 @@ class Device {
   bool abandoned() const { return abandoned_; }
 
   // Pipelines are compiled once for equal specs and looked up in the on-disk cache. Any thread,
-  // several at once: kernels compile in parallel.
+  // several at once: kernels compile in parallel, and who asks for one that another thread is
+  // compiling waits for it.
   Result<Kernel> make_kernel(const KernelSpec& spec);
   // Writes what the driver would like to find at the next start: call once the kernels are made. A
   // device without a cache_folder has nothing to save.
@@ -175,6 +179,12 @@ class Device {
   std::uint32_t max_groups(int dimension) const;
   // Significant bits of a timestamp on the compute queue; 0: it has none.
   std::uint32_t timestamp_bits() const;
+  std::uint32_t transfer_timestamp_bits() const;  // the same of the transfer queue
+  bool has_host_query_reset() const;              // vkResetQueryPool, without a command buffer
+
+  // What it did when, as the queues that run on it tell; any thread.
+  Activity& activity() { return activity_; }
+  const Activity& activity() const { return activity_; }
 
   // "device lost: ..." for VK_ERROR_DEVICE_LOST, "out of device memory", and so on.
   static Error vulkan_error(VkResult result, const std::string& what);
@@ -191,8 +201,9 @@ class Device {
   VkQueue download_queue_ = VK_NULL_HANDLE;
   std::uint32_t compute_family_ = 0;
   std::uint32_t transfer_family_ = 0;
-  std::uint64_t allocations_ = 0, allocations_alive_ = 0;
-  bool abandoned_ = false;
+  std::atomic<std::uint64_t> allocations_ = 0, allocations_alive_ = 0;
+  std::atomic<bool> abandoned_ = false;
+  Activity activity_;
 
   friend class Buffer;  // counts allocations_alive_ down
 };

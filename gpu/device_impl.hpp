@@ -1,9 +1,11 @@
 // What device.cpp and buffer.cpp share.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,8 @@ struct Device::Impl {
   VkPhysicalDeviceLimits limits{};
   VkShaderStageFlags required_subgroup_size_stages = 0;
   std::uint32_t max_workgroup_subgroups = 0;
-  std::uint32_t timestamp_bits = 0;
+  std::uint32_t timestamp_bits = 0, transfer_timestamp_bits = 0;
+  bool has_host_query_reset = false;
   bool has_memory_budget = false;
 
   VkPipelineCache cache = VK_NULL_HANDLE;  // synchronises itself
@@ -30,6 +33,8 @@ struct Device::Impl {
   std::map<std::uint32_t, VkPipelineLayout> layouts;     // by push constant bytes
   std::map<std::vector<std::uint32_t>, Kernel> kernels;  // by everything in the spec but the name
   std::deque<std::string> names;                         // Kernel::name points in here
+  std::set<std::vector<std::uint32_t>> compiling;        // by other threads now
+  std::condition_variable compiled;                      // one of these came to its end
 };
 
 }  // namespace bulkhead::gpu

@@ -153,6 +153,7 @@ QueueFamilies find_queue_families(VkPhysicalDevice physical) {
     if (!found.transfer && (flags & kMeaningful) == VK_QUEUE_TRANSFER_BIT) {
       found.transfer = i;
       found.transfer_queues = families[i].queueCount;
+      found.transfer_timestamp_bits = families[i].timestampValidBits;
     }
   }
   return found;

@@ -23,7 +23,7 @@ struct QueueFamilies {
   std::optional<std::uint32_t> compute;
   std::optional<std::uint32_t> transfer;  // a family that does nothing else
   std::uint32_t transfer_queues = 0;
-  std::uint32_t compute_timestamp_bits = 0;
+  std::uint32_t compute_timestamp_bits = 0, transfer_timestamp_bits = 0;
 };
 
 QueueFamilies find_queue_families(VkPhysicalDevice physical);

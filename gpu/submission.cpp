@@ -9,15 +9,6 @@
 namespace bulkhead::gpu {
 namespace {
 
-Status waited(VkResult result, std::uint32_t timeout_ms, const char* what) {
-  if (result == VK_SUCCESS) return {};
-  if (result == VK_TIMEOUT) {
-    return Error(ErrorCode::kDeadlineExceeded,
-                 fmt::format("{}: the device did not finish within {} ms", what, timeout_ms));
-  }
-  return Device::vulkan_error(result, what);
-}
-
 void barrier(VkCommandBuffer commands, VkPipelineStageFlags2 from_stages, VkAccessFlags2 from,
              VkPipelineStageFlags2 to_stages, VkAccessFlags2 to) {
   VkMemoryBarrier2 memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER_2};
@@ -51,6 +42,15 @@ void abandon_hung(Device& device, const char* what) {
 }
 
 }  // namespace
+
+Status waited(VkResult result, std::uint32_t timeout_ms, const char* what) {
+  if (result == VK_SUCCESS) return {};
+  if (result == VK_TIMEOUT) {
+    return Error(ErrorCode::kDeadlineExceeded,
+                 fmt::format("{}: the device did not finish within {} ms", what, timeout_ms));
+  }
+  return Device::vulkan_error(result, what);
+}
 
 Timeline::~Timeline() {
   if (semaphore_ == VK_NULL_HANDLE || device_->abandoned()) return;

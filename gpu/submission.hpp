@@ -36,6 +36,10 @@ class Timeline {
 Status wait_for(Device& device, const CommandRing::After& after, std::uint32_t timeout_ms,
                 const char* what);
 
+// What a wait that ended so says: kDeadlineExceeded for VK_TIMEOUT. `what` names the work that was
+// waited for.
+Status waited(VkResult result, std::uint32_t timeout_ms, const char* what);
+
 // A command pool whose buffers are reset one by one.
 class CommandPool {
  public:

@@ -2,9 +2,19 @@
 
 #include <algorithm>
 
+#include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
 
 namespace bulkhead::gpu {
+namespace {
+
+std::uint64_t ns_between(std::chrono::steady_clock::time_point from,
+                         std::chrono::steady_clock::time_point to) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
+}
+
+}  // namespace
 
 TransferLane::~TransferLane() {
   if (device_ == nullptr) return;
@@ -14,6 +24,7 @@ TransferLane::~TransferLane() {
   for (const Slot& slot : idle_) {
     if (slot.fence != VK_NULL_HANDLE) vkDestroyFence(device_->handle(), slot.fence, nullptr);
   }
+  if (queries_ != VK_NULL_HANDLE) vkDestroyQueryPool(device_->handle(), queries_, nullptr);
 }
 
 Status TransferLane::init(Device& device, const Options& options) {
@@ -22,6 +33,16 @@ Status TransferLane::init(Device& device, const Options& options) {
   options_.max_pending = std::max(options.max_pending, 1u);
   has_compute_ = options.queue == device.compute_queue();
   BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
+  const std::uint32_t bits = device.transfer_timestamp_bits();
+  // A queue that only copies can't reset queries; the host can, where the device lets it.
+  if (options_.track && bits > 0 && device.has_host_query_reset()) {
+    VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+    info.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    info.queryCount = options_.max_pending * 2;
+    const VkResult made = vkCreateQueryPool(device.handle(), &info, nullptr, &queries_);
+    if (made != VK_SUCCESS) return Device::vulkan_error(made, "creating a timestamp pool");
+    tick_mask_ = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
+  }
   return options.timeline ? timeline_.init(device) : Status{};
 }
 
@@ -39,7 +60,10 @@ Result<std::uint64_t> TransferLane::copy(const Copy& copy,
     idle_.push_back(slot);
     return submitted.error();
   }
-  pending_.push_back({++submitted_, slot});
+  Pending pending{++submitted_, slot, copy.from.bytes, {}};
+  if (options_.track) pending.submitted = std::chrono::steady_clock::now();
+  pending_.push_back(pending);
+  timing_.most_pending = std::max<std::uint64_t>(timing_.most_pending, pending_.size());
   return submitted_;
 }
 
@@ -52,8 +76,17 @@ Status TransferLane::record_and_submit(const Slot& slot, const Copy& copy,
   } else {
     transfer_barrier(slot.commands);
   }
+  if (queries_ != VK_NULL_HANDLE) {
+    vkResetQueryPool(device_->handle(), queries_, slot.query, 2);
+    // After the waits of the submission, not before: those are at the copy's stage.
+    vkCmdWriteTimestamp2(slot.commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries_, slot.query);
+  }
   const VkBufferCopy region{copy.from.offset, copy.to.offset, copy.from.bytes};
   vkCmdCopyBuffer(slot.commands, copy.from.buffer, copy.to.buffer, 1, &region);
+  if (queries_ != VK_NULL_HANDLE) {
+    vkCmdWriteTimestamp2(slot.commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries_,
+                         slot.query + 1);
+  }
   transfer_to_host_barrier(slot.commands);
   BULKHEAD_RETURN_IF_ERROR(end_commands(slot.commands));
   Submission submission;
@@ -93,6 +126,7 @@ Result<TransferLane::Slot> TransferLane::free_slot() {
     return commands.error();
   }
   slot.commands = *commands;
+  slot.query = 2 * slots_++;
   return slot;
 }
 
@@ -114,15 +148,30 @@ Result<std::uint64_t> TransferLane::reached() {
 
 Status TransferLane::wait(std::uint64_t number) {
   if (number <= done_) return {};
+  if (!options_.track) return wait_untimed(number);
+  BULKHEAD_TRY(const std::uint64_t now_done, reached());
+  if (number <= now_done) return {};
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = wait_untimed(number);
+  ++timing_.waits;
+  timing_.wait_ns += ns_between(start, std::chrono::steady_clock::now());
+  return status;
+}
+
+Status TransferLane::wait_untimed(std::uint64_t number) {
+  const auto named = [&](const Status& failed) {
+    return failed.error().within(fmt::format("transfer {} of {}", number, submitted_));
+  };
   if (options_.timeline) {
-    BULKHEAD_RETURN_IF_ERROR(timeline_.wait(number, options_.timeout_ms, options_.name));
+    const Status status = timeline_.wait(number, options_.timeout_ms, options_.name);
+    if (!status.ok()) return named(status);
     retire_until(number);
     return {};
   }
   while (done_ < number) {
     const VkResult result = fault::wait_fence(device_->handle(), pending_.front().slot.fence,
                                               options_.timeout_ms * kNanosecondsPerMillisecond);
-    if (result != VK_SUCCESS) return Device::vulkan_error(result, options_.name);
+    if (result != VK_SUCCESS) return named(waited(result, options_.timeout_ms, options_.name));
     retire_until(pending_.front().number);
   }
   return {};
@@ -137,10 +186,30 @@ Status TransferLane::wait_oldest() {
 
 void TransferLane::retire_until(std::uint64_t number) {
   while (!pending_.empty() && pending_.front().number <= number) {
+    if (options_.track) note_done(pending_.front());
     idle_.push_back(pending_.front().slot);
     pending_.pop_front();
   }
   done_ = std::max(done_, number);
+}
+
+void TransferLane::note_done(const Pending& pending) {
+  ++timing_.copies;
+  std::uint64_t ticks[2] = {};
+  if (queries_ == VK_NULL_HANDLE ||
+      vkGetQueryPoolResults(device_->handle(), queries_, pending.slot.query, 2, sizeof ticks, ticks,
+                            sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS) {
+    timing_.copy_ns += ns_between(pending.submitted, std::chrono::steady_clock::now());
+    return;
+  }
+  const double period = device_->info().timestamp_period_ns;
+  const auto begin =
+      static_cast<std::uint64_t>(static_cast<double>(ticks[0] & tick_mask_) * period);
+  const auto took =
+      static_cast<std::uint64_t>(static_cast<double>((ticks[1] - ticks[0]) & tick_mask_) * period);
+  timing_.copy_ns += took;
+  device_->activity().device_ran(options_.lane, options_.name, begin, begin + took, pending.number,
+                                 pending.bytes);
 }
 
 bool TransferLane::drain() {

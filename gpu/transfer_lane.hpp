@@ -3,6 +3,7 @@
 // that waits for compute.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -21,6 +22,8 @@ class TransferLane {
     bool timeline = true;  // else fences
     std::uint32_t timeout_ms = 0;
     const char* name = "";
+    DeviceLane lane = DeviceLane::kUpload;
+    bool track = true;  // time the copies and the waits for them
   };
 
   TransferLane() = default;
@@ -37,6 +40,7 @@ class TransferLane {
   Result<std::uint64_t> copy(const Copy& copy, std::span<const CommandRing::After> after);
 
   std::uint64_t submitted() const { return submitted_; }
+  std::uint64_t known_done() const { return done_; }  // as reached() or a wait last saw it
   Result<std::uint64_t> reached();    // copies up to this number are done; does not wait
   Status wait(std::uint64_t number);  // for this copy and all before it
   Status wait_oldest();               // kInternal when none is pending
@@ -44,6 +48,15 @@ class TransferLane {
     return {timeline_.handle(), submitted_};
   }  // with a timeline
   std::uint64_t stalls() const { return stalls_; }
+  std::uint64_t pending() const { return pending_.size(); }
+  // Of copies that are known to be done, with Options::track. By the device's timestamps where its
+  // queue has any, else by the host's clock from submission to the moment it looked.
+  struct Timing {
+    std::uint64_t copies = 0, copy_ns = 0;
+    std::uint64_t waits = 0, wait_ns = 0;  // of the host, for a copy that was not done yet
+    std::uint64_t most_pending = 0;
+  };
+  const Timing& timing() const { return timing_; }
   // Whether everything under way came to its end in time; else what it uses must be left to the
   // device.
   bool drain();
@@ -52,15 +65,20 @@ class TransferLane {
   struct Slot {
     VkCommandBuffer commands = VK_NULL_HANDLE;
     VkFence fence = VK_NULL_HANDLE;  // without a timeline
+    std::uint32_t query = 0;         // the first of two in queries_
   };
   struct Pending {
     std::uint64_t number;
     Slot slot;
+    std::uint64_t bytes;
+    std::chrono::steady_clock::time_point submitted;
   };
   Result<Slot> free_slot();
   Status record_and_submit(const Slot& slot, const Copy& copy,
                            std::span<const CommandRing::After> after);
   void retire_until(std::uint64_t number);
+  void note_done(const Pending& pending);
+  Status wait_untimed(std::uint64_t number);
 
   Device* device_ = nullptr;
   Options options_;
@@ -70,6 +88,10 @@ class TransferLane {
   std::deque<Pending> pending_;
   std::vector<Slot> idle_;
   std::uint64_t submitted_ = 0, done_ = 0, stalls_ = 0;
+  VkQueryPool queries_ = VK_NULL_HANDLE;  // two for each slot; null: nothing is timed on the device
+  std::uint32_t slots_ = 0;
+  std::uint64_t tick_mask_ = 0;
+  Timing timing_;
 };
 
 }  // namespace bulkhead::gpu

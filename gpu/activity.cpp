@@ -1,0 +1,82 @@
+#include "gpu/activity.hpp"
+
+#include <algorithm>
+
+#include "gpu/trace.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+// More than are ever under way at once: max_pending_ops copies, a few steps.
+constexpr std::size_t kKept = 512;
+
+}  // namespace
+
+Activity::Activity() = default;
+Activity::~Activity() = default;
+
+std::uint64_t Activity::overlap(const Interval& a, const Interval& b) {
+  const std::uint64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
+  return end > begin ? end - begin : 0;
+}
+
+void Activity::device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns,
+                          std::uint64_t end_ns, std::uint64_t id, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (trace_ != nullptr) trace_->device_ran(lane, name, begin_ns, end_ns, id, bytes);
+  const auto keep = [](std::deque<Interval>& kept, const Interval& one) {
+    if (kept.size() == kKept) kept.pop_front();
+    kept.push_back(one);
+  };
+  if (lane != DeviceLane::kCompute) {
+    const Interval copy{begin_ns, std::max(begin_ns, end_ns)};
+    totals_.transfer_ns += copy.end - copy.begin;
+    ++totals_.copied;
+    for (auto it = recent_compute_.rbegin(); it != recent_compute_.rend(); ++it) {
+      if (it->end <= copy.begin) break;  // rising
+      totals_.overlapped_ns += overlap(*it, copy);
+    }
+    keep(recent_copies_, copy);
+    return;
+  }
+  // The next submission's first commands may be read before the last one's end: no time counts
+  // twice.
+  if (totals_.computed == 0) first_compute_ns_ = begin_ns;
+  const std::uint64_t begin = std::max(begin_ns, last_compute_ns_);
+  const Interval work{begin, std::max(begin, end_ns)};
+  last_compute_ns_ = work.end;
+  totals_.compute_ns += work.end - work.begin;
+  ++totals_.computed;
+  totals_.compute_span_ns = last_compute_ns_ - first_compute_ns_;
+  for (const Interval& copy : recent_copies_)
+    totals_.overlapped_ns += overlap(copy, work);
+  keep(recent_compute_, work);
+}
+
+void Activity::host_ran(const char* name, Clock::time_point begin, Clock::time_point end,
+                        std::uint64_t id) {
+  if (trace_ == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  trace_->host_ran(name, begin, end, id);
+}
+
+Status Activity::trace_to(const std::string& path, std::uint64_t max_bytes) {
+  BULKHEAD_TRY(std::unique_ptr<Trace> trace, Trace::create(path, max_bytes));
+  const std::lock_guard lock(mutex_);
+  trace_ = std::move(trace);
+  return {};
+}
+
+ActivityTotals Activity::totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_;
+}
+
+void Activity::reset_totals() {
+  const std::lock_guard lock(mutex_);
+  totals_ = {};
+  recent_compute_.clear();
+  recent_copies_.clear();
+}
+
+}  // namespace bulkhead::gpu
