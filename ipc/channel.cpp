@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <climits>
 
+#include "ipc/fault_points.hpp"
 #include "ipc/peer_socket.hpp"
 #include "ipc/transports.hpp"
 
@@ -114,6 +115,7 @@ Result<std::unique_ptr<Channel>> open_stdio_worker(const InheritedDescriptors& i
     output.reset(inherited.output);
     BULKHEAD_RETURN_IF_ERROR(set_close_on_exec(output.get()));
   }
+  reach(Point::kStreamsMoved);
   return make_stdio_channel(Side::kWorker, std::move(input), std::move(output), std::move(socket),
                             ring_bytes);
 }
@@ -170,11 +172,13 @@ Result<bool> wait_readable(Channel& channel, std::chrono::microseconds spin,
 Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings) {
   BULKHEAD_TRY(const std::uint64_t ring_bytes, checked_ring_bytes(settings.ring_kib));
   BULKHEAD_TRY(SocketPair sockets, make_socket_pair(SOCK_SEQPACKET));
+  reach(Point::kSocketsMade);
   ChannelPair pair;
   pair.worker_socket = std::move(sockets.theirs);
   if (settings.transport == config::Transport::kShm) {
     BULKHEAD_TRY(Region region, Region::create(settings.region, ring_bytes, pair.worker_region));
     pair.daemon = make_shm_channel(Side::kDaemon, std::move(region), std::move(sockets.ours));
+    reach(Point::kPairMade);
     return pair;
   }
   BULKHEAD_TRY(SocketPair streams, make_socket_pair(SOCK_STREAM));
@@ -184,6 +188,7 @@ Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings) {
   BULKHEAD_TRY(pair.daemon,
                make_stdio_channel(Side::kDaemon, std::move(streams.ours), std::move(output),
                                   std::move(sockets.ours), ring_bytes));
+  reach(Point::kPairMade);
   return pair;
 }
 
@@ -191,15 +196,20 @@ Result<std::unique_ptr<Channel>> open_worker_channel(const InheritedDescriptors&
                                                      const config::IpcSettings& settings) {
   UniqueFd socket(inherited.socket);
   UniqueFd region_fd(inherited.region);
+  reach(Point::kOpen);
   BULKHEAD_RETURN_IF_ERROR(check_socket(socket.get(), SOCK_SEQPACKET, "the channel"));
   BULKHEAD_RETURN_IF_ERROR(set_close_on_exec(socket.get()));
-  if (!region_fd.valid()) {
+  std::unique_ptr<Channel> channel;
+  if (region_fd.valid()) {
+    // The mapping outlives the descriptor.
+    BULKHEAD_TRY(Region region, Region::open(region_fd.get()));
+    channel = make_shm_channel(Side::kWorker, std::move(region), std::move(socket));
+  } else {
     BULKHEAD_TRY(const std::uint64_t ring_bytes, checked_ring_bytes(settings.ring_kib));
-    return open_stdio_worker(inherited, std::move(socket), ring_bytes);
+    BULKHEAD_TRY(channel, open_stdio_worker(inherited, std::move(socket), ring_bytes));
   }
-  BULKHEAD_TRY(Region region,
-               Region::open(region_fd.get()));  // the mapping outlives the descriptor
-  return make_shm_channel(Side::kWorker, std::move(region), std::move(socket));
+  reach(Point::kOpened);
+  return channel;
 }
 
 }  // namespace bulkhead::ipc

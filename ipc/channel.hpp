@@ -55,6 +55,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -101,9 +102,20 @@ class Channel {
 
   // Descriptors to and from the peer (SCM_RIGHTS on the socketpair), never blocking.
   virtual Status send_descriptors(std::span<const int> descriptors, std::uint64_t tag) = 0;
+  // What is left in it is closed without waiting, whatever it is (peer_descriptors.hpp). Who moves
+  // one out and lets a UniqueFd close it must know that it is what closes at once.
   struct Descriptors {
     std::uint64_t tag = 0;
     std::vector<UniqueFd> fds;
+
+    Descriptors() = default;
+    Descriptors(Descriptors&&) = default;
+    Descriptors& operator=(Descriptors&& other) noexcept {
+      std::swap(tag, other.tag);
+      std::swap(fds, other.fds);
+      return *this;
+    }
+    ~Descriptors();
   };
   virtual std::optional<Descriptors> take_descriptors() = 0;
 

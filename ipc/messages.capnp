@@ -144,6 +144,7 @@ struct Finished {
   completionTokens @4 :UInt32;
   prefillMicroseconds @5 :UInt64;
   decodeMicroseconds @6 :UInt64;
+  cachedTokens @7 :UInt32;      # of the prompt, taken over from the prefix cache
 }
 
 enum FailureCode {

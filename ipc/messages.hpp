@@ -80,6 +80,7 @@ struct Finished {
   std::uint32_t completion_tokens = 0;
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
+  std::uint32_t cached_tokens = 0;  // of the prompt, taken over from the prefix cache
   bool operator==(const Finished&) const = default;
 };
 

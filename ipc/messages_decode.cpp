@@ -238,6 +238,7 @@ Finished read_finished(wire::Finished::Reader r) {
   m.completion_tokens = r.getCompletionTokens();
   m.prefill_microseconds = r.getPrefillMicroseconds();
   m.decode_microseconds = r.getDecodeMicroseconds();
+  m.cached_tokens = r.getCachedTokens();
   return m;
 }
 

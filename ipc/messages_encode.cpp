@@ -267,6 +267,7 @@ void put(const Finished& m, wire::Message::Builder message) {
   b.setCompletionTokens(m.completion_tokens);
   b.setPrefillMicroseconds(m.prefill_microseconds);
   b.setDecodeMicroseconds(m.decode_microseconds);
+  b.setCachedTokens(m.cached_tokens);
 }
 void put(const Failed& m, wire::Message::Builder message) {
   auto b = message.initFailed();

@@ -5,12 +5,21 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ipc/fault_points.hpp"
+
 namespace bulkhead::ipc {
+
+Channel::Descriptors::~Descriptors() {
+  for (UniqueFd& fd : fds)
+    close_from_peer(std::move(fd));
+}
 
 void PeerSocket::ring() {
   const char byte = 1;
   ++doorbells_sent_;
+  reach(Point::kRing);
   if (::send(fd_.get(), &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) lost(errno);
+  reach(Point::kRung);
 }
 
 void PeerSocket::lost(int error_number) {
@@ -35,7 +44,11 @@ Status PeerSocket::send_descriptors(std::span<const int> descriptors, std::uint6
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
   std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
-  if (::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return {};
+  reach(Point::kSendDescriptors);
+  if (::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+    reach(Point::kDescriptorsSent);
+    return {};
+  }
   const int error_number = errno;
   lost(error_number);
   if (dead_) return Error(ErrorCode::kUnavailable, "send_descriptors: the peer is gone");
@@ -49,7 +62,7 @@ Status PeerSocket::send_descriptors(std::span<const int> descriptors, std::uint6
 void PeerSocket::drain(std::uint64_t allowed_doorbells) {
   for (int packet = 0; packet < kMaxPacketsPerCall && !dead_ && violation_.empty();) {
     std::uint64_t payload[2] = {};  // one byte more than allowed shows an oversized packet
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPacketFds)];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxScmFds)];
     iovec vector{payload, sizeof payload};
     msghdr message{};
     message.msg_iov = &vector;
@@ -68,6 +81,7 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
       return;
     }
     ++packet;
+    if (size > 0) reach(Point::kPacketReceived);
     Channel::Descriptors received;  // owns them, so that every way out closes them
     bool strange = false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -85,8 +99,10 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     if (size == 0) {
       dead_ = true;
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      violation_ = "descriptors were lost on the socket: more than " +
-                   std::to_string(kMaxPacketFds) + " at once, or this process has no more room";
+      violation_ = "descriptors were lost on the socket: this process has no room for more";
+    } else if (received.fds.size() > kMaxPacketFds) {
+      violation_ = "a packet on the socket carries " + std::to_string(received.fds.size()) +
+                   " descriptors; " + std::to_string(kMaxPacketFds) + " are allowed";
     } else if (strange || (message.msg_flags & MSG_TRUNC) != 0) {
       violation_ = "a packet on the socket is too long or carries something unknown";
     } else if (size == 1 && received.fds.empty()) {
@@ -114,6 +130,7 @@ std::optional<Channel::Descriptors> PeerSocket::take() {
   Channel::Descriptors first = std::move(queue_.front());
   queue_.pop_front();
   queued_fds_ -= first.fds.size();
+  reach(Point::kDescriptorsTaken);
   return first;
 }
 

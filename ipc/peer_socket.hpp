@@ -14,7 +14,7 @@
 // with none; more than kMaxPacketFds in a packet or kMaxQueuedFds not taken yet; more doorbells
 // than this end has slept (the ring makes a second one per sleep impossible, so they can only be
 // meant to keep this end busy). An empty packet reads like end of file and is taken for it.
-// Descriptors of a refused packet are closed.
+// Descriptors of a refused packet are closed, and none makes this end wait (peer_descriptors.hpp).
 #pragma once
 
 #include <cstddef>
@@ -27,6 +27,7 @@
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
 #include "ipc/channel.hpp"
+#include "ipc/peer_descriptors.hpp"
 
 namespace bulkhead::ipc {
 
@@ -37,6 +38,8 @@ inline constexpr int kMaxPacketsPerCall = 64;
 class PeerSocket {
  public:
   explicit PeerSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+  PeerSocket(PeerSocket&&) = default;
+  ~PeerSocket() { close_socket_to_peer(std::move(fd_), maker_); }
 
   int fd() const { return fd_.get(); }
   bool dead() const { return dead_; }
@@ -56,6 +59,7 @@ class PeerSocket {
   void lost(int error_number);
 
   UniqueFd fd_;
+  pid_t maker_ = ::getpid();
   bool dead_ = false;
   std::string violation_;
   std::uint64_t doorbells_sent_ = 0;

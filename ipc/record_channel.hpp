@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "ipc/channel.hpp"
+#include "ipc/fault_points.hpp"
 #include "ipc/peer_socket.hpp"
 #include "ipc/ring.hpp"
 
@@ -50,6 +51,7 @@ class RecordChannel final : public Channel {
                        std::to_string(max_outgoing_) +
                        " (records over half of ipc.ring_kib travel in pieces)");
     }
+    reach(Point::kReserve);
     if (auto flushed = flush(); !flushed.ok()) return flushed.error();
     const bool idle = outgoing_size_ == 0;  // small frames may wait in the link: that is its matter
     std::byte* place = nullptr;
@@ -82,6 +84,7 @@ class RecordChannel final : public Channel {
     }
     wanted_ = 0;
     reserved_ = bytes;
+    reach(Point::kReserved);
     return std::span<std::byte>(place, bytes);
   }
 
@@ -91,6 +94,7 @@ class RecordChannel final : public Channel {
                                                     " bytes where " + std::to_string(reserved_) +
                                                     " were reserved");
     }
+    reach(Point::kCommit);
     const bool large = std::exchange(reserved_, 0) > link_.max_frame();
     ++stats_.records_sent;
     stats_.bytes_sent += bytes;
@@ -121,6 +125,7 @@ class RecordChannel final : public Channel {
         BULKHEAD_RETURN_IF_ERROR(check_peer());
         return false;
       }
+      reach(Point::kPieceSent);
       outgoing_sent_ += piece;
       if (outgoing_sent_ == outgoing_size_) {
         outgoing_size_ = 0;
@@ -154,6 +159,7 @@ class RecordChannel final : public Channel {
         if (assembled_ != 0) return corrupt("a whole record stands between the pieces of another");
         if constexpr (Link::kReadsCopies) {
           link_.take(inbox_.get());
+          reach(Point::kCopied);
           link_.release();
           record_ = {inbox_.get(), frame.length};
         } else {
@@ -168,6 +174,7 @@ class RecordChannel final : public Channel {
       }
       ++stats_.records_received;
       stats_.bytes_received += record_.size();
+      reach(Point::kReceived);
       return record_;
     }
     return std::span<const std::byte>();
@@ -181,6 +188,7 @@ class RecordChannel final : public Channel {
     } else if (assembly_ && assembled_ == 0) {
       assembly_.reset();
     }
+    reach(Point::kReleased);
   }
 
   int wait_fd() const override { return link_.wait_fd(); }
@@ -198,13 +206,17 @@ class RecordChannel final : public Channel {
       return false;
     }
     if (!std::exchange(asleep_, true)) ++stats_.sleeps;
+    reach(Point::kAsleep);
     return true;
   }
 
   void finish_sleep() override {
+    reach(Point::kWoken);
     link_.withdraw_sleep();
     asleep_ = false;
+    reach(Point::kWithdrawn);
     link_.drain_socket();
+    reach(Point::kAwake);
   }
 
   Status send_descriptors(std::span<const int> descriptors, std::uint64_t tag) override {
@@ -268,6 +280,7 @@ class RecordChannel final : public Channel {
       }
     }
     link_.take(assembly_.get() + assembled_);
+    reach(Point::kPieceReceived);
     assembled_ += frame.length;
     link_.release();
     return {};

@@ -9,9 +9,14 @@
 #include <bit>
 #include <cerrno>
 #include <cinttypes>
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <string>
 #include <utility>
+
+#include "ipc/fault_points.hpp"
 
 namespace bulkhead::ipc {
 namespace {
@@ -26,8 +31,24 @@ Result<UniqueFd> make_memfd() {
   return fd;
 }
 
+// A daemon killed between shm_open and shm_unlink left a name that nobody else would ever remove.
+// The objects of other users are theirs: shm_unlink refuses.
+void remove_names_of_the_dead() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/dev/shm", error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    int pid = 0;
+    if (std::sscanf(name.c_str(), "bulkhead-%d-", &pid) == 1 && pid > 0 && ::kill(pid, 0) != 0 &&
+        errno == ESRCH) {
+      ::shm_unlink(("/" + name).c_str());
+    }
+  }
+}
+
 // Nobody else can open it: a random name, made exclusively, for its owner only, unlinked at once.
 Result<UniqueFd> make_posix_object() {
+  remove_names_of_the_dead();
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) != sizeof random) {
     return errno_error(ErrorCode::kInternal, "getrandom", errno);
@@ -39,7 +60,8 @@ Result<UniqueFd> make_posix_object() {
   if (!fd.valid()) {
     return errno_error(ErrorCode::kResourceExhausted, std::string("shm_open ") + name, errno);
   }
-  if (::shm_unlink(name) != 0) {
+  reach(Point::kRegionNamed);
+  if (::shm_unlink(name) != 0 && errno != ENOENT) {  // ENOENT: a daemon that can't see our pid
     return errno_error(ErrorCode::kInternal, std::string("shm_unlink ") + name, errno);
   }
   return fd;
@@ -59,6 +81,7 @@ Result<std::uint64_t> checked_ring_bytes(std::uint32_t ring_kib) {
 Result<Region> Region::create(config::RegionKind kind, std::uint64_t ring_bytes, UniqueFd& fd) {
   BULKHEAD_TRY(UniqueFd made,
                kind == config::RegionKind::kMemfd ? make_memfd() : make_posix_object());
+  reach(Point::kRegionMade);
   const auto size = static_cast<off_t>(region_bytes(ring_bytes));
   if (::ftruncate(made.get(), size) != 0) {
     return errno_error(ErrorCode::kResourceExhausted, "sizing the shared region", errno);
@@ -70,10 +93,12 @@ Result<Region> Region::create(config::RegionKind kind, std::uint64_t ring_bytes,
                            " bytes of shared memory for a worker (lower ipc.ring_kib?)",
                        failed);
   }
+  reach(Point::kRegionSized);
   if (kind == config::RegionKind::kMemfd &&
       ::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return errno_error(ErrorCode::kInternal, "sealing the shared region", errno);
   }
+  if (kind == config::RegionKind::kMemfd) reach(Point::kRegionSealed);
   BULKHEAD_TRY(Region region, map(made.get(), ring_bytes));
   auto* header = new (region.base_) RegionHeader{};
   header->magic = kRegionMagic;
@@ -121,6 +146,7 @@ Result<Region> Region::map(int fd, std::uint64_t ring_bytes) {
   if (base == MAP_FAILED) {
     return errno_error(ErrorCode::kResourceExhausted, "mapping the shared region", errno);
   }
+  reach(Point::kRegionMapped);
   return Region(static_cast<std::byte*>(base), ring_bytes);
 }
 

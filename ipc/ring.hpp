@@ -71,6 +71,8 @@
 // tests/model/ring.pml is this algorithm with store buffers, checked exhaustively; each of the
 // orders above is left out there once, and each time the checker finds the record or the wake-up
 // that is lost.
+//
+// reach(Point) marks a step at which tests have a process die; it is nothing in a release build.
 #pragma once
 
 #include <atomic>
@@ -78,6 +80,8 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#include "ipc/fault_points.hpp"
 
 namespace bulkhead::ipc {
 
@@ -170,6 +174,7 @@ class WakeWord {
   // True when the peer sleeps and has not been rung for this sleep.
   bool must_ring() {
     const std::uint64_t seen = word_->load(std::memory_order_seq_cst);  // S4
+    reach(Point::kSleepWordRead);
     if ((seen & 1) == 0 || seen == rung_) return false;
     rung_ = seen;
     return true;
@@ -209,11 +214,14 @@ class RingProducer {
     if (padding_ != 0) {
       write_header(head_, static_cast<std::uint32_t>(padding_ - kFrameHeaderBytes),
                    FrameKind::kPadding);
+      reach(Point::kPaddingWritten);
     }
     write_header(head_ + padding_, static_cast<std::uint32_t>(bytes), kind);
     head_ += padding_ + frame_bytes(bytes);
     padding_ = 0;
+    reach(Point::kPublish);
     control_->head.store(head_, std::memory_order_seq_cst);  // (a), S3
+    reach(Point::kPublished);
   }
 
   // Private: false when the ring is full or faulty.
@@ -221,6 +229,7 @@ class RingProducer {
     std::byte* place = reserve(payload.size());
     if (place == nullptr) return false;
     std::memcpy(place, payload.data(), payload.size());
+    reach(Point::kPayloadCopied);
     commit(payload.size(), kind);
     return true;
   }
@@ -230,8 +239,11 @@ class RingProducer {
 
   // Waiting for room for `bytes`: announce, then look once more (d). True: there is room now.
   bool announce_wait(std::uint64_t bytes) {
+    reach(Point::kAnnounceWait);
     wait_.announce();
+    reach(Point::kWaitAnnounced);
     refresh(std::memory_order_seq_cst);
+    reach(Point::kLastLookForRoom);
     return reserve(bytes) != nullptr;
   }
   void withdraw_wait() { wait_.withdraw(); }
@@ -242,7 +254,9 @@ class RingProducer {
  private:
   void refresh(std::memory_order order) {
     if (fault_ != RingFault::kNone) return;  // the first one lasts
+    reach(Point::kReadTail);
     const std::uint64_t tail = control_->tail.load(order);
+    reach(Point::kTailRead);
     if (tail % 8 != 0)
       fault_ = RingFault::kIndexUnaligned;
     else if (tail < tail_)
@@ -300,6 +314,7 @@ class RingConsumer {
         header_.kind != FrameKind::kLast) {
       return broken(RingFault::kKind);  // padding after padding, too
     }
+    reach(Point::kFrameRead);
     held_ = frame_bytes(header_.length);
     header = header_;
     return true;
@@ -318,12 +333,14 @@ class RingConsumer {
     tail_ += held_;
     held_ = 0;
     look_ = head_ == tail_ || tail_ - looked_ >= size_ / 8;
+    reach(Point::kGiveBack);
     if (look_) {
       looked_ = tail_;
       control_->tail.store(tail_, std::memory_order_seq_cst);  // (b), (d)
     } else {
       control_->tail.store(tail_, std::memory_order_release);  // (b)
     }
+    reach(Point::kGivenBack);
   }
 
   // After a release: must the producer be woken?
@@ -332,8 +349,11 @@ class RingConsumer {
   // Announce sleep, then look once more (c). True: something is there (or a fault to report), do
   // not sleep.
   bool announce_sleep() {
+    reach(Point::kAnnounceSleep);
     sleep_.announce();
+    reach(Point::kSleepAnnounced);
     if (head_ == tail_) refresh(std::memory_order_seq_cst);  // S2
+    reach(Point::kLastLook);
     return fault_ != RingFault::kNone || head_ != tail_;
   }
   void withdraw_sleep() { sleep_.withdraw(); }
@@ -350,7 +370,9 @@ class RingConsumer {
   }
   void refresh(std::memory_order order) {
     if (fault_ != RingFault::kNone) return;  // the first one lasts
+    reach(Point::kReadHead);
     const std::uint64_t head = control_->head.load(order);
+    reach(Point::kHeadRead);
     if (head % 8 != 0)
       fault_ = RingFault::kIndexUnaligned;
     else if (head < head_)
@@ -377,6 +399,7 @@ class RingConsumer {
       return broken(RingFault::kPadding);
     }
     tail_ += skip;
+    reach(Point::kPaddingSkipped);
     return true;
   }
 

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 
+#include "ipc/fault_points.hpp"
 #include "ipc/transports.hpp"
 
 namespace bulkhead::ipc {
@@ -32,6 +33,11 @@ class StdioLink {
         capacity_(ring_bytes),
         in_(std::make_unique_for_overwrite<std::byte[]>(capacity_)),
         out_(std::make_unique_for_overwrite<std::byte[]>(capacity_)) {}
+  StdioLink(StdioLink&&) = default;
+  ~StdioLink() {
+    output_.reset();
+    close_socket_to_peer(std::move(input_), maker_);
+  }
 
   Status watch() {
     const auto add = [&](int fd, std::uint32_t events) {
@@ -73,17 +79,22 @@ class StdioLink {
     std::byte* place = reserve(payload.size());
     if (place == nullptr) return false;
     std::memcpy(place, payload.data(), payload.size());
+    reach(Point::kPayloadCopied);
     commit(payload.size(), kind);
     return true;
   }
   // True when nothing is left to send.
   bool flush() {
     while (out_begin_ != out_end_ && !dead_) {
+      die_in_a_frame();
+      reach(Point::kStreamSend);
       const ssize_t sent = ::send(output_.get(), out_.get() + out_begin_, out_end_ - out_begin_,
                                   MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent > 0) {
+        reach(Point::kStreamSent);
         out_begin_ += static_cast<std::size_t>(sent);
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        reach(Point::kStreamFull);
         return false;
       } else if (errno != EINTR) {
         dead_ = true;
@@ -97,7 +108,9 @@ class StdioLink {
     // Bounded: a peer that sends byte by byte must not keep this end here. A dead peer's rest is in
     // the socket's buffer and comes in a few reads.
     for (int reads = 0; !parse(frame); ++reads) {
-      if (fault_ != RingFault::kNone || reads == kMaxReadsPerCall || !fill()) return false;
+      if (fault_ != RingFault::kNone || reads == kMaxReadsPerCall || !fill() || descriptors_came_) {
+        return false;
+      }
     }
     return true;
   }
@@ -136,6 +149,7 @@ class StdioLink {
   bool dead() const { return dead_ || socket_.dead(); }
   std::optional<std::string> fault() const {
     if (fault_ != RingFault::kNone) return std::string("its stream: ") + to_string(fault_);
+    if (descriptors_came_) return std::string("its stream: descriptors came with it");
     if (!socket_.violation().empty()) return socket_.violation();
     return std::nullopt;
   }
@@ -148,6 +162,18 @@ class StdioLink {
   std::optional<std::uint64_t> last_beat_ns() const { return std::nullopt; }
 
  private:
+  // In tests: a process that dies having sent half a frame.
+  void die_in_a_frame() {
+    const auto at = [&](Point point, std::size_t bytes) {
+      if (fault::due(name_of(point))) {
+        (void)::send(output_.get(), out_.get() + out_begin_, std::min(bytes, out_end_ - out_begin_),
+                     MSG_DONTWAIT | MSG_NOSIGNAL);
+      }
+      reach(point);
+    };
+    at(Point::kHalfHeaderSent, kFrameHeaderBytes / 2);
+    at(Point::kHalfPayloadSent, kFrameHeaderBytes + 3);
+  }
   // A whole frame at in_begin_?
   bool parse(FrameHeader& frame) {
     const std::size_t have = in_end_ - in_begin_;
@@ -172,9 +198,9 @@ class StdioLink {
       in_begin_ = 0;
     }
     for (;;) {
-      const ssize_t got =
-          ::recv(input_.get(), in_.get() + in_end_, capacity_ - in_end_, MSG_DONTWAIT);
+      const ssize_t got = read(in_.get() + in_end_, capacity_ - in_end_);
       if (got > 0) {
+        reach(Point::kStreamRead);
         in_end_ += static_cast<std::size_t>(got);
         max_depth_ = std::max<std::uint64_t>(max_depth_, in_end_ - in_begin_);
         return true;
@@ -186,7 +212,26 @@ class StdioLink {
     }
   }
 
+  // Descriptors may come on any AF_UNIX socket. Were they not asked for, the kernel would close
+  // them here, and closing may wait.
+  ssize_t read(std::byte* into, std::size_t bytes) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxScmFds)];
+    iovec vector{into, bytes};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(input_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got >= 0 && message.msg_controllen != 0) {
+      descriptors_came_ = true;
+      close_received(message);
+    }
+    return got;
+  }
+
   UniqueFd input_, output_;
+  pid_t maker_ = ::getpid();
   PeerSocket socket_;
   UniqueFd epoll_;  // readable when any of the others has news
   std::size_t capacity_;
@@ -197,6 +242,7 @@ class StdioLink {
   bool dead_ = false;
   bool readable_ = false;
   bool watching_output_ = false;
+  bool descriptors_came_ = false;
   RingFault fault_ = RingFault::kNone;
   std::uint64_t max_depth_ = 0;
 };
