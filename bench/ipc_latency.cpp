@@ -2,14 +2,20 @@
 // Channel and over the things one might have used instead, against what the hardware allows: two
 // cores that bounce one cache line.
 //
-// The parent plays the daemon, a forked child the worker, each pinned to a core. Three passes: round
+// The parent plays the daemon, a forked child the worker, each pinned to a core. Four passes: round
 // trips (the child echoes), one way (the same, the child notes when it received: one clock, read by
-// both), and wake-ups (the parent dawdles before each message until the child surely sleeps). Then
-// throughput in one direction by size. Percentiles are of sorted samples, all repeats together.
+// both), wake-ups (the parent dawdles before each message until the child surely sleeps), and paced
+// round trips (one each millisecond, as a step's records come). Then throughput in one direction by
+// size, and the whole way of a token to a client. Percentiles are of sorted samples, all repeats
+// together.
+//
+// Ports that sleep do so as the product does: poll on the channel's descriptor, no spinning. The
+// others spin, as the daemon and a worker do within ipc.spin_us.
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +38,7 @@
 #include <boost/lockfree/spsc_queue.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/token_latency.hpp"
 #include "ipc/channel.hpp"
 
 namespace {
@@ -80,10 +87,11 @@ void must(bool good, const char* what) {
   if (!good) fail(std::string(what) + ": " + std::strerror(errno));
 }
 
-void pin(int cpu) {
+void pin(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
+  for (const int cpu : cpus)
+    CPU_SET(cpu, &set);
   must(::sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
 }
 std::vector<int> allowed_cpus() {
@@ -176,6 +184,17 @@ struct ChannelPort {
       const std::span<const std::byte> record = must(channel->try_receive());
       if (!record.empty()) return record;
       pause_cpu();
+    }
+  }
+  // For a consumer that keeps up with its producer: having found nothing it looks again a
+  // microsecond later. One that looks all the time takes the line of the producer's index away from
+  // it for each record, and halts it so.
+  std::span<const std::byte> next_of_many() {
+    for (;;) {
+      const std::span<const std::byte> record = must(channel->try_receive());
+      if (!record.empty()) return record;
+      for (const std::uint64_t until = now_ns() + 1000; now_ns() < until;)
+        pause_cpu();
     }
   }
   void send(const Message& message) {
@@ -282,7 +301,7 @@ pid_t fork_worker(const Options& options, Body body) {
   must(child >= 0, "fork");
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    pin(options.cpus[1]);
+    pin({options.cpus[1]});
     body();
     ::_exit(0);
   }
@@ -309,8 +328,19 @@ json percentiles(std::vector<std::uint64_t>& samples) {
 }
 
 struct Passes {
-  std::vector<std::uint64_t> round_trip, one_way, wake_up;
+  std::vector<std::uint64_t> round_trip, one_way, wake_up, paced;
+  double long_gap_ms = 0;  // between round trips of more than kLong_ns, the median
+  std::size_t long_ones = 0;
+  long switches = 0;  // of the daemon's side, involuntary, during the round trips
 };
+constexpr std::uint64_t kLong_ns = 2000;
+constexpr std::chrono::milliseconds kPace{1};
+
+long involuntary_switches() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
 
 template <class Port>
 void echo(Port& port) {
@@ -330,6 +360,7 @@ Passes measure(const Options& options, Port& port) {
   });
   port.parent();
   Passes passes;
+  std::vector<std::uint64_t> gaps;
   Message message;
   std::uint64_t number = 0;
   const auto exchange = [&](Order order) {
@@ -345,13 +376,27 @@ Passes measure(const Options& options, Port& port) {
     const std::uint64_t warm = now_ns() + budget / 10;
     while (now_ns() < warm)
       exchange(Order::kEcho);
+    const long switches = involuntary_switches();
     std::uint64_t before = now_ns();
     std::uint64_t end = before + budget;
+    std::uint64_t last_long = 0;
     for (std::uint64_t i = 0; i < options.rounds && before < end; ++i) {
       exchange(Order::kEcho);
       const std::uint64_t after = now_ns();
       passes.round_trip.push_back(after - before);
+      if (after - before > kLong_ns) {
+        if (last_long != 0) gaps.push_back(after - last_long);
+        last_long = after;
+      }
       before = after;
+    }
+    passes.switches += involuntary_switches() - switches;
+    end = now_ns() + budget;
+    while (before < end) {
+      std::this_thread::sleep_for(kPace);
+      before = now_ns();
+      exchange(Order::kEcho);
+      passes.paced.push_back(now_ns() - before);
     }
     if constexpr (Port::kCarriesStamps) {
       end = now_ns() + budget;
@@ -372,12 +417,22 @@ Passes measure(const Options& options, Port& port) {
   message.order = Order::kStop;
   port.send(message);
   join(child);
+  passes.long_ones = gaps.size();
+  if (!gaps.empty()) {
+    std::nth_element(gaps.begin(), gaps.begin() + gaps.size() / 2, gaps.end());
+    passes.long_gap_ms = static_cast<double>(gaps[gaps.size() / 2]) / 1e6;
+  }
   return passes;
 }
 
-// One way, `bytes` a record: records a second in the fastest stretch. `up`: from the worker to the daemon.
-double throughput(const Options& options, config::Transport transport, bool up, std::size_t bytes) {
-  double best = 0;
+// One way, `bytes` a record: records a second in the fastest stretch, and all in all in the best
+// repeat. `up`: from the worker to the daemon. Each record is published by itself.
+struct Throughput {
+  double fastest = 0, whole = 0;
+};
+Throughput throughput(const Options& options, config::Transport transport, bool up,
+                      std::size_t bytes) {
+  Throughput best;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     ChannelPort port(transport, false, options.ring_kib);
     // Bounded by time: the sender marks its last record.
@@ -400,23 +455,27 @@ double throughput(const Options& options, config::Transport transport, bool up, 
       // Many times what the ring holds, so that a backlog doesn't count as speed.
       const std::uint64_t stretch =
           std::max<std::uint64_t>(1024, std::uint64_t{16} * (options.ring_kib << 10) / bytes);
-      double fastest = 0;
+      Throughput rate;
       std::uint64_t start = now_ns();
+      const std::uint64_t begin = start;
       for (std::uint64_t i = 1;; ++i) {
-        const std::span<const std::byte> record = port.next();
+        const std::span<const std::byte> record = port.next_of_many();
         const bool last = record.front() == std::byte{2};
         if (record.back() == std::byte{0} || record.size() != bytes) fail("a record came wrong");
         port.channel->release();
         if (i % stretch == 0) {
           const std::uint64_t end = now_ns();
-          fastest = std::max(fastest,
-                             static_cast<double>(stretch) * 1e9 / static_cast<double>(end - start));
+          rate.fastest = std::max(
+              rate.fastest, static_cast<double>(stretch) * 1e9 / static_cast<double>(end - start));
           start = end;
         }
-        if (last) return fastest;
+        if (last) {
+          rate.whole = static_cast<double>(i) * 1e9 / static_cast<double>(now_ns() - begin);
+          return rate;
+        }
       }
     };
-    double* rate = shared<double>();
+    Throughput* rate = shared<Throughput>();
     const pid_t child = fork_worker(options, [&] {
       port.child();
       if (up) {
@@ -437,7 +496,8 @@ double throughput(const Options& options, config::Transport transport, bool up, 
       produce();
     }
     join(child);
-    best = std::max(best, *rate);
+    best.fastest = std::max(best.fastest, rate->fastest);
+    best.whole = std::max(best.whole, rate->whole);
     ::munmap(rate, sizeof *rate);
   }
   return best;
@@ -469,16 +529,85 @@ std::string cpu_name() {
   return "unknown";
 }
 
+json throughput_by_size(const Options& options) {
+  std::printf("\none way throughput\n%-10s %7s %14s %9s %16s %14s\n", "", "bytes", "records/s",
+              "GB/s", "memcpy alone", "whole, rec/s");
+  json rates = json::array();
+  for (const std::size_t bytes : {64, 256, 1024, 4096, 16384, 65536}) {
+    const double copy = memcpy_gb_per_s(options, bytes);
+    for (auto [name, transport, up] : {std::tuple{"ring_up", config::Transport::kShm, true},
+                                       {"ring_down", config::Transport::kShm, false},
+                                       {"stdio_up", config::Transport::kStdio, true},
+                                       {"stdio_down", config::Transport::kStdio, false}}) {
+      const Throughput rate = throughput(options, transport, up, bytes);
+      const double gb = rate.fastest * static_cast<double>(bytes) / 1e9;
+      std::printf("%-10s %7zu %14.0f %9.2f %11.2f GB/s %14.0f\n", name, bytes, rate.fastest, gb,
+                  copy, rate.whole);
+      std::fflush(stdout);
+      rates.push_back({{"name", name},
+                       {"bytes", bytes},
+                       {"records_per_s", rate.fastest},
+                       {"whole_records_per_s", rate.whole},
+                       {"gb_per_s", gb},
+                       {"memcpy_gb_per_s", copy}});
+    }
+  }
+  return rates;
+}
+
+// Nothing is pinned here: daemon, worker and client run where the system puts them.
+json tokens_to_client(const Options& options) {
+  std::printf(
+      "\na token from the worker's write to the client, us\n%-8s %7s %8s %9s %9s %9s %9s %12s "
+      "%14s\n",
+      "", "streams", "pace us", "p50", "p99", "p99.9", "max", "tokens/s", "daemon CPU us");
+  json all = json::array();
+  for (const config::Transport transport : {config::Transport::kShm, config::Transport::kStdio}) {
+    for (const auto& [streams, pace_us] :
+         {std::pair{1U, 1000U}, {16U, 1000U}, {1U, 0U}, {16U, 0U}}) {
+      bench::TokenLatencyPlan plan;
+      plan.transport = transport;
+      plan.streams = streams;
+      plan.pace_us = pace_us;
+      plan.repeats = options.repeats;
+      const double each_s = pace_us != 0 ? pace_us / 1e6 : 20e-6 * streams;
+      plan.tokens = static_cast<std::uint32_t>(std::max(100.0, options.seconds / each_s));
+      auto measured = bench::measure_token_latency(plan);
+      if (!measured.ok()) {
+        std::printf("not measured: %s\n", measured.error().message().c_str());
+        return json(measured.error().message());
+      }
+      const char* name = transport == config::Transport::kShm ? "shm" : "stdio";
+      json result = percentiles(measured->samples_ns);
+      const auto us = [&](const char* key) { return result[key].get<double>() / 1e3; };
+      std::printf("%-8s %7u %8u %9.1f %9.1f %9.1f %9.1f %12.0f %14.2f\n", name, streams, pace_us,
+                  us("p50_ns"), us("p99_ns"), us("p999_ns"), us("max_ns"), measured->tokens_per_s,
+                  measured->daemon_cpu_us_per_token);
+      std::fflush(stdout);
+      result["transport"] = name;
+      result["streams"] = streams;
+      result["pace_us"] = pace_us;
+      result["tokens_per_s"] = measured->tokens_per_s;
+      result["daemon_cpu_us_per_token"] = measured->daemon_cpu_us_per_token;
+      all.push_back(std::move(result));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (int code = 0; bench::run_as_worker(argc, argv, code)) return code;
   CLI::App app(
       "Latency and throughput of the channel between the daemon and a worker, and of the "
       "alternatives");
   Options options;
   std::string json_file;
-  bool latency = true;
+  bool latency = true, streams = true, sizes = true;
   app.add_flag("!--throughput-only", latency, "Leave the latencies out");
+  app.add_flag("!--no-throughput", sizes, "Leave the throughput out");
+  app.add_flag("!--no-tokens", streams, "Leave out the way of a token to a client");
   app.add_option("--json", json_file, "Write the results to this file");
   app.add_option("--seconds", options.seconds, "At most this long for each repeat of each pass");
   app.add_option("--repeats", options.repeats, "Repeats, all counted together");
@@ -486,7 +615,8 @@ int main(int argc, char** argv) {
   app.add_option("--cpus", options.cpus, "The daemon's and the worker's core")->expected(2);
   app.add_option("--ring-kib", options.ring_kib, "ipc.ring_kib");
   CLI11_PARSE(app, argc, argv);
-  if (options.cpus.empty()) options.cpus = allowed_cpus();
+  const std::vector<int> allowed = allowed_cpus();
+  if (options.cpus.empty()) options.cpus = allowed;
   if (options.cpus.size() < 2)
     fail("two cores are needed: a spinning peer on the same one says nothing");
 
@@ -506,20 +636,26 @@ int main(int argc, char** argv) {
         "Both cores are pinned: whatever else runs here takes its time from a spinning process, "
         "which p99.9 and max show.\n");
   }
-  pin(options.cpus[0]);
+  pin({options.cpus[0]});
 
   json results = json::array();
-  std::printf("\nround trip of %zu bytes, ns\n%-20s %9s %9s %9s %11s   %9s %9s   %9s %9s\n",
-              sizeof(Message), "", "p50", "p99", "p99.9", "max", "one way", "p99", "wake-up",
-              "p99");
+  std::printf(
+      "\nround trip of %zu bytes, ns\n%-20s %9s %9s %9s %11s   %9s %9s   %9s %9s   %9s %9s\n",
+      sizeof(Message), "", "p50", "p99", "p99.9", "max", "one way", "p99", "wake-up", "p99",
+      "each ms", "p99");
   const auto add = [&](const char* name, Passes passes) {
     json result = percentiles(passes.round_trip);
     result["name"] = name;
     std::printf("%-20s %9lu %9lu %9lu %11lu", name, result["p50_ns"].get<std::uint64_t>(),
                 result["p99_ns"].get<std::uint64_t>(), result["p999_ns"].get<std::uint64_t>(),
                 result["max_ns"].get<std::uint64_t>());
-    for (auto [part, samples] :
-         {std::pair{"one_way", &passes.one_way}, {"wake_up", &passes.wake_up}}) {
+    result["long_round_trips"] = {{"over_ns", kLong_ns},
+                                  {"count", passes.long_ones},
+                                  {"median_gap_ms", passes.long_gap_ms},
+                                  {"involuntary_switches", passes.switches}};
+    for (auto [part, samples] : {std::pair{"one_way", &passes.one_way},
+                                 {"wake_up", &passes.wake_up},
+                                 {"paced_round_trip", &passes.paced}}) {
       if (samples->empty()) {
         std::printf("   %9s %9s", "-", "-");
         continue;
@@ -544,31 +680,19 @@ int main(int argc, char** argv) {
     run("boost_spsc_queue", BoostSpscQueue());
 
     const auto p50 = [&](std::size_t i) { return results[i]["p50_ns"].get<double>(); };
-    std::printf("ring / cache_line %.2f, stdio / ring %.0f, stdio / ring_sleeping %.1f\n",
-                p50(1) / p50(0), p50(3) / p50(1), p50(3) / p50(2));
+    const auto paced = [&](std::size_t i) {
+      return results[i]["paced_round_trip"]["p50_ns"].get<double>();
+    };
+    std::printf(
+        "ring / cache_line %.2f, stdio / ring %.0f (one each ms: %.0f), stdio / ring_sleeping "
+        "%.1f\n",
+        p50(1) / p50(0), p50(3) / p50(1), paced(3) / paced(1), p50(3) / p50(2));
   }
   report["results"] = results;
 
-  std::printf("\none way throughput\n%-10s %7s %14s %9s %16s\n", "", "bytes", "records/s", "GB/s",
-              "memcpy alone");
-  json rates = json::array();
-  for (const std::size_t bytes : {64, 256, 1024, 4096, 16384}) {
-    const double copy = memcpy_gb_per_s(options, bytes);
-    for (auto [name, transport, up] : {std::tuple{"ring_up", config::Transport::kShm, true},
-                                       {"ring_down", config::Transport::kShm, false},
-                                       {"stdio_up", config::Transport::kStdio, true}}) {
-      const double rate = throughput(options, transport, up, bytes);
-      const double gb = rate * static_cast<double>(bytes) / 1e9;
-      std::printf("%-10s %7zu %14.0f %9.2f %11.2f GB/s\n", name, bytes, rate, gb, copy);
-      std::fflush(stdout);
-      rates.push_back({{"name", name},
-                       {"bytes", bytes},
-                       {"records_per_s", rate},
-                       {"gb_per_s", gb},
-                       {"memcpy_gb_per_s", copy}});
-    }
-  }
-  report["throughput"] = rates;
+  if (sizes) report["throughput"] = throughput_by_size(options);
+  pin(allowed);
+  if (streams) report["token_to_client"] = tokens_to_client(options);
   if (!json_file.empty()) {
     std::ofstream(json_file) << report.dump(2) << '\n';
   }
