@@ -216,7 +216,6 @@ void main() {
       }
     }
     barrier();
-    FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
     for (uint entry = gl_SubgroupID * kLanes + lane; entry < kHead; entry += kInvocations) {
       float all_maximum = -1e30;
       precise float all_sum = 0.0;
@@ -235,11 +234,11 @@ void main() {
         all_maximum = maximum;
       }
       precise float value = all_result / all_sum;
-      result.v[input_index(head0 * kHead + entry, kPermutedOut != 0u)] = value;
+      store_input(push.out_address, column, push.out_stride, head0 * kHead + entry, value, kOutForm);
     }
     if (head0 == 0u) {
       for (uint pad = kHeads * kHead + gl_SubgroupID * kLanes + lane; pad < push.padded_width; pad += kInvocations) {
-        result.v[input_index(pad, kPermutedOut != 0u)] = 0.0;
+        store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
       }
     }
     return;
@@ -270,16 +269,15 @@ void main() {
       }
     }
   }
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
     [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
       uint entry = entry_of(lane, i);
       precise float value = all_results[h * kLaneEntries + i] / all_sums[h];
-      if (entry < kHead) result.v[input_index((head0 + h) * kHead + entry, kPermutedOut != 0u)] = value;
+      if (entry < kHead) store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
     }
   }
   uint pad = kHeads * kHead + lane;
   if (head0 == 0u) {
-    for (; pad < push.padded_width; pad += kLanes) result.v[input_index(pad, kPermutedOut != 0u)] = 0.0;
+    for (; pad < push.padded_width; pad += kLanes) store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
   }
 }

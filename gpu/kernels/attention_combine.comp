@@ -72,14 +72,13 @@ void main() {
       all_results[i] = result;
     }
   }
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
   [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
     uint entry = entry_of(lane, i);
     precise float value = all_results[i] / all_sum;
-    if (entry < kHead) result.v[input_index(head * kHead + entry, kPermutedOut != 0u)] = value;
+    if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
   }
   uint pad = kHeads * kHead + lane;
   if (head == 0u) {
-    for (; pad < push.padded_width; pad += kLanes) result.v[input_index(pad, kPermutedOut != 0u)] = 0.0;
+    for (; pad < push.padded_width; pad += kLanes) store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
   }
 }

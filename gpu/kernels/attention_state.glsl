@@ -2,7 +2,7 @@
 // whose entries are spread over the lanes.
 layout(constant_id = 0) const uint kLanes = 8;
 layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup
-layout(constant_id = 6) const uint kPermutedOut = 0;
+layout(constant_id = 6) const uint kOutForm = 0;  // the result is a product's input
 layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
 layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
 

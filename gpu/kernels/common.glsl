@@ -5,6 +5,7 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -19,6 +20,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Ve
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Vec2s { vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer FloatsOut { float v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
 // The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
 // A column follows as {token, position, first word of its page table, 0}.
@@ -27,13 +29,27 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 // Two words by one load.
 uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index]); }
 
-// Where entry k of a matrix-vector input lies within its column.
+// How the columns that a product reads ("inputs") lie: gpu/kernels/kernels.hpp, InputForm.
 //
-// Rows mapping (one lane computes one row): in order.
-// Lanes mapping (a subgroup computes a row, a lane takes 32 neighbouring weights): blocks of 1024 entries are stored
-// [8 quarters of a group][32 groups][4], so that the vec4 that each lane needs next lie side by side.
-uint input_index(uint k, bool permuted) {
-  return permuted ? ((k & ~1023u) | (((k >> 2) & 7u) << 7) | (((k >> 5) & 31u) << 2) | (k & 3u)) : k;
+// kInputRows (a lane computes a row): floats, each column in order.
+// kInputLanes (a subgroup computes a row, a lane takes 32 neighbouring weights): floats; blocks of 1024 entries of a column
+// are stored [8 quarters of a group][32 groups][4], so that the vec4 that each lane needs next lie side by side.
+// kInputUnits (matrix units): halves, [8 columns together][k / 32][column % 8][k % 32], so that a subgroup's next sixteen
+// bytes of eight columns lie side by side. Of larger values than a half can hold, the largest half is kept.
+const uint kInputRows = 0, kInputLanes = 1, kInputUnits = 2;
+
+uint input_index(uint k, uint form) {
+  return form == kInputLanes ? ((k & ~1023u) | (((k >> 2) & 7u) << 7) | (((k >> 5) & 31u) << 2) | (k & 3u)) : k;
+}
+
+// Writes entry k of an input's column; `stride` in entries, as input_stride() in kernels.hpp gives it.
+void store_input(uint64_t base, uint column, uint stride, uint k, float value, uint form) {
+  if (form == kInputUnits) {
+    uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;
+    HalvesOut(base + block).v[(column & 7u) * 32u + (k & 31u)] = float16_t(clamp(value, -65504.0, 65504.0));
+  } else {
+    FloatsOut(base + uint64_t(column) * stride * 4u).v[input_index(k, form)] = value;
+  }
 }
 
 // Float to half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding open).

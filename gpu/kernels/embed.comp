@@ -10,9 +10,13 @@ layout(push_constant, std430) uniform Push {
   uint groups;
   uint width;
   uint stride;
+  uint input_stride;
+  uint64_t gain;         // lanes mapping: the first norm's, and where the row times it goes; or 0
+  uint64_t input_address;  // [column][input_stride], by store_input
 } push;
 
 layout(constant_id = 1) const uint kLanes = 8;
+layout(constant_id = 2) const uint kForm = 0;  // the input's
 layout(local_size_x_id = 1) in;
 
 void main() {
@@ -35,6 +39,10 @@ void main() {
         [[unroll]] for (uint i = 0; i < 4; i++) {
           uint k = group * 32u + j * 4u + i;
           if (k < push.width) result.v[k] = values[i];
+          if (push.gain != 0ul) {
+            precise float input_value = k < push.width ? values[i] * Floats(push.gain).v[k] : 0.0;
+            store_input(push.input_address, column, push.input_stride, k, input_value, kForm);
+          }
         }
       }
     }

@@ -5,7 +5,7 @@
 layout(push_constant, std430) uniform Push {
   uint64_t gate;         // [column][in_stride]
   uint64_t up;
-  uint64_t out_address;  // [column][out_stride], by input_index
+  uint64_t out_address;  // [column][out_stride], by store_input
   uint64_t parameters;
   uint width;
   uint in_stride;
@@ -14,7 +14,7 @@ layout(push_constant, std430) uniform Push {
 } push;
 
 layout(constant_id = 0) const uint kInvocations = 8;
-layout(constant_id = 1) const uint kPermuted = 0;
+layout(constant_id = 1) const uint kForm = 0;
 layout(local_size_x_id = 0) in;
 
 void main() {
@@ -22,7 +22,6 @@ void main() {
   if (column >= Words(push.parameters).v[0]) return;
   Floats gates = Floats(push.gate + uint64_t(column) * push.in_stride * 4u);
   Floats ups = Floats(push.up + uint64_t(column) * push.in_stride * 4u);
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
   for (uint k = gl_LocalInvocationID.x; k < push.padded_width; k += kInvocations) {
     precise float value = 0.0;
     if (k < push.width) {
@@ -31,6 +30,6 @@ void main() {
       precise float activated = gate * sigmoid;
       value = activated * ups.v[k];
     }
-    result.v[input_index(k, kPermuted != 0u)] = value;
+    store_input(push.out_address, column, push.out_stride, k, value, kForm);
   }
 }

@@ -16,6 +16,9 @@
 namespace bulkhead::gpu::kernels {
 namespace {
 
+// norm_scale.glsl
+constexpr std::uint32_t kNormParts = 8;
+
 std::uint32_t flag(bool value) {
   return value ? 1 : 0;
 }
@@ -50,6 +53,10 @@ const char* type_name(WeightType type) {
   return "matvec";
 }
 
+std::uint32_t form_of(const Mapping& mapping) {
+  return static_cast<std::uint32_t>(mapping.input_form());
+}
+
 std::uint32_t round_up_to_power_of_two(std::uint32_t value, std::uint32_t limit) {
   std::uint32_t power = 1;
   while (power < value && power < limit)
@@ -64,8 +71,7 @@ Mapping lanes_mapping(const DeviceInfo& info) {
   mapping.lanes = std::max(info.subgroup_size, 4U);
   mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
   mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
-  mapping.norm_invocations =
-      std::max(std::min(512U, info.max_workgroup_invocations) / mapping.lanes, 1U) * mapping.lanes;
+  mapping.norm_invocations = kNormParts * mapping.lanes;
   mapping.attention_together = mapping.lanes * kMaximumSplits <= info.max_workgroup_invocations;
   if (info.kind == DeviceKind::kCpu) mapping.most_columns = 4;
   return mapping;
@@ -85,7 +91,12 @@ Mapping mapping_for(const DeviceInfo& info) {
 }
 
 std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width) {
-  const std::uint32_t block = mapping.rows ? 32 : 1024;
+  const std::uint32_t block = mapping.units ? kUnitStageWeights : mapping.rows ? 32 : 1024;
+  return (width + block - 1) / block * block;
+}
+
+std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
+  const std::uint32_t block = mapping.units ? kUnitStageWeights : kGroupWeights;
   return (width + block - 1) / block * block;
 }
 
@@ -121,6 +132,8 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
                               : rounds >= 2 && shape.rows <= 4096 ? 2
                                                                   : 1;
   const std::uint32_t subgroups = columns > 8 && four_bit ? 8 : 4;
+  // Two rows that rotate together are finished together.
+  if (shape.epilogue == Epilogue::kQkv && subgroups / split * rows % 2 != 0) rows = 2;
   spec.spirv = spirv::matvec_lanes;
   spec.required_subgroup_size = mapping.required_subgroup;
   spec.constants = {static_cast<std::uint32_t>(shape.type),
@@ -131,7 +144,8 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
                     flag(shape.permuted_out),
                     split,
                     subgroups,
-                    mapping.lanes * subgroups};
+                    mapping.lanes * subgroups,
+                    static_cast<std::uint32_t>(shape.scaling)};
   variant.columns_per_workgroup = tile;
   variant.rows_per_workgroup = subgroups / split * rows;
   return variant;
@@ -141,7 +155,7 @@ KernelSpec embed(const Mapping& mapping, WeightType type) {
   return {"embed",
           spirv::embed,
           sizeof(EmbedPush),
-          {static_cast<std::uint32_t>(type), mapping.lanes},
+          {static_cast<std::uint32_t>(type), mapping.lanes, form_of(mapping)},
           0};
 }
 
@@ -149,15 +163,22 @@ KernelSpec rms_norm(const Mapping& mapping) {
   return {"norm",
           spirv::rms_norm,
           sizeof(RmsNormPush),
-          {mapping.norm_invocations, flag(!mapping.rows), mapping.rows ? 0 : mapping.lanes},
+          {mapping.norm_invocations, form_of(mapping), mapping.rows ? 0 : mapping.lanes},
           mapping.rows ? 0 : mapping.required_subgroup};
+}
+
+KernelSpec norm_scales(const Mapping& mapping) {
+  KernelSpec spec = rms_norm(mapping);
+  spec.name = "norm scales";
+  spec.constants.push_back(flag(true));
+  return spec;
 }
 
 KernelSpec gated_product(const Mapping& mapping) {
   return {"gated product",
           spirv::gated_product,
           sizeof(GatedProductPush),
-          {mapping.wide_invocations, flag(!mapping.rows)},
+          {mapping.wide_invocations, form_of(mapping)},
           0};
 }
 
@@ -199,8 +220,8 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
 
 std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
                                                std::uint32_t heads) {
-  return {mapping.lanes,        shape.head, shape.heads,         shape.kv_heads,
-          flag(shape.kv_float), heads,      flag(!mapping.rows), mapping.attention_split,
+  return {mapping.lanes,        shape.head, shape.heads,      shape.kv_heads,
+          flag(shape.kv_float), heads,      form_of(mapping), mapping.attention_split,
           flag(mapping.rows)};
 }
 

@@ -16,8 +16,15 @@
 
 namespace bulkhead::gpu::kernels {
 
+// How the columns that a product reads ("inputs") lie in memory; common.glsl's store_input writes
+// them. kRows, kLanes: floats; kUnits: halves, eight columns together.
+enum class InputForm : std::uint32_t { kRows = 0, kLanes = 1, kUnits = 2 };
+
 struct Mapping {
   bool rows = false;
+  // Products go through the device's matrix units: weights lie in their fragments' order, inputs
+  // are halves.
+  bool units = false;
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
@@ -27,14 +34,21 @@ struct Mapping {
   std::uint32_t norm_invocations = 8;  // of a norm's workgroup
   // A workgroup may have a subgroup for each split of attention.
   bool attention_together = false;
+
+  InputForm input_form() const {
+    return units ? InputForm::kUnits : rows ? InputForm::kRows : InputForm::kLanes;
+  }
 };
 Mapping mapping_for(const DeviceInfo& info);
 // For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for
 // sixteen columns.)
 Mapping lanes_mapping(const DeviceInfo& info);
 
-// Floats between two columns of a matrix-vector product's input of `width` entries.
+// Entries of a column of a product's input of `width` entries, as laid out: floats between two
+// columns, or halves (kUnits, where columns come in eights).
 std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width);
+// Producers write zeros from an input's width up to here.
+std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width);
 
 // The counts at the start of the step's parameters, 16 words; then the columns, 4 words each.
 constexpr std::uint32_t kColumnCountWord = 0;
@@ -46,7 +60,35 @@ struct ColumnEntry {
 
 constexpr std::uint32_t kPageTokens = 32;
 
-enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2 };
+// What is made of a product's sums (epilogue.glsl). kQkv: not in the rows mapping.
+enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3 };
+// The input is normed already, or its norm's scale is still to come: made by the product from the residual stream, or by
+// norm_scales() before it, which wide steps do. The same bits either way.
+enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
+
+// What a product of a step on a GPU needs besides its matrix and columns, in device memory (epilogue.glsl: FusedRef).
+struct FusedOperands {
+  std::uint64_t stream = 0;  // [column][stream_stride]: what the input's norm is of
+  std::uint64_t scales = 0;  // [column], for Scaling::kByMemory
+  std::uint32_t stream_width = 0;
+  std::uint32_t stream_stride = 0;  // a multiple of four
+  float epsilon = 0;
+  std::uint32_t first_row = 0;  // kQkv: where the matrix's rows stand among those of q, k and v
+  std::uint64_t next_gain = 0;  // kAdd; 0: the result is nobody's input
+  std::uint64_t next_input = 0;
+  std::uint32_t next_stride = 0;
+  std::uint32_t rope_pairs = 0;
+  std::uint64_t bias = 0;  // kQkv: [q, k, v], or 0
+  std::uint64_t fine = 0, coarse = 0;
+  std::uint64_t pages = 0;
+  std::uint64_t keys = 0, values = 0;
+  std::uint64_t q = 0;  // [column][head][head_padded]
+  float q_scale = 0;
+  std::uint32_t head = 0, heads = 0, kv_heads = 0;
+  std::uint32_t head_padded = 0;
+  std::uint32_t kv_float = 0;
+};
+static_assert(sizeof(FusedOperands) == 136);
 
 struct MatvecPush {
   std::uint64_t quants, high, scales, supers;
@@ -59,8 +101,9 @@ struct MatvecPush {
   std::uint32_t out_stride;
   std::uint32_t written_rows;
   std::uint32_t count_word;
+  std::uint64_t fused;  // a FusedOperands, or 0
 };
-static_assert(sizeof(MatvecPush) == 80);
+static_assert(sizeof(MatvecPush) == 88);
 
 struct MatvecShape {
   WeightType type = WeightType::kF32;
@@ -68,6 +111,7 @@ struct MatvecShape {
   std::uint32_t groups = 0;
   Epilogue epilogue = Epilogue::kStore;
   bool permuted_out = false;  // the result is another product's input
+  Scaling scaling = Scaling::kNone;
 };
 // A variant for steps of up to `columns` columns, with what it covers.
 struct MatvecVariant {
@@ -84,7 +128,10 @@ struct EmbedPush {
   std::uint32_t groups;
   std::uint32_t width;
   std::uint32_t stride;
-  std::uint32_t unused = 0;
+  std::uint32_t input_stride;
+  // GPUs: the first norm's gain, and where the row times it goes: the first product's input. Or 0.
+  std::uint64_t gain;
+  std::uint64_t input;
 };
 KernelSpec embed(const Mapping& mapping, WeightType type);
 
@@ -102,6 +149,8 @@ struct RmsNormPush {
   float epsilon;
 };
 KernelSpec rms_norm(const Mapping& mapping);
+// Not in the rows mapping: `out` is [column], each column's scale alone, for Scaling::kByMemory.
+KernelSpec norm_scales(const Mapping& mapping);
 
 struct GatedProductPush {
   std::uint64_t gate;

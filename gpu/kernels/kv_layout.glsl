@@ -2,7 +2,7 @@
 //   keys   [head entry / entries of 16 bytes][position] of 16 bytes: lanes are positions and load side by side
 //   values [position][head entry]:                                  lanes are head entries and load side by side
 // Heads are padded with zeros to a multiple of eight entries.
-const uint kPageTokens = 32;
+#include "page_tokens.glsl"
 
 layout(constant_id = 1) const uint kHead = 64;
 layout(constant_id = 2) const uint kHeads = 8;

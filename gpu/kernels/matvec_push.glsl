@@ -11,16 +11,19 @@ layout(push_constant, std430) uniform Push {
   uint out_stride;
   uint written_rows;  // rows, and then zeros up to here
   uint count_word;  // which of the parameters' counts bounds the columns
+  uint64_t fused;   // lanes mapping: epilogue.glsl's FusedRef, or 0
 } push;
 
 layout(constant_id = 1) const uint kColumns = 1;   // columns of a workgroup
 layout(constant_id = 2) const uint kRows = 1;      // row blocks of a lane or subgroup
 layout(constant_id = 3) const uint kLanes = 8;     // subgroup size
 layout(constant_id = 4) const uint kEpilogue = 0;  // kStore, kAdd or kGated
-layout(constant_id = 5) const uint kPermutedOut = 0;
+layout(constant_id = 5) const uint kOutForm = 0;  // kAdd: always kInputRows, in order
 
+const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
+
+#ifdef BULKHEAD_ROWS_EPILOGUE
 const uint kStore = 0, kAdd = 1, kGated = 2;
-const uint kMatrixRows = kEpilogue == kGated ? 2 * kRows : kRows;
 
 float gated(float gate, float up) {
   precise float sigmoid = 1.0 / (1.0 + exp(-gate));
@@ -32,21 +35,21 @@ float gated(float gate, float up) {
 // What kAdd adds to.
 float held(uint column, uint row) {
   if (row >= push.rows) return 0.0;
-  return FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[input_index(row, kPermutedOut != 0u)];
+  return FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
 }
 
 // `other`: kGated's up row; kAdd: held().
 void finish(uint column, uint row, float value, float other) {
   if (row >= push.written_rows) return;
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u);
-  uint index = input_index(row, kPermutedOut != 0u);
   // Entries past the last row are read by the next matrix as part of its last group: they are zero.
   if (row >= push.rows) {
-    if (kEpilogue != kAdd) result.v[index] = 0.0;
+    if (kEpilogue != kAdd) store_input(push.out_address, column, push.out_stride, row, 0.0, kOutForm);
   } else if (kEpilogue == kAdd) {
     precise float sum = other + value;
-    result.v[index] = sum;
+    store_input(push.out_address, column, push.out_stride, row, sum, kOutForm);
   } else {
-    result.v[index] = kEpilogue == kGated ? gated(value, other) : value;
+    float result = kEpilogue == kGated ? gated(value, other) : value;
+    store_input(push.out_address, column, push.out_stride, row, result, kOutForm);
   }
 }
+#endif

@@ -9,6 +9,7 @@
 #version 460
 #include "common.glsl"
 #include "weights.glsl"
+#define BULKHEAD_ROWS_EPILOGUE
 #include "matvec_push.glsl"
 
 layout(local_size_x_id = 3) in;

@@ -1,16 +1,16 @@
 // Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
 // matrix-vector kernels read it.
 //
-// Order of additions: an invocation's entries k, k + kInvocations, ... in rising order; then, kLanes == 0, invocations by
-// halving distances through shared memory; else the lanes of a subgroup by halving distances and the subgroups in order,
-// with one barrier and the first kKept entries of an invocation kept in registers: for GPUs, where it is all waiting.
+// Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
+// halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
 #version 460
 #include "common.glsl"
+#include "norm_scale.glsl"
 
 layout(push_constant, std430) uniform Push {
   uint64_t in_address;   // [column][in_stride]
   uint64_t gain;         // [width]
-  uint64_t out_address;  // [column][out_stride], by input_index
+  uint64_t out_address;  // [column][out_stride], by store_input
   uint64_t parameters;
   uint64_t list;         // 0, or which column each result is made of
   uint width;
@@ -22,19 +22,19 @@ layout(push_constant, std430) uniform Push {
 } push;
 
 layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
-layout(constant_id = 1) const uint kPermuted = 0;
-layout(constant_id = 2) const uint kLanes = 0;
+layout(constant_id = 1) const uint kForm = 0;
+layout(constant_id = 2) const uint kLanes = 0;        // > 0: kInvocations is kNormParts of these
+layout(constant_id = 3) const uint kScaleOnly = 0;    // 1: out is [column], the norm's scale alone
 layout(local_size_x_id = 0) in;
 
-const uint kKept = 8;
-const uint kDivisor = kLanes == 0u ? kInvocations : kLanes;
-const uint kSubgroups = kInvocations / kDivisor;
+const uint kKept = 2;  // quads
 
 shared float sums[kInvocations];
 
+// For GPUs: all waiting, so everything is asked for at once.
 void norm_by_subgroups() {
   uint index = gl_WorkGroupID.x;
-  uint id = gl_SubgroupID * kLanes + gl_SubgroupInvocationID;
+  uint part = gl_SubgroupID;
   uint column = index;
   if (push.list != 0ul) {
     if (index >= Words(push.parameters).v[push.count_word]) return;
@@ -44,41 +44,47 @@ void norm_by_subgroups() {
   }
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   Floats gains = Floats(push.gain);
-  float kept[kKept], kept_gains[kKept];
-  [[unroll]] for (uint i = 0; i < kKept; i++) {
-    uint k = i * kInvocations + id;
+  float kept[kKept * 4], kept_gains[kKept * 4];
+  uint first = (part * kLanes + gl_SubgroupInvocationID) * 4u;
+  const uint kStride = kNormParts * kLanes * 4u;
+  [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
+    uint k = first + (i / 4u) * kStride + i % 4u;
     kept[i] = k < push.width ? values.v[k] : 0.0;
-  }
-  [[unroll]] for (uint i = 0; i < kKept; i++) {
-    uint k = i * kInvocations + id;
-    kept_gains[i] = k < push.width ? gains.v[k] : 0.0;
+    kept_gains[i] = kScaleOnly == 0u && k < push.width ? gains.v[k] : 0.0;
   }
   precise float sum = 0.0;
-  [[unroll]] for (uint i = 0; i < kKept; i++) sum = fma(kept[i], kept[i], sum);
-  for (uint k = kKept * kInvocations + id; k < push.width; k += kInvocations) {
-    float value = values.v[k];
-    sum = fma(value, value, sum);
+  [[unroll]] for (uint i = 0; i < kKept * 4; i++) sum = fma(kept[i], kept[i], sum);
+  for (uint quad = first + kKept * kStride; quad < push.width; quad += kStride) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      float value = quad + i < push.width ? values.v[quad + i] : 0.0;
+      sum = fma(value, value, sum);
+    }
   }
   [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
     sum = sum + subgroupShuffleXor(sum, distance);
   }
-  if (gl_SubgroupInvocationID == 0u) sums[gl_SubgroupID] = sum;
+  if (gl_SubgroupInvocationID == 0u) sums[part] = sum;
   barrier();
   precise float all = sums[0];
-  [[unroll]] for (uint s = 1; s < kSubgroups; s++) all = all + sums[s];
-  precise float mean = all / float(push.width);
-  precise float scale = 1.0 / sqrt(mean + push.epsilon);
-
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
-  [[unroll]] for (uint i = 0; i < kKept; i++) {
-    uint k = i * kInvocations + id;
-    precise float value = kept[i] * scale * kept_gains[i];
-    if (k < push.padded_width) result.v[input_index(k, kPermuted != 0u)] = value;
+  [[unroll]] for (uint s = 1; s < kNormParts; s++) all = all + sums[s];
+  float scale = norm_scale(all, push.width, push.epsilon);
+  if (kScaleOnly != 0u) {
+    if (gl_SubgroupInvocationID == 0u && part == 0u) FloatsOut(push.out_address).v[index] = scale;
+    return;
   }
-  for (uint k = kKept * kInvocations + id; k < push.padded_width; k += kInvocations) {
-    precise float value = 0.0;
-    if (k < push.width) value = values.v[k] * scale * gains.v[k];
-    result.v[input_index(k, kPermuted != 0u)] = value;
+
+  [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
+    uint k = first + (i / 4u) * kStride + i % 4u;
+    precise float value = kept[i] * scale * kept_gains[i];
+    if (k < push.padded_width) store_input(push.out_address, index, push.out_stride, k, value, kForm);
+  }
+  for (uint quad = first + kKept * kStride; quad < push.padded_width; quad += kStride) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      uint k = quad + i;
+      precise float value = 0.0;
+      if (k < push.width) value = values.v[k] * scale * gains.v[k];
+      if (k < push.padded_width) store_input(push.out_address, index, push.out_stride, k, value, kForm);
+    }
   }
 }
 
@@ -111,10 +117,9 @@ void main() {
   precise float mean = sums[0] / float(push.width);
   precise float scale = 1.0 / sqrt(mean + push.epsilon);
 
-  FloatsOut result = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
   for (uint k = id; k < push.padded_width; k += kInvocations) {
     precise float value = 0.0;
     if (k < push.width) value = values.v[k] * scale * Floats(push.gain).v[k];
-    result.v[input_index(k, kPermuted != 0u)] = value;
+    store_input(push.out_address, index, push.out_stride, k, value, kForm);
   }
 }

@@ -34,6 +34,8 @@ enum class WeightType : std::uint32_t {
 };
 
 constexpr std::uint32_t kGroupWeights = 32;
+// For matrix units: rows are padded to whole stages of so many weights.
+constexpr std::uint32_t kUnitStageWeights = 128;
 
 struct WeightLayout {
   std::uint32_t groups = 0;  // of a row, the last one padded with zeros (float types only)

@@ -186,8 +186,10 @@ void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors)
-    : tensors_(std::move(tensors)) {
+PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors,
+                           std::vector<RowOrder> orders)
+    : tensors_(std::move(tensors)), orders_(std::move(orders)) {
+  orders_.resize(tensors_.size());
   type_ = weight_type(tensors_.front()->type);
   width_ = static_cast<std::uint32_t>(tensors_.front()->ne[0]);
   std::uint64_t rows = 0;
@@ -197,8 +199,11 @@ PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors)
 }
 
 const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
-  for (const model::TensorInfo* tensor : tensors_) {
-    if (row < tensor->rows()) return tensor->data.data() + row * tensor->row_bytes();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const model::TensorInfo* const tensor = tensors_[i];
+    if (row < tensor->rows()) {
+      return tensor->data.data() + orders_[i].source(row) * tensor->row_bytes();
+    }
     row -= tensor->rows();
   }
   return nullptr;  // not reached: rows are within the layout

@@ -18,11 +18,25 @@ inline gpu::kernels::WeightType weight_type(model::TensorType type) {
   return static_cast<gpu::kernels::WeightType>(type);
 }
 
+// In which order the rows of a tensor's heads are taken, for the two rows that rotate together to be
+// neighbours: of the first 2 * pairs rows of each head i and i + pairs alternate. head 0: as they
+// are.
+struct RowOrder {
+  std::uint32_t head = 0, pairs = 0;
+  std::uint64_t source(std::uint64_t row) const {
+    const std::uint64_t entry = head != 0 ? row % head : 0;
+    if (head == 0 || entry >= std::uint64_t{pairs} * 2) return row;
+    return row - entry + (entry & 1) * pairs + entry / 2;
+  }
+};
+
 // One matrix in device memory: the rows of one or more tensors of equal type and row length, one
 // after another (q, k and v; gate and up), so that one dispatch computes them all.
 class PackedMatrix {
  public:
-  explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors);
+  // `orders`: of each tensor; empty: all as they are.
+  explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors,
+                        std::vector<RowOrder> orders = {});
 
   gpu::kernels::WeightType type() const { return type_; }
   const gpu::kernels::WeightLayout& layout() const { return layout_; }
@@ -37,6 +51,7 @@ class PackedMatrix {
   const std::byte* row_data(std::uint64_t row) const;
 
   std::vector<const model::TensorInfo*> tensors_;
+  std::vector<RowOrder> orders_;
   gpu::kernels::WeightType type_;
   std::uint32_t width_;
   gpu::kernels::WeightLayout layout_;

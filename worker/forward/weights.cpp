@@ -24,8 +24,9 @@ class Uploader {
     return tensor;
   }
 
-  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors) {
-    const PackedMatrix packed(tensors);
+  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors,
+                              const std::vector<RowOrder>& orders = {}) {
+    const PackedMatrix packed(tensors, orders);
     DeviceMatrix result;
     result.type = packed.type();
     result.layout = packed.layout();
@@ -111,7 +112,8 @@ void place(std::uint64_t& vector, std::uint64_t base) {
 
 Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
                                     const model::GgufFile& file, const model::ModelConfig& config,
-                                    std::uint32_t context, const UploadProgress& progress) {
+                                    std::uint32_t context, const UploadProgress& progress,
+                                    bool pair_rotating_rows) {
   Uploader uploader(device, blit, file, progress);
   ModelWeights weights;
   const SettleUploads before_weights_go{blit};
@@ -119,6 +121,12 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
     BULKHEAD_TRY(const std::uint64_t at, uploader.vector(name));
     return at + 1;
   };
+
+  weights.rotating_rows_paired = pair_rotating_rows;
+  // Neighbours that rotate together are so already, or lie half a rotation apart.
+  RowOrder paired;
+  if (pair_rotating_rows && config.rope_pairing == model::RopePairing::kHalves)
+    paired = {config.head_size, config.rope_dimensions / 2};
 
   BULKHEAD_TRY(weights.embedding, uploader.matrix("token_embd.weight"));
   if (!config.tied_output) {
@@ -134,14 +142,16 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
     BULKHEAD_TRY(layer.feed_forward_norm, vector(prefix + "ffn_norm.weight"));
 
     std::vector<const model::TensorInfo*> joined;
+    std::vector<RowOrder> orders;
     std::uint32_t first_row = 0, rows = 0;
     const auto close = [&]() -> Status {
       if (joined.empty()) return {};
       Segment segment;
       segment.first_row = first_row;
-      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined));
+      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined, orders));
       layer.qkv.push_back(std::move(segment));
       joined.clear();
+      orders.clear();
       first_row = rows;
       return {};
     };
@@ -149,6 +159,7 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
       BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
       if (!joined.empty() && joined.back()->type != tensor->type) BULKHEAD_RETURN_IF_ERROR(close());
       joined.push_back(tensor);
+      orders.push_back(name[5] == 'v' ? RowOrder{} : paired);
       rows += static_cast<std::uint32_t>(tensor->rows());
     }
     BULKHEAD_RETURN_IF_ERROR(close());
@@ -158,7 +169,9 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
       for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) {
         BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
         const std::vector<float> part = to_floats(*tensor);
-        bias.insert(bias.end(), part.begin(), part.end());
+        const RowOrder order = name[5] == 'v' ? RowOrder{} : paired;
+        for (std::size_t row = 0; row < part.size(); ++row)
+          bias.push_back(part[order.source(row)]);
       }
       layer.qkv_bias = uploader.vector(bias) + 1;
     }

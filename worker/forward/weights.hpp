@@ -53,6 +53,8 @@ struct ModelWeights {
   std::uint64_t output_norm = 0;
   std::uint64_t rope_fine = 0, rope_coarse = 0;
   std::uint32_t rope_pairs = 0;
+  // Rows of q and k (and their biases) lie so that the two which rotate together are neighbours.
+  bool rotating_rows_paired = false;
   std::vector<LayerWeights> layers;
   gpu::Buffer vectors;               // every norm, bias and table
   std::uint64_t bytes = 0;           // in device memory
@@ -64,6 +66,7 @@ struct ModelWeights {
 using UploadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
                                     const model::GgufFile& file, const model::ModelConfig& config,
-                                    std::uint32_t context, const UploadProgress& progress);
+                                    std::uint32_t context, const UploadProgress& progress,
+                                    bool pair_rotating_rows = false);
 
 }  // namespace bulkhead::forward

@@ -1,0 +1,159 @@
+// What a product on a GPU makes of its sums, so that no kernel stands between one product and the next:
+//
+//   kStore  the result itself
+//   kAdd    added to the residual stream; the sum times the next norm's gain becomes the next product's input, which
+//           that product's own sums are scaled for (kScaling): the norm needs no pass of its own
+//   kGated  SiLU(gate) * up, laid out as the next product's input
+//   kQkv    bias and rotation; q for attention, the new key and value to their page. The rows of q and k are in such an
+//           order that the two which rotate together are neighbours: a result is two rows
+//
+// The includer says what `push`, EPILOGUE, SCALING and OUT_FORM are: constants in a kernel of one product, fields of an
+// operation in the kernel that runs them all; INPUT_FORM is the form of every input on the device (store_input).
+const uint kStore = 0, kAdd = 1, kGated = 2, kQkv = 3;
+// The input is still to be normed: its scale is made here from the residual stream, or was by a kernel of its own.
+const uint kUnscaled = 0, kScaledHere = 1, kScaledByMemory = 2;
+
+// gpu/kernels/kernels.hpp: FusedOperands
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer FusedRef {
+  uint64_t stream;     // [column][stream_stride]: what the input's norm is of
+  uint64_t scales;     // [column], for kScaledByMemory
+  uint stream_width;
+  uint stream_stride;
+  float epsilon;
+  uint first_row;      // kQkv: where the matrix's rows stand among those of q, k and v
+  uint64_t next_gain;  // kAdd; 0: the result is nobody's input
+  uint64_t next_input;
+  uint next_stride;
+  uint rope_pairs;
+  uint64_t bias;       // kQkv: [q, k, v], or 0
+  uint64_t fine, coarse;
+  uint64_t pages;
+  uint64_t keys, values;
+  uint64_t q;          // [column][head][head_padded]
+  float q_scale;
+  uint head, heads, kv_heads;
+  uint head_padded;
+  uint kv_float;
+};
+
+// What finishing a result takes besides its sums: asked for early, so that nobody waits for it.
+struct Operands {
+  float a, b;       // kAdd: what is there, the next gain. kQkv: the biases
+  vec2 fine, coarse;
+  uint64_t at;      // kQkv: where the two go; 0: nowhere
+  uint kind;
+  float scale;
+};
+const uint kPlain = 0, kQuery = 1, kKey = 2, kValue = 3, kTurns = 4;
+
+// A result is a row; for kQkv it is rows `row` and row + 1.
+Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
+  Operands o;
+  o.a = o.b = 0.0;
+  o.fine = o.coarse = vec2(0.0);
+  o.at = 0ul;
+  o.kind = kPlain;
+  o.scale = 1.0;
+  if (row >= push.rows) return o;
+  if (SCALING == kScaledByMemory) o.scale = FloatsOut(fused.scales).v[column];
+  if (EPILOGUE == kAdd) {
+    o.a = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
+    if (push.fused != 0ul && fused.next_gain != 0ul) o.b = Floats(fused.next_gain).v[row];
+  }
+  if (EPILOGUE == kQkv && column < count) {
+    uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+    uint position = info.y;
+    uint at = fused.first_row + row;
+    uint head = at / fused.head, entry = at % fused.head;
+    if (fused.bias != 0ul) {
+      o.a = Floats(fused.bias).v[at];
+      o.b = Floats(fused.bias).v[at + 1u];
+    }
+    bool value = head >= fused.heads + fused.kv_heads;
+    uint pair = entry >> 1;
+    bool turns = !value && pair < fused.rope_pairs;
+    if (turns) {
+      o.fine = Vec2s(fused.fine + uint64_t(position & 255u) * fused.rope_pairs * 8u).v[pair];
+      o.coarse = Vec2s(fused.coarse + uint64_t(position >> 8) * fused.rope_pairs * 8u).v[pair];
+    }
+    if (head < fused.heads) {
+      o.kind = kQuery;
+      o.at = fused.q + (uint64_t(column * fused.heads + head) * fused.head_padded + entry) * 4u;
+    } else {
+      uint entry_bytes = fused.kv_float != 0u ? 4u : 2u;
+      uint head_bytes = kPageTokens * fused.head_padded * entry_bytes;
+      uint page = Words(fused.pages).v[info.z + position / kPageTokens];
+      uint slot = position % kPageTokens;
+      uint kv_head = head - fused.heads - (value ? fused.kv_heads : 0u);
+      uint64_t base = (value ? fused.values : fused.keys) + uint64_t(page) * (fused.kv_heads * head_bytes) +
+                      kv_head * head_bytes;
+      uint byte_in_row = entry * entry_bytes;
+      o.kind = value ? kValue : kKey;
+      o.at = base + (value ? slot * (fused.head_padded * entry_bytes) + byte_in_row
+                           : ((byte_in_row >> 4) * kPageTokens + slot) * 16u + (byte_in_row & 15u));
+    }
+    if (turns) o.kind |= kTurns;
+  }
+  return o;
+}
+
+float gated_of(float gate, float up) {
+  precise float sigmoid = 1.0 / (1.0 + exp(-gate));
+  precise float activated = gate * sigmoid;
+  precise float result = activated * up;
+  return result;
+}
+
+void finish_qkv(float a, float b, Operands o, FusedRef fused) {
+  if (o.at == 0ul) return;
+  precise float first = a + o.a;
+  precise float second = b + o.b;
+  if ((o.kind & kTurns) != 0u) {
+    precise float cosine = fma(o.coarse.x, o.fine.x, -(o.coarse.y * o.fine.y));
+    precise float sine = fma(o.coarse.y, o.fine.x, o.coarse.x * o.fine.y);
+    precise float turned = fma(-second, sine, first * cosine);
+    precise float other = fma(first, sine, second * cosine);
+    first = turned;
+    second = other;
+  }
+  if ((o.kind & 3u) == kQuery) {
+    precise float x = first * fused.q_scale;
+    precise float y = second * fused.q_scale;
+    FloatsOut(o.at).v[0] = x;
+    FloatsOut(o.at).v[1] = y;
+  } else if (fused.kv_float != 0u) {
+    WordsOut(o.at).v[0] = floatBitsToUint(first);
+    WordsOut(o.at).v[1] = floatBitsToUint(second);
+  } else {
+    WordsOut(o.at).v[0] = half_bits(first) | (half_bits(second) << 16);
+  }
+}
+
+// `second`: kGated's up row, kQkv's next row. `scale`: the column's, for SCALING == kScaledHere.
+void finish_result(uint column, uint row, float value, float second, float scale, Operands o, FusedRef fused) {
+  if (row >= push.written_rows) return;
+  if (SCALING == kScaledByMemory) scale = o.scale;
+  if (SCALING != kUnscaled) {
+    precise float scaled = value * scale;
+    precise float scaled_second = second * scale;
+    value = scaled;
+    second = scaled_second;
+  }
+  if (EPILOGUE == kQkv) {
+    finish_qkv(value, second, o, fused);
+    return;
+  }
+  // Entries past the last row are read by the next matrix as part of its last group: they are zero.
+  bool beyond = row >= push.rows;
+  if (EPILOGUE == kAdd) {
+    precise float sum = o.a + value;
+    if (!beyond) FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row] = sum;
+    if (push.fused != 0ul && fused.next_gain != 0ul) {
+      precise float input_value = beyond ? 0.0 : sum * o.b;
+      store_input(fused.next_input, column, fused.next_stride, row, input_value, INPUT_FORM);
+    }
+  } else {
+    float result = beyond ? 0.0 : EPILOGUE == kGated ? gated_of(value, second) : value;
+    store_input(push.out_address, column, push.out_stride, row, result, OUT_FORM);
+  }
+}

@@ -1,0 +1,182 @@
+// A block of rows times a tile of columns where a subgroup computes rows together: for GPUs.
+//
+// A lane takes a group of 32 weights: sixteen-byte loads that lie side by side across the lanes, for kRows rows at
+// once, so that every x loaded serves several rows. SPLIT subgroups may share a row's groups.
+//
+// A column's order of additions: within a lane its groups in rising order, quarters in order, one fma each; then over
+// the lanes by halving distances; then over the SPLIT subgroups in order. SPLIT comes from the matrix's shape alone;
+// kColumns, kRows and kSubgroups don't enter the order.
+//
+// Much of a product's few microseconds is waiting for memory: a block's first weights are asked for before anything else
+// (product_begin), then what finishing its results takes, and the next group's before this one's sums are needed.
+//
+// The includer has kColumns, kRows, kMatrixRows, kLanes, kSubgroups, kInvocations, and the shared arrays `partials` and
+// `norm_parts`.
+const uint kSums = kMatrixRows * kColumns;
+const uint kResultsOfThread = (kRows * kColumns + kLanes - 1u) / kLanes;
+
+Matrix rows[kMatrixRows];
+uvec4 quads[kMatrixRows * kPlanes];
+vec4 scales[kMatrixRows];
+uvec2 high[kMatrixRows];
+float sums[kSums];
+
+void load_group(uint group) {
+  [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+    [[unroll]] for (uint p = 0; p < kPlanes; p++) {
+      quads[r * kPlanes + p] = Quads(rows[r].quants).v[p * push.groups + group];
+    }
+    high[r] = group_high(rows[r], group);
+    scales[r] = group_scale(rows[r], group);
+  }
+}
+
+void add_group(uint group, uint64_t x_base) {
+  // In vec4: block of 32 groups, quarter, group within the block.
+  uint64_t x_lane = x_base + uint64_t((group >> 5) * 256u + (group & 31u)) * 16u;
+  uint64_t x_stride = uint64_t(push.x_stride) * 4u;
+  [[unroll]] for (uint j = 0; j < 8; j++) {
+    vec4 weights[kMatrixRows];
+    [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+      uvec4 quad = quads[r * kPlanes + (j * kPlanes) / 8u];
+      uvec4 words = kType == kF32                       ? quad
+                    : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
+                                                        : uvec4(quad[j & 3u], 0u, 0u, 0u);
+      weights[r] = decode(words, high[r], j & 3u, j >= 4u, scales[r]);
+    }
+    [[unroll]] for (uint c = 0; c < kColumns; c++) {
+      vec4 x = Vec4s(x_lane + c * x_stride).v[j * 32u];
+      [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+        precise float sum = sums[r * kColumns + c];
+        [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(weights[r][i], x[i], sum);
+        sums[r * kColumns + c] = sum;
+      }
+    }
+  }
+}
+
+void product_begin(uint block) {
+  uint part = gl_SubgroupID % SPLIT;
+  uint row0 = (block * (kSubgroups / SPLIT) + gl_SubgroupID / SPLIT) * kRows;
+  Matrix matrix = Matrix(push.quants, push.high, push.scales, push.supers);
+  [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
+    uint row = min(row0 + (r % kRows), push.rows - 1u);
+    rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
+  }
+  uint group = part * kLanes + gl_SubgroupInvocationID;
+  if (group < push.groups) load_group(group);
+}
+
+// The squares of the residual stream's columns, for column_scale() after a barrier.
+void sum_squares(uint column0, FusedRef fused) {
+  for (uint part = gl_SubgroupID; part < kNormParts; part += kSubgroups) {
+    precise float squares[kColumns];
+    [[unroll]] for (uint c = 0; c < kColumns; c++) squares[c] = 0.0;
+    uint width = fused.stream_width;
+    for (uint quad = part * kLanes + gl_SubgroupInvocationID; quad * 4u < width; quad += kNormParts * kLanes) {
+      [[unroll]] for (uint c = 0; c < kColumns; c++) {
+        vec4 v = Vec4s(fused.stream + uint64_t(column0 + c) * fused.stream_stride * 4u).v[quad];
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          float entry = quad * 4u + i < width ? v[i] : 0.0;
+          squares[c] = fma(entry, entry, squares[c]);
+        }
+      }
+    }
+    [[unroll]] for (uint c = 0; c < kColumns; c++) {
+      precise float sum = squares[c];
+      [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+        sum = sum + subgroupShuffleXor(sum, distance);
+      }
+      if (gl_SubgroupInvocationID == 0u) norm_parts[part * kColumns + c] = sum;
+    }
+  }
+}
+
+float column_scale(uint c, FusedRef fused) {
+  precise float squares = norm_parts[c];
+  [[unroll]] for (uint part = 1; part < kNormParts; part++) squares = squares + norm_parts[part * kColumns + c];
+  return norm_scale(squares, fused.stream_width, fused.epsilon);
+}
+
+// After product_begin(block). All of a workgroup's invocations come here together. `room`: where in `partials` this
+// block's sums may go.
+void product_end(uint column0, uint block, uint room) {
+  uint lane = gl_SubgroupInvocationID;
+  uint thread = gl_SubgroupID * kLanes + lane;
+  uint part = gl_SubgroupID % SPLIT;
+  uint block_rows = (kSubgroups / SPLIT) * kRows;
+  FusedRef fused = FusedRef(push.fused);
+
+  // Result i of a thread is column `at / rows_each`, row `at % rows_each` of the block; kQkv has two rows in one.
+  uint rows_each = EPILOGUE == kQkv ? block_rows / 2u : block_rows;
+  uint step = EPILOGUE == kQkv ? 2u : 1u;
+  uint count = EPILOGUE == kQkv ? Words(push.parameters).v[push.count_word] : 0u;
+  Operands operands[kResultsOfThread];
+  [[unroll]] for (uint i = 0; i < kResultsOfThread; i++) {
+    uint at = i * kInvocations + thread;
+    if (at < rows_each * kColumns) {
+      operands[i] = operands_of(column0 + at / rows_each, block * block_rows + at % rows_each * step, count, fused);
+    }
+  }
+  if (SCALING == kScaledHere && SQUARES_EACH_BLOCK) sum_squares(column0, fused);
+
+  [[unroll]] for (uint i = 0; i < kSums; i++) sums[i] = 0.0;
+  uint64_t x_base = push.x + uint64_t(column0) * push.x_stride * 4u;
+  uint group = part * kLanes + lane;
+  while (group < push.groups) {
+    add_group(group, x_base);
+    group += kLanes * SPLIT;
+    if (group < push.groups) load_group(group);
+  }
+
+  // Over the lanes by halving distances. Where there are several sums the two halves of the lanes go on with half of
+  // them each: the same additions, and a fraction of the exchanges. A lane is left with `left` sums from `first` on.
+  uint left = kSums, first = 0;
+  bool mine = true;
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    bool upper = (lane & distance) != 0u;
+    if (left > 1u) {
+      left /= 2u;
+      [[unroll]] for (uint i = 0; i < kSums / 2u; i++) {
+        if (i < left) {
+          float kept = upper ? sums[left + i] : sums[i];
+          float sent = upper ? sums[i] : sums[left + i];
+          precise float sum = kept + subgroupShuffleXor(sent, distance);
+          sums[i] = sum;
+        }
+      }
+      if (upper) first += left;
+    } else {
+      precise float sum = sums[0] + subgroupShuffleXor(sums[0], distance);
+      sums[0] = sum;
+      mine = mine && !upper;
+    }
+  }
+  if (mine) {
+    [[unroll]] for (uint i = 0; i < kSums; i++) {
+      if (i < left) partials[room + gl_SubgroupID * kSums + first + i] = sums[i];
+    }
+  }
+  barrier();
+
+  [[unroll]] for (uint i = 0; i < kResultsOfThread; i++) {
+    uint at = i * kInvocations + thread;
+    if (at < rows_each * kColumns) {
+      uint c = at / rows_each, row = at % rows_each * step;
+      uint from = room + (row / kRows) * SPLIT * kSums + (row % kRows) * kColumns + c;
+      uint second_from = from;
+      if (EPILOGUE == kGated) second_from = from + kRows * kColumns;
+      if (EPILOGUE == kQkv) {
+        second_from = room + ((row + 1u) / kRows) * SPLIT * kSums + ((row + 1u) % kRows) * kColumns + c;
+      }
+      precise float value = partials[from];
+      precise float second = partials[second_from];
+      for (uint s = 1; s < SPLIT; s++) {
+        value = value + partials[from + s * kSums];
+        second = second + partials[second_from + s * kSums];
+      }
+      float scale = SCALING == kScaledHere ? column_scale(c, fused) : 1.0;
+      finish_result(column0 + c, block * block_rows + row, value, second, scale, operands[i], fused);
+    }
+  }
+}

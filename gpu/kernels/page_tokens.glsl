@@ -1,0 +1,2 @@
+// Positions in a page of the KV cache.
+const uint kPageTokens = 32;
