@@ -148,8 +148,8 @@ class StdioLink {
   // ---- the peer ----
   bool dead() const { return dead_ || socket_.dead(); }
   std::optional<std::string> fault() const {
-    if (fault_ != RingFault::kNone) return std::string("its stream: ") + to_string(fault_);
     if (descriptors_came_) return std::string("its stream: descriptors came with it");
+    if (fault_ != RingFault::kNone) return std::string("its stream: ") + to_string(fault_);
     if (!socket_.violation().empty()) return socket_.violation();
     return std::nullopt;
   }

@@ -42,7 +42,10 @@ void on_signal(int number) {
   std::raise(number);
 }
 
+constexpr unsigned kPatience = 200;  // seconds that an input may take: far more than any does
+
 void run(const Bytes& input) {
+  ::alarm(kPatience);  // a call that waits for ever ends here, and is named
   // An allocation of the exact size, so that AddressSanitizer sees a read past the end.
   std::vector<std::uint8_t> exact(input);
   exact.shrink_to_fit();
@@ -138,6 +141,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "fuzz driver: the corpus is empty; give a file or a directory\n");
     return 2;
   }
+  std::signal(SIGALRM, on_signal);
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     if (__sanitizer_set_death_callback == nullptr) std::signal(number, on_signal);
   }

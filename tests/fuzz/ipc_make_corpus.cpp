@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ipc/ring.hpp"
+#include "tests/fuzz/hostile_peer.hpp"
 #include "tests/unit/ipc/samples.hpp"
 
 using namespace bulkhead;
@@ -60,5 +61,58 @@ int main(int argc, char** argv) {
   for (const std::string& input : {one, wrap, send, sleep, one + wrap + send + sleep}) {
     write(folder + "/ipc_ring/steps_" + std::to_string(number++), input.data(), input.size());
   }
+  // A hostile peer: each action alone between messages that are as they should be, here and in a
+  // second process, and some that belong together.
+  using fuzz::Action;
+  const auto act = [](Action action, unsigned choice, unsigned count, std::uint64_t value) {
+    std::string bytes(fuzz::kStepBytes, '\0');
+    bytes[0] = static_cast<char>(action);
+    bytes[1] = static_cast<char>(choice);
+    const auto short_count = static_cast<std::uint16_t>(count);
+    std::memcpy(&bytes[2], &short_count, 2);
+    std::memcpy(&bytes[4], &value, 8);
+    return bytes;
+  };
+  const std::string good = act(Action::kSample, 0, 0, 0) + act(Action::kSample, 4, 0, 0);
+  const auto play = [&](const std::string& name, const std::string& script) {
+    for (const unsigned flags : {0x14U, 0x1DU, 0x26U, 0x1EU}) {
+      const std::string input = static_cast<char>(flags) + script;
+      write(folder + "/ipc_hostile_peer/" + name + "_" + std::to_string(flags), input.data(),
+            input.size());
+    }
+  };
+  for (unsigned action = 0; action < static_cast<unsigned>(Action::kCount); ++action) {
+    const auto one_action = static_cast<Action>(action);
+    const bool stream = one_action >= Action::kStreamBytes && one_action <= Action::kStreamRead;
+    const std::string script = good + act(one_action, 8, 40, 0x1008) + good +
+                               act(one_action, 3, 2000, 0xFFFFFFFF00000010) + good;
+    const std::string name = (action < 10 ? "action_0" : "action_") + std::to_string(action);
+    if (!stream) play(name, script);
+    if (stream) {
+      for (const unsigned flags : {0x16U, 0x2EU}) {
+        const std::string input = static_cast<char>(flags) + script;
+        write(folder + "/ipc_hostile_peer/" + name + "_" + std::to_string(flags), input.data(),
+              input.size());
+      }
+    }
+  }
+  play("all_messages", [&] {
+    std::string script;
+    for (unsigned sample = 0; sample < 16; ++sample)
+      script +=
+          act(Action::kSample, sample, 0, 0) + act(Action::kSampleInPieces, sample, 0, 0x10300);
+    return script;
+  }());
+  play("changed_while_read",
+       act(Action::kRewrite, 5, 4000, 77) + act(Action::kRewrite, 2, 4000, 78) +
+           act(Action::kFlood, 5, 400, 0) + act(Action::kScribble, 0, 4000, 5));
+  play("endless_record", act(Action::kPieces, 100, 60000, 0));
+  play("reads_nothing_and_sleeps",
+       act(Action::kSleepWords, 0, 0, 9) + act(Action::kFlood, 13, 3000, 0) +
+           act(Action::kSleepWords, 0, 0, 11) + act(Action::kPretendRead, 0, 0, 0));
+  play("descriptors_and_death",
+       act(Action::kDescriptors, 4, 60, 1) + act(Action::kOwnEnds, 0, 0, 2) +
+           act(Action::kEmptyPacket, 0, 0, 0) + act(Action::kLingering, 3, 1, 0) +
+           act(Action::kDeath, 0, 0, 0));
   return 0;
 }

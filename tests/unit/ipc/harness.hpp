@@ -121,6 +121,13 @@ inline std::size_t open_descriptors() {
       std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
 }
 
+// The same once it is `expected`: what a peer sent may be closed by a thread of its own.
+inline std::size_t descriptors_settle(std::size_t expected) {
+  for (int i = 0; i < 10000 && open_descriptors() != expected; ++i)
+    ::usleep(1000);
+  return open_descriptors();
+}
+
 inline void fill(std::span<std::byte> bytes, std::uint64_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(seed * 37 + i + (i >> 8));

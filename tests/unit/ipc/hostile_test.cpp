@@ -1,6 +1,7 @@
 // A worker that lies: by the ring's words, by records, by the stream, by the socket. The daemon's
 // end must say kCorrupt (or that the worker is gone), and nothing else may happen.
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -105,7 +106,7 @@ TEST_P(LyingWorker, EndsWithItsReason) {
     EXPECT_EQ(daemon.try_receive().error().code(), ErrorCode::kCorrupt) << "it lasts";
     EXPECT_EQ(daemon.try_reserve(8).error().code(), ErrorCode::kCorrupt);
   }
-  EXPECT_EQ(open_descriptors(), before) << "descriptors it sent are closed";
+  EXPECT_EQ(descriptors_settle(before), before) << "descriptors it sent are closed";
 }
 
 constexpr std::uint32_t kWhole = 1, kMore = 2, kLast = 3, kPadding = 4;
@@ -172,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"DoorbellWithDescriptors", kMemfd, [](Hostile& h) { h.packet("x", 1, 3); },
             "1 bytes and 3 descriptors"},
         Lie{"TooManyDescriptors", kMemfd, [](Hostile& h) { h.packet("12345678", 8, 100); },
-            "descriptors were lost"},
+            "carries 100 descriptors"},
         Lie{"DescriptorsNobodyTakes", kMemfd,
             [](Hostile& h) {
               for (int i = 0; i < 10; ++i)
@@ -348,6 +349,100 @@ TEST_P(Scribbler, OnlyEndsItself) {
   EXPECT_GT(corrupt, 0U);
   EXPECT_GT(records, 0U);
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// A TCP socket whose last close waits for ten minutes, since it has bytes that nobody reads.
+class Lingering {
+ public:
+  Lingering() {
+    UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sender_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* name = reinterpret_cast<sockaddr*>(&address);
+    const int small = 4096;
+    ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    if (::bind(listener.get(), name, size) != 0 ||
+        ::getsockname(listener.get(), name, &size) != 0 || ::listen(listener.get(), 1) != 0 ||
+        ::connect(sender_.get(), name, size) != 0) {
+      return;
+    }
+    reader_.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::vector<char> bytes(1 << 20);
+    while (::send(sender_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+    const linger long_time{1, 600};
+    made_ = ::setsockopt(sender_.get(), SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) == 0;
+  }
+  bool made() const { return made_; }
+  // The packet has the last reference afterwards.
+  void send(int socket, std::size_t payload, bool nested) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    UniqueFd inner(ends[0]), outer(ends[1]);
+    if (nested) {
+      ASSERT_TRUE(packet(inner.get(), 8, sender_.get()));
+    }
+    ASSERT_TRUE(packet(socket, payload, nested ? outer.get() : sender_.get()));
+    sender_.reset();
+  }
+
+ private:
+  static bool packet(int socket, std::size_t payload, int fd) {
+    const char bytes[16] = "12345678";
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+    iovec vector{const_cast<char*>(bytes), payload};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(payload);
+  }
+
+  UniqueFd sender_, reader_;
+  bool made_ = false;
+};
+
+// Seen before: the daemon's thread stood still for as long as the worker had set.
+TEST(HostileWorker, SocketsThatLingerDoNotHoldTheDaemonUp) {
+  enum class Way { kTaken, kNotTaken, kNotRead, kRefused, kOnTheStream };
+  const auto begun = std::chrono::steady_clock::now();
+  for (const Way way :
+       {Way::kTaken, Way::kNotTaken, Way::kNotRead, Way::kRefused, Way::kOnTheStream}) {
+    for (const bool nested : {false, true}) {
+      Lingering socket;
+      if (!socket.made()) GTEST_SKIP() << "no TCP over the loopback here";
+      Hostile hostile(way == Way::kOnTheStream ? kStdio : kMemfd);
+      Channel& daemon = *hostile.pair.daemon;
+      const int through =
+          (way == Way::kOnTheStream ? hostile.pair.worker_stdout : hostile.pair.worker_socket)
+              .get();
+      socket.send(through, way == Way::kRefused ? 3 : 8, nested);
+      if (way == Way::kNotRead) continue;
+      const bool asleep = *daemon.prepare_sleep();
+      if (asleep) daemon.finish_sleep();
+      if (way == Way::kTaken) {
+        EXPECT_TRUE(daemon.take_descriptors().has_value());
+      }
+      if (way == Way::kRefused || way == Way::kOnTheStream) {
+        const auto record = daemon.try_receive();
+        ASSERT_FALSE(record.ok());
+        EXPECT_EQ(record.error().code(), ErrorCode::kCorrupt);
+        EXPECT_NE(record.error().message().find("descriptors"), std::string::npos);
+      }
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(300))
+      << "half of what one of them lingers";
 }
 
 }  // namespace

@@ -1,0 +1,121 @@
+// A worker that follows a script against the daemon: what it holds of a channel, and everything
+// that it can do with it, one step after another. The script is a fuzzer's input, so every value of
+// every byte means something.
+//
+//   a script is steps of 12 bytes:
+//     +0 action   +1 choice   +2 uint16 count   +4 uint64 value
+//
+// A HostilePeer never blocks and does a bounded amount of work for any script. It is used in a
+// process of its own, beside the daemon's side that runs meanwhile, or in steps between the daemon's
+// calls, where it does exactly the same every time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "config/base/unique_fd.hpp"
+#include "ipc/region.hpp"
+
+namespace bulkhead::fuzz {
+
+enum class Action : std::uint8_t {
+  // the region
+  kStoreWord,       // a control word: raw, added to, near its value, an extreme
+  kWriteData,       // eight bytes into the ring to the daemon
+  kFrame,           // a frame whose header lies about length and kind
+  kSample,          // a good message, one byte changed
+  kSampleInPieces,  // the same in pieces, the last one left out at will
+  kFlood,           // good messages, as fast as there is room
+  kScribble,        // bytes all over the region
+  kToggleWord,      // a control word between two values
+  kPretendRead,     // everything the daemon sent is "read"
+  kSleepWords,      // "I sleep", as often as one likes
+  kRewrite,         // a message that changes while it is read
+  kScribbleDown,    // bytes in the ring from the daemon, and its head
+  kPieces,          // pieces without an end
+  // the socket
+  kDoorbells,      // many
+  kPacket,         // of any size, with and without descriptors
+  kDescriptors,    // as they should be, many
+  kOwnEnds,        // its own ends of the channel as descriptors
+  kLingering,      // sockets whose closing blocks
+  kCredentials,    // another kind of control message
+  kSocketOptions,  // buffers, credentials
+  kEmptyPacket,    // looks like end of file
+  kShutdown,       // half of the socket, or both
+  kCloseSocket,
+  // the stream
+  kStreamBytes,        // as they come
+  kStreamFloods,       // one byte, many times
+  kStreamDescriptors,  // descriptors where none are looked for
+  kStreamUrgent,       // out-of-band bytes
+  kStreamShutdown,     // a half
+  kStreamClose,
+  kStreamRead,  // what the daemon sent, or some of it
+  // the memory itself
+  kHole,    // pages taken back
+  kResize,  // what the seals forbid
+  // the rest
+  kPause,
+  kDeath,  // everything closed and unmapped
+  kCount,
+};
+
+inline constexpr std::size_t kStepBytes = 12;
+
+struct Held {
+  UniqueFd socket, region, input, output;  // region invalid: stdio
+};
+
+class HostilePeer {
+ public:
+  // `patience`: how often it tries again where there is no room now; 0 where nobody makes any.
+  HostilePeer(Held held, std::span<const std::uint8_t> script, int patience);
+  ~HostilePeer();
+  // Does the next step; false when there is none left.
+  bool step();
+
+  // Encoded once, for all peers of a process.
+  static void prepare();
+  // Descriptors that peers of this process have left open (the other ends of lingering sockets).
+  static std::size_t left_open();
+
+ private:
+  using Sample = std::vector<std::uint64_t>;
+  struct Step {
+    Action action;
+    std::uint8_t choice;
+    std::uint16_t count;
+    std::uint64_t value;
+  };
+
+  void act(const Step& step);
+  bool spend(std::size_t work);
+  bool send_frame(const void* payload, std::size_t bytes, std::uint32_t length, std::uint32_t kind);
+  void stream(const void* bytes, std::size_t size, int flags = 0);
+  bool packet(UniqueFd& socket, const void* bytes, std::size_t size, std::span<const int> fds,
+              int type = 0x01);
+  void send_sample(const Step& step);
+  void store_word(const Step& step);
+  void lingering(const Step& step, UniqueFd& socket);
+  void die();
+  std::atomic<std::uint64_t>& word(unsigned which);
+  bool shm() const { return base_ != nullptr; }
+  ipc::RegionHeader& header() { return *reinterpret_cast<ipc::RegionHeader*>(base_); }
+  std::byte* up() { return base_ + ipc::kRegionDataOffset + ring_bytes_; }
+  std::byte* down() { return base_ + ipc::kRegionDataOffset; }
+
+  Held held_;
+  std::span<const std::uint8_t> script_;
+  int patience_;
+  std::size_t at_ = 0;
+  std::size_t work_ = 0;
+  std::byte* base_ = nullptr;
+  std::uint64_t ring_bytes_ = 0;
+  std::uint64_t random_ = 1;
+};
+
+}  // namespace bulkhead::fuzz
