@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace bulkhead::test {
 namespace {
@@ -45,7 +46,8 @@ std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> h
 }
 
 Status FakeExecutor::check(const engine::Step& step) const {
-  if (in_flight_) return broken("a step is in flight");
+  if (in_flight_.size() >= std::max(1U, limits_.steps_in_flight))
+    return broken("too many steps in flight");
   if (step.columns.empty()) return broken("it has no columns");
   if (step.columns.size() > limits_.max_columns) return broken("too many columns");
   if (step.sequences.size() > limits_.max_sequences) return broken("too many sequences");
@@ -66,6 +68,11 @@ Status FakeExecutor::check(const engine::Step& step) const {
   for (const engine::Column& column : step.columns) {
     if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
     if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
+    if (column.chosen_by != engine::kByHost &&
+        (column.chosen_by >= outputs_submitted_.size() ||
+         outputs_submitted_[column.chosen_by] == engine::Output::kLogits)) {
+      return broken("a token that the step before does not choose");
+    }
     if (column.position >= limits_.context) return broken("a position past the context");
     if (column.position / limits_.page_tokens >= step.sequences[column.sequence].size()) {
       return broken("a position without a page");
@@ -79,41 +86,63 @@ Status FakeExecutor::check(const engine::Step& step) const {
   return {};
 }
 
+Status FakeExecutor::check_against(const Pending& earlier, const engine::Step& step) const {
+  for (const engine::Column& column : earlier.columns) {
+    const std::size_t at = column.position / limits_.page_tokens;
+    const auto& owner = earlier.tables[column.sequence];
+    for (const auto& pages : step.sequences) {
+      const auto found = std::find(pages.begin(), pages.end(), owner[at]);
+      if (found == pages.end()) continue;
+      const auto index = static_cast<std::size_t>(found - pages.begin());
+      if (index != at) return broken("a page that a step in flight may still write to");
+    }
+  }
+  return {};
+}
+
 Status FakeExecutor::submit(const engine::Step& step) {
   if (lose_device_in && (*lose_device_in)-- == 0) {
     lose_device_in.reset();
     return Error(ErrorCode::kDeviceLost, "device lost: as the test asked");
   }
   BULKHEAD_RETURN_IF_ERROR(check(step));
-  columns_.assign(step.columns.begin(), step.columns.end());
-  tables_.clear();
+  for (const Pending& earlier : in_flight_)
+    BULKHEAD_RETURN_IF_ERROR(check_against(earlier, step));
+  Pending& pending = in_flight_.emplace_back();
+  pending.columns.assign(step.columns.begin(), step.columns.end());
   for (const auto& pages : step.sequences)
-    tables_.emplace_back(pages.begin(), pages.end());
+    pending.tables.emplace_back(pages.begin(), pages.end());
   StepRecord& record = steps.emplace_back();
+  record.in_flight = in_flight_.size();
   record.columns_of.resize(step.sequences.size());
-  for (const engine::Column& column : columns_) {
+  outputs_submitted_.clear();
+  for (const engine::Column& column : pending.columns) {
     ++record.columns;
     ++record.columns_of[column.sequence];
-    if (column.output != engine::Output::kNone) ++record.outputs;
+    if (column.output == engine::Output::kNone) continue;
+    ++record.outputs;
+    outputs_submitted_.push_back(column.output);
   }
-  in_flight_ = true;
   return {};
 }
 
 Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
-  if (!in_flight_) return broken("wait without submit");
-  in_flight_ = false;
+  if (in_flight_.empty()) return broken("wait without submit");
+  const Pending step = std::move(in_flight_.front());
+  in_flight_.pop_front();
   if (while_waiting) while_waiting();
+  const std::vector<engine::TokenId> before = std::exchange(chosen_, {});
   rows_.clear();
   outputs_.clear();
-  rows_.reserve(columns_.size());
-  for (std::uint32_t index = 0; index < columns_.size(); ++index) {
-    const engine::Column& column = columns_[index];
+  rows_.reserve(step.columns.size());
+  for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
+    const engine::Column& column = step.columns[index];
     const auto slot = [&](std::uint32_t position) -> Slot& {
-      const engine::PageIndex page = tables_[column.sequence][position / limits_.page_tokens];
+      const engine::PageIndex page = step.tables[column.sequence][position / limits_.page_tokens];
       return slots_[std::size_t{page} * limits_.page_tokens + position % limits_.page_tokens];
     };
-    slot(column.position) = {column.token, column.position};
+    const bool by_host = column.chosen_by == engine::kByHost;
+    slot(column.position) = {by_host ? column.token : before[column.chosen_by], column.position};
     if (column.output == engine::Output::kNone) continue;
     std::uint64_t hash = 0;
     std::vector<engine::TokenId> history;
@@ -137,6 +166,7 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     engine::ColumnOutput& output = outputs_.emplace_back();
     output.column = index;
     output.best = best;
+    chosen_.push_back(best);
     output.best_logprob = static_cast<float>(-std::log(sum));
     if (column.output == engine::Output::kLogits) output.logits = row;
   }

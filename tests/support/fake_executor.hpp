@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -43,6 +44,7 @@ class FakeExecutor : public engine::Executor {
     std::uint32_t columns = 0;
     std::uint32_t outputs = 0;
     std::vector<std::uint32_t> columns_of;  // by sequence of the step
+    std::size_t in_flight = 0;              // with this one
   };
   std::vector<StepRecord> steps;
 
@@ -64,13 +66,21 @@ class FakeExecutor : public engine::Executor {
     engine::TokenId token = 0xDEADBEEF;  // what a page holds before anyone wrote it
     std::uint32_t position = 0xDEADBEEF;
   };
+  struct Pending {
+    std::vector<engine::Column> columns;
+    std::vector<std::vector<engine::PageIndex>> tables;
+  };
   Status check(const engine::Step& step) const;
+  // A page that a step in flight writes to may be in another step's tables only where it is the same
+  // sequence's.
+  Status check_against(const Pending& earlier, const engine::Step& step) const;
 
   engine::ExecutorLimits limits_;
   std::vector<Slot> slots_;  // page after page
-  bool in_flight_ = false;
-  std::vector<engine::Column> columns_;
-  std::vector<std::vector<engine::PageIndex>> tables_;
+  std::deque<Pending> in_flight_;
+  std::vector<engine::Output> outputs_submitted_;  // by the latest step
+  // What the outputs of the step that was computed last chose.
+  std::vector<engine::TokenId> chosen_;
   std::vector<std::vector<float>> rows_;
   std::vector<engine::ColumnOutput> outputs_;
 };

@@ -278,15 +278,12 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
 
 Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   poll();
-  const Step* step = scheduler_.plan();
-  if (step == nullptr) {
+  const Clock::time_point begin = options_.now();
+  BULKHEAD_RETURN_IF_ERROR(submit_steps());
+  if (scheduler_.in_flight() == 0) {
     flush_all();
     return false;
   }
-  mark_started();
-  step_columns_ += step->columns.size();
-  const Clock::time_point begin = options_.now();
-  BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
   meanwhile();
   poll();
   // The wait can't be interrupted: what would get too old during it goes now.
@@ -297,13 +294,28 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
   device_time_ += end - begin;
   scheduler_.complete();
+  last_step_ = scheduler_.step_number();
   handle_outputs(outputs);
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
 }
 
+// As many as the executor takes: while the host looks at one step's tokens, the device is at the
+// next.
+Status Engine::submit_steps() {
+  while (scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
+    const Step* step = scheduler_.plan();
+    if (step == nullptr) return {};
+    mark_started();
+    step_columns_ += step->columns.size();
+    BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
+    if (scheduler_.in_flight() > 1) ++steps_ahead_;
+  }
+  return {};
+}
+
 void Engine::mark_started() {
-  for (const Scheduler::Member& member : scheduler_.members()) {
+  for (const Scheduler::Member& member : scheduler_.planned_members()) {
     auto& request = static_cast<Request&>(*member.sequence);
     if (request.started) continue;
     request.started = true;
@@ -311,10 +323,16 @@ void Engine::mark_started() {
   }
 }
 
+// Outputs of sequences that are gone, most often past their end, concern nobody: they were neither
+// drawn nor counted.
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   for (const ColumnOutput& output : outputs) {
     Sequence* sequence = scheduler_.sequence_of(output.column);
-    if (sequence != nullptr) handle_output(static_cast<Request&>(*sequence), output);
+    if (sequence != nullptr) {
+      handle_output(static_cast<Request&>(*sequence), output);
+    } else {
+      ++discarded_outputs_;
+    }
   }
 }
 
@@ -424,7 +442,7 @@ void Engine::flush_all() {
 void Engine::emit_batch() {
   if (pending_.empty()) return;
   auto& batch = std::get<ipc::TokenBatch>(batch_);
-  batch.step = scheduler_.steps();
+  batch.step = last_step_;
   for (Request* request : pending_) {
     request->delivered += static_cast<std::uint32_t>(request->unsent.tokens.size());
     request->any_sent = true;
@@ -477,6 +495,8 @@ ipc::Stats Engine::stats() const {
   add("token_batches_total", static_cast<double>(batches_));
   add("preemptions_total", static_cast<double>(scheduler_.preemptions()));
   add("resumed_requests_total", static_cast<double>(resumed_requests_));
+  add("steps_ahead_total", static_cast<double>(steps_ahead_));
+  add("discarded_outputs_total", static_cast<double>(discarded_outputs_));
   add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
   for (const Executor::Counter& counter : executor_.counters()) {
     stats.counters.push_back({counter.name, counter.value});

@@ -5,8 +5,10 @@
 // in which they may be sent: for each request first Accepted or Failed, then its tokens in
 // TokenBatches, then Finished (or Failed).
 //
-// A turn is: plan a step, submit it, do the host's work while the device computes, wait, sample,
-// emit. Tokens of a request are put together in one record by these rules: the first at once; later
+// A turn is: plan and submit steps until as many are in flight as the executor takes, do the host's
+// work while the device computes, wait for the oldest, take its tokens, emit. Steps are planned
+// before the tokens of those in flight are known, where the device itself hands them on (see
+// scheduler.hpp); what it computes for a request past that one's end is dropped. Tokens of a request are put together in one record by these rules: the first at once; later
 // ones when `flush_tokens` of a request are there or one has waited `flush_interval`; all that wait
 // go when one goes. Before a wait for the device that will outlast the interval (judged by the last
 // steps) what waits is sent, and when there is no step to run.
@@ -69,15 +71,17 @@ class Engine {
   void poll();
   int wake_fd() const { return preparer_.wake_fd(); }
 
-  // Runs one step if there is one to run: true. `meanwhile` is called once while the device
+  // Ends one step if there is one to run or in flight: true. `meanwhile` is called once while the device
   // computes and may call submit(), cancel() and the like. An error is the executor's: the worker
   // can't go on.
   Result<bool> turn(const std::function<void()>& meanwhile);
 
   // Requests and jobs that have not got their last message.
   std::size_t outstanding() const { return requests_.size() + jobs_.size(); }
-  // Something to compute: turn() would run a step.
-  bool runnable() const { return scheduler_.running() + scheduler_.waiting() > 0; }
+  // Something to compute, or being computed: turn() would end a step.
+  bool runnable() const {
+    return scheduler_.running() + scheduler_.waiting() + scheduler_.in_flight() > 0;
+  }
   ipc::Stats stats() const;
   const Scheduler& scheduler() const { return scheduler_; }
 
@@ -90,6 +94,7 @@ class Engine {
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt);
   void resume(Request& request, std::span<const TokenId> accepted);
+  Status submit_steps();
   void mark_started();
   void handle_outputs(std::span<const ColumnOutput> outputs);
   void handle_output(Request& request, const ColumnOutput& output);
@@ -137,6 +142,9 @@ class Engine {
   std::uint64_t resumed_requests_ = 0;
   std::uint64_t draws_below_accepted_ = 0;
   std::uint64_t batches_ = 0;
+  std::uint64_t last_step_ = 0;          // the number of the step that ended last
+  std::uint64_t steps_ahead_ = 0;        // submitted while another was in flight
+  std::uint64_t discarded_outputs_ = 0;  // of requests that had ended
   std::uint64_t step_columns_ = 0;
   std::chrono::nanoseconds device_time_{0};
 

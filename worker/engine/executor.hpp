@@ -6,6 +6,10 @@
 // demand its logits are made. Decode steps and prefill chunks are columns alike, and may be mixed.
 // A column's result depends on its sequence alone, to the last bit (design: numerics are a
 // contract): not on the other columns, nor on how a prompt was cut into chunks.
+//
+// Several steps may be in flight (ExecutorLimits::steps_in_flight). They are computed one after
+// another, each seeing what those before it wrote. A column may take its token from an output of the
+// step submitted just before its own, so the device goes on while the host has yet to hear of it.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +30,16 @@ enum class Output : std::uint8_t {
   kLogits,  // the whole row, too
 };
 
+constexpr std::uint32_t kByHost = 0xFFFFFFFF;
+
 struct Column {
   TokenId token = 0;
   std::uint32_t position = 0;  // from 0 within its sequence
   std::uint32_t sequence = 0;  // index into Step::sequences
   Output output = Output::kNone;
+  // kByHost: `token` it is. Else the token that the step submitted before this one chose, as its
+  // n-th output (counted from 0; not one of kLogits).
+  std::uint32_t chosen_by = kByHost;
 };
 
 // Columns of one sequence come in rising, gapless positions.
@@ -56,6 +65,7 @@ struct ExecutorLimits {
   std::uint32_t total_pages = 0;
   std::uint32_t context = 0;  // positions a sequence may have
   std::uint32_t vocabulary = 0;
+  std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
 };
 
 class Executor {
@@ -63,10 +73,11 @@ class Executor {
   virtual ~Executor() = default;
   virtual const ExecutorLimits& limits() const = 0;
 
-  // Starts a step. At most one is in flight: submit, then wait.
+  // Starts a step behind those in flight, of which there are fewer than steps_in_flight. What the
+  // step refers to may go after the call.
   virtual Status submit(const Step& step) = 0;
-  // Outputs in the order of the columns that asked; valid until the next submit. kDeviceLost ends
-  // the worker.
+  // Ends the oldest step in flight. Outputs in the order of the columns that asked; valid until the
+  // next wait, and with one step in flight until the next submit. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
 
   // Facts for `ready` and `stats`.

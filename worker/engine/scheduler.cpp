@@ -1,6 +1,7 @@
 #include "worker/engine/scheduler.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace bulkhead::engine {
 namespace {
@@ -25,9 +26,13 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
       static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
   running_.reserve(max_running_);
   turn_.reserve(max_running_);
-  members_.reserve(max_running_);
-  tables_.reserve(max_running_);
-  columns_.reserve(limits.max_columns);
+  records_.resize(std::size_t{std::max(1U, limits.steps_in_flight)} + 1);
+  for (Planned& record : records_) {
+    record.members.reserve(max_running_);
+    record.tables.reserve(max_running_);
+    record.columns.reserve(limits.max_columns);
+  }
+  kept_.reserve(std::size_t{max_running_} * records_.size());
 }
 
 void Scheduler::add(Sequence& sequence) {
@@ -37,7 +42,7 @@ void Scheduler::add(Sequence& sequence) {
       std::min(std::max<std::uint32_t>(sequence.most_tokens,
                                        static_cast<std::uint32_t>(sequence.tokens.size())),
                sequence_limit_));
-  sequence.computed = 0;
+  sequence.computed = sequence.done = sequence.unknown = 0;
   waiting_.push_back(&sequence);
 }
 
@@ -52,36 +57,75 @@ void Scheduler::remove(Sequence& sequence) {
       std::erase(running_, &sequence);
       break;
   }
-  for (Member& member : members_) {
-    if (member.sequence == &sequence) member.sequence = nullptr;
+  for (Planned& record : records_) {
+    for (Member& member : record.members) {
+      if (member.sequence == &sequence) member.sequence = nullptr;
+    }
   }
-  sequence.pages.clear();
+  free_pages_of(sequence);
+  sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kDetached;
 }
 
 const Step* Scheduler::plan() {
-  columns_.clear();
-  tables_.clear();
-  members_.clear();
+  forget_completed();
   if (running_.empty() && waiting_.empty()) return nullptr;
-  ++step_number_;
+  latest_ = (oldest_ + planned_) % records_.size();
+  Planned& record = records_[latest_];
+  record.columns.clear();
+  record.tables.clear();
+  record.members.clear();
+  record.outputs = 0;
+  record.number = ++step_number_;
   // Running sequences grow before new ones are let in, so that a page is not given away and taken
   // back at once.
   plan_generating();
   admit();
   plan_prefill();
-  step_.columns = columns_;
-  step_.sequences = tables_;
-  return columns_.empty() ? nullptr : &step_;
+  if (record.columns.empty()) {
+    --step_number_;
+    return nullptr;
+  }
+  record.turns = turns_;
+  ++planned_;
+  step_.columns = record.columns;
+  step_.sequences = record.tables;
+  return &step_;
 }
 
 void Scheduler::complete() {
-  for (const Member& member : members_) {
+  forget_completed();
+  const Planned& record = oldest();
+  completed_ = true;
+  completed_number_ = record.number;
+  completed_turns_ = record.turns;
+  for (const Member& member : record.members) {
     if (member.sequence == nullptr) continue;
     Sequence& sequence = *member.sequence;
-    sequence.computed += member.columns;
-    sequence.pages.publish({sequence.tokens.data(), sequence.computed});
+    sequence.unknown -= member.outputs;
+    if (member.preemptions != sequence.preemptions) continue;  // those pages are gone
+    sequence.done += member.columns;
+    sequence.pages.publish(
+        std::span(sequence.tokens)
+            .first(std::min<std::size_t>(sequence.done, sequence.tokens.size())));
   }
+  std::erase_if(kept_, [this](const Kept& kept) { return kept.after <= completed_number_; });
+}
+
+void Scheduler::forget_completed() {
+  if (!std::exchange(completed_, false)) return;
+  oldest_ = (oldest_ + 1) % records_.size();
+  --planned_;
+}
+
+// Whether its next token can be computed in this step: it is known, or chosen by the step before.
+bool Scheduler::may_generate(const Sequence& sequence) const {
+  if (sequence.pending() != 1) return false;
+  if (sequence.unknown == 0) return true;
+  const std::uint32_t most =
+      sequence.most_tokens != 0 ? std::min(sequence.most_tokens, sequence_limit_) : sequence_limit_;
+  return sequence.output != Output::kLogits && sequence.planned_in + 1 == step_number_ &&
+         sequence.length() < most;
 }
 
 void Scheduler::plan_generating() {
@@ -89,18 +133,21 @@ void Scheduler::plan_generating() {
   // step yet.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.pending() != 1) continue;
-    const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    while (sequence.state == Sequence::State::kRunning && !sequence.pages.cover(positions)) {
+    if (!may_generate(sequence)) continue;
+    // With pages that come free when a step has ended, it waits for that.
+    while (sequence.state == Sequence::State::kRunning &&
+           !sequence.pages.cover(sequence.length()) && kept_.empty()) {
       preempt_youngest();
     }
-    if (sequence.state == Sequence::State::kRunning) add_columns(sequence, 1);
+    const bool covered = pool_.pages_for(sequence.length()) <= sequence.pages.pages().size();
+    if (sequence.state == Sequence::State::kRunning && covered) add_columns(sequence, 1);
   }
 }
 
 void Scheduler::admit() {
   while (!waiting_.empty() && running_.size() < max_running_) {
     Sequence& sequence = *waiting_.front();
+    if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
     sequence.pages.adopt(all_but_last(sequence));
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
@@ -112,7 +159,9 @@ void Scheduler::admit() {
     go_on_after_shared(sequence);
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
-    sequence.served = ++turns_;  // behind those that wait for their next chunk
+    // Behind those that wait for their next chunk; but not behind those that have one in flight,
+    // which was planned before anybody knew of this one.
+    sequence.served = completed_turns_;
     running_.push_back(&sequence);
   }
 }
@@ -120,11 +169,16 @@ void Scheduler::admit() {
 void Scheduler::plan_prefill() {
   turn_.clear();
   for (Sequence* sequence : running_) {
-    if (sequence->planned_in != step_number_) turn_.push_back(sequence);
+    const bool waits = sequence->planned_in == step_number_ || sequence->unknown > 0 ||
+                       sequence->pages.pages().size() < pool_.pages_for(sequence->length());
+    if (waits) continue;
+    // In order, the older first among equals. (std::stable_sort allocates.)
+    const auto place = std::upper_bound(
+        turn_.begin(), turn_.end(), sequence,
+        [](const Sequence* a, const Sequence* b) { return a->served < b->served; });
+    turn_.insert(place, sequence);
   }
-  std::sort(turn_.begin(), turn_.end(),
-            [](const Sequence* a, const Sequence* b) { return a->served < b->served; });
-  const auto used = static_cast<std::uint32_t>(columns_.size());
+  const auto used = static_cast<std::uint32_t>(records_[latest_].columns.size());
   std::uint32_t budget = std::min(prefill_chunk_, limits_.max_columns - used);
   for (Sequence* sequence : turn_) {
     if (budget == 0) return;
@@ -152,7 +206,7 @@ void Scheduler::go_on_after_shared(Sequence& sequence) {
   prefix_figures_.hit_tokens += found;
   prefix_figures_.hit_pages += found / pool_.page_tokens();
   if (sequence.preemptions == 0) sequence.adopted += found;
-  sequence.computed = positions;
+  sequence.computed = sequence.done = positions;
 }
 
 // Whether another running sequence with the same tokens so far is at work on the page that this one
@@ -174,26 +228,48 @@ bool Scheduler::waits_for_another(const Sequence& sequence) const {
 void Scheduler::preempt_youngest() {
   Sequence& victim = *running_.back();
   running_.pop_back();
-  victim.pages.clear();
-  victim.computed = 0;
+  free_pages_of(victim);
+  victim.computed = victim.done = 0;
   victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
   ++preemptions_;
   waiting_.push_front(&victim);
 }
 
+void Scheduler::free_pages_of(Sequence& sequence) {
+  if (sequence.planned_in <= completed_number_ || sequence.pages.pages().empty())
+    return sequence.pages.clear();
+  kept_.push_back({std::move(sequence.pages), sequence.planned_in});
+  sequence.pages = PageList(pool_);
+}
+
 void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
-  const auto index = static_cast<std::uint32_t>(members_.size());
-  const auto tokens = static_cast<std::uint32_t>(sequence.tokens.size());
+  Planned& record = records_[latest_];
+  const auto index = static_cast<std::uint32_t>(record.members.size());
+  const auto known = static_cast<std::uint32_t>(sequence.tokens.size());
+  const std::uint32_t length = sequence.length();
+  const std::uint32_t row_before = sequence.row;
+  std::uint32_t outputs = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t position = sequence.computed + i;
-    columns_.push_back({.token = sequence.tokens[position],
-                        .position = position,
-                        .sequence = index,
-                        .output = position + 1 == tokens ? sequence.output : Output::kNone});
+    Column column;
+    column.position = sequence.computed + i;
+    column.sequence = index;
+    if (column.position < known) {
+      column.token = sequence.tokens[column.position];
+    } else {
+      column.chosen_by = row_before;
+    }
+    if (column.position + 1 == length) {
+      column.output = sequence.output;
+      sequence.row = record.outputs++;
+      ++outputs;
+    }
+    record.columns.push_back(column);
   }
-  tables_.push_back(sequence.pages.pages());
-  members_.push_back({&sequence, count});
+  record.tables.push_back(sequence.pages.pages());
+  record.members.push_back({&sequence, count, outputs, sequence.preemptions});
+  sequence.computed += count;
+  sequence.unknown += outputs;
   sequence.planned_in = step_number_;
 }
 

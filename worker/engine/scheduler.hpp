@@ -20,6 +20,16 @@
 // them has ended, and as long as nothing else needs the room: also those of sequences that are
 // finished, cancelled or preempted, and those of answers.
 //
+// Steps in flight. A step may be planned while up to ExecutorLimits::steps_in_flight - 1 earlier
+// ones are still computed. A sequence whose token is chosen on the device goes on from there: its
+// next column takes the token from the step before it, and the host hears of it later. It never
+// runs past most_tokens that way, but may run past an end that only the token tells: what was
+// computed past it belongs to nobody, for the owner removes the sequence. One whose token is chosen
+// on the host (Output::kLogits) leaves out the steps that are planned before it is known.
+//
+// Pages of a sequence that is removed or preempted are free only when the last step that may write
+// to them has ended.
+//
 // The scheduler knows tokens and positions; nothing of sampling, text, requests or the device. One
 // thread.
 #pragma once
@@ -45,14 +55,20 @@ struct Sequence {
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
   PageList pages;
-  std::uint32_t computed = 0;     // positions whose key and value lie in `pages`
+  std::uint32_t computed = 0;     // positions whose key and value lie in `pages`, or will when the
+                                  // steps in flight have ended
+  std::uint32_t done = 0;         // of those, by steps that have ended
+  std::uint32_t unknown = 0;      // tokens after `tokens` that steps in flight choose
+  std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
   std::uint32_t adopted = 0;      // of those, found in the cache before it was first preempted
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t served = 0;       // turn-taking among those that prefill
 
   // Tokens that have no key and value yet; 1 while it generates.
-  std::uint32_t pending() const { return static_cast<std::uint32_t>(tokens.size()) - computed; }
+  std::uint32_t pending() const { return length() - computed; }
+  // With those that are not known yet.
+  std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()) + unknown; }
 };
 
 struct SchedulerOptions {
@@ -79,25 +95,33 @@ class Scheduler {
 
   // Queues a sequence with at least one token; fits() must hold.
   void add(Sequence& sequence);
-  // Takes it out wherever it is, also while its step is in flight: its pages are free at once,
-  // because nothing is planned before that step ends.
+  // Takes it out wherever it is, also while its steps are in flight.
   void remove(Sequence& sequence);
 
-  // Plans the next step; null when there is nothing to compute. The step is valid until the next
+  // Plans the next step; null when there is nothing to compute before a step in flight has ended,
+  // or at all. Fewer than steps_in_flight may be in flight. The step is valid until the next
   // plan(). Each plan() that gave a step is followed by complete() once the executor is done with
-  // it.
+  // it, in order; then, before the next plan(), the owner appends to its sequences the tokens that
+  // the step gave, or removes them.
   const Step* plan();
   void complete();
-  // The sequence of a column of the planned step; null when it was removed meanwhile.
-  Sequence* sequence_of(std::uint32_t column) const {
-    return members_[columns_[column].sequence].sequence;
-  }
-  // Sequences in the planned step, removed ones as null.
+  std::uint32_t in_flight() const { return planned_ - (completed_ ? 1 : 0); }
+  // Sequences in the oldest step in flight (from complete() to the next plan(): in the one that was
+  // completed), removed ones as null.
   struct Member {
     Sequence* sequence = nullptr;
     std::uint32_t columns = 0;
+    std::uint32_t outputs = 0;      // how many of them, the last, ask for an output
+    std::uint32_t preemptions = 0;  // the sequence's, when this was planned
   };
-  std::span<const Member> members() const { return members_; }
+  std::span<const Member> members() const { return oldest().members; }
+  // Of the same step: the sequence of a column, and the step's number, counted from 1.
+  Sequence* sequence_of(std::uint32_t column) const {
+    return oldest().members[oldest().columns[column].sequence].sequence;
+  }
+  std::uint64_t step_number() const { return oldest().number; }
+  // Sequences in the step that was planned last.
+  std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
   std::size_t running() const { return running_.size(); }
@@ -113,8 +137,21 @@ class Scheduler {
   static std::span<const TokenId> all_but_last(const Sequence& sequence);
   void go_on_after_shared(Sequence& sequence);
   bool waits_for_another(const Sequence& sequence) const;
+  bool may_generate(const Sequence& sequence) const;
   void preempt_youngest();
+  void free_pages_of(Sequence& sequence);
   void add_columns(Sequence& sequence, std::uint32_t count);
+
+  struct Planned {
+    std::uint64_t number = 0;
+    std::uint64_t turns = 0;  // turns_ once it was planned
+    std::vector<Column> columns;
+    std::vector<std::span<const PageIndex>> tables;
+    std::vector<Member> members;
+    std::uint32_t outputs = 0;
+  };
+  const Planned& oldest() const { return records_[oldest_]; }
+  void forget_completed();
 
   ExecutorLimits limits_;
   std::uint32_t prefill_chunk_;
@@ -126,9 +163,20 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last
   std::deque<Sequence*> waiting_;   // all of them younger than any running one
 
-  std::vector<Column> columns_;
-  std::vector<std::span<const PageIndex>> tables_;
-  std::vector<Member> members_;
+  // A ring: `planned_` steps from `oldest_` on, the first of which may be completed already.
+  std::vector<Planned> records_;
+  std::size_t oldest_ = 0, latest_ = 0;
+  std::uint32_t planned_ = 0;
+  bool completed_ = false;
+  std::uint64_t completed_number_ = 0;
+  std::uint64_t completed_turns_ = 0;
+  // Pages of sequences that are gone, until step `after` has ended.
+  struct Kept {
+    PageList pages;
+    std::uint64_t after = 0;
+  };
+  std::vector<Kept> kept_;
+
   std::vector<Sequence*> turn_;  // scratch of plan_prefill()
   Step step_;
   std::uint64_t step_number_ = 0;
