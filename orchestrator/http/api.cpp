@@ -92,6 +92,21 @@ HttpResponse json_response(int status, const json& body) {
   return response;
 }
 
+// What the worker's engine reports of its prefix cache; 0 before it has reported.
+json prefix_cache_figures(const ipc::Stats& stats) {
+  const auto figure = [&](std::string_view name) {
+    const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
+    return found == stats.counters.end() ? 0.0 : found->value;
+  };
+  return {{"hit_tokens", figure("prefix_cache_hit_tokens_total")},
+          {"miss_tokens", figure("prefix_cache_miss_tokens_total")},
+          {"hit_pages", figure("prefix_cache_hit_pages_total")},
+          {"miss_pages", figure("prefix_cache_miss_pages_total")},
+          {"pages", figure("prefix_cache_pages")},
+          {"evictions", figure("prefix_cache_evictions_total")},
+          {"hit_ratio", figure("prefix_cache_hit_ratio")}};
+}
+
 json describe(const Router& router, const Worker& worker) {
   const ipc::Ready& ready = worker.ready();
   const ipc::Stats& stats = worker.stats();
@@ -123,6 +138,7 @@ json describe(const Router& router, const Worker& worker) {
       {"waiting_sequences", stats.waiting_sequences},
       {"kv_pages_used", stats.kv_pages_used},
       {"kv_pages_total", stats.kv_pages_total},
+      {"prefix_cache", prefix_cache_figures(stats)},
   };
   if (worker.state() == WorkerState::kLoading) {
     const ipc::Progress& progress = worker.progress();
@@ -176,7 +192,7 @@ class Lookup : public RequestObserver, public std::enable_shared_from_this<Looku
   void on_accepted(RequestId, std::span<const ipc::TokenId>) override {}
   void on_tokens(RequestId, std::span<const ipc::TokenId>, std::string_view,
                  std::span<const ipc::TokenLogprob>) override {}
-  void on_finished(RequestId, ipc::FinishReason, std::string_view, const JournalEntry&) override {}
+  void on_finished(RequestId, const ipc::Finished&, const JournalEntry&) override {}
   void on_failed(RequestId, const Failure& failure) override {
     ApiError error = to_api_error(failure);
     respond(to_response(error));

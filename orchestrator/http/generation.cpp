@@ -210,14 +210,16 @@ void Generation::on_tokens(RequestId request, std::span<const ipc::TokenId> toke
   send(sse_chunk(head_, piece, request_.include_usage));
 }
 
-void Generation::on_finished(RequestId request, ipc::FinishReason reason, std::string_view rest,
+void Generation::on_finished(RequestId request, const ipc::Finished& finished,
                              const JournalEntry&) {
+  const std::string_view rest = finished.text;
   auto self = shared_from_this();
   Choice* choice = find(request);
   if (choice == nullptr || over_) return;
   choice->request = {};
   choice->done = true;
-  choice->finish_reason = finish_name(reason);
+  choice->finish_reason = finish_name(finished.reason);
+  choice->cached_tokens = finished.cached_tokens;
   if (request_.stream) {
     if (!rest.empty()) send(sse_chunk(head_, part(*choice, rest, {}), request_.include_usage));
     ChoicePart last = part(*choice, "", {});
@@ -280,7 +282,10 @@ void Generation::cancel_all() {
 Usage Generation::usage() const {
   Usage usage;
   for (const Choice& choice : choices_) {
-    if (choice.counts_prompt) usage.prompt_tokens += choice.prompt_tokens;
+    if (choice.counts_prompt) {
+      usage.prompt_tokens += choice.prompt_tokens;
+      usage.cached_tokens += choice.cached_tokens;
+    }
     usage.completion_tokens += choice.tokens.size();
   }
   return usage;
@@ -299,11 +304,11 @@ void Generation::end(int status, std::string_view how) {
   bool any_token = first_token_ != Clock::time_point{};
   spdlog::info(
       "request id={} endpoint={} model=\"{}\" stream={} choices={} status={} end=\"{}\" "
-      "prompt_tokens={} completion_tokens={} "
+      "prompt_tokens={} cached_tokens={} completion_tokens={} "
       "ttft_ms={:.1f} total_ms={:.1f}",
       head_.id, endpoint, head_.model, request_.stream, choices_.size(), status, how,
-      used.prompt_tokens, used.completion_tokens, any_token ? ms(first_token_ - began_) : -1.0,
-      ms(now - began_));
+      used.prompt_tokens, used.cached_tokens, used.completion_tokens,
+      any_token ? ms(first_token_ - began_) : -1.0, ms(now - began_));
   finished_();
 }
 

@@ -41,6 +41,7 @@ class Generation : private RequestObserver, public std::enable_shared_from_this<
     bool told_prompt = false;    // its prompt's ids are out
     std::vector<ipc::TokenId> prompt_ids;
     std::size_t prompt_tokens = 0;
+    std::size_t cached_tokens = 0;  // of those
     std::vector<ipc::TokenId> tokens;
     std::string text;
     LogprobsJson logprobs;
@@ -52,7 +53,7 @@ class Generation : private RequestObserver, public std::enable_shared_from_this<
   void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens, std::string_view text,
                  std::span<const ipc::TokenLogprob> logprobs) override;
-  void on_finished(RequestId request, ipc::FinishReason reason, std::string_view rest,
+  void on_finished(RequestId request, const ipc::Finished& finished,
                    const JournalEntry& entry) override;
   void on_failed(RequestId request, const Failure& failure) override;
   void on_answer(RequestId request, const ipc::FromWorker& answer) override;

@@ -98,6 +98,7 @@ struct AnswerHead {
 struct Usage {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t completion_tokens = 0;
+  std::uint64_t cached_tokens = 0;  // of the prompt's, taken over from earlier requests
 };
 
 // A part of a choice, or the whole of it.

@@ -105,9 +105,10 @@ void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& p
 
 void append_usage(std::string& out, const Usage& usage) {
   fmt::format_to(std::back_inserter(out),
-                 "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{}}}",
+                 "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
                  usage.prompt_tokens, usage.completion_tokens,
-                 usage.prompt_tokens + usage.completion_tokens);
+                 usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens);
 }
 
 }  // namespace

@@ -317,13 +317,15 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     if (!entry->accepted) return violation(request, "finished before it was accepted");
     if (finished->reason == ipc::FinishReason::kCancelled)
       return violation(request, "cancelled without being asked");
+    if (finished->cached_tokens > entry->prompt_tokens.size())
+      return violation(request, "more tokens from its cache than the prompt has");
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
     progressed(request, active->second, *entry, worker);
     // The entry lives on here while the observer reads it; everything else has let go, so the
     // observer may start another.
     JournalEntry done = std::move(*entry);
     forget(request, false);
-    observer.on_finished(request, finished->reason, finished->text, done);
+    observer.on_finished(request, *finished, done);
     return {};
   }
   bool fits = (std::holds_alternative<ipc::Tokenized>(answer) &&

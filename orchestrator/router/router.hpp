@@ -57,8 +57,9 @@ class RequestObserver {
   // in the journal already.
   virtual void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens,
                          std::string_view text, std::span<const ipc::TokenLogprob> logprobs) = 0;
-  // `rest`: text that was held back. The entry is valid during the call.
-  virtual void on_finished(RequestId request, ipc::FinishReason reason, std::string_view rest,
+  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's. The
+  // entry is valid during the call.
+  virtual void on_finished(RequestId request, const ipc::Finished& finished,
                            const JournalEntry& entry) = 0;
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
   // To a Tokenize or Detokenize.

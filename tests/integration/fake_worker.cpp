@@ -9,6 +9,7 @@
 //   never           accepts, and never answers
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
+//   cached@N        says that N of the prompt's tokens came from its cache, unless it was given accepted tokens
 //   kill@N exit@N hang@N gap@N garbage@N   does so when token N is due, in a process that was not given token N-1 as accepted
 //   poison          kills the process as soon as it is seen
 //   toolong refused fails with that answer
@@ -224,6 +225,7 @@ class Worker {
         end.text = "!";
         end.prompt_tokens = 0;
         end.completion_tokens = sequence.next;
+        if (sequence.given == 0) end.cached_tokens = order(sequence.prompt, "cached").value_or(0);
         finished.push_back(end);
         continue;
       }
@@ -302,6 +304,9 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
+    if (std::strncmp(argv[i + 1], "ipc.ring_kib=", 13) == 0) {
+      settings.ring_kib = static_cast<std::uint32_t>(std::atoi(argv[i + 1] + 13));
+    }
   }
   settings.transport = inherited.region >= 0 ? config::Transport::kShm : config::Transport::kStdio;
   if (std::getenv("BULKHEAD_API_KEY") != nullptr) return 8;  // a worker must not learn it

@@ -16,8 +16,18 @@ TEST(Completions, AnswerHasTextUsageAndFinishReason) {
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(body["choices"][0]["token_ids"], json({1000, 1001, 1002}));
   EXPECT_EQ(body["choices"][0]["prompt_token_ids"], json({'h', 'e', 'l', 'l', 'o'}));
-  EXPECT_EQ(body["usage"],
-            json({{"prompt_tokens", 5}, {"completion_tokens", 3}, {"total_tokens", 8}}));
+  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 5},
+                                 {"completion_tokens", 3},
+                                 {"total_tokens", 8},
+                                 {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
+}
+
+TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
+  Serving serving = serve();
+  json body = json::parse(
+      serving.complete({{"prompt", "hello cached@9"}, {"n", 2}, {"max_tokens", 3}}).body);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 14) << "told once, however many answers";
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
 }
 
 TEST(Completions, StreamHasTheSameTextAndEndsWithDone) {
@@ -110,8 +120,10 @@ TEST(Completions, ChoicesHaveSeedsOfTheirOwn) {
   EXPECT_EQ(body["choices"][1]["text"], "s41!");
   EXPECT_EQ(body["choices"][3]["text"], "s41!");
   EXPECT_EQ(body["choices"][3]["index"], 3);
-  EXPECT_EQ(body["usage"],
-            json({{"prompt_tokens", 2}, {"completion_tokens", 4}, {"total_tokens", 6}}));
+  EXPECT_EQ(body["usage"], json({{"prompt_tokens", 2},
+                                 {"completion_tokens", 4},
+                                 {"total_tokens", 6},
+                                 {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
 
   HttpReply reply = serving.complete(
       {{"prompt", "a"}, {"n", 2}, {"max_tokens", 3}, {"seed", 40}, {"stream", true}});

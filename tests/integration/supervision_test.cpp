@@ -102,7 +102,8 @@ TEST(DyingWorker, CausesAreToldInWords) {
   for (const Case& each :
        {Case{"exit@3", "exited with code 3"},
         Case{"gap@3", "protocol violation: tokens of request"},
-        Case{"garbage@3", "protocol violation"}, Case{"hang@3", "hang: no progress for 300 ms"}}) {
+        Case{"garbage@3", "protocol violation"}, Case{"cached@900", "protocol violation"},
+        Case{"hang@3", "hang: no progress for 300 ms"}}) {
     Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
     HttpReply reply = serving.complete(stream_of(each.order, 10));
     ASSERT_EQ(reply.status, 200) << each.order;

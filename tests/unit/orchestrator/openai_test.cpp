@@ -247,7 +247,11 @@ TEST(Sse, ChunkIsOneEvent) {
   json body = json::parse(event.substr(6));
   EXPECT_EQ(body["choices"][0]["text"], "line\nbreak");
   EXPECT_TRUE(body["usage"].is_null());
-  EXPECT_EQ(json::parse(sse_usage(head, {1, 2}).substr(6))["usage"]["total_tokens"], 3);
+  const json usage = json::parse(sse_usage(head, {9, 2, 8}).substr(6))["usage"];
+  EXPECT_EQ(usage, (json{{"prompt_tokens", 9},
+                         {"completion_tokens", 2},
+                         {"total_tokens", 11},
+                         {"prompt_tokens_details", {{"cached_tokens", 8}}}}));
   EXPECT_EQ(json::parse(sse_error(ApiError{504, "late", "server_error", "", "timeout"})
                             .substr(6))["error"]["code"],
             "timeout");
