@@ -1,12 +1,14 @@
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <optional>
 
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
+#include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/step_program.hpp"
 
 namespace bulkhead::forward {
@@ -16,8 +18,15 @@ namespace k = gpu::kernels;
 namespace {
 
 // Raised when kernels keep their code but a step's order of additions changes.
-constexpr int kNumericsVersion = 3;
+constexpr int kNumericsVersion = 2;
 constexpr std::uint32_t kSignOfLife_ms = 250;
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t nanoseconds_since(Clock::time_point start) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -103,8 +112,11 @@ class Transformer final : public engine::Executor {
                                                      const model::ModelConfig& config,
                                                      const TransformerOptions& options) {
     std::unique_ptr<Transformer> self(new Transformer);
+    const auto start = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->load(device, file, config, options));
+    const auto loaded = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->warm_up(options));
+    self->log_load_times(nanoseconds_since(start), nanoseconds_since(loaded));
     return self;
   }
 
@@ -235,16 +247,18 @@ class Transformer final : public engine::Executor {
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
     };
-    // Rotation and KV write are the product's business there, unless whole heads are normed first.
-    const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 2 == 0;
-    BULKHEAD_TRY(context_.weights, upload_weights(device, blit(), file, config, cache.context,
-                                                  upload_progress, pairs));
+    BULKHEAD_TRY(const auto loading, WeightUpload::start(device, blit(), file, config,
+                                                         cache.context, context_.weights));
+    // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
+    context_.kv.resize(config.layers);
+    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed());
+    KernelCompiler compiler(device, std::move(kernels));
+    BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
 
     context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
     for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-      BULKHEAD_TRY(gpu::Buffer pages,
+      BULKHEAD_TRY(context_.kv[layer],
                    device.allocate(context_.kv_half * 2, gpu::Memory::kDeviceLocal, "KV pages"));
-      context_.kv.push_back(std::move(pages));
     }
 
     const std::uint64_t pages_per_sequence = ceil_divide(cache.context, k::kPageTokens);
@@ -254,6 +268,12 @@ class Transformer final : public engine::Executor {
     layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
     BULKHEAD_TRY(context_.parameters,
                  device.allocate(layout.bytes, gpu::Memory::kDeviceLocal, "step parameters"));
+    BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
+    const auto weights_there = Clock::now();
+    BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
+      if (options.progress) options.progress("kernels", done, total);
+    }));
+    load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
 
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
@@ -262,6 +282,20 @@ class Transformer final : public engine::Executor {
                   context_.attention.kv_float ? "f32" : "f16");
     numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
     return {};
+  }
+
+  // What the programs of all shapes are made of.
+  Result<std::vector<gpu::KernelSpec>> kernels_needed() {
+    std::vector<gpu::KernelSpec> specs;
+    context_.wanted = &specs;
+    Status status;
+    for (const StepShape shape : shapes_) {
+      if (const auto listed = build_step(context_, Activations(), shape); !listed.ok())
+        status = listed.error();
+    }
+    context_.wanted = nullptr;
+    if (!status.ok()) return status.error();
+    return specs;
   }
 
   // Runs each shape once on the hidden page, so that every kernel is compiled and every recording
@@ -293,6 +327,18 @@ class Transformer final : public engine::Executor {
       spdlog::debug("pipelines were not kept: {}", saved.error().message());
     }
     return {};
+  }
+
+  void log_load_times(std::uint64_t total_ns, std::uint64_t warm_up_ns) const {
+    const PipelineTimes& times = load_times_.weights;
+    const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
+    spdlog::debug(
+        "loaded in {:.0f} ms: {:.2f} GB of weights in {:.0f} ms (allocating {:.0f}; on {} threads "
+        "reading {:.0f} and packing {:.0f}; copies on the device {:.0f}), kernels in {:.0f} ms "
+        "({:.0f} after the weights), warm-up in {:.0f} ms",
+        ms(total_ns), static_cast<double>(context_.weights.bytes) / 1e9, ms(times.total),
+        ms(times.allocate), times.threads, ms(times.read), ms(times.pack), ms(times.upload),
+        ms(load_times_.kernels_ns), ms(load_times_.after_weights_ns), ms(warm_up_ns));
   }
 
   Status warm_up_one(const engine::Step& step, StepShape shape) {
@@ -510,7 +556,6 @@ class Transformer final : public engine::Executor {
     const std::span<const StepShape> shapes =
         keeps_recordings() ? std::span<const StepShape>(shapes_) : std::span(&shape, 1);
     BULKHEAD_TRY(Activations made, acquire_activations(context_, *parts_.memory_pool, shapes));
-    BULKHEAD_RETURN_IF_ERROR(upload_operands(made, blit()));
     auto result = std::make_shared<const Activations>(std::move(made));
     if (keeps_recordings()) shared_ = result;
     return result;
@@ -531,6 +576,12 @@ class Transformer final : public engine::Executor {
   std::uint64_t steps_ = 0;
   std::uint32_t wait_timeout_ms_ = 0;
   Status broken_;  // a failure on the device, which may still run: nothing more is given to it
+
+  struct LoadTimes {
+    PipelineTimes weights;
+    std::uint64_t kernels_ns = 0, after_weights_ns = 0;  // compiling; of it, after the weights came
+  };
+  LoadTimes load_times_;
 
   std::vector<StepShape> shapes_;
   std::shared_ptr<const Activations> shared_;

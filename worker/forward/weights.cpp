@@ -1,6 +1,8 @@
 #include "worker/forward/weights.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "worker/forward/rope_table.hpp"
 #include "worker/forward/weight_packing.hpp"
@@ -8,14 +10,10 @@
 namespace bulkhead::forward {
 namespace {
 
-class Uploader {
+// What is to come to the device, in order: each matrix a job, and every vector in one buffer.
+class Planner {
  public:
-  Uploader(gpu::Device& device, gpu::BlitQueue& blit, const model::GgufFile& file,
-           const UploadProgress& progress)
-      : device_(device), blit_(blit), file_(file), progress_(progress) {
-    for (const model::TensorInfo& tensor : file.tensors())
-      total_ += tensor.data.size();
-  }
+  explicit Planner(const model::GgufFile& file) : file_(file) {}
 
   Result<const model::TensorInfo*> find(const std::string& name) const {
     const model::TensorInfo* tensor = file_.find_tensor(name);
@@ -24,20 +22,22 @@ class Uploader {
     return tensor;
   }
 
-  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors,
-                              const std::vector<RowOrder>& orders = {}) {
-    const PackedMatrix packed(tensors, orders);
+  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors) {
+    const auto packed = std::make_shared<const PackedMatrix>(tensors);
     DeviceMatrix result;
-    result.type = packed.type();
-    result.layout = packed.layout();
-    result.width = packed.width();
-    const std::string name(tensors.front()->name);
-    BULKHEAD_TRY(result.buffer,
-                 device_.allocate(packed.layout().bytes, gpu::Memory::kDeviceLocal, name.c_str()));
-    Job job{this, &packed};
-    BULKHEAD_RETURN_IF_ERROR(settled(blit_.upload_with(
-        packed.layout().bytes, gpu::slice(result.buffer), &Uploader::fill, &job)));
-    bytes_ += packed.layout().bytes;
+    result.type = packed->type();
+    result.layout = packed->layout();
+    result.width = packed->width();
+    PipelineJob job;
+    job.name = tensors.front()->name;
+    job.bytes = packed->layout().bytes;
+    job.fill = [packed](std::uint64_t offset, std::span<std::byte> piece) {
+      packed->fill(offset, piece);
+    };
+    for (const model::TensorInfo* const tensor : tensors)
+      job.sources.push_back(tensor->data);
+    bytes_ += job.bytes;
+    jobs_.push_back(std::move(job));
     return result;
   }
 
@@ -58,49 +58,44 @@ class Uploader {
     return vector(to_floats(*tensor));
   }
 
-  Result<gpu::Buffer> upload_vectors() {
-    const auto bytes = std::as_bytes(std::span<const float>(vectors_));
-    BULKHEAD_TRY(gpu::Buffer buffer,
-                 device_.allocate(bytes.size(), gpu::Memory::kDeviceLocal, "norms and tables"));
-    BULKHEAD_RETURN_IF_ERROR(settled(blit_.upload(bytes, gpu::slice(buffer))));
-    bytes_ += bytes.size();
-    return buffer;
+  // The jobs of all matrices in the order in which they were asked for, then the vectors'.
+  std::vector<PipelineJob> take_jobs() {
+    PipelineJob job;
+    job.name = "norms and tables";
+    job.bytes = vectors_.size() * sizeof(float);
+    bytes_ += job.bytes;
+    const auto values = std::make_shared<const std::vector<float>>(std::move(vectors_));
+    job.fill = [values](std::uint64_t offset, std::span<std::byte> piece) {
+      std::memcpy(piece.data(), std::as_bytes(std::span(*values)).data() + offset, piece.size());
+    };
+    jobs_.push_back(std::move(job));
+    return std::move(jobs_);
   }
 
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  struct Job {
-    Uploader* self;
-    const PackedMatrix* packed;
-  };
-  static void fill(void* context, std::uint64_t offset, std::span<std::byte> piece) {
-    const Job& job = *static_cast<Job*>(context);
-    job.packed->fill(offset, piece);
-    job.self->done_ += piece.size();
-    if (job.self->progress_)
-      job.self->progress_(std::min(job.self->done_, job.self->total_), job.self->total_);
-  }
-
-  // Pieces of an upload that failed may be under way to a buffer that is about to go.
-  Status settled(Status uploaded) {
-    if (!uploaded.ok()) blit_.drain();
-    return uploaded;
-  }
-
-  gpu::Device& device_;
-  gpu::BlitQueue& blit_;
   const model::GgufFile& file_;
-  const UploadProgress& progress_;
+  std::vector<PipelineJob> jobs_;
   std::vector<float> vectors_;
-  std::uint64_t bytes_ = 0, done_ = 0, total_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
-// However loading ends, nothing is under way to the weights any more when they are freed.
-struct SettleUploads {
-  gpu::BlitQueue& blit;
-  ~SettleUploads() { blit.drain(); }
-};
+// In the order in which they are planned.
+std::vector<DeviceMatrix*> matrices_of(ModelWeights& weights) {
+  std::vector<DeviceMatrix*> all{&weights.embedding};
+  const auto add = [&all](DeviceMatrix& matrix) {
+    if (matrix.width != 0) all.push_back(&matrix);
+  };
+  add(weights.output);
+  for (LayerWeights& layer : weights.layers) {
+    for (Segment& segment : layer.qkv)
+      add(segment.matrix);
+    for (DeviceMatrix* each : {&layer.attention_output, &layer.gate, &layer.up, &layer.down})
+      add(*each);
+  }
+  return all;
+}
 
 // Offsets stand in for addresses until the buffer exists; 0 stays "none", so they are stored plus
 // one.
@@ -108,25 +103,14 @@ void place(std::uint64_t& vector, std::uint64_t base) {
   if (vector != 0) vector = base + (vector - 1) * sizeof(float);
 }
 
-}  // namespace
-
-Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
-                                    const model::GgufFile& file, const model::ModelConfig& config,
-                                    std::uint32_t context, const UploadProgress& progress,
-                                    bool pair_rotating_rows) {
-  Uploader uploader(device, blit, file, progress);
+// Everything but buffers and addresses.
+Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file,
+                                  const model::ModelConfig& config, std::uint32_t context) {
   ModelWeights weights;
-  const SettleUploads before_weights_go{blit};
   const auto vector = [&](const std::string& name) -> Result<std::uint64_t> {
     BULKHEAD_TRY(const std::uint64_t at, uploader.vector(name));
     return at + 1;
   };
-
-  weights.rotating_rows_paired = pair_rotating_rows;
-  // Neighbours that rotate together are so already, or lie half a rotation apart.
-  RowOrder paired;
-  if (pair_rotating_rows && config.rope_pairing == model::RopePairing::kHalves)
-    paired = {config.head_size, config.rope_dimensions / 2};
 
   BULKHEAD_TRY(weights.embedding, uploader.matrix("token_embd.weight"));
   if (!config.tied_output) {
@@ -142,16 +126,14 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
     BULKHEAD_TRY(layer.feed_forward_norm, vector(prefix + "ffn_norm.weight"));
 
     std::vector<const model::TensorInfo*> joined;
-    std::vector<RowOrder> orders;
     std::uint32_t first_row = 0, rows = 0;
     const auto close = [&]() -> Status {
       if (joined.empty()) return {};
       Segment segment;
       segment.first_row = first_row;
-      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined, orders));
+      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined));
       layer.qkv.push_back(std::move(segment));
       joined.clear();
-      orders.clear();
       first_row = rows;
       return {};
     };
@@ -159,7 +141,6 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
       BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
       if (!joined.empty() && joined.back()->type != tensor->type) BULKHEAD_RETURN_IF_ERROR(close());
       joined.push_back(tensor);
-      orders.push_back(name[5] == 'v' ? RowOrder{} : paired);
       rows += static_cast<std::uint32_t>(tensor->rows());
     }
     BULKHEAD_RETURN_IF_ERROR(close());
@@ -169,9 +150,7 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
       for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) {
         BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
         const std::vector<float> part = to_floats(*tensor);
-        const RowOrder order = name[5] == 'v' ? RowOrder{} : paired;
-        for (std::size_t row = 0; row < part.size(); ++row)
-          bias.push_back(part[order.source(row)]);
+        bias.insert(bias.end(), part.begin(), part.end());
       }
       layer.qkv_bias = uploader.vector(bias) + 1;
     }
@@ -206,19 +185,60 @@ Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
   weights.rope_fine = uploader.vector(table.fine) + 1;
   weights.rope_coarse = uploader.vector(table.coarse) + 1;
 
-  BULKHEAD_TRY(weights.vectors, uploader.upload_vectors());
+  return weights;
+}
+
+}  // namespace
+
+struct WeightUpload::Impl {
+  ModelWeights& weights;
+  WeightPipeline pipeline;
+};
+
+WeightUpload::WeightUpload(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+WeightUpload::~WeightUpload() = default;
+
+Result<std::unique_ptr<WeightUpload>> WeightUpload::start(gpu::Device& device, gpu::BlitQueue& blit,
+                                                          const model::GgufFile& file,
+                                                          const model::ModelConfig& config,
+                                                          std::uint32_t context,
+                                                          ModelWeights& weights) {
+  Planner planner(file);
+  BULKHEAD_TRY(weights, plan_weights(planner, file, config, context));
+  std::vector<PipelineJob> jobs = planner.take_jobs();
+  weights.bytes = planner.bytes();
+  std::unique_ptr<Impl> impl(
+      new Impl{weights, {device, blit, std::move(jobs), [&file](std::span<const std::byte> part) {
+                           file.forget(part);
+                         }}});
+  return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(impl)));
+}
+
+Status WeightUpload::place(const UploadProgress& progress) {
+  BULKHEAD_TRY(std::vector<gpu::Buffer> buffers, impl_->pipeline.buffers(progress));
+  ModelWeights& weights = impl_->weights;
+  std::size_t next = 0;
+  for (DeviceMatrix* const matrix : matrices_of(weights))
+    matrix->buffer = std::move(buffers[next++]);
+  weights.vectors = std::move(buffers[next]);
   const std::uint64_t base = weights.vectors.address();
   for (std::uint64_t* each : {&weights.output_norm, &weights.rope_fine, &weights.rope_coarse})
-    place(*each, base);
+    bulkhead::forward::place(*each, base);
   for (LayerWeights& layer : weights.layers) {
     for (std::uint64_t* each : {&layer.attention_norm, &layer.feed_forward_norm, &layer.qkv_bias,
                                 &layer.q_norm, &layer.k_norm}) {
-      place(*each, base);
+      bulkhead::forward::place(*each, base);
     }
   }
-  BULKHEAD_RETURN_IF_ERROR(blit.finish_uploads());
-  weights.bytes = uploader.bytes();
-  return weights;
+  return {};
+}
+
+Status WeightUpload::finish(const UploadProgress& progress) {
+  return impl_->pipeline.finish(progress);
+}
+
+PipelineTimes WeightUpload::times() const {
+  return impl_->pipeline.times();
 }
 
 }  // namespace bulkhead::forward

@@ -11,6 +11,7 @@
 #include "gpu/blit_queue.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/weight_layout.hpp"
+#include "worker/forward/weight_pipeline.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
 
@@ -49,24 +50,41 @@ struct LayerWeights {
 
 struct ModelWeights {
   DeviceMatrix embedding;
-  DeviceMatrix output;  // without a buffer when the embedding serves
+  DeviceMatrix output;  // of width 0 when the embedding serves
   std::uint64_t output_norm = 0;
   std::uint64_t rope_fine = 0, rope_coarse = 0;
   std::uint32_t rope_pairs = 0;
-  // Rows of q and k (and their biases) lie so that the two which rotate together are neighbours.
-  bool rotating_rows_paired = false;
   std::vector<LayerWeights> layers;
   gpu::Buffer vectors;               // every norm, bias and table
   std::uint64_t bytes = 0;           // in device memory
   std::uint64_t bytes_per_step = 0;  // read by a step of one column with an output
 
-  const DeviceMatrix& output_matrix() const { return output.buffer.valid() ? output : embedding; }
+  const DeviceMatrix& output_matrix() const { return output.width != 0 ? output : embedding; }
 };
 
-using UploadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-Result<ModelWeights> upload_weights(gpu::Device& device, gpu::BlitQueue& blit,
-                                    const model::GgufFile& file, const model::ModelConfig& config,
-                                    std::uint32_t context, const UploadProgress& progress,
-                                    bool pair_rotating_rows = false);
+// Brings the weights to the device in the background. `weights` is the caller's and stays where it
+// is; its types, sizes and layouts are there from the start, its addresses from place(), its
+// contents from finish(). Until finish() the blit queue is this object's alone.
+class WeightUpload {
+ public:
+  // Called about every 100 ms while a function here waits, with the bytes packed so far.
+  using UploadProgress = WeightPipeline::Alive;
+
+  static Result<std::unique_ptr<WeightUpload>> start(gpu::Device& device, gpu::BlitQueue& blit,
+                                                     const model::GgufFile& file,
+                                                     const model::ModelConfig& config,
+                                                     std::uint32_t context, ModelWeights& weights);
+  // At any time: ends it, and waits until nothing is under way to the weights.
+  ~WeightUpload();
+
+  Status place(const UploadProgress& progress);   // until all memory is allocated
+  Status finish(const UploadProgress& progress);  // until all is on the device; after place()
+  PipelineTimes times() const;                    // after finish()
+
+ private:
+  struct Impl;
+  explicit WeightUpload(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace bulkhead::forward

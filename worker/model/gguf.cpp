@@ -167,6 +167,16 @@ class Gguf final : public GgufFile {
     return found == by_name_.end() ? nullptr : &tensors_[found->second];
   }
 
+  void forget(std::span<const std::byte> pages) const override {
+    for (const Source& source : sources_) {
+      if (!source.mapping) continue;
+      const auto mapped = source.mapping->bytes();
+      if (pages.data() >= mapped.data() &&
+          pages.data() + pages.size() <= mapped.data() + mapped.size())
+        source.mapping->forget(pages);
+    }
+  }
+
   bool has(std::string_view key) const override { return by_key_.contains(key); }
 
   Result<std::optional<std::uint64_t>> get_uint(std::string_view key) const override {

@@ -76,6 +76,9 @@ class GgufFile {
   virtual std::uint64_t file_bytes() const = 0;
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
+  // A hint that these whole pages of tensors' data are not needed for now: a mapped file lets go of
+  // them (they stay in the system's page cache and come back when they are read again).
+  virtual void forget(std::span<const std::byte> pages) const = 0;
 
   // Metadata. An absent key is nullopt; a key of another type is an error that names both types.
   // Integers of any width convert when their value fits.

@@ -38,6 +38,12 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   return MappedFile(std::span<const std::byte>(static_cast<const std::byte*>(address), size));
 }
 
+void MappedFile::forget(std::span<const std::byte> pages) const {
+  // The mapping is shared and read-only: nothing is lost. A refusal costs memory, no more.
+  if (!pages.empty())
+    (void)::madvise(const_cast<std::byte*>(pages.data()), pages.size(), MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }

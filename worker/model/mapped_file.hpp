@@ -30,6 +30,8 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Lets go of whole pages of the mapping; a later read brings them back from the file.
+  void forget(std::span<const std::byte> pages) const;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}

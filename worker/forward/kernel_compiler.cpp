@@ -1,0 +1,96 @@
+#include "worker/forward/kernel_compiler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace bulkhead::forward {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kAliveInterval{100};
+constexpr std::size_t kMostThreads = 8;
+
+bool same(const gpu::KernelSpec& a, const gpu::KernelSpec& b) {
+  return a.spirv.data() == b.spirv.data() && a.push_bytes == b.push_bytes &&
+         a.constants == b.constants && a.required_subgroup_size == b.required_subgroup_size;
+}
+
+}  // namespace
+
+struct KernelCompiler::Impl {
+  explicit Impl(gpu::Device& the_device) : device(the_device) {}
+
+  gpu::Device& device;
+  std::vector<gpu::KernelSpec> specs;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point end = start;
+
+  std::mutex mutex;
+  std::condition_variable progress;
+  std::size_t next = 0, done = 0;
+  bool stop = false;
+  Status failed;
+  std::vector<std::jthread> threads;
+
+  void compile() {
+    std::unique_lock lock(mutex);
+    while (!stop && next < specs.size()) {
+      const gpu::KernelSpec& spec = specs[next++];
+      lock.unlock();
+      const auto made = device.make_kernel(spec);
+      lock.lock();
+      ++done;
+      end = Clock::now();
+      if (!made.ok() && failed.ok()) {
+        failed = made.error();
+        stop = true;
+      }
+      progress.notify_all();
+    }
+  }
+};
+
+KernelCompiler::KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec> specs)
+    : impl_(std::make_unique<Impl>(device)) {
+  for (gpu::KernelSpec& spec : specs) {
+    const bool known = std::any_of(impl_->specs.begin(), impl_->specs.end(),
+                                   [&](const gpu::KernelSpec& other) { return same(spec, other); });
+    if (!known) impl_->specs.push_back(std::move(spec));
+  }
+  const std::size_t count = std::min<std::size_t>(
+      {impl_->specs.size(), std::max(std::thread::hardware_concurrency(), 1U), kMostThreads});
+  for (std::size_t i = 0; i < count; ++i)
+    impl_->threads.emplace_back([impl = impl_.get()] { impl->compile(); });
+}
+
+KernelCompiler::~KernelCompiler() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+  }
+  impl_->threads.clear();
+}
+
+Status KernelCompiler::finish(
+    const std::function<void(std::uint64_t done, std::uint64_t total)>& alive) {
+  std::unique_lock lock(impl_->mutex);
+  const auto over = [this] { return !impl_->failed.ok() || impl_->done == impl_->specs.size(); };
+  while (!impl_->progress.wait_for(lock, kAliveInterval, over)) {
+    const std::uint64_t done = impl_->done;
+    lock.unlock();
+    if (alive) alive(done, impl_->specs.size());
+    lock.lock();
+  }
+  return impl_->failed;
+}
+
+std::uint64_t KernelCompiler::nanoseconds() const {
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(impl_->end - impl_->start).count());
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,74 @@
+// Brings a model's weights from its file to the device: read, packed and uploaded at the same time.
+//
+//   one thread    allocates the buffers, in order (25 ms a GiB on an H200)
+//   some threads  read the file's pages (from the page cache, or the disk), pack rows straight into
+//                 staging memory, and let go of the pages again
+//   one thread    hands out staging memory piece by piece and sends what is filled to the device
+//
+// The host holds no more than the blit queue's staging memory at any time, however large the model.
+// A matrix is cut into pieces, so that one large matrix keeps all threads busy, too.
+//
+// Knows neither models nor tensor types: a job is a buffer and a function that fills any part of
+// it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
+#include "gpu/device.hpp"
+
+namespace bulkhead::forward {
+
+struct PipelineJob {
+  std::string name;  // of the buffer, for messages
+  std::uint64_t bytes = 0;
+  // Writes bytes [offset, offset + piece.size()) of the buffer. Several threads at once.
+  std::function<void(std::uint64_t offset, std::span<std::byte> piece)> fill;
+  // What `fill` reads of the file's mapping; empty: nothing.
+  std::vector<std::span<const std::byte>> sources;
+};
+
+// What loading was made of, in nanoseconds. Reading and packing are summed over the threads that
+// did them, the others are of one thread or the device.
+struct PipelineTimes {
+  std::uint64_t read = 0, pack = 0;
+  std::uint64_t allocate = 0;
+  std::uint64_t upload = 0;  // the copies' own time on the device (without track_metrics: 0)
+  std::uint64_t total = 0;   // from start to the last byte's arrival
+  std::uint32_t threads = 0;
+};
+
+class WeightPipeline {
+ public:
+  // Lets go of a part of the file's mapping that is not needed any more; may be empty.
+  using Forget = std::function<void(std::span<const std::byte>)>;
+  // Called about every 100 ms while something is waited for, with the bytes that are packed.
+  using Alive = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+  // Starts at once. From here to finish() the blit queue is this pipeline's.
+  WeightPipeline(gpu::Device& device, gpu::BlitQueue& blit, std::vector<PipelineJob> jobs,
+                 Forget forget);
+  // Ends it wherever it is and waits, in bounded time, until nothing is under way to the buffers.
+  ~WeightPipeline();
+  WeightPipeline(const WeightPipeline&) = delete;
+  WeightPipeline& operator=(const WeightPipeline&) = delete;
+
+  // Until every buffer exists: the buffers, in the jobs' order, now the caller's. They must not be
+  // freed before finish() or this object's end.
+  Result<std::vector<gpu::Buffer>> buffers(const Alive& alive);
+  // Until all is on the device.
+  Status finish(const Alive& alive);
+  PipelineTimes times() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bulkhead::forward
