@@ -30,6 +30,58 @@ std::uint32_t greedy_chunks(const model::ModelConfig& config) {
   return (config.vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
 }
 
+// The residual stream's rows are read by fours.
+std::uint32_t stream_stride(const StepContext& context) {
+  return context.mapping.rows ? context.config.embedding : up_to(context.config.embedding, 4);
+}
+
+// A layer's FusedOperands.
+enum Fused : std::uint32_t { kQkvSegments = 0, kOutput = 3, kGateUp = 4, kDown = 5, kFusedOfLayer };
+
+float q_scale(const model::ModelConfig& config) {
+  // Scores come in powers of two: exp2 is what devices have.
+  return static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config.head_size)));
+}
+
+std::vector<k::FusedOperands> fused_operands(const StepContext& context, const Activations& a) {
+  const model::ModelConfig& config = context.config;
+  const std::vector<LayerWeights>& layers = context.weights.layers;
+  k::FusedOperands common;
+  common.stream = a.stream.slice().address;
+  common.scales = a.scales.slice().address;
+  common.stream_width = config.embedding;
+  common.stream_stride = stream_stride(context);
+  common.epsilon = config.rms_epsilon;
+  common.next_input = a.normed.slice().address;
+  common.next_stride = k::input_stride(context.mapping, config.embedding);
+  common.rope_pairs = context.weights.rope_pairs;
+  common.fine = context.weights.rope_fine;
+  common.coarse = context.weights.rope_coarse;
+  common.pages = context.parameters.address() + context.parameter_layout.pages;
+  common.q = a.q.slice().address;
+  common.q_scale = q_scale(config);
+  common.head = config.head_size;
+  common.heads = config.heads;
+  common.kv_heads = config.kv_heads;
+  common.head_padded = context.attention.head_padded();
+  common.kv_float = context.attention.kv_float ? 1 : 0;
+  std::vector<k::FusedOperands> all(layers.size() * kFusedOfLayer, common);
+  for (std::size_t index = 0; index < layers.size(); ++index) {
+    const LayerWeights& layer = layers[index];
+    k::FusedOperands* const mine = all.data() + index * kFusedOfLayer;
+    for (std::size_t segment = 0; segment < layer.qkv.size(); ++segment) {
+      k::FusedOperands& qkv = mine[kQkvSegments + segment];
+      qkv.first_row = layer.qkv[segment].first_row;
+      qkv.bias = layer.qkv_bias;
+      qkv.keys = context.kv[index].address();
+      qkv.values = qkv.keys + context.kv_half;
+    }
+    mine[kOutput].next_gain = layer.feed_forward_norm;
+    mine[kDown].next_gain = index + 1 < layers.size() ? layers[index + 1].attention_norm : 0;
+  }
+  return all;
+}
+
 class Builder {
  public:
   Builder(const StepContext& context, const Activations& activations, StepShape shape)
@@ -40,7 +92,9 @@ class Builder {
         mode_(
             k::attention_mode(context.mapping, context.attention, shape.columns, context.context)),
         parameters_(context.parameters.address()),
-        pages_(parameters_ + context.parameter_layout.pages) {}
+        pages_(parameters_ + context.parameter_layout.pages),
+        fuses_(!context.mapping.rows),
+        fuses_rope_(fuses_ && context.weights.rotating_rows_paired) {}
 
   Result<StepProgram> build() {
     BULKHEAD_RETURN_IF_ERROR(add_embedding());
@@ -83,15 +137,27 @@ class Builder {
     std::uint32_t out_stride = 0;
     bool out_is_input = false;  // laid out and zero-padded as another product's input
     bool of_outputs = false;    // the columns are the step's outputs
+    bool to_scale = false;      // the input is still to be normed (GPUs)
+    std::uint64_t fused = 0;    // a FusedOperands (GPUs)
   };
+  // The norms' scales are made by every workgroup that needs them while that costs less than a
+  // kernel.
+  bool scales_apart() const { return shape_.columns > kTile; }
+  std::uint64_t fused(std::size_t layer, std::size_t which) const {
+    return at(activations_.fused) + (layer * kFusedOfLayer + which) * sizeof(k::FusedOperands);
+  }
   Status multiply(const Product& product) {
     const DeviceMatrix& matrix = *product.matrix;
     const std::uint32_t columns = product.of_outputs ? shape_.outputs : shape_.columns;
     auto rows = static_cast<std::uint32_t>(matrix.layout.rows);
     if (product.epilogue == k::Epilogue::kGated) rows /= 2;
-    const k::MatvecVariant variant = k::matvec(
-        context_.mapping,
-        {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input}, columns);
+    const k::Scaling scaling = !product.to_scale ? k::Scaling::kNone
+                               : scales_apart()  ? k::Scaling::kByMemory
+                                                 : k::Scaling::kHere;
+    const k::MatvecVariant variant = k::matvec(context_.mapping,
+                                               {matrix.type, rows, matrix.layout.groups,
+                                                product.epilogue, product.out_is_input, scaling},
+                                               columns);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -104,8 +170,12 @@ class Builder {
     push.groups = matrix.layout.groups;
     push.x_stride = k::input_stride(context_.mapping, matrix.width);
     push.out_stride = product.out_stride;
-    push.written_rows = product.out_is_input ? up_to(rows, k::kGroupWeights) : rows;
+    // The residual stream is an input, too, where its norm's gain is folded into the next product's.
+    const bool makes_input =
+        product.out_is_input || (product.epilogue == k::Epilogue::kAdd && product.fused != 0);
+    push.written_rows = makes_input ? k::input_padded(context_.mapping, rows) : rows;
     push.count_word = product.of_outputs ? k::kOutputCountWord : k::kColumnCountWord;
+    push.fused = product.fused;
     const std::uint32_t tiles =
         (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
     const std::uint32_t blocks =
@@ -123,14 +193,40 @@ class Builder {
     push.parameters = parameters_;
     push.list = list;
     push.width = config_.embedding;
-    push.in_stride = config_.embedding;
+    push.in_stride = stream_stride(context_);
     push.out_stride = k::input_stride(context_.mapping, config_.embedding);
-    push.padded_width = up_to(config_.embedding, k::kGroupWeights);
+    push.padded_width = k::input_padded(context_.mapping, config_.embedding);
     push.count_word = list != 0 ? k::kOutputCountWord : k::kColumnCountWord;
     push.epsilon = config_.rms_epsilon;
     const std::uint32_t columns = list != 0 ? shape_.outputs : shape_.columns;
     return dispatch(k::rms_norm(context_.mapping), push, columns, 1, 1,
                     std::uint64_t{columns} * config_.embedding * 8);
+  }
+
+  // GPUs: the stream's gain is in the input already; what is left is a factor for each column.
+  Status scales() {
+    k::RmsNormPush push{};
+    push.in = at(activations_.stream);
+    push.out = at(activations_.scales);
+    push.parameters = parameters_;
+    push.width = config_.embedding;
+    push.in_stride = stream_stride(context_);
+    push.count_word = k::kColumnCountWord;
+    push.epsilon = config_.rms_epsilon;
+    return dispatch(k::norm_scales(context_.mapping), push, shape_.columns, 1, 1,
+                    std::uint64_t{shape_.columns} * config_.embedding * 4);
+  }
+
+  // Makes what the next products read of the residual stream.
+  Status norm_stream(std::uint64_t gain) {
+    if (fuses_) {
+      if (!scales_apart()) return {};
+      BULKHEAD_RETURN_IF_ERROR(scales());
+    } else {
+      BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), gain, at(activations_.normed), 0));
+    }
+    barrier();
+    return {};
   }
 
   Status add_embedding() {
@@ -144,7 +240,12 @@ class Builder {
     push.parameters = parameters_;
     push.groups = matrix.layout.groups;
     push.width = config_.embedding;
-    push.stride = config_.embedding;
+    push.stride = stream_stride(context_);
+    if (fuses_) {
+      push.gain = context_.weights.layers.front().attention_norm;
+      push.input = at(activations_.normed);
+      push.input_stride = k::input_stride(context_.mapping, config_.embedding);
+    }
     BULKHEAD_RETURN_IF_ERROR(
         dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns));
     barrier();
@@ -153,16 +254,19 @@ class Builder {
 
   Status add_layer(const LayerWeights& layer, std::size_t index) {
     const std::uint32_t attended_width = config_.heads * config_.head_size;
-    const std::uint32_t stream_stride = config_.embedding;
 
-    BULKHEAD_RETURN_IF_ERROR(
-        norm(at(activations_.stream), layer.attention_norm, at(activations_.normed), 0));
-    barrier();
-    for (const Segment& segment : layer.qkv) {
+    BULKHEAD_RETURN_IF_ERROR(norm_stream(layer.attention_norm));
+    for (std::size_t i = 0; i < layer.qkv.size(); ++i) {
+      const Segment& segment = layer.qkv[i];
       Product product{&segment.matrix};
       product.x = at(activations_.normed);
       product.out = at(activations_.qkv) + std::uint64_t{segment.first_row} * 4;
       product.out_stride = qkv_width(config_);
+      if (fuses_) {
+        product.to_scale = true;
+        product.fused = fused(index, kQkvSegments + i);
+        if (fuses_rope_) product.epilogue = k::Epilogue::kQkv;
+      }
       BULKHEAD_RETURN_IF_ERROR(multiply(product));
     }
     barrier();
@@ -171,33 +275,28 @@ class Builder {
     Product output{&layer.attention_output, k::Epilogue::kAdd};
     output.x = at(activations_.attended);
     output.out = at(activations_.stream);
-    output.out_stride = stream_stride;
+    output.out_stride = stream_stride(context_);
+    if (fuses_) output.fused = fused(index, kOutput);
     if (layer.attention_output.width != attended_width) {
       return Error(ErrorCode::kInternal, "attention output matrix of another width");
     }
     BULKHEAD_RETURN_IF_ERROR(multiply(output));
     barrier();
 
-    BULKHEAD_RETURN_IF_ERROR(
-        norm(at(activations_.stream), layer.feed_forward_norm, at(activations_.normed), 0));
-    barrier();
-    BULKHEAD_RETURN_IF_ERROR(add_gate_and_up(layer));
+    BULKHEAD_RETURN_IF_ERROR(norm_stream(layer.feed_forward_norm));
+    BULKHEAD_RETURN_IF_ERROR(add_gate_and_up(layer, index));
     barrier();
     Product down{&layer.down, k::Epilogue::kAdd};
     down.x = at(activations_.hidden);
     down.out = at(activations_.stream);
-    down.out_stride = stream_stride;
+    down.out_stride = stream_stride(context_);
+    if (fuses_) down.fused = fused(index, kDown);
     BULKHEAD_RETURN_IF_ERROR(multiply(down));
     barrier();
     return {};
   }
 
-  Status add_attention(const LayerWeights& layer, std::size_t index) {
-    const k::AttentionShape& shape = context_.attention;
-    const std::uint64_t keys = context_.kv[index].address();
-    const std::uint64_t values = keys + context_.kv_half;
-    const std::uint32_t attended_width = config_.heads * config_.head_size;
-
+  Status add_rope(const LayerWeights& layer, std::uint64_t keys, std::uint64_t values) {
     k::RopeKvPush rope{};
     rope.qkv = at(activations_.qkv);
     rope.bias = layer.qkv_bias;
@@ -213,12 +312,21 @@ class Builder {
     rope.in_stride = qkv_width(config_);
     rope.rope_pairs = context_.weights.rope_pairs;
     rope.epsilon = config_.rms_epsilon;
-    // Scores come in powers of two: exp2 is what devices have.
-    rope.q_scale =
-        static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config_.head_size)));
-    BULKHEAD_RETURN_IF_ERROR(dispatch(k::rope_kv(context_.mapping, shape), rope, shape_.columns,
-                                      config_.heads + 2 * config_.kv_heads));
-    barrier();
+    rope.q_scale = q_scale(config_);
+    return dispatch(k::rope_kv(context_.mapping, context_.attention), rope, shape_.columns,
+                    config_.heads + 2 * config_.kv_heads);
+  }
+
+  Status add_attention(const LayerWeights& layer, std::size_t index) {
+    const k::AttentionShape& shape = context_.attention;
+    const std::uint64_t keys = context_.kv[index].address();
+    const std::uint64_t values = keys + context_.kv_half;
+    const std::uint32_t attended_width = config_.heads * config_.head_size;
+
+    if (!fuses_rope_) {
+      BULKHEAD_RETURN_IF_ERROR(add_rope(layer, keys, values));
+      barrier();
+    }
 
     k::AttentionPush push{};
     push.q = at(activations_.q);
@@ -227,7 +335,7 @@ class Builder {
     push.parameters = parameters_;
     push.pages = pages_;
     push.out_stride = k::input_stride(context_.mapping, attended_width);
-    push.padded_width = up_to(attended_width, k::kGroupWeights);
+    push.padded_width = k::input_padded(context_.mapping, attended_width);
     const k::AttentionVariant variant = k::attention(context_.mapping, shape, mode_);
     const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
     if (mode_ != k::AttentionMode::kPartial) {
@@ -248,7 +356,7 @@ class Builder {
                     config_.heads);
   }
 
-  Status add_gate_and_up(const LayerWeights& layer) {
+  Status add_gate_and_up(const LayerWeights& layer, std::size_t index) {
     const std::uint32_t hidden_stride = k::input_stride(context_.mapping, config_.feed_forward);
     if (layer.gate_up_joined) {
       Product both{&layer.gate, k::Epilogue::kGated};
@@ -256,12 +364,16 @@ class Builder {
       both.out = at(activations_.hidden);
       both.out_stride = hidden_stride;
       both.out_is_input = true;
+      both.to_scale = fuses_;
+      if (fuses_) both.fused = fused(index, kGateUp);
       return multiply(both);
     }
     Product gate{&layer.gate};
     gate.x = at(activations_.normed);
     gate.out = at(activations_.gate);
     gate.out_stride = config_.feed_forward;
+    gate.to_scale = fuses_;
+    if (fuses_) gate.fused = fused(index, kGateUp);
     Product up = gate;
     up.matrix = &layer.up;
     up.out = at(activations_.up);
@@ -276,7 +388,7 @@ class Builder {
     push.width = config_.feed_forward;
     push.in_stride = config_.feed_forward;
     push.out_stride = hidden_stride;
-    push.padded_width = up_to(config_.feed_forward, k::kGroupWeights);
+    push.padded_width = k::input_padded(context_.mapping, config_.feed_forward);
     return dispatch(k::gated_product(context_.mapping), push, shape_.columns);
   }
 
@@ -313,6 +425,8 @@ class Builder {
   const k::AttentionMode mode_;
   const std::uint64_t parameters_;
   const std::uint64_t pages_;
+  const bool fuses_;       // norms, residual stream and inputs are the products' business
+  const bool fuses_rope_;  // and so are rotation and KV write
   StepProgram program_;
 };
 
@@ -365,7 +479,8 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_TRY(lease, pool.acquire(count * sizeof(float), name));
     return {};
   };
-  BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * config.embedding, "residual stream"));
+  BULKHEAD_RETURN_IF_ERROR(
+      floats(a.stream, columns * stream_stride(context), "residual stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
   BULKHEAD_RETURN_IF_ERROR(
@@ -390,7 +505,19 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
         floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
     BULKHEAD_RETURN_IF_ERROR(floats(a.results, outputs * 2, "greedy results"));
   }
+  if (!context.mapping.rows) {
+    BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
+    const std::size_t count = context.weights.layers.size() * kFusedOfLayer;
+    BULKHEAD_TRY(a.fused, pool.acquire(count * sizeof(k::FusedOperands), "fused operands"));
+    a.fused_operands = fused_operands(context, a);
+  }
   return a;
+}
+
+Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
+  if (activations.fused_operands.empty()) return {};
+  return blit.upload(std::as_bytes(std::span(activations.fused_operands)),
+                     activations.fused.slice());
 }
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,

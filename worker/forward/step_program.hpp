@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
@@ -78,10 +79,16 @@ struct Activations {
   gpu::MemoryPool::Lease logits;  // [output][vocabulary]
   gpu::MemoryPool::Lease greedy_partials;
   gpu::MemoryPool::Lease results;  // [output]{token, log-probability}
+  // GPUs: what the layers' products need besides matrix and columns, the same for every shape.
+  gpu::MemoryPool::Lease scales;  // [column]
+  gpu::MemoryPool::Lease fused;
+  std::vector<gpu::kernels::FusedOperands> fused_operands;  // upload_operands() puts it there
 };
 // Room for a step of any of these shapes, one at a time.
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
                                         std::span<const StepShape> shapes);
+// Before the first step in these buffers.
+Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
 
 struct StepOp {
   gpu::Kernel kernel;  // no pipeline: a barrier

@@ -18,7 +18,7 @@ namespace k = gpu::kernels;
 namespace {
 
 // Raised when kernels keep their code but a step's order of additions changes.
-constexpr int kNumericsVersion = 2;
+constexpr int kNumericsVersion = 3;
 constexpr std::uint32_t kSignOfLife_ms = 250;
 
 using Clock = std::chrono::steady_clock;
@@ -247,8 +247,10 @@ class Transformer final : public engine::Executor {
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
     };
+    // Rotation and KV write are the product's business there, unless whole heads are normed first.
+    const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 2 == 0;
     BULKHEAD_TRY(const auto loading, WeightUpload::start(device, blit(), file, config,
-                                                         cache.context, context_.weights));
+                                                         cache.context, context_.weights, pairs));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed());
@@ -556,6 +558,7 @@ class Transformer final : public engine::Executor {
     const std::span<const StepShape> shapes =
         keeps_recordings() ? std::span<const StepShape>(shapes_) : std::span(&shape, 1);
     BULKHEAD_TRY(Activations made, acquire_activations(context_, *parts_.memory_pool, shapes));
+    BULKHEAD_RETURN_IF_ERROR(upload_operands(made, blit()));
     auto result = std::make_shared<const Activations>(std::move(made));
     if (keeps_recordings()) shared_ = result;
     return result;

@@ -22,8 +22,9 @@ class Planner {
     return tensor;
   }
 
-  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors) {
-    const auto packed = std::make_shared<const PackedMatrix>(tensors);
+  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors,
+                              const std::vector<RowOrder>& orders = {}) {
+    const auto packed = std::make_shared<const PackedMatrix>(tensors, orders);
     DeviceMatrix result;
     result.type = packed->type();
     result.layout = packed->layout();
@@ -105,12 +106,19 @@ void place(std::uint64_t& vector, std::uint64_t base) {
 
 // Everything but buffers and addresses.
 Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file,
-                                  const model::ModelConfig& config, std::uint32_t context) {
+                                  const model::ModelConfig& config, std::uint32_t context,
+                                  bool pair_rotating_rows) {
   ModelWeights weights;
   const auto vector = [&](const std::string& name) -> Result<std::uint64_t> {
     BULKHEAD_TRY(const std::uint64_t at, uploader.vector(name));
     return at + 1;
   };
+
+  weights.rotating_rows_paired = pair_rotating_rows;
+  // Neighbours that rotate together are so already, or lie half a rotation apart.
+  RowOrder paired;
+  if (pair_rotating_rows && config.rope_pairing == model::RopePairing::kHalves)
+    paired = {config.head_size, config.rope_dimensions / 2};
 
   BULKHEAD_TRY(weights.embedding, uploader.matrix("token_embd.weight"));
   if (!config.tied_output) {
@@ -126,14 +134,16 @@ Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file
     BULKHEAD_TRY(layer.feed_forward_norm, vector(prefix + "ffn_norm.weight"));
 
     std::vector<const model::TensorInfo*> joined;
+    std::vector<RowOrder> orders;
     std::uint32_t first_row = 0, rows = 0;
     const auto close = [&]() -> Status {
       if (joined.empty()) return {};
       Segment segment;
       segment.first_row = first_row;
-      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined));
+      BULKHEAD_TRY(segment.matrix, uploader.matrix(joined, orders));
       layer.qkv.push_back(std::move(segment));
       joined.clear();
+      orders.clear();
       first_row = rows;
       return {};
     };
@@ -141,6 +151,7 @@ Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file
       BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
       if (!joined.empty() && joined.back()->type != tensor->type) BULKHEAD_RETURN_IF_ERROR(close());
       joined.push_back(tensor);
+      orders.push_back(name[5] == 'v' ? RowOrder{} : paired);
       rows += static_cast<std::uint32_t>(tensor->rows());
     }
     BULKHEAD_RETURN_IF_ERROR(close());
@@ -150,7 +161,9 @@ Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file
       for (const char* name : {"attn_q.bias", "attn_k.bias", "attn_v.bias"}) {
         BULKHEAD_TRY(const model::TensorInfo* const tensor, uploader.find(prefix + name));
         const std::vector<float> part = to_floats(*tensor);
-        bias.insert(bias.end(), part.begin(), part.end());
+        const RowOrder order = name[5] == 'v' ? RowOrder{} : paired;
+        for (std::size_t row = 0; row < part.size(); ++row)
+          bias.push_back(part[order.source(row)]);
       }
       layer.qkv_bias = uploader.vector(bias) + 1;
     }
@@ -202,9 +215,10 @@ Result<std::unique_ptr<WeightUpload>> WeightUpload::start(gpu::Device& device, g
                                                           const model::GgufFile& file,
                                                           const model::ModelConfig& config,
                                                           std::uint32_t context,
-                                                          ModelWeights& weights) {
+                                                          ModelWeights& weights,
+                                                          bool pair_rotating_rows) {
   Planner planner(file);
-  BULKHEAD_TRY(weights, plan_weights(planner, file, config, context));
+  BULKHEAD_TRY(weights, plan_weights(planner, file, config, context, pair_rotating_rows));
   std::vector<PipelineJob> jobs = planner.take_jobs();
   weights.bytes = planner.bytes();
   std::unique_ptr<Impl> impl(

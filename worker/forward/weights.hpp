@@ -54,6 +54,8 @@ struct ModelWeights {
   std::uint64_t output_norm = 0;
   std::uint64_t rope_fine = 0, rope_coarse = 0;
   std::uint32_t rope_pairs = 0;
+  // Rows of q and k (and their biases) lie so that the two which rotate together are neighbours.
+  bool rotating_rows_paired = false;
   std::vector<LayerWeights> layers;
   gpu::Buffer vectors;               // every norm, bias and table
   std::uint64_t bytes = 0;           // in device memory
@@ -73,7 +75,8 @@ class WeightUpload {
   static Result<std::unique_ptr<WeightUpload>> start(gpu::Device& device, gpu::BlitQueue& blit,
                                                      const model::GgufFile& file,
                                                      const model::ModelConfig& config,
-                                                     std::uint32_t context, ModelWeights& weights);
+                                                     std::uint32_t context, ModelWeights& weights,
+                                                     bool pair_rotating_rows = false);
   // At any time: ends it, and waits until nothing is under way to the weights.
   ~WeightUpload();
 
