@@ -1,7 +1,9 @@
 // Offsets within one heap, handed out in power-of-two blocks. Knows nothing of Vulkan.
 //
 // A buddy allocator: a free block splits in halves until one fits, and two free halves join again
-// at once, so a long run of mixed sizes leaves no more holes than it has live blocks. A heap that
+// at once. So a request for a block fails only when every place where such a block can lie (the
+// multiples of its size) holds a live block or a part of one: with n live blocks, of which those
+// larger than it count as often as it fits into them, one of more than n places is free. A heap that
 // is no power of two starts as the power-of-two blocks that add up to it. Every operation is a few
 // map steps; none allocates device memory.
 #pragma once
@@ -24,7 +26,7 @@ class BuddyHeap {
   }
 
   explicit BuddyHeap(std::uint64_t bytes)
-      : bytes_(bytes / kSmallestBlock * kSmallestBlock), free_(64) {
+      : bytes_(bytes / kSmallestBlock * kSmallestBlock), free_bytes_(bytes_), free_(64) {
     std::uint64_t offset = 0;
     while (offset < bytes_) {
       const std::uint64_t block = std::bit_floor(bytes_ - offset);
@@ -46,10 +48,12 @@ class BuddyHeap {
       half /= 2;
       put(offset + half, half);
     }
+    free_bytes_ -= block;
     return offset;
   }
 
   void give_back(std::uint64_t offset, std::uint64_t block) {
+    free_bytes_ += block;
     while (true) {
       const std::uint64_t buddy = offset ^ block;
       auto& peers = free_[level_of(block)];
@@ -62,13 +66,22 @@ class BuddyHeap {
     put(offset, block);
   }
 
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t free_bytes() const { return free_bytes_; }
+  // The largest request that take() can serve.
+  std::uint64_t largest_free() const {
+    for (std::size_t level = free_.size(); level-- > 0;)
+      if (!free_[level].empty()) return std::uint64_t{1} << level;
+    return 0;
+  }
+
  private:
   static std::size_t level_of(std::uint64_t block) {
     return static_cast<std::size_t>(std::countr_zero(block));
   }
   void put(std::uint64_t offset, std::uint64_t block) { free_[level_of(block)].insert(offset); }
 
-  std::uint64_t bytes_;
+  std::uint64_t bytes_, free_bytes_;
   std::vector<std::set<std::uint64_t>>
       free_;  // [log2 of block] -> offsets; the lowest is taken first
 };

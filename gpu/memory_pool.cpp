@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -55,17 +58,26 @@ Error zero_bytes(const char* name) {
 // since it is the proof that steady decoding allocates nothing.
 class Tracker {
  public:
+  using Clock = std::chrono::steady_clock;
   explicit Tracker(bool enabled) : enabled_(enabled) {}
-  void acquired(std::uint64_t bytes) {
+
+  Clock::time_point started() const { return enabled_ ? Clock::now() : Clock::time_point(); }
+  void acquired(std::uint64_t block, std::uint64_t asked, bool hit, Clock::time_point started) {
     if (!enabled_) return;
     ++stats_.acquires;
-    stats_.bytes_in_use += bytes;
+    stats_.hits += hit ? 1 : 0;
+    stats_.bytes_in_use += block;
+    stats_.bytes_requested += asked;
     stats_.bytes_peak = std::max(stats_.bytes_peak, stats_.bytes_in_use);
+    stats_.largest_allocation = std::max(stats_.largest_allocation, asked);
+    stats_.nanoseconds += static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started).count());
   }
-  void released(std::uint64_t bytes) {
+  void released(std::uint64_t block, std::uint64_t asked) {
     if (!enabled_) return;
     ++stats_.releases;
-    stats_.bytes_in_use -= bytes;
+    stats_.bytes_in_use -= block;
+    stats_.bytes_requested -= asked;
   }
   void reserved(std::uint64_t bytes) {
     if (enabled_) stats_.bytes_reserved += bytes;
@@ -74,6 +86,7 @@ class Tracker {
     if (enabled_) stats_.bytes_reserved -= bytes;
   }
   std::uint64_t fell_back() { return ++stats_.fallback_allocations; }
+  bool enabled() const { return enabled_; }
   const MemoryPoolStats& stats() const { return stats_; }
 
  private:
@@ -88,20 +101,21 @@ class Singles {
   Singles(Device& device, Tracker& tracker) : device_(device), tracker_(tracker) {}
 
   Result<MemoryPool::Lease> acquire(MemoryPool& pool, std::uint64_t bytes, const char* name) {
+    const auto started = tracker_.started();
     BULKHEAD_TRY(Buffer buffer, device_.allocate(aligned(bytes), Memory::kDeviceLocal, name));
     const BufferSlice whole = slice(buffer);
     const std::uint64_t token = next_token_;
     next_token_ += 2;
     buffers_.emplace(token, std::move(buffer));
     tracker_.reserved(whole.bytes);
-    tracker_.acquired(whole.bytes);
+    tracker_.acquired(whole.bytes, whole.bytes, false, started);
     return MemoryPoolAccess::lease(pool, whole, token);
   }
 
   void give_back(const BufferSlice& slice, std::uint64_t token) {
     buffers_.erase(token);
     tracker_.unreserved(slice.bytes);
-    tracker_.released(slice.bytes);
+    tracker_.released(slice.bytes, slice.bytes);
   }
 
  private:
@@ -118,19 +132,25 @@ class DirectPool final : public MemoryPool {
 
   Result<Lease> acquire(std::uint64_t bytes, const char* name) override {
     if (bytes == 0) return zero_bytes(name);
+    const std::lock_guard lock(mutex_);
     BULKHEAD_TRY(Lease lease, singles_.acquire(*this, bytes, name));
     tracker_.fell_back();
     return lease;
   }
   bool enabled() const override { return false; }
-  MemoryPoolStats stats() const override { return tracker_.stats(); }
+  MemoryPoolStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    return tracker_.stats();
+  }
 
  protected:
   void give_back(const BufferSlice& slice, std::uint64_t token) override {
+    const std::lock_guard lock(mutex_);
     singles_.give_back(slice, token);
   }
 
  private:
+  mutable std::mutex mutex_;
   Tracker tracker_;
   Singles singles_;
 };
@@ -149,7 +169,7 @@ class HeapPool final : public MemoryPool {
       const std::string name = fmt::format("memory pool heap {} of {}", i + 1, settings_.num_heaps);
       BULKHEAD_TRY(Buffer buffer, device_.allocate(heap_bytes, Memory::kDeviceLocal, name.c_str()));
       tracker_.reserved(heap_bytes);
-      heaps_.push_back({std::move(buffer), BuddyHeap(heap_bytes)});
+      heaps_.push_back({std::move(buffer), BuddyHeap(heap_bytes), 0});
     }
     warm_up();
     return {};
@@ -158,22 +178,42 @@ class HeapPool final : public MemoryPool {
   Result<Lease> acquire(std::uint64_t bytes, const char* name) override {
     if (bytes == 0) return zero_bytes(name);
     const std::uint64_t block = BuddyHeap::block_bytes(bytes);
+    const std::lock_guard lock(mutex_);
+    const auto started = tracker_.started();
     std::optional<Place> place = take(block);
     if (!place && dissolve_warm_blocks()) place = take(block);
     if (!place) return fall_back(bytes, name);
-    tracker_.acquired(block);
-    BufferSlice part = slice(heaps_[place->heap].buffer, place->offset, aligned(bytes));
+    const BufferSlice part = slice(heaps_[place->heap].buffer, place->offset, aligned(bytes));
+    heaps_[place->heap].in_use += block;
+    tracker_.acquired(block, part.bytes, true, started);
     return MemoryPoolAccess::lease(*this, part, token_of(place->heap, block));
   }
 
   bool enabled() const override { return true; }
-  MemoryPoolStats stats() const override { return tracker_.stats(); }
+  MemoryPoolStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    MemoryPoolStats stats = tracker_.stats();
+    if (!tracker_.enabled()) return stats;
+    stats.heaps = heaps_.size();
+    for (const Heap& heap : heaps_) {
+      stats.active_heaps += heap.in_use > 0 ? 1 : 0;
+      stats.heap_bytes += heap.blocks.bytes();
+      stats.heap_bytes_in_use += heap.in_use;
+      stats.largest_free_block = std::max(stats.largest_free_block, heap.blocks.largest_free());
+    }
+    for (const auto& [block, warm] : warm_) {
+      if (!warm.idle.empty()) stats.largest_free_block = std::max(stats.largest_free_block, block);
+    }
+    return stats;
+  }
 
  protected:
   void give_back(const BufferSlice& slice, std::uint64_t token) override {
+    const std::lock_guard lock(mutex_);
     if ((token & 1) != 0) return singles_.give_back(slice, token);
     const auto [heap, block] = heap_and_block(token);
-    tracker_.released(block);
+    heaps_[heap].in_use -= block;
+    tracker_.released(block, slice.bytes);
     const auto warm = warm_.find(block);
     if (warm != warm_.end() && warm->second.idle.size() < warm->second.wanted) {
       warm->second.idle.push_back({heap, slice.offset});
@@ -186,6 +226,7 @@ class HeapPool final : public MemoryPool {
   struct Heap {
     Buffer buffer;
     BuddyHeap blocks;
+    std::uint64_t in_use = 0;  // by leases: blocks that are kept warm are not
   };
   struct Place {
     std::size_t heap;
@@ -256,8 +297,7 @@ class HeapPool final : public MemoryPool {
   Result<Lease> fall_back(std::uint64_t bytes, const char* name) {
     BULKHEAD_TRY(Lease lease, singles_.acquire(*this, bytes, name));
     const std::uint64_t count = tracker_.fell_back();
-    // At the 1st, 2nd, 4th, 8th...: a pool that is too small says so without filling the log.
-    if (settings_.log_exhaustion && std::has_single_bit(count)) {
+    if (settings_.log_exhaustion) {
       spdlog::warn(
           "memory pool: no room for {} ({:.1f} MiB) in {} x {} MiB; allocated outside the pool ({} "
           "so far). Raise "
@@ -270,6 +310,7 @@ class HeapPool final : public MemoryPool {
 
   Device& device_;
   const config::MemoryPoolSettings settings_;
+  mutable std::mutex mutex_;  // of all below
   Tracker tracker_;
   Singles singles_;
   std::vector<Heap> heaps_;

@@ -14,14 +14,45 @@
 
 namespace bulkhead::gpu {
 
+// Without track_statistics only fallback_allocations is kept: it is the proof that steady decoding
+// allocates nothing.
 struct MemoryPoolStats {
   std::uint64_t acquires = 0, releases = 0;
+  std::uint64_t hits = 0;                  // acquires served from the heaps
   std::uint64_t fallback_allocations = 0;  // past the heaps, or with the pool off
   // Whole blocks, as the pool counts them; reserved: all that is allocated on the device.
   std::uint64_t bytes_in_use = 0, bytes_peak = 0, bytes_reserved = 0;
+  std::uint64_t bytes_requested = 0;     // what the leases alive asked for
+  std::uint64_t largest_allocation = 0;  // bytes asked for at once
+  std::uint64_t nanoseconds = 0;         // spent in acquire()
+  // The heaps: how many, how many of them hold a lease, their bytes, and of what is free of them the
+  // largest block. Warm blocks that nobody has count as free.
+  std::uint64_t heaps = 0, active_heaps = 0;
+  std::uint64_t heap_bytes = 0, heap_bytes_in_use = 0, largest_free_block = 0;
+
+  double hit_rate() const { return share(hits, acquires, 1); }
+  double utilisation() const { return share(heap_bytes_in_use, heap_bytes, 0); }
+  double average_acquire_us() const { return share(nanoseconds, acquires, 0) / 1e3; }
+  // Of the blocks in use, the share that nobody asked for: under one half (blocks are powers of
+  // two), but for requests under 256 bytes.
+  double internal_fragmentation() const {
+    return bytes_in_use == 0 ? 0 : 1 - share(bytes_requested, bytes_in_use, 0);
+  }
+  // Of what is free, the share that no single request can have.
+  double external_fragmentation() const {
+    return heap_bytes == heap_bytes_in_use
+               ? 0
+               : 1 - share(largest_free_block, heap_bytes - heap_bytes_in_use, 0);
+  }
+
+ private:
+  static double share(std::uint64_t part, std::uint64_t whole, double of_nothing) {
+    return whole == 0 ? of_nothing : static_cast<double>(part) / static_cast<double>(whole);
+  }
 };
 
-// Thread-safety: one thread, the Device's.
+// Thread-safety: any thread, leases too: a lock around some map steps. A request past the heaps
+// waits for the device's allocation under it.
 class MemoryPool {
  public:
   // Enabled: the heaps are allocated now, and kResourceExhausted says what was asked and what is

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "config/base/log.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 
@@ -26,6 +29,20 @@ KernelSpec axpb_spec();
 // The CPU device, so that the tests run anywhere, or what BULKHEAD_TEST_DEVICE selects; validated
 // where the layer is installed.
 DeviceOptions test_device_options();
+
+// Takes the log's lines, of every level, for as long as it lives.
+class LogCapture {
+ public:
+  LogCapture();
+  ~LogCapture();
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+  int count(const std::string& part) const;  // lines that contain it
+
+ private:
+  std::ostringstream lines_;
+  std::shared_ptr<spdlog::logger> before_;
+};
 
 // Skips where there is no device. Fails a test that made the validation layer complain.
 class GpuTest : public ::testing::Test {
