@@ -90,7 +90,7 @@ struct IsolationSettings {
   std::uint32_t max_strikes = 2;
   bool vault = false;
   bool standby = false;
-  bool sandbox = false;
+  bool sandbox = true;
   std::string journal_path;  // empty: memory only
 };
 

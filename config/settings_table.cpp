@@ -126,8 +126,8 @@ const Setting kSettings[] = {
    .reach = FLAG(isolation.vault), .later = true},
   {.key = "isolation.standby", .help = "Keep a second worker warm to take over at once.",
    .reach = FLAG(isolation.standby), .later = true},
-  {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp.",
-   .reach = FLAG(isolation.sandbox), .later = true},
+  {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp, as far as the kernel has them.",
+   .reach = FLAG(isolation.sandbox)},
   {.key = "isolation.journal_path", .help = "File that keeps the journal over a restart of the daemon; empty: memory only.",
    .reach = TEXT(isolation.journal_path), .later = true},
 

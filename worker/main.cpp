@@ -34,6 +34,7 @@
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
 #include "worker/model/tokenizer.hpp"
+#include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -50,7 +51,7 @@ struct Arguments {
   std::uint32_t context = 0;
   int channel = -1;
   int region = -1;
-  std::string cache;
+  std::string cache;  // empty once there is none
   std::vector<std::string> assignments;
 };
 
@@ -146,7 +147,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   progress("opening the device", 0, 1);
   gpu::DeviceOptions device;
   device.selector = arguments.device;
-  device.cache_folder = cache_folder(arguments.cache);
+  device.cache_folder = arguments.cache;
   BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
   progress("opening the device", 1, 1);
 
@@ -207,6 +208,19 @@ bool device_failed(const Error& error) {
   outbox.drain(kLastWords);
   spdlog::default_logger()->flush();
   std::_Exit(code);
+}
+
+// Before anything of the model or a driver is touched, and while there is one thread.
+Status confine(const Arguments& arguments) {
+  SandboxPaths paths;
+  paths.readable = driver_paths();
+  for (std::string& file : model::model_files(arguments.model))
+    paths.readable.push_back(std::move(file));
+  if (!arguments.cache.empty()) paths.writable.push_back(arguments.cache);
+  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(paths, arguments.region));
+  for (const std::string& gap : report.gaps)
+    spdlog::warn("sandbox: {}", gap);
+  return {};
 }
 
 int serve(const Arguments& arguments, const config::Settings& settings) {
@@ -294,6 +308,15 @@ int run(int argc, char** argv) {
       !status.ok()) {
     std::fprintf(stderr, "bulkhead-worker: %s\n", status.error().message().c_str());
     return kExitUsage;
+  }
+  arguments.cache = cache_folder(arguments.cache);
+  if (settings.isolation.sandbox) {
+    if (const Status status = confine(arguments); !status.ok()) {
+      spdlog::error(
+          "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
+          status.error().message());
+      return kExitInternal;
+    }
   }
   return serve(arguments, settings);
 }

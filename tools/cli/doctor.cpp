@@ -9,6 +9,7 @@
 
 #include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
+#include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::cli {
 namespace {
@@ -54,6 +55,16 @@ int run_doctor() {
       out += "\n";
     }
   }
+  const worker::SandboxReport sandbox = worker::sandbox_support();
+  out += "Workers' sandbox\n";
+  out += std::string("  files             ") +
+         (sandbox.files ? "Landlock, version " + std::to_string(sandbox.landlock_version)
+                        : "no Landlock") +
+         "\n";
+  out += std::string("  system calls      ") + (sandbox.system_calls ? "seccomp" : "no seccomp") +
+         "\n";
+  for (const std::string& gap : sandbox.gaps)
+    out += "  " + gap + "\n";
   put(out + "\n");
 
   const auto devices = gpu::list_devices();

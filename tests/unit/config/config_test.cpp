@@ -290,7 +290,7 @@ TEST(Errors, AFailedAssignmentChangesNothing) {
 TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
   const Result<Loaded> loaded =
       load({"",
-            {"isolation.vault=true", "isolation.standby=true", "isolation.sandbox=true",
+            {"isolation.vault=true", "isolation.standby=true",
              "isolation.journal_path=/tmp/j", "engine.prefix_cache=true", "engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());
   std::vector<std::string> messages;
@@ -298,7 +298,7 @@ TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
     EXPECT_EQ(notice.where, "--set");
     messages.push_back(notice.message);
   }
-  EXPECT_THAT(messages, SizeIs(6));
+  EXPECT_THAT(messages, SizeIs(5));
   EXPECT_THAT(messages,
               testing::Contains(
                   "isolation.vault: this version does not have it yet; the setting has no effect"));

@@ -1,0 +1,294 @@
+// What a worker that was taken over may try. Each attempt runs twice, in a child of its own: free,
+// where it must succeed (else the test would prove nothing), and confined, where it must be refused.
+#include "worker/sandbox/sandbox.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+// An attempt gives 0, or the errno that it failed with.
+using Attempt = std::function<int()>;
+int failed(bool yes) {
+  return yes ? errno : 0;
+}
+
+constexpr int kNoSandbox = 120, kKilled = 121;
+
+int in_child(const std::function<int()>& run) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(run());
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child) return kKilled;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kKilled;
+}
+
+class Sandbox : public testing::Test {
+ protected:
+  Sandbox() {
+    std::string pattern = (fs::temp_directory_path() / "bulkhead-sandbox-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    fs::create_directory(cache());
+    std::ofstream(model()) << "weights";
+    std::ofstream(secret()) << "secret";
+  }
+  ~Sandbox() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
+  fs::path cache() const { return fs::path(folder_) / "cache"; }
+  fs::path model() const { return fs::path(folder_) / "model.gguf"; }
+  fs::path secret() const { return fs::path(folder_) / "secret"; }
+
+  int confined(const Attempt& attempt, int region = -1) const {
+    return in_child([&] {
+      SandboxPaths paths;
+      paths.readable = driver_paths();
+      paths.readable.push_back(model().string());
+      paths.writable.push_back(cache().string());
+      return enter_sandbox(paths, region).ok() ? attempt() : kNoSandbox;
+    });
+  }
+  // Confined first: the free attempt leaves traces.
+  void expect_refused(const char* what, const Attempt& attempt, int region = -1) const {
+    const int error = confined(attempt, region);
+    EXPECT_TRUE(error == EPERM || error == EACCES)
+        << what << ": " << error << " (" << std::strerror(error) << ")";
+    EXPECT_EQ(in_child(attempt), 0) << what << " fails without a sandbox, too";
+  }
+  void expect_allowed(const Attempt& attempt) const { EXPECT_EQ(confined(attempt), 0); }
+
+  std::string folder_;
+};
+
+Attempt open_file(const fs::path& path, int flags) {
+  return [path, flags] { return failed(UniqueFd(::open(path.c_str(), flags, 0600)).get() < 0); };
+}
+
+// A process that only waits, as the daemon or another worker would be.
+class Bystander {
+ public:
+  Bystander() : pid_(::fork()) {
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;)
+        ::pause();
+    }
+  }
+  ~Bystander() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+#define NEEDS_LANDLOCK() \
+  if (!sandbox_support().files) GTEST_SKIP() << "this kernel has no Landlock"
+#define NEEDS_SECCOMP() \
+  if (!sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters"
+
+TEST_F(Sandbox, FilesOfOthersStayShut) {
+  NEEDS_LANDLOCK();
+  expect_refused("reading a file", open_file(secret(), O_RDONLY));
+  if (::geteuid() == 0) expect_refused("reading /etc/shadow", open_file("/etc/shadow", O_RDONLY));
+  expect_refused("reading /etc/passwd", open_file("/etc/passwd", O_RDONLY));
+  expect_refused("listing a folder", [this] {
+    return failed(UniqueFd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY)).get() < 0);
+  });
+}
+
+TEST_F(Sandbox, WhatAWorkerNeedsIsThere) {
+  expect_allowed(open_file(model(), O_RDONLY));
+  expect_allowed(open_file("/proc/self/maps", O_RDONLY));
+  expect_allowed(open_file("/dev/null", O_RDWR));
+  expect_allowed(open_file(cache() / "pipelines", O_RDWR | O_CREAT));
+  expect_allowed([this] {
+    const fs::path from = cache() / "new", to = cache() / "sub" / "kept";
+    if (failed(::mkdir((cache() / "sub").c_str(), 0700) != 0)) return errno;
+    if (failed(UniqueFd(::open(from.c_str(), O_WRONLY | O_CREAT, 0600)).get() < 0)) return errno;
+    return failed(::rename(from.c_str(), to.c_str()) != 0);
+  });
+  // Threads, and memory to run (a driver compiles).
+  expect_allowed([] {
+    bool ran = false;
+    std::thread([&ran] { ran = true; }).join();
+    return ran ? 0 : EPERM;
+  });
+  expect_allowed([] {
+    return failed(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+  });
+  expect_allowed([] { return failed(::memfd_create("x", MFD_CLOEXEC) < 0); });
+}
+
+TEST_F(Sandbox, WritesOnlyToItsCacheFolder) {
+  NEEDS_LANDLOCK();
+  expect_refused("writing the model", open_file(model(), O_WRONLY));
+  expect_refused("making a file", open_file(fs::path(folder_) / "new", O_WRONLY | O_CREAT));
+  expect_refused("making a folder",
+                 [this] { return failed(::mkdir((fs::path(folder_) / "d").c_str(), 0700) != 0); });
+  expect_refused("a link",
+                 [this] { return failed(::symlink("/etc/passwd", (cache() / "l").c_str()) != 0); });
+  expect_refused("a pipe", [this] { return failed(::mkfifo((cache() / "f").c_str(), 0600) != 0); });
+  NEEDS_SECCOMP();
+  expect_refused("chmod", [this] { return failed(::chmod(secret().c_str(), 0666) != 0); });
+  if (sandbox_support().landlock_version >= 3)
+    expect_refused("truncating", [this] { return failed(::truncate(secret().c_str(), 0) != 0); });
+}
+
+TEST_F(Sandbox, NothingReachesTheNetwork) {
+  NEEDS_SECCOMP();
+  for (const int domain : {AF_INET, AF_UNIX})
+    expect_refused("socket", [domain] { return failed(::socket(domain, SOCK_STREAM, 0) < 0); });
+  expect_refused("socketpair", [] {
+    int pair[2];
+    return failed(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0);
+  });
+  // A socket that it came by some other way.
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0)),
+      client(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 4), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const Attempt connect = [&] {
+    return failed(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size) != 0);
+  };
+  const int error = confined(connect);
+  EXPECT_TRUE(error == EPERM || error == EACCES) << error;
+  EXPECT_EQ(in_child(connect), 0);
+}
+
+TEST_F(Sandbox, NoOtherProgramOrProcess) {
+  NEEDS_SECCOMP();
+  expect_refused("fork", [] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    return failed(child < 0);
+  });
+  // Free, the program's own exit code is the attempt's 0.
+  expect_refused("another program", [] {
+    ::execl("/bin/true", "true", nullptr);
+    return errno;
+  });
+}
+
+TEST_F(Sandbox, OtherProcessesAreLeftAlone) {
+  NEEDS_SECCOMP();
+  const Bystander bystander;
+  const pid_t other = bystander.pid();
+  expect_refused("a signal", [other] { return failed(::kill(other, SIGCONT) != 0); });
+  expect_refused("process_vm_readv", [other] {
+    char byte = 0;
+    iovec to{&byte, 1}, from{&byte, 1};  // the same address there: it is a copy of this process
+    return failed(::process_vm_readv(other, &to, 1, &from, 1, 0) != 1);
+  });
+  expect_refused("ptrace",
+                 [other] { return failed(::ptrace(PTRACE_SEIZE, other, nullptr, nullptr) != 0); });
+  expect_refused("pidfd_getfd", [other] {
+    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, other, 0)));
+    return failed(::syscall(SYS_pidfd_getfd, pidfd.get(), 2, 0) < 0);
+  });
+  expect_refused("prlimit", [other] {
+    rlimit limits{};
+    return failed(::prlimit(other, RLIMIT_NOFILE, nullptr, &limits) != 0);
+  });
+  NEEDS_LANDLOCK();
+  const std::string proc = "/proc/" + std::to_string(other);
+  expect_refused("another's memory", open_file(proc + "/mem", O_RDONLY));
+  expect_refused("another's environment", open_file(proc + "/environ", O_RDONLY));
+}
+
+TEST_F(Sandbox, AnotherWorkersRegionCantBeMapped) {
+  NEEDS_LANDLOCK();
+  const std::string name = "/bulkhead-sandbox-test-" + std::to_string(::getpid());
+  const UniqueFd region(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+  if (!region.valid()) GTEST_SKIP() << "no POSIX shared memory here: " << std::strerror(errno);
+  ASSERT_EQ(::ftruncate(region.get(), 4096), 0);
+  expect_refused("mapping another's region", [&name] {
+    const UniqueFd mine(::shm_open(name.c_str(), O_RDWR, 0));
+    if (!mine.valid()) return errno;
+    return failed(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, mine.get(), 0) ==
+                  MAP_FAILED);
+  });
+  ::shm_unlink(name.c_str());
+}
+
+TEST_F(Sandbox, TheRegionKeepsItsSize) {
+  NEEDS_SECCOMP();
+  const std::string name = "/bulkhead-sandbox-size-" + std::to_string(::getpid());
+  const UniqueFd region(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+  if (!region.valid()) GTEST_SKIP() << "no POSIX shared memory here: " << std::strerror(errno);
+  ::shm_unlink(name.c_str());
+  const int fd = region.get();
+  expect_refused(
+      "ftruncate", [fd] { return failed(::ftruncate(fd, 4096) != 0); }, fd);
+  expect_refused(
+      "dup", [fd] { return failed(::dup(fd) < 0); }, fd);
+  expect_refused(
+      "F_DUPFD", [fd] { return failed(::fcntl(fd, F_DUPFD_CLOEXEC, 10) < 0); }, fd);
+  NEEDS_LANDLOCK();
+  expect_refused(
+      "opening it again",
+      [fd] {
+        const std::string again = "/proc/self/fd/" + std::to_string(fd);
+        return failed(UniqueFd(::open(again.c_str(), O_RDWR)).get() < 0);
+      },
+      fd);
+}
+
+TEST_F(Sandbox, MayEndItself) {
+  const int status = confined([] {
+    ::signal(SIGABRT, SIG_DFL);
+    std::abort();
+    return 0;
+  });
+  EXPECT_EQ(status, kKilled);
+}
+
+TEST_F(Sandbox, LeavesNoCoreAndNoNewPrivileges) {
+  expect_allowed([] {
+    rlimit core{};
+    ::getrlimit(RLIMIT_CORE, &core);
+    return core.rlim_max == 0 && ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? 0 : EPERM;
+  });
+}
+
+}  // namespace
+}  // namespace bulkhead::worker
