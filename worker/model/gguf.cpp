@@ -429,6 +429,16 @@ Result<std::unique_ptr<GgufFile>> assemble(std::string name, std::vector<Gguf::S
 
 }  // namespace
 
+std::vector<std::string> model_files(const std::string& path) {
+  if (path == "builtin") return {};
+  const auto name = SplitName::parse(path);
+  if (!name || name->number != 1 || name->count > kMaxSplitParts) return {path};
+  std::vector<std::string> files;
+  for (std::uint64_t part = 1; part <= name->count; ++part)
+    files.push_back(name->part(part));
+  return files;
+}
+
 Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
   if (path == "builtin") {
     if (builtin_model().empty())

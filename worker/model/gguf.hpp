@@ -59,6 +59,10 @@ struct TensorInfo {
   std::uint64_t row_bytes() const { return data.size() / (rows() == 0 ? 1 : rows()); }
 };
 
+// The files that GgufFile::open(path) reads: that one, all parts of a split model, or none
+// ("builtin"). Goes by the name alone.
+std::vector<std::string> model_files(const std::string& path);
+
 class GgufFile {
  public:
   // Opens a file; "...-00001-of-0000N.gguf" opens all N parts as one model. The path "builtin" is
