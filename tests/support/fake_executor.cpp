@@ -39,9 +39,11 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
     : limits_(limits), slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
 
 std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
-  std::uint64_t hash = 0;
-  for (std::uint32_t i = 0; i < history.size(); ++i)
-    hash = fold(hash, history[i], i);
+  std::uint64_t hash = 0, past = 0;
+  for (std::uint32_t i = 0; i < history.size(); ++i) {
+    past = fold(past, history[i], i);
+    hash = mix(hash ^ past);
+  }
   return row_of(hash, limits_.vocabulary);
 }
 
@@ -142,12 +144,14 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
       return slots_[std::size_t{page} * limits_.page_tokens + position % limits_.page_tokens];
     };
     const bool by_host = column.chosen_by == engine::kByHost;
-    slot(column.position) = {by_host ? column.token : before[column.chosen_by], column.position};
+    const engine::TokenId token = by_host ? column.token : before[column.chosen_by];
+    const std::uint64_t past = column.position == 0 ? 0 : slot(column.position - 1).past;
+    slot(column.position) = {token, fold(past, token, column.position)};
     if (column.output == engine::Output::kNone) continue;
     std::uint64_t hash = 0;
     std::vector<engine::TokenId> history;
     for (std::uint32_t position = 0; position <= column.position; ++position) {
-      hash = fold(hash, slot(position).token, slot(position).position);
+      hash = mix(hash ^ slot(position).past);
       history.push_back(slot(position).token);
     }
     std::vector<float>& row = rows_.emplace_back(row_of(hash, limits_.vocabulary));

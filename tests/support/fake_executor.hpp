@@ -1,8 +1,9 @@
-// An executor without a device, for tests of the engine. Its "model" is a hash: a column's key and
-// value are its token and position, written into fake pages; its logits are a function of
-// everything it reads back through the page table, from position 0 to its own. So a wrong page, a
-// wrong position, a page given to two sequences or a column that was never computed changes the
-// tokens, as it would on a device. Every step is checked against the contract of executor.hpp.
+// An executor without a device, for tests of the engine. Its "model" is a hash: what a column writes
+// into fake pages depends on its token, its position and what the column before it wrote, as in a
+// model of several layers; its logits are a function of everything it reads back through the page
+// table, from position 0 to its own. So a wrong page, a wrong position, a page of other tokens' past,
+// a page given to two sequences or a column that was never computed changes the tokens, as it would
+// on a device. Every step is checked against the contract of executor.hpp.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +64,8 @@ class FakeExecutor : public engine::Executor {
 
  private:
   struct Slot {
-    engine::TokenId token = 0xDEADBEEF;  // what a page holds before anyone wrote it
-    std::uint32_t position = 0xDEADBEEF;
+    engine::TokenId token = 0xDEADBEEF;   // what a page holds before anyone wrote it
+    std::uint64_t past = 0xDEADBEEFDEAD;  // a hash of all tokens up to this one
   };
   struct Pending {
     std::vector<engine::Column> columns;

@@ -42,6 +42,24 @@ Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, c
   return {};
 }
 
+// What the prefix cache saved. Prompt tokens that a sequence computes anew after it lost its pages
+// count again, found or not.
+void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
+  const PrefixFigures& figures = scheduler.prefix_figures();
+  const auto add = [&](const char* name, auto value) {
+    stats.counters.push_back({name, static_cast<double>(value)});
+  };
+  add("prefix_cache_hit_tokens_total", figures.hit_tokens);
+  add("prefix_cache_miss_tokens_total", figures.miss_tokens);
+  add("prefix_cache_hit_pages_total", figures.hit_pages);
+  add("prefix_cache_miss_pages_total", figures.miss_pages);
+  add("prefix_cache_pages", scheduler.pool().cached_pages());
+  add("prefix_cache_evictions_total", scheduler.pool().evictions());
+  const std::uint64_t tokens = figures.hit_tokens + figures.miss_tokens;
+  add("prefix_cache_hit_ratio",
+      tokens == 0 ? 0.0 : static_cast<double>(figures.hit_tokens) / static_cast<double>(tokens));
+}
+
 }  // namespace
 
 struct Engine::Request : Sequence {
@@ -410,6 +428,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
   message.reason = reason;
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.generated;
+  message.cached_tokens = std::min(request.adopted, request.prompt_tokens);
   message.prefill_microseconds = microseconds(request.first_token_at - request.started_at);
   message.decode_microseconds = microseconds(now - request.first_token_at);
   scheduler_.remove(request);
@@ -498,6 +517,7 @@ ipc::Stats Engine::stats() const {
   add("steps_ahead_total", static_cast<double>(steps_ahead_));
   add("discarded_outputs_total", static_cast<double>(discarded_outputs_));
   add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
+  add_prefix_figures(scheduler_, stats);
   for (const Executor::Counter& counter : executor_.counters()) {
     stats.counters.push_back({counter.name, counter.value});
   }

@@ -156,6 +156,7 @@ void Scheduler::admit() {
       sequence.pages.clear();
       return;
     }
+    sequence.known = positions;
     go_on_after_shared(sequence);
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
@@ -187,9 +188,6 @@ void Scheduler::plan_prefill() {
       if (waits_for_another(*sequence)) continue;
     }
     const std::uint32_t count = std::min(budget, sequence->pending());
-    prefix_figures_.miss_tokens += count;
-    prefix_figures_.miss_pages += (sequence->computed + count) / pool_.page_tokens() -
-                                  sequence->computed / pool_.page_tokens();
     add_columns(*sequence, count);
     budget -= count;
     sequence->served = ++turns_;
@@ -266,6 +264,10 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
     }
     record.columns.push_back(column);
   }
+  const std::uint32_t from = std::min(sequence.computed, sequence.known);
+  const std::uint32_t to = std::min(sequence.computed + count, sequence.known);
+  prefix_figures_.miss_tokens += to - from;
+  prefix_figures_.miss_pages += to / pool_.page_tokens() - from / pool_.page_tokens();
   record.tables.push_back(sequence.pages.pages());
   record.members.push_back({&sequence, count, outputs, sequence.preemptions});
   sequence.computed += count;

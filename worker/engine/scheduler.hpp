@@ -57,7 +57,8 @@ struct Sequence {
   PageList pages;
   std::uint32_t computed = 0;     // positions whose key and value lie in `pages`, or will when the
                                   // steps in flight have ended
-  std::uint32_t done = 0;         // of those, by steps that have ended
+  std::uint32_t known = 0;        // tokens that it had when it was admitted
+  std::uint32_t done = 0;         // of `computed`, by steps that have ended
   std::uint32_t unknown = 0;      // tokens after `tokens` that steps in flight choose
   std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
   std::uint32_t adopted = 0;      // of those, found in the cache before it was first preempted
