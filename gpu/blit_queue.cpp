@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "config/base/log.hpp"
 #include "gpu/staging_ring.hpp"
@@ -231,6 +232,32 @@ class StagedQueue final : public BlitBase {
     return std::span<const std::byte>(found->second.data, found->second.bytes);
   }
 
+  Status upload_from(const BufferSlice& host, const BufferSlice& to) override {
+    BULKHEAD_RETURN_IF_ERROR(failed_);
+    BULKHEAD_RETURN_IF_ERROR(fits(host.bytes, to));
+    BULKHEAD_TRY([[maybe_unused]] const std::uint64_t number,
+                 uploads_.copy({host, part_of(to, 0, host.bytes)}, {}));
+    submitted();
+    uploaded(host.bytes);
+    return {};
+  }
+
+  Result<Ticket> download_to(const BufferSlice& host, const BufferSlice& from,
+                             CommandRing::After after) override {
+    BULKHEAD_RETURN_IF_ERROR(failed_);
+    BULKHEAD_RETURN_IF_ERROR(fits(host.bytes, from));
+    const auto number = downloads_.copy({part_of(from, 0, host.bytes), host}, std::span(&after, 1));
+    if (!number.ok()) return number.error();
+    submitted();
+    downloaded(host.bytes);
+    return *number;
+  }
+
+  Status finish_download_to(Ticket ticket) override {
+    BULKHEAD_RETURN_IF_ERROR(failed_);
+    return downloads_.wait(ticket);
+  }
+
   bool drain() override {
     const bool uploads_over = uploads_.drain();
     const bool downloads_over = downloads_.drain();
@@ -416,6 +443,34 @@ class DirectQueue final : public BlitBase {
     return std::span<const std::byte>(alive_.mapped());
   }
 
+  Status upload_from(const BufferSlice& host, const BufferSlice& to) override {
+    BULKHEAD_RETURN_IF_ERROR(fits(host.bytes, to));
+    BULKHEAD_RETURN_IF_ERROR(
+        run_copy(host, part_of(to, 0, host.bytes), "uploading to the device", DeviceLane::kUpload));
+    uploaded(host.bytes);
+    return {};
+  }
+
+  Result<Ticket> download_to(const BufferSlice& host, const BufferSlice& from,
+                             CommandRing::After after) override {
+    BULKHEAD_RETURN_IF_ERROR(fits(host.bytes, from));
+    later_.push_back({++last_ticket_, host, part_of(from, 0, host.bytes), after});
+    return last_ticket_;
+  }
+
+  Status finish_download_to(Ticket ticket) override {
+    while (!later_.empty() && later_.front().ticket <= ticket) {
+      const Later one = later_.front();
+      later_.erase(later_.begin());
+      BULKHEAD_RETURN_IF_ERROR(
+          wait_for(device_, one.after, timeout_ms_, "downloading from the device"));
+      BULKHEAD_RETURN_IF_ERROR(
+          run_copy(one.from, one.host, "downloading from the device", DeviceLane::kDownload));
+      downloaded(one.host.bytes);
+    }
+    return {};
+  }
+
   bool drain() override { return true; }  // every transfer was waited for
   bool enabled() const override { return false; }
   BlitQueueStats stats() const override { return stats_; }
@@ -446,7 +501,15 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
+  // A download whose data are not computed yet.
+  struct Later {
+    Ticket ticket;
+    BufferSlice host, from;
+    CommandRing::After after;
+  };
+
   CommandPool pool_;
+  std::vector<Later> later_;
   std::map<std::uint64_t, Buffer> pieces_;
   std::uint64_t last_piece_ = 0;
   std::map<Ticket, Buffer> open_;

@@ -4,8 +4,9 @@
 //
 // Thread-safety: one thread at a time, its owner; pieces that it reserved may be filled by others.
 //
-// Switched off (the baseline), each transfer allocates a staging buffer, submits, waits for a fence
-// and frees it.
+// Switched off (the baseline), each transfer is a submit of its own and a wait for its fence: an
+// upload before anything else is done, a download once what it reads is computed. Transfers without
+// memory of the caller's allocate a staging buffer and free it.
 #pragma once
 
 #include <cstddef>
@@ -83,6 +84,17 @@ class BlitQueue {
   using Ticket = std::uint64_t;
   virtual Result<Ticket> download(const BufferSlice& from, CommandRing::After after) = 0;
   virtual Result<std::span<const std::byte>> finish_download(Ticket ticket) = 0;
+
+  // For what is transferred again and again: the caller keeps the host's side itself (kUpload,
+  // kReadback), as much of `to` or `from` as it has bytes. Nothing is recorded or allocated for
+  // another transfer between the same places. `host` must not be written to before the upload is
+  // done, or a compute submission that waits for it.
+  virtual Status upload_from(const BufferSlice& host, const BufferSlice& to) = 0;
+  // The data are in `host` once finish_download_to() has ended; tickets in the order of their
+  // start.
+  virtual Result<Ticket> download_to(const BufferSlice& host, const BufferSlice& from,
+                                     CommandRing::After after) = 0;
+  virtual Status finish_download_to(Ticket ticket) = 0;
 
   // As CommandRing::drain, which comes first: downloads wait for compute.
   virtual bool drain() = 0;

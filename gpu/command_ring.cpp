@@ -163,36 +163,6 @@ class CountingRecorder final : public CheckedRecorder {
   std::uint32_t count_ = 0;
 };
 
-// The baseline: each operation alone, waited for.
-class ImmediateRecorder final : public CheckedRecorder {
- public:
-  ImmediateRecorder(const Device& device, CommandPool& pool, std::uint32_t timeout_ms)
-      : CheckedRecorder(device),
-        queue_(device.compute_queue()),
-        pool_(pool),
-        timeout_ms_(timeout_ms) {}
-
-  void barrier() override {}  // every operation has finished before the next starts
-  std::uint64_t submissions() const { return submissions_; }
-
- private:
-  void operation(const char* name, std::uint64_t, const Record& record) override {
-    if (failed()) return;
-    ++submissions_;
-    const Status status = run_once(pool_, queue_, timeout_ms_, name, [&](VkCommandBuffer commands) {
-      full_barrier(commands);
-      record(commands);
-      host_barrier(commands);
-    });
-    if (!status.ok()) fail(status.error());
-  }
-
-  VkQueue queue_;
-  CommandPool& pool_;
-  std::uint32_t timeout_ms_;
-  std::uint64_t submissions_ = 0;
-};
-
 class QueryPool {
  public:
   QueryPool() = default;
@@ -357,24 +327,24 @@ class RecordedRing final : public RingBase {
  public:
   using RingBase::RingBase;
 
-  Result<RecordingId> record(Build build) override {
+  Result<RecordingId> record_variants(std::vector<Build> variants) override {
     BULKHEAD_RETURN_IF_ERROR(reclaim());
     BULKHEAD_RETURN_IF_ERROR(make_room());
-    VkCommandBuffer commands = VK_NULL_HANDLE;
-    if (idle_.empty()) {
-      BULKHEAD_TRY(commands, pool_.allocate());
-    } else {
-      commands = idle_.back();
-      idle_.pop_back();
-    }
-    const Status recorded = record_into(commands, build);
-    if (!recorded.ok()) {
-      pool_.free(commands);
+    Recording recording;
+    recording.last_use = submitted_;
+    for (Build& build : variants) {
+      auto commands = idle_commands();
+      const Status recorded =
+          commands.ok() ? record_into(*commands, build) : Status(commands.error());
+      if (commands.ok()) recording.variants.push_back({*commands, std::move(build), 0});
+      if (recorded.ok()) continue;
+      for (const Variant& made : recording.variants)
+        pool_.free(made.commands);
       return recorded.error();
     }
     const RecordingId id = ++last_id_;
-    recordings_.emplace(id, Recording{commands, std::move(build), 0, submitted_});
-    count(&CommandRingStats::recordings);
+    count(&CommandRingStats::recordings, recording.variants.size());
+    recordings_.emplace(id, std::move(recording));
     return id;
   }
 
@@ -383,7 +353,8 @@ class RecordedRing final : public RingBase {
   void drop(RecordingId id) override {
     const auto found = recordings_.find(id);
     if (found == recordings_.end()) return;
-    retired_.push_back({found->second.commands, found->second.last_ticket});
+    for (const Variant& variant : found->second.variants)
+      retired_.push_back({variant.commands, variant.last_ticket});
     recordings_.erase(found);
   }
 
@@ -392,12 +363,15 @@ class RecordedRing final : public RingBase {
       drop(recordings_.begin()->first);
   }
 
-  Result<Ticket> submit(RecordingId id, std::span<const After> after) override {
+  Result<Ticket> submit(RecordingId id, std::span<const After> after,
+                        std::uint32_t variant) override {
     const auto found = recordings_.find(id);
-    if (found == recordings_.end()) return unknown_recording(id);
+    if (found == recordings_.end() || variant >= found->second.variants.size())
+      return unknown_recording(id);
     Recording& recording = found->second;
+    Variant& chosen = recording.variants[variant];
     Submission submission;
-    submission.commands = recording.commands;
+    submission.commands = chosen.commands;
     submission.after = after;
     submission.signal = timeline_.handle();
     submission.value = submitted_ + 1;
@@ -405,31 +379,42 @@ class RecordedRing final : public RingBase {
         submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
     ++submitted_;
     count(&CommandRingStats::submissions);
-    if (recording.last_ticket != 0) count(&CommandRingStats::replays);
-    recording.last_ticket = submitted_;
+    if (chosen.last_ticket != 0) count(&CommandRingStats::replays);
+    chosen.last_ticket = submitted_;
     recording.last_use = submitted_;
     return submitted_;
   }
 
-  Result<std::vector<KernelTime>> profile(RecordingId id) override {
+  Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
     const auto found = recordings_.find(id);
-    if (found == recordings_.end()) return unknown_recording(id);
-    return profile_build(found->second.build);
+    if (found == recordings_.end() || variant >= found->second.variants.size())
+      return unknown_recording(id);
+    return profile_build(found->second.variants[variant].build);
   }
 
   bool enabled() const override { return true; }
 
  private:
+  struct Variant {
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    Build build;             // for profile()
+    Ticket last_ticket = 0;  // 0: never submitted
+  };
   struct Recording {
-    VkCommandBuffer commands;
-    Build build;         // for profile()
-    Ticket last_ticket;  // 0: never submitted
-    Ticket last_use;     // the ring's count of submissions when it was last submitted or made
+    std::vector<Variant> variants;
+    Ticket last_use = 0;  // the ring's count of submissions when it was last submitted or made
   };
   struct Retired {
     VkCommandBuffer commands;
     Ticket last_ticket;
   };
+
+  Result<VkCommandBuffer> idle_commands() {
+    if (idle_.empty()) return pool_.allocate();
+    const VkCommandBuffer commands = idle_.back();
+    idle_.pop_back();
+    return commands;
+  }
 
   Status record_into(VkCommandBuffer commands, const Build& build) {
     // Simultaneous use: the next step may be queued behind this one while this one runs.
@@ -464,9 +449,11 @@ class RecordedRing final : public RingBase {
       // An id later in the map was made later: at equal last_use the earlier one goes.
       if (it->second.last_use < oldest->second.last_use) oldest = it;
     }
-    if (oldest->second.last_ticket > reached)
-      BULKHEAD_RETURN_IF_ERROR(wait(oldest->second.last_ticket));
-    idle_.push_back(oldest->second.commands);
+    for (const Variant& variant : oldest->second.variants) {
+      if (variant.last_ticket > reached) BULKHEAD_RETURN_IF_ERROR(wait(variant.last_ticket));
+    }
+    for (const Variant& variant : oldest->second.variants)
+      idle_.push_back(variant.commands);
     recordings_.erase(oldest);
     return {};
   }
@@ -477,13 +464,14 @@ class RecordedRing final : public RingBase {
   std::vector<VkCommandBuffer> idle_;
 };
 
-// The baseline: nothing is kept but what to do.
-class ImmediateRing final : public RingBase {
+// The baseline: nothing is kept but what to do. Each submit waits for the one before, records a
+// command buffer anew and submits it once.
+class PlainRing final : public RingBase {
  public:
   using RingBase::RingBase;
 
-  Result<RecordingId> record(Build build) override {
-    builds_.emplace(++last_id_, std::move(build));
+  Result<RecordingId> record_variants(std::vector<Build> variants) override {
+    builds_.emplace(++last_id_, std::move(variants));
     return last_id_;
   }
 
@@ -491,32 +479,55 @@ class ImmediateRing final : public RingBase {
   void drop(RecordingId id) override { builds_.erase(id); }
   void drop_all() override { builds_.clear(); }
 
-  Result<Ticket> submit(RecordingId id, std::span<const After> after) override {
+  Result<Ticket> submit(RecordingId id, std::span<const After> after,
+                        std::uint32_t variant) override {
     const auto found = builds_.find(id);
-    if (found == builds_.end()) return unknown_recording(id);
-    for (const After& one : after) {
-      BULKHEAD_RETURN_IF_ERROR(wait_for(device_, one, timeout_ms_, "waiting for transfers"));
+    if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
+    if (commands_ != VK_NULL_HANDLE) {
+      BULKHEAD_RETURN_IF_ERROR(wait(submitted_));
+      pool_.free(std::exchange(commands_, VK_NULL_HANDLE));
     }
-    ImmediateRecorder recorder(device_, pool_, timeout_ms_);
-    found->second(recorder);
-    count(&CommandRingStats::submissions, recorder.submissions());
-    count(&CommandRingStats::recordings, recorder.submissions());
-    if (!recorder.status().ok()) return recorder.status().error();
-    BULKHEAD_RETURN_IF_ERROR(timeline_.signal(submitted_ + 1));
+    BULKHEAD_TRY(const VkCommandBuffer commands, pool_.allocate());
+    const Status submitted = record_and_submit(commands, found->second[variant], after);
+    if (!submitted.ok()) {
+      pool_.free(commands);
+      return submitted.error();
+    }
+    commands_ = commands;
+    count(&CommandRingStats::recordings);
+    count(&CommandRingStats::submissions);
     return ++submitted_;
   }
 
-  Result<std::vector<KernelTime>> profile(RecordingId id) override {
+  Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
     const auto found = builds_.find(id);
-    if (found == builds_.end()) return unknown_recording(id);
-    return profile_build(found->second);
+    if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
+    return profile_build(found->second[variant]);
   }
 
   bool enabled() const override { return false; }
 
  private:
+  Status record_and_submit(VkCommandBuffer commands, const Build& build,
+                           std::span<const After> after) {
+    BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
+    full_barrier(commands);  // the submissions before
+    OneBufferRecorder recorder(device_, commands);
+    build(recorder);
+    host_barrier(commands);
+    BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
+    BULKHEAD_RETURN_IF_ERROR(recorder.status());
+    Submission submission;
+    submission.commands = commands;
+    submission.after = after;
+    submission.signal = timeline_.handle();
+    submission.value = submitted_ + 1;
+    return submit_commands(device_.compute_queue(), submission, "submitting GPU work");
+  }
+
   RecordingId last_id_ = 0;
-  std::unordered_map<RecordingId, Build> builds_;
+  std::unordered_map<RecordingId, std::vector<Build>> builds_;
+  VkCommandBuffer commands_ = VK_NULL_HANDLE;  // of the last submission
 };
 
 }  // namespace
@@ -528,7 +539,7 @@ Result<std::unique_ptr<CommandRing>> CommandRing::create(
   if (enabled) {
     ring = std::make_unique<RecordedRing>(device, settings, timeout_ms);
   } else {
-    ring = std::make_unique<ImmediateRing>(device, settings, timeout_ms);
+    ring = std::make_unique<PlainRing>(device, settings, timeout_ms);
   }
   const Status ready = ring->init();
   if (!ready.ok()) return ready.error().within("command ring");

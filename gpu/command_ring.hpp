@@ -1,8 +1,8 @@
 // Recorded command buffers, submitted many times: a decode step is recorded once for its batch
 // shape and replayed with its parameters in a small device buffer.
 //
-// Switched off (the baseline), nothing is kept: each submit records and submits every operation on
-// its own and waits for it, as a plain program does. The same kernels run with the same arguments,
+// Switched off (the baseline), nothing is kept: each submit records its command buffer anew, after
+// waiting for the one before, as a plain program does. The same kernels run with the same arguments,
 // so results are the same to the last bit.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/settings.hpp"
@@ -74,8 +75,12 @@ class CommandRing {
   // least recently submitted idle one (whose id is then unknown). With the ring off, `build` is
   // kept and run at each submit. Everything `build` refers to (kernels, slices) must stay valid
   // until drop().
+  //
+  // A recording may have variants, that work at the same in different places (a step's two sets of
+  // parameters and results): a command buffer each, kept and dropped together.
   using RecordingId = std::uint64_t;
-  virtual Result<RecordingId> record(Build build) = 0;
+  virtual Result<RecordingId> record_variants(std::vector<Build> variants) = 0;
+  Result<RecordingId> record(Build build) { return record_variants({std::move(build)}); }
   virtual bool known(RecordingId id) const = 0;
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished
   virtual void drop_all() = 0;
@@ -89,7 +94,8 @@ class CommandRing {
     VkSemaphore semaphore = VK_NULL_HANDLE;  // timeline
     std::uint64_t value = 0;
   };
-  virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {}) = 0;
+  virtual Result<Ticket> submit(RecordingId id, std::span<const After> after = {},
+                                std::uint32_t variant = 0) = 0;
   // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
   virtual Status wait(Ticket ticket) = 0;
   // Waits for so long at most: whether it is done. For a caller that has more patience than one
@@ -102,7 +108,7 @@ class CommandRing {
   virtual VkSemaphore timeline() const = 0;
 
   // Runs the recording once with a timestamp around each dispatch and waits: for benchmarks.
-  virtual Result<std::vector<KernelTime>> profile(RecordingId id) = 0;
+  virtual Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant = 0) = 0;
 
   virtual bool enabled() const = 0;
   virtual CommandRingStats stats() const = 0;

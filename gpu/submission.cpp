@@ -1,7 +1,8 @@
 #include "gpu/submission.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <atomic>
 
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
@@ -21,6 +22,8 @@ void barrier(VkCommandBuffer commands, VkPipelineStageFlags2 from_stages, VkAcce
   dependency.pMemoryBarriers = &memory;
   vkCmdPipelineBarrier2(commands, &dependency);
 }
+
+std::atomic<std::uint64_t> begun = 0;
 
 constexpr VkPipelineStageFlags2 kWork =
     VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
@@ -137,7 +140,12 @@ void CommandPool::free(VkCommandBuffer commands) {
     vkFreeCommandBuffers(device_->handle(), pool_, 1, &commands);
 }
 
+std::uint64_t commands_begun() {
+  return begun.load(std::memory_order_relaxed);
+}
+
 Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage) {
+  begun.fetch_add(1, std::memory_order_relaxed);
   VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   info.flags = usage;
   const VkResult result = vkBeginCommandBuffer(commands, &info);
@@ -178,14 +186,18 @@ void transfer_to_host_barrier(VkCommandBuffer commands) {
 }
 
 Status submit_commands(VkQueue queue, const Submission& submission, const char* what) {
-  std::vector<VkSemaphoreSubmitInfo> waits;
+  std::array<VkSemaphoreSubmitInfo, 4> waits;
+  std::uint32_t wait_count = 0;
   for (const CommandRing::After& after : submission.after) {
     if (after.semaphore == VK_NULL_HANDLE) continue;
+    if (wait_count == waits.size()) {
+      return Error(ErrorCode::kInternal, std::string(what) + ": too many semaphores to wait for");
+    }
     VkSemaphoreSubmitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
     wait.semaphore = after.semaphore;
     wait.value = after.value;
     wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
-    waits.push_back(wait);
+    waits[wait_count++] = wait;
   }
   VkSemaphoreSubmitInfo signal{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
   signal.semaphore = submission.signal;
@@ -194,7 +206,7 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
   VkCommandBufferSubmitInfo commands{VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO};
   commands.commandBuffer = submission.commands;
   VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
-  info.waitSemaphoreInfoCount = static_cast<std::uint32_t>(waits.size());
+  info.waitSemaphoreInfoCount = wait_count;
   info.pWaitSemaphoreInfos = waits.data();
   info.commandBufferInfoCount = 1;
   info.pCommandBufferInfos = &commands;

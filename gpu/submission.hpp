@@ -60,6 +60,8 @@ class CommandPool {
 
 Status begin_commands(VkCommandBuffer commands, VkCommandBufferUsageFlags usage);
 Status end_commands(VkCommandBuffer commands);
+// Command buffers that this process has begun to record, of all devices.
+std::uint64_t commands_begun();
 
 // Everything before is visible to everything after: shaders, transfers, indirect arguments.
 void full_barrier(VkCommandBuffer commands);

@@ -14,6 +14,11 @@ std::uint64_t ns_between(std::chrono::steady_clock::time_point from,
       std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
 }
 
+bool same_copy(const TransferLane::Copy& a, const TransferLane::Copy& b) {
+  return a.from.buffer == b.from.buffer && a.from.offset == b.from.offset &&
+         a.from.bytes == b.from.bytes && a.to.buffer == b.to.buffer && a.to.offset == b.to.offset;
+}
+
 }  // namespace
 
 TransferLane::~TransferLane() {
@@ -31,6 +36,8 @@ Status TransferLane::init(Device& device, const Options& options) {
   device_ = &device;
   options_ = options;
   options_.max_pending = std::max(options.max_pending, 1u);
+  pending_.reserve(options_.max_pending);
+  idle_.reserve(options_.max_pending);
   has_compute_ = options.queue == device.compute_queue();
   BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
   const std::uint32_t bits = device.transfer_timestamp_bits();
@@ -54,8 +61,9 @@ Result<std::uint64_t> TransferLane::copy(const Copy& copy,
     }
     after = {};
   }
-  BULKHEAD_TRY(const Slot slot, free_slot());
-  const Status submitted = record_and_submit(slot, copy, after);
+  BULKHEAD_TRY(Slot slot, free_slot(copy));
+  Status submitted = same_copy(slot.recorded, copy) ? Status() : record(slot, copy);
+  if (submitted.ok()) submitted = submit(slot, after);
   if (!submitted.ok()) {
     idle_.push_back(slot);
     return submitted.error();
@@ -67,17 +75,15 @@ Result<std::uint64_t> TransferLane::copy(const Copy& copy,
   return submitted_;
 }
 
-Status TransferLane::record_and_submit(const Slot& slot, const Copy& copy,
-                                       std::span<const CommandRing::After> after) {
-  BULKHEAD_RETURN_IF_ERROR(
-      begin_commands(slot.commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
+Status TransferLane::record(Slot& slot, const Copy& copy) {
+  slot.recorded = {};
+  BULKHEAD_RETURN_IF_ERROR(begin_commands(slot.commands, 0));
   if (has_compute_) {
     full_barrier(slot.commands);
   } else {
     transfer_barrier(slot.commands);
   }
   if (queries_ != VK_NULL_HANDLE) {
-    vkResetQueryPool(device_->handle(), queries_, slot.query, 2);
     // After the waits of the submission, not before: those are at the copy's stage.
     vkCmdWriteTimestamp2(slot.commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries_, slot.query);
   }
@@ -89,6 +95,12 @@ Status TransferLane::record_and_submit(const Slot& slot, const Copy& copy,
   }
   transfer_to_host_barrier(slot.commands);
   BULKHEAD_RETURN_IF_ERROR(end_commands(slot.commands));
+  slot.recorded = copy;
+  return {};
+}
+
+Status TransferLane::submit(const Slot& slot, std::span<const CommandRing::After> after) {
+  if (queries_ != VK_NULL_HANDLE) vkResetQueryPool(device_->handle(), queries_, slot.query, 2);
   Submission submission;
   submission.commands = slot.commands;
   submission.after = after;
@@ -103,16 +115,21 @@ Status TransferLane::record_and_submit(const Slot& slot, const Copy& copy,
   return submit_commands(options_.queue, submission, options_.name);
 }
 
-Result<TransferLane::Slot> TransferLane::free_slot() {
-  if (idle_.empty()) {
+Result<TransferLane::Slot> TransferLane::free_slot(const Copy& copy) {
+  const auto recorded = [&] {
+    return std::find_if(idle_.begin(), idle_.end(),
+                        [&](const Slot& slot) { return same_copy(slot.recorded, copy); });
+  };
+  if (recorded() == idle_.end()) {
     BULKHEAD_TRY([[maybe_unused]] const std::uint64_t now, reached());
   }
   if (idle_.empty() && pending_.size() >= options_.max_pending)
     BULKHEAD_RETURN_IF_ERROR(wait_oldest());
   Slot slot;
   if (!idle_.empty()) {
-    slot = idle_.back();
-    idle_.pop_back();
+    const auto chosen = recorded() != idle_.end() ? recorded() : idle_.end() - 1;
+    slot = *chosen;
+    idle_.erase(chosen);
     return slot;
   }
   if (!options_.timeline) {
@@ -188,7 +205,7 @@ void TransferLane::retire_until(std::uint64_t number) {
   while (!pending_.empty() && pending_.front().number <= number) {
     if (options_.track) note_done(pending_.front());
     idle_.push_back(pending_.front().slot);
-    pending_.pop_front();
+    pending_.erase(pending_.begin());
   }
   done_ = std::max(done_, number);
 }

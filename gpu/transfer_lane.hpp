@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -36,7 +35,8 @@ class TransferLane {
     BufferSlice from, to;  // from.bytes
   };
   // Waits for the oldest copy where max_pending are under way. With fences, `after` is waited for
-  // here. The copy's number.
+  // here. The copy's number. A copy between the same places as an earlier one that is done is not
+  // recorded again.
   Result<std::uint64_t> copy(const Copy& copy, std::span<const CommandRing::After> after);
 
   std::uint64_t submitted() const { return submitted_; }
@@ -66,6 +66,7 @@ class TransferLane {
     VkCommandBuffer commands = VK_NULL_HANDLE;
     VkFence fence = VK_NULL_HANDLE;  // without a timeline
     std::uint32_t query = 0;         // the first of two in queries_
+    Copy recorded;                   // what `commands` do
   };
   struct Pending {
     std::uint64_t number;
@@ -73,9 +74,9 @@ class TransferLane {
     std::uint64_t bytes;
     std::chrono::steady_clock::time_point submitted;
   };
-  Result<Slot> free_slot();
-  Status record_and_submit(const Slot& slot, const Copy& copy,
-                           std::span<const CommandRing::After> after);
+  Result<Slot> free_slot(const Copy& copy);
+  Status record(Slot& slot, const Copy& copy);
+  Status submit(const Slot& slot, std::span<const CommandRing::After> after);
   void retire_until(std::uint64_t number);
   void note_done(const Pending& pending);
   Status wait_untimed(std::uint64_t number);
@@ -85,7 +86,7 @@ class TransferLane {
   bool has_compute_ = false;  // whether the queue is the compute queue
   CommandPool pool_;
   Timeline timeline_;
-  std::deque<Pending> pending_;
+  std::vector<Pending> pending_;  // the oldest first; room for max_pending from the start
   std::vector<Slot> idle_;
   std::uint64_t submitted_ = 0, done_ = 0, stalls_ = 0;
   VkQueryPool queries_ = VK_NULL_HANDLE;  // two for each slot; null: nothing is timed on the device
