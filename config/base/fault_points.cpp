@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <map>
 #include <mutex>
@@ -26,6 +27,7 @@ struct Fault {
   int signal = SIGKILL;
   std::string point;
   std::uint64_t n = 1;
+  bool claimed = false;  // it is this process that acts
 };
 
 struct Plan {
@@ -111,10 +113,15 @@ void write_counts() {
 }
 
 // False: another process has acted before.
-bool leave_word(const Fault& fault) {
-  if (plan().done_file.empty()) return true;
+bool claim(Fault& fault) {
+  if (fault.claimed || plan().done_file.empty()) return true;
   const int fd = ::open(plan().done_file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return false;
+  if (fd < 0) {
+    if (errno == EEXIST) return false;
+    std::fprintf(stderr, "BULKHEAD_FAULTS_DONE: %s: %s\n", plan().done_file.c_str(),
+                 std::strerror(errno));
+    std::_Exit(2);
+  }
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const auto number = [](auto value) { return std::to_string(value); };
@@ -122,7 +129,8 @@ bool leave_word(const Fault& fault) {
                            number(now.tv_sec * 1'000'000'000LL + now.tv_nsec) + "\n";
   const ssize_t written = ::write(fd, line.data(), line.size());
   ::close(fd);
-  return written == static_cast<ssize_t>(line.size());
+  fault.claimed = written == static_cast<ssize_t>(line.size());
+  return fault.claimed;
 }
 
 }  // namespace
@@ -134,8 +142,8 @@ bool active = read_plan();
 void reached(const char* point) {
   const std::lock_guard lock(plan().mutex);
   const std::uint64_t hit = ++plan().hits[point];
-  for (const Fault& fault : plan().faults) {
-    if (fault.n != hit || fault.point != point || !leave_word(fault)) continue;
+  for (Fault& fault : plan().faults) {
+    if (fault.n != hit || fault.point != point || !claim(fault)) continue;
     ::kill(::getpid(), fault.signal);
     if (fault.signal != SIGSTOP) std::abort();  // where a sandbox refuses kill()
   }
@@ -145,8 +153,8 @@ bool due(const char* point) {
   const std::lock_guard lock(plan().mutex);
   const auto hits = plan().hits.find(std::string_view(point));
   const std::uint64_t next = (hits == plan().hits.end() ? 0 : hits->second) + 1;
-  for (const Fault& fault : plan().faults) {
-    if (fault.n == next && fault.point == point) return true;
+  for (Fault& fault : plan().faults) {
+    if (fault.n == next && fault.point == point && claim(fault)) return true;
   }
   return false;
 }

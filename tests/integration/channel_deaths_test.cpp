@@ -1,0 +1,169 @@
+// Death at every point of the channel, seen from the programs: a worker that is killed there costs a
+// pause in its stream and nothing else; a daemon that is killed there takes its worker with it.
+// (tests/unit/ipc/death_test.cpp looks at the channel alone, closer.)
+#include <sys/prctl.h>
+
+#include <fstream>
+
+#include "ipc/fault_points.hpp"
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+// Large enough to travel in pieces, and to fill the ring, both ways.
+const std::string kPrompt = "x" + std::string(20000, 'y');
+constexpr int kTokens = 60;
+
+json request() {
+  return {{"prompt", kPrompt},
+          {"max_tokens", kTokens},
+          {"seed", 9},
+          {"stream", true},
+          {"return_token_ids", true}};
+}
+
+void expect_whole(const std::string& body) {
+  const Events events = events_of(body);
+  EXPECT_TRUE(events.done);
+  std::string text;
+  std::vector<int> ids;
+  for (const json& chunk : events.chunks) {
+    ASSERT_TRUE(chunk.contains("choices")) << chunk;
+    text += chunk["choices"][0]["text"].get<std::string>();
+    for (int id : chunk["choices"][0]["token_ids"])
+      ids.push_back(id);
+  }
+  EXPECT_EQ(text, expected_text(9, kTokens));
+  EXPECT_EQ(ids, expected_ids(kTokens));
+}
+
+// What a process holds, by the kernel's word.
+struct Holdings {
+  int descriptors = 0, regions = 0, children = 0;
+  bool operator==(const Holdings&) const = default;
+
+  static Holdings of(pid_t pid) {
+    Holdings holdings;
+    const std::string folder = "/proc/" + std::to_string(pid);
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder + "/fd", error), end; !error && at != end;
+         at.increment(error)) {
+      ++holdings.descriptors;
+    }
+    std::ifstream maps(folder + "/maps");
+    for (std::string line; std::getline(maps, line);)
+      holdings.regions += line.find("bulkhead-ring") != std::string::npos ? 1 : 0;
+    std::ifstream children(folder + "/task/" + std::to_string(pid) + "/children");
+    for (pid_t child; children >> child;)
+      ++holdings.children;
+    return holdings;
+  }
+};
+void PrintTo(const Holdings& holdings, std::ostream* out) {
+  *out << holdings.descriptors << " descriptors, " << holdings.regions << " regions, "
+       << holdings.children << " children";
+}
+
+class ChannelDeaths : public testing::TestWithParam<const char*> {
+ protected:
+  ChannelDeaths() {
+    folder_ = ::mkdtemp(folder_.data());
+    done_ = folder_ + "/done";
+  }
+  ~ChannelDeaths() override { std::filesystem::remove_all(folder_); }
+
+  std::vector<std::string> settings() const {
+    return {std::string("ipc.transport=") + GetParam(), "ipc.ring_kib=16"};
+  }
+  std::map<std::string, std::string> plan(const ipc::PointInfo& point, int n, const char* program) {
+    std::filesystem::remove(done_);
+    return {{"BULKHEAD_FAULTS",
+             std::string("kill@") + program + "/" + point.name + ":" + std::to_string(n)},
+            {"BULKHEAD_FAULTS_DONE", done_}};
+  }
+  bool acted() const { return std::filesystem::exists(done_); }
+  std::vector<ipc::PointInfo> points(unsigned side) const {
+    const unsigned over = GetParam() == std::string("stdio") ? ipc::kOverStdio : ipc::kOverMemfd;
+    std::vector<ipc::PointInfo> found;
+    for (const ipc::PointInfo& point : ipc::kPoints) {
+      if ((point.scope & over) != 0 && (point.scope & side) != 0) found.push_back(point);
+    }
+    return found;
+  }
+
+  std::string folder_ = "/tmp/bulkhead-deaths-XXXXXX", done_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transport, ChannelDeaths, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
+  Holdings undisturbed;
+  {
+    Serving serving = serve(settings());
+    expect_whole(serving.complete(request()).body);
+    ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
+    undisturbed = Holdings::of(serving.daemon->pid());
+    EXPECT_EQ(undisturbed.regions, GetParam() == std::string("shm") ? 1 : 0);
+  }
+  std::size_t deaths = 0;
+  const auto points = this->points(ipc::kInWorker);
+  for (const ipc::PointInfo& point : points) {
+    // In the middle of the stream, or where that is not passed so often, at once.
+    for (const int n : {20, 1}) {
+      SCOPED_TRACE(point.name + (":" + std::to_string(n)));
+      Serving serving = serve(settings(), plan(point, n, "fake_worker"));
+      expect_whole(serving.complete(request()).body);
+      EXPECT_EQ(serving.worker()["restarts"], acted() ? 1 : 0);
+      if (acted()) {
+        EXPECT_EQ(serving.worker()["last_death"], "killed by signal 9 (SIGKILL)");
+      }
+      EXPECT_TRUE(Serving::eventually([&] {
+        return serving.metric("bulkhead_connections") == 1 &&
+               Holdings::of(serving.daemon->pid()) == undisturbed;
+      })) << testing::PrintToString(Holdings::of(serving.daemon->pid()))
+          << ", undisturbed: " << testing::PrintToString(undisturbed);
+      deaths += acted() ? 1 : 0;
+      if (acted() || HasFailure()) break;
+    }
+    ASSERT_FALSE(HasFailure());
+  }
+  // No descriptors are passed between these programs; all the rest comes up.
+  std::printf("%zu points, %zu deaths\n", points.size(), deaths);
+  EXPECT_GE(deaths, points.size() * 3 / 4);
+}
+
+TEST_P(ChannelDeaths, OfTheDaemonTakeTheWorkerAlong) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // an orphaned worker becomes our child
+  std::size_t deaths = 0;
+  const auto points = this->points(ipc::kInDaemon);
+  for (const ipc::PointInfo& point : points) {
+    for (const int n : {20, 1}) {
+      SCOPED_TRACE(point.name + (":" + std::to_string(n)));
+      Daemon::Options options;
+      for (const std::string& setting : settings())
+        options.arguments.insert(options.arguments.end(), {"--set", setting});
+      options.environment = plan(point, n, "bulkheadd_with_faults");
+      options.environment.emplace("BULKHEAD_WORKER", FAKE_WORKER);
+      Daemon daemon(BULKHEADD_WITH_FAULTS, options);
+      if (const std::uint16_t port = daemon.wait_until_listening(); port != 0) {
+        HttpClient(port).request("POST", "/v1/completions", request().dump());
+      }
+      if (!acted()) daemon.signal(SIGTERM);
+      const std::optional<int> exit = daemon.wait_for_exit();
+      EXPECT_EQ(exit, acted() ? -SIGKILL : 0) << daemon.log();
+      EXPECT_TRUE(Serving::eventually([] { return ::waitpid(-1, nullptr, WNOHANG) < 0; }))
+          << "a worker outlives its daemon";
+      deaths += acted() ? 1 : 0;
+      if (acted() || HasFailure()) break;
+    }
+    ASSERT_FALSE(HasFailure());
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  std::printf("%zu points, %zu deaths\n", points.size(), deaths);
+  EXPECT_GE(deaths, points.size() * 3 / 4);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
