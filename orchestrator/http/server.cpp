@@ -203,11 +203,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (unsent_.size() - in_flight_ > kMaxUnsentStreamBytes) {
       too_slow_ = true;
       // In a turn of its own: the caller is in the middle of something.
-      asio::post(socket_.get_executor(), [self = shared_from_this()] {
-        auto lost = std::exchange(self->on_lost, nullptr);
-        if (!self->closed_ && self->answering_ && lost) lost(Lost::kTooSlow);
-        self->reset();
-      });
+      asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
       return;
     }
     pump();
@@ -375,7 +371,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     // The bytes on their way stay where they are: new ones gather in a buffer of their own.
     flight_.assign(unsent_, 0, kWriteSliceBytes);
     in_flight_ = flight_.size();
-    write_timer_.start(kWriteTimeout, [this] { reset(); });
+    write_timer_.start(kWriteTimeout, [this] { give_up(); });
     asio::async_write(socket_, asio::buffer(flight_),
                       [self = shared_from_this()](error_code error, std::size_t) {
                         if (self->closed_) return;
@@ -429,9 +425,11 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
                             });
   }
 
-  // Without waiting for what is unsent.
-  void reset() {
+  // On a client that does not read: without waiting for what is unsent.
+  void give_up() {
     if (closed_) return;
+    auto lost = std::exchange(on_lost, nullptr);
+    if (answering_ && lost) lost(Lost::kTooSlow);
     error_code ignored;
     socket_.set_option(asio::socket_base::linger(true, 0), ignored);
     close_now();

@@ -1,4 +1,6 @@
 // Bad input, limits, keys, foreign origins, clients that stall or leave.
+#include <fstream>
+
 #include "tests/integration/serving.hpp"
 
 namespace bulkhead::test {
@@ -202,6 +204,79 @@ TEST(Clients, SlowOneLosesItsStreamAndOthersGoOn) {
       [&] { return serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}") == 1; }));
   EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
   EXPECT_TRUE(slow.closed_by_server());
+}
+
+TEST(Clients, SlowOnesFillNothingButTheirOwnBuffers) {
+  for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+    Serving serving = serve({transport});
+    auto memory_kib = [&](const std::string& name) {
+      std::ifstream status("/proc/" + std::to_string(serving.daemon->pid()) + "/status");
+      for (std::string word; status >> word;) {
+        if (word == name + ":") {
+          status >> word;
+          return std::stol(word);
+        }
+      }
+      return -1L;
+    };
+    const long before = memory_kib("VmRSS");
+    // Each would be sent 100 MB, and reads nothing.
+    std::vector<std::unique_ptr<HttpClient>> slow;
+    for (int i = 0; i < 8; ++i) {
+      slow.push_back(std::make_unique<HttpClient>(serving.port, 4096));
+      slow.back()->send("POST", "/v1/completions",
+                        json({{"prompt", "big"}, {"max_tokens", 90000}, {"stream", true}}).dump());
+    }
+    for (int i = 0; i < 4; ++i) {
+      json other =
+          json::parse(serving.complete({{"prompt", "x"}, {"max_tokens", 500}, {"seed", 2}}).body);
+      EXPECT_EQ(other["choices"][0]["text"], expected_text(2, 500));
+    }
+    EXPECT_TRUE(Serving::eventually(
+        [&] { return serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}") == 8; }));
+    EXPECT_EQ(serving.worker()["outstanding_requests"], 0);
+    // 1 MiB of each stream, which a growing string may hold twice, and as much for all the rest.
+    const long grown = memory_kib("VmHWM") - before;
+    EXPECT_LT(grown, 8 * 4 * 1024);
+    RecordProperty("grown_kib", static_cast<int>(grown));
+    EXPECT_EQ(serving.worker()["restarts"], 0);
+  }
+}
+
+TEST(Clients, SlowOneWithinTheLimitGetsAllOfItsStreamAndNobodyWaitsForIt) {
+  for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
+    Serving serving = serve({transport, "ipc.ring_kib=16"});
+    constexpr int kTokens = 600;  // 0.7 MB of events: many rings and socket buffers
+    HttpClient slow(serving.port, 4096);
+    slow.send("POST", "/v1/completions",
+              json({{"prompt", "big"},
+                    {"max_tokens", kTokens},
+                    {"stream", true},
+                    {"return_token_ids", true}})
+                  .dump());
+    ASSERT_EQ(slow.receive_head().status, 200);
+    ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 0; }))
+        << "the worker waits for a client";
+    for (int i = 0; i < 4; ++i) {
+      HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 500}, {"seed", 2}});
+      EXPECT_EQ(json::parse(reply.body)["choices"][0]["text"], expected_text(2, 500));
+    }
+    // Only now does it read.
+    std::string body;
+    while (auto chunk = slow.receive_chunk()) {
+      if (chunk->empty()) break;
+      body += *chunk;
+    }
+    Events events = events_of(body);
+    EXPECT_TRUE(events.done);
+    std::vector<int> ids;
+    for (const json& chunk : events.chunks) {
+      for (int id : chunk["choices"][0]["token_ids"])
+        ids.push_back(id);
+    }
+    EXPECT_EQ(ids, expected_ids(kTokens));
+    EXPECT_EQ(serving.metric("bulkhead_clients_lost_total{reason=\"slow\"}"), 0);
+  }
 }
 
 TEST(Clients, ConnectionsOfGoneClientsAreReleased) {
