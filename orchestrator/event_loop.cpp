@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <utility>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -16,6 +17,19 @@ namespace asio = boost::asio;
 struct EventLoop::Impl {
   asio::io_context context{1};  // one thread: no locks inside either
   asio::signal_set signals{context};
+  bool calling = false;
+  std::vector<std::function<void()>> afterwards;
+
+  // Every call of ours from the loop goes through here.
+  void call(const std::function<void()>& task) {
+    calling = true;
+    task();
+    // They may add more.
+    for (std::size_t i = 0; i < afterwards.size(); ++i)
+      std::exchange(afterwards[i], nullptr)();
+    afterwards.clear();
+    calling = false;
+  }
 
   void next_signal(std::function<void(int)> handler) {
     signals.async_wait(
@@ -36,7 +50,11 @@ void EventLoop::stop() {
   impl_->context.stop();
 }
 void EventLoop::post(std::function<void()> task) {
-  asio::post(impl_->context, std::move(task));
+  asio::post(impl_->context, [impl = impl_.get(), task = std::move(task)] { impl->call(task); });
+}
+void EventLoop::after_this(std::function<void()> task) {
+  if (!impl_->calling) return post(std::move(task));
+  impl_->afterwards.push_back(std::move(task));
 }
 asio::io_context& EventLoop::context() {
   return impl_->context;
@@ -50,7 +68,8 @@ void EventLoop::on_termination_signal(std::function<void(int)> handler) {
 
 // A completed wait may be queued already when it is cancelled; the generation tells it apart.
 struct Timer::Impl {
-  explicit Impl(EventLoop& loop) : timer(loop.context()) {}
+  explicit Impl(EventLoop& the_loop) : loop(the_loop), timer(the_loop.context()) {}
+  EventLoop& loop;
   asio::steady_timer timer;
   std::uint64_t generation = 0;
   bool running = false;
@@ -69,7 +88,7 @@ void Timer::start(std::chrono::microseconds delay, std::function<void()> expired
       [impl = impl_, generation, expired = std::move(expired)](boost::system::error_code) {
         if (impl->generation != generation) return;
         impl->running = false;
-        expired();
+        impl->loop.impl_->call(expired);
       });
 }
 
@@ -84,7 +103,8 @@ bool Timer::running() const {
 }
 
 struct ReadableWatch::Impl {
-  Impl(EventLoop& loop, int fd) : descriptor(loop.context(), fd) {}
+  Impl(EventLoop& the_loop, int fd) : loop(the_loop), descriptor(the_loop.context(), fd) {}
+  EventLoop& loop;
   asio::posix::stream_descriptor descriptor;
   bool cancelled = false;
 };
@@ -102,7 +122,7 @@ void ReadableWatch::wait(std::function<void()> readable) {
       asio::posix::stream_descriptor::wait_read,
       [impl = impl_, readable = std::move(readable)](boost::system::error_code error) {
         if (impl->cancelled || error == asio::error::operation_aborted) return;
-        readable();
+        impl->loop.impl_->call(readable);
       });
 }
 

@@ -25,12 +25,18 @@ class EventLoop {
   void stop();
   // Calls `task` later, from run(), never from here.
   void post(std::function<void()> task);
+  // Calls `task` as soon as the timer's, watch's or posted call that is running has returned, before
+  // anything else; outside of one, as post() does. For what several calls in a row would otherwise
+  // each do.
+  void after_this(std::function<void()> task);
   // Calls `handler` with the number of each SIGTERM or SIGINT that arrives.
   void on_termination_signal(std::function<void(int signal)> handler);
 
   boost::asio::io_context& context();
 
  private:
+  friend class Timer;
+  friend class ReadableWatch;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
