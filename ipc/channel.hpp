@@ -71,7 +71,8 @@ struct ChannelStats {
   std::uint64_t full_stalls = 0;      // sends that found no room
   std::uint64_t doorbells_sent = 0;   // wake-ups of the peer
   std::uint64_t sleeps = 0;           // times this end slept
-  std::uint64_t max_depth_bytes = 0;  // most bytes seen waiting to be received
+  std::uint64_t depth_bytes = 0;      // waiting to be received, as of the last look
+  std::uint64_t max_depth_bytes = 0;  // most bytes seen so
 };
 
 class Channel {

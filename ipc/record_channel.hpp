@@ -232,6 +232,7 @@ class RecordChannel final : public Channel {
   ChannelStats stats() const override {
     ChannelStats stats = stats_;
     stats.doorbells_sent = link_.socket().doorbells_sent();
+    stats.depth_bytes = link_.depth();
     stats.max_depth_bytes = link_.max_depth();
     return stats;
   }

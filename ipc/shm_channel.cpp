@@ -99,6 +99,7 @@ class ShmLink {
   }
   PeerSocket& socket() { return socket_; }
   const PeerSocket& socket() const { return socket_; }
+  std::uint64_t depth() const { return consumer_.depth(); }
   std::uint64_t max_depth() const { return max_depth_; }
 
   void beat(std::uint64_t step) {

@@ -155,6 +155,7 @@ class StdioLink {
   }
   PeerSocket& socket() { return socket_; }
   const PeerSocket& socket() const { return socket_; }
+  std::uint64_t depth() const { return in_end_ - in_begin_; }
   std::uint64_t max_depth() const { return max_depth_; }
 
   void beat(std::uint64_t) {}

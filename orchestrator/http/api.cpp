@@ -92,6 +92,25 @@ HttpResponse json_response(int status, const json& body) {
   return response;
 }
 
+json channel_figures(const Worker& worker) {
+  const ipc::ChannelStats channel = worker.channel_stats();
+  const Worker::TokenTraffic& traffic = worker.token_traffic();
+  return {
+      {"transport", worker.options().ipc.transport == config::Transport::kShm ? "shm" : "stdio"},
+      {"records_sent", channel.records_sent},
+      {"records_received", channel.records_received},
+      {"bytes_sent", channel.bytes_sent},
+      {"bytes_received", channel.bytes_received},
+      {"tokens_received", traffic.tokens},
+      {"tokens_per_record", traffic.tokens_per_record()},
+      {"wakeups", traffic.wakeups},
+      {"wakeups_per_token", traffic.wakeups_per_token()},
+      {"doorbells_sent", channel.doorbells_sent},
+      {"full_stalls", channel.full_stalls},
+      {"depth_bytes", channel.depth_bytes},
+      {"max_depth_bytes", channel.max_depth_bytes}};
+}
+
 // What the worker's engine reports of its prefix cache; 0 before it has reported.
 json prefix_cache_figures(const ipc::Stats& stats) {
   const auto figure = [&](std::string_view name) {
@@ -138,6 +157,7 @@ json describe(const Router& router, const Worker& worker) {
       {"waiting_sequences", stats.waiting_sequences},
       {"kv_pages_used", stats.kv_pages_used},
       {"kv_pages_total", stats.kv_pages_total},
+      {"ipc", channel_figures(worker)},
       {"prefix_cache", prefix_cache_figures(stats)},
   };
   if (worker.state() == WorkerState::kLoading) {

@@ -178,8 +178,20 @@ std::string Metrics::text(std::size_t connections) const {
             ipc.full_stalls);
     counter("bulkhead_ipc_doorbells_sent_total", "Wake-ups of workers", ipc.doorbells_sent);
     counter("bulkhead_ipc_sleeps_total", "Times the daemon slept on a channel", ipc.sleeps);
+    gauge("bulkhead_ipc_depth_bytes", "Bytes waiting to be received, as of the last look",
+          static_cast<double>(ipc.depth_bytes));
     gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
           static_cast<double>(ipc.max_depth_bytes));
+    const Worker::TokenTraffic& traffic = worker->token_traffic();
+    counter("bulkhead_ipc_tokens_received_total", "Tokens from workers", traffic.tokens);
+    counter("bulkhead_ipc_token_records_received_total", "Records that brought them",
+            traffic.records);
+    counter("bulkhead_ipc_wakeups_total", "Times a worker's channel woke the daemon",
+            traffic.wakeups);
+    gauge("bulkhead_ipc_tokens_per_record", "Of all tokens so far; divide rates for lately",
+          traffic.tokens_per_record());
+    gauge("bulkhead_ipc_wakeups_per_token", "Of all tokens so far; divide rates for lately",
+          traffic.wakeups_per_token());
     const ipc::Stats& stats = worker->stats();
     gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
     gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);

@@ -31,6 +31,7 @@ ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
   a.full_stalls += b.full_stalls;
   a.doorbells_sent += b.doorbells_sent;
   a.sleeps += b.sleeps;
+  a.depth_bytes = b.depth_bytes;
   a.max_depth_bytes = std::max(a.max_depth_bytes, b.max_depth_bytes);
   return a;
 }
@@ -129,6 +130,7 @@ void Worker::watch_channel() {
   Result<bool> asleep = channel_->prepare_sleep();
   if (asleep.ok() && *asleep) {
     channel_watch_->wait([this] {
+      ++token_traffic_.wakeups;
       channel_->finish_sleep();
       receive();
     });
@@ -146,14 +148,17 @@ void Worker::watch_channel() {
 
 void Worker::receive() {
   flush();
-  channel_->take_descriptors();  // none are expected: closed here
   for (int i = 0; i < kRecordsPerTurn && kill_cause_.empty(); ++i) {
     auto record = channel_->try_receive();
     if (!record.ok()) {
       if (record.error().code() == ErrorCode::kUnavailable) return channel_ended();
       return kill("protocol violation: " + record.error().message());
     }
-    if (record->empty()) break;
+    if (record->empty()) {
+      // Woken for nothing: by descriptors, perhaps. None are expected: closed here.
+      if (i == 0) channel_->take_descriptors();
+      break;
+    }
     Status handled = receive_record(*record);
     channel_->release();
     if (!handled.ok()) return kill("protocol violation: " + handled.error().message());
@@ -168,6 +173,7 @@ Status Worker::receive_record(std::span<const std::byte> record) {
   bool with_logprobs = false;
   auto visited = ipc::visit_tokens(record, [&](const ipc::SequenceTokensView& view) {
     if (!verdict.ok()) return;
+    token_traffic_.tokens += view.tokens.size();
     if (!serving) {
       verdict = violation("tokens before it was ready");
     } else if (view.logprob_count > 0) {
@@ -181,7 +187,10 @@ Status Worker::receive_record(std::span<const std::byte> record) {
   });
   if (!visited.ok()) return visited.error();
   BULKHEAD_RETURN_IF_ERROR(verdict);
-  if (*visited) last_sign_of_life_ = steady_clock::now();
+  if (*visited) {
+    ++token_traffic_.records;
+    last_sign_of_life_ = steady_clock::now();
+  }
   if (*visited && !with_logprobs) return {};
   BULKHEAD_TRY(ipc::FromWorker message, ipc::decode_from_worker(record));
   return handle(std::move(message));

@@ -111,7 +111,22 @@ class Worker {
   const ipc::Ready& ready() const { return ready_; }
   const ipc::Progress& progress() const { return progress_; }
   const ipc::Stats& stats() const { return stats_; }
+  // Over all processes that this worker had.
   ipc::ChannelStats channel_stats() const;
+  struct TokenTraffic {
+    std::uint64_t tokens = 0;   // received
+    std::uint64_t records = 0;  // that brought them
+    std::uint64_t wakeups = 0;  // of the daemon, by this worker's channel
+
+    double tokens_per_record() const { return ratio(tokens, records); }
+    double wakeups_per_token() const { return ratio(wakeups, tokens); }
+
+   private:
+    static double ratio(std::uint64_t part, std::uint64_t whole) {
+      return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+    }
+  };
+  const TokenTraffic& token_traffic() const { return token_traffic_; }
   std::uint64_t recovered_requests = 0;  // counted by the router
 
  private:
@@ -166,6 +181,7 @@ class Worker {
   ipc::Progress progress_;
   ipc::Stats stats_;
   ipc::ChannelStats ended_channels_;  // sums over earlier processes
+  TokenTraffic token_traffic_;
 };
 
 }  // namespace bulkhead::orchestrator

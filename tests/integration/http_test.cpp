@@ -210,6 +210,48 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(serving.get("/metrics").body.find("Bad name"), std::string::npos);
 }
 
+TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
+  for (const char* transport : {"shm", "stdio"}) {
+    SCOPED_TRACE(transport);
+    Serving serving = serve({"ipc.transport="s + transport});
+    const std::string label = "{worker=\"builtin-0\"}";
+    const auto figure = [&](const std::string& name) {
+      return serving.metric("bulkhead_ipc_" + name + label);
+    };
+    EXPECT_EQ(figure("tokens_received_total"), 0);
+    EXPECT_EQ(figure("tokens_per_record"), 0);
+
+    // One stream: a record a token.
+    ASSERT_EQ(serving.complete({{"prompt", "slow"}, {"max_tokens", 10}}).status, 200);
+    EXPECT_EQ(figure("tokens_received_total"), 10);
+    EXPECT_EQ(figure("token_records_received_total"), 10);
+    EXPECT_EQ(figure("tokens_per_record"), 1);
+    const double woken = figure("wakeups_total");
+    EXPECT_GT(woken, 0);
+    EXPECT_EQ(figure("wakeups_per_token"), woken / 10);
+    const double bytes = figure("bytes_received_total");
+    EXPECT_GT(bytes, 0);
+
+    // Four at once: a record has a token of each.
+    ASSERT_EQ(serving.complete({{"prompt", "slow"}, {"max_tokens", 10}, {"n", 4}}).status, 200);
+    EXPECT_EQ(figure("tokens_received_total"), 50);
+    EXPECT_GT(figure("tokens_per_record"), 1.5);
+    EXPECT_GT(figure("wakeups_total"), woken);
+    EXPECT_LT(figure("wakeups_per_token"), woken / 10);
+    EXPECT_GT(figure("bytes_received_total"), bytes);
+    EXPECT_GT(figure("max_depth_bytes"), 0);
+    EXPECT_EQ(figure("depth_bytes"), 0);
+    EXPECT_EQ(figure("full_stalls_total"), 0);
+
+    const json ipc = serving.worker()["ipc"];
+    EXPECT_EQ(ipc["transport"], transport);
+    EXPECT_EQ(ipc["tokens_received"], 50);
+    EXPECT_NEAR(ipc["tokens_per_record"], figure("tokens_per_record"), 0.001);
+    EXPECT_GE(ipc["wakeups"], woken);
+    EXPECT_EQ(ipc["depth_bytes"], 0);
+  }
+}
+
 TEST(Service, KeepAliveServesManyRequestsOnOneConnection) {
   Serving serving = serve();
   HttpClient client(serving.port);
