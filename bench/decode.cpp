@@ -14,9 +14,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/device_speed.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
-#include "gpu/kernels/kernels.hpp"
 #include "worker/forward/transformer.hpp"
 
 namespace {
@@ -26,44 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Bytes in a second that a kernel which only reads gets out of the device's memory: the median of several passes over a buffer
-// far larger than any cache.
-Result<double> read_bandwidth(gpu::Device& device) {
-  namespace k = gpu::kernels;
-  const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
-  const std::uint64_t bytes =
-      cpu ? std::uint64_t{64} << 20
-          : std::min({std::uint64_t{4} << 30, device.free_memory_bytes() / 4,
-                      device.info().max_allocation_bytes}) /
-                256 * 256;
-  BULKHEAD_TRY(const gpu::Buffer source,
-               device.allocate(bytes, gpu::Memory::kDeviceLocal, "bandwidth"));
-  BULKHEAD_TRY(const gpu::Buffer sink,
-               device.allocate(256, gpu::Memory::kDeviceLocal, "bandwidth"));
-  BULKHEAD_TRY(const auto ring, gpu::CommandRing::create(device, {}, true, 60000));
-  BULKHEAD_TRY(const gpu::Kernel kernel, device.make_kernel(k::read_bandwidth()));
-  const k::ReadBandwidthPush push{source.address(), sink.address(),
-                                  static_cast<std::uint32_t>(bytes / 16), 16};
-  const std::uint64_t per_group =
-      std::uint64_t{k::kReadBandwidthInvocations} * push.per_invocation * 16;
-  const auto groups = static_cast<std::uint32_t>((bytes + per_group - 1) / per_group);
-  BULKHEAD_TRY(const auto id, ring->record([&](gpu::Recorder& recorder) {
-    recorder.dispatch(kernel, gpu::push_bytes(push), groups, 1, 1, bytes);
-  }));
-  std::vector<double> rates;
-  for (int pass = 0; pass < (cpu ? 3 : 12); ++pass) {
-    BULKHEAD_TRY(const auto times, ring->profile(id));
-    double microseconds = 0;
-    for (const gpu::KernelTime& time : times)
-      microseconds += time.microseconds;
-    if (pass > 0 && microseconds > 0)
-      rates.push_back(static_cast<double>(bytes) / microseconds * 1e6);
-  }
-  if (rates.empty()) return Error(ErrorCode::kUnsupported, "the device has no timestamps");
-  std::sort(rates.begin(), rates.end());
-  return rates[rates.size() / 2];
 }
 
 struct Plan {
@@ -151,22 +113,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
     for (engine::Column& column : columns)
       column.position = length - 1;
     BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, sequences}));
-    double all = 0;
-    for (const gpu::KernelTime& time : times)
-      all += time.microseconds;
-    std::printf("    kernels of one step, %.0f us in all:\n", all);
-    for (const gpu::KernelTime& time : times) {
-      const double gb_per_s = time.microseconds > 0
-                                  ? static_cast<double>(time.bytes_moved) / time.microseconds / 1e3
-                                  : 0;
-      std::printf("    %-20s %5llu calls %10.1f us %5.1f %%  %8.1f GB/s\n", time.name.c_str(),
-                  static_cast<unsigned long long>(time.calls), time.microseconds,
-                  100 * time.microseconds / all, gb_per_s);
-      result["kernels"].push_back({{"name", time.name},
-                                   {"calls", time.calls},
-                                   {"microseconds", time.microseconds},
-                                   {"gb_per_s", gb_per_s}});
-    }
+    result["kernels"] = bench::kernel_table(times, bandwidth);
   }
   return result;
 }
@@ -177,7 +124,7 @@ Status run(const Plan& plan) {
   device_options.cache_folder = plan.cache_folder;
   BULKHEAD_TRY(const auto device, gpu::Device::open(device_options));
   double bandwidth = 0;
-  if (auto measured = read_bandwidth(*device); measured.ok()) {
+  if (auto measured = bench::read_bandwidth(*device); measured.ok()) {
     bandwidth = *measured;
   } else {
     std::fprintf(stderr, "read bandwidth unknown: %s\n", measured.error().message().c_str());

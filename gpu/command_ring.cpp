@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "config/base/log.hpp"
+#include "gpu/stamps.hpp"
 #include "gpu/submission.hpp"
 
 namespace bulkhead::gpu {
@@ -201,36 +202,42 @@ class RingBase : public CommandRing {
 
   Status init() {
     BULKHEAD_RETURN_IF_ERROR(timeline_.init(device_));
+    BULKHEAD_RETURN_IF_ERROR(stamps_.init(device_, settings_.track_statistics));
     return pool_.init(device_, device_.compute_family());
   }
 
   Status wait(Ticket ticket) override {
     if (ticket > submitted_) return never_submitted(ticket);
     if (!settings_.track_statistics && !settings_.log_wait_events) {
-      return timeline_.wait(ticket, timeout_ms_, "waiting for GPU work");
+      return named(timeline_.wait(ticket, timeout_ms_, kWaiting), ticket);
     }
     const auto start = std::chrono::steady_clock::now();
-    Status status = timeline_.wait(ticket, timeout_ms_, "waiting for GPU work");
-    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
-                          std::chrono::steady_clock::now() - start)
-                          .count();
+    const Status status = named(timeline_.wait(ticket, timeout_ms_, kWaiting), ticket);
+    const auto end = std::chrono::steady_clock::now();
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - start).count();
+    if (status.ok()) stamps_.collect();
+    if (device_.activity().tracing())
+      device_.activity().host_ran("wait for submission", start, end, ticket);
     if (settings_.track_statistics) {
       ++stats_.waits;
       stats_.wait_microseconds += static_cast<std::uint64_t>(took);
     }
     if (settings_.log_wait_events) {
-      spdlog::info("command ring: waited {} us for submission {}{}", took, ticket,
-                   status.ok() ? "" : ": failed");
+      spdlog::debug("command ring: waited {} us for submission {}{}", took, ticket,
+                    status.ok() ? "" : ": failed");
     }
     return status;
   }
 
   Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) override {
     if (ticket > submitted_) return never_submitted(ticket);
-    const Status status = timeline_.wait(ticket, wait_ms, "waiting for GPU work");
-    if (status.ok()) return true;
+    const Status status = timeline_.wait(ticket, wait_ms, kWaiting);
+    if (status.ok()) {
+      stamps_.collect();
+      return true;
+    }
     if (status.error().code() == ErrorCode::kDeadlineExceeded) return false;
-    return status.error();
+    return named(status, ticket).error();
   }
 
   bool drain() override {
@@ -248,6 +255,12 @@ class RingBase : public CommandRing {
     if (settings_.track_statistics) stats_.*counter += n;
   }
 
+  // A wait that failed, with what it was for.
+  Status named(const Status& status, Ticket ticket) const {
+    if (status.ok()) return status;
+    return status.error().within(fmt::format("submission {} of {}", ticket, submitted_));
+  }
+
   Error never_submitted(Ticket ticket) const {
     return Error(
         ErrorCode::kInvalidArgument,
@@ -257,8 +270,11 @@ class RingBase : public CommandRing {
   Device& device_;
   const config::CommandBufferRingSettings settings_;
   const std::uint32_t timeout_ms_;
+  static constexpr const char* kWaiting = "waiting for GPU work";
+
   Timeline timeline_;
   CommandPool pool_;
+  Stamps stamps_;
   Ticket submitted_ = 0;
   CommandRingStats stats_;
 };
@@ -338,8 +354,10 @@ class RecordedRing final : public RingBase {
           commands.ok() ? record_into(*commands, build) : Status(commands.error());
       if (commands.ok()) recording.variants.push_back({*commands, std::move(build), 0});
       if (recorded.ok()) continue;
-      for (const Variant& made : recording.variants)
+      for (const Variant& made : recording.variants) {
+        stamps_.forget(made.commands);
         pool_.free(made.commands);
+      }
       return recorded.error();
     }
     const RecordingId id = ++last_id_;
@@ -378,6 +396,7 @@ class RecordedRing final : public RingBase {
     BULKHEAD_RETURN_IF_ERROR(
         submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
     ++submitted_;
+    stamps_.submitted(chosen.commands, submitted_);
     count(&CommandRingStats::submissions);
     if (chosen.last_ticket != 0) count(&CommandRingStats::replays);
     chosen.last_ticket = submitted_;
@@ -420,10 +439,12 @@ class RecordedRing final : public RingBase {
     // Simultaneous use: the next step may be queued behind this one while this one runs.
     BULKHEAD_RETURN_IF_ERROR(
         begin_commands(commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT));
+    stamps_.begin(commands);
     full_barrier(commands);  // the submissions before
     OneBufferRecorder recorder(device_, commands);
     build(recorder);
     host_barrier(commands);
+    stamps_.end(commands);
     const Status ended = end_commands(commands);
     return recorder.status().ok() ? ended : recorder.status();
   }
@@ -485,18 +506,21 @@ class PlainRing final : public RingBase {
     if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
     if (commands_ != VK_NULL_HANDLE) {
       BULKHEAD_RETURN_IF_ERROR(wait(submitted_));
+      stamps_.forget(commands_);
       pool_.free(std::exchange(commands_, VK_NULL_HANDLE));
     }
     BULKHEAD_TRY(const VkCommandBuffer commands, pool_.allocate());
     const Status submitted = record_and_submit(commands, found->second[variant], after);
     if (!submitted.ok()) {
+      stamps_.forget(commands);
       pool_.free(commands);
       return submitted.error();
     }
     commands_ = commands;
     count(&CommandRingStats::recordings);
     count(&CommandRingStats::submissions);
-    return ++submitted_;
+    stamps_.submitted(commands, ++submitted_);
+    return submitted_;
   }
 
   Result<std::vector<KernelTime>> profile(RecordingId id, std::uint32_t variant) override {
@@ -511,10 +535,12 @@ class PlainRing final : public RingBase {
   Status record_and_submit(VkCommandBuffer commands, const Build& build,
                            std::span<const After> after) {
     BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
+    stamps_.begin(commands);
     full_barrier(commands);  // the submissions before
     OneBufferRecorder recorder(device_, commands);
     build(recorder);
     host_barrier(commands);
+    stamps_.end(commands);
     BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
     BULKHEAD_RETURN_IF_ERROR(recorder.status());
     Submission submission;

@@ -166,12 +166,13 @@ Result<std::uint64_t> TransferLane::reached() {
 Status TransferLane::wait(std::uint64_t number) {
   if (number <= done_) return {};
   if (!options_.track) return wait_untimed(number);
-  BULKHEAD_TRY(const std::uint64_t now_done, reached());
-  if (number <= now_done) return {};
   const auto start = std::chrono::steady_clock::now();
   const Status status = wait_untimed(number);
   ++timing_.waits;
-  timing_.wait_ns += ns_between(start, std::chrono::steady_clock::now());
+  const auto end = std::chrono::steady_clock::now();
+  timing_.wait_ns += ns_between(start, end);
+  if (device_->activity().tracing())
+    device_->activity().host_ran("wait for transfer", start, end, number);
   return status;
 }
 

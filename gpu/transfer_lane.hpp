@@ -53,7 +53,7 @@ class TransferLane {
   // queue has any, else by the host's clock from submission to the moment it looked.
   struct Timing {
     std::uint64_t copies = 0, copy_ns = 0;
-    std::uint64_t waits = 0, wait_ns = 0;  // of the host, for a copy that was not done yet
+    std::uint64_t waits = 0, wait_ns = 0;  // of the host, for a copy not known to be done
     std::uint64_t most_pending = 0;
   };
   const Timing& timing() const { return timing_; }

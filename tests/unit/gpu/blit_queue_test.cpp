@@ -2,10 +2,12 @@
 // same bytes.
 #include "gpu/blit_queue.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <ostream>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -160,6 +162,95 @@ TEST_P(Blit, DownloadsFinishInAnyOrderAndMayOutgrowTheRing) {
       EXPECT_EQ(std::memcmp(got->data(), bytes.data() + i * 65536, 65536), 0);
     }
     EXPECT_EQ(queue->finish_download(tickets[3]).error().code(), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_P(Blit, PiecesAreFilledByManyThreadsAndSentInAnyOrder) {
+  const auto queue = make_queue();
+  constexpr std::uint64_t kPiece = 40000, kPieces = 100;  // several times the staging memory
+  const Buffer buffer = *device().allocate(kPiece * kPieces, Memory::kDeviceLocal, "target");
+  struct InHand {
+    BlitQueue::Piece piece;
+    std::uint64_t at;
+  };
+  std::mt19937 random(17);
+  std::vector<InHand> in_hand;
+  const auto fill_and_send_all = [&] {
+    {
+      std::vector<std::jthread> threads;
+      for (const InHand& one : in_hand) {
+        threads.emplace_back([one] {
+          for (std::size_t i = 0; i < one.piece.bytes.size(); ++i)
+            one.piece.bytes[i] = static_cast<std::byte>((one.at + i) % 253);
+        });
+      }
+    }
+    std::shuffle(in_hand.begin(), in_hand.end(), random);
+    for (const InHand& one : in_hand)
+      ASSERT_TRUE(queue->send(one.piece, slice(buffer, one.at, one.piece.bytes.size())).ok());
+    in_hand.clear();
+  };
+  for (std::uint64_t next = 0; next < kPieces;) {
+    auto piece = queue->reserve(kPiece);
+    ASSERT_TRUE(piece.ok()) << piece.error().message();
+    if (!*piece || in_hand.size() == 4) {
+      if (*piece) queue->give_up(**piece);
+      if (in_hand.empty()) {
+        ASSERT_TRUE(queue->wait_for_room().ok());
+      }
+      fill_and_send_all();
+      continue;
+    }
+    in_hand.push_back({**piece, kPiece * next++});
+  }
+  const BlitQueue::Piece last = in_hand.front().piece;
+  fill_and_send_all();
+  EXPECT_EQ(queue->send(last, slice(buffer, 0, kPiece)).error().code(),
+            ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(queue->finish_uploads().ok());
+  EXPECT_FALSE(queue->wait_for_room().ok());  // nothing is under way
+  EXPECT_FALSE(queue->reserve(0).ok() && GetParam() != Form::kOff);
+  const auto got = queue->finish_download(*queue->download(slice(buffer), {}));
+  ASSERT_TRUE(got.ok());
+  for (std::uint64_t i = 0; i < kPiece * kPieces; ++i)
+    ASSERT_EQ((*got)[i], static_cast<std::byte>(i % 253)) << i;
+  const BlitQueueStats stats = queue->stats();
+  EXPECT_EQ(stats.uploads, kPieces);
+  EXPECT_EQ(stats.upload_copies, kPieces);
+  EXPECT_EQ(stats.bytes_uploaded, kPiece * kPieces);
+  EXPECT_GT(stats.average_upload_us(), 0);
+  EXPECT_GT(stats.sync_waits, 0u);
+  EXPECT_EQ(stats.pending, 0u);
+  EXPECT_GE(stats.pending_peak, 1u);
+}
+
+TEST_P(Blit, CountsNothingWhereItShallNot) {
+  config::BlitQueueSettings settings;
+  settings.staging_buffer_size_mb = 1;
+  settings.use_shared_events = GetParam() == Form::kTimeline;
+  settings.track_metrics = false;
+  const auto queue = *BlitQueue::create(device(), settings, GetParam() != Form::kOff, kTimeoutMs);
+  const Buffer buffer = *device().allocate(1000, Memory::kDeviceLocal, "target");
+  ASSERT_TRUE(queue->upload(std::vector<std::byte>(1000), slice(buffer)).ok());
+  ASSERT_TRUE(queue->finish_download(*queue->download(slice(buffer), {})).ok());
+  const BlitQueueStats stats = queue->stats();
+  EXPECT_EQ(stats.uploads + stats.downloads + stats.submissions + stats.stalls, 0u);
+  EXPECT_EQ(stats.upload_copies + stats.sync_waits + stats.pending_peak, 0u);
+}
+
+TEST_P(Blit, LogsEachCopyWhereItShall) {
+  for (const bool wanted : {true, false}) {
+    config::BlitQueueSettings settings;
+    settings.staging_buffer_size_mb = 1;
+    settings.use_shared_events = GetParam() == Form::kTimeline;
+    settings.verbose_logging = wanted;
+    const auto queue = *BlitQueue::create(device(), settings, GetParam() != Form::kOff, kTimeoutMs);
+    const Buffer buffer = *device().allocate(1000, Memory::kDeviceLocal, "target");
+    const LogCapture log;
+    ASSERT_TRUE(queue->upload(std::vector<std::byte>(1000), slice(buffer)).ok());
+    ASSERT_TRUE(queue->finish_download(*queue->download(slice(buffer), {})).ok());
+    EXPECT_EQ(log.count("upload of 1000 bytes"), wanted ? 1 : 0);
+    EXPECT_EQ(log.count("download of 1000 bytes"), wanted ? 1 : 0);
   }
 }
 

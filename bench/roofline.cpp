@@ -1,0 +1,174 @@
+// How near a model's decode comes to the limit that the device's memory sets: the bytes that a token
+// must read, over the device's own measured read speed, beside what a step takes; and where the
+// rest goes, kernel by kernel, by device timestamps.
+//
+//   bench-roofline [--model FILE] [--device SELECTOR] [--streams 1] [--depth 128] [--json FILE]
+//
+// A step of S streams reads every weight once and each stream's keys and values up to its depth.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/device_speed.hpp"
+#include "gpu/device.hpp"
+#include "worker/forward/transformer.hpp"
+
+namespace {
+
+using namespace bulkhead;  // NOLINT: a program
+using Clock = std::chrono::steady_clock;
+
+struct Plan {
+  std::string model = "builtin", device = "auto", json_path, cache_folder;
+  std::vector<std::uint32_t> streams{1};
+  std::uint32_t depth = 128, steps = 64;
+};
+
+// Every column on the same made-up token: a step's time does not depend on which.
+struct Streams {
+  std::vector<std::vector<engine::PageIndex>> pages;
+  std::vector<std::span<const engine::PageIndex>> sequences;
+  std::vector<engine::Column> columns;
+};
+
+Streams make_streams(const engine::ExecutorLimits& limits, std::uint32_t count,
+                     std::uint32_t depth) {
+  Streams streams;
+  const std::uint32_t each = (depth + limits.page_tokens - 1) / limits.page_tokens;
+  for (std::uint32_t s = 0; s < count; ++s) {
+    auto& pages = streams.pages.emplace_back(each);
+    std::iota(pages.begin(), pages.end(), s * each);
+    streams.columns.push_back({s % limits.vocabulary, depth - 1, s, engine::Output::kGreedy});
+  }
+  streams.sequences.assign(streams.pages.begin(), streams.pages.end());
+  return streams;
+}
+
+Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t count,
+                               std::uint64_t kv_per_token, double bandwidth) {
+  const engine::ExecutorLimits& limits = executor.limits();
+  const Streams streams = make_streams(limits, count, plan.depth);
+  const engine::Step step{streams.columns, streams.sequences};
+  std::vector<double> seconds;
+  for (std::uint32_t i = 0; i < plan.steps; ++i) {
+    const Clock::time_point start = Clock::now();
+    BULKHEAD_RETURN_IF_ERROR(executor.submit(step));
+    BULKHEAD_RETURN_IF_ERROR(executor.wait());
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double step_s = seconds[seconds.size() / 2];
+
+  const auto weights = static_cast<double>(forward::weight_bytes_read(executor));
+  const auto kv = static_cast<double>(kv_per_token * plan.depth * count);
+  const double least_s = bandwidth > 0 ? (weights + kv) / bandwidth : 0;
+  std::printf(
+      "%3u streams, %u tokens deep: a step reads %.1f MB of weights and %.2f MB of keys and "
+      "values\n"
+      "    at the limit %.3f ms, %.1f tokens/s; measured %.3f ms, %.1f tokens/s: %.1f %% of the "
+      "limit\n",
+      count, plan.depth, weights / 1e6, kv / 1e6, least_s * 1e3, least_s > 0 ? count / least_s : 0,
+      step_s * 1e3, count / step_s, 100 * least_s / step_s);
+
+  BULKHEAD_TRY(const auto times, forward::profile_step(executor, step));
+  double device_us = 0;
+  for (const gpu::KernelTime& time : times)
+    device_us += time.microseconds;
+  const nlohmann::json kernels = bench::kernel_table(times, bandwidth);
+  return nlohmann::json{{"streams", count},
+                        {"depth", plan.depth},
+                        {"weight_bytes", weights},
+                        {"kv_bytes", kv},
+                        {"limit_ms", least_s * 1e3},
+                        {"limit_tokens_per_s", least_s > 0 ? count / least_s : 0},
+                        {"step_ms", step_s * 1e3},
+                        {"tokens_per_s", count / step_s},
+                        {"fraction_of_limit", least_s / step_s},
+                        {"kernels_ms", device_us / 1e3},
+                        {"kernels", kernels}};
+}
+
+Status run(const Plan& plan) {
+  gpu::DeviceOptions device_options;
+  device_options.selector = plan.device;
+  device_options.cache_folder = plan.cache_folder;
+  BULKHEAD_TRY(const auto device, gpu::Device::open(device_options));
+  BULKHEAD_TRY(const double bandwidth, bench::read_bandwidth(*device));
+  std::printf("%s (%s), reads %.1f GB/s\n", device->info().name.c_str(),
+              device->info().driver.c_str(), bandwidth / 1e9);
+
+  BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
+  BULKHEAD_TRY(const auto config, model::read_model_config(*file));
+  forward::TransformerOptions options;
+  options.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
+  options.engine.prefill_chunk = 16;
+  const std::uint64_t kv_per_token =
+      forward::memory_need(*file, config, options.engine).kv_per_token;
+  if (plan.depth > config.context) {
+    return Error(ErrorCode::kInvalidArgument, "--depth " + std::to_string(plan.depth) +
+                                                  ": the model's context is " +
+                                                  std::to_string(config.context) + " tokens");
+  }
+  options.context = plan.depth;
+  options.engine.kv_cache_mb = static_cast<std::uint32_t>(
+      (kv_per_token * (plan.depth + 64) * options.engine.max_batch >> 20) + 2);
+  options.wait_timeout_ms = 60000;
+  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, config, options));
+  std::printf("%s: %.2f GB of weights\n", config.name.c_str(),
+              static_cast<double>(executor->weight_bytes()) / 1e9);
+
+  nlohmann::json report{{"benchmark", "roofline"},
+                        {"device", device->info().name},
+                        {"driver", device->info().driver},
+                        {"model", plan.model},
+                        {"numerics_id", executor->numerics_id()},
+                        {"read_bandwidth_gb_per_s", bandwidth / 1e9},
+                        {"results", nlohmann::json::array()}};
+  for (const std::uint32_t count : plan.streams) {
+    BULKHEAD_TRY(const nlohmann::json result,
+                 measure(*executor, plan, count, kv_per_token, bandwidth));
+    report["results"].push_back(result);
+  }
+  if (!plan.json_path.empty()) {
+    std::ofstream out(plan.json_path);
+    out << report.dump(2) << '\n';
+    if (!out) return Error(ErrorCode::kInvalidArgument, "cannot write " + plan.json_path);
+  }
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Plan plan;
+  CLI::App app{
+      "What a decode step must read over what the device can read, and each kernel's part in the "
+      "rest"};
+  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
+  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name");
+  app.add_option("--streams", plan.streams, "sequences in a step, one run for each number")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256));
+  app.add_option("--depth", plan.depth, "tokens that each sequence has")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--steps", plan.steps, "steps, of which the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--json", plan.json_path, "write the figures there, too");
+  app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
+  CLI11_PARSE(app, argc, argv);
+  const Status status = run(plan);
+  if (!status.ok()) {
+    std::fprintf(stderr, "bench-roofline: %s\n", status.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,83 @@
+#include "gpu/stamps.hpp"
+
+#include <algorithm>
+
+namespace bulkhead::gpu {
+
+Stamps::~Stamps() {
+  if (pool_ == VK_NULL_HANDLE || device_->abandoned()) return;
+  vkDestroyQueryPool(device_->handle(), pool_, nullptr);
+}
+
+Status Stamps::init(Device& device, bool wanted) {
+  device_ = &device;
+  const std::uint32_t bits = device.timestamp_bits();
+  if (!wanted || bits == 0) return {};
+  VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+  info.queryType = VK_QUERY_TYPE_TIMESTAMP;
+  info.queryCount = kBuffers * 2;
+  const VkResult result = vkCreateQueryPool(device.handle(), &info, nullptr, &pool_);
+  if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timestamp pool");
+  mask_ = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
+  for (std::uint32_t pair = kBuffers; pair-- > 0;)
+    free_.push_back(pair);
+  runs_.reserve(kBuffers);
+  return {};
+}
+
+void Stamps::begin(VkCommandBuffer commands) {
+  if (pool_ == VK_NULL_HANDLE) return;
+  auto found = pairs_.find(commands);
+  if (found == pairs_.end()) {
+    if (free_.empty()) return;
+    found = pairs_.emplace(commands, free_.back()).first;
+    free_.pop_back();
+  }
+  const std::uint32_t query = found->second * 2;
+  vkCmdResetQueryPool(commands, pool_, query, 2);
+  // At the end of all that came before, so that intervals of one queue do not overlap.
+  vkCmdWriteTimestamp2(commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_, query);
+}
+
+void Stamps::end(VkCommandBuffer commands) {
+  const auto found = pairs_.find(commands);
+  if (found == pairs_.end()) return;
+  vkCmdWriteTimestamp2(commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_,
+                       found->second * 2 + 1);
+}
+
+void Stamps::forget(VkCommandBuffer commands) {
+  const auto found = pairs_.find(commands);
+  if (found == pairs_.end()) return;
+  std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
+  free_.push_back(found->second);
+  pairs_.erase(found);
+}
+
+void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
+  const auto found = pairs_.find(commands);
+  if (found == pairs_.end()) return;
+  collect();
+  // The next run writes over the last one's: that one is not timed, then.
+  std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
+  runs_.push_back({ticket, found->second});
+}
+
+void Stamps::collect() {
+  std::size_t over = 0;
+  for (; over < runs_.size(); ++over) {
+    std::uint64_t ticks[2] = {};
+    if (vkGetQueryPoolResults(device_->handle(), pool_, runs_[over].pair * 2, 2, sizeof ticks,
+                              ticks, sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+      break;
+    const double period = device_->info().timestamp_period_ns;
+    const auto begin = static_cast<std::uint64_t>(static_cast<double>(ticks[0] & mask_) * period);
+    const auto took =
+        static_cast<std::uint64_t>(static_cast<double>((ticks[1] - ticks[0]) & mask_) * period);
+    device_->activity().device_ran(DeviceLane::kCompute, "submission", begin, begin + took,
+                                   runs_[over].ticket);
+  }
+  runs_.erase(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(over));
+}
+
+}  // namespace bulkhead::gpu

@@ -1,0 +1,182 @@
+// What the device did when: the arithmetic of overlap, what queues tell of real work, and the
+// timeline that is written of it.
+#include "gpu/activity.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "gpu/blit_queue.hpp"
+#include "gpu/command_ring.hpp"
+#include "tests/unit/gpu/gpu_fixture.hpp"
+
+namespace bulkhead::gpu {
+namespace {
+
+TEST(Activity, CountsEachNanosecondOfOverlapOnce) {
+  Activity activity;
+  activity.device_ran(DeviceLane::kCompute, "step", 100, 200, 1);
+  activity.device_ran(DeviceLane::kUpload, "upload", 150, 250, 1);  // 50 in the first
+  activity.device_ran(DeviceLane::kCompute, "step", 190, 260, 2);   // from 200: 50 more
+  activity.device_ran(DeviceLane::kDownload, "download", 300, 310, 1);
+  const ActivityTotals totals = activity.totals();
+  EXPECT_EQ(totals.compute_ns, 160u);
+  EXPECT_EQ(totals.compute_span_ns, 160u);
+  EXPECT_EQ(totals.transfer_ns, 110u);
+  EXPECT_EQ(totals.overlapped_ns, 100u);
+  EXPECT_EQ(totals.computed, 2u);
+  EXPECT_EQ(totals.copied, 2u);
+  EXPECT_NEAR(totals.overlap_ratio(), 100.0 / 110, 1e-12);
+}
+
+// Against a clock of which every tick is looked at, told in the order in which a host learns of it.
+TEST(Activity, AgreesWithCountingTicks) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kTicks = 4000;
+    std::vector<bool> computing(kTicks);
+    struct Told {
+      DeviceLane lane;
+      int begin, end;
+    };
+    std::vector<Told> told;
+    for (int at = 0; at < kTicks - 100;) {
+      const int begin = at + static_cast<int>(random() % 40);
+      const int end = begin + 1 + static_cast<int>(random() % 60);
+      for (int tick = begin; tick < end; ++tick)
+        computing[static_cast<std::size_t>(tick)] = true;
+      told.push_back({DeviceLane::kCompute, begin, end});
+      at = end;
+    }
+    for (int copy = 0; copy < 80; ++copy) {
+      const int begin = static_cast<int>(random() % (kTicks - 100));
+      told.push_back({copy % 2 == 0 ? DeviceLane::kUpload : DeviceLane::kDownload, begin,
+                      begin + static_cast<int>(random() % 100)});
+    }
+    // By end, but copies are noticed late.
+    std::stable_sort(told.begin(), told.end(), [&](const Told& a, const Told& b) {
+      const auto seen = [](const Told& one) {
+        return one.end + (one.lane == DeviceLane::kCompute ? 0 : one.begin % 90);
+      };
+      return seen(a) < seen(b);
+    });
+    Activity activity;
+    std::uint64_t expected = 0;
+    for (const Told& one : told) {
+      activity.device_ran(one.lane, "work", static_cast<std::uint64_t>(one.begin),
+                          static_cast<std::uint64_t>(one.end), 0);
+      if (one.lane == DeviceLane::kCompute) continue;
+      for (int tick = one.begin; tick < one.end; ++tick)
+        expected += computing[static_cast<std::size_t>(tick)] ? 1 : 0;
+    }
+    EXPECT_EQ(activity.totals().overlapped_ns, expected);
+  }
+}
+
+class DeviceActivity : public GpuTest {};
+
+TEST_F(DeviceActivity, QueuesTellWhatRanByTheDevicesClock) {
+  if (device().timestamp_bits() == 0) GTEST_SKIP() << "the device has no timestamps";
+  const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
+  const auto queue = *BlitQueue::create(device(), {}, true, kTimeoutMs);
+  constexpr std::uint64_t kCount = 100000;
+  const Buffer x = *device().allocate(kCount * 4, Memory::kDeviceLocal, "x");
+  const Buffer y = *device().allocate(kCount * 4, Memory::kDeviceLocal, "y");
+  const Kernel kernel = axpb_kernel();
+  const auto id =
+      ring->record([&](Recorder& recorder) { axpb(recorder, kernel, slice(x), slice(y), 2, 1); });
+  device().activity().reset_totals();
+  const std::vector<float> values(kCount, 1.0f);
+  for (int step = 0; step < 20; ++step) {
+    ASSERT_TRUE(queue->upload(std::as_bytes(std::span(values)), slice(x)).ok());
+    const CommandRing::After uploaded = queue->uploads_done();
+    ASSERT_TRUE(ring->wait(*ring->submit(*id, {&uploaded, 1})).ok());
+  }
+  ASSERT_TRUE(queue->finish_uploads().ok());
+  const ActivityTotals totals = device().activity().totals();
+  EXPECT_EQ(totals.computed, 20u);
+  EXPECT_GT(totals.compute_ns, 0u);
+  EXPECT_LE(totals.compute_ns, totals.compute_span_ns);
+  if (device().has_host_query_reset()) {
+    EXPECT_GE(totals.copied, 20u);
+  }
+  EXPECT_LE(totals.overlapped_ns, totals.transfer_ns);
+}
+
+TEST_F(DeviceActivity, ASubmissionThatIsNotWaitedForIsToldByALaterOne) {
+  if (device().timestamp_bits() == 0) GTEST_SKIP() << "the device has no timestamps";
+  const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
+  const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
+  std::vector<CommandRing::RecordingId> ids;
+  for (int i = 0; i < 2; ++i)
+    ids.push_back(*ring->record([&](Recorder& recorder) { recorder.fill(slice(y), 0); }));
+  device().activity().reset_totals();
+  CommandRing::Ticket last = 0;
+  for (int step = 0; step < 10; ++step)
+    last = *ring->submit(ids[static_cast<std::size_t>(step % 2)]);
+  ASSERT_TRUE(ring->wait(last).ok());
+  // Of one recording that is submitted again before anyone looks, the last run alone is timed.
+  EXPECT_GE(device().activity().totals().computed, 2u);
+  EXPECT_LE(device().activity().totals().computed, 10u);
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class TraceFile : public ::testing::Test {
+ protected:
+  TraceFile() : path_(std::filesystem::path(::testing::TempDir()) / "bulkhead-trace-test.json") {}
+  ~TraceFile() override { std::filesystem::remove(path_); }
+  std::filesystem::path path_;
+};
+
+TEST_F(TraceFile, HoldsWhatDeviceAndHostDidOnOneClock) {
+  {
+    Activity activity;
+    ASSERT_FALSE(activity.tracing());
+    ASSERT_TRUE(activity.trace_to(path_.string(), 1 << 20).ok());
+    const auto start = Activity::Clock::now();
+    activity.host_ran("wait for submission", start, start + std::chrono::microseconds(70), 5);
+    activity.device_ran(DeviceLane::kCompute, "submission", 1000, 51000, 5);
+    activity.device_ran(DeviceLane::kUpload, "uploading", 2000, 3000, 9, 4096);
+  }
+  const std::string text = contents(path_);
+  EXPECT_EQ(text.front(), '[');
+  EXPECT_EQ(text.substr(text.size() - 2), "]\n");
+  EXPECT_NE(text.find(R"("name":"wait for submission","ts":)"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("dur":70.000,"args":{"id":5,"bytes":0})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("pid":1,"tid":0,"name":"submission")"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("dur":1.000,"args":{"id":9,"bytes":4096})"), std::string::npos) << text;
+}
+
+TEST_F(TraceFile, EndsWhereItMayGrowNoMore) {
+  {
+    Activity activity;
+    ASSERT_TRUE(activity.trace_to(path_.string(), 10000).ok());
+    for (std::uint64_t i = 0; i < 5000; ++i)
+      activity.device_ran(DeviceLane::kCompute, "submission", i * 100, i * 100 + 50, i);
+  }
+  const std::string text = contents(path_);
+  EXPECT_GT(text.size(), 9000u);
+  EXPECT_LT(text.size(), 11000u);
+  EXPECT_EQ(text.substr(text.size() - 2), "]\n");
+}
+
+TEST_F(TraceFile, ThatCanNotBeMadeIsAnError) {
+  Activity activity;
+  const Status status = activity.trace_to("/nowhere/at/all.json", 1 << 20);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message().find("/nowhere/at/all.json"), std::string::npos);
+  EXPECT_FALSE(activity.tracing());
+}
+
+}  // namespace
+}  // namespace bulkhead::gpu
