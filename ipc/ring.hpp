@@ -222,7 +222,6 @@ class RingProducer {
     reach(Point::kPublish);
     control_->head.store(head_, std::memory_order_seq_cst);  // (a), S3
     reach(Point::kPublished);
-    fetch_ahead();
   }
 
   // Private: false when the ring is full or faulty.
@@ -266,17 +265,6 @@ class RingProducer {
       fault_ = RingFault::kIndexAhead;
     else
       tail_ = tail;
-  }
-  // The lines behind the one that the next frame begins in, for writing: the consumer had them, and
-  // a head can't be seen before the frame that it publishes. (Not that line itself: the consumer is
-  // about to read its beginning.)
-  void fetch_ahead() {
-#if defined(__x86_64__)
-    for (std::uint64_t line = 1; line <= 2; ++line) {
-      const std::byte* next = data_ + ((head_ / 64 + line) * 64 & (size_ - 1));
-      asm volatile("prefetchw %0" : : "m"(*next));
-    }
-#endif
   }
   void write_header(std::uint64_t at, std::uint32_t length, FrameKind kind) {
     const FrameHeader header{length, kind};
