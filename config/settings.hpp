@@ -81,7 +81,7 @@ struct EngineSettings {
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
   std::uint32_t prefill_chunk = 256;  // prompt tokens in a step
-  bool prefix_cache = false;
+  bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
 };
 

@@ -113,8 +113,8 @@ const Setting kSettings[] = {
    .reach = CHOICE(engine.kv_type), .choices = {"f16", "f32"}},
   {.key = "engine.prefill_chunk", .help = "Prompt tokens computed between two decode steps.",
    .reach = NUMBER(engine.prefill_chunk), .least = 1, .most = 1U << 16},
-  {.key = "engine.prefix_cache", .help = "Share the cached pages of equal prompt beginnings.",
-   .reach = FLAG(engine.prefix_cache), .later = true},
+  {.key = "engine.prefix_cache", .help = "Requests that begin with the same tokens share the KV pages of that beginning.",
+   .reach = FLAG(engine.prefix_cache)},
   {.key = "engine.numerics", .help = "exact: a token never depends on what else runs; fast: kernels by batch size.",
    .reach = CHOICE(engine.numerics), .choices = {"exact", "fast"}, .later = true},
 

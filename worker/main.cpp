@@ -245,7 +245,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   }
 
   engine::EngineOptions options;
-  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk};
+  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
+                       settings.engine.prefix_cache};
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = channel.max_record_bytes();

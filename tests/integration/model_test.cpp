@@ -111,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, Setting,
                                            "gpu_optimizations.blit_queue.use_shared_events=false",
                                            "gpu_optimizations.command_buffer_ring.enabled=false",
                                            "engine.kv_type=f32", "engine.prefill_chunk=64",
+                                           "engine.prefix_cache=false",
                                            "gpu_optimizations.enabled=false ipc.transport=stdio"),
                          test_name);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -205,6 +206,70 @@ TEST(Worker, SixteenStreamsGetTheTokensThatEachGetsAlone) {
     EXPECT_EQ(worker.answer(100 + i).tokens, worker.answer(i).tokens) << "stream " << i;
     EXPECT_EQ(worker.answer(100 + i).text, worker.answer(i).text) << "stream " << i;
   }
+}
+
+// Each of these finds more of itself in the cache than the one before: nothing, the system prompt,
+// an earlier question and its answer, itself, itself and a part of its answer.
+TEST(Worker, CachedPrefixesChangeNoBit) {
+  const auto story = [](std::uint32_t which, std::size_t count) {
+    std::vector<TokenId> ids(count);
+    for (std::size_t i = 0; i < count; ++i)
+      ids[i] = static_cast<TokenId>(300 + (i * 7919 + which * 104729 + i * i * 31) % 1500);
+    return ids;
+  };
+  std::vector<ipc::Submit> asked;
+  const auto ask = [&](std::vector<TokenId> prompt, float temperature, std::uint32_t given) {
+    ipc::Submit submit = greedy(asked.size() + 1, "", 20);
+    submit.prompt = std::move(prompt);
+    submit.sampling.temperature = temperature;
+    submit.sampling.seed = 5;
+    submit.logprobs = 3;
+    for (std::uint32_t i = 0; i < given; ++i)
+      submit.accepted_tokens.push_back(400 + i);
+    asked.push_back(submit);
+  };
+  const std::vector<TokenId> system = story(1, 333);
+  for (const std::uint32_t question : {2U, 3U, 2U}) {
+    std::vector<TokenId> prompt = system;
+    for (const TokenId token : story(question, 40 * question))
+      prompt.push_back(token);
+    ask(prompt, 0, 0);
+    ask(prompt, 0.9F, 0);
+    ask(prompt, 0, 17);
+  }
+  ask(story(4, 32), 0, 0);  // of a page exactly
+  ask(story(4, 32), 0, 0);
+  ask(story(4, 33), 0, 0);
+
+  std::vector<std::map<RequestId, WorkerAnswer>> answers;
+  for (const char* cache : {"engine.prefix_cache=false", "engine.prefix_cache=true"}) {
+    SCOPED_TRACE(cache);
+    WorkerProcess worker(kProgram,
+                         {"--model", "builtin", "--set", "log.level=warn", "--set",
+                          "isolation.heartbeat_timeout_ms=100000", "--set", cache},
+                         {});
+    ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
+    for (const ipc::Submit& submit : asked) {
+      worker.send(submit);
+      ASSERT_TRUE(
+          worker.receive_until([&] { return worker.answer(submit.request.value).ended(); }));
+    }
+    answers.push_back(worker.answers);
+  }
+  std::uint32_t cached = 0;
+  for (const ipc::Submit& submit : asked) {
+    SCOPED_TRACE(submit.request.value);
+    const WorkerAnswer& without = answers[0].at(submit.request);
+    const WorkerAnswer& with = answers[1].at(submit.request);
+    EXPECT_EQ(with.tokens, without.tokens);
+    EXPECT_EQ(with.text, without.text);
+    EXPECT_EQ(with.logprobs, without.logprobs);
+    EXPECT_FALSE(with.logprobs.empty());
+    ASSERT_TRUE(with.finished && without.finished);
+    EXPECT_EQ(without.finished->cached_tokens, 0U);
+    cached += with.finished->cached_tokens;
+  }
+  EXPECT_GT(cached, 8 * 320U);
 }
 
 TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {

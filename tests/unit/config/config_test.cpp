@@ -291,14 +291,14 @@ TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
   const Result<Loaded> loaded =
       load({"",
             {"isolation.vault=true", "isolation.standby=true",
-             "isolation.journal_path=/tmp/j", "engine.prefix_cache=true", "engine.numerics=fast"}});
+             "isolation.journal_path=/tmp/j", "engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());
   std::vector<std::string> messages;
   for (const Notice& notice : loaded->notices) {
     EXPECT_EQ(notice.where, "--set");
     messages.push_back(notice.message);
   }
-  EXPECT_THAT(messages, SizeIs(5));
+  EXPECT_THAT(messages, SizeIs(4));
   EXPECT_THAT(messages,
               testing::Contains(
                   "isolation.vault: this version does not have it yet; the setting has no effect"));

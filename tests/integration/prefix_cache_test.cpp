@@ -1,0 +1,157 @@
+// What clients see of the prefix cache: less to compute, and nothing else.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/integration/model_serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr std::uint64_t kPageTokens = 32;
+
+// Token ids of the built-in model, after some of its vocabulary's special ones.
+std::vector<std::uint32_t> long_prompt(std::size_t count, std::uint32_t which = 0) {
+  std::vector<std::uint32_t> ids(count);
+  std::uint32_t state = 12345 + which;
+  for (std::uint32_t& id : ids) {
+    state = state * 1664525 + 1013904223;
+    id = 300 + (state >> 8) % 1500;
+  }
+  return ids;
+}
+
+json request(const std::vector<std::uint32_t>& prompt, int tokens) {
+  return {{"prompt", prompt},
+          {"temperature", 0},
+          {"max_tokens", tokens},
+          {"ignore_eos", true},
+          {"logprobs", 2}};
+}
+
+std::uint64_t cached(const Answer& answer) {
+  return answer.usage.at("prompt_tokens_details").at("cached_tokens");
+}
+
+// The counter once the worker has told what it did last: its figures arrive behind its answers.
+double settled(const Serving& serving, const std::string& name, double at_least) {
+  double value = 0;
+  Serving::eventually([&] {
+    value = serving.metric("bulkhead_worker_" + name);
+    return value >= at_least;
+  });
+  return value;
+}
+
+TEST(PrefixCache, ARepeatedPromptIsNotComputedAgain) {
+  const Serving serving = serve_model("");
+  const std::vector<std::uint32_t> prompt = long_prompt(700);
+  constexpr std::uint64_t kShared = 699 / kPageTokens * kPageTokens;  // the last token is computed
+  const double before =
+      std::max(0.0, serving.metric("bulkhead_worker_prefix_cache_miss_tokens_total"));
+  const Answer first = complete(serving, request(prompt, 8));
+  EXPECT_EQ(cached(first), 0U);
+  EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", before + 700), before + 700);
+
+  for (const bool stream : {false, true}) {
+    json asked = request(prompt, 8);
+    asked["stream"] = stream;
+    const Answer again = complete(serving, asked);
+    EXPECT_EQ(cached(again), kShared);
+    EXPECT_EQ(again.usage.at("prompt_tokens"), 700);
+    EXPECT_EQ(again.ids, first.ids);
+    EXPECT_EQ(again.logprobs, first.logprobs);
+  }
+  EXPECT_EQ(settled(serving, "prefix_cache_hit_tokens_total", 2 * kShared), 2 * kShared);
+  const double computed = before + 700 + 2 * (700 - kShared);
+  EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", computed), computed);
+  EXPECT_EQ(serving.metric("bulkhead_worker_prefix_cache_hit_pages_total"),
+            2 * kShared / kPageTokens);
+  const json figures = serving.worker().at("prefix_cache");
+  EXPECT_EQ(figures.at("hit_tokens"), 2 * kShared);
+  EXPECT_GE(figures.at("pages"), kShared / kPageTokens);
+  EXPECT_EQ(figures.at("evictions"), 0);
+  EXPECT_GT(figures.at("hit_ratio"), 0.6);
+  EXPECT_EQ(serving.worker().at("kv_pages_used"), 0) << "what nobody uses is free";
+}
+
+TEST(PrefixCache, OffItDoesNothing) {
+  const Serving serving = serve_model("", {"engine.prefix_cache=false"});
+  const Answer first = complete(serving, request(long_prompt(100), 4));
+  const Answer again = complete(serving, request(long_prompt(100), 4));
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(cached(again), 0U);
+}
+
+TEST(PrefixCache, AnswersOfOnePromptShareIt) {
+  const Serving serving = serve_model("");
+  json asked = request(long_prompt(320), 4);
+  asked["n"] = 4;
+  asked["temperature"] = 1;
+  asked["seed"] = 1;
+  const HttpReply reply = serving.complete(asked);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(json::parse(reply.body).at("choices").size(), 4U);
+  EXPECT_EQ(settled(serving, "prefix_cache_hit_tokens_total", 3 * 288), 3 * 288)
+      << "9 pages, computed for one of them";
+}
+
+TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {
+  const Serving serving = serve_model("");
+  json messages = {{{"role", "user"}, {"content", "Tell me a story about a robot and a dog."}}};
+  std::uint64_t before = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const HttpReply reply =
+        serving.post("/v1/chat/completions",
+                     json{{"messages", messages}, {"temperature", 0}, {"max_tokens", 60}}.dump());
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const json body = json::parse(reply.body);
+    const json& usage = body.at("usage");
+    const std::uint64_t found = usage.at("prompt_tokens_details").at("cached_tokens");
+    // Its prompt and its answer, but for the page that was not full.
+    EXPECT_GE(found + kPageTokens, before) << "turn " << turn;
+    EXPECT_LT(found, usage.at("prompt_tokens").get<std::uint64_t>());
+    before = usage.at("total_tokens").get<std::uint64_t>();
+    messages.push_back(body.at("choices").at(0).at("message"));
+    messages.push_back({{"role", "user"}, {"content", "And then?"}});
+  }
+}
+
+// A stream whose prompt came from the cache survives its worker; the successor, whose cache is
+// empty, computes what it needs.
+TEST(PrefixCache, AStreamThatBeganInTheCacheSurvivesItsWorker) {
+  const Serving serving = serve_model("");
+  const std::vector<std::uint32_t> prompt = long_prompt(200);
+  json asked = request(prompt, 200);
+  asked["stream"] = true;
+  asked["temperature"] = 0.8;
+  asked["seed"] = 3;
+  const Answer undisturbed = complete(serving, asked);
+  asked["return_token_ids"] = true;
+  asked["stream_options"] = {{"include_usage", true}};
+  HttpClient client(serving.port);
+  ASSERT_TRUE(client.send("POST", "/v1/completions", asked.dump()));
+  HttpReply reply = client.receive_head();
+  ASSERT_EQ(reply.status, 200);
+  for (int i = 0; i < 10; ++i)
+    reply.body += client.receive_chunk().value_or("");
+  ASSERT_EQ(::kill(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
+  while (auto chunk = client.receive_chunk()) {
+    if (chunk->empty()) break;
+    reply.body += *chunk;
+  }
+  const Answer carried_over = answer_of(reply);
+  EXPECT_EQ(carried_over.ids, undisturbed.ids);
+  EXPECT_EQ(carried_over.logprobs, undisturbed.logprobs);
+  EXPECT_EQ(serving.worker().at("restarts"), 1);
+  EXPECT_LE(cached(carried_over), 199U);
+  const Answer after = complete(serving, request(prompt, 8));
+  EXPECT_EQ(cached(after), 192U) << "what the successor computed serves others";
+}
+
+}  // namespace
+}  // namespace bulkhead::test
