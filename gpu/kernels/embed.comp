@@ -15,7 +15,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t input_address;  // [column][input_stride], by store_input
 } push;
 
-layout(constant_id = 1) const uint kLanes = 8;
+layout(constant_id = 1) const uint kInvocations = 8;
 layout(constant_id = 2) const uint kForm = 0;  // the input's
 layout(local_size_x_id = 1) in;
 
@@ -25,7 +25,7 @@ void main() {
   uint token = ColumnsRef(push.parameters + 64u).v[column].x;
   Matrix row = row_of(Matrix(push.quants, push.high, push.scales, push.supers), token, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
-  for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kLanes) {
+  for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kInvocations) {
     vec4 scale = group_scale(row, group);
     uvec2 high = group_high(row, group);
     [[dont_unroll]] for (uint quarter = 0; quarter < 4; quarter++) {

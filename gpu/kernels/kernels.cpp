@@ -155,7 +155,7 @@ KernelSpec embed(const Mapping& mapping, WeightType type) {
   return {"embed",
           spirv::embed,
           sizeof(EmbedPush),
-          {static_cast<std::uint32_t>(type), mapping.lanes, form_of(mapping)},
+          {static_cast<std::uint32_t>(type), mapping.rows ? mapping.lanes : 128, form_of(mapping)},
           0};
 }
 

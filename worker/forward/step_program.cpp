@@ -140,9 +140,6 @@ class Builder {
     bool to_scale = false;      // the input is still to be normed (GPUs)
     std::uint64_t fused = 0;    // a FusedOperands (GPUs)
   };
-  // The norms' scales are made by every workgroup that needs them while that costs less than a
-  // kernel.
-  bool scales_apart() const { return shape_.columns > kTile; }
   std::uint64_t fused(std::size_t layer, std::size_t which) const {
     return at(activations_.fused) + (layer * kFusedOfLayer + which) * sizeof(k::FusedOperands);
   }
@@ -151,9 +148,9 @@ class Builder {
     const std::uint32_t columns = product.of_outputs ? shape_.outputs : shape_.columns;
     auto rows = static_cast<std::uint32_t>(matrix.layout.rows);
     if (product.epilogue == k::Epilogue::kGated) rows /= 2;
-    const k::Scaling scaling = !product.to_scale ? k::Scaling::kNone
-                               : scales_apart()  ? k::Scaling::kByMemory
-                                                 : k::Scaling::kHere;
+    // Every workgroup could make the scales itself, but of a dispatch's thousands that reads more
+    // than a kernel costs.
+    const k::Scaling scaling = product.to_scale ? k::Scaling::kByMemory : k::Scaling::kNone;
     const k::MatvecVariant variant = k::matvec(context_.mapping,
                                                {matrix.type, rows, matrix.layout.groups,
                                                 product.epilogue, product.out_is_input, scaling},
@@ -220,7 +217,6 @@ class Builder {
   // Makes what the next products read of the residual stream.
   Status norm_stream(std::uint64_t gain) {
     if (fuses_) {
-      if (!scales_apart()) return {};
       BULKHEAD_RETURN_IF_ERROR(scales());
     } else {
       BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), gain, at(activations_.normed), 0));
