@@ -176,7 +176,8 @@ class EngineAlone final : public Variant {
     BULKHEAD_TRY(self->executor_,
                  forward::make_transformer(*self->device_, *self->file_, config, options));
     engine::EngineOptions engine;
-    engine.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk};
+    engine.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
+                        settings.engine.prefix_cache};
     self->engine_ = std::make_unique<engine::Engine>(
         *self->executor_, self->language_, engine,
         [self = self.get()](const ipc::FromWorker& message) { self->take(message); });
@@ -522,6 +523,7 @@ Status check_tokens(const std::string& name, const std::vector<Tokens>& expected
 Status run(const Plan& plan) {
   config::Settings settings;
   settings.log.level = "warn";
+  settings.engine.prefix_cache = false;  // the prompts are the same in every turn
   BULKHEAD_TRY(const auto engine, EngineAlone::load(plan, settings));
   std::printf("%s (%s), %s: %u tokens after prompts of %u, %d repeats\n",
               engine->device_name().c_str(), engine->driver().c_str(), plan.model.c_str(),
