@@ -72,9 +72,21 @@ ActivityTotals Activity::totals() const {
   return totals_;
 }
 
+double Activity::busy_share_since_last() {
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  const double passed = std::chrono::duration<double, std::nano>(now - then_).count();
+  const auto computed = static_cast<double>(totals_.compute_ns - compute_ns_then_);
+  const bool first = then_ == Clock::time_point();
+  then_ = now;
+  compute_ns_then_ = totals_.compute_ns;
+  return first || passed <= 0 ? 0 : std::min(computed / passed, 1.0);
+}
+
 void Activity::reset_totals() {
   const std::lock_guard lock(mutex_);
   totals_ = {};
+  compute_ns_then_ = 0;
   recent_compute_.clear();
   recent_copies_.clear();
 }

@@ -62,6 +62,9 @@ class Activity {
   Status trace_to(const std::string& path, std::uint64_t max_bytes);
 
   ActivityTotals totals() const;
+  // Share of the host's time since the last call that the device computed, 0 to 1; 0 at the first.
+  // Work counts when it is told, so a step that ended just now may count in the next call's.
+  double busy_share_since_last();
   void reset_totals();
 
  private:
@@ -76,6 +79,8 @@ class Activity {
   // the first in here.
   std::deque<Interval> recent_compute_, recent_copies_;
   std::uint64_t first_compute_ns_ = 0, last_compute_ns_ = 0;
+  std::uint64_t compute_ns_then_ = 0;  // at the last busy_share_since_last()
+  Clock::time_point then_{};
   std::unique_ptr<Trace> trace_;
 };
 

@@ -35,6 +35,7 @@ struct BlitQueueStats {
   std::uint64_t pending = 0, pending_peak = 0;              // copies under way, of both directions
 
   double average_upload_us() const { return average_us(upload_nanoseconds, upload_copies); }
+  double average_download_us() const { return average_us(download_nanoseconds, download_copies); }
   double average_sync_wait_us() const { return average_us(sync_wait_nanoseconds, sync_waits); }
 
  private:

@@ -59,4 +59,65 @@ Result<Optimizations> create_optimizations(Device& device, const config::GpuOpti
   return all;
 }
 
+std::vector<Figure> figures(const Optimizations& parts, Device& device) {
+  std::vector<Figure> all;
+  all.reserve(64);
+  const auto add = [&all](const char* name, auto value) {
+    all.push_back({name, static_cast<double>(value)});
+  };
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e9; };
+  const auto share = [](std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+
+  add("device_allocations", device.allocation_count());
+
+  const MemoryPoolStats pool = parts.memory_pool->stats();
+  add("pool_acquires", pool.acquires);
+  add("pool_hits", pool.hits);
+  add("pool_hit_rate", pool.hit_rate());
+  add("pool_fallback_allocations", pool.fallback_allocations);
+  add("pool_bytes_in_use", pool.bytes_in_use);
+  add("pool_bytes_peak", pool.bytes_peak);
+  add("pool_bytes_reserved", pool.bytes_reserved);
+  add("pool_utilisation", pool.utilisation());
+  add("pool_largest_allocation_bytes", pool.largest_allocation);
+  add("pool_heaps", pool.heaps);
+  add("pool_active_heaps", pool.active_heaps);
+  add("pool_internal_fragmentation", pool.internal_fragmentation());
+  add("pool_external_fragmentation", pool.external_fragmentation());
+  add("pool_allocation_seconds", seconds(pool.nanoseconds));
+  add("pool_average_allocation_microseconds", pool.average_acquire_us());
+
+  const ActivityTotals activity = device.activity().totals();
+  const BlitQueueStats blit = parts.blit_queue->stats();
+  add("blit_uploads", blit.uploads);
+  add("blit_downloads", blit.downloads);
+  add("blit_bytes_uploaded", blit.bytes_uploaded);
+  add("blit_bytes_downloaded", blit.bytes_downloaded);
+  add("blit_stalls", blit.stalls);
+  add("blit_average_upload_microseconds", blit.average_upload_us());
+  add("blit_average_download_microseconds", blit.average_download_us());
+  add("blit_sync_waits", blit.sync_waits);
+  add("blit_sync_wait_seconds", seconds(blit.sync_wait_nanoseconds));
+  add("blit_average_sync_wait_microseconds", blit.average_sync_wait_us());
+  add("blit_pending", blit.pending);
+  add("blit_pending_peak", blit.pending_peak);
+  add("blit_transfer_seconds", seconds(activity.transfer_ns));
+  add("blit_overlap_ratio", activity.overlap_ratio());
+
+  const CommandRingStats ring = parts.command_ring->stats();
+  add("ring_recordings", ring.recordings);
+  add("ring_submissions", ring.submissions);  // acquisitions of a command buffer
+  add("ring_replays", ring.replays);
+  add("ring_reuse_rate", share(ring.replays, ring.submissions));
+  add("ring_waits", ring.waits);
+  add("ring_wait_microseconds", ring.wait_microseconds);
+  add("ring_average_wait_microseconds", share(ring.wait_microseconds, ring.waits));
+
+  add("gpu_busy_seconds", seconds(activity.compute_ns));
+  add("gpu_busy_share", device.activity().busy_share_since_last());
+  return all;
+}
+
 }  // namespace bulkhead::gpu

@@ -39,6 +39,15 @@ struct Optimizations {
   bool drain();
 };
 
+// Everything that the parts and the device count, by names fit for metrics: pool_*, blit_*, ring_*,
+// gpu_*. Rates and shares are 0 to 1; what ends in _microseconds or _seconds is time. gpu_busy_share
+// is of the time since the last call.
+struct Figure {
+  std::string name;
+  double value = 0;
+};
+std::vector<Figure> figures(const Optimizations& parts, Device& device);
+
 // A part that is switched on and fails to initialise is replaced by its plain form where
 // settings.graceful_fallback is set, with a line in the log at settings.fallback_log_level; without
 // it the failure is the result. A plain form that fails is always an error. timeout_ms bounds every

@@ -32,6 +32,7 @@ struct Message {
     vault @20 :Vault;
     drain @21 :Void;
     shutdown @22 :Void;
+    profile @23 :Void;     # time the kernels of one step; the figures come with the next Stats
   }
 }
 

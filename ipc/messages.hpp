@@ -221,6 +221,10 @@ struct Drain {
 struct Shutdown {
   bool operator==(const Shutdown&) const = default;
 };
+// Time the kernels of one step; the figures come with the Stats that follow.
+struct Profile {
+  bool operator==(const Profile&) const = default;
+};
 
 // ---- tokens, both as plain data and as a view ----
 
@@ -255,8 +259,8 @@ struct TokenBatch {
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Embedded, Stats, Pong, Fatal, Drained>;
-using ToWorker =
-    std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain, Shutdown>;
+using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain,
+                              Shutdown, Profile>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

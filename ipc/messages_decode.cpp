@@ -393,6 +393,8 @@ ToWorker read_to_worker(Decoder& d) {
       return Drain{};
     case wire::Message::SHUTDOWN:
       return Shutdown{};
+    case wire::Message::PROFILE:
+      return Profile{};
     default:
       break;
   }

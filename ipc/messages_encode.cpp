@@ -145,6 +145,9 @@ std::size_t body_words(const Drain&) {
 std::size_t body_words(const Shutdown&) {
   return 0;
 }
+std::size_t body_words(const Profile&) {
+  return 0;
+}
 
 template <typename Body>
 std::size_t bound_bytes(const Body& body) {
@@ -384,6 +387,9 @@ void put(const Drain&, wire::Message::Builder message) {
 }
 void put(const Shutdown&, wire::Message::Builder message) {
   message.setShutdown();
+}
+void put(const Profile&, wire::Message::Builder message) {
+  message.setProfile();
 }
 
 #undef INIT

@@ -91,6 +91,10 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [](ipc::Vault&) {},  // no vault in this version; the daemon does not count on it
                  [this](ipc::Drain&) { engine_.drain(); },
                  [this](ipc::Shutdown&) { shutdown_ = true; },
+                 [this](ipc::Profile&) {
+                   engine_.profile();
+                   was_busy_ = true;  // its figures go out at once, of an idle worker, too
+                 },
              },
              message);
 }

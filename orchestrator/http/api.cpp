@@ -70,7 +70,7 @@ Route route_of(const std::string& path) {
   if (path.starts_with("/v1/models/") && path.size() > 11)
     return {Endpoint::kModel, "/v1/models/{id}", false};
   if (path.starts_with("/v1/workers/") &&
-      (path.ends_with("/drain") || path.ends_with("/restart"))) {
+      (path.ends_with("/drain") || path.ends_with("/restart") || path.ends_with("/profile"))) {
     return {Endpoint::kWorkerAction, "/v1/workers/{name}/{action}", true};
   }
   return {};
@@ -126,6 +126,27 @@ json prefix_cache_figures(const ipc::Stats& stats) {
           {"hit_ratio", figure("prefix_cache_hit_ratio")}};
 }
 
+// What the worker reports of its GPU layer, by part: "pool_hits" is gpu.memory_pool.hits. A worker
+// chooses the names, so they are no more than keys here.
+json gpu_figures(const ipc::Stats& stats) {
+  static constexpr std::array<std::pair<std::string_view, const char*>, 6> kParts = {{
+      {"pool_", "memory_pool"},
+      {"blit_", "blit_queue"},
+      {"ring_", "command_buffer_ring"},
+      {"gpu_", "device"},
+      {"load_", "load"},
+      {"kernel_", "kernels"},
+  }};
+  json out = json::object();
+  for (const ipc::Counter& counter : stats.counters) {
+    for (const auto& [prefix, part] : kParts) {
+      if (counter.name.starts_with(prefix))
+        out[part][counter.name.substr(prefix.size())] = counter.value;
+    }
+  }
+  return out;
+}
+
 json describe(const Router& router, const Worker& worker) {
   const ipc::Ready& ready = worker.ready();
   const ipc::Stats& stats = worker.stats();
@@ -159,6 +180,7 @@ json describe(const Router& router, const Worker& worker) {
       {"kv_pages_total", stats.kv_pages_total},
       {"ipc", channel_figures(worker)},
       {"prefix_cache", prefix_cache_figures(stats)},
+      {"gpu", gpu_figures(stats)},
   };
   if (worker.state() == WorkerState::kLoading) {
     const ipc::Progress& progress = worker.progress();
@@ -440,9 +462,16 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
     response = to_response(
         plain_error(404, fmt::format("There is no worker '{}'; /v1/workers lists them.", name),
                     "worker_not_found"));
+  } else if (action == "profile" && !worker->profile()) {
+    response = to_response(
+        plain_error(409,
+                    fmt::format("The worker '{}' is {}; only a ready one can be profiled.", name,
+                                to_string(worker->state())),
+                    "worker_not_ready"));
   } else {
     spdlog::info("worker {}: {} requested", name, action);
-    action == "drain" ? worker->drain() : worker->restart();
+    if (action == "drain") worker->drain();
+    if (action == "restart") worker->restart();
     response = json_response(202, describe(context_->router, *worker));
   }
   context_->metrics.request_done(label, response.status);

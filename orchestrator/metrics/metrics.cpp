@@ -192,6 +192,13 @@ std::string Metrics::text(std::size_t connections) const {
           traffic.tokens_per_record());
     gauge("bulkhead_ipc_wakeups_per_token", "Of all tokens so far; divide rates for lately",
           traffic.wakeups_per_token());
+    for (const ipc::Optimization& part : worker->ready().optimizations) {
+      std::vector<ClientMetric::Label> with_part = labels;
+      with_part.push_back({"part", part.name});
+      now.add(MetricType::Gauge, "bulkhead_worker_optimization_active",
+              "1 for a part of gpu_optimizations that runs, 0 for one that does not",
+              part.active ? 1 : 0, with_part);
+    }
     const ipc::Stats& stats = worker->stats();
     gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
     gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);

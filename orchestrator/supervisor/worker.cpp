@@ -353,6 +353,13 @@ void Worker::drain() {
   end_after_drain();
 }
 
+bool Worker::profile() {
+  if (state_ != WorkerState::kReady) return false;
+  outbox_.push_back({RequestId{}, ipc::Profile{}});
+  flush();
+  return true;
+}
+
 void Worker::restart() {
   if (state_ == WorkerState::kStopped || asked_to_end_) return;
   if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed) {

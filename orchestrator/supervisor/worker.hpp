@@ -92,6 +92,7 @@ class Worker {
 
   void drain();    // takes nothing new, finishes what it has
   void restart();  // drain, then a successor
+  bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the process for good: asks it, then kills it
   void kill(const std::string& cause);
   // Any accepted token shows that the worker works: back-off starts anew.

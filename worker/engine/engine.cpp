@@ -321,6 +321,11 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
 // As many as the executor takes: while the host looks at one step's tokens, the device is at the
 // next.
 Status Engine::submit_steps() {
+  if (profile_wanted_) {
+    if (scheduler_.in_flight() > 0) return {};
+    profile_wanted_ = false;
+    BULKHEAD_RETURN_IF_ERROR(executor_.profile());
+  }
   while (scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
     const Step* step = scheduler_.plan();
     if (step == nullptr) return {};

@@ -66,6 +66,8 @@ class Engine {
   void detokenize(ipc::Detokenize job);
   // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
   void drain();
+  // Times a step's kernels as soon as no step is in flight; stats() tells from then on.
+  void profile() { profile_wanted_ = true; }
 
   // Takes what the tokenizer's thread has done. turn() does so, too; wake_fd() tells when.
   void poll();
@@ -135,6 +137,7 @@ class Engine {
   ipc::FromWorker batch_ = ipc::TokenBatch{};  // its vectors are used again and again
   std::chrono::nanoseconds usual_step_{0};     // how long the device took lately
 
+  bool profile_wanted_ = false;
   bool draining_ = false;
   bool drained_ = false;  // and said so
   std::uint64_t prompt_tokens_ = 0;

@@ -89,6 +89,9 @@ class Executor {
     double value = 0;
   };
   virtual std::vector<Counter> counters() const = 0;
+  // Times the kernels of a step of one column, with none in flight; counters() has them from then
+  // on. A device that can't is no error.
+  virtual Status profile() { return {}; }
   struct Optimization {
     std::string name;
     bool active = false;

@@ -1,6 +1,7 @@
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -116,7 +117,9 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(self->load(device, file, config, options));
     const auto loaded = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->warm_up(options));
-    self->log_load_times(nanoseconds_since(start), nanoseconds_since(loaded));
+    self->load_times_.warm_up_ns = nanoseconds_since(loaded);
+    self->load_times_.total_ns = nanoseconds_since(start);
+    self->log_load_times();
     return self;
   }
 
@@ -152,29 +155,23 @@ class Transformer final : public engine::Executor {
   std::uint64_t bytes_per_step() const { return context_.weights.bytes_per_step; }
 
   std::vector<Counter> counters() const override {
-    const gpu::MemoryPoolStats pool = parts_.memory_pool->stats();
-    const gpu::BlitQueueStats blit = parts_.blit_queue->stats();
-    const gpu::CommandRingStats ring = parts_.command_ring->stats();
-    const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
-    return {
-        {"device_allocations", number(context_.device->allocation_count())},
-        {"pool_acquires", number(pool.acquires)},
-        {"pool_fallback_allocations", number(pool.fallback_allocations)},
-        {"pool_bytes_in_use", number(pool.bytes_in_use)},
-        {"pool_bytes_peak", number(pool.bytes_peak)},
-        {"pool_bytes_reserved", number(pool.bytes_reserved)},
-        {"blit_uploads", number(blit.uploads)},
-        {"blit_downloads", number(blit.downloads)},
-        {"blit_bytes_uploaded", number(blit.bytes_uploaded)},
-        {"blit_bytes_downloaded", number(blit.bytes_downloaded)},
-        {"blit_stalls", number(blit.stalls)},
-        {"ring_recordings", number(ring.recordings)},
-        {"ring_submissions", number(ring.submissions)},
-        {"ring_replays", number(ring.replays)},
-        {"ring_waits", number(ring.waits)},
-        {"ring_wait_microseconds", number(ring.wait_microseconds)},
-        {"steps", number(steps_)},
+    std::vector<Counter> all;
+    for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
+      all.push_back({std::move(figure.name), figure.value});
+    all.push_back({"steps", static_cast<double>(steps_)});
+    const auto seconds = [&all](const char* name, std::uint64_t ns) {
+      all.push_back({name, static_cast<double>(ns) / 1e9});
     };
+    seconds("load_seconds", load_times_.total_ns);
+    seconds("load_weights_seconds", load_times_.weights.total);
+    seconds("load_allocate_seconds", load_times_.weights.allocate);
+    seconds("load_read_thread_seconds", load_times_.weights.read);
+    seconds("load_pack_thread_seconds", load_times_.weights.pack);
+    seconds("load_copy_seconds", load_times_.weights.upload);
+    seconds("load_kernels_seconds", load_times_.kernels_ns);
+    seconds("load_warm_up_seconds", load_times_.warm_up_ns);
+    all.insert(all.end(), kernel_times_.begin(), kernel_times_.end());
+    return all;
   }
 
   std::vector<Optimization> optimizations() const override {
@@ -182,6 +179,38 @@ class Transformer final : public engine::Executor {
     for (const auto& part : parts_.reports)
       list.push_back({part.name, part.active, part.reason});
     return list;
+  }
+
+  Status profile() override {
+    const engine::PageIndex page = hidden_page_;
+    const std::span<const engine::PageIndex> sequence(&page, 1);
+    const engine::Column column{0, 0, 0, engine::Output::kGreedy};
+    const std::uint64_t steps = steps_;
+    BULKHEAD_RETURN_IF_ERROR(start({std::span(&column, 1), std::span(&sequence, 1)}, shapes_[0]));
+    BULKHEAD_RETURN_IF_ERROR(wait());
+    BULKHEAD_TRY(const Recorded* const recorded, recording(shapes_[0]));
+    const auto times = ring().profile(recorded->id);
+    steps_ = steps;
+    if (!keeps_recordings()) forget_all();
+    if (!times.ok()) {
+      if (times.error().code() == ErrorCode::kUnsupported) return {};  // no timestamps
+      broken_ = times.error();
+      return times.error();
+    }
+    kernel_times_.clear();
+    for (const gpu::KernelTime& time : *times) {
+      // "rope and KV write" becomes kernel_rope_and_kv_write.
+      std::string name = "kernel_";
+      for (const char c : time.name)
+        name += std::isalnum(static_cast<unsigned char>(c)) != 0
+                    ? static_cast<char>(std::tolower(static_cast<unsigned char>(c)))
+                    : '_';
+      kernel_times_.push_back({name + "_calls", static_cast<double>(time.calls)});
+      kernel_times_.push_back({name + "_microseconds", time.microseconds});
+      kernel_times_.push_back({name + "_bytes", static_cast<double>(time.bytes_moved)});
+    }
+    kernel_times_.push_back({"kernel_profiles", static_cast<double>(++profiles_)});
+    return {};
   }
 
   Result<std::vector<gpu::KernelTime>> profile(const engine::Step& step) {
@@ -275,7 +304,8 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("kernels", done, total);
     }));
-    load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
+    load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there), 0,
+                   0};
 
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
@@ -331,16 +361,17 @@ class Transformer final : public engine::Executor {
     return {};
   }
 
-  void log_load_times(std::uint64_t total_ns, std::uint64_t warm_up_ns) const {
+  void log_load_times() const {
     const PipelineTimes& times = load_times_.weights;
     const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
     spdlog::debug(
         "loaded in {:.0f} ms: {:.2f} GB of weights in {:.0f} ms (allocating {:.0f}; on {} threads "
         "reading {:.0f} and packing {:.0f}; copies on the device {:.0f}), kernels in {:.0f} ms "
         "({:.0f} after the weights), warm-up in {:.0f} ms",
-        ms(total_ns), static_cast<double>(context_.weights.bytes) / 1e9, ms(times.total),
-        ms(times.allocate), times.threads, ms(times.read), ms(times.pack), ms(times.upload),
-        ms(load_times_.kernels_ns), ms(load_times_.after_weights_ns), ms(warm_up_ns));
+        ms(load_times_.total_ns), static_cast<double>(context_.weights.bytes) / 1e9,
+        ms(times.total), ms(times.allocate), times.threads, ms(times.read), ms(times.pack),
+        ms(times.upload), ms(load_times_.kernels_ns), ms(load_times_.after_weights_ns),
+        ms(load_times_.warm_up_ns));
   }
 
   Status warm_up_one(const engine::Step& step, StepShape shape) {
@@ -586,8 +617,11 @@ class Transformer final : public engine::Executor {
   };
   LoadTimes load_times_;
 
+    std::uint64_t warm_up_ns = 0, total_ns = 0;
   std::vector<StepShape> shapes_;
   std::shared_ptr<const Activations> shared_;
+  std::vector<Counter> kernel_times_;  // of the last profile()
+  std::uint64_t profiles_ = 0;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
   StepShape shape_;
   std::optional<InFlight> in_flight_;
