@@ -155,6 +155,32 @@ bool blob_fits(std::span<const std::byte> blob, const VkPhysicalDeviceProperties
          std::memcmp(header.pipelineCacheUUID, properties.pipelineCacheUUID, VK_UUID_SIZE) == 0;
 }
 
+// Whether the device multiplies 16x16 by 16x8 halves into float32 sums, a subgroup together.
+bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical) {
+  if (!has_extension(physical, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME)) return false;
+  VkPhysicalDeviceCooperativeMatrixFeaturesNV features{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+  VkPhysicalDeviceFeatures2 all{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &features, {}};
+  vkGetPhysicalDeviceFeatures2(physical, &all);
+  const auto query = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV>(
+      vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV"));
+  if (features.cooperativeMatrix != VK_TRUE || query == nullptr) return false;
+  std::uint32_t count = 0;
+  if (query(physical, &count, nullptr) != VK_SUCCESS) return false;
+  std::vector<VkCooperativeMatrixPropertiesNV> offers(
+      count,
+      {VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV, nullptr, 0, 0, 0, {}, {}, {}, {}, {}});
+  if (query(physical, &count, offers.data()) < 0) return false;
+  return std::any_of(
+      offers.begin(), offers.end(), [](const VkCooperativeMatrixPropertiesNV& offer) {
+        return offer.MSize == 16 && offer.NSize == 8 && offer.KSize == 16 &&
+               offer.AType == VK_COMPONENT_TYPE_FLOAT16_NV &&
+               offer.BType == VK_COMPONENT_TYPE_FLOAT16_NV &&
+               offer.CType == VK_COMPONENT_TYPE_FLOAT32_NV &&
+               offer.DType == VK_COMPONENT_TYPE_FLOAT32_NV && offer.scope == VK_SCOPE_SUBGROUP_NV;
+      });
+}
+
 // Everything that makes the pipeline, as words to compare.
 std::vector<std::uint32_t> key_of(const KernelSpec& spec) {
   std::vector<std::uint32_t> key;
@@ -226,6 +252,26 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
   DeviceFeatures features = features_to_enable(self->physical_);
   features.chain();
   impl.has_host_query_reset = features.v12.hostQueryReset != VK_FALSE;
+  VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix_units{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+  self->info_.matrix_units = has_matrix_units(impl.instance->handle(), self->physical_);
+  if (self->info_.matrix_units) {
+    extensions.push_back(VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME);
+    matrix_units.cooperativeMatrix = VK_TRUE;
+    matrix_units.pNext = features.base.pNext;
+    features.base.pNext = &matrix_units;
+  }
+  VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR};
+  impl.statistics =
+      options.statistics &&
+      has_extension(self->physical_, VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+  if (impl.statistics) {
+    extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+    statistics.pipelineExecutableInfo = VK_TRUE;
+    statistics.pNext = features.base.pNext;
+    features.base.pNext = &statistics;
+  }
   VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
   info.pNext = &features.base;
   info.queueCreateInfoCount = static_cast<std::uint32_t>(queues.size());
@@ -382,6 +428,7 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   subgroup.requiredSubgroupSize = spec.required_subgroup_size;
   VkComputePipelineCreateInfo pipeline{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   pipeline.layout = kernel.layout;
+  if (impl.statistics) pipeline.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
   pipeline.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
   pipeline.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
   pipeline.stage.module = module;
@@ -402,6 +449,25 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   kernel.name = impl.names.emplace_back(spec.name).c_str();
   impl.kernels.emplace(key, kernel);
   return kernel;
+}
+
+std::string Device::statistics(const Kernel& kernel) const {
+  std::string text;
+  const auto query = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
+      vkGetDeviceProcAddr(device_, "vkGetPipelineExecutableStatisticsKHR"));
+  if (!impl_->statistics || query == nullptr) return text;
+  const VkPipelineExecutableInfoKHR which{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, nullptr,
+                                          kernel.pipeline, 0};
+  std::uint32_t count = 0;
+  if (query(device_, &which, &count, nullptr) != VK_SUCCESS) return text;
+  VkPipelineExecutableStatisticKHR empty{};
+  empty.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
+  std::vector<VkPipelineExecutableStatisticKHR> all(count, empty);
+  if (query(device_, &which, &count, all.data()) < 0) return text;
+  for (const VkPipelineExecutableStatisticKHR& each : all) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", each.name, each.value.u64);
+  }
+  return text;
 }
 
 Status Device::save_pipeline_cache() {

@@ -46,6 +46,9 @@ struct DeviceInfo {
       0;  // of one Buffer (2 GiB on lavapipe): split what is larger
   double timestamp_period_ns = 0;
   bool has_transfer_queue = false;
+  // Of an opened Device only: its shaders may use GL_NV_cooperative_matrix for matrices of halves,
+  // 16x16 times 16x8, with float32 sums.
+  bool matrix_units = false;
   std::vector<std::string> missing;  // requirements it does not meet, in words; empty: usable
 };
 
@@ -128,6 +131,7 @@ struct DeviceOptions {
   // Khronos validation layer, its errors logged and counted. Also on with
   // BULKHEAD_VULKAN_VALIDATION=1 in the environment.
   bool validation = false;
+  bool statistics = false;  // for benchmarks: see Device::statistics
 };
 
 class Device {
@@ -161,6 +165,9 @@ class Device {
   // several at once: kernels compile in parallel, and who asks for one that another thread is
   // compiling waits for it.
   Result<Kernel> make_kernel(const KernelSpec& spec);
+  // What the driver says of a kernel it made, in its own words (registers, spills); empty where it
+  // says nothing. Only of a Device opened with DeviceOptions::statistics.
+  std::string statistics(const Kernel& kernel) const;
   // Writes what the driver would like to find at the next start: call once the kernels are made. A
   // device without a cache_folder has nothing to save.
   Status save_pipeline_cache();

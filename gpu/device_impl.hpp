@@ -23,6 +23,7 @@ struct Device::Impl {
   std::uint32_t timestamp_bits = 0, transfer_timestamp_bits = 0;
   bool has_host_query_reset = false;
   bool has_memory_budget = false;
+  bool statistics = false;
 
   VkPipelineCache cache = VK_NULL_HANDLE;  // synchronises itself
   std::string cache_path;                  // empty: not kept

@@ -10,6 +10,9 @@
 // The includer says what `push`, EPILOGUE, SCALING and OUT_FORM are: constants in a kernel of one product, fields of an
 // operation in the kernel that runs them all; INPUT_FORM is the form of every input on the device (store_input).
 const uint kStore = 0, kAdd = 1, kGated = 2, kQkv = 3;
+// An input that is still to be normed is kept this much smaller, for a half to hold what a residual stream may come to, and
+// its scale so much larger; exact.
+const float kInputShrink = INPUT_FORM == kInputUnits ? 0.125 : 1.0;
 // The input is still to be normed: its scale is made here from the residual stream, or was by a kernel of its own.
 const uint kUnscaled = 0, kScaledHere = 1, kScaledByMemory = 2;
 
@@ -134,8 +137,8 @@ void finish_result(uint column, uint row, float value, float second, float scale
   if (row >= push.written_rows) return;
   if (SCALING == kScaledByMemory) scale = o.scale;
   if (SCALING != kUnscaled) {
-    precise float scaled = value * scale;
-    precise float scaled_second = second * scale;
+    precise float scaled = value * (scale * (1.0 / kInputShrink));
+    precise float scaled_second = second * (scale * (1.0 / kInputShrink));
     value = scaled;
     second = scaled_second;
   }
@@ -149,7 +152,7 @@ void finish_result(uint column, uint row, float value, float second, float scale
     precise float sum = o.a + value;
     if (!beyond) FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row] = sum;
     if (push.fused != 0ul && fused.next_gain != 0ul) {
-      precise float input_value = beyond ? 0.0 : sum * o.b;
+      precise float input_value = beyond ? 0.0 : sum * o.b * kInputShrink;
       store_input(fused.next_input, column, fused.next_stride, row, input_value, INPUT_FORM);
     }
   } else {

@@ -1,17 +1,23 @@
 #include "gpu/kernels/kernels.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
+#include "config/base/log.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/attention_combine.hpp"
 #include "gpu/kernels/embed.hpp"
+#include "gpu/kernels/embed_units.hpp"
 #include "gpu/kernels/gated_product.hpp"
 #include "gpu/kernels/greedy.hpp"
 #include "gpu/kernels/matvec_lanes.hpp"
 #include "gpu/kernels/matvec_rows.hpp"
+#include "gpu/kernels/matvec_units.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rope_kv.hpp"
+#include "gpu/kernels/units.hpp"
+#include "gpu/kernels/units_check.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
@@ -90,6 +96,24 @@ Mapping mapping_for(const DeviceInfo& info) {
   return mapping;
 }
 
+Mapping mapping_for(Device& device) {
+  Mapping mapping = mapping_for(device.info());
+  const char* const wanted = std::getenv("BULKHEAD_MATRIX_UNITS");
+  if (wanted == nullptr || *wanted != '1') return mapping;
+  if (mapping.rows || !device.info().matrix_units) return mapping;
+  const Result<bool> usable = fragments_as_expected(device);
+  mapping.units = usable.ok() && *usable;
+  if (mapping.units) {
+    mapping.lanes = mapping.required_subgroup = 32;
+    mapping.norm_invocations = kNormParts * mapping.lanes;
+  } else {
+    spdlog::warn("{} has matrix units, but not as the kernels know them ({}); products go without",
+                 device.info().name,
+                 usable.ok() ? "their fragments lie otherwise" : usable.error().message());
+  }
+  return mapping;
+}
+
 std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width) {
   const std::uint32_t block = mapping.units ? kUnitStageWeights : mapping.rows ? 32 : 1024;
   return (width + block - 1) / block * block;
@@ -101,6 +125,7 @@ std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
 }
 
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
+  if (mapping.units) return unit_product(shape, unit_tiling(shape, columns));
   MatvecVariant variant;
   KernelSpec& spec = variant.spec;
   spec.name = type_name(shape.type);
@@ -152,6 +177,13 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
 }
 
 KernelSpec embed(const Mapping& mapping, WeightType type) {
+  if (mapping.units) {
+    return {"embed",
+            spirv::embed_units,
+            sizeof(EmbedPush),
+            {static_cast<std::uint32_t>(unit_type(type)), mapping.wide_invocations},
+            mapping.lanes};
+  }
   return {"embed",
           spirv::embed,
           sizeof(EmbedPush),
@@ -263,8 +295,9 @@ KernelSpec read_bandwidth() {
 std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
   for (const auto& module :
-       {spirv::attention, spirv::attention_combine, spirv::embed, spirv::gated_product,
-        spirv::greedy, spirv::matvec_lanes, spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
+       {spirv::attention, spirv::attention_combine, spirv::embed, spirv::embed_units,
+        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::matvec_lanes,
+        spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
     for (const std::uint32_t word : module)
       hash = (hash ^ word) * 0x100000001b3U;
   }

@@ -5,6 +5,7 @@
 // Mapping: how a device's lanes share the work. It is a device's for good and part of its numerics.
 //   rows   a lane computes whole rows: a CPU's SIMD lanes (lavapipe)
 //   lanes  a subgroup computes a row together: GPUs
+//   units  lanes, with products by the matrix units: GPUs that have them (units.hpp)
 // Within a mapping nothing about a kernel but its weights' type and shape decides the order of
 // additions.
 #pragma once
@@ -40,6 +41,9 @@ struct Mapping {
   }
 };
 Mapping mapping_for(const DeviceInfo& info);
+// The same with `units` where the device has matrix units whose fragments lie as the kernels fill
+// them, which is tried; the log says where they do not.
+Mapping mapping_for(Device& device);
 // For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for
 // sixteen columns.)
 Mapping lanes_mapping(const DeviceInfo& info);

@@ -11,6 +11,27 @@
 //   supers  [row][group / 8][2 bytes]       Q6_K: half d; rows of an even number of halves
 //
 // Each plane starts at a multiple of 256 bytes.
+//
+// For matrix units there are no planes. Sixteen rows are a block, which lies in stages of 128
+// weights of a row (types with blocks of 256: of 256, a header and two stages), in the order in
+// which the 32 lanes of a subgroup take them into the units' fragments. Lane 4 * r + q takes of rows
+// 2 * r (even) and 2 * r + 1 (odd), of each group, weights 8 * q ... 8 * q + 7, as four pairs p. A
+// word of nibbles has pair p's at bits 4 * p and 16 + 4 * p.
+//
+//   F16, BF16, F32   [group 4][pairs 0 and 1, pairs 2 and 3][lane] of 16 bytes: halves of the even
+//                    and the odd row's first pair, then of their second
+//   Q8_0             [group 4][lane] of 16 bytes: of each row eight bytes, plus 128, in the order 0, 2,
+//                    1, 3, 4, 6, 5, 7; scales
+//   4-bit types      [groups 0 and 1, groups 2 and 3][lane] of 16 bytes: of each group each row's word;
+//                    Q5_*: [lane] of 8 bytes: of two groups a word, with each row's fifth bits at
+//                    8 * (group % 2) + 4 * (row % 2) + p and 16 bits on; scales, minima
+//   scales, minima   [r][group 4][row 2] halves
+//   Q4_K, Q5_K       [r] d and dmin of both rows (8 bytes); of each stage [lane]: scale and minimum of the
+//                    even and the odd row for group q, a byte each; then nibbles of both stages; then
+//                    Q5_K's fifth bits
+//   Q6_K             [r] d of both rows; of each stage [lane]: of each row the scales of groups q % 2 and
+//                    q % 2 + 2 for weights 0..15 (q < 2) or 16..31, plus 128; nibbles; two bits each:
+//                    [lane] of 16 bytes: of each group a word, at 8 * (row % 2) + 2 * p and 16 bits on
 #pragma once
 
 #include <cstdint>
@@ -43,10 +64,12 @@ struct WeightLayout {
   // Bytes of one row in each plane, and where the plane starts.
   std::uint64_t quants_row = 0, high_row = 0, scales_row = 0, supers_row = 0;
   std::uint64_t quants = 0, high = 0, scales = 0, supers = 0;
-  std::uint64_t bytes = 0;  // of all planes
+  std::uint64_t bytes = 0;        // of all planes
+  std::uint64_t block_bytes = 0;  // matrix units: of sixteen rows; otherwise 0
 
   // What reading the whole matrix once moves.
   std::uint64_t bytes_read() const {
+    if (block_bytes != 0) return bytes;
     return rows * (quants_row + high_row + scales_row + supers_row);
   }
 };
@@ -111,6 +134,56 @@ constexpr WeightLayout weight_layout(WeightType type, std::uint64_t rows, std::u
   layout.scales = align(layout.high + rows * layout.high_row);
   layout.supers = align(layout.scales + rows * layout.scales_row);
   layout.bytes = align(layout.supers + rows * layout.supers_row);
+  return layout;
+}
+
+constexpr std::uint32_t kUnitBlockRows = 16;
+
+// The type that kernels see: floats are all halves there.
+constexpr WeightType unit_type(WeightType type) {
+  return type == WeightType::kF32 || type == WeightType::kBF16 ? WeightType::kF16 : type;
+}
+
+// Of a block, in one stage (types with blocks of 256: in two stages).
+constexpr std::uint32_t unit_stage_bytes(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16:
+      return 4096;
+    case WeightType::kQ8_0:
+      return 2176;
+    case WeightType::kQ4_0:
+    case WeightType::kIQ4_NL:
+      return 1152;
+    case WeightType::kQ4_1:
+      return 1280;
+    case WeightType::kQ5_0:
+      return 1408;
+    case WeightType::kQ5_1:
+      return 1536;
+    case WeightType::kQ4_K:
+      return 2368;
+    case WeightType::kQ5_K:
+      return 2880;
+    case WeightType::kQ6_K:
+      return 3360;
+  }
+  return 0;
+}
+
+constexpr bool unit_type_is_super(WeightType type) {
+  return type == WeightType::kQ4_K || type == WeightType::kQ5_K || type == WeightType::kQ6_K;
+}
+
+// For matrix units: everything from `quants` on, rows and stages padded with zeros.
+constexpr WeightLayout unit_layout(WeightType type, std::uint64_t rows, std::uint64_t width) {
+  WeightLayout layout;
+  const std::uint64_t stages = (width + kUnitStageWeights - 1) / kUnitStageWeights;
+  layout.rows = rows;
+  layout.groups = static_cast<std::uint32_t>(stages * (kUnitStageWeights / kGroupWeights));
+  layout.block_bytes = stages / (unit_type_is_super(type) ? 2 : 1) * unit_stage_bytes(type);
+  layout.bytes = (rows + kUnitBlockRows - 1) / kUnitBlockRows * layout.block_bytes;
   return layout;
 }
 

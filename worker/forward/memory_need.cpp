@@ -7,7 +7,7 @@
 namespace bulkhead::forward {
 
 MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
-                       const config::EngineSettings& engine) {
+                       const config::EngineSettings& engine, bool matrix_units) {
   MemoryNeed need;
   for (const model::TensorInfo& tensor : file.tensors()) {
     if (tensor.dimensions < 2) {
@@ -15,7 +15,9 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
       continue;
     }
     const auto type = static_cast<gpu::kernels::WeightType>(tensor.type);
-    need.weights += gpu::kernels::weight_layout(type, tensor.rows(), tensor.ne[0]).bytes;
+    need.weights += matrix_units
+                        ? gpu::kernels::unit_layout(type, tensor.rows(), tensor.ne[0]).bytes
+                        : gpu::kernels::weight_layout(type, tensor.rows(), tensor.ne[0]).bytes;
   }
 
   const std::uint64_t head = (config.head_size + 7) / 8 * 8;

@@ -18,6 +18,6 @@ struct MemoryNeed {
   std::uint64_t transient = 0;  // activations of the largest step, logits
 };
 MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
-                       const config::EngineSettings& engine);
+                       const config::EngineSettings& engine, bool matrix_units = false);
 
 }  // namespace bulkhead::forward

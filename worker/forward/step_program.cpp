@@ -11,7 +11,10 @@ namespace k = gpu::kernels;
 namespace {
 
 // The widest column tile: buffers have room for the columns that pad the last tile.
-constexpr std::uint32_t kTile = 16;
+constexpr std::uint32_t kTile = 16, kUnitsTile = 128;
+std::uint32_t widest_tile(const StepContext& context) {
+  return context.mapping.units ? kUnitsTile : kTile;
+}
 
 std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -151,10 +154,10 @@ class Builder {
     // Every workgroup could make the scales itself, but of a dispatch's thousands that reads more
     // than a kernel costs.
     const k::Scaling scaling = product.to_scale ? k::Scaling::kByMemory : k::Scaling::kNone;
-    const k::MatvecVariant variant = k::matvec(context_.mapping,
-                                               {matrix.type, rows, matrix.layout.groups,
-                                                product.epilogue, product.out_is_input, scaling},
-                                               columns);
+    const k::MatvecVariant variant = k::matvec(
+        context_.mapping,
+        {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input, scaling},
+        columns);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -465,7 +468,7 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
       partial_columns = std::max<std::uint64_t>(partial_columns, shape.columns);
     }
   }
-  const std::uint64_t columns = up_to(widest.columns, kTile);
+  const std::uint64_t columns = up_to(widest.columns, widest_tile(context));
   const std::uint64_t outputs = up_to(widest.outputs, kTile);
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
@@ -475,8 +478,7 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_TRY(lease, pool.acquire(count * sizeof(float), name));
     return {};
   };
-  BULKHEAD_RETURN_IF_ERROR(
-      floats(a.stream, columns * stream_stride(context), "residual stream"));
+  BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * stream_stride(context), "residual stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
   BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
   BULKHEAD_RETURN_IF_ERROR(
@@ -494,8 +496,10 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
   }
   BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
   if (outputs > 0) {
-    BULKHEAD_RETURN_IF_ERROR(
-        floats(a.output_normed, outputs * stride(config.embedding), "normed outputs"));
+    BULKHEAD_RETURN_IF_ERROR(floats(
+        a.output_normed,
+        std::uint64_t{up_to(widest.outputs, widest_tile(context))} * stride(config.embedding),
+        "normed outputs"));
     BULKHEAD_RETURN_IF_ERROR(floats(a.logits, outputs * config.vocabulary, "logits"));
     BULKHEAD_RETURN_IF_ERROR(
         floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));

@@ -252,11 +252,11 @@ class Transformer final : public engine::Executor {
     context_.device = &device;
     context_.config = config;
     context_.mapping =
-        options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device.info());
+        options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device);
     context_.attention = {config.head_size, config.heads, config.kv_heads,
                           options.engine.kv_type == config::KvType::kF32,
                           config.rope_pairing == model::RopePairing::kHalves};
-    const MemoryNeed need = memory_need(file, config, options.engine);
+    const MemoryNeed need = memory_need(file, config, options.engine, context_.mapping.units);
     BULKHEAD_TRY(const CacheSize cache, plan_cache(device, config, options, need));
     context_.context = cache.context;
     hidden_page_ = cache.pages;
@@ -278,8 +278,9 @@ class Transformer final : public engine::Executor {
     };
     // Rotation and KV write are the product's business there, unless whole heads are normed first.
     const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 2 == 0;
-    BULKHEAD_TRY(const auto loading, WeightUpload::start(device, blit(), file, config,
-                                                         cache.context, context_.weights, pairs));
+    BULKHEAD_TRY(const auto loading,
+                 WeightUpload::start(device, blit(), file, config, cache.context, context_.weights,
+                                     pairs, context_.mapping.units));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed());
@@ -310,8 +311,10 @@ class Transformer final : public engine::Executor {
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
                   static_cast<unsigned long long>(k::code_hash()),
-                  context_.mapping.rows ? "rows" : "lanes", context_.mapping.lanes,
-                  context_.attention.kv_float ? "f32" : "f16");
+                  context_.mapping.rows    ? "rows"
+                  : context_.mapping.units ? "units"
+                                           : "lanes",
+                  context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
     numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
     return {};
   }
@@ -614,14 +617,14 @@ class Transformer final : public engine::Executor {
   struct LoadTimes {
     PipelineTimes weights;
     std::uint64_t kernels_ns = 0, after_weights_ns = 0;  // compiling; of it, after the weights came
+    std::uint64_t warm_up_ns = 0, total_ns = 0;
   };
   LoadTimes load_times_;
-
-    std::uint64_t warm_up_ns = 0, total_ns = 0;
-  std::vector<StepShape> shapes_;
-  std::shared_ptr<const Activations> shared_;
   std::vector<Counter> kernel_times_;  // of the last profile()
   std::uint64_t profiles_ = 0;
+
+  std::vector<StepShape> shapes_;
+  std::shared_ptr<const Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
   StepShape shape_;
   std::optional<InFlight> in_flight_;

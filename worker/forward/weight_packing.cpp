@@ -1,9 +1,12 @@
 #include "worker/forward/weight_packing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <thread>
+
+#include "worker/forward/unit_packing.hpp"
 
 namespace bulkhead::forward {
 
@@ -187,18 +190,23 @@ void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
 }  // namespace
 
 PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors,
-                           std::vector<RowOrder> orders)
-    : tensors_(std::move(tensors)), orders_(std::move(orders)) {
+                           std::vector<RowOrder> orders, Packing packing)
+    : tensors_(std::move(tensors)), orders_(std::move(orders)), packing_(packing) {
   orders_.resize(tensors_.size());
   type_ = weight_type(tensors_.front()->type);
   width_ = static_cast<std::uint32_t>(tensors_.front()->ne[0]);
   std::uint64_t rows = 0;
   for (const model::TensorInfo* tensor : tensors_)
     rows += tensor->rows();
-  layout_ = gpu::kernels::weight_layout(type_, rows, width_);
+  layout_ = packing == Packing::kPlanes ? gpu::kernels::weight_layout(type_, rows, width_)
+                                        : gpu::kernels::unit_layout(type_, rows, width_);
 }
 
 const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
+  if (packing_ == Packing::kUnitsAlternating) {
+    const model::TensorInfo* const tensor = tensors_[row % 2];
+    return row < layout_.rows ? tensor->data.data() + row / 2 * tensor->row_bytes() : nullptr;
+  }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const model::TensorInfo* const tensor = tensors_[i];
     if (row < tensor->rows()) {
@@ -206,7 +214,7 @@ const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
     }
     row -= tensor->rows();
   }
-  return nullptr;  // not reached: rows are within the layout
+  return nullptr;
 }
 
 void PackedMatrix::fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count,
@@ -236,7 +244,36 @@ void PackedMatrix::fill_rows(const Plane& plane, std::uint64_t first, std::uint6
   }
 }
 
+void PackedMatrix::fill_block(std::uint64_t block, std::byte* to) const {
+  std::array<const std::byte*, gpu::kernels::kUnitBlockRows> rows;
+  for (std::uint64_t i = 0; i < rows.size(); ++i)
+    rows[i] = row_data(block * rows.size() + i);
+  pack_unit_block(type_, rows, width_, to);
+}
+
+void PackedMatrix::fill_blocks(std::uint64_t offset, std::span<std::byte> piece) const {
+  const std::uint64_t bytes = layout_.block_bytes;
+  const std::uint64_t end = offset + piece.size();
+  // Blocks that the piece's borders cut are made whole and copied in part.
+  std::vector<std::byte> cut;
+  const auto copy_part = [&](std::uint64_t from, std::uint64_t to) {
+    cut.resize(bytes);
+    fill_block(from / bytes, cut.data());
+    std::memcpy(piece.data() + (from - offset), cut.data() + from % bytes, to - from);
+  };
+  const std::uint64_t first = (offset + bytes - 1) / bytes, last = end / bytes;
+  if (first > last) return copy_part(offset, end);
+  if (first * bytes > offset) copy_part(offset, first * bytes);
+  in_parallel(last - first, (last - first) * bytes, [&](std::uint64_t from, std::uint64_t count) {
+    for (std::uint64_t block = first + from; block < first + from + count; ++block)
+      fill_block(block, piece.data() + (block * bytes - offset));
+  });
+  if (last * bytes < end) copy_part(last * bytes, end);
+}
+
 void PackedMatrix::fill(std::uint64_t offset, std::span<std::byte> piece) const {
+  if (piece.empty()) return;
+  if (packing_ != Packing::kPlanes) return fill_blocks(offset, piece);
   const Plane planes[] = {{Plane::kQuants, layout_.quants, layout_.quants_row},
                           {Plane::kHigh, layout_.high, layout_.high_row},
                           {Plane::kScales, layout_.scales, layout_.scales_row},

@@ -30,28 +30,39 @@ struct RowOrder {
   }
 };
 
+// How a matrix lies in device memory (gpu/kernels/weight_layout.hpp).
+enum class Packing {
+  kPlanes,
+  kUnits,             // for matrix units
+  kUnitsAlternating,  // the same of two tensors, their rows in turn: a gate and its up
+};
+
 // One matrix in device memory: the rows of one or more tensors of equal type and row length, one
 // after another (q, k and v; gate and up), so that one dispatch computes them all.
 class PackedMatrix {
  public:
   // `orders`: of each tensor; empty: all as they are.
   explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors,
-                        std::vector<RowOrder> orders = {});
+                        std::vector<RowOrder> orders = {}, Packing packing = Packing::kPlanes);
 
   gpu::kernels::WeightType type() const { return type_; }
   const gpu::kernels::WeightLayout& layout() const { return layout_; }
   std::uint32_t width() const { return width_; }
 
-  // Writes bytes [offset, offset + piece.size()) of the planes; large pieces by several threads.
+  // Writes bytes [offset, offset + piece.size()) of what layout() says; large pieces by several
+  // threads.
   void fill(std::uint64_t offset, std::span<std::byte> piece) const;
 
  private:
   struct Plane;
   void fill_rows(const Plane& plane, std::uint64_t first, std::uint64_t count, std::byte* to) const;
-  const std::byte* row_data(std::uint64_t row) const;
+  void fill_blocks(std::uint64_t offset, std::span<std::byte> piece) const;
+  void fill_block(std::uint64_t block, std::byte* to) const;
+  const std::byte* row_data(std::uint64_t row) const;  // null: there is no such row
 
   std::vector<const model::TensorInfo*> tensors_;
   std::vector<RowOrder> orders_;
+  Packing packing_;
   gpu::kernels::WeightType type_;
   std::uint32_t width_;
   gpu::kernels::WeightLayout layout_;

@@ -13,7 +13,7 @@ namespace {
 // What is to come to the device, in order: each matrix a job, and every vector in one buffer.
 class Planner {
  public:
-  explicit Planner(const model::GgufFile& file) : file_(file) {}
+  Planner(const model::GgufFile& file, bool units) : file_(file), units_(units) {}
 
   Result<const model::TensorInfo*> find(const std::string& name) const {
     const model::TensorInfo* tensor = file_.find_tensor(name);
@@ -24,7 +24,15 @@ class Planner {
 
   Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors,
                               const std::vector<RowOrder>& orders = {}) {
-    const auto packed = std::make_shared<const PackedMatrix>(tensors, orders);
+    return matrix(tensors, orders, units_ ? Packing::kUnits : Packing::kPlanes);
+  }
+  // A gate and its up, of equal type.
+  Result<DeviceMatrix> gate_and_up(const model::TensorInfo* gate, const model::TensorInfo* up) {
+    return matrix({gate, up}, {}, units_ ? Packing::kUnitsAlternating : Packing::kPlanes);
+  }
+  Result<DeviceMatrix> matrix(const std::vector<const model::TensorInfo*>& tensors,
+                              const std::vector<RowOrder>& orders, Packing packing) {
+    const auto packed = std::make_shared<const PackedMatrix>(tensors, orders, packing);
     DeviceMatrix result;
     result.type = packed->type();
     result.layout = packed->layout();
@@ -77,6 +85,7 @@ class Planner {
 
  private:
   const model::GgufFile& file_;
+  const bool units_;
   std::vector<PipelineJob> jobs_;
   std::vector<float> vectors_;
   std::uint64_t bytes_ = 0;
@@ -177,7 +186,7 @@ Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file
     BULKHEAD_TRY(const model::TensorInfo* const up, uploader.find(prefix + "ffn_up.weight"));
     layer.gate_up_joined = gate->type == up->type;
     if (layer.gate_up_joined) {
-      BULKHEAD_TRY(layer.gate, uploader.matrix(std::vector{gate, up}));
+      BULKHEAD_TRY(layer.gate, uploader.gate_and_up(gate, up));
     } else {
       BULKHEAD_TRY(layer.gate, uploader.matrix(std::vector{gate}));
       BULKHEAD_TRY(layer.up, uploader.matrix(std::vector{up}));
@@ -216,8 +225,8 @@ Result<std::unique_ptr<WeightUpload>> WeightUpload::start(gpu::Device& device, g
                                                           const model::ModelConfig& config,
                                                           std::uint32_t context,
                                                           ModelWeights& weights,
-                                                          bool pair_rotating_rows) {
-  Planner planner(file);
+                                                          bool pair_rotating_rows, bool units) {
+  Planner planner(file, units);
   BULKHEAD_TRY(weights, plan_weights(planner, file, config, context, pair_rotating_rows));
   std::vector<PipelineJob> jobs = planner.take_jobs();
   weights.bytes = planner.bytes();

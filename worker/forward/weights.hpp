@@ -43,7 +43,7 @@ struct LayerWeights {
   std::uint64_t q_norm = 0, k_norm = 0;
   DeviceMatrix attention_output;
   bool gate_up_joined = false;
-  DeviceMatrix gate;  // joined: the gate's rows, then up's
+  DeviceMatrix gate;  // joined: the gate's rows, then up's; for matrix units in turn
   DeviceMatrix up;
   DeviceMatrix down;
 };
@@ -76,7 +76,8 @@ class WeightUpload {
                                                      const model::GgufFile& file,
                                                      const model::ModelConfig& config,
                                                      std::uint32_t context, ModelWeights& weights,
-                                                     bool pair_rotating_rows = false);
+                                                     bool pair_rotating_rows = false,
+                                                     bool units = false);
   // At any time: ends it, and waits until nothing is under way to the weights.
   ~WeightUpload();
 

@@ -1,0 +1,50 @@
+// The residual stream's first values, and the first product's input, from an embedding matrix that is packed for matrix
+// units: each column's row, by the subgroup's lanes that would hold it in a product.
+#version 460
+#include "common.glsl"
+#include "units.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t quants, high, scales, supers;
+  uint64_t out_address;  // [column][stride]
+  uint64_t parameters;
+  uint groups;
+  uint width;
+  uint stride;
+  uint input_stride;
+  uint64_t gain;           // the first norm's, and where the row times it goes
+  uint64_t input_address;  // [column][input_stride], by store_input
+} push;
+
+layout(constant_id = 0) const uint kType = 8;
+layout(constant_id = 1) const uint kInvocations = 256;
+layout(local_size_x_id = 1) in;
+
+// epilogue.glsl's
+const float kInputShrink = 0.125;
+
+void main() {
+  uint column = gl_WorkGroupID.x;
+  if (column >= Words(push.parameters).v[0]) return;
+  uint token = ColumnsRef(push.parameters + 64u).v[column].x;
+  uint lane = gl_SubgroupInvocationID;
+  uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
+  FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
+  for (uint group = gl_SubgroupID; group < push.groups; group += kInvocations / 32u) {
+    LaneWeights weights = load_weights(kType, 1u, block, group, lane);
+    prepare(kType, weights);
+    f16vec2 even_row[4], odd_row[4];
+    unpack_group(kType, weights, 0u, lane, even_row, odd_row);
+    if (lane >> 2 != (token & 15u) >> 1) continue;
+    [[unroll]] for (uint i = 0; i < 8; i++) {
+      uint k = group * 32u + (lane & 3u) * 8u + i;
+      f16vec2 pair = (token & 1u) != 0u ? odd_row[i / 2u] : even_row[i / 2u];
+      float value = k < push.width ? float(pair[i & 1u]) : 0.0;
+      if (k < push.width) result.v[k] = value;
+      if (push.gain != 0ul) {
+        precise float input_value = k < push.width ? value * Floats(push.gain).v[k] * kInputShrink : 0.0;
+        store_input(push.input_address, column, push.input_stride, k, input_value, kInputUnits);
+      }
+    }
+  }
+}

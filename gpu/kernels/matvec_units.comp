@@ -1,0 +1,130 @@
+// One product of a step by matrix units: units_product.glsl.
+//
+// A dispatch lasts a few microseconds and much of that is waiting for memory: the first tile doesn't wait for the count of
+// columns (it has one), and what finishing a result takes is asked for before the weights.
+#version 460
+#include "common.glsl"
+#include "units.glsl"
+#include "matvec_push.glsl"
+
+layout(constant_id = 0) const uint kType = 8;
+layout(constant_id = 6) const uint kColumnTiles = 1;     // of 8 columns, of a subgroup
+layout(constant_id = 7) const uint kSubgroups = 4;
+layout(constant_id = 8) const uint kInvocations = 128;   // kLanes * kSubgroups
+layout(constant_id = 9) const uint kSegments = 1;
+layout(constant_id = 10) const uint kSegmentStages = 1;
+layout(constant_id = 11) const uint kStepGroups = 4;     // groups of a step of the loop
+layout(constant_id = 12) const uint kSerial = 0;
+layout(constant_id = 13) const uint kColumnSubgroups = 1;  // kSerial: subgroups side by side over columns
+layout(constant_id = 14) const uint kAhead = 0;          // weights are loaded a step ahead
+layout(constant_id = 15) const uint kPartialFloats = 1;  // shared: kSubgroups * kRows * kColumnTiles * 128
+layout(constant_id = 16) const uint kScaling = 0;
+layout(constant_id = 17) const uint kNormColumns = 1;    // kScaledHere: columns
+layout(local_size_x_id = 8) in;
+
+#define EPILOGUE kEpilogue
+#define SCALING kScaling
+#define OUT_FORM kOutForm
+#define INPUT_FORM kInputUnits
+#define UNIT_TYPE kType
+#define SEGMENTS kSegments
+#define SEGMENT_STAGES kSegmentStages
+#include "page_tokens.glsl"
+#include "epilogue.glsl"
+#include "norm_scale.glsl"
+#include "units_product.glsl"
+
+shared float partials[kPartialFloats];
+shared float norm_parts[kNormParts * kNormColumns];
+
+// The squares of the residual stream's columns, in the order that norm_scale.glsl tells.
+void sum_squares(FusedRef fused) {
+  for (uint part = gl_SubgroupID; part < kNormParts; part += kSubgroups) {
+    [[dont_unroll]] for (uint c = 0; c < kNormColumns; c++) {
+      precise float sum = 0.0;
+      for (uint quad = part * kLanes + lane; quad * 4u < fused.stream_width; quad += kNormParts * kLanes) {
+        vec4 v = Vec4s(fused.stream + uint64_t(c) * fused.stream_stride * 4u).v[quad];
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          float entry = quad * 4u + i < fused.stream_width ? v[i] : 0.0;
+          sum = fma(entry, entry, sum);
+        }
+      }
+      [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+        sum = sum + subgroupShuffleXor(sum, distance);
+      }
+      if (lane == 0u) norm_parts[part * kNormColumns + c] = sum;
+    }
+  }
+}
+
+float column_scale(uint column, FusedRef fused) {
+  precise float squares = norm_parts[column];
+  [[unroll]] for (uint part = 1; part < kNormParts; part++) squares = squares + norm_parts[part * kNormColumns + column];
+  return norm_scale(squares, fused.stream_width, fused.epsilon);
+}
+
+// Results that a lane of a subgroup finishes: pairs i with i % kSegments == segment.
+const uint kPairs = kTiles * 2u;
+const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
+
+void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
+  take_place(block0, tile0);
+  FusedRef fused = FusedRef(push.fused);
+  uint block_count = (push.written_rows + results_of_block() - 1u) / results_of_block();
+  uint count = Words(push.parameters).v[push.count_word];
+  PairOperands operands[kOwnPairs];
+  if (kOwnPairs <= 2u) {
+    [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
+      uint i = p * kSegments + segment;
+      uint column = result_column(tile0 + i / 2u % kColumnTiles, i & 1u), block = block0 + i / 2u / kColumnTiles;
+      if (i < kPairs && column < count && block < block_count) operands[p] = pair_operands(column, block, count, fused);
+    }
+  }
+  if (kScaling == kScaledHere) sum_squares(fused);
+  multiply(segment * kSegmentStages * 4u, min((segment + 1u) * kSegmentStages * 4u, push.groups));
+  if (kSegments > 1u) {
+    [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
+      partials[(gl_SubgroupID * kTiles * 4u + i) * 32u + lane] = sums[i / 4u][i % 4u];
+    }
+  }
+  if (kSegments > 1u || kScaling == kScaledHere) barrier();
+  [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
+    uint i = p * kSegments + segment;
+    uint t = i / 2u, e = i & 1u;
+    uint column = result_column(tile0 + t % kColumnTiles, e), block = block0 + t / kColumnTiles;
+    if (i < kPairs && column < count && block < block_count) {
+      precise float first, second;
+      if (kSegments > 1u) {
+        uint at = (first_subgroup * kTiles * 4u + t * 4u + e) * 32u + lane;
+        first = partials[at];
+        second = partials[at + 64u];
+        [[unroll]] for (uint s = 1; s < kSegments; s++) {
+          first = first + partials[at + s * (kTiles * 128u)];
+          second = second + partials[at + s * (kTiles * 128u) + 64u];
+        }
+      } else {
+        first = sums[p / 2u][p & 1u];
+        second = sums[p / 2u][(p & 1u) + 2u];
+      }
+      if (kOwnPairs > 2u) operands[p] = pair_operands(column, block, count, fused);
+      float scale = kScaling == kScaledHere ? column_scale(column, fused) : 1.0;
+      finish_pair(column, block, first, second, scale, operands[p], fused);
+    }
+  }
+}
+
+void main() {
+  uint column_subgroups = kSerial != 0u ? kColumnSubgroups : 1u;
+  uint tile0 = gl_WorkGroupID.x * column_subgroups * kColumnTiles;
+  if (gl_WorkGroupID.x != 0u && tile0 * 8u >= Words(push.parameters).v[push.count_word]) return;
+  if (kSerial != 0u) {
+    uint row_place = gl_WorkGroupID.y * (kSubgroups / kColumnSubgroups) + gl_SubgroupID / kColumnSubgroups;
+    uint own_tile = tile0 + gl_SubgroupID % kColumnSubgroups * kColumnTiles;
+    uint count = Words(push.parameters).v[push.count_word];
+    if (own_tile * 8u < count) serial_product(row_place * kRows, own_tile, count);
+  } else {
+    uint place = gl_SubgroupID / kSegments;
+    uint block0 = (gl_WorkGroupID.y * (kSubgroups / kSegments) + place) * kRows;
+    split_product(block0, gl_SubgroupID % kSegments, place * kSegments, tile0);
+  }
+}

@@ -1,0 +1,121 @@
+#include "gpu/kernels/units.hpp"
+
+#include <algorithm>
+
+#include "gpu/kernels/matvec_units.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+constexpr std::uint32_t kLanes = 32;
+constexpr std::uint32_t kStageGroups = kUnitStageWeights / kGroupWeights;
+
+// A block has two matrix rows for each result of a gate and an up.
+std::uint32_t results_of_block(const MatvecShape& shape) {
+  return shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
+}
+
+std::uint32_t blocks_of(const MatvecShape& shape) {
+  return (shape.rows + results_of_block(shape) - 1) / results_of_block(shape);
+}
+
+const char* name_of(WeightType type) {
+  switch (unit_type(type)) {
+    case WeightType::kQ4_0:
+      return "units Q4_0";
+    case WeightType::kQ4_1:
+      return "units Q4_1";
+    case WeightType::kQ5_0:
+      return "units Q5_0";
+    case WeightType::kQ5_1:
+      return "units Q5_1";
+    case WeightType::kQ8_0:
+      return "units Q8_0";
+    case WeightType::kQ4_K:
+      return "units Q4_K";
+    case WeightType::kQ5_K:
+      return "units Q5_K";
+    case WeightType::kQ6_K:
+      return "units Q6_K";
+    case WeightType::kIQ4_NL:
+      return "units IQ4_NL";
+    default:
+      return "units F16";
+  }
+}
+
+}  // namespace
+
+UnitSegments unit_segments(const MatvecShape& shape) {
+  // As many subgroups as it takes to have enough loads in flight with one column.
+  constexpr std::uint32_t kEnoughSubgroups = 8192;
+  const std::uint32_t stages = std::max(shape.groups / kStageGroups, 1U);
+  const std::uint32_t blocks = blocks_of(shape);
+  const std::uint32_t wanted =
+      std::clamp((kEnoughSubgroups + blocks - 1) / blocks, 1U, kMostSegments);
+  UnitSegments segments;
+  segments.stages = (stages + wanted - 1) / wanted;
+  // A header serves two stages.
+  if (unit_type_is_super(shape.type)) segments.stages = (segments.stages + 1) / 2 * 2;
+  segments.count = (stages + segments.stages - 1) / segments.stages;
+  return segments;
+}
+
+UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
+  const std::uint32_t segments = unit_segments(shape).count;
+  UnitTiling tiling;
+  tiling.columns = columns;
+  if (columns <= 32) {
+    tiling.column_tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
+    // Two blocks share each x; with many segments that would leave too few subgroups.
+    tiling.row_blocks = segments <= 4 && columns <= 16 ? 2 : 1;
+    tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
+    tiling.step_groups = columns <= 16 ? 4 : 2;
+  } else {
+    tiling.serial = true;
+    tiling.row_blocks = 2;
+    tiling.column_tiles = 4;
+    tiling.subgroups = 4;
+    tiling.column_subgroups = 2;
+    tiling.step_groups = unit_type(shape.type) == WeightType::kQ8_0 ? 1 : 2;
+  }
+  return tiling;
+}
+
+MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
+  const UnitSegments segments = unit_segments(shape);
+  const std::uint32_t in_workgroup = tiling.serial ? 1 : segments.count;
+  const std::uint32_t tiles = tiling.row_blocks * tiling.column_tiles;
+  MatvecVariant variant;
+  variant.spec.name = name_of(shape.type);
+  variant.spec.spirv = spirv::matvec_units;
+  variant.spec.push_bytes = sizeof(MatvecPush);
+  variant.spec.required_subgroup_size = kLanes;
+  variant.spec.constants = {
+      static_cast<std::uint32_t>(unit_type(shape.type)),
+      tiling.columns,
+      tiling.row_blocks,
+      kLanes,
+      static_cast<std::uint32_t>(shape.epilogue),
+      static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows),
+      tiling.column_tiles,
+      tiling.subgroups,
+      tiling.subgroups * kLanes,
+      segments.count,
+      segments.stages,
+      tiling.step_groups,
+      tiling.serial ? 1U : 0U,
+      tiling.column_subgroups,
+      tiling.ahead ? 1U : 0U,
+      in_workgroup > 1 ? tiling.subgroups * tiles * 128 : 1,
+      static_cast<std::uint32_t>(shape.scaling),
+      shape.scaling == Scaling::kHere ? tiling.columns : 1};
+  variant.columns_per_workgroup =
+      tiling.column_tiles * 8 * (tiling.serial ? tiling.column_subgroups : 1);
+  const std::uint32_t row_subgroups =
+      tiling.serial ? tiling.subgroups / tiling.column_subgroups : tiling.subgroups / in_workgroup;
+  variant.rows_per_workgroup = row_subgroups * tiling.row_blocks * results_of_block(shape);
+  return variant;
+}
+
+}  // namespace bulkhead::gpu::kernels

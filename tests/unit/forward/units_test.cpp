@@ -1,0 +1,440 @@
+// Matrix units: weights packed in their fragments' order, and products of them: every type against
+// float64, and the same bits however the work is shared.
+#include "gpu/kernels/units.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include <gmock/gmock.h>
+
+#include "gpu/kernels/units_check.hpp"
+#include "kernel_harness.hpp"
+#include "reference.hpp"
+#include "worker/forward/unit_packing.hpp"
+#include "worker/forward/weight_packing.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+using model::TensorType;
+
+constexpr TensorType kTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
+                                 TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
+                                 TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
+                                 TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+
+bool is_float(TensorType type) {
+  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
+}
+bool is_super(TensorType type) {
+  return model::traits(type)->block_weights == 256;
+}
+
+struct TestMatrix {
+  TensorType type = TensorType::kF16;
+  std::uint32_t rows = 0, width = 0;
+  k::WeightLayout layout;
+  std::vector<std::byte> packed;
+  std::vector<std::vector<double>> values;
+};
+
+TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
+                       std::mt19937& random) {
+  TestMatrix m;
+  m.type = type;
+  m.rows = rows;
+  m.width = width;
+  const std::vector<std::byte> data = reference::random_rows(type, rows, width, random);
+  const std::size_t row_bytes = data.size() / rows;
+  m.layout = k::unit_layout(weight_type(type), rows, width);
+  m.packed.assign(m.layout.bytes, std::byte{0xee});
+  for (std::uint32_t block = 0; block * k::kUnitBlockRows < rows; ++block) {
+    std::array<const std::byte*, k::kUnitBlockRows> block_rows{};
+    for (std::uint32_t i = 0; i < k::kUnitBlockRows; ++i) {
+      const std::uint32_t row = block * k::kUnitBlockRows + i;
+      if (row < rows) block_rows[i] = data.data() + row * row_bytes;
+    }
+    pack_unit_block(weight_type(type), block_rows, width,
+                    m.packed.data() + block * m.layout.block_bytes);
+  }
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    m.values.push_back(
+        reference::dequantize(type, std::span(data).subspan(row * row_bytes, row_bytes), width));
+  }
+  return m;
+}
+
+// Weight k of a row, read back from the packed bytes as gpu/kernels/weight_layout.hpp describes
+// them; exact.
+class Unpacked {
+ public:
+  explicit Unpacked(const TestMatrix& matrix) : m_(matrix) {}
+
+  double at(std::uint32_t row, std::uint32_t k) const {
+    const bool super = is_super(m_.type);
+    const std::uint32_t in_block = row % 16, r = in_block / 2, odd = in_block % 2;
+    const std::uint32_t stage = k / 128, group = k % 128 / 32, q = k % 32 / 8, pair = k % 8 / 2;
+    const std::uint32_t lane = r * 4 + q, within = k % 2;
+    const std::size_t base =
+        row / 16 * m_.layout.block_bytes +
+        (super ? stage / 2 : stage) * k::unit_stage_bytes(k::unit_type(weight_type(m_.type)));
+    const std::uint32_t s = super ? stage % 2 : 0;
+    if (is_float(m_.type)) {
+      return half(base + group * 1024 + pair / 2 * 512 + lane * 16 + pair % 2 * 8 + odd * 4 +
+                  within * 2);
+    }
+    const std::size_t small = r * 16 + group * 4 + odd * 2;
+    if (m_.type == TensorType::kQ8_0) {
+      constexpr std::uint32_t kPlace[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+      const int n = byte(base + group * 512 + lane * 16 + odd * 8 + kPlace[k % 8]) - 128;
+      return n * half(base + 2048 + small);
+    }
+    const std::size_t quants = base +
+                               (m_.type == TensorType::kQ6_K ? 288
+                                : super                      ? 320
+                                                             : 0) +
+                               s * 1024;
+    const std::uint32_t nibbles =
+        word(quants + group / 2 * 512 + lane * 16 + group % 2 * 8 + odd * 4);
+    const int low = static_cast<int>((nibbles >> (within * 16 + pair * 4)) & 15U);
+    const auto fifth = [&](std::size_t high) {
+      const std::uint32_t bits = word(high + lane * 8 + group / 2 * 4);
+      return static_cast<int>((bits >> (within * 16 + group % 2 * 8 + odd * 4 + pair)) & 1U) * 16;
+    };
+    constexpr int kCodebook[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+    switch (m_.type) {
+      case TensorType::kQ4_0:
+        return (low - 8) * half(base + 1024 + small);
+      case TensorType::kIQ4_NL:
+        return kCodebook[low] * half(base + 1024 + small);
+      case TensorType::kQ4_1:
+        return low * half(base + 1024 + small) + half(base + 1152 + small);
+      case TensorType::kQ5_0:
+        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small);
+      case TensorType::kQ5_1:
+        return (low + fifth(base + 1024)) * half(base + 1280 + small) + half(base + 1408 + small);
+      case TensorType::kQ6_K: {
+        const std::uint32_t bits = word(base + 2336 + s * 512 + lane * 16 + group * 4);
+        const int n =
+            low + static_cast<int>((bits >> (within * 16 + odd * 8 + pair * 2)) & 3U) * 16;
+        const std::uint32_t owner = r * 4 + q / 2 * 2 + group % 2;
+        const int scale = byte(base + 32 + s * 128 + owner * 4 + odd * 2 + group / 2) - 128;
+        return half(base + r * 4 + odd * 2) * scale * (n - 32);
+      }
+      default: {
+        const std::size_t own = base + 64 + s * 128 + (r * 4 + group) * 4 + odd * 2;
+        const int n = low + (m_.type == TensorType::kQ5_K ? fifth(base + 2368 + s * 256) : 0);
+        return half(base + r * 8 + odd * 2) * byte(own) * n -
+               half(base + r * 8 + 4 + odd * 2) * byte(own + 1);
+      }
+    }
+  }
+
+ private:
+  int byte(std::size_t at) const { return static_cast<int>(m_.packed[at]); }
+  std::uint32_t word(std::size_t at) const {
+    std::uint32_t value = 0;
+    std::memcpy(&value, m_.packed.data() + at, 4);
+    return value;
+  }
+  double half(std::size_t at) const {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, m_.packed.data() + at, 2);
+    return reference::half(bits);
+  }
+
+  const TestMatrix& m_;
+};
+
+TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
+  std::mt19937 random(20240611);
+  for (const TensorType type : kTypes) {
+    const std::uint32_t rows = 37;
+    const std::uint32_t width = is_super(type) ? 768 : is_float(type) ? 301 : 416;
+    const TestMatrix m = make_matrix(type, rows, width, random);
+    const Unpacked unpacked(m);
+    for (std::uint32_t row = 0; row < rows; ++row) {
+      for (std::uint32_t i = 0; i < m.layout.groups * 32; ++i) {
+        const double want = i < width ? m.values[row][i] : 0.0;
+        // F32 and BF16 become halves.
+        const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25 : 1e-12;
+        ASSERT_NEAR(unpacked.at(row, i), want, bound)
+            << model::traits(type)->name << " row " << row << " weight " << i;
+      }
+    }
+  }
+}
+
+TEST(UnitPacking, WritesEveryByteAndZerosForRowsThatAreNot) {
+  std::mt19937 random(20240612);
+  for (const TensorType type : kTypes) {
+    const std::uint32_t width = is_super(type) ? 256 : is_float(type) ? 130 : 160;
+    const k::WeightLayout layout = k::unit_layout(weight_type(type), 16, width);
+    const std::array<const std::byte*, k::kUnitBlockRows> none{};
+    TestMatrix m;
+    m.type = type;
+    m.layout = layout;
+    m.packed.assign(layout.bytes, std::byte{0xee});
+    pack_unit_block(weight_type(type), none, width, m.packed.data());
+    const Unpacked unpacked(m);
+    for (std::uint32_t row = 0; row < 16; ++row) {
+      for (std::uint32_t i = 0; i < layout.groups * 32; ++i)
+        ASSERT_EQ(unpacked.at(row, i), 0.0) << model::traits(type)->name;
+    }
+    // Twice from different bytes: what is not written would differ.
+    const TestMatrix some = make_matrix(type, 5, width, random);
+    std::vector<std::byte> other(layout.bytes, std::byte{0x11});
+    pack_unit_block(weight_type(type), none, width, other.data());
+    ASSERT_EQ(other, m.packed) << model::traits(type)->name;
+  }
+}
+
+TEST(UnitPacking, KeepsFloatsThatNoHalfCanHoldAtTheLargest) {
+  const std::vector<float> values{1e9F, -1e9F, 65520.0F, 65504.0F, 1e-9F, 0x1p-24F};
+  TestMatrix m;
+  m.type = TensorType::kF32;
+  m.layout = k::unit_layout(k::WeightType::kF32, 16, values.size());
+  m.packed.resize(m.layout.bytes);
+  std::array<const std::byte*, k::kUnitBlockRows> rows{};
+  rows[3] = std::as_bytes(std::span(values)).data();
+  pack_unit_block(k::WeightType::kF32, rows, static_cast<std::uint32_t>(values.size()),
+                  m.packed.data());
+  const Unpacked unpacked(m);
+  const double want[] = {65504, -65504, 65504, 65504, 0, 0x1p-24};
+  for (std::uint32_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(unpacked.at(3, i), want[i]) << i;
+}
+
+// A row's segments come from type and shape alone, cover every stage once, and cut no header's two.
+TEST(UnitSegments, CoverARow) {
+  for (const TensorType type : kTypes) {
+    for (const std::uint32_t rows : {16U, 48U, 896U, 2048U, 3584U, 18944U, 152064U}) {
+      for (const std::uint32_t width : {256U, 1024U, 3584U, 8192U, 18944U}) {
+        const k::WeightLayout layout = k::unit_layout(weight_type(type), rows, width);
+        const k::UnitSegments segments = k::unit_segments({weight_type(type), rows, layout.groups});
+        const std::uint32_t stages = layout.groups / 4;
+        ASSERT_GE(segments.count, 1U);
+        ASSERT_LE(segments.count, k::kMostSegments);
+        ASSERT_GE(segments.count * segments.stages, stages);
+        ASSERT_LT((segments.count - 1) * segments.stages, stages) << "an empty segment";
+        if (is_super(type)) {
+          ASSERT_EQ(segments.stages % 2, 0U);
+        }
+      }
+    }
+  }
+}
+
+class Units : public KernelTest {
+ protected:
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (IsSkipped()) return;
+    const auto usable = k::fragments_as_expected(device());
+    ASSERT_TRUE(usable.ok()) << usable.error().message();
+    if (!*usable) GTEST_SKIP() << device().info().name << " has no matrix units that are used";
+  }
+
+  // Halves, as floats.
+  std::vector<std::vector<float>> columns(std::uint32_t count, std::uint32_t width) {
+    std::normal_distribution<float> normal;
+    std::vector<std::vector<float>> x(count, std::vector<float>(width));
+    for (auto& column : x) {
+      for (float& value : column) {
+        value = std::bit_cast<float>((std::bit_cast<std::uint32_t>(normal(random_)) + 0x1000U) &
+                                     0xffffe000U);
+        if (std::abs(value) < 0x1p-14F) value = 0;
+      }
+    }
+    return x;
+  }
+
+  static std::uint16_t half_of(float value) {  // one that holds it exactly
+    if (value == 0) return 0;
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return static_cast<std::uint16_t>(
+        ((bits >> 16) & 0x8000U) | ((((bits >> 23) & 255U) - 112U) << 10) | ((bits >> 13) & 1023U));
+  }
+
+  // As producers lay them out: zeros from the width to the stride; other columns NaN.
+  gpu::Buffer input(const std::vector<std::vector<float>>& x, std::uint32_t stride) {
+    const std::size_t tiles = (x.size() + 127) / 128 * 16;
+    gpu::Buffer made = empty(tiles * stride * 16);
+    auto* halves = reinterpret_cast<std::uint16_t*>(made.mapped().data());
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      for (std::uint32_t i = 0; i < stride; ++i) {
+        const std::size_t lane = i % 32 / 8 * 8 + i % 2 * 4 + c % 8 / 2;
+        halves[(c / 8 * (stride / 32) + i / 32) * 256 + lane * 8 + i / 4 % 2 * 4 + i / 2 % 2 * 2 +
+               c % 2] = i < x[c].size() ? half_of(x[c][i]) : 0;
+      }
+    }
+    return made;
+  }
+
+  // out[column][row].
+  std::vector<float> multiply(const TestMatrix& m, const gpu::Buffer& weights,
+                              const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
+                              const k::UnitTiling& tiling, std::vector<float> before = {}) {
+    const auto count = static_cast<std::uint32_t>(x.size());
+    const std::uint32_t rows = epilogue == k::Epilogue::kGated ? m.rows / 2 : m.rows;
+    const std::uint32_t stride = m.layout.groups * 32;
+    const gpu::Buffer in = input(x, stride);
+    gpu::Buffer out = empty(std::uint64_t{count} * rows * 4);
+    std::memcpy(out.mapped().data(), before.data(), before.size() * 4);
+    const gpu::Buffer counts = parameters(count);
+    const k::MatvecVariant variant =
+        k::unit_product({weight_type(m.type), rows, m.layout.groups, epilogue}, tiling);
+    k::MatvecPush push{};
+    push.quants = weights.address();
+    push.x = in.address();
+    push.out = out.address();
+    push.parameters = counts.address();
+    push.rows = rows;
+    push.groups = m.layout.groups;
+    push.x_stride = stride;
+    push.out_stride = rows;
+    push.written_rows = rows;
+    push.count_word = k::kColumnCountWord;
+    run(variant.spec, push,
+        (count + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup,
+        (rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
+    return read<float>(out, std::size_t{count} * rows);
+  }
+  std::vector<float> multiply(const TestMatrix& m, const gpu::Buffer& weights,
+                              const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
+                              std::vector<float> before = {}) {
+    const std::uint32_t rows = epilogue == k::Epilogue::kGated ? m.rows / 2 : m.rows;
+    return multiply(m, weights, x, epilogue,
+                    k::unit_tiling({weight_type(m.type), rows, m.layout.groups, epilogue},
+                                   static_cast<std::uint32_t>(x.size())),
+                    std::move(before));
+  }
+
+  std::mt19937 random_{20240613};
+};
+
+double exact(const std::vector<double>& row, const std::vector<float>& x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.size(); ++i)
+    sum += row[i] * static_cast<double>(x[i]);
+  return sum;
+}
+
+double magnitude(const std::vector<double>& row, const std::vector<float>& x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.size(); ++i)
+    sum += std::abs(row[i] * static_cast<double>(x[i]));
+  return sum;
+}
+
+TEST_F(Units, AgreeWithDoubleForEveryType) {
+  for (const TensorType type : kTypes) {
+    const std::uint32_t width = is_super(type) ? 1280 : is_float(type) ? 1058 : 1120;
+    const TestMatrix m = make_matrix(type, 101, width, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    for (const std::uint32_t count : {1U, 3U, 19U, 70U}) {
+      const auto x = columns(count, width);
+      const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore);
+      double worst = 0;
+      for (std::uint32_t c = 0; c < count; ++c) {
+        for (std::uint32_t row = 0; row < m.rows; ++row) {
+          const double share =
+              std::abs(static_cast<double>(y[c * m.rows + row]) - exact(m.values[row], x[c])) /
+              magnitude(m.values[row], x[c]);
+          // Weights are rounded to halves: 2^-11 of each at most, but not all one way.
+          ASSERT_LT(share, 0x1p-11)
+              << model::traits(type)->name << " row " << row << " column " << c << " of " << count;
+          worst = std::max(worst, share);
+        }
+      }
+      std::printf("%s, %u columns: error at most %.2g of the sum of magnitudes\n",
+                  model::traits(type)->name, count, worst);
+    }
+  }
+}
+
+TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ4_K,
+                                TensorType::kQ6_K, TensorType::kQ5_1}) {
+    const std::uint32_t width = 3584, rows = 330;
+    const TestMatrix m = make_matrix(type, rows, width, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    const auto x = columns(130, width);
+    const k::MatvecShape shape{weight_type(type), rows, m.layout.groups, k::Epilogue::kStore};
+    const std::uint32_t segments = k::unit_segments(shape).count;
+    ASSERT_GT(segments, 4U);
+    std::map<std::size_t, std::vector<float>> alone;
+    for (const std::size_t c : {0, 1, 2, 5, 7, 8, 9, 15, 16, 31, 32, 43, 63, 64, 99, 127, 128, 129})
+      alone[c] = multiply(m, weights, {x[c]}, k::Epilogue::kStore);
+    const auto compare = [&](const std::vector<float>& got, std::size_t count, const char* how,
+                             std::size_t from = 0) {
+      for (const auto& [c, want] : alone) {
+        if (c < from || c >= from + count) continue;
+        ASSERT_EQ(std::memcmp(&got[(c - from) * rows], want.data(), rows * 4), 0)
+            << model::traits(type)->name << ": column " << c << " of " << count << ' ' << how;
+      }
+    };
+    for (const std::size_t count : {2, 8, 9, 16, 32, 64, 100, 130}) {
+      const std::vector<std::vector<float>> some(x.begin(),
+                                                 x.begin() + static_cast<std::ptrdiff_t>(count));
+      compare(multiply(m, weights, some, k::Epilogue::kStore), count, "by the usual tiling");
+    }
+    // Other places in a tile.
+    const std::vector<std::vector<float>> later(x.begin() + 5, x.begin() + 44);
+    compare(multiply(m, weights, later, k::Epilogue::kStore), later.size(), "moved", 5);
+    for (const std::uint32_t blocks : {1U, 2U}) {
+      for (const std::uint32_t tiles : {1U, 2U}) {
+        for (const std::uint32_t step : {1U, 2U, 4U}) {
+          for (const bool ahead : {false, true}) {
+            const k::UnitTiling split{130, blocks, tiles, segments, step, false, 1, ahead};
+            const k::UnitTiling serial{130,  blocks, tiles * 4, 4, step > 2 ? 1 : step,
+                                       true, 2,      ahead};
+            compare(multiply(m, weights, x, k::Epilogue::kStore, split), x.size(), "split");
+            compare(multiply(m, weights, x, k::Epilogue::kStore, serial), x.size(), "serial");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Units, AddToWhatIsThere) {
+  const TestMatrix m = make_matrix(TensorType::kQ8_0, 21, 96, random_);
+  const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+  for (const std::uint32_t count : {2U, 40U}) {
+    const auto x = columns(count, 96);
+    std::vector<float> before(std::size_t{count} * 21);
+    for (std::size_t i = 0; i < before.size(); ++i)
+      before[i] = static_cast<float>(i);
+    const std::vector<float> product = multiply(m, weights, x, k::Epilogue::kStore);
+    const std::vector<float> sum = multiply(m, weights, x, k::Epilogue::kAdd, before);
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      ASSERT_EQ(sum[i], before[i] + product[i]) << i;
+  }
+}
+
+// The rows of a gate and an up alternate.
+TEST_F(Units, GateAndUpInOne) {
+  for (const std::uint32_t count : {1U, 5U, 50U}) {
+    const TestMatrix m = make_matrix(TensorType::kQ4_0, 90, 256, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    const auto x = columns(count, 256);
+    const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kGated);
+    for (std::uint32_t c = 0; c < count; ++c) {
+      for (std::uint32_t row = 0; row < 45; ++row) {
+        const double gate = exact(m.values[row * 2], x[c]), up = exact(m.values[row * 2 + 1], x[c]);
+        const double want = gate / (1 + std::exp(-gate)) * up;
+        ASSERT_NEAR(y[c * 45 + row], want, 2e-2 * (1 + std::abs(want))) << "row " << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
