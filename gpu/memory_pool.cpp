@@ -37,6 +37,17 @@ MemoryPool::Lease& MemoryPool::Lease::operator=(Lease&& other) noexcept {
   return *this;
 }
 
+MemoryPool::Lease MemoryPool::Lease::view(const BufferSlice& whole, std::uint64_t offset,
+                                          std::uint64_t bytes) {
+  Lease view;
+  view.slice_ = whole;
+  view.slice_.offset += offset;
+  view.slice_.address += offset;
+  view.slice_.bytes = bytes;
+  if (whole.mapped != nullptr) view.slice_.mapped += offset;
+  return view;
+}
+
 MemoryPool::Lease::~Lease() {
   if (pool_ != nullptr) pool_->give_back(slice_, token_);
 }

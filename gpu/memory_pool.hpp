@@ -73,6 +73,8 @@ class MemoryPool {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease();
+    // A part of a slice that somebody else holds for as long as this is used.
+    static Lease view(const BufferSlice& whole, std::uint64_t offset, std::uint64_t bytes);
     const BufferSlice& slice() const { return slice_; }
     bool valid() const { return pool_ != nullptr; }
 
@@ -84,6 +86,7 @@ class MemoryPool {
     std::uint64_t token_ = 0;
   };
 
+  static constexpr std::uint64_t kLeaseAlignment = 256;
   virtual Result<Lease> acquire(std::uint64_t bytes, const char* name) = 0;
   virtual bool enabled() const = 0;
   virtual MemoryPoolStats stats() const = 0;

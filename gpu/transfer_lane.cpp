@@ -14,6 +14,8 @@ std::uint64_t ns_between(std::chrono::steady_clock::time_point from,
       std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
 }
 
+constexpr std::uint32_t kKeptRecordings = 16;
+
 bool same_copy(const TransferLane::Copy& a, const TransferLane::Copy& b) {
   return a.from.buffer == b.from.buffer && a.from.offset == b.from.offset &&
          a.from.bytes == b.from.bytes && a.to.buffer == b.to.buffer && a.to.offset == b.to.offset;
@@ -120,14 +122,20 @@ Result<TransferLane::Slot> TransferLane::free_slot(const Copy& copy) {
     return std::find_if(idle_.begin(), idle_.end(),
                         [&](const Slot& slot) { return same_copy(slot.recorded, copy); });
   };
-  if (recorded() == idle_.end()) {
+  auto chosen = recorded();
+  if (chosen == idle_.end()) {
     BULKHEAD_TRY([[maybe_unused]] const std::uint64_t now, reached());
+    chosen = recorded();
   }
-  if (idle_.empty() && pending_.size() >= options_.max_pending)
-    BULKHEAD_RETURN_IF_ERROR(wait_oldest());
+  // A few more slots than there must be, so that those whose copy comes again are left alone. The
+  // first idle one is the one that was used longest ago.
+  if (chosen == idle_.end() && slots_ >= std::min(kKeptRecordings, options_.max_pending)) {
+    if (idle_.empty() && pending_.size() >= options_.max_pending)
+      BULKHEAD_RETURN_IF_ERROR(wait_oldest());
+    chosen = idle_.begin();
+  }
   Slot slot;
-  if (!idle_.empty()) {
-    const auto chosen = recorded() != idle_.end() ? recorded() : idle_.end() - 1;
+  if (chosen != idle_.end()) {
     slot = *chosen;
     idle_.erase(chosen);
     return slot;

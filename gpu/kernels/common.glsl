@@ -23,7 +23,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { u
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
 // The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
-// A column follows as {token, position, first word of its page table, 0}.
+// A column follows as {token, position, first word of its page table, 0 or 1 + a row of results that has the token}.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
 
 // Two words by one load.

@@ -13,6 +13,7 @@ layout(push_constant, std430) uniform Push {
   uint input_stride;
   uint64_t gain;         // lanes mapping: the first norm's, and where the row times it goes; or 0
   uint64_t input_address;  // [column][input_stride], by store_input
+  uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
 } push;
 
 layout(constant_id = 1) const uint kInvocations = 8;
@@ -22,7 +23,8 @@ layout(local_size_x_id = 1) in;
 void main() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
-  uint token = ColumnsRef(push.parameters + 64u).v[column].x;
+  uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
+  uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
   Matrix row = row_of(Matrix(push.quants, push.high, push.scales, push.supers), token, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
   for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kInvocations) {

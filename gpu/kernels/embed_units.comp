@@ -14,6 +14,7 @@ layout(push_constant, std430) uniform Push {
   uint input_stride;
   uint64_t gain;           // the first norm's, and where the row times it goes
   uint64_t input_address;  // [column][input_stride], by store_input
+  uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
 } push;
 
 layout(constant_id = 0) const uint kType = 8;
@@ -26,7 +27,8 @@ const float kInputShrink = 0.125;
 void main() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
-  uint token = ColumnsRef(push.parameters + 64u).v[column].x;
+  uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
+  uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
   uint lane = gl_SubgroupInvocationID;
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);

@@ -59,7 +59,9 @@ constexpr std::uint32_t kColumnCountWord = 0;
 constexpr std::uint32_t kOutputCountWord = 1;
 constexpr std::uint32_t kHeaderBytes = 64;
 struct ColumnEntry {
-  std::uint32_t token, position, page_table /* first word of its sequence's */, unused;
+  std::uint32_t token, position, page_table /* first word of its sequence's */;
+  // 0: `token` it is. Else 1 + the row of the results, of a step before, that has the token.
+  std::uint32_t chosen;
 };
 
 constexpr std::uint32_t kPageTokens = 32;
@@ -136,6 +138,7 @@ struct EmbedPush {
   // GPUs: the first norm's gain, and where the row times it goes: the first product's input. Or 0.
   std::uint64_t gain;
   std::uint64_t input;
+  std::uint64_t chosen;  // results that ColumnEntry::chosen counts in
 };
 KernelSpec embed(const Mapping& mapping, WeightType type);
 

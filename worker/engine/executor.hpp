@@ -77,7 +77,7 @@ class Executor {
   // step refers to may go after the call.
   virtual Status submit(const Step& step) = 0;
   // Ends the oldest step in flight. Outputs in the order of the columns that asked; valid until the
-  // next wait, and with one step in flight until the next submit. kDeviceLost ends the worker.
+  // next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
 
   // Facts for `ready` and `stats`.

@@ -34,7 +34,7 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
   const std::uint64_t partials =
       std::min<std::uint64_t>(columns, 16) * config.heads * 16 * (head + 8);
   need.transient = 4 * (columns * per_column + partials +
-                        outputs * (std::uint64_t{config.vocabulary} + block(config.embedding)));
+                        outputs * (std::uint64_t{config.vocabulary} * 2 + block(config.embedding)));
   return need;
 }
 

@@ -46,7 +46,13 @@ float q_scale(const model::ModelConfig& config) {
   return static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config.head_size)));
 }
 
-std::vector<k::FusedOperands> fused_operands(const StepContext& context, const Activations& a) {
+std::uint64_t parameters_of(const StepContext& context, std::uint32_t slot) {
+  return context.parameters.address() + slot * context.parameter_layout.stride;
+}
+
+// Of one slot: [layer][kFusedOfLayer].
+std::vector<k::FusedOperands> fused_operands(const StepContext& context, const Activations& a,
+                                             std::uint32_t slot) {
   const model::ModelConfig& config = context.config;
   const std::vector<LayerWeights>& layers = context.weights.layers;
   k::FusedOperands common;
@@ -60,7 +66,7 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
   common.rope_pairs = context.weights.rope_pairs;
   common.fine = context.weights.rope_fine;
   common.coarse = context.weights.rope_coarse;
-  common.pages = context.parameters.address() + context.parameter_layout.pages;
+  common.pages = parameters_of(context, slot) + context.parameter_layout.pages;
   common.q = a.q.slice().address;
   common.q_scale = q_scale(config);
   common.head = config.head_size;
@@ -87,14 +93,16 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
 
 class Builder {
  public:
-  Builder(const StepContext& context, const Activations& activations, StepShape shape)
+  Builder(const StepContext& context, const Activations& activations, StepShape shape,
+          std::uint32_t slot)
       : context_(context),
         config_(context.config),
         activations_(activations),
         shape_(shape),
         mode_(
             k::attention_mode(context.mapping, context.attention, shape.columns, context.context)),
-        parameters_(context.parameters.address()),
+        slot_(slot),
+        parameters_(parameters_of(context, slot)),
         pages_(parameters_ + context.parameter_layout.pages),
         fuses_(!context.mapping.rows),
         fuses_rope_(fuses_ && context.weights.rotating_rows_paired) {}
@@ -144,7 +152,9 @@ class Builder {
     std::uint64_t fused = 0;    // a FusedOperands (GPUs)
   };
   std::uint64_t fused(std::size_t layer, std::size_t which) const {
-    return at(activations_.fused) + (layer * kFusedOfLayer + which) * sizeof(k::FusedOperands);
+    const std::size_t first = slot_ * context_.weights.layers.size() * kFusedOfLayer;
+    return at(activations_.fused) +
+           (first + layer * kFusedOfLayer + which) * sizeof(k::FusedOperands);
   }
   Status multiply(const Product& product) {
     const DeviceMatrix& matrix = *product.matrix;
@@ -240,6 +250,7 @@ class Builder {
     push.groups = matrix.layout.groups;
     push.width = config_.embedding;
     push.stride = stream_stride(context_);
+    push.chosen = context_.results.address();
     if (fuses_) {
       push.gain = context_.weights.layers.front().attention_norm;
       push.input = at(activations_.normed);
@@ -398,15 +409,16 @@ class Builder {
     barrier();
     Product logits{&context_.weights.output_matrix()};
     logits.x = at(activations_.output_normed);
-    logits.out = at(activations_.logits);
+    const std::uint64_t rows = std::uint64_t{slot_} * activations_.logits_rows;
+    logits.out = at(activations_.logits) + rows * config_.vocabulary * 4;
     logits.out_stride = config_.vocabulary;
     logits.of_outputs = true;
     BULKHEAD_RETURN_IF_ERROR(multiply(logits));
     barrier();
     k::GreedyPush push{};
-    push.logits = at(activations_.logits);
+    push.logits = logits.out;
     push.partials = at(activations_.greedy_partials);
-    push.results = at(activations_.results);
+    push.results = context_.results.address() + std::uint64_t{slot_} * context_.result_rows * 8;
     push.parameters = parameters_;
     push.vocabulary = config_.vocabulary;
     push.stride = config_.vocabulary;
@@ -422,6 +434,7 @@ class Builder {
   const Activations& activations_;
   const StepShape shape_;
   const k::AttentionMode mode_;
+  const std::uint32_t slot_;
   const std::uint64_t parameters_;
   const std::uint64_t pages_;
   const bool fuses_;       // norms, residual stream and inputs are the products' business
@@ -473,43 +486,70 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
   Activations a;
-  const auto floats = [&pool](gpu::MemoryPool::Lease& lease, std::uint64_t count,
-                              const char* name) -> Status {
-    BULKHEAD_TRY(lease, pool.acquire(count * sizeof(float), name));
+  // Without the pool: first how much it all is, then the parts of one allocation.
+  std::uint64_t block_bytes = 0;
+  const auto bytes = [&](gpu::MemoryPool::Lease& lease, std::uint64_t count,
+                         const char* name) -> Status {
+    if (pool.enabled()) {
+      BULKHEAD_TRY(lease, pool.acquire(count, name));
+      return {};
+    }
+    const std::uint64_t offset = block_bytes;
+    constexpr std::uint64_t kAlignment = gpu::MemoryPool::kLeaseAlignment;
+    block_bytes = (block_bytes + count + kAlignment - 1) / kAlignment * kAlignment;
+    if (a.block.valid()) lease = gpu::MemoryPool::Lease::view(a.block.slice(), offset, count);
     return {};
   };
-  BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * stream_stride(context), "residual stream"));
-  BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
-  BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
-  BULKHEAD_RETURN_IF_ERROR(
-      floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
-  if (partial_columns > 0) {
-    BULKHEAD_RETURN_IF_ERROR(floats(
-        a.partials,
-        partial_columns * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
-        "attention partials"));
-  }
-  BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
-  if (any_separate_gate(context.weights)) {
-    BULKHEAD_RETURN_IF_ERROR(floats(a.gate, columns * config.feed_forward, "gate"));
-    BULKHEAD_RETURN_IF_ERROR(floats(a.up, columns * config.feed_forward, "up"));
-  }
-  BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
-  if (outputs > 0) {
-    BULKHEAD_RETURN_IF_ERROR(floats(
-        a.output_normed,
-        std::uint64_t{up_to(widest.outputs, widest_tile(context))} * stride(config.embedding),
-        "normed outputs"));
-    BULKHEAD_RETURN_IF_ERROR(floats(a.logits, outputs * config.vocabulary, "logits"));
+  const auto floats = [&](gpu::MemoryPool::Lease& lease, std::uint64_t count, const char* name) {
+    return bytes(lease, count * sizeof(float), name);
+  };
+  const auto acquire_all = [&]() -> Status {
+    BULKHEAD_RETURN_IF_ERROR(floats(a.stream, columns * stream_stride(context), "residual stream"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.normed, columns * stride(config.embedding), "normed stream"));
+    BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
     BULKHEAD_RETURN_IF_ERROR(
-        floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
-    BULKHEAD_RETURN_IF_ERROR(floats(a.results, outputs * 2, "greedy results"));
+        floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
+    if (partial_columns > 0) {
+      BULKHEAD_RETURN_IF_ERROR(floats(
+          a.partials,
+          partial_columns * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
+          "attention partials"));
+    }
+    BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
+    if (any_separate_gate(context.weights)) {
+      BULKHEAD_RETURN_IF_ERROR(floats(a.gate, columns * config.feed_forward, "gate"));
+      BULKHEAD_RETURN_IF_ERROR(floats(a.up, columns * config.feed_forward, "up"));
+    }
+    BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
+    if (outputs > 0) {
+      BULKHEAD_RETURN_IF_ERROR(floats(
+          a.output_normed,
+          std::uint64_t{up_to(widest.outputs, widest_tile(context))} * stride(config.embedding),
+          "normed outputs"));
+      a.logits_rows = static_cast<std::uint32_t>(outputs);
+      BULKHEAD_RETURN_IF_ERROR(
+          floats(a.logits, outputs * config.vocabulary * context.slots, "logits"));
+      BULKHEAD_RETURN_IF_ERROR(
+          floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
+    }
+    if (!context.mapping.rows) {
+      BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
+      const std::size_t count = context.weights.layers.size() * kFusedOfLayer * context.slots;
+      BULKHEAD_RETURN_IF_ERROR(bytes(a.fused, count * sizeof(k::FusedOperands), "fused operands"));
+    }
+    return {};
+  };
+  BULKHEAD_RETURN_IF_ERROR(acquire_all());
+  if (!pool.enabled()) {
+    BULKHEAD_TRY(a.block, pool.acquire(block_bytes, "step activations"));
+    block_bytes = 0;
+    BULKHEAD_RETURN_IF_ERROR(acquire_all());
   }
   if (!context.mapping.rows) {
-    BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
-    const std::size_t count = context.weights.layers.size() * kFusedOfLayer;
-    BULKHEAD_TRY(a.fused, pool.acquire(count * sizeof(k::FusedOperands), "fused operands"));
-    a.fused_operands = fused_operands(context, a);
+    for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
+      const auto of_slot = fused_operands(context, a, slot);
+      a.fused_operands.insert(a.fused_operands.end(), of_slot.begin(), of_slot.end());
+    }
   }
   return a;
 }
@@ -521,8 +561,8 @@ Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
 }
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
-                               StepShape shape) {
-  return Builder(context, activations, shape).build();
+                               StepShape shape, std::uint32_t slot) {
+  return Builder(context, activations, shape, slot).build();
 }
 
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder) {

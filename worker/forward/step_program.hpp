@@ -3,6 +3,10 @@
 //
 // A program serves every step of its shape: what differs from step to step (tokens, positions, page
 // tables, how many columns there really are) lies in the step's parameters, which kernels read.
+//
+// Steps in flight at the same time use different slots, in turn: parameters, logits and results of
+// their own. Activations are shared, since steps are computed one after another. A program is made
+// for a slot.
 #pragma once
 
 #include <array>
@@ -43,6 +47,7 @@ struct ParameterLayout {
   std::uint64_t outputs = 0;  // [output]: which column
   std::uint64_t pages = 0;    // page tables, one after another
   std::uint64_t bytes = 0;
+  std::uint64_t stride = 0;  // between slots
 };
 
 // What programs of all shapes share.
@@ -55,8 +60,11 @@ struct StepContext {
   ModelWeights weights;
   std::vector<gpu::Buffer> kv;  // of each layer: keys, then values
   std::uint64_t kv_half = 0;    // bytes of a layer's keys
-  gpu::Buffer parameters;
+  std::uint32_t slots = 1;      // steps in flight
+  gpu::Buffer parameters;       // [slot]
   ParameterLayout parameter_layout;
+  gpu::Buffer results;            // [slot][output]{token, log-probability}
+  std::uint32_t result_rows = 0;  // outputs of a slot
   // While loading: called before each kernel is made and each operation recorded, which may take a
   // driver seconds.
   std::function<void()> alive;
@@ -76,15 +84,18 @@ struct Activations {
   gpu::MemoryPool::Lease gate, up;  // only where they differ in type
   gpu::MemoryPool::Lease hidden;    // [column][input_stride(feed_forward)]
   gpu::MemoryPool::Lease output_normed;
-  gpu::MemoryPool::Lease logits;  // [output][vocabulary]
+  gpu::MemoryPool::Lease logits;  // [slot][logits_rows][vocabulary]
+  std::uint32_t logits_rows = 0;
   gpu::MemoryPool::Lease greedy_partials;
-  gpu::MemoryPool::Lease results;  // [output]{token, log-probability}
   // GPUs: what the layers' products need besides matrix and columns, the same for every shape.
   gpu::MemoryPool::Lease scales;  // [column]
   gpu::MemoryPool::Lease fused;
   std::vector<gpu::kernels::FusedOperands> fused_operands;  // upload_operands() puts it there
+  // With the pool off: the one allocation that all of these are parts of.
+  gpu::MemoryPool::Lease block;
 };
-// Room for a step of any of these shapes, one at a time.
+// Room for a step of any of these shapes, one at a time. With the pool off it is one allocation, as a
+// program makes that has a scratch buffer for each step.
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
                                         std::span<const StepShape> shapes);
 // Before the first step in these buffers.
@@ -98,7 +109,7 @@ struct StepOp {
 };
 using StepProgram = std::vector<StepOp>;
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
-                               StepShape shape);
+                               StepShape shape, std::uint32_t slot = 0);
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

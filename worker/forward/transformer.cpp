@@ -1,6 +1,7 @@
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <chrono>
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
+#include "gpu/submission.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/step_program.hpp"
 
@@ -21,6 +23,8 @@ namespace {
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 3;
 constexpr std::uint32_t kSignOfLife_ms = 250;
+// One is computed while the host looks at the one before and plans the next.
+constexpr std::uint32_t kStepsInFlight = 2;
 
 using Clock = std::chrono::steady_clock;
 
@@ -130,23 +134,25 @@ class Transformer final : public engine::Executor {
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
   Status submit(const engine::Step& step) override {
-    if (in_flight_)
-      return Error(ErrorCode::kInternal, "a step was submitted while another is in flight");
+    if (in_flight_ == slots_.size())
+      return Error(ErrorCode::kInternal,
+                   "a step was submitted while as many as can be are in flight");
     BULKHEAD_RETURN_IF_ERROR(broken_);
     BULKHEAD_RETURN_IF_ERROR(check(step, limits_.total_pages));
     return start(step);
   }
 
   Result<std::span<const engine::ColumnOutput>> wait() override {
-    if (!in_flight_) return Error(ErrorCode::kInternal, "no step is in flight");
-    const InFlight flight = *std::exchange(in_flight_, std::nullopt);
-    if (const Status finished = finish(flight); !finished.ok()) {
+    if (in_flight_ == 0) return Error(ErrorCode::kInternal, "no step is in flight");
+    Slot& slot = slots_[(next_slot_ + slots_.size() - in_flight_) % slots_.size()];
+    --in_flight_;
+    if (const Status finished = finish(slot); !finished.ok()) {
       broken_ = finished;
       return finished.error();
     }
-    // Without the ring or the pool nothing of a step outlives it.
+    // Without the pool nothing of a step outlives it.
     if (!keeps_recordings()) forget_all();
-    return std::span<const engine::ColumnOutput>(outputs_);
+    return std::span<const engine::ColumnOutput>(slot.outputs);
   }
 
   std::string device_name() const override { return context_.device->info().name; }
@@ -159,6 +165,8 @@ class Transformer final : public engine::Executor {
     for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(steps_)});
+    all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
+    all.push_back({"command_buffers_begun", static_cast<double>(gpu::commands_begun())});
     const auto seconds = [&all](const char* name, std::uint64_t ns) {
       all.push_back({name, static_cast<double>(ns) / 1e9});
     };
@@ -189,7 +197,7 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(start({std::span(&column, 1), std::span(&sequence, 1)}, shapes_[0]));
     BULKHEAD_RETURN_IF_ERROR(wait());
     BULKHEAD_TRY(const Recorded* const recorded, recording(shapes_[0]));
-    const auto times = ring().profile(recorded->id);
+    const auto times = ring().profile(recorded->id, last_slot());
     steps_ = steps;
     if (!keeps_recordings()) forget_all();
     if (!times.ok()) {
@@ -216,8 +224,8 @@ class Transformer final : public engine::Executor {
   Result<std::vector<gpu::KernelTime>> profile(const engine::Step& step) {
     BULKHEAD_RETURN_IF_ERROR(submit(step));
     BULKHEAD_RETURN_IF_ERROR(wait());
-    BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
-    auto times = ring().profile(recorded->id);
+    BULKHEAD_TRY(const Recorded* const recorded, recording(last_shape_));
+    auto times = ring().profile(recorded->id, last_slot());
     if (!times.ok()) broken_ = times.error();
     if (!keeps_recordings()) forget_all();
     return times;
@@ -226,25 +234,34 @@ class Transformer final : public engine::Executor {
  private:
   struct Recorded {
     std::shared_ptr<const Activations> activations;
-    StepProgram program;
+    std::vector<StepProgram> programs;  // by slot
     gpu::CommandRing::RecordingId id = 0;
   };
-  struct InFlight {
+  // A step in flight, and what is its own: parameters, logits and results on the device, and their
+  // places on the host.
+  struct Slot {
+    gpu::BufferSlice parameters, results, logits;  // of the host
     gpu::CommandRing::Ticket ticket = 0;
-    std::optional<gpu::BlitQueue::Ticket> results;
-  };
-  // Neighbouring outputs whose logits travel together.
-  struct LogitsRun {
-    gpu::BlitQueue::Ticket ticket = 0;
-    std::uint32_t to_row = 0, rows = 0;
+    std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
+    std::vector<engine::ColumnOutput> outputs;
+    std::uint64_t parameter_bytes = 0;
   };
 
   Transformer() = default;
 
   gpu::CommandRing& ring() { return *parts_.command_ring; }
   gpu::BlitQueue& blit() { return *parts_.blit_queue; }
-  bool keeps_recordings() const {
-    return parts_.command_ring->enabled() && parts_.memory_pool->enabled();
+  // That of the step submitted last.
+  std::uint32_t last_slot() const {
+    const auto count = static_cast<std::uint32_t>(slots_.size());
+    return (next_slot_ + count - 1) % count;
+  }
+  bool keeps_recordings() const { return parts_.memory_pool->enabled(); }
+  // Without the ring a command buffer is recorded once the one before has ended; without the blit
+  // queue the host waits for each transfer; without the pool a step's memory goes with it.
+  bool runs_ahead() const {
+    return parts_.command_ring->enabled() && parts_.memory_pool->enabled() &&
+           parts_.blit_queue->enabled();
   }
 
   Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
@@ -272,6 +289,7 @@ class Transformer final : public engine::Executor {
     wait_timeout_ms_ = options.wait_timeout_ms;
 
     BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
+    context_.slots = limits_.steps_in_flight = runs_ahead() ? kStepsInFlight : 1;
 
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
@@ -298,8 +316,7 @@ class Transformer final : public engine::Executor {
     layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
     layout.pages = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
     layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
-    BULKHEAD_TRY(context_.parameters,
-                 device.allocate(layout.bytes, gpu::Memory::kDeviceLocal, "step parameters"));
+    BULKHEAD_RETURN_IF_ERROR(make_slots(device));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
     const auto weights_there = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
@@ -316,6 +333,38 @@ class Transformer final : public engine::Executor {
                                            : "lanes",
                   context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
     numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
+    return {};
+  }
+
+  Status make_slots(gpu::Device& device) {
+    const auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+    ParameterLayout& layout = context_.parameter_layout;
+    layout.stride = aligned(layout.bytes);
+    context_.result_rows = static_cast<std::uint32_t>(aligned(limits_.max_outputs * 8) / 8);
+    const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
+    const std::uint64_t logits_bytes =
+        aligned(std::uint64_t{limits_.max_outputs} * limits_.vocabulary * sizeof(float));
+    const std::uint64_t slots = context_.slots;
+    using gpu::Memory;
+    BULKHEAD_TRY(context_.parameters,
+                 device.allocate(slots * layout.stride, Memory::kDeviceLocal, "step parameters"));
+    BULKHEAD_TRY(context_.results,
+                 device.allocate(slots * result_bytes, Memory::kDeviceLocal, "step results"));
+    BULKHEAD_TRY(host_parameters_, device.allocate(slots * layout.stride, Memory::kUpload,
+                                                   "step parameters of the host"));
+    BULKHEAD_TRY(host_results_, device.allocate(slots * result_bytes, Memory::kReadback,
+                                                "step results of the host"));
+    BULKHEAD_TRY(host_logits_,
+                 device.allocate(slots * logits_bytes, Memory::kReadback, "logits of the host"));
+    slots_.resize(slots);
+    for (std::size_t i = 0; i < slots; ++i) {
+      slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
+      slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
+      slots_[i].logits = gpu::slice(host_logits_, i * logits_bytes, logits_bytes);
+      slots_[i].outputs.reserve(limits_.max_outputs);
+      std::memset(slots_[i].parameters.mapped, 0, layout.stride);
+    }
+    page_starts_.reserve(limits_.max_sequences);
     return {};
   }
 
@@ -379,9 +428,10 @@ class Transformer final : public engine::Executor {
 
   Status warm_up_one(const engine::Step& step, StepShape shape) {
     BULKHEAD_RETURN_IF_ERROR(start(step, shape));
+    const gpu::CommandRing::Ticket ticket = slots_[last_slot()].ticket;
     for (std::uint32_t waited = 0; waited < wait_timeout_ms_; waited += kSignOfLife_ms) {
       BULKHEAD_TRY(const bool over,
-                   ring().finished(in_flight_->ticket, std::min(kSignOfLife_ms, wait_timeout_ms_)));
+                   ring().finished(ticket, std::min(kSignOfLife_ms, wait_timeout_ms_)));
       if (over) break;
       context_.alive();
     }
@@ -407,6 +457,8 @@ class Transformer final : public engine::Executor {
     for (const engine::Column& column : step.columns) {
       if (column.token >= limits_.vocabulary)
         return refuse("token " + std::to_string(column.token));
+      if (column.chosen_by != engine::kByHost && column.chosen_by >= chosen_rows_)
+        return refuse("output " + std::to_string(column.chosen_by) + " of the step before");
       if (column.position >= limits_.context)
         return refuse("position " + std::to_string(column.position));
       if (column.sequence >= step.sequences.size())
@@ -436,136 +488,127 @@ class Transformer final : public engine::Executor {
   }
 
   Status start(const engine::Step& step, StepShape shape) {
-    write_parameters(step);
-    shape_ = shape;
-    BULKHEAD_TRY(const Recorded* const recorded, recording(shape_));
-    const Status launched = launch(step, *recorded);
+    Slot& slot = slots_[next_slot_];
+    write_parameters(step, slot);
+    last_shape_ = shape;
+    BULKHEAD_TRY(const Recorded* const recorded, recording(shape));
+    const Status launched = launch(*recorded, slot);
     if (!launched.ok()) {
       broken_ = launched;
-      in_flight_.reset();
+      return launched;
     }
-    return launched;
+    chosen_rows_ = static_cast<std::uint32_t>(slot.outputs.size());
+    next_slot_ = (next_slot_ + 1) % static_cast<std::uint32_t>(slots_.size());
+    ++in_flight_;
+    ++steps_;
+    return {};
   }
 
   // After a failure some of it may run.
-  Status launch(const engine::Step& step, const Recorded& recorded) {
-    logits_runs_.clear();
-    BULKHEAD_RETURN_IF_ERROR(blit().upload(
-        parameter_bytes_, gpu::slice(context_.parameters, 0, parameter_bytes_.size())));
+  Status launch(const Recorded& recorded, Slot& slot) {
+    gpu::BufferSlice from = slot.parameters;
+    from.bytes = slot.parameter_bytes;
+    BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
+        from, gpu::slice(context_.parameters, next_slot_ * context_.parameter_layout.stride,
+                         context_.parameter_layout.stride)));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-    InFlight flight;
-    BULKHEAD_TRY(flight.ticket,
-                 ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0)));
-    ++steps_;
-    in_flight_ = flight;
-    return start_downloads(step, recorded);
+    BULKHEAD_TRY(
+        slot.ticket,
+        ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0), next_slot_));
+    return start_downloads(recorded, slot);
   }
 
-  Status finish(const InFlight& flight) {
-    BULKHEAD_RETURN_IF_ERROR(ring().wait(flight.ticket));
-    if (flight.results) {
-      BULKHEAD_TRY(const auto bytes, blit().finish_download(*flight.results));
-      for (std::size_t i = 0; i < outputs_.size(); ++i) {
-        std::memcpy(&outputs_[i].best, bytes.data() + i * 8, 4);
-        std::memcpy(&outputs_[i].best_logprob, bytes.data() + i * 8 + 4, 4);
-      }
-    }
-    for (const LogitsRun& run : logits_runs_) {
-      BULKHEAD_TRY(const auto bytes, blit().finish_download(run.ticket));
-      std::memcpy(logits_.data() + std::size_t{run.to_row} * limits_.vocabulary, bytes.data(),
-                  std::size_t{run.rows} * limits_.vocabulary * sizeof(float));
+  Status finish(Slot& slot) {
+    BULKHEAD_RETURN_IF_ERROR(ring().wait(slot.ticket));
+    if (!slot.downloaded) return {};
+    BULKHEAD_RETURN_IF_ERROR(blit().finish_download_to(*slot.downloaded));
+    const std::byte* row = slot.results.mapped;
+    for (engine::ColumnOutput& output : slot.outputs) {
+      std::memcpy(&output.best, row, 4);
+      std::memcpy(&output.best_logprob, row + 4, 4);
+      row += 8;
     }
     return {};
   }
 
-  Status start_downloads(const engine::Step& step, const Recorded& recorded) {
-    if (outputs_.empty()) return {};
-    const gpu::CommandRing::After computed{ring().timeline(), in_flight_->ticket};
-    const auto part = [](const gpu::MemoryPool::Lease& lease, std::uint64_t offset,
-                         std::uint64_t bytes) {
-      gpu::BufferSlice slice = lease.slice();
+  Status start_downloads(const Recorded& recorded, Slot& slot) {
+    slot.downloaded.reset();
+    if (slot.outputs.empty()) return {};
+    const gpu::CommandRing::After computed{ring().timeline(), slot.ticket};
+    const auto part = [](gpu::BufferSlice slice, std::uint64_t offset, std::uint64_t bytes) {
       slice.offset += offset;
       slice.address += offset;
       if (slice.mapped != nullptr) slice.mapped += offset;
       slice.bytes = bytes;
       return slice;
     };
+    // All rows each time: the same copy again.
+    const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
     BULKHEAD_TRY(
-        in_flight_->results,
-        blit().download(part(recorded.activations->results, 0, outputs_.size() * 8), computed));
-
+        slot.downloaded,
+        blit().download_to(slot.results,
+                           gpu::slice(context_.results, next_slot_ * result_bytes, result_bytes),
+                           computed));
+    // Neighbouring rows of logits travel together.
     const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
-    const std::uint32_t most_rows =
-        static_cast<std::uint32_t>(std::max<std::uint64_t>((8U << 20) / row_bytes, 1));
-    std::uint32_t row = 0, first = 0, count = 0;
-    std::uint32_t wanted = 0;
-    const auto flush = [&]() -> Status {
-      if (count == 0) return {};
-      LogitsRun run;
-      run.to_row = wanted - count;
-      run.rows = count;
-      BULKHEAD_TRY(run.ticket, blit().download(part(recorded.activations->logits, first * row_bytes,
-                                                    count * row_bytes),
-                                               computed));
-      logits_runs_.push_back(run);
-      count = 0;
-      return {};
-    };
-    for (const engine::ColumnOutput& output : outputs_) {
-      if (step.columns[output.column].output == engine::Output::kLogits) {
-        if (count == most_rows) BULKHEAD_RETURN_IF_ERROR(flush());
-        if (count == 0) first = row;
-        ++count;
-        ++wanted;
-      } else {
-        BULKHEAD_RETURN_IF_ERROR(flush());
+    const std::uint64_t first_row = std::uint64_t{next_slot_} * recorded.activations->logits_rows;
+    std::uint64_t begin = 0;
+    for (std::uint64_t row = 0; row <= slot.outputs.size(); ++row) {
+      const bool wanted = row < slot.outputs.size() && !slot.outputs[row].logits.empty();
+      if (wanted) continue;
+      if (begin < row) {
+        BULKHEAD_TRY(
+            slot.downloaded,
+            blit().download_to(part(slot.logits, begin * row_bytes, (row - begin) * row_bytes),
+                               part(recorded.activations->logits.slice(),
+                                    (first_row + begin) * row_bytes, (row - begin) * row_bytes),
+                               computed));
       }
-      ++row;
+      begin = row + 1;
     }
-    return flush();
+    return {};
   }
 
-  // Fills parameter_bytes_, outputs_ and the room for logits.
-  void write_parameters(const engine::Step& step) {
+  // Fills the slot's parameters and outputs.
+  void write_parameters(const engine::Step& step, Slot& slot) {
     const ParameterLayout& layout = context_.parameter_layout;
-    std::uint64_t pages = 0;
-    for (const auto& sequence : step.sequences)
-      pages += sequence.size();
-    parameter_bytes_.assign(layout.pages + pages * 4, std::byte{0});
-    const auto put = [this](std::uint64_t at, std::uint32_t value) {
-      std::memcpy(parameter_bytes_.data() + at, &value, sizeof value);
+    std::byte* const base = slot.parameters.mapped;
+    const auto put = [base](std::uint64_t at, std::uint32_t value) {
+      std::memcpy(base + at, &value, sizeof value);
     };
+    put(k::kColumnCountWord * 4, static_cast<std::uint32_t>(step.columns.size()));
 
     page_starts_.clear();
-    std::uint32_t next = 0;
+    std::uint32_t pages = 0;
     for (const auto& sequence : step.sequences) {
-      page_starts_.push_back(next);
-      for (const engine::PageIndex page : sequence)
-        put(layout.pages + std::uint64_t{next++} * 4, page);
+      page_starts_.push_back(pages);
+      std::memcpy(base + layout.pages + std::uint64_t{pages} * 4, sequence.data(),
+                  sequence.size_bytes());
+      pages += static_cast<std::uint32_t>(sequence.size());
     }
-    outputs_.clear();
-    std::size_t logits_rows = 0;
+    const std::uint32_t slot_before =
+        (next_slot_ + context_.slots - 1) % context_.slots * context_.result_rows;
+    slot.outputs.clear();
     for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
       const engine::Column& column = step.columns[i];
-      const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence], 0};
-      std::memcpy(parameter_bytes_.data() + k::kHeaderBytes + i * sizeof entry, &entry,
-                  sizeof entry);
+      const bool by_host = column.chosen_by == engine::kByHost;
+      const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence],
+                                 by_host ? 0 : 1 + slot_before + column.chosen_by};
+      std::memcpy(base + k::kHeaderBytes + i * sizeof entry, &entry, sizeof entry);
       if (column.output == engine::Output::kNone) continue;
-      put(layout.outputs + outputs_.size() * 4, i);
-      outputs_.push_back({i, 0, 0, {}});
-      logits_rows += column.output == engine::Output::kLogits ? 1 : 0;
+      const auto row = static_cast<std::uint32_t>(slot.outputs.size());
+      put(layout.outputs + std::uint64_t{row} * 4, i);
+      engine::ColumnOutput& output = slot.outputs.emplace_back();
+      output.column = i;
+      if (column.output != engine::Output::kLogits) continue;
+      const auto* const logits = reinterpret_cast<const float*>(slot.logits.mapped);
+      output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
     }
-    put(k::kColumnCountWord * 4, static_cast<std::uint32_t>(step.columns.size()));
-    put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(outputs_.size()));
-
-    logits_.resize(std::max(logits_.size(), logits_rows * limits_.vocabulary));
-    std::size_t row = 0;
-    for (engine::ColumnOutput& output : outputs_) {
-      if (step.columns[output.column].output != engine::Output::kLogits) continue;
-      output.logits =
-          std::span<const float>(logits_.data() + row++ * limits_.vocabulary, limits_.vocabulary);
-    }
+    put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
+    // In powers of two, so that the same few copies are made again and again.
+    const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
+    slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.bytes);
   }
 
   Result<const Recorded*> recording(StepShape shape) {
@@ -575,10 +618,15 @@ class Transformer final : public engine::Executor {
     }
     auto made = std::make_unique<Recorded>();
     BULKHEAD_TRY(made->activations, activations(shape));
-    BULKHEAD_TRY(made->program, build_step(context_, *made->activations, shape));
-    BULKHEAD_TRY(made->id, ring().record([this, program = &made->program](gpu::Recorder& recorder) {
-      record_step(context_, *program, recorder);
-    }));
+    std::vector<gpu::CommandRing::Build> builds;
+    made->programs.resize(context_.slots);
+    for (std::uint32_t slot = 0; slot < context_.slots; ++slot) {
+      BULKHEAD_TRY(made->programs[slot], build_step(context_, *made->activations, shape, slot));
+      builds.push_back([this, program = &made->programs[slot]](gpu::Recorder& recorder) {
+        record_step(context_, *program, recorder);
+      });
+    }
+    BULKHEAD_TRY(made->id, ring().record_variants(std::move(builds)));
     // What the ring has dropped for it.
     std::erase_if(recorded_, [this](const auto& entry) { return !ring().known(entry.second->id); });
     const Recorded* const result = made.get();
@@ -626,13 +674,14 @@ class Transformer final : public engine::Executor {
   std::vector<StepShape> shapes_;
   std::shared_ptr<const Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
-  StepShape shape_;
-  std::optional<InFlight> in_flight_;
-  std::vector<std::byte> parameter_bytes_;
+  StepShape last_shape_;
+
+  gpu::Buffer host_parameters_, host_results_, host_logits_;  // [slot]
+  std::vector<Slot> slots_;                                   // steps take them in turn
+  std::uint32_t next_slot_ = 0;
+  std::size_t in_flight_ = 0;      // the slots before the next
+  std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last
   std::vector<std::uint32_t> page_starts_;
-  std::vector<engine::ColumnOutput> outputs_;
-  std::vector<float> logits_;
-  std::vector<LogitsRun> logits_runs_;
 };
 
 }  // namespace

@@ -237,13 +237,13 @@ TEST_F(FailingDevice, APartThatCanNotStartIsDoneWithout) {
 
 TEST_F(FailingDevice, AStepWithoutMemoryMayBeTriedAgain) {
   if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
-  options_.gpu.memory_pool.enabled = false;  // each step allocates
+  options_.gpu.memory_pool.enabled = false;  // each step allocates its scratch buffer
   const auto executor = load();
   ASSERT_TRUE(executor.ok()) << executor.error().message();
   const std::vector<Column> columns{{5, 0, 0, Output::kLogits}};
   const auto right = run_step(**executor, columns, {{0}});
   ASSERT_TRUE(right.ok());
-  fault::arm(4, fault::Call::kAllocate);
+  fault::arm(1, fault::Call::kAllocate);
   const auto failed = run_step(**executor, columns, {{0}});
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code(), ErrorCode::kResourceExhausted);

@@ -332,6 +332,108 @@ TEST_F(TransformerTest, SteadyDecodingAllocatesNothingOnTheDevice) {
   EXPECT_EQ(counter("ring_recordings"), recordings);
 }
 
+double counter_of(const Executor& executor, const std::string& name) {
+  for (const auto& each : executor.counters()) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return -1;
+}
+
+// Two sequences side by side, each step submitted before the one before it is waited for: their
+// tokens never go through the host.
+TEST_F(TransformerTest, TokensGoFromStepToStepOnTheDevice) {
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    ASSERT_EQ(executor.limits().steps_in_flight, 2U);
+    const std::size_t tokens = 12;
+    const std::vector<std::vector<TokenId>> prompts{some_prompt(5), some_prompt(20)};
+    std::vector<std::vector<Row>> want;
+    std::vector<ColumnOutput> got;
+    for (const auto& prompt : prompts)
+      want.push_back(generate(executor, prompt, tokens, 64));
+
+    std::vector<std::vector<PageIndex>> tables;
+    for (std::uint32_t s = 0; s < 2; ++s)
+      tables.push_back(pages_for(executor, 40, s));
+    const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+    const auto take = [&](Executor& from) {
+      const auto outputs = from.wait();
+      ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+      ASSERT_EQ(outputs->size(), 2U);
+      got.insert(got.end(), outputs->begin(), outputs->end());
+    };
+    std::vector<Column> columns;
+    for (std::uint32_t s = 0; s < 2; ++s) {
+      for (std::uint32_t i = 0; i < prompts[s].size(); ++i) {
+        columns.push_back(
+            {prompts[s][i], i, s, i + 1 == prompts[s].size() ? Output::kGreedy : Output::kNone});
+      }
+    }
+    const auto before = [&](const char* name) { return counter_of(executor, name); };
+    const double begun = before("command_buffers_begun"), made = before("device_allocations");
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    for (std::uint32_t n = 1; n < tokens; ++n) {
+      columns.clear();
+      for (std::uint32_t s = 0; s < 2; ++s) {
+        Column column;
+        column.position = static_cast<std::uint32_t>(prompts[s].size()) + n - 1;
+        column.sequence = s;
+        column.output = Output::kGreedy;
+        column.chosen_by = s;
+        columns.push_back(column);
+      }
+      ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+      EXPECT_FALSE(executor.submit({columns, sequences}).ok()) << "a third in flight";
+      take(executor);
+    }
+    take(executor);
+    ASSERT_EQ(got.size(), 2 * tokens);
+    for (std::size_t n = 0; n < tokens; ++n) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        EXPECT_EQ(got[2 * n + s].best, want[s][n].best) << s << ", token " << n;
+        EXPECT_EQ(got[2 * n + s].best_logprob, want[s][n].logprob);
+      }
+    }
+    EXPECT_EQ(before("device_allocations"), made);
+    EXPECT_LE(before("command_buffers_begun") - begun, 4) << "copies of this step's sizes";
+  }
+}
+
+TEST_F(TransformerTest, RowsOfLogitsComeWhileTheNextStepIsComputed) {
+  const Loaded model = load("builtin");
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const auto prompt = some_prompt(9);
+  const auto want = generate(executor, prompt, 6, 64, Output::kLogits);
+  // A second sequence computes in the steps between, so the logits' buffer is used all the time.
+  const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
+                                                   pages_for(executor, 40, 1)};
+  const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+  std::vector<Column> columns;
+  for (std::uint32_t i = 0; i < prompt.size(); ++i)
+    columns.push_back({prompt[i], i, 0, i + 1 == prompt.size() ? Output::kLogits : Output::kNone});
+  ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+  for (std::uint32_t n = 0; n < want.size(); ++n) {
+    const Column other{7 * n, n, 1, Output::kLogits};
+    ASSERT_TRUE(executor.submit({std::span(&other, 1), sequences}).ok());
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok());
+    ASSERT_EQ(outputs->size(), 1U);
+    const std::vector<float> logits((*outputs)[0].logits.begin(), (*outputs)[0].logits.end());
+    EXPECT_EQ(logits, want[n].logits) << "token " << n;
+    ASSERT_TRUE(executor.wait().ok());
+    if (n + 1 == want.size()) break;
+    const Column next{want[n].best, static_cast<std::uint32_t>(prompt.size()) + n, 0,
+                      Output::kLogits};
+    ASSERT_TRUE(executor.submit({std::span(&next, 1), sequences}).ok());
+  }
+}
+
 TEST_F(TransformerTest, FloatPagesComeCloser) {
   Options options;
   options.kv = config::KvType::kF32;
@@ -348,9 +450,8 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
   Options options;
   options.lanes = true;
   // Rotation in a kernel of its own, in the product with rows that lie paired, and with rows that were paired at load.
-  for (const std::string& name :
-       {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
-        or_builtin("tiny-qwen2-Q4_K_M")}) {
+  for (const std::string& name : {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
+                                  or_builtin("tiny-qwen2-Q4_K_M")}) {
     const Loaded model = load(name, options);
     ASSERT_NE(model.executor, nullptr);
     const auto each = expected(name)["cases"][1];
