@@ -21,6 +21,7 @@ struct Plan {
 VkResult usual_failure(Call call) {
   switch (call) {
     case Call::kAllocate:
+    case Call::kCreate:
       return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     case Call::kWait:
       return VK_TIMEOUT;
@@ -45,6 +46,7 @@ Plan plan_from_environment() {
   if (kind == "allocate") plan.kinds = Call::kAllocate;
   if (kind == "submit") plan.kinds = Call::kSubmit;
   if (kind == "wait") plan.kinds = Call::kWait;
+  if (kind == "create") plan.kinds = Call::kCreate;
   if (result == "device_lost") plan.result = VK_ERROR_DEVICE_LOST;
   if (result == "out_of_memory") plan.result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
   if (result == "timeout") plan.result = VK_TIMEOUT;

@@ -3,7 +3,7 @@
 // constant and the calls below are the plain ones.
 //
 // BULKHEAD_FAIL_GPU_CALL=N[:KIND[:RESULT]] arms it from the environment: the N-th call (from 1) of
-// KIND (allocate, submit, wait; default any) fails with RESULT (device_lost, out_of_memory,
+// KIND (allocate, submit, wait, create; default any of the first three) fails with RESULT (device_lost, out_of_memory,
 // timeout; default: what such a call fails with most).
 //
 // Thread-safety: any thread.
@@ -15,7 +15,8 @@
 
 namespace bulkhead::gpu::fault {
 
-enum class Call : std::uint32_t { kAllocate = 1, kSubmit = 2, kWait = 4, kAny = 7 };
+// kCreate: of semaphores and command pools, which happens at start alone; kAny leaves it out.
+enum class Call : std::uint32_t { kAllocate = 1, kSubmit = 2, kWait = 4, kAny = 7, kCreate = 8 };
 
 #ifdef BULKHEAD_FAULT_INJECTION
 inline constexpr bool kCompiledIn = true;
@@ -41,6 +42,18 @@ inline VkResult allocate_memory(VkDevice device, const VkMemoryAllocateInfo& inf
                                 VkDeviceMemory* memory) {
   if (const VkResult result = injected(Call::kAllocate); result != VK_SUCCESS) return result;
   return vkAllocateMemory(device, &info, nullptr, memory);
+}
+
+inline VkResult create_semaphore(VkDevice device, const VkSemaphoreCreateInfo& info,
+                                 VkSemaphore* semaphore) {
+  if (const VkResult result = injected(Call::kCreate); result != VK_SUCCESS) return result;
+  return vkCreateSemaphore(device, &info, nullptr, semaphore);
+}
+
+inline VkResult create_command_pool(VkDevice device, const VkCommandPoolCreateInfo& info,
+                                    VkCommandPool* pool) {
+  if (const VkResult result = injected(Call::kCreate); result != VK_SUCCESS) return result;
+  return vkCreateCommandPool(device, &info, nullptr, pool);
 }
 
 inline VkResult queue_submit(VkQueue queue, const VkSubmitInfo2& submit, VkFence fence) {

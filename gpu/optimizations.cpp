@@ -21,9 +21,12 @@ Status make_part(const char* name, const config::GpuOptimizations& settings, boo
   if (!made.ok() && wanted) {
     if (!settings.graceful_fallback) return made.error();
     report.reason = made.error().message();
-    spdlog::log(spdlog::level::from_str(settings.fallback_log_level),
-                "gpu_optimizations.{} could not start and is switched off: {}", name,
-                report.reason);
+    // "off" is no level to log at: spdlog would write such a line whatever its own level.
+    if (const auto level = spdlog::level::from_str(settings.fallback_log_level);
+        level != spdlog::level::off) {
+      spdlog::log(level, "gpu_optimizations.{} could not start and is switched off: {}", name,
+                  report.reason);
+    }
     made = create(false);
   }
   if (!made.ok()) return made.error();

@@ -66,7 +66,7 @@ Status Timeline::init(Device& device) {
   type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
   VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO};
   info.pNext = &type;
-  const VkResult result = vkCreateSemaphore(device.handle(), &info, nullptr, &semaphore_);
+  const VkResult result = fault::create_semaphore(device.handle(), info, &semaphore_);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timeline semaphore");
   return {};
 }
@@ -119,7 +119,7 @@ Status CommandPool::init(Device& device, std::uint32_t family) {
   VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
   info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
   info.queueFamilyIndex = family;
-  const VkResult result = vkCreateCommandPool(device.handle(), &info, nullptr, &pool_);
+  const VkResult result = fault::create_command_pool(device.handle(), info, &pool_);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a command pool");
   return {};
 }

@@ -61,6 +61,13 @@ class Pipeline : public ::testing::TestWithParam<Form> {
     return all;
   }
 
+  Status load(std::vector<PipelineJob> plan) {
+    std::vector<gpu::Buffer> buffers;  // they go after the pipeline, which has them written to
+    WeightPipeline pipeline(*device_, *blit_, std::move(plan), {});
+    BULKHEAD_TRY(buffers, pipeline.buffers({}));
+    return pipeline.finish({});
+  }
+
   std::unique_ptr<gpu::Device> device_;
   std::unique_ptr<gpu::BlitQueue> blit_;
 };
@@ -132,9 +139,7 @@ TEST_P(Pipeline, GivenUpAtAnyTimeItLeavesTheQueueUsable) {
 TEST_P(Pipeline, ANameGoesWithAFailure) {
   auto plan = jobs({1 << 20, 1 << 20});
   plan[1].fill = [](std::uint64_t, std::span<std::byte>) { throw std::runtime_error("no more"); };
-  WeightPipeline pipeline(*device_, *blit_, std::move(plan), {});
-  const auto buffers = pipeline.buffers({});
-  const Status finished = buffers.ok() ? pipeline.finish({}) : Status(buffers.error());
+  const Status finished = load(std::move(plan));
   ASSERT_FALSE(finished.ok());
   EXPECT_EQ(finished.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_NE(finished.error().message().find("job 1"), std::string::npos)
@@ -147,9 +152,7 @@ TEST_P(Pipeline, EachFailingCallEndsIt) {
     for (std::uint64_t n = 1;; ++n) {
       ASSERT_LT(n, 500u);
       fault::arm(n, kind);
-      WeightPipeline pipeline(*device_, *blit_, jobs({300000, 1 << 20, 100000}), {});
-      const auto buffers = pipeline.buffers({});
-      const Status finished = buffers.ok() ? pipeline.finish({}) : Status(buffers.error());
+      const Status finished = load(jobs({300000, 1 << 20, 100000}));
       if (!fault::fired()) {
         EXPECT_TRUE(finished.ok()) << finished.error().message();
         EXPECT_GT(n, 3u);

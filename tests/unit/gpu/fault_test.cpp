@@ -2,6 +2,7 @@
 // all of the GPU layer. Each time it must end with an error, free everything in an order the
 // validation layer accepts, and leave the device usable.
 #include <cstdlib>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -173,6 +174,115 @@ TEST_F(Optimized, AFaultDuringStartFallsBackPartByPart) {
     EXPECT_EQ(parts->reports[1].active, n <= 2);
     EXPECT_TRUE(parts->reports[2].active);
     EXPECT_FALSE(parts->reports[n > 2 ? 1 : 0].reason.empty());
+  }
+}
+
+// The blit queue makes a command pool and a semaphore for each direction, the ring one of each; what
+// a plain form needs itself is made once the failure is over.
+TEST_F(Optimized, APartWithoutItsSemaphoresOrCommandPoolFallsBackAndTheRestRuns) {
+  if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
+  constexpr std::uint64_t kOfBlitQueue = 4, kInAll = 6;
+  for (std::uint64_t n = 1; n <= kInAll; ++n) {
+    const std::size_t failing = n <= kOfBlitQueue ? 1 : 2;
+    fault::arm(n, fault::Call::kCreate);
+    {
+      const auto parts = create_optimizations(device(), small_settings(), kTimeoutMs);
+      ASSERT_TRUE(parts.ok()) << parts.error().message();
+      EXPECT_TRUE(fault::fired()) << n;
+      for (std::size_t part = 0; part < 3; ++part) {
+        EXPECT_EQ(parts->reports[part].active, part != failing) << n;
+        EXPECT_EQ(parts->reports[part].reason.empty(), part != failing) << n;
+      }
+    }
+    fault::arm(n, fault::Call::kCreate);
+    const auto result = program(small_settings());
+    ASSERT_TRUE(result.ok()) << result.error().message();
+    EXPECT_EQ(*result, 11.0f);
+
+    config::GpuOptimizations strict = small_settings();
+    strict.graceful_fallback = false;
+    fault::arm(n, fault::Call::kCreate);
+    const auto refused = create_optimizations(device(), strict, kTimeoutMs);
+    ASSERT_FALSE(refused.ok()) << n;
+    EXPECT_NE(refused.error().message().find(n <= kOfBlitQueue ? "blit queue" : "command ring"),
+              std::string::npos)
+        << refused.error().message();
+  }
+}
+
+TEST_F(Optimized, AFallbackIsLoggedAtTheLevelThatIsAskedFor) {
+  if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
+  config::GpuOptimizations settings = small_settings();
+  for (const char* const level : {"warn", "off"}) {
+    settings.fallback_log_level = level;
+    fault::arm(1, fault::Call::kAllocate);
+    const LogCapture log;
+    ASSERT_TRUE(create_optimizations(device(), settings, kTimeoutMs).ok());
+    EXPECT_EQ(log.count("gpu_optimizations.memory_pool could not start"),
+              std::string(level) == "off" ? 0 : 1);
+  }
+}
+
+TEST_F(Optimized, AWaitThatFailsNamesWhatItWaitedFor) {
+  if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
+  for (const bool enabled : {true, false}) {
+    config::GpuOptimizations settings = small_settings();
+    settings.enabled = enabled;
+    auto parts = create_optimizations(device(), settings, kTimeoutMs);
+    ASSERT_TRUE(parts.ok());
+    const Buffer buffer = *device().allocate(4096, Memory::kDeviceLocal, "target");
+    const auto id =
+        parts->command_ring->record([&](Recorder& recorder) { recorder.fill(slice(buffer), 0); });
+    const auto ticket = parts->command_ring->submit(*id);
+    ASSERT_TRUE(ticket.ok());
+    fault::arm(1, fault::Call::kWait, VK_ERROR_DEVICE_LOST);
+    const Status lost = parts->command_ring->wait(*ticket);
+    EXPECT_EQ(lost.error().code(), ErrorCode::kDeviceLost);
+    EXPECT_NE(lost.error().message().find("submission 1 of 1"), std::string::npos)
+        << lost.error().message();
+    parts->drain();  // before the buffer goes
+    if (!enabled) continue;
+    ASSERT_TRUE(parts->blit_queue->upload(std::vector<std::byte>(64), slice(buffer)).ok());
+    fault::arm(1, fault::Call::kWait, VK_TIMEOUT);
+    const Status late = parts->blit_queue->finish_uploads();
+    EXPECT_EQ(late.error().code(), ErrorCode::kDeadlineExceeded);
+    EXPECT_NE(late.error().message().find("transfer 1 of 1: uploading to the device"),
+              std::string::npos)
+        << late.error().message();
+    parts->drain();
+  }
+}
+
+TEST_F(Optimized, FiguresAreOfEveryPartAndWithinTheirBounds) {
+  const auto parts = create_optimizations(device(), small_settings(), kTimeoutMs);
+  ASSERT_TRUE(parts.ok());
+  const Buffer buffer = *device().allocate(4096, Memory::kDeviceLocal, "target");
+  const auto lease = *parts->memory_pool->acquire(1000, "a lease");
+  const auto id =
+      parts->command_ring->record([&](Recorder& recorder) { recorder.fill(slice(buffer), 0); });
+  for (int step = 0; step < 4; ++step) {
+    ASSERT_TRUE(parts->blit_queue->upload(std::vector<std::byte>(64), slice(buffer)).ok());
+    const CommandRing::After uploaded = parts->blit_queue->uploads_done();
+    ASSERT_TRUE(parts->command_ring->wait(*parts->command_ring->submit(*id, {&uploaded, 1})).ok());
+  }
+  ASSERT_TRUE(parts->blit_queue->finish_uploads().ok());
+  std::map<std::string, double> by_name;
+  for (const Figure& figure : figures(*parts, device()))
+    EXPECT_TRUE(by_name.emplace(figure.name, figure.value).second) << figure.name;
+  EXPECT_EQ(by_name.at("pool_acquires"), 1);
+  EXPECT_EQ(by_name.at("pool_hit_rate"), 1);
+  EXPECT_EQ(by_name.at("pool_active_heaps"), 1);
+  EXPECT_EQ(by_name.at("pool_largest_allocation_bytes"), 1024);
+  EXPECT_EQ(by_name.at("blit_uploads"), 4);
+  EXPECT_GT(by_name.at("blit_average_upload_microseconds"), 0);
+  EXPECT_EQ(by_name.at("blit_pending"), 0);
+  EXPECT_EQ(by_name.at("ring_submissions"), 4);
+  EXPECT_EQ(by_name.at("ring_reuse_rate"), 0.75);
+  EXPECT_EQ(by_name.at("ring_waits"), 4);
+  for (const char* const share : {"pool_utilisation", "blit_overlap_ratio", "gpu_busy_share",
+                                  "pool_internal_fragmentation", "pool_external_fragmentation"}) {
+    EXPECT_GE(by_name.at(share), 0) << share;
+    EXPECT_LE(by_name.at(share), 1) << share;
   }
 }
 
