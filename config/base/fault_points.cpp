@@ -3,8 +3,10 @@
 #ifdef BULKHEAD_FAULT_INJECTION
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -30,11 +32,19 @@ struct Fault {
   bool claimed = false;  // it is this process that acts
 };
 
+// BULKHEAD_FAULTS_DONE, mapped at the start: a sandbox takes files and descriptors away later.
+struct Done {
+  char line[248];
+  std::atomic<std::uint64_t> claimed;
+};
+static_assert(sizeof(Done) == 256 && std::atomic<std::uint64_t>::is_always_lock_free);
+
 struct Plan {
   std::mutex mutex;
   std::vector<Fault> faults;
   std::map<std::string, std::uint64_t, std::less<>> hits;
-  std::string done_file, count_file;
+  Done* done = nullptr;
+  std::string count_file;
 };
 
 [[noreturn]] void unreadable(std::string_view fault, const char* why) {
@@ -82,6 +92,20 @@ const char* environment(const char* name) {
 
 void write_counts();
 
+Done* map_done(const char* file) {
+  const int fd = ::open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  void* base = MAP_FAILED;
+  if (fd >= 0 && ::ftruncate(fd, sizeof(Done)) == 0) {
+    base = ::mmap(nullptr, sizeof(Done), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (base == MAP_FAILED) {
+    std::fprintf(stderr, "BULKHEAD_FAULTS_DONE: %s: %s\n", file, std::strerror(errno));
+    std::_Exit(2);
+  }
+  ::close(fd);
+  return static_cast<Done*>(base);
+}
+
 // Never destroyed: points are reached until the very end.
 Plan& plan() {
   static Plan& instance = *new Plan;
@@ -90,7 +114,8 @@ Plan& plan() {
 
 bool read_plan() {
   Plan& made = plan();
-  made.done_file = environment("BULKHEAD_FAULTS_DONE");
+  if (const char* file = environment("BULKHEAD_FAULTS_DONE"); *file != 0)
+    made.done = map_done(file);
   made.count_file = environment("BULKHEAD_FAULTS_COUNT");
   std::string_view rest = environment("BULKHEAD_FAULTS");
   while (!rest.empty()) {
@@ -114,23 +139,16 @@ void write_counts() {
 
 // False: another process has acted before.
 bool claim(Fault& fault) {
-  if (fault.claimed || plan().done_file.empty()) return true;
-  const int fd = ::open(plan().done_file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) {
-    if (errno == EEXIST) return false;
-    std::fprintf(stderr, "BULKHEAD_FAULTS_DONE: %s: %s\n", plan().done_file.c_str(),
-                 std::strerror(errno));
-    std::_Exit(2);
-  }
+  Done* done = plan().done;
+  if (fault.claimed || done == nullptr) return true;
+  if (done->claimed.exchange(1) != 0) return false;
+  fault.claimed = true;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto number = [](auto value) { return std::to_string(value); };
-  const std::string line = fault.action + " " + fault.point + " " + number(fault.n) + " " +
-                           number(now.tv_sec * 1'000'000'000LL + now.tv_nsec) + "\n";
-  const ssize_t written = ::write(fd, line.data(), line.size());
-  ::close(fd);
-  fault.claimed = written == static_cast<ssize_t>(line.size());
-  return fault.claimed;
+  std::snprintf(done->line, sizeof done->line, "%s %s %llu %lld\n", fault.action.c_str(),
+                fault.point.c_str(), static_cast<unsigned long long>(fault.n),
+                now.tv_sec * 1'000'000'000LL + now.tv_nsec);
+  return true;
 }
 
 }  // namespace
@@ -144,8 +162,8 @@ void reached(const char* point) {
   const std::uint64_t hit = ++plan().hits[point];
   for (Fault& fault : plan().faults) {
     if (fault.n != hit || fault.point != point || !claim(fault)) continue;
-    ::kill(::getpid(), fault.signal);
-    if (fault.signal != SIGSTOP) std::abort();  // where a sandbox refuses kill()
+    ::raise(
+        fault.signal);  // the signals of a plan take the whole process; a sandbox allows raise()
   }
 }
 

@@ -8,11 +8,11 @@
 //     POINT     a point's name
 //     N         when the process gets there for the N-th time; 1 if left out
 //   BULKHEAD_FAULTS_DONE=FILE
-//     Act only if FILE can be created, so that one process does and its successor lives. It gets a
-//     line "ACTION POINT N NANOSECONDS" (CLOCK_MONOTONIC) just before.
+//     Of all processes that share FILE, one acts, once: its successor lives. Just before, it writes
+//     there "ACTION POINT N NANOSECONDS" (CLOCK_MONOTONIC) and zeros; until then there are zeros.
 //   BULKHEAD_FAULTS_COUNT=FILE
 //     A process that ends by exit() writes there how often it came to each point, a line
-//     "POINT HITS" each: what N to loop over.
+//     "POINT HITS" each: what N to loop over. (Not a worker in its sandbox.)
 //
 // Example: BULKHEAD_FAULTS=kill@bulkhead-worker/ipc.publish:100
 //

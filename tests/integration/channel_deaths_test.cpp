@@ -82,7 +82,10 @@ class ChannelDeaths : public testing::TestWithParam<const char*> {
              std::string("kill@") + program + "/" + point.name + ":" + std::to_string(n)},
             {"BULKHEAD_FAULTS_DONE", done_}};
   }
-  bool acted() const { return std::filesystem::exists(done_); }
+  bool acted() const {
+    std::ifstream done(done_);
+    return done.get() == 'k';  // "kill ..."
+  }
   std::vector<ipc::PointInfo> points(unsigned side) const {
     const unsigned over = GetParam() == std::string("stdio") ? ipc::kOverStdio : ipc::kOverMemfd;
     std::vector<ipc::PointInfo> found;
