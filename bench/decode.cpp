@@ -1,13 +1,18 @@
-// How fast a model prefills and decodes straight on the executor (no daemon, no scheduler, no tokenizer: token ids are made up),
-// and how near that comes to reading the weights at the device's own speed.
+// How fast a model prefills and decodes on the executor, and how near that comes to reading the
+// weights at the device's own speed. No daemon and no text: token ids are made up. The steps are the
+// engine's own: planned by its scheduler, as many in flight as the executor takes, tokens handed on
+// by the device.
 //
-//   bench-decode --model FILE [--device SELECTOR] [--streams 1,16] [--prompt 512] [--tokens 128] [--json FILE] [--profile]
+//   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512]
+//                [--tokens 128] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
+//
+// For each depth and number of streams: sequences with `depth` tokens behind them get a prompt
+// (prefill rate: prompt tokens a second), then all generate side by side (decode rate).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -15,8 +20,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
+#include "config/config.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "worker/engine/scheduler.hpp"
 #include "worker/forward/transformer.hpp"
 
 namespace {
@@ -30,7 +37,8 @@ double seconds_since(Clock::time_point start) {
 
 struct Plan {
   std::string model, device = "auto", json_path, cache_folder, kv_type = "f16";
-  std::vector<std::uint32_t> streams{1, 16};
+  std::vector<std::uint32_t> streams{1, 4, 16, 32}, depths{0};
+  std::vector<std::string> assignments;
   std::uint32_t prompt = 512, tokens = 128, chunk = 256;
   bool profile = false, baseline = false;
 };
@@ -39,10 +47,65 @@ engine::TokenId made_up(std::uint32_t stream, std::uint32_t position, std::uint3
   return (stream * 7919 + position * 104729 + 17) % vocabulary;
 }
 
+// Steps that one stream takes more than another while all prompts come in.
+std::uint32_t skew(const Plan& plan, std::uint32_t streams, std::uint32_t prompt) {
+  return streams * ((prompt + plan.chunk - 1) / plan.chunk) + 8;
+}
+
+// The engine's turns without the engine.
+class Loop {
+ public:
+  Loop(engine::Executor& executor, std::uint32_t streams, std::uint32_t chunk)
+      : executor_(executor), scheduler_(executor.limits(), {streams, chunk, false}) {}
+  ~Loop() {
+    for (auto& sequence : sequences_)
+      scheduler_.remove(*sequence);
+  }
+
+  void add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t most) {
+    auto& sequence = *sequences_.emplace_back(std::make_unique<engine::Sequence>());
+    sequence.most_tokens = most;
+    sequence.tokens.reserve(most);
+    for (std::uint32_t i = 0; i < prompt; ++i)
+      sequence.tokens.push_back(made_up(stream, i, executor_.limits().vocabulary));
+    scheduler_.add(sequence);
+  }
+  // Submits what can be, and ends a step. The tokens that it gave.
+  Result<std::uint32_t> turn() {
+    while (scheduler_.in_flight() < executor_.limits().steps_in_flight) {
+      const engine::Step* const step = scheduler_.plan();
+      if (step == nullptr) break;
+      BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
+    }
+    if (scheduler_.in_flight() == 0) return Error(ErrorCode::kInternal, "nothing left to compute");
+    return end_one();
+  }
+  Status end_all() {
+    while (scheduler_.in_flight() > 0)
+      BULKHEAD_RETURN_IF_ERROR(end_one());
+    return {};
+  }
+  const std::vector<std::unique_ptr<engine::Sequence>>& sequences() const { return sequences_; }
+
+ private:
+  Result<std::uint32_t> end_one() {
+    BULKHEAD_TRY(const auto outputs, executor_.wait());
+    scheduler_.complete();
+    for (const engine::ColumnOutput& output : outputs)
+      scheduler_.sequence_of(output.column)->tokens.push_back(output.best);
+    return static_cast<std::uint32_t>(outputs.size());
+  }
+
+  engine::Executor& executor_;
+  engine::Scheduler scheduler_;
+  std::vector<std::unique_ptr<engine::Sequence>> sequences_;
+};
+
 Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t streams,
-                               double bandwidth) {
+                               std::uint32_t depth, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
-  const std::uint32_t length = plan.prompt + plan.tokens;
+  const std::uint32_t prompt = depth + plan.prompt;
+  const std::uint32_t length = prompt + plan.tokens + skew(plan, streams, prompt);
   const std::uint32_t pages_each = (length + limits.page_tokens - 1) / limits.page_tokens;
   if (length > limits.context || std::uint64_t{pages_each} * streams > limits.total_pages) {
     return Error(ErrorCode::kInvalidArgument,
@@ -50,69 +113,73 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
                      " tokens do not fit the KV cache of " +
                      std::to_string(std::uint64_t{limits.total_pages} * limits.page_tokens) +
                      " tokens (context " + std::to_string(limits.context) +
-                     "); lower --prompt or --tokens");
+                     "); lower --depths, --prompt or --tokens");
   }
-  std::vector<std::vector<engine::PageIndex>> pages(streams);
-  for (std::uint32_t s = 0; s < streams; ++s) {
-    pages[s].resize(pages_each);
-    std::iota(pages[s].begin(), pages[s].end(), s * pages_each);
-  }
-  const std::vector<std::span<const engine::PageIndex>> sequences(pages.begin(), pages.end());
+  Loop loop(executor, streams, plan.chunk);
+  for (std::uint32_t s = 0; s < streams; ++s)
+    loop.add(s, prompt, length);
 
   const Clock::time_point prefill_start = Clock::now();
-  for (std::uint32_t s = 0; s < streams; ++s) {
-    for (std::uint32_t at = 0; at < plan.prompt; at += plan.chunk) {
-      std::vector<engine::Column> columns;
-      for (std::uint32_t i = at; i < std::min(at + plan.chunk, plan.prompt); ++i) {
-        const bool last = i + 1 == plan.prompt;
-        columns.push_back({made_up(s, i, limits.vocabulary), i, s,
-                           last ? engine::Output::kGreedy : engine::Output::kNone});
-      }
-      BULKHEAD_RETURN_IF_ERROR(executor.submit({columns, sequences}));
-      BULKHEAD_RETURN_IF_ERROR(executor.wait());
-    }
-  }
+  const auto all_there = [&] {
+    return std::all_of(loop.sequences().begin(), loop.sequences().end(),
+                       [&](const auto& sequence) { return sequence->tokens.size() > prompt; });
+  };
+  while (!all_there())
+    BULKHEAD_RETURN_IF_ERROR(loop.turn());
   const double prefill = seconds_since(prefill_start);
 
-  std::vector<engine::Column> columns(streams);
   std::vector<double> steps;
+  steps.reserve(plan.tokens);
+  std::uint64_t generated = 0;
   const Clock::time_point decode_start = Clock::now();
   for (std::uint32_t t = 0; t < plan.tokens; ++t) {
-    for (std::uint32_t s = 0; s < streams; ++s) {
-      const std::uint32_t position = plan.prompt + t;
-      columns[s] = {made_up(s, position, limits.vocabulary), position, s, engine::Output::kGreedy};
-    }
     const Clock::time_point start = Clock::now();
-    BULKHEAD_RETURN_IF_ERROR(executor.submit({columns, sequences}));
-    BULKHEAD_RETURN_IF_ERROR(executor.wait());
+    BULKHEAD_TRY(const std::uint32_t tokens, loop.turn());
+    generated += tokens;
     steps.push_back(seconds_since(start));
   }
   const double decode = seconds_since(decode_start);
+  BULKHEAD_RETURN_IF_ERROR(loop.end_all());
   std::sort(steps.begin(), steps.end());
 
   const double bytes = static_cast<double>(forward::weight_bytes_read(executor));
   const double rate = bytes * plan.tokens / decode;
+  const double prefill_rate = std::uint64_t{streams} * prompt / prefill;
+  const double decode_rate = static_cast<double>(generated) / decode;
   nlohmann::json result{
       {"streams", streams},
-      {"prefill_tokens_per_s", streams * plan.prompt / prefill},
-      {"decode_tokens_per_s", streams * plan.tokens / decode},
+      {"depth", depth},
+      {"prefill_tokens_per_s", prefill_rate},
+      {"decode_tokens_per_s", decode_rate},
       {"step_ms_median", steps[steps.size() / 2] * 1e3},
+      {"step_ms_p99", steps[steps.size() * 99 / 100] * 1e3},
+      {"first_token_ms", prefill * 1e3},
       {"weight_bytes_per_step", bytes},
       {"weight_gb_per_s", rate / 1e9},
       {"fraction_of_read_bandwidth", bandwidth > 0 ? rate / bandwidth : 0.0},
   };
+  for (const auto& each : executor.counters()) {
+    if (each.name == "gpu_busy_share" || each.name == "ring_reuse_rate" ||
+        each.name == "blit_overlap_ratio" || each.name == "pool_hit_rate")
+      result[each.name] = each.value;
+  }
   std::printf(
-      "%3u streams: prefill %9.1f tokens/s   decode %8.1f tokens/s (median step %.3f ms)   weights "
-      "%.1f GB/s",
-      streams, streams * plan.prompt / prefill, streams * plan.tokens / decode,
-      steps[steps.size() / 2] * 1e3, rate / 1e9);
+      "%3u streams at %6u: prefill %9.1f tokens/s   decode %8.1f tokens/s (median step %.3f ms)   "
+      "weights %.1f GB/s",
+      streams, depth, prefill_rate, decode_rate, steps[steps.size() / 2] * 1e3, rate / 1e9);
   if (bandwidth > 0) std::printf(" = %.0f %% of what the device can read", 100 * rate / bandwidth);
   std::printf("\n");
 
   if (plan.profile) {
-    for (engine::Column& column : columns)
-      column.position = length - 1;
-    BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, sequences}));
+    std::vector<engine::Column> columns;
+    std::vector<std::span<const engine::PageIndex>> tables;
+    for (const auto& sequence : loop.sequences()) {
+      const auto position = static_cast<std::uint32_t>(sequence->tokens.size()) - 1;
+      columns.push_back({sequence->tokens.back(), position - 1,
+                         static_cast<std::uint32_t>(tables.size()), engine::Output::kGreedy});
+      tables.push_back(sequence->pages.pages());
+    }
+    BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, tables}));
     result["kernels"] = bench::kernel_table(times, bandwidth);
   }
   return result;
@@ -134,19 +201,32 @@ Status run(const Plan& plan) {
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
   BULKHEAD_TRY(const auto config, model::read_model_config(*file));
+  config::Settings settings;
+  for (const std::string& assignment : plan.assignments)
+    BULKHEAD_RETURN_IF_ERROR(config::assign(settings, assignment));
   forward::TransformerOptions options;
+  options.engine = settings.engine;
+  options.gpu = settings.gpu_optimizations;
   options.engine.max_batch =
       std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
   options.engine.prefill_chunk = plan.chunk;
   options.engine.kv_type = plan.kv_type == "f32" ? config::KvType::kF32 : config::KvType::kF16;
-  options.gpu.enabled = !plan.baseline;
+  if (plan.baseline) options.gpu.enabled = false;
   // Room for every stream, and no more.
-  const std::uint64_t positions =
-      (std::uint64_t{plan.prompt} + plan.tokens + 63) / 32 * 32 * options.engine.max_batch + 32;
+  std::uint64_t positions = 0;
+  std::uint32_t longest = 0;
+  for (const std::uint32_t depth : plan.depths) {
+    for (const std::uint32_t streams : plan.streams) {
+      const std::uint32_t prompt = depth + plan.prompt;
+      const std::uint32_t length = prompt + plan.tokens + skew(plan, streams, prompt);
+      longest = std::max(longest, length);
+      positions = std::max(positions, (std::uint64_t{length} + 63) / 32 * 32 * streams + 32);
+    }
+  }
   const std::uint64_t kv_bytes =
       forward::memory_need(*file, config, options.engine).kv_per_token * positions;
   options.engine.kv_cache_mb = static_cast<std::uint32_t>((kv_bytes >> 20) + 1);
-  options.context = std::min(config.context, plan.prompt + plan.tokens);
+  options.context = std::min(config.context, longest);
   options.wait_timeout_ms = 60000;
   const Clock::time_point start = Clock::now();
   BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, config, options));
@@ -161,15 +241,20 @@ Status run(const Plan& plan) {
                         {"prompt", plan.prompt},
                         {"tokens", plan.tokens},
                         {"prefill_chunk", plan.chunk},
-                        {"optimizations", !plan.baseline},
+                        {"optimizations", options.gpu.enabled},
+                        {"settings", plan.assignments},
+                        {"steps_in_flight", executor->limits().steps_in_flight},
                         {"numerics_id", executor->numerics_id()},
                         {"weight_bytes", executor->weight_bytes()},
                         {"load_s", load},
                         {"read_bandwidth_gb_per_s", bandwidth / 1e9},
                         {"results", nlohmann::json::array()}};
-  for (const std::uint32_t streams : plan.streams) {
-    BULKHEAD_TRY(const nlohmann::json result, measure(*executor, plan, streams, bandwidth));
-    report["results"].push_back(result);
+  for (const std::uint32_t depth : plan.depths) {
+    for (const std::uint32_t streams : plan.streams) {
+      BULKHEAD_TRY(const nlohmann::json result,
+                   measure(*executor, plan, streams, depth, bandwidth));
+      report["results"].push_back(result);
+    }
   }
   if (!plan.json_path.empty()) {
     std::ofstream out(plan.json_path);
@@ -200,6 +285,13 @@ int main(int argc, char** argv) {
   app.add_option("--kv-type", plan.kv_type, "f16 or f32")->check(CLI::IsMember({"f16", "f32"}));
   app.add_option("--json", plan.json_path, "write the figures there, too");
   app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
+  app.add_option("--depths", plan.depths, "tokens that sequences have behind them")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--set", plan.assignments,
+                 "a setting of engine.* or gpu_optimizations.*, key=value")
+      ->expected(1)
+      ->take_all();
   app.add_flag("--profile", plan.profile, "time each kernel of one decode step");
   app.add_flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");
   CLI11_PARSE(app, argc, argv);

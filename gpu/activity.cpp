@@ -12,7 +12,10 @@ constexpr std::size_t kKept = 512;
 
 }  // namespace
 
-Activity::Activity() = default;
+Activity::Activity() {
+  recent_compute_.reserve(kKept);
+  recent_copies_.reserve(kKept);
+}
 Activity::~Activity() = default;
 
 std::uint64_t Activity::overlap(const Interval& a, const Interval& b) {
@@ -24,8 +27,8 @@ void Activity::device_ran(DeviceLane lane, const char* name, std::uint64_t begin
                           std::uint64_t end_ns, std::uint64_t id, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (trace_ != nullptr) trace_->device_ran(lane, name, begin_ns, end_ns, id, bytes);
-  const auto keep = [](std::deque<Interval>& kept, const Interval& one) {
-    if (kept.size() == kKept) kept.pop_front();
+  const auto keep = [](std::vector<Interval>& kept, const Interval& one) {
+    if (kept.size() == kKept) kept.erase(kept.begin());
     kept.push_back(one);
   };
   if (lane != DeviceLane::kCompute) {

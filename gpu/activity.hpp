@@ -10,10 +10,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "config/base/error.hpp"
 
@@ -77,7 +77,7 @@ class Activity {
   ActivityTotals totals_;
   // A copy and a submission that overlap are told one after the other: whichever comes second finds
   // the first in here.
-  std::deque<Interval> recent_compute_, recent_copies_;
+  std::vector<Interval> recent_compute_, recent_copies_;  // room from the start: no step allocates
   std::uint64_t first_compute_ns_ = 0, last_compute_ns_ = 0;
   std::uint64_t compute_ns_then_ = 0;  // at the last busy_share_since_last()
   Clock::time_point then_{};

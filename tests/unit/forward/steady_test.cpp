@@ -1,0 +1,130 @@
+// What a step of steady decoding must not do: the engine over the executor, hundreds of steps, with
+// every `new` of this thread, every device allocation and every recorded command buffer counted.
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/engine.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/model/builtin_model.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/model_config.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace {
+thread_local std::uint64_t allocations = 0;
+}
+
+// The driver's own mallocs are its business; C++ code of this process comes here.
+void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace bulkhead::forward {
+namespace {
+
+class Steady : public testing::Test {
+ protected:
+  void SetUp() override {
+    gpu::DeviceOptions options;
+    const char* const wanted = std::getenv("BULKHEAD_TEST_DEVICE");
+    options.selector = wanted != nullptr ? wanted : "cpu";
+    auto opened = gpu::Device::open(options);
+    if (!opened.ok()) GTEST_SKIP() << "no usable Vulkan device: " << opened.error().message();
+    device_ = *std::move(opened);
+    auto file = model::GgufFile::open(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf");
+    ASSERT_TRUE(file.ok()) << file.error().message();
+    file_ = *std::move(file);
+    auto tokenizer = model::Tokenizer::from_gguf(*file_);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+    tokenizer_ = *std::move(tokenizer);
+    language_.tokenizer = tokenizer_.get();
+    auto config = model::read_model_config(*file_);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    TransformerOptions made;
+    made.engine.max_batch = 4;
+    made.engine.prefill_chunk = 32;
+    made.wait_timeout_ms = 60000;
+    made.gpu.memory_pool.heap_size_mb = 32;
+    made.gpu.memory_pool.num_heaps = 1;
+    made.gpu.memory_pool.warmup_sizes = {1};
+    auto executor = make_transformer(*device_, *file_, *config, made);
+    ASSERT_TRUE(executor.ok()) << executor.error().message();
+    executor_ = *std::move(executor);
+  }
+
+  double counter(const std::string& name) const {
+    for (const auto& each : executor_->counters()) {
+      if (each.name == name) return each.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return -1;
+  }
+
+  std::unique_ptr<gpu::Device> device_;
+  std::unique_ptr<model::GgufFile> file_;
+  std::unique_ptr<model::Tokenizer> tokenizer_;
+  engine::Language language_{nullptr, model::ChatTemplate()};
+  std::unique_ptr<engine::Executor> executor_;
+};
+
+TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
+  std::uint64_t tokens = 0;
+  engine::Engine engine(*executor_, language_, {}, [&](const ipc::FromWorker& message) {
+    const auto* const batch = std::get_if<ipc::TokenBatch>(&message);
+    if (batch == nullptr) return;
+    for (const auto& sequence : batch->sequences)
+      tokens += sequence.tokens.size();
+  });
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    ipc::Submit submit;
+    submit.request = RequestId{id};
+    submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, 8};
+    submit.sampling.temperature = 0;
+    submit.max_tokens = 400;
+    submit.ignore_eos = true;
+    engine.submit(std::move(submit));
+  }
+  const std::function<void()> meanwhile = [] {};
+  const auto run = [&](std::uint64_t until) {
+    while (tokens < until) {
+      const auto ran = engine.turn(meanwhile);
+      ASSERT_TRUE(ran.ok()) << ran.error().message();
+      ASSERT_TRUE(*ran);
+    }
+  };
+  run(60);
+  const double device_allocations = counter("device_allocations");
+  const double begun = counter("command_buffers_begun");
+  const double steps = counter("steps"), replays = counter("ring_replays");
+  const std::uint64_t before = allocations;
+  run(660);
+  const std::uint64_t after = allocations;
+  const double steady = counter("steps") - steps;
+  EXPECT_GE(steady, 300);
+  EXPECT_EQ(after - before, 0U) << "of the host, in " << steady << " steps";
+  EXPECT_EQ(counter("device_allocations") - device_allocations, 0);
+  EXPECT_LE((counter("command_buffers_begun") - begun) * 1000, steady) << "one in 1,000 steps";
+  EXPECT_EQ(counter("ring_replays") - replays, steady);
+  EXPECT_EQ(counter("steps_in_flight"), 2);
+  double ahead = 0;
+  for (const ipc::Counter& each : engine.stats().counters) {
+    if (each.name == "steps_ahead_total") ahead = each.value;
+  }
+  EXPECT_GE(ahead, steady) << "the device waited for the host";
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
