@@ -439,6 +439,14 @@ Status Loader::check() {
                      std::to_string(pool.heap_size_mb) + "; lower the one or raise the other");
   }
 
+  const std::string& trace = settings.gpu_optimizations.trace_file;
+  if (trace.find('/') != std::string::npos || trace.starts_with('.')) {
+    const char* const kTrace = "gpu_optimizations.trace_file";
+    return wrong(
+        origin(kTrace), kTrace,
+        "'" + trace + "' is no plain file name; the file lies in the worker's cache folder");
+  }
+
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < settings.models.size(); ++i) {
     const std::string prefix = "models." + std::to_string(i);

@@ -68,6 +68,7 @@ struct GpuOptimizations {
   bool enabled = true;  // false: the baseline, all three parts off
   bool graceful_fallback = true;
   std::string fallback_log_level = "warn";
+  std::string trace_file;  // in the worker's cache folder; empty: none
   MemoryPoolSettings memory_pool;
   BlitQueueSettings blit_queue;
   CommandBufferRingSettings command_buffer_ring;

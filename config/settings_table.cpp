@@ -67,6 +67,8 @@ const Setting kSettings[] = {
    .reach = FLAG(gpu_optimizations.graceful_fallback)},
   {.key = "gpu_optimizations.fallback_log_level", .help = "Log level for such a fallback: trace, debug, info, warn, error or off.",
    .reach = TEXT(gpu_optimizations.fallback_log_level), .choices = kLogLevels},
+  {.key = "gpu_optimizations.trace_file", .help = "Name of a file in each worker's cache folder that gets a timeline for chrome://tracing (up to 64 MiB, the worker's name in front); empty: none.",
+   .reach = TEXT(gpu_optimizations.trace_file)},
 
   {.key = "gpu_optimizations.memory_pool.enabled", .help = "Sub-allocate transient buffers from heaps made at start.",
    .reach = FLAG(gpu_optimizations.memory_pool.enabled)},

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -43,6 +44,7 @@ constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5;
 constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kLastWords{1000};
 constexpr std::chrono::milliseconds kProgressInterval{100};
+constexpr std::uint64_t kTraceBytes = 64 << 20;
 
 struct Arguments {
   std::string model = "builtin";
@@ -134,14 +136,30 @@ class ProgressReporter {
   std::chrono::steady_clock::time_point sent_{};
 };
 
+// A file of that name in the cache folder, the only one that a worker may write to. Without it the
+// worker serves all the same.
+void start_trace(const Arguments& arguments, const config::Settings& settings,
+                 gpu::Device& device) {
+  if (arguments.cache.empty()) {
+    spdlog::warn("gpu_optimizations.trace_file: there is no cache folder to write it to");
+    return;
+  }
+  const std::string path = (std::filesystem::path(arguments.cache) /
+                            (arguments.name + (arguments.name.empty() ? "" : "-") +
+                             settings.gpu_optimizations.trace_file))
+                               .string();
+  if (const Status status = device.activity().trace_to(path, kTraceBytes); !status.ok()) {
+    spdlog::warn("gpu_optimizations.trace_file: {}", status.error().message());
+    return;
+  }
+  spdlog::info("a timeline of device and host is written to {}", path);
+}
+
 Status load(const Arguments& arguments, const config::Settings& settings,
             ProgressReporter& progress, Loaded& loaded) {
   progress("reading the model file", 0, 1);
   BULKHEAD_TRY(loaded.file, model::GgufFile::open(arguments.model));
   BULKHEAD_TRY(loaded.config, model::read_model_config(*loaded.file));
-  BULKHEAD_TRY(loaded.tokenizer, model::Tokenizer::from_gguf(*loaded.file));
-  loaded.language.tokenizer = loaded.tokenizer.get();
-  loaded.language.chat = model::ChatTemplate::from_gguf(*loaded.file);
   progress("reading the model file", 1, 1);
 
   progress("opening the device", 0, 1);
@@ -150,6 +168,18 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   device.cache_folder = arguments.cache;
   BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
   progress("opening the device", 1, 1);
+  if (!settings.gpu_optimizations.trace_file.empty())
+    start_trace(arguments, settings, *loaded.device);
+  // Beside the weights: a large vocabulary takes a tenth of a second and more. Not before the device
+  // is open, which sets environment variables.
+  auto reading = std::async(std::launch::async,
+                            [&loaded] { return model::Tokenizer::from_gguf(*loaded.file); });
+  const auto take_tokenizer = [&]() -> Status {
+    BULKHEAD_TRY(loaded.tokenizer, reading.get());
+    loaded.language.tokenizer = loaded.tokenizer.get();
+    loaded.language.chat = model::ChatTemplate::from_gguf(*loaded.file);
+    return {};
+  };
 
   forward::TransformerOptions options;
   options.engine = settings.engine;
@@ -166,8 +196,10 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   }
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
-  BULKHEAD_TRY(loaded.executor,
-               forward::make_transformer(*loaded.device, *loaded.file, loaded.config, options));
+  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.config, options);
+  // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
+  BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
+  BULKHEAD_TRY(loaded.executor, std::move(executor));
   if (const Status saved = loaded.device->save_pipeline_cache(); !saved.ok()) {
     spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
   }

@@ -254,6 +254,26 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
 
+TEST(WorkerActions, ProfileBringsAStepsKernelTimes) {
+  Serving serving = serve();
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/profile", "").status, 202);
+  ASSERT_TRUE(Serving::eventually(
+      [&] { return serving.worker()["gpu"]["kernels"]["norm_microseconds"] == 12; }));
+  EXPECT_EQ(serving.worker()["gpu"]["memory_pool"]["hits"], 3);
+  EXPECT_FALSE(serving.worker()["gpu"].contains("steps_ahead_total"));
+  const std::string metrics = serving.get("/metrics").body;
+  EXPECT_NE(metrics.find("bulkhead_worker_kernel_norm_microseconds{worker=\"builtin-0\"} 12"),
+            std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find(
+                "bulkhead_worker_optimization_active{worker=\"builtin-0\",part=\"memory_pool\"} 1"),
+            std::string::npos)
+      << metrics;
+  EXPECT_EQ(serving.post("/v1/workers/nobody/profile", "").status, 404);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/profile", "").status, 409);
+}
+
 TEST(WorkerActions, RollingRestartOfTwoWorkersNeverRefuses) {
   Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker(1)["state"] == "ready"; }));

@@ -345,6 +345,37 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
   EXPECT_EQ(worker.wait_exit(), 0);
 }
 
+TEST(Worker, TellsWhatItsGpuDidAndAStepsKernelsOnRequest) {
+  WorkerProcess worker(kProgram,
+                       {"--model", "builtin", "--device", "cpu", "--set", "log.level=warn"}, {});
+  ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
+  const auto figure = [&](const std::string& name) -> std::optional<double> {
+    if (!worker.stats) return std::nullopt;
+    for (const ipc::Counter& counter : worker.stats->counters)
+      if (counter.name == name) return counter.value;
+    return std::nullopt;
+  };
+  worker.send(greedy(1, "def", 4));
+  worker.send(ipc::Profile{});  // while a sequence is decoded
+  ASSERT_TRUE(worker.receive_until(
+      [&] { return worker.answer(1).ended() && figure("kernel_profiles") == 1; }));
+  EXPECT_GT(figure("kernel_norm_calls").value_or(0), 0);
+  EXPECT_EQ(figure("pool_fallback_allocations"), 0);
+  EXPECT_EQ(figure("pool_hit_rate"), 1);
+  EXPECT_GT(figure("blit_uploads").value_or(0), 0);
+  EXPECT_GT(figure("ring_submissions").value_or(0), 0);
+  EXPECT_GT(figure("gpu_busy_seconds").value_or(0), 0);
+  EXPECT_GT(figure("load_seconds").value_or(0), figure("load_weights_seconds").value_or(1));
+
+  worker.send(ipc::Profile{});  // while it is idle
+  ASSERT_TRUE(worker.receive_until([&] { return figure("kernel_profiles") == 2; }));
+  worker.send(greedy(2, "def", 4));
+  ASSERT_TRUE(worker.receive_until([&] { return worker.answer(2).ended(); }));
+  EXPECT_EQ(worker.answer(2).tokens, worker.answer(1).tokens);
+  worker.send(ipc::Shutdown{});
+  EXPECT_EQ(worker.wait_exit(), 0);
+}
+
 TEST(Worker, EndsWhenTheDaemonIsGone) {
   NEEDS_MODEL("tiny-qwen2-Q4_K_M");
   for (const Transport& transport : kTransports) {

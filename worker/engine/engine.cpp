@@ -307,7 +307,10 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   // The wait can't be interrupted: what would get too old during it goes now.
   if (!pending_.empty() && begin + usual_step_ > oldest_pending_ + options_.flush_interval)
     flush_all();
-  BULKHEAD_TRY(const std::span<const ColumnOutput> outputs, executor_.wait());
+  const auto waited = executor_.wait();
+  const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
+  if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
+  const std::span<const ColumnOutput> outputs = *waited;
   const Clock::time_point end = options_.now();
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
   device_time_ += end - begin;
@@ -316,6 +319,11 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   handle_outputs(outputs);
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
+}
+
+std::string Engine::StepFacts::name(std::uint64_t number) const {
+  return "step " + std::to_string(number) + " (" + std::to_string(columns) + " columns of " +
+         std::to_string(sequences) + " sequences)";
 }
 
 // As many as the executor takes: while the host looks at one step's tokens, the device is at the
@@ -331,7 +339,11 @@ Status Engine::submit_steps() {
     if (step == nullptr) return {};
     mark_started();
     step_columns_ += step->columns.size();
-    BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
+    StepFacts& facts = step_facts_[steps_submitted_++ % step_facts_.size()];
+    facts = {static_cast<std::uint32_t>(step->columns.size()),
+             static_cast<std::uint32_t>(step->sequences.size())};
+    if (const Status submitted = executor_.submit(*step); !submitted.ok())
+      return submitted.error().within(facts.name(steps_submitted_));
     if (scheduler_.in_flight() > 1) ++steps_ahead_;
   }
   return {};

@@ -20,6 +20,7 @@
 // longer than a small string.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -136,6 +137,14 @@ class Engine {
   Clock::time_point oldest_pending_;
   ipc::FromWorker batch_ = ipc::TokenBatch{};  // its vectors are used again and again
   std::chrono::nanoseconds usual_step_{0};     // how long the device took lately
+
+  // Of the steps in flight, for the error that one may end in.
+  struct StepFacts {
+    std::uint32_t columns = 0, sequences = 0;
+    std::string name(std::uint64_t number) const;  // "step 12 (3 columns of 2 sequences)"
+  };
+  std::array<StepFacts, 8> step_facts_;  // more than are ever in flight
+  std::uint64_t steps_submitted_ = 0, steps_ended_ = 0;
 
   bool profile_wanted_ = false;
   bool draining_ = false;

@@ -293,6 +293,8 @@ TEST(EngineAhead, ALostDeviceLosesNoTokenThatWasKnown) {
   const auto lost = harness.engine.turn([] {});
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.error().code(), ErrorCode::kDeviceLost);
+  EXPECT_TRUE(lost.error().message().starts_with("step 4 (1 columns of 1 sequences): "))
+      << lost.error().message();
   EXPECT_EQ(harness.answer(1).tokens.size(), 2U) << "what was computed had been sent";
 }
 

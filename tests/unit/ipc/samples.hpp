@@ -95,6 +95,7 @@ inline std::vector<ToWorker> samples_to_worker() {
       Vault{3},
       Drain{},
       Shutdown{},
+      Profile{},
   };
 }
 
