@@ -77,8 +77,7 @@ HttpResponse to_response(const ApiError& error) {
 Generation::Generation(EventLoop& loop, Router& router, Metrics& metrics,
                        std::shared_ptr<Exchange> exchange, GenerationRequest request,
                        std::function<void()> finished)
-    : loop_(loop),
-      router_(router),
+    : router_(router),
       metrics_(metrics),
       exchange_(std::move(exchange)),
       request_(std::move(request)),

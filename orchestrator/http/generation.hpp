@@ -67,7 +67,6 @@ class Generation : private RequestObserver, public std::enable_shared_from_this<
   void end(int status, std::string_view how);
   Usage usage() const;
 
-  EventLoop& loop_;
   Router& router_;
   Metrics& metrics_;
   std::shared_ptr<Exchange> exchange_;

@@ -13,6 +13,20 @@ namespace {
 constexpr std::size_t kMaxTextBytesPerToken = 1024;
 constexpr std::size_t kMaxExtraTextBytes = 4096;
 
+// Tokens that a prompt can become at most: a byte of text is a token or, where a space is written as
+// another character, some; a template adds its own text. What clients send bounds what is kept.
+std::size_t most_prompt_tokens(const ipc::Submit& submit) {
+  constexpr std::size_t kPerByte = 4, kSpecial = 64, kTemplate = 16384, kTemplatePerMessage = 1024;
+  if (const auto* text = std::get_if<std::string>(&submit.prompt))
+    return text->size() * kPerByte + kSpecial;
+  if (const auto* ids = std::get_if<std::vector<ipc::TokenId>>(&submit.prompt))
+    return ids->size() + kSpecial;
+  std::size_t most = kTemplate;
+  for (const auto& message : std::get<std::vector<ipc::ChatMessage>>(submit.prompt))
+    most += (message.role.size() + message.content.size()) * kPerByte + kTemplatePerMessage;
+  return most;
+}
+
 Status check_text(const JournalEntry& entry, std::size_t tokens, std::size_t more_bytes) {
   if (entry.text.size() + more_bytes > kMaxExtraTextBytes + tokens * kMaxTextBytesPerToken) {
     return Error(ErrorCode::kCorrupt,
@@ -55,6 +69,12 @@ Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt
                                                   "({}) or the context ({})",
                                                   entry.id.value, prompt_tokens.size(), max_tokens,
                                                   submit->max_tokens, context_limit));
+  }
+  if (prompt_tokens.size() > most_prompt_tokens(*submit)) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("request {} was accepted with {} prompt tokens, and its prompt can't "
+                             "become more than {}",
+                             entry.id.value, prompt_tokens.size(), most_prompt_tokens(*submit)));
   }
   if (entry.accepted) {
     // The limit stays as the client was promised it; a successor with less context says so when it

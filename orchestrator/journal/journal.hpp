@@ -55,6 +55,10 @@ class Journal {
   static Status append(JournalEntry& entry, std::uint32_t first_index,
                        std::span<const ipc::TokenId> tokens, std::string_view text);
   // The text that was held back until the end.
+  // What an entry holds of the answer so far.
+  static std::size_t answer_bytes(const JournalEntry& entry) {
+    return entry.tokens.size() * sizeof(ipc::TokenId) + entry.text.size();
+  }
   static Status append_rest(JournalEntry& entry, std::string_view text);
 
   // The message that makes a worker begin, or go on after the accepted tokens.

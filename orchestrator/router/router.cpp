@@ -11,6 +11,10 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
+// Hundreds of answers as long as a large context: more is no answer but an attack on the daemon's
+// memory.
+constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
+
 std::string file_name_of(const std::string& path) {
   if (path.empty() || path == "builtin") return "builtin";
   return std::filesystem::path(path).stem().string();
@@ -234,6 +238,7 @@ void Router::send(RequestId request, Worker& worker) {
   active->second.worker = &worker;
   active->second.progressed = false;
   entry->tokens_when_sent = entry->tokens.size();
+  worker.held_bytes += Journal::answer_bytes(*entry);
   Status sent = worker.submit(request, Journal::message(*entry));
   if (!sent.ok()) {
     bool too_large = sent.error().code() == ErrorCode::kInvalidArgument;
@@ -280,6 +285,10 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
     }
   }
   BULKHEAD_RETURN_IF_ERROR(Journal::append(*entry, view.first_index, view.tokens, view.text));
+  worker.held_bytes += view.tokens.size_bytes() + view.text.size();
+  if (worker.held_bytes > kMaxHeldBytesPerWorker) {
+    return violation(view.request, "the worker's unfinished answers have become impossibly long");
+  }
   entry->numerics_id = worker.ready().numerics_id;
   worker.token_accepted();
   progressed(view.request, active->second, *entry, worker);
@@ -323,6 +332,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     progressed(request, active->second, *entry, worker);
     // The entry lives on here while the observer reads it; everything else has let go, so the
     // observer may start another.
+    worker.held_bytes -= std::min(worker.held_bytes, Journal::answer_bytes(*entry));
     JournalEntry done = std::move(*entry);
     forget(request, false);
     observer.on_finished(request, *finished, done);
@@ -342,6 +352,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
   if (on_death && !worker.ended_as_asked()) on_death(worker.name());
   alone_.erase(&worker);
+  worker.held_bytes = 0;  // all of its requests go elsewhere
   std::size_t model = worker.options().model;
   // Back to the front of the queue, in their old order; suspects apart.
   for (auto orphan = orphans.rbegin(); orphan != orphans.rend(); ++orphan) {
@@ -406,6 +417,10 @@ void Router::forget(RequestId request, bool tell_worker) {
   auto found = active_.find(request);
   if (found == active_.end()) return;
   Active active = found->second;
+  if (const JournalEntry* entry = journal_.find(request); entry != nullptr && active.worker) {
+    std::size_t& held = active.worker->held_bytes;
+    held -= std::min(held, Journal::answer_bytes(*entry));
+  }
   active_.erase(found);
   journal_.erase(request);
   if (active.worker == nullptr) {

@@ -21,7 +21,10 @@ constexpr milliseconds kFirstBackoff{250};
 constexpr milliseconds kLongestBackoff{30000};
 constexpr int kLoadingPatience = 10;              // a step of loading may take so many heartbeats
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
-constexpr std::size_t kMaxCounters = 256;
+// Requests that were cancelled and of which the worker has not said the last word.
+constexpr std::size_t kMaxCancelled = 65536;
+// More than a dead process can have left to be read, whatever the transport, but for its ring.
+constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
 
 ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
   a.records_sent += b.records_sent;
@@ -170,7 +173,7 @@ Status Worker::receive_record(std::span<const std::byte> record) {
   bool serving = state_ == WorkerState::kReady || state_ == WorkerState::kDraining ||
                  state_ == WorkerState::kDrained;
   Status verdict;
-  bool with_logprobs = false;
+  bool with_logprobs = false, forward = false;
   auto visited = ipc::visit_tokens(record, [&](const ipc::SequenceTokensView& view) {
     if (!verdict.ok()) return;
     token_traffic_.tokens += view.tokens.size();
@@ -178,7 +181,9 @@ Status Worker::receive_record(std::span<const std::byte> record) {
       verdict = violation("tokens before it was ready");
     } else if (view.logprob_count > 0) {
       with_logprobs = true;  // handle() takes these sequences: the view does not carry logprobs
+      forward |= has(view.request);
     } else if (has(view.request)) {
+      forward |= !view.tokens.empty();
       verdict = events_.worker_tokens(*this, view, {});
     } else if (!cancelled_.contains(view.request)) {
       verdict = violation(
@@ -187,16 +192,23 @@ Status Worker::receive_record(std::span<const std::byte> record) {
   });
   if (!visited.ok()) return visited.error();
   BULKHEAD_RETURN_IF_ERROR(verdict);
-  if (*visited) {
-    ++token_traffic_.records;
-    last_sign_of_life_ = steady_clock::now();
-  }
+  if (*visited) ++token_traffic_.records;
+  if (*visited && !forward) BULKHEAD_RETURN_IF_ERROR(chatter());
+  if (forward) last_sign_of_life_ = steady_clock::now();
   if (*visited && !with_logprobs) return {};
   BULKHEAD_TRY(ipc::FromWorker message, ipc::decode_from_worker(record));
   return handle(std::move(message));
 }
 
+Status Worker::chatter() {
+  if (chatter_.allow(steady_clock::now())) return {};
+  return violation(fmt::format("more than {} messages in a second that bring nothing forward",
+                               ChatterLimit::kPerSecond));
+}
+
 Status Worker::handle(ipc::FromWorker&& message) {
+  BULKHEAD_RETURN_IF_ERROR(check_limits(message));
+  tidy(message);
   bool serving = state_ == WorkerState::kReady || state_ == WorkerState::kDraining ||
                  state_ == WorkerState::kDrained;
   bool loading = state_ == WorkerState::kLoading;
@@ -222,16 +234,15 @@ Status Worker::handle(ipc::FromWorker&& message) {
   }
   if (state_ == WorkerState::kStarting) return violation("its first message was no hello");
   if (auto* stats = std::get_if<ipc::Stats>(&message)) {
-    if (stats->counters.size() > kMaxCounters) return violation("too many counters");
     stats_ = std::move(*stats);
-    return {};
+    return chatter();
   }
-  if (std::holds_alternative<ipc::Pong>(message)) return {};
+  if (std::holds_alternative<ipc::Pong>(message)) return chatter();
   if (loading) {
     if (auto* progress = std::get_if<ipc::Progress>(&message)) {
       progress_ = std::move(*progress);
       events_.worker_changed(*this);
-      return {};
+      return chatter();
     }
     if (auto* ready = std::get_if<ipc::Ready>(&message)) {
       constexpr std::uint32_t kMaxContext = 1U << 24;
@@ -254,7 +265,7 @@ Status Worker::handle(ipc::FromWorker&& message) {
   if (!serving) return violation("an answer before it was ready");
   if (std::holds_alternative<ipc::Drained>(message)) {
     if (state_ == WorkerState::kReady) return violation("drained, but was not asked to drain");
-    return {};
+    return chatter();
   }
   if (auto* batch = std::get_if<ipc::TokenBatch>(&message)) {
     for (const ipc::SequenceTokens& sequence : batch->sequences) {
@@ -280,7 +291,7 @@ Status Worker::handle(ipc::FromWorker&& message) {
   if (!request.has_value()) return violation("a message that does not belong here");
   if (cancelled_.contains(*request)) {
     if (!std::holds_alternative<ipc::Accepted>(message)) cancelled_.erase(*request);
-    return {};
+    return chatter();
   }
   if (!has(*request))
     return violation(
@@ -332,6 +343,8 @@ void Worker::cancel(RequestId request) {
     outbox_.erase(queued);
   } else if (channel_ != nullptr) {
     cancelled_.insert(request);
+    if (cancelled_.size() > kMaxCancelled)
+      kill("protocol violation: it does not answer when requests are cancelled");
     outbox_.push_back({RequestId{}, ipc::Cancel{request}});
     flush();
   }
@@ -414,9 +427,14 @@ void Worker::channel_ended() {
 
 void Worker::process_ended() {
   // What it sent before it died counts: those tokens are accepted, and the client gets them.
-  for (int i = 0; channel_ != nullptr && i < 65536 && kill_cause_.empty(); ++i) {
+  // A process of its own making may still write: it is not listened to for long.
+  const std::uint64_t most_bytes = kMostLastBytes + std::uint64_t{options_.ipc.ring_kib} * 1024;
+  std::uint64_t bytes = 0;
+  for (int i = 0; channel_ != nullptr && i < 65536 && bytes < most_bytes && kill_cause_.empty();
+       ++i) {
     auto record = channel_->try_receive();
     if (!record.ok() || record->empty()) break;
+    bytes += record->size();
     Status handled = receive_record(*record);
     channel_->release();
     if (!handled.ok()) break;

@@ -25,6 +25,7 @@
 #include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/supervisor/process.hpp"
+#include "orchestrator/supervisor/worker_limits.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -129,6 +130,7 @@ class Worker {
   };
   const TokenTraffic& token_traffic() const { return token_traffic_; }
   std::uint64_t recovered_requests = 0;  // counted by the router
+  std::size_t held_bytes = 0;            // of its unfinished answers, counted by the router
 
  private:
   struct Outgoing {
@@ -141,6 +143,7 @@ class Worker {
   void receive();
   Status receive_record(std::span<const std::byte> record);
   Status handle(ipc::FromWorker&& message);
+  Status chatter();
   void flush();
   void watch_channel();
   void channel_ended();
@@ -164,6 +167,7 @@ class Worker {
   std::deque<Outgoing> outbox_;
   std::unordered_set<RequestId> outstanding_;
   std::unordered_set<RequestId> cancelled_;  // the worker may still speak of them
+  ChatterLimit chatter_;
 
   bool ever_ready_ = false;
   bool restart_after_drain_ = false;

@@ -1,0 +1,97 @@
+#include "orchestrator/supervisor/worker_limits.hpp"
+
+#include <string>
+#include <variant>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace bulkhead::orchestrator {
+namespace {
+
+constexpr std::size_t kNameBytes = 256;       // names of things
+constexpr std::size_t kReasonBytes = 4096;    // a sentence or some
+constexpr std::size_t kFailureBytes = 65536;  // a client gets it
+constexpr std::size_t kMostCounters = 256;
+constexpr std::size_t kMostOptimizations = 64;
+
+Status too_long(const char* what, std::size_t size, std::size_t limit) {
+  if (size <= limit) return {};
+  return Error(ErrorCode::kCorrupt,
+               fmt::format("{} has {} bytes, and {} are allowed", what, size, limit));
+}
+Status too_many(const char* what, std::size_t count, std::size_t limit) {
+  if (count <= limit) return {};
+  return Error(ErrorCode::kCorrupt, fmt::format("{} {}, and {} are allowed", count, what, limit));
+}
+
+struct Check {
+  Status operator()(const ipc::Hello& m) const {
+    return too_long("hello.build", m.build.size(), kNameBytes);
+  }
+  Status operator()(const ipc::Progress& m) const {
+    return too_long("progress.stage", m.stage.size(), kNameBytes);
+  }
+  Status operator()(const ipc::Ready& m) const {
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.modelName", m.model_name.size(), kNameBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.architecture", m.architecture.size(), kNameBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.device", m.device.size(), kNameBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.numericsId", m.numerics_id.size(), kReasonBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("ready.chatTemplate", m.chat_template.size(), kFailureBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_many("optimizations", m.optimizations.size(), kMostOptimizations));
+    for (const ipc::Optimization& each : m.optimizations) {
+      BULKHEAD_RETURN_IF_ERROR(too_long("optimization.name", each.name.size(), kNameBytes));
+      BULKHEAD_RETURN_IF_ERROR(too_long("optimization.reason", each.reason.size(), kReasonBytes));
+    }
+    return {};
+  }
+  Status operator()(const ipc::Stats& m) const {
+    BULKHEAD_RETURN_IF_ERROR(too_many("counters", m.counters.size(), kMostCounters));
+    for (const ipc::Counter& each : m.counters)
+      BULKHEAD_RETURN_IF_ERROR(too_long("counter.name", each.name.size(), kNameBytes));
+    return {};
+  }
+  Status operator()(const ipc::Failed& m) const {
+    BULKHEAD_RETURN_IF_ERROR(too_long("failed.message", m.message.size(), kFailureBytes));
+    return too_long("failed.parameter", m.parameter.size(), kNameBytes);
+  }
+  template <typename Other>
+  Status operator()(const Other&) const {
+    return {};  // bounded by what was asked for: see the journal
+  }
+};
+
+void one_line(std::string& text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+}
+
+}  // namespace
+
+Status check_limits(const ipc::FromWorker& message) {
+  return std::visit(Check{}, message);
+}
+
+void tidy(ipc::FromWorker& message) {
+  if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
+    if (fatal->message.size() > kReasonBytes) {
+      std::size_t end = kReasonBytes;  // not inside a character
+      while (end > 0 && (static_cast<unsigned char>(fatal->message[end]) & 0xC0) == 0x80)
+        --end;
+      fatal->message = fatal->message.substr(0, end) + " ...";
+    }
+    one_line(fatal->message);
+  } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
+    one_line(progress->stage);
+  } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
+    for (std::string* text :
+         {&ready->model_name, &ready->architecture, &ready->device, &ready->numerics_id})
+      one_line(*text);
+    for (ipc::Optimization& each : ready->optimizations) {
+      one_line(each.name);
+      one_line(each.reason);
+    }
+  }
+}
+
+}  // namespace bulkhead::orchestrator

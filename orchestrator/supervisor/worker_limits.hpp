@@ -1,0 +1,39 @@
+// How much of anything a worker may say: what the daemon keeps, logs and shows of it is bounded by
+// these, not by the size of a record. Checked before a message counts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "config/base/error.hpp"
+#include "ipc/messages.hpp"
+
+namespace bulkhead::orchestrator {
+
+// kCorrupt when a text or list is longer than it can be.
+Status check_limits(const ipc::FromWorker& message);
+
+// Makes texts fit for one line of a log or terminal: control characters become spaces, and a last
+// word may be any length, so it is cut.
+void tidy(ipc::FromWorker& message);
+
+// Messages that bring no request forward (statistics, pongs, tokens of cancelled requests, empty
+// batches). An honest worker sends a few each second; more are meant to keep the daemon busy.
+class ChatterLimit {
+ public:
+  static constexpr std::uint32_t kPerSecond = 10000;
+  // Counts one. False: too many within a second.
+  bool allow(std::chrono::steady_clock::time_point now) {
+    if (now - begun_ >= std::chrono::seconds(1)) {
+      begun_ = now;
+      count_ = 0;
+    }
+    return ++count_ <= kPerSecond;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begun_{};
+  std::uint32_t count_ = 0;
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,425 @@
+// A worker that is honest until a request tells it to lie, and then does one thing that the daemon
+// must survive. Tokens are as fake_worker's: number i is 1000 + i with the text " t<i>", number 0's
+// text is "s<seed>"; the last text is "!".
+//
+// Orders in the prompt:
+//   slow       a token every 5 ms
+//   lie=NAME   that lie, in the first process that is told so: the file HOSTILE_TOLD in the
+//              environment names is made by it, and a successor that finds it is honest
+// HOSTILE_READY=NAME in the environment: a lie in the handshake.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "ipc/channel.hpp"
+#include "ipc/messages.hpp"
+#include "ipc/region.hpp"
+
+namespace {
+
+using namespace bulkhead;
+using std::chrono::milliseconds;
+
+// What was inherited, kept beside the channel.
+struct Raw {
+  int socket = -1, stream = -1;
+  std::byte* region = nullptr;
+  std::uint64_t ring_bytes = 0;
+  ipc::RegionHeader& header() const { return *reinterpret_cast<ipc::RegionHeader*>(region); }
+  std::byte* up() const { return region + ipc::kRegionDataOffset + ring_bytes; }
+};
+
+[[noreturn]] void wait_for_the_end() {
+  for (;;)
+    ::pause();
+}
+
+class Worker {
+ public:
+  Worker(ipc::Channel& channel, Raw raw) : channel_(channel), raw_(raw) {}
+
+  [[noreturn]] void run() {
+    handshake();
+    for (;;) {
+      bool busy = false, slow = false;
+      for (const auto& [id, sequence] : sequences_) {
+        busy = true;
+        slow |= sequence.slow;
+      }
+      auto readable = ipc::wait_readable(channel_, std::chrono::microseconds(0),
+                                         milliseconds(!busy  ? 20
+                                                      : slow ? 5
+                                                             : 0));
+      if (!readable.ok()) std::exit(0);
+      while (*readable && receive()) {
+      }
+      step();
+    }
+  }
+
+ private:
+  struct Sequence {
+    std::uint64_t seed = 0;
+    std::uint32_t next = 0, limit = 0;
+    bool slow = false;
+  };
+
+  void send(const ipc::FromWorker& message) {
+    if (!ipc::send(channel_, message, milliseconds(60000)).ok()) wait_for_the_end();
+  }
+
+  void handshake() {
+    const char* wish = std::getenv("HOSTILE_READY");
+    const std::string lie = wish == nullptr ? "" : wish;
+    ipc::Hello hello;
+    hello.pid = static_cast<std::uint32_t>(::getpid());
+    if (lie == "build") hello.build.assign(1 << 20, 'b');
+    send(hello);
+    if (lie == "fatal") {
+      send(ipc::Fatal{"no device\ndaemon: all is well " + std::string(8 << 20, 'f')});
+      std::exit(3);
+    }
+    if (lie == "progress") {
+      for (;;)
+        send(ipc::Progress{"reading weights", 1, 2});
+    }
+    ipc::Ready ready;
+    ready.model_name = lie == "name" ? std::string(8 << 20, 'n') : "hostile";
+    ready.architecture = "fake";
+    ready.device = "none";
+    ready.numerics_id = "fake-1";
+    ready.context_limit = lie == "context" ? 0xFFFFFFFF : 100000;
+    ready.vocabulary_size = 200000;
+    if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});
+    send(ready);
+  }
+
+  bool receive() {
+    const auto record = channel_.try_receive();
+    if (!record.ok()) std::exit(0);
+    if (record->empty()) return false;
+    auto message = ipc::decode_to_worker(*record);
+    channel_.release();
+    if (!message.ok()) std::exit(5);
+    if (auto* submit = std::get_if<ipc::Submit>(&*message)) {
+      begin(*submit);
+    } else if (auto* cancel = std::get_if<ipc::Cancel>(&*message)) {
+      sequences_.erase(cancel->request);
+      ipc::Finished finished;
+      finished.request = cancel->request;
+      finished.reason = ipc::FinishReason::kCancelled;
+      send(finished);
+    } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
+      send(ipc::Pong{ping->nonce});
+    } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
+      std::exit(0);
+    }
+    return true;
+  }
+
+  void begin(const ipc::Submit& submit) {
+    const auto* prompt = std::get_if<std::string>(&submit.prompt);
+    if (prompt == nullptr) std::exit(6);
+    const std::size_t at = prompt->find("lie=");
+    const char* told = std::getenv("HOSTILE_TOLD");
+    const bool lies = at != std::string::npos && told != nullptr &&
+                      ::open(told, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600) >= 0;
+    const std::string name = lies ? prompt->substr(at + 4) : "";
+    if (name.starts_with("early_")) tell(name, submit.request);
+    ipc::Accepted accepted;
+    accepted.request = submit.request;
+    accepted.prompt_tokens.assign(prompt->begin(), prompt->end());
+    accepted.max_tokens = submit.max_tokens;
+    if (name == "long_prompt") accepted.prompt_tokens.assign(99999, 7);
+    send(accepted);
+    if (lies) tell(name, submit.request);
+    Sequence& sequence = sequences_[submit.request];
+    sequence.seed = submit.sampling.seed;
+    sequence.next = static_cast<std::uint32_t>(submit.accepted_tokens.size());
+    sequence.limit = submit.max_tokens;
+    sequence.slow = prompt->find("slow") != std::string::npos;
+  }
+
+  void step() {
+    if (!sequences_.empty()) channel_.beat(++steps_);
+    ipc::TokenBatch batch;
+    for (auto at = sequences_.begin(); at != sequences_.end();) {
+      auto& [id, sequence] = *at;
+      if (sequence.next == sequence.limit) {
+        ipc::Finished finished;
+        finished.request = id;
+        finished.reason = ipc::FinishReason::kLength;
+        finished.text = "!";
+        finished.completion_tokens = sequence.next;
+        if (!batch.sequences.empty()) send(std::exchange(batch, {}));
+        send(finished);
+        at = sequences_.erase(at);
+        continue;
+      }
+      ipc::SequenceTokens tokens;
+      tokens.request = id;
+      tokens.first_index = sequence.next;
+      tokens.tokens = {1000 + sequence.next};
+      tokens.text = sequence.next == 0 ? "s" + std::to_string(sequence.seed)
+                                       : " t" + std::to_string(sequence.next);
+      ++sequence.next;
+      batch.sequences.push_back(std::move(tokens));
+      ++at;
+    }
+    if (!batch.sequences.empty()) send(batch);
+  }
+
+  // ---- lies ----
+
+  // As fast as the channel takes them, until somebody ends this process. It keeps its heart beating.
+  [[noreturn]] void flood(const std::function<ipc::FromWorker(std::uint64_t)>& message) {
+    for (std::uint64_t i = 0;; ++i) {
+      channel_.beat(++steps_);
+      send(message(i));
+    }
+  }
+
+  void raw_record(const void* bytes, std::size_t size) {
+    const auto place = channel_.try_reserve(size);
+    if (!place.ok() || place->size() != size) std::exit(7);
+    std::memcpy(place->data(), bytes, size);
+    (void)channel_.commit(size);
+  }
+
+  // Bytes where the daemon expects a frame's header.
+  void raw_header(std::uint32_t length, std::uint32_t kind) {
+    const std::uint32_t words[2] = {length, kind};
+    if (raw_.region == nullptr) {
+      (void)::send(raw_.stream, words, sizeof words, MSG_NOSIGNAL);
+      return;
+    }
+    auto& head = raw_.header().to_daemon.head;
+    std::memcpy(raw_.up() + (head.load() & (raw_.ring_bytes - 1)), words, sizeof words);
+    head.fetch_add(64);
+    doorbell();
+  }
+  void doorbell() { (void)::send(raw_.socket, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
+
+  void descriptors(std::size_t payload, std::span<const int> fds, int flags = MSG_DONTWAIT) {
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)] = {};
+    iovec vector{const_cast<char*>("12345678"), payload};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+    (void)::sendmsg(raw_.socket, &message, flags | MSG_NOSIGNAL);
+  }
+
+  // A socket whose last close waits ten minutes for a reader.
+  void lingering() {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int sender = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* name = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(listener, name, size) != 0 || ::getsockname(listener, name, &size) != 0 ||
+        ::listen(listener, 1) != 0 || ::connect(sender, name, size) != 0) {
+      std::exit(8);
+    }
+    const std::string bytes(1 << 20, 'x');
+    while (::send(sender, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger long_time{1, 600};
+    ::setsockopt(sender, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time);
+    const int reader = ::accept(listener, nullptr, nullptr);
+    // Its reader lives on in a process that nobody knows.
+    if (::fork() == 0) {
+      for (int fd = 0; fd < 64; ++fd) {
+        if (fd != reader) ::close(fd);
+      }
+      ::prctl(PR_SET_PDEATHSIG, 0);
+      ::sleep(30);
+      ::_exit(0);
+    }
+    descriptors(8, std::span(&sender, 1));
+    ::close(sender);
+  }
+
+  void tell(const std::string& name, RequestId request) {
+    const RequestId nobody{424242};
+    ipc::SequenceTokens tokens;
+    tokens.request = request;
+    tokens.tokens = {1000};
+    tokens.text = "x";
+    if (name == "garbage") {
+      char bytes[64];
+      std::memset(bytes, 0xEE, sizeof bytes);
+      raw_record(bytes, sizeof bytes);
+    } else if (name == "length") {
+      raw_header(0xFFFFFFF0, 1);
+    } else if (name == "kind") {
+      raw_header(8, 77);
+    } else if (name == "index" && raw_.region != nullptr) {
+      raw_.header().to_daemon.head.fetch_add(1ULL << 40);
+      doorbell();
+    } else if (name == "unknown_tokens") {
+      tokens.request = nobody;
+      send(ipc::TokenBatch{1, {tokens}});
+    } else if (name == "million_finished") {
+      ipc::Finished finished;
+      finished.request = nobody;
+      for (int i = 0; i < 1000000; ++i)
+        send(finished);
+    } else if (name == "early_tokens") {
+      send(ipc::TokenBatch{1, {tokens}});
+    } else if (name == "endless_tokens") {
+      flood([&](std::uint64_t i) {
+        tokens.first_index = static_cast<std::uint32_t>(i);
+        return ipc::TokenBatch{i, {tokens}};
+      });
+    } else if (name == "endless_text") {
+      tokens.text.assign(1 << 20, 'x');
+      flood([&](std::uint64_t i) {
+        tokens.first_index = static_cast<std::uint32_t>(i);
+        return ipc::TokenBatch{i, {tokens}};
+      });
+    } else if (name == "empty_batches") {
+      tokens.tokens.clear();
+      tokens.text.clear();
+      flood([&](std::uint64_t i) { return ipc::TokenBatch{i, {tokens}}; });
+    } else if (name == "pongs") {
+      flood([](std::uint64_t i) { return ipc::Pong{i}; });
+    } else if (name == "stats") {
+      flood([](std::uint64_t i) { return ipc::Stats{i, 1, 1, 1, 1, {{"steps_total", 1.0}}}; });
+    } else if (name == "counters") {
+      ipc::Stats stats;
+      stats.counters.assign(2000, {"a_counter", 1.0});
+      send(stats);
+    } else if (name == "hello") {
+      send(ipc::Hello{});
+    } else if (name == "early_failed") {
+      send(ipc::Failed{request, ipc::FailureCode::kInternal, std::string(8 << 20, 'm'), ""});
+    } else if (name == "large_record") {
+      // 20 MiB of pieces, which no honest channel lets through.
+      if (raw_.region == nullptr) {
+        const std::string piece(8192, 'p');
+        const std::uint32_t words[2] = {8192, 2};
+        while (::send(raw_.stream, words, 8, MSG_NOSIGNAL) > 0 &&
+               ::send(raw_.stream, piece.data(), piece.size(), MSG_NOSIGNAL) > 0) {
+        }
+      } else {
+        // Which sleep the channel has rung for, so that this rings for the others only.
+        auto& asleep = raw_.header().to_daemon.consumer_sleep;
+        do {
+          rung_ = asleep.load();
+          send(ipc::Stats{});
+        } while (rung_ != asleep.load());
+        for (std::uint64_t head = raw_.header().to_daemon.head.load();;) {
+          auto& ring = raw_.header().to_daemon;
+          if (raw_.ring_bytes - (head - ring.tail.load()) < 4096 + 8) {
+            ::usleep(50);
+            continue;
+          }
+          const std::uint64_t offset = head & (raw_.ring_bytes - 1);
+          const std::uint64_t rest = raw_.ring_bytes - offset;
+          const auto length = static_cast<std::uint32_t>(std::min<std::uint64_t>(4096, rest) - 8);
+          const std::uint32_t words[2] = {length == 0 ? 0 : length, 2};
+          if (length == 0) {  // a header's room only: padding
+            const std::uint32_t padding[2] = {0, 4};
+            std::memcpy(raw_.up() + offset, padding, 8);
+          } else {
+            std::memcpy(raw_.up() + offset, words, 8);
+          }
+          head += 8 + length;
+          ring.head.store(head);
+          doorbell_once();
+        }
+      }
+    } else if (name == "descriptors") {
+      int fds[60];
+      std::fill(std::begin(fds), std::end(fds), ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      for (int i = 0; i < 2000; ++i)
+        descriptors(8, fds);
+    } else if (name == "many_descriptors") {
+      int fds[253];
+      std::fill(std::begin(fds), std::end(fds), raw_.socket);
+      descriptors(8, fds);
+    } else if (name == "doorbells") {
+      for (int i = 0; i < 1000000; ++i)
+        (void)::send(raw_.socket, "x", 1, MSG_NOSIGNAL);
+    } else if (name == "packet") {
+      const std::string large(100000, 'p');
+      (void)::send(raw_.socket, large.data(), large.size(), MSG_NOSIGNAL);
+    } else if (name == "lingering") {
+      lingering();
+      std::exit(9);
+    } else if (name == "shutdown") {
+      ::shutdown(raw_.socket, SHUT_WR);
+    } else if (name == "last_words") {
+      send(ipc::Fatal{"device lost\nand " + std::string(8 << 20, 'f')});
+      std::exit(4);
+    } else if (name != "long_prompt") {
+      std::exit(10);  // an order that nobody knows: the test would prove nothing
+    }
+    wait_for_the_end();
+  }
+  void doorbell_once() {
+    auto& ring = raw_.header().to_daemon;
+    const std::uint64_t sleeps = ring.consumer_sleep.load();
+    if ((sleeps & 1) == 0 || sleeps == rung_) return;
+    rung_ = sleeps;
+    doorbell();
+  }
+
+  ipc::Channel& channel_;
+  Raw raw_;
+  std::map<RequestId, Sequence> sequences_;
+  std::uint64_t steps_ = 0, rung_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ipc::InheritedDescriptors inherited;
+  config::IpcSettings settings;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
+  }
+  settings.transport = inherited.region >= 0 ? config::Transport::kShm : config::Transport::kStdio;
+  settings.ring_kib = 64;  // as the test sets it; over stdio both ends must know
+  Raw raw;
+  raw.socket = ::fcntl(inherited.socket, F_DUPFD_CLOEXEC, 10);
+  if (inherited.region >= 0) {
+    struct stat status {};
+    ::fstat(inherited.region, &status);
+    const auto size = static_cast<std::size_t>(status.st_size);
+    void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, inherited.region, 0);
+    if (base == MAP_FAILED) return 11;
+    raw.region = static_cast<std::byte*>(base);
+    raw.ring_bytes = (size - ipc::kRegionDataOffset) / 2;
+  } else {
+    raw.stream = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
+  }
+  auto channel = ipc::open_worker_channel(inherited, settings);
+  if (!channel.ok()) return 10;
+  Worker(**channel, raw).run();
+}

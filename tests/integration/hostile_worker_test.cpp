@@ -1,0 +1,201 @@
+// One of two workers lies to the daemon. The daemon lives and stays as large as it was, that worker
+// ends with a reason, its request goes on elsewhere, and the other worker's stream is whole.
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kMostGrowthKib = 700 << 10;  // freed memory waits in quarantine
+#else
+constexpr std::size_t kMostGrowthKib = 64 << 10;
+#endif
+constexpr std::size_t kMostNewDescriptors = 24;  // connections and a successor's channel
+
+std::size_t resident_kib(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoul(line.substr(6));
+  }
+  return 0;
+}
+std::size_t descriptors_of(pid_t pid) {
+  std::error_code error;
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error))
+    ++count;
+  return count;
+}
+
+// A file that is not there, in a folder that goes with it.
+class Mark {
+ public:
+  Mark() {
+    char name[] = "/tmp/bulkhead-hostile-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~Mark() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  std::string path() const { return folder_ + "/told"; }
+  void remove() const { ::unlink(path().c_str()); }
+
+ private:
+  std::string folder_;
+};
+
+struct Lie {
+  const char* name;
+  const char* reason;         // part of last_death
+  bool keeps_tokens = false;  // it sent some that were in order, so they count
+};
+constexpr const char* kViolation = "protocol violation: ";
+
+const Lie kLies[] = {
+    {"garbage", kViolation},
+    {"length", "longer than what was published or allowed"},
+    {"kind", "no known kind"},
+    {"index", "further than the ring allows"},
+    {"unknown_tokens", "tokens of request 424242, which it does not have"},
+    {"million_finished", "an answer to request 424242, which it does not have"},
+    {"early_tokens", "before it was accepted"},
+    {"endless_tokens", "got more than its 30 tokens", true},
+    {"endless_text", "can't carry"},
+    {"empty_batches", "bring nothing forward"},
+    {"pongs", "bring nothing forward"},
+    {"stats", "bring nothing forward"},
+    {"counters", "2000 counters"},
+    {"hello", "a second hello"},
+    {"early_failed", "failed.message has 8388608 bytes"},
+    {"long_prompt", "99999 prompt tokens"},
+    {"large_record", "a record in pieces is longer than"},
+    {"descriptors", "descriptors"},
+    {"many_descriptors", "a packet on the socket carries 253 descriptors"},
+    {"doorbells", "it rang"},
+    {"packet", "too long"},
+    {"lingering", "exited with code 9"},
+    {"shutdown", "closed its channel"},
+    {"last_words", "device lost and fff"},
+};
+
+class HostileWorkerOver : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transport, HostileWorkerOver, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(HostileWorkerOver, EndsItselfOnly) {
+  const bool stdio = std::string(GetParam()) == "stdio";
+  Mark mark;
+  Serving serving = serve(
+      {"models.0.path=builtin", "models.0.workers=2", "ipc.transport="s + GetParam(),
+       "ipc.ring_kib=64", "isolation.heartbeat_timeout_ms=60000", "isolation.max_strikes=100"},
+      {{"BULKHEAD_WORKER", HOSTILE_WORKER}, {"HOSTILE_TOLD", mark.path()}});
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.worker(0)["state"] == "ready" && serving.worker(1)["state"] == "ready";
+  }));
+  const pid_t daemon = serving.daemon->pid();
+
+  // A neighbour on one of them, for as long as all of this takes.
+  HttpClient neighbour(serving.port);
+  neighbour.send(
+      "POST", "/v1/completions",
+      json({{"prompt", "slow"}, {"max_tokens", 99999}, {"seed", 9}, {"stream", true}}).dump());
+  ASSERT_EQ(neighbour.receive_head().status, 200);
+  ASSERT_TRUE(neighbour.receive_chunk().has_value());
+  const std::size_t kept = serving.worker(0)["outstanding_requests"] == 1 ? 0 : 1;
+  const std::size_t other = 1 - kept;
+  const int kept_pid = serving.worker(kept)["pid"];
+  ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 30}, {"seed", 3}}).status, 200);
+  const std::size_t memory = resident_kib(daemon), descriptors = descriptors_of(daemon);
+
+  // Reads for as long as the stream lasts.
+  std::atomic<std::size_t> received = 0;
+  std::string streamed;
+  std::thread reader([&] {
+    while (const auto chunk = neighbour.receive_chunk()) {
+      if (chunk->empty()) break;
+      streamed += *chunk;
+      received += chunk->size();
+    }
+  });
+  const auto stop_reading = [&] {
+    if (!reader.joinable()) return;
+    ::shutdown(neighbour.fd(), SHUT_RDWR);
+    reader.join();
+  };
+  struct AtEnd {
+    std::function<void()> what;
+    ~AtEnd() { what(); }
+  } at_end{stop_reading};
+
+  for (const Lie& lie : kLies) {
+    SCOPED_TRACE(lie.name);
+    if (stdio && std::string(lie.name) == "index") continue;  // there is none
+    mark.remove();
+    const int restarts = serving.worker(other)["restarts"];
+    const HttpReply reply =
+        serving.complete({{"prompt", "lie="s + lie.name}, {"max_tokens", 30}, {"seed", 3}});
+    ASSERT_EQ(reply.status, 200) << reply.body.substr(0, 500);
+    if (!lie.keeps_tokens) {
+      EXPECT_EQ(json::parse(reply.body)["choices"][0]["text"], expected_text(3, 30));
+    }
+
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving.worker(other);
+      return worker["restarts"] == restarts + 1 && worker["state"] == "ready";
+    })) << serving.worker(other);
+    const std::string cause = serving.worker(other)["last_death"];
+    EXPECT_NE(cause.find(lie.reason), std::string::npos) << cause.substr(0, 500);
+    EXPECT_LT(cause.size(), 5000U);
+    // A token shows that the successor works, and its next start is not put off.
+    ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
+    const std::size_t so_far = received;
+    ASSERT_TRUE(Serving::eventually([&] { return received > so_far; })) << "the neighbour stands";
+    ASSERT_EQ(serving.worker(kept)["pid"], kept_pid);
+    EXPECT_LT(resident_kib(daemon), memory + kMostGrowthKib);
+    EXPECT_TRUE(Serving::eventually([&] {
+      return descriptors_of(daemon) <= descriptors + kMostNewDescriptors;
+    })) << descriptors_of(daemon);
+  }
+
+  stop_reading();
+  // What the neighbour got is an exact beginning of its answer.
+  std::string text;
+  std::size_t at = 0;
+  for (std::size_t end; (end = streamed.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const json chunk = json::parse(streamed.substr(at + 6, end - at - 6));
+    text += chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_GT(text.size(), 100U);
+  const std::string whole = expected_text(9, 99999);
+  EXPECT_NE(whole.find(text), std::string::npos) << text.substr(0, 200);
+  EXPECT_EQ(::kill(daemon, 0), 0);
+  EXPECT_LT(serving.daemon->log().size(), std::size_t{1} << 20) << "what it logs is bounded, too";
+}
+
+TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
+  for (const Lie& lie :
+       {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},
+        Lie{"context", "an impossible context limit"}, Lie{"optimizations", "10000 optimizations"},
+        Lie{"progress", "bring nothing forward"},
+        Lie{"fatal", "no device daemon: all is well ff"}}) {
+    SCOPED_TRACE(lie.name);
+    Daemon daemon(BULKHEADD,
+                  {{}, {{"BULKHEAD_WORKER", HOSTILE_WORKER}, {"HOSTILE_READY", lie.name}}});
+    EXPECT_EQ(daemon.wait_for_exit(120000), 1);
+    EXPECT_NE(daemon.log().find(lie.reason), std::string::npos) << daemon.log().substr(0, 2000);
+    EXPECT_LT(daemon.log().size(), 100000U);
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
