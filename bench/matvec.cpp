@@ -1,14 +1,16 @@
-// Which way of sharing a matrix-vector product among subgroups is fastest on a device: every variant computes the same bits
-// (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns.
+// Which way of sharing a product among subgroups is fastest on a device: every variant computes the same bits
+// (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns. On a device with matrix units it is their
+// product, unless --lanes asks for the other.
 //
-//   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--splits] [--json FILE]
+//   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--lanes] [--splits] [--json FILE]
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +19,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
+#include "gpu/kernels/units.hpp"
 
 namespace {
 
@@ -44,18 +47,22 @@ constexpr Shape kShapes[] = {
     {"7B down Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3584, 18944},
     {"7B down Q6_K", k::WeightType::kQ6_K, k::Epilogue::kAdd, 3584, 18944},
     {"7B logits Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 152064, 3584},
+    {"7B gate-up Q4_0", k::WeightType::kQ4_0, k::Epilogue::kGated, 18944, 3584},
+    {"7B down Q4_0", k::WeightType::kQ4_0, k::Epilogue::kAdd, 3584, 18944},
     {"7B gate-up Q8_0", k::WeightType::kQ8_0, k::Epilogue::kGated, 18944, 3584},
+    {"7B down Q8_0", k::WeightType::kQ8_0, k::Epilogue::kAdd, 3584, 18944},
 };
 
 struct Plan {
   std::string device = "auto", shapes, json_path;
   std::vector<std::uint32_t> columns{1, 16};
-  bool splits = false;
+  bool splits = false, lanes = false;
 };
 
 struct Variant {
   gpu::KernelSpec spec;
-  std::uint32_t tile = 1, rows = 1, subgroups = 4, split = 1;
+  std::uint32_t columns_each = 1, rows_each = 1;  // of a workgroup
+  std::string label;
   bool standard = false;  // what k::matvec chooses
   double microseconds = 0;
 };
@@ -77,7 +84,9 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
     const std::uint32_t quads = matrix_rows * k::weight_planes(shape.type);
     if (subgroups < split || matrix_rows * tile > 64 || quads > 32) return;
     if (shape.rows > std::uint64_t{subgroups / split * rows} * most_groups) return;
-    Variant variant{standard, tile, rows, subgroups, split, false, 0};
+    Variant variant{standard, tile, subgroups / split * rows, {}, false, 0};
+    variant.label = std::to_string(tile) + "/r" + std::to_string(rows) + "/s" +
+                    std::to_string(subgroups) + "/k" + std::to_string(split);
     auto& constants = variant.spec.constants;
     constants[kTile] = tile;
     constants[kRows] = rows;
@@ -101,10 +110,56 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
   return list;
 }
 
+// The matrix units' (k::UnitTiling).
+std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t columns) {
+  const k::UnitTiling usual = k::unit_tiling(shape, columns);
+  const std::uint32_t segments = k::unit_segments(shape).count;
+  std::vector<Variant> list;
+  const auto add = [&](const k::UnitTiling& tiling) {
+    k::MatvecVariant made = k::unit_product(shape, tiling);
+    const bool standard = made.spec.constants == k::unit_product(shape, usual).spec.constants;
+    for (const Variant& known : list) {
+      if (known.spec.constants == made.spec.constants) return;
+    }
+    const auto text = [](std::uint32_t number) { return std::to_string(number); };
+    list.push_back({std::move(made.spec), made.columns_per_workgroup, made.rows_per_workgroup,
+                    std::string(tiling.serial ? "serial" : "split") + "/r" +
+                        text(tiling.row_blocks) + "/n" + text(tiling.column_tiles) + "/s" +
+                        text(tiling.subgroups) + "/g" + text(tiling.step_groups) +
+                        (tiling.ahead ? "/ahead" : "") + "/k" + text(segments),
+                    standard, 0});
+  };
+  add(usual);
+  for (const std::uint32_t blocks : {1U, 2U, 4U}) {
+    for (const std::uint32_t tiles : {1U, 2U, 4U}) {
+      for (const std::uint32_t step : {1U, 2U, 4U}) {
+        for (const bool ahead : {false, true}) {
+          const bool split_fits =
+              segments == 1 || segments * blocks * tiles * 512 <= 48 * 1024;  // shared memory
+          const bool useful =
+              tiles * 8 <= std::max(columns, 8U) && tiles * 32 >= std::min(columns, 32U);
+          if (columns <= 128 && blocks <= 2 && tiles * step <= 8 && step > 1 && split_fits &&
+              useful) {
+            add({columns, blocks, tiles, segments >= 4 ? segments : 4 / segments * segments, step,
+                 false, 1, ahead});
+          }
+          if (columns > 32 && step < 4 && tiles >= 2 && blocks >= 2 && blocks * tiles <= 16) {
+            add({columns, blocks, tiles, 4, step, true, 2, ahead});
+            add({columns, blocks, tiles, 8, step, true, 1, ahead});
+          }
+        }
+      }
+    }
+  }
+  return list;
+}
+
 class Bench {
  public:
   Bench(gpu::Device& device, const Plan& plan)
-      : device_(device), plan_(plan), mapping_(k::mapping_for(device.info())) {}
+      : device_(device),
+        plan_(plan),
+        mapping_(plan.lanes ? k::mapping_for(device.info()) : k::mapping_for(device)) {}
 
   Status run() {
     if (mapping_.rows) {
@@ -117,9 +172,9 @@ class Bench {
                                           std::uint64_t{3} << 30, device_.free_memory_bytes() / 4});
     BULKHEAD_TRY(weights_, device_.allocate(bytes, gpu::Memory::kDeviceLocal, "weights"));
     BULKHEAD_TRY(x_,
-                 device_.allocate(std::uint64_t{256} * 20480 * 4, gpu::Memory::kDeviceLocal, "x"));
+                 device_.allocate(std::uint64_t{512} * 20480 * 4, gpu::Memory::kDeviceLocal, "x"));
     BULKHEAD_TRY(
-        out_, device_.allocate(std::uint64_t{256} * 20480 * 16, gpu::Memory::kDeviceLocal, "out"));
+        out_, device_.allocate(std::uint64_t{512} * 20480 * 16, gpu::Memory::kDeviceLocal, "out"));
     BULKHEAD_TRY(parameters_, device_.allocate(4096, gpu::Memory::kUpload, "parameters"));
     BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
       recorder.fill(gpu::slice(weights_), 0x2c5a1b19);
@@ -157,27 +212,24 @@ class Bench {
 
  private:
   Status measure(const Shape& shape, std::uint32_t columns) {
-    const k::WeightLayout layout = k::weight_layout(
-        shape.type, shape.rows * (shape.epilogue == k::Epilogue::kGated ? 2 : 1), shape.width);
-    const std::uint64_t room = std::uint64_t{256} * 20480 * 16;
+    const std::uint32_t matrix_rows = shape.rows * (shape.epilogue == k::Epilogue::kGated ? 2 : 1);
+    const k::WeightLayout layout = mapping_.units
+                                       ? k::unit_layout(shape.type, matrix_rows, shape.width)
+                                       : k::weight_layout(shape.type, matrix_rows, shape.width);
+    const std::uint64_t room = std::uint64_t{512} * 20480 * 16;
     if (std::uint64_t{columns} * shape.rows * 4 > room || layout.bytes > weights_.bytes())
       return {};
     const k::MatvecShape asked{shape.type, shape.rows, layout.groups, shape.epilogue,
                                shape.epilogue == k::Epilogue::kGated};
     std::vector<Variant> list =
-        variants(mapping_, asked, columns, plan_.splits, device_.max_groups(1));
-    std::vector<std::future<Result<gpu::Kernel>>> kernels;
-    for (const Variant& variant : list) {
-      kernels.push_back(std::async(std::launch::async,
-                                   [this, &variant] { return device_.make_kernel(variant.spec); }));
-    }
-    std::vector<gpu::Kernel> made;
-    for (auto& kernel : kernels) {
-      BULKHEAD_TRY(made.emplace_back(), kernel.get());
-    }
+        mapping_.units ? unit_variants(asked, columns)
+                       : variants(mapping_, asked, columns, plan_.splits, device_.max_groups(1));
+    BULKHEAD_TRY(const std::vector<gpu::Kernel> made, compile(list));
     // A device that waited for the compiler clocks down, and takes a while to come back.
-    BULKHEAD_TRY(const auto warm, ring_->submit(reading_));
-    BULKHEAD_RETURN_IF_ERROR(ring_->wait(warm));
+    for (int i = 0; i < 2; ++i) {
+      BULKHEAD_TRY(const auto warm, ring_->submit(reading_));
+      BULKHEAD_RETURN_IF_ERROR(ring_->wait(warm));
+    }
     for (std::size_t i = 0; i < list.size(); ++i) {
       const gpu::Kernel& kernel = made[i];
       BULKHEAD_TRY(list[i].microseconds, time(shape, layout, kernel, list[i], columns));
@@ -189,15 +241,11 @@ class Bench {
       const Variant& v = list[i];
       report_.push_back({{"shape", shape.name},
                          {"columns", columns},
-                         {"tile", v.tile},
-                         {"rows", v.rows},
-                         {"subgroups", v.subgroups},
-                         {"split", v.split},
+                         {"variant", v.label},
                          {"standard", v.standard},
                          {"microseconds", v.microseconds}});
       if (i >= 4 && !v.standard) continue;
-      std::printf("  %s%u/r%u/s%u/k%u %.1f us", v.standard ? "*" : "", v.tile, v.rows, v.subgroups,
-                  v.split, v.microseconds);
+      std::printf("  %s%s %.1f us", v.standard ? "*" : "", v.label.c_str(), v.microseconds);
       if (i == 0) {
         std::printf(
             " (%.2f TB/s, %.1f TFLOP/s)",
@@ -208,6 +256,25 @@ class Bench {
     std::printf("\n");
     std::fflush(stdout);
     return {};
+  }
+
+  Result<std::vector<gpu::Kernel>> compile(const std::vector<Variant>& list) {
+    std::vector<Result<gpu::Kernel>> results(list.size(), gpu::Kernel{});
+    std::atomic<std::size_t> next = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (unsigned t = 0; t < std::max(std::thread::hardware_concurrency(), 1U); ++t) {
+        threads.emplace_back([&] {
+          for (std::size_t i = next++; i < list.size(); i = next++)
+            results[i] = device_.make_kernel(list[i].spec);
+        });
+      }
+    }
+    std::vector<gpu::Kernel> made;
+    for (auto& result : results) {
+      BULKHEAD_TRY(made.emplace_back(), std::move(result));
+    }
+    return made;
   }
 
   // What a dispatch that does next to nothing costs between others, by the host's clock and by timestamps around each.
@@ -267,7 +334,6 @@ class Bench {
     push.written_rows = shape.rows;
     const std::uint64_t copies =
         std::clamp<std::uint64_t>(weights_.bytes() / layout.bytes, 1, columns >= 64 ? 3 : 12);
-    const std::uint32_t rows_each = variant.subgroups / variant.split * variant.rows;
     BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
       for (std::uint64_t copy = 0; copy < copies; ++copy) {
         const std::uint64_t base = weights_.address() + copy * layout.bytes;
@@ -276,8 +342,8 @@ class Bench {
         push.scales = base + layout.scales;
         push.supers = base + layout.supers;
         recorder.dispatch(kernel, gpu::push_bytes(push),
-                          (columns + variant.tile - 1) / variant.tile,
-                          (shape.rows + rows_each - 1) / rows_each);
+                          (columns + variant.columns_each - 1) / variant.columns_each,
+                          (shape.rows + variant.rows_each - 1) / variant.rows_each);
         recorder.compute_barrier();
       }
     }));
@@ -317,8 +383,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", plan.device, "auto, an index or part of a device's name");
   app.add_option("--columns", plan.columns, "columns of a step, one run for each number")
       ->delimiter(',')
-      ->check(CLI::Range(1, 256));
+      ->check(CLI::Range(1, 512));
   app.add_option("--shapes", plan.shapes, "only shapes whose name has this in it");
+  app.add_flag("--lanes", plan.lanes, "the lanes' product on a device with matrix units, too");
   app.add_flag("--splits", plan.splits,
                "other splits of a row too: they are another order of additions");
   app.add_option("--json", plan.json_path, "write the figures there, too");

@@ -98,8 +98,9 @@ Mapping mapping_for(const DeviceInfo& info) {
 
 Mapping mapping_for(Device& device) {
   Mapping mapping = mapping_for(device.info());
+  // To compare with: 0 goes without.
   const char* const wanted = std::getenv("BULKHEAD_MATRIX_UNITS");
-  if (wanted == nullptr || *wanted != '1') return mapping;
+  if (wanted != nullptr && *wanted == '0') return mapping;
   if (mapping.rows || !device.info().matrix_units) return mapping;
   const Result<bool> usable = fragments_as_expected(device);
   mapping.units = usable.ok() && *usable;

@@ -20,7 +20,7 @@ std::uint32_t blocks_of(const MatvecShape& shape) {
 }
 
 const char* name_of(WeightType type) {
-  switch (unit_type(type)) {
+  switch (type) {
     case WeightType::kQ4_0:
       return "units Q4_0";
     case WeightType::kQ4_1:
@@ -62,22 +62,29 @@ UnitSegments unit_segments(const MatvecShape& shape) {
 }
 
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
+  const WeightType type = unit_type(shape.type);
   const std::uint32_t segments = unit_segments(shape).count;
   UnitTiling tiling;
   tiling.columns = columns;
-  if (columns <= 32) {
+  if (columns <= 128) {
     tiling.column_tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
-    // Two blocks share each x; with many segments that would leave too few subgroups.
-    tiling.row_blocks = segments <= 4 && columns <= 16 ? 2 : 1;
     tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
     tiling.step_groups = columns <= 16 ? 4 : 2;
+    if (columns <= 8) {
+      // Two blocks share each x; with many segments, or much to unpack, that leaves too few subgroups.
+      const bool small = type == WeightType::kQ4_0 || type == WeightType::kQ8_0;
+      tiling.row_blocks = small && segments <= 4 ? 2 : 1;
+      tiling.ahead = tiling.row_blocks == 1 && type != WeightType::kQ6_K;
+    } else if (columns <= 16) {
+      tiling.row_blocks = type == WeightType::kQ4_1 && segments <= 4 ? 1 : 2;
+    }
   } else {
     tiling.serial = true;
     tiling.row_blocks = 2;
     tiling.column_tiles = 4;
     tiling.subgroups = 4;
     tiling.column_subgroups = 2;
-    tiling.step_groups = unit_type(shape.type) == WeightType::kQ8_0 ? 1 : 2;
+    tiling.step_groups = 2;
   }
   return tiling;
 }

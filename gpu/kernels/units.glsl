@@ -18,8 +18,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
-const uint kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14,
-           kIQ4_NL = 20;
+const uint kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ6_K = 14, kIQ4_NL = 20;
 
 const uint kQuantWords = 32;
 
@@ -27,18 +26,17 @@ const uint kQuantWords = 32;
 struct LaneWeights {
   uint quants[kQuantWords];
   uint high[4];
-  // Halves of both rows: of each group; K types: of the lane's own share of the stage's groups, after prepare().
+  // Halves of both rows: of each group; Q6_K: of the lane's own share of the stage's groups, after prepare().
   uint scales[4];
   uint minima[4];
-  uint supers[2];  // K types: d, or d and dmin
-  uint first;      // of these groups, within the stage
+  uint d;      // Q6_K
+  uint first;  // of these groups, within the stage
 };
 
-bool has_high(const uint type) { return type == kQ5_0 || type == kQ5_1 || type == kQ5_K; }
+bool has_high(const uint type) { return type == kQ5_0 || type == kQ5_1; }
 bool has_minima(const uint type) { return type == kQ4_1 || type == kQ5_1; }
-bool is_super(const uint type) { return type == kQ4_K || type == kQ5_K || type == kQ6_K; }
 
-// Bytes of a stage; K types: of two, which share a header.
+// Bytes of a stage; Q6_K: of two, which share a header.
 uint unit_stage_bytes(const uint type) {
   return type == kF16                        ? 4096u
          : type == kQ8_0                     ? 2176u
@@ -46,13 +44,11 @@ uint unit_stage_bytes(const uint type) {
          : type == kQ4_1                     ? 1280u
          : type == kQ5_0                     ? 1408u
          : type == kQ5_1                     ? 1536u
-         : type == kQ4_K                     ? 2368u
-         : type == kQ5_K                     ? 2880u
                                              : 3360u;
 }
 
 uint64_t unit_block_bytes(const uint type, uint groups) {
-  return uint64_t(groups >> (is_super(type) ? 3 : 2)) * unit_stage_bytes(type);
+  return uint64_t(groups >> (type == kQ6_K ? 3 : 2)) * unit_stage_bytes(type);
 }
 
 // `count` groups from `group` on, which is a multiple of it; 1, 2 or 4.
@@ -60,7 +56,7 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
   LaneWeights w;
   uint within = count == 4u ? 0u : group & 3u;
   w.first = within;
-  uint64_t stage = block + uint64_t(group >> (is_super(type) ? 3 : 2)) * unit_stage_bytes(type);
+  uint64_t stage = block + uint64_t(group >> (type == kQ6_K ? 3 : 2)) * unit_stage_bytes(type);
   if (type == kF16 || type == kQ8_0) {
     const uint quads = type == kF16 ? 2u : 1u;
     uint64_t at = stage + within * (quads * 512u) + lane * 16u;
@@ -76,8 +72,8 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
   uint r = lane >> 2;
   uint64_t scales = stage + 2048u + r * 16u + within * 4u;  // Q8_0
   if (type != kQ8_0) {
-    uint half_super = is_super(type) ? (group >> 2) & 1u : 0u;
-    uint64_t quants = stage + (type == kQ4_K || type == kQ5_K ? 320u : type == kQ6_K ? 288u : 0u) + half_super * 1024u;
+    uint half_super = type == kQ6_K ? (group >> 2) & 1u : 0u;
+    uint64_t quants = stage + (type == kQ6_K ? 288u : 0u) + half_super * 1024u;
     if (count == 1u) {
       uvec2 pair = Pairs(quants + (within >> 1) * 512u + lane * 16u + (within & 1u) * 8u).v[0];
       w.quants[0] = pair.x;
@@ -93,7 +89,6 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
       }
     }
     uint64_t high = quants + 1024u;
-    if (type == kQ5_K) high = stage + 2368u + half_super * 256u;
     if (has_high(type)) {
       uint64_t at = high + lane * 8u;
       if (count == 4u) {
@@ -115,15 +110,8 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
       } else {
         [[unroll]] for (uint i = 0; i < count; i++) w.high[i] = Words(at).v[i];
       }
-      w.supers[0] = Words(stage).v[r];
+      w.d = Words(stage).v[r];
       w.scales[0] = Words(stage + 32u + half_super * 128u).v[lane];
-      return w;
-    }
-    if (type == kQ4_K || type == kQ5_K) {
-      uvec2 supers = Pairs(stage).v[r];
-      w.supers[0] = supers.x;
-      w.supers[1] = supers.y;
-      w.scales[0] = Words(stage + 64u + half_super * 128u).v[lane];
       return w;
     }
     if (type == kQ4_0 || type == kIQ4_NL || type == kQ4_1) scales = quants + 1024u + r * 16u + within * 4u;
@@ -162,21 +150,15 @@ f16vec2 centred_high(uint word, const float bias) {
   return n;
 }
 
-// K types: the scales (and minima) of both rows for the lane's own group, for all four lanes that share the rows: group q of
-// the stage; Q6_K, with two scales a group: in scales[i] that of group 2 * i + q % 2 for weights 0..15 (q < 2) or 16..31.
+// Q6_K: the scales of both rows for the lane's own share of the stage's groups, for all four lanes that share the rows: in
+// scales[i] that of group 2 * i + q % 2 for weights 0..15 (q < 2) or 16..31.
 void prepare(const uint type, inout LaneWeights w) {
+  if (type != kQ6_K) return;
   uint word = w.scales[0];
-  if (type == kQ4_K || type == kQ5_K) {
-    precise f16vec2 scale = centred(word & 0x00ff00ffu, 0.0) * unpackFloat2x16(w.supers[0]);
-    precise f16vec2 minimum = centred((word >> 8) & 0x00ff00ffu, 0.0) * -unpackFloat2x16(w.supers[1]);
-    w.scales[0] = packFloat2x16(scale);
-    w.minima[0] = packFloat2x16(minimum);
-  } else if (type == kQ6_K) {
-    precise f16vec2 early = centred(word & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.supers[0]);
-    precise f16vec2 late = centred((word >> 8) & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.supers[0]);
-    w.scales[0] = packFloat2x16(early);
-    w.scales[1] = packFloat2x16(late);
-  }
+  precise f16vec2 early = centred(word & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.d);
+  precise f16vec2 late = centred((word >> 8) & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.d);
+  w.scales[0] = packFloat2x16(early);
+  w.scales[1] = packFloat2x16(late);
 }
 
 uint unit_codebook(uint index) {
@@ -208,7 +190,7 @@ void unpack_nibbles(const uint type, uint word, uint high, f16vec2 scale, f16vec
       n = centred_high(bits, bias);
     }
     precise f16vec2 weight;
-    if (type == kQ4_1 || type == kQ5_1 || type == kQ4_K || type == kQ5_K) {
+    if (has_minima(type)) {
       weight = fma(n, scale, minimum);
     } else {
       weight = n * scale;
@@ -246,11 +228,7 @@ void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, o
   }
   f16vec2 scale, minimum = f16vec2(0.0);
   uint high_low = 0u, high_high = 0u;
-  if (type == kQ4_K || type == kQ5_K) {
-    uint owner = (lane & 28u) | (w.first + group);
-    scale = unpackFloat2x16(subgroupShuffle(w.scales[0], owner));
-    minimum = unpackFloat2x16(subgroupShuffle(w.minima[0], owner));
-  } else if (type == kQ6_K) {
+  if (type == kQ6_K) {
     uint at = w.first + group;
     uint owner = (lane & 30u) | (at & 1u);
     // Where groups are taken one by one, `at` is not known when the kernel is compiled.

@@ -26,9 +26,7 @@
 //                    Q5_*: [lane] of 8 bytes: of two groups a word, with each row's fifth bits at
 //                    8 * (group % 2) + 4 * (row % 2) + p and 16 bits on; scales, minima
 //   scales, minima   [r][group 4][row 2] halves
-//   Q4_K, Q5_K       [r] d and dmin of both rows (8 bytes); of each stage [lane]: scale and minimum of the
-//                    even and the odd row for group q, a byte each; then nibbles of both stages; then
-//                    Q5_K's fifth bits
+//   Q4_K, Q5_K       as Q4_1 and Q5_1: each group's scale and minimum multiplied out, rounded to halves
 //   Q6_K             [r] d of both rows; of each stage [lane]: of each row the scales of groups q % 2 and
 //                    q % 2 + 2 for weights 0..15 (q < 2) or 16..31, plus 128; nibbles; two bits each:
 //                    [lane] of 16 bytes: of each group a word, at 8 * (row % 2) + 2 * p and 16 bits on
@@ -139,17 +137,26 @@ constexpr WeightLayout weight_layout(WeightType type, std::uint64_t rows, std::u
 
 constexpr std::uint32_t kUnitBlockRows = 16;
 
-// The type that kernels see: floats are all halves there.
+// The type that kernels see: floats are all halves there, and a group's scale and minimum multiplied
+// out, which costs half a bit a weight and spares the kernel as much work as the nibbles do.
 constexpr WeightType unit_type(WeightType type) {
-  return type == WeightType::kF32 || type == WeightType::kBF16 ? WeightType::kF16 : type;
-}
-
-// Of a block, in one stage (types with blocks of 256: in two stages).
-constexpr std::uint32_t unit_stage_bytes(WeightType type) {
   switch (type) {
     case WeightType::kF32:
-    case WeightType::kF16:
     case WeightType::kBF16:
+      return WeightType::kF16;
+    case WeightType::kQ4_K:
+      return WeightType::kQ4_1;
+    case WeightType::kQ5_K:
+      return WeightType::kQ5_1;
+    default:
+      return type;
+  }
+}
+
+// Of a block, in one stage; Q6_K: in two, which share a header.
+constexpr std::uint32_t unit_stage_bytes(WeightType type) {
+  switch (unit_type(type)) {
+    case WeightType::kF16:
       return 4096;
     case WeightType::kQ8_0:
       return 2176;
@@ -162,18 +169,15 @@ constexpr std::uint32_t unit_stage_bytes(WeightType type) {
       return 1408;
     case WeightType::kQ5_1:
       return 1536;
-    case WeightType::kQ4_K:
-      return 2368;
-    case WeightType::kQ5_K:
-      return 2880;
     case WeightType::kQ6_K:
       return 3360;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 constexpr bool unit_type_is_super(WeightType type) {
-  return type == WeightType::kQ4_K || type == WeightType::kQ5_K || type == WeightType::kQ6_K;
+  return type == WeightType::kQ6_K;
 }
 
 // For matrix units: everything from `quants` on, rows and stages padded with zeros.

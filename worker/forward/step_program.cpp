@@ -448,7 +448,7 @@ std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_
   // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide
   // shape has too much costs little beside the columns that are there.
   std::vector<std::uint32_t> columns;
-  for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U}) {
+  for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U, 32U}) {
     if (narrow < max_columns) columns.push_back(narrow);
   }
   for (std::uint64_t wide = 64; wide * 2 < max_columns; wide *= 4)

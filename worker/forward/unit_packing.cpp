@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "worker/forward/weight_packing.hpp"
+
 namespace bulkhead::forward {
 
 using gpu::kernels::kUnitBlockRows;
@@ -248,31 +250,33 @@ SixBits six_bits(const std::uint8_t* packed, std::uint32_t group) {
           static_cast<std::uint8_t>((packed[group + 4] >> 4) | ((packed[group] >> 6) << 4))};
 }
 
-void pack_q4_k(bool five_bits, Rows rows, std::uint32_t supers, std::uint8_t* to) {
+// Each group's scale and minimum are multiplied out: the layout of Q4_1 or Q5_1.
+void pack_q4_k(bool five_bits, Rows rows, std::uint32_t stages, std::uint8_t* to) {
   const std::uint32_t block_bytes = five_bits ? 176 : 144;
-  const std::uint32_t super_bytes = five_bits ? 2880 : 2368;
-  for (std::uint32_t super = 0; super < supers; ++super, to += super_bytes) {
-    std::memset(to, 0, super_bytes);
+  const std::uint32_t scales = five_bits ? 1280 : 1024;
+  const std::uint32_t stage_bytes = scales + 256;
+  for (std::uint32_t stage = 0; stage < stages; ++stage, to += stage_bytes) {
+    std::memset(to, 0, stage_bytes);
     for (std::uint32_t row = 0; row < kUnitBlockRows; ++row) {
       if (rows[row] == nullptr) continue;
       const std::uint8_t* from =
-          reinterpret_cast<const std::uint8_t*>(rows[row]) + std::uint64_t{super} * block_bytes;
+          reinterpret_cast<const std::uint8_t*>(rows[row]) + std::uint64_t{stage / 2} * block_bytes;
       const std::uint8_t* quants = from + (five_bits ? 48 : 16);
-      store16(to + row / 2 * 8 + (row & 1) * 2, load16(from));
-      store16(to + row / 2 * 8 + 4 + (row & 1) * 2, load16(from + 2));
-      for (std::uint32_t group = 0; group < 8; ++group) {
-        const SixBits bits = six_bits(from + 4, group);
-        std::uint8_t* own = to + 64 + group / 4 * 128 + (first_lane(row) + group % 4) * 4;
-        own[(row & 1) * 2] = bits.scale;
-        own[(row & 1) * 2 + 1] = bits.minimum;
+      const float d = half_to_float(load16(from)), minimum = half_to_float(load16(from + 2));
+      for (std::uint32_t group = 0; group < kStageGroups; ++group) {
+        const std::uint32_t in_block = stage % 2 * kStageGroups + group;
+        const SixBits bits = six_bits(from + 4, in_block);
+        const std::uint32_t at = scales + row / 2 * 16 + group * 4 + (row & 1) * 2;
+        store16(to + at, to_half(d * static_cast<float>(bits.scale)));
+        store16(to + at + 128, to_half(-minimum * static_cast<float>(bits.minimum)));
         for (std::uint32_t q = 0; q < 4; ++q) {
           const std::uint32_t lane = first_lane(row) + q;
-          const std::uint64_t x = load64(quants + group / 2 * 32 + q * 8) >> (group % 2 * 4);
-          store32(to + 320 + group / 2 * 512 + lane * 16 + (group & 1) * 8 + (row & 1) * 4,
+          const std::uint64_t x = load64(quants + in_block / 2 * 32 + q * 8) >> (in_block % 2 * 4);
+          store32(to + group / 2 * 512 + lane * 16 + (group & 1) * 8 + (row & 1) * 4,
                   nibble_pairs(x));
           if (five_bits) {
-            std::uint8_t* word = to + 2368 + group / 4 * 256 + lane * 8 + group % 4 / 2 * 4;
-            store32(word, load32(word) | bit_pairs(load64(from + 16 + q * 8) >> group)
+            std::uint8_t* word = to + 1024 + lane * 8 + group / 2 * 4;
+            store32(word, load32(word) | bit_pairs(load64(from + 16 + q * 8) >> in_block)
                                              << ((group & 1) * 8 + (row & 1) * 4));
           }
         }
@@ -329,7 +333,7 @@ void pack_unit_block(WeightType type, Rows rows, std::uint32_t width, std::byte*
       return pack_bytes(rows, width, stages, out);
     case WeightType::kQ4_K:
     case WeightType::kQ5_K:
-      return pack_q4_k(type == WeightType::kQ5_K, rows, stages / 2, out);
+      return pack_q4_k(type == WeightType::kQ5_K, rows, stages, out);
     case WeightType::kQ6_K:
       return pack_q6_k(rows, stages / 2, out);
     default:

@@ -443,7 +443,9 @@ TEST_F(TransformerTest, FloatPagesComeCloser) {
   const auto each = expected(name)["cases"][1];
   const auto rows =
       generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
-  EXPECT_LT(compare(rows, each["greedy"], name), 1e-3);
+  // Matrix units take products' inputs as halves.
+  const bool halves = model.executor->numerics_id().find("/units") != std::string::npos;
+  EXPECT_LT(compare(rows, each["greedy"], name), halves ? 1.5e-2 : 1e-3);
 }
 
 TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {

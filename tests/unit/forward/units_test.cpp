@@ -34,6 +34,9 @@ bool is_float(TensorType type) {
 bool is_super(TensorType type) {
   return model::traits(type)->block_weights == 256;
 }
+bool has_header(TensorType type) {
+  return type == TensorType::kQ6_K;
+}
 
 struct TestMatrix {
   TensorType type = TensorType::kF16;
@@ -76,7 +79,7 @@ class Unpacked {
   explicit Unpacked(const TestMatrix& matrix) : m_(matrix) {}
 
   double at(std::uint32_t row, std::uint32_t k) const {
-    const bool super = is_super(m_.type);
+    const bool super = has_header(m_.type);
     const std::uint32_t in_block = row % 16, r = in_block / 2, odd = in_block % 2;
     const std::uint32_t stage = k / 128, group = k % 128 / 32, q = k % 32 / 8, pair = k % 8 / 2;
     const std::uint32_t lane = r * 4 + q, within = k % 2;
@@ -127,12 +130,10 @@ class Unpacked {
         const int scale = byte(base + 32 + s * 128 + owner * 4 + odd * 2 + group / 2) - 128;
         return half(base + r * 4 + odd * 2) * scale * (n - 32);
       }
-      default: {
-        const std::size_t own = base + 64 + s * 128 + (r * 4 + group) * 4 + odd * 2;
-        const int n = low + (m_.type == TensorType::kQ5_K ? fifth(base + 2368 + s * 256) : 0);
-        return half(base + r * 8 + odd * 2) * byte(own) * n -
-               half(base + r * 8 + 4 + odd * 2) * byte(own + 1);
-      }
+      case TensorType::kQ4_K:
+        return low * half(base + 1024 + small) + half(base + 1152 + small);
+      default:  // Q5_K
+        return (low + fifth(base + 1024)) * half(base + 1280 + small) + half(base + 1408 + small);
     }
   }
 
@@ -160,10 +161,16 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
     const TestMatrix m = make_matrix(type, rows, width, random);
     const Unpacked unpacked(m);
     for (std::uint32_t row = 0; row < rows; ++row) {
+      double largest = 0;
+      for (const double value : m.values[row])
+        largest = std::max(largest, std::abs(value));
       for (std::uint32_t i = 0; i < m.layout.groups * 32; ++i) {
         const double want = i < width ? m.values[row][i] : 0.0;
-        // F32 and BF16 become halves.
-        const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25 : 1e-12;
+        // F32 and BF16 become halves; so do products of two scales, beside which a weight may be small.
+        const bool multiplied = type == TensorType::kQ4_K || type == TensorType::kQ5_K;
+        const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25
+                             : multiplied   ? largest * 0x1p-10
+                                            : 1e-12;
         ASSERT_NEAR(unpacked.at(row, i), want, bound)
             << model::traits(type)->name << " row " << row << " weight " << i;
       }
@@ -223,7 +230,7 @@ TEST(UnitSegments, CoverARow) {
         ASSERT_LE(segments.count, k::kMostSegments);
         ASSERT_GE(segments.count * segments.stages, stages);
         ASSERT_LT((segments.count - 1) * segments.stages, stages) << "an empty segment";
-        if (is_super(type)) {
+        if (has_header(type)) {
           ASSERT_EQ(segments.stages % 2, 0U);
         }
       }
