@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include <cerrno>
@@ -32,6 +33,7 @@ bool closes_at_once(int fd) {
   struct statfs system {};
   if (::fstat(fd, &status) != 0 || ::fstatfs(fd, &system) != 0) return true;  // not open
   if (system.f_type == ANON_INODE_FS_MAGIC || system.f_type == PIPEFS_MAGIC) return true;
+  if (S_ISCHR(status.st_mode) && major(status.st_rdev) == 1) return true;  // /dev/null and its like
   return S_ISREG(status.st_mode) && system.f_type == TMPFS_MAGIC;
 }
 
