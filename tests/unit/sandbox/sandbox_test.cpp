@@ -225,6 +225,10 @@ TEST_F(Sandbox, OtherProcessesAreLeftAlone) {
     const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, other, 0)));
     return failed(::syscall(SYS_pidfd_getfd, pidfd.get(), 2, 0) < 0);
   });
+  expect_refused("F_SETOWN", [other] {
+    int ends[2];
+    return failed(::pipe(ends) != 0 || ::fcntl(ends[0], F_SETOWN, other) != 0);
+  });
   expect_refused("prlimit", [other] {
     rlimit limits{};
     return failed(::prlimit(other, RLIMIT_NOFILE, nullptr, &limits) != 0);
