@@ -11,6 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kAliveInterval{100};
+constexpr std::chrono::seconds kLongestCompilation{60};
 constexpr std::size_t kMostThreads = 8;
 
 bool same(const gpu::KernelSpec& a, const gpu::KernelSpec& b) {
@@ -76,12 +77,15 @@ KernelCompiler::~KernelCompiler() {
 
 Status KernelCompiler::finish(
     const std::function<void(std::uint64_t done, std::uint64_t total)>& alive) {
+  const Clock::time_point begin = Clock::now();
   std::unique_lock lock(impl_->mutex);
   const auto over = [this] { return !impl_->failed.ok() || impl_->done == impl_->specs.size(); };
   while (!impl_->progress.wait_for(lock, kAliveInterval, over)) {
     const std::uint64_t done = impl_->done;
+    // A driver that is at one kernel for so long hangs: without signs of life somebody ends it.
+    const bool headway = Clock::now() - std::max(impl_->end, begin) < kLongestCompilation;
     lock.unlock();
-    if (alive) alive(done, impl_->specs.size());
+    if (alive && headway) alive(done, impl_->specs.size());
     lock.lock();
   }
   return impl_->failed;

@@ -23,7 +23,7 @@ class KernelCompiler {
   KernelCompiler& operator=(const KernelCompiler&) = delete;
 
   // Until all are made. `alive` is called about every 100 ms meanwhile with kernels done and in
-  // all. The first failure, if any.
+  // all, but no more once a single one has taken a minute. The first failure, if any.
   Status finish(const std::function<void(std::uint64_t done, std::uint64_t total)>& alive);
   std::uint64_t nanoseconds() const;  // from the start to the last one's end; after finish()
 

@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kKib = 1 << 10, kMib = 1 << 20;
 constexpr std::chrono::milliseconds kAliveInterval{100};
+constexpr std::chrono::seconds kLongestStandstill{30};  // of a disk, say
 constexpr std::uint32_t kMostThreads = 16;
 // Smaller pieces cost more submissions, larger ones leave threads idle at a matrix's end.
 constexpr std::uint64_t kSmallestPiece = 64 * kKib, kLargestPiece = 4 * kMib;
@@ -307,9 +308,15 @@ struct WeightPipeline::Impl {
   template <typename Done>
   Status wait_until(const Alive& alive, const Done& done) {
     std::unique_lock lock(mutex);
+    // Without headway there are no signs of life: whoever watches this process then ends it.
+    std::uint64_t seen = packed_bytes + targets.size();
+    Clock::time_point moved = Clock::now();
     while (!progress.wait_for(lock, kAliveInterval, [&] { return done() || !failed.ok(); })) {
+      const std::uint64_t now = packed_bytes + targets.size();
+      if (now != seen) moved = Clock::now();
+      seen = now;
       lock.unlock();
-      if (alive) alive(packed_bytes, total_bytes);
+      if (alive && Clock::now() - moved < kLongestStandstill) alive(packed_bytes, total_bytes);
       lock.lock();
     }
     return failed;

@@ -219,6 +219,15 @@ TEST(Errors, ValuesOutsideTheirKindOrRange) {
               HasSubstr("trace, debug, info, warn, error or off"));
 }
 
+TEST(Errors, ATimelineStaysInTheWorkersFolder) {
+  EXPECT_EQ(error_of("gpu_optimizations:\n  trace_file: timeline.json\n"), "no error");
+  for (const char* name : {"/tmp/t.json", "../t.json", "a/b", ".."}) {
+    EXPECT_THAT(error_of(std::string("gpu_optimizations:\n  trace_file: \"") + name + "\"\n"),
+                HasSubstr("gpu_optimizations.trace_file"))
+        << name;
+  }
+}
+
 TEST(Errors, RulesBetweenKeysPointAtTheLineThatBroke) {
   EXPECT_THAT(
       error_of("gpu_optimizations:\n  memory_pool:\n    heap_size_mb: 64\n"),
@@ -288,10 +297,9 @@ TEST(Errors, AFailedAssignmentChangesNothing) {
 }
 
 TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
-  const Result<Loaded> loaded =
-      load({"",
-            {"isolation.vault=true", "isolation.standby=true",
-             "isolation.journal_path=/tmp/j", "engine.numerics=fast"}});
+  const Result<Loaded> loaded = load({"",
+                                      {"isolation.vault=true", "isolation.standby=true",
+                                       "isolation.journal_path=/tmp/j", "engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());
   std::vector<std::string> messages;
   for (const Notice& notice : loaded->notices) {
