@@ -52,7 +52,7 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   const std::uint32_t stages = std::max(shape.groups / kStageGroups, 1U);
   const std::uint32_t blocks = blocks_of(shape);
   const std::uint32_t wanted =
-      std::clamp((kEnoughSubgroups + blocks - 1) / blocks, 1U, kMostSegments);
+      std::clamp((kEnoughSubgroups + blocks - 1) / blocks, 2U, kMostSegments);
   UnitSegments segments;
   segments.stages = (stages + wanted - 1) / wanted;
   // A header serves two stages.
@@ -63,28 +63,38 @@ UnitSegments unit_segments(const MatvecShape& shape) {
 
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
   const WeightType type = unit_type(shape.type);
+  const bool halves = type == WeightType::kF16;
   const std::uint32_t segments = unit_segments(shape).count;
+  // Two blocks of a subgroup share each x; that must leave subgroups enough, with long rows.
+  const bool plenty = segments <= 4 || shape.groups / kStageGroups >= 64;
   UnitTiling tiling;
   tiling.columns = columns;
+  tiling.step_groups = halves ? 2 : 4;
   if (columns <= 128) {
-    tiling.column_tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
     tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
-    tiling.step_groups = columns <= 16 ? 4 : 2;
     if (columns <= 8) {
-      // Two blocks share each x; with many segments, or much to unpack, that leaves too few subgroups.
-      const bool small = type == WeightType::kQ4_0 || type == WeightType::kQ8_0;
-      tiling.row_blocks = small && segments <= 4 ? 2 : 1;
-      tiling.ahead = tiling.row_blocks == 1 && type != WeightType::kQ6_K;
-    } else if (columns <= 16) {
-      tiling.row_blocks = type == WeightType::kQ4_1 && segments <= 4 ? 1 : 2;
+      const bool little_to_unpack =
+          halves || (type == WeightType::kQ4_0 && segments <= 4) || type == WeightType::kQ8_0;
+      tiling.row_blocks = little_to_unpack ? 2 : 1;
+    } else {
+      tiling.column_tiles = 2;
+      tiling.row_blocks = plenty && !halves ? 2 : 1;
+      if (halves && columns > 16 && segments <= 8) tiling.column_tiles = 4;
     }
   } else {
     tiling.serial = true;
     tiling.row_blocks = 2;
     tiling.column_tiles = 4;
-    tiling.subgroups = 4;
-    tiling.column_subgroups = 2;
     tiling.step_groups = 2;
+    tiling.subgroups = 8;
+    if (halves && blocks_of(shape) <= 256) {
+      tiling.column_tiles = 2;
+      tiling.subgroups = 4;
+      tiling.column_subgroups = 2;
+      tiling.ahead = true;
+    } else if (halves) {
+      tiling.row_blocks = 4;
+    }
   }
   return tiling;
 }
