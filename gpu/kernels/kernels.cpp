@@ -16,6 +16,7 @@
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rope_kv.hpp"
+#include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/units.hpp"
 #include "gpu/kernels/units_check.hpp"
 
@@ -285,6 +286,10 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
           0};
 }
 
+KernelSpec sample(const Mapping& mapping) {
+  return {"sample", spirv::sample, sizeof(SamplePush), {mapping.rows ? 64U : 512U, kGreedyChunk}, 0};
+}
+
 KernelSpec read_bandwidth() {
   return {"read bandwidth",
           spirv::read_bandwidth,
@@ -297,7 +302,7 @@ std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
   for (const auto& module :
        {spirv::attention, spirv::attention_combine, spirv::embed, spirv::embed_units,
-        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::matvec_lanes,
+        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::sample, spirv::matvec_lanes,
         spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
     for (const std::uint32_t word : module)
       hash = (hash ^ word) * 0x100000001b3U;

@@ -258,6 +258,33 @@ struct GreedyPush {
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
+// What an output asks of the sampling kernel; see sample.comp. All zeros: nothing.
+struct SampleChoice {
+  std::uint32_t mode;      // 1: all tokens, 2: with top-p or min-p
+  std::uint32_t top_k;     // 0: all; at most kSampleTopK
+  float scale;             // 1 / temperature
+  float least;             // (logit - best) * scale of tokens that min-p leaves in
+  std::uint32_t top_p;     // in units of 2^-32; all ones: 1
+  std::uint32_t draw;      // the draw's upper 32 bits,
+  std::uint32_t draw_low;  // and the 21 below them
+  std::uint32_t unused;
+};
+static_assert(sizeof(SampleChoice) == 32);
+constexpr std::uint32_t kSampleTopK = 256;
+constexpr std::uint32_t kSampleVocabulary = 512 * kGreedyChunk;  // at most
+struct SamplePush {
+  std::uint64_t logits;
+  std::uint64_t partials;  // greedy's
+  std::uint64_t results;
+  std::uint64_t parameters;
+  std::uint64_t choices;
+  std::uint32_t vocabulary;
+  std::uint32_t stride;
+  std::uint32_t chunks;
+  std::uint32_t unused = 0;
+};
+KernelSpec sample(const Mapping& mapping);
+
 struct ReadBandwidthPush {
   std::uint64_t source;
   std::uint64_t sink;

@@ -36,7 +36,9 @@ Error broken(const std::string& what) {
 }  // namespace
 
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
-    : limits_(limits), slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
+    : limits_(limits),
+      sampler_(limits.vocabulary),
+      slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
 
 std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
   std::uint64_t hash = 0, past = 0;
@@ -69,6 +71,12 @@ Status FakeExecutor::check(const engine::Step& step) const {
   std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
   for (const engine::Column& column : step.columns) {
     if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
+    if (column.output == engine::Output::kSampled &&
+        (column.choice == nullptr || limits_.sampled_top_k == 0 ||
+         (column.choice->top_k > limits_.sampled_top_k &&
+          column.choice->top_k < limits_.vocabulary))) {
+      return broken("a draw that is not on offer");
+    }
     if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
     if (column.chosen_by != engine::kByHost &&
         (column.chosen_by >= outputs_submitted_.size() ||
@@ -112,6 +120,8 @@ Status FakeExecutor::submit(const engine::Step& step) {
     BULKHEAD_RETURN_IF_ERROR(check_against(earlier, step));
   Pending& pending = in_flight_.emplace_back();
   pending.columns.assign(step.columns.begin(), step.columns.end());
+  for (const engine::Column& column : step.columns)
+    pending.choices.push_back(column.choice != nullptr ? *column.choice : engine::Choice());
   for (const auto& pages : step.sequences)
     pending.tables.emplace_back(pages.begin(), pages.end());
   StepRecord& record = steps.emplace_back();
@@ -170,7 +180,18 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     engine::ColumnOutput& output = outputs_.emplace_back();
     output.column = index;
     output.best = best;
-    chosen_.push_back(best);
+    if (column.output == engine::Output::kSampled) {
+      const engine::Choice& choice = step.choices[index];
+      ipc::Sampling sampling;
+      sampling.temperature = choice.temperature;
+      sampling.top_k = choice.top_k;
+      sampling.top_p = choice.top_p;
+      sampling.min_p = choice.min_p;
+      sampling.seed = choice.seed;
+      const auto drawn = sampler_.sample(row, sampling, {}, column.position + 1 - choice.first);
+      if (drawn.ok()) output.best = *drawn;
+    }
+    chosen_.push_back(output.best);
     output.best_logprob = static_cast<float>(-std::log(sum));
     if (column.output == engine::Output::kLogits) output.logits = row;
   }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "worker/engine/executor.hpp"
+#include "worker/engine/sampler.hpp"
 
 namespace bulkhead::test {
 
@@ -69,6 +70,7 @@ class FakeExecutor : public engine::Executor {
   };
   struct Pending {
     std::vector<engine::Column> columns;
+    std::vector<engine::Choice> choices;  // by column
     std::vector<std::vector<engine::PageIndex>> tables;
   };
   Status check(const engine::Step& step) const;
@@ -77,6 +79,7 @@ class FakeExecutor : public engine::Executor {
   Status check_against(const Pending& earlier, const engine::Step& step) const;
 
   engine::ExecutorLimits limits_;
+  engine::Sampler sampler_;
   std::vector<Slot> slots_;  // page after page
   std::deque<Pending> in_flight_;
   std::vector<engine::Output> outputs_submitted_;  // by the latest step

@@ -255,6 +255,12 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   const bool row = request.wanted_logprobs >= 0 || request.sampling.temperature != 0 ||
                    has_penalties(request.sampling);
   request.output = row ? Output::kLogits : Output::kGreedy;
+  if (draws_on_device(request)) {
+    const ipc::Sampling& sampling = request.sampling;
+    request.output = Output::kSampled;
+    request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
+                      sampling.min_p,       sampling.seed,  request.prompt_tokens};
+  }
   request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
   request.history.add_prompt(request.tokens);
   request.flush_tokens = std::min(
@@ -264,6 +270,15 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   prompt_tokens_ += request.prompt_tokens;
   const std::vector<TokenId> before = std::move(request.accepted);
   resume(request, before);
+}
+
+// A row of logits that nothing on the host looks at.
+bool Engine::draws_on_device(const Request& request) const {
+  const std::uint32_t most = executor_.limits().sampled_top_k;
+  const ipc::Sampling& sampling = request.sampling;
+  return most > 0 && sampling.temperature != 0 && !has_penalties(sampling) &&
+         request.wanted_logprobs < 0 &&
+         (sampling.top_k <= most || sampling.top_k >= executor_.limits().vocabulary);
 }
 
 void Engine::resume(Request& request, std::span<const TokenId> accepted) {
@@ -375,7 +390,9 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   TokenId token = output.best;
   const char* failure = nullptr;
   std::string message;
-  if (request.output == Output::kGreedy) {
+  if (request.output == Output::kSampled && request.generated < request.accepted_count)
+    ++draws_below_accepted_;
+  if (request.output != Output::kLogits) {
     if (!std::isfinite(output.best_logprob) || token >= executor_.limits().vocabulary) {
       failure = "the model's logits are not finite numbers; its weights may be damaged";
     }

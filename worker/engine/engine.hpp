@@ -96,6 +96,7 @@ class Engine {
   void prepared_job(const Preparer::Outcome& outcome);
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt);
+  bool draws_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   Status submit_steps();
   void mark_started();

@@ -27,7 +27,18 @@ using PageIndex = std::uint32_t;
 enum class Output : std::uint8_t {
   kNone,    // a prompt token before the last
   kGreedy,  // the best token and its log-probability (chosen on the device; ties go to the lower id)
-  kLogits,  // the whole row, too
+  kLogits,   // the whole row, too
+  kSampled,  // as kGreedy, but the token is drawn on the device by Column::choice
+};
+
+// A draw, as worker/engine/sampler.hpp defines it; without penalties, at a temperature above 0.
+struct Choice {
+  float temperature = 1;
+  std::uint32_t top_k = 0;  // 0: all; at most ExecutorLimits::sampled_top_k
+  float top_p = 1;
+  float min_p = 0;
+  std::uint64_t seed = 0;
+  std::uint32_t first = 1;  // position of the token that draw 0 gives
 };
 
 constexpr std::uint32_t kByHost = 0xFFFFFFFF;
@@ -40,6 +51,7 @@ struct Column {
   // kByHost: `token` it is. Else the token that the step submitted before this one chose, as its
   // n-th output (counted from 0; not one of kLogits).
   std::uint32_t chosen_by = kByHost;
+  const Choice* choice = nullptr;  // kSampled: until submit() returns
 };
 
 // Columns of one sequence come in rising, gapless positions.
@@ -51,9 +63,10 @@ struct Step {
 };
 
 struct ColumnOutput {
-  std::uint32_t column = 0;  // index into Step::columns
-  TokenId best = 0;
-  float best_logprob = 0;         // natural log of its probability over the whole vocabulary
+  std::uint32_t column = 0;       // index into Step::columns
+  TokenId best = 0;               // kSampled: the token that was drawn
+  float best_logprob = 0;         // natural log of the best token's probability over the whole
+                                  // vocabulary
   std::span<const float> logits;  // kLogits: [vocabulary]; else empty
 };
 
@@ -65,6 +78,7 @@ struct ExecutorLimits {
   std::uint32_t total_pages = 0;
   std::uint32_t context = 0;  // positions a sequence may have
   std::uint32_t vocabulary = 0;
+  std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
 };
 

@@ -259,6 +259,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
     }
     if (column.position + 1 == length) {
       column.output = sequence.output;
+      if (column.output == Output::kSampled) column.choice = &sequence.choice;
       sequence.row = record.outputs++;
       ++outputs;
     }

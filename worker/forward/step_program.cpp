@@ -107,6 +107,21 @@ class Builder {
         fuses_(!context.mapping.rows),
         fuses_rope_(fuses_ && context.weights.rotating_rows_paired) {}
 
+  Result<StepProgram> build_sampling() {
+    k::SamplePush push{};
+    const std::uint64_t rows = std::uint64_t{slot_} * activations_.logits_rows;
+    push.logits = at(activations_.logits) + rows * config_.vocabulary * 4;
+    push.partials = at(activations_.greedy_partials);
+    push.results = context_.results.address() + std::uint64_t{slot_} * context_.result_rows * 8;
+    push.parameters = parameters_;
+    push.choices = parameters_ + context_.parameter_layout.choices;
+    push.vocabulary = config_.vocabulary;
+    push.stride = config_.vocabulary;
+    push.chunks = greedy_chunks(config_);
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::sample(context_.mapping), push, shape_.outputs));
+    return std::move(program_);
+  }
+
   Result<StepProgram> build() {
     BULKHEAD_RETURN_IF_ERROR(add_embedding());
     for (std::size_t layer = 0; layer < context_.weights.layers.size(); ++layer) {
@@ -563,6 +578,12 @@ Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot) {
   return Builder(context, activations, shape, slot).build();
+}
+
+Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
+                                   std::uint32_t slot) {
+  const StepShape shape{1, std::max(context.result_rows, 1U)};
+  return Builder(context, activations, shape, slot).build_sampling();
 }
 
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder) {

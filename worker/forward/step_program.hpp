@@ -45,6 +45,7 @@ StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
 // Where the parts of the step's parameters lie.
 struct ParameterLayout {
   std::uint64_t outputs = 0;  // [output]: which column
+  std::uint64_t choices = 0;  // [output]: SampleChoice
   std::uint64_t pages = 0;    // page tables, one after another
   std::uint64_t bytes = 0;
   std::uint64_t stride = 0;  // between slots
@@ -110,6 +111,9 @@ struct StepOp {
 using StepProgram = std::vector<StepOp>;
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot = 0);
+// What comes behind a step of any shape where an output asks for a draw.
+Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
+                                   std::uint32_t slot = 0);
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <cfloat>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -11,6 +13,7 @@
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
 #include "gpu/submission.hpp"
+#include "worker/engine/philox.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/step_program.hpp"
 
@@ -108,6 +111,25 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
   size.context =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted_context, pages * k::kPageTokens));
   return size;
+}
+
+// As the CPU sampler rounds it: 1 / temperature and the logarithm of min-p.
+k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t position,
+                              std::uint32_t vocabulary) {
+  k::SampleChoice made{};
+  const bool cut = choice.top_p < 1 || choice.min_p > 0;
+  made.mode = cut ? 2 : 1;
+  made.top_k = choice.top_k < vocabulary ? choice.top_k : 0;
+  made.scale = std::min(1.0F / choice.temperature, FLT_MAX);
+  made.least = choice.min_p > 0 ? std::log(choice.min_p) : -FLT_MAX;
+  made.top_p = choice.top_p < 1 ? static_cast<std::uint32_t>(std::min(
+                                      static_cast<double>(choice.top_p) * 0x1p32, 0x1p32 - 2))
+                                : 0xFFFFFFFFU;
+  const double u = engine::uniform_draw(choice.seed, std::uint64_t{position} + 1 - choice.first);
+  const auto bits = static_cast<std::uint64_t>(u * 0x1p53);
+  made.draw = static_cast<std::uint32_t>(bits >> 21);
+  made.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
+  return made;
 }
 
 class Transformer final : public engine::Executor {
@@ -245,6 +267,7 @@ class Transformer final : public engine::Executor {
     std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
     std::vector<engine::ColumnOutput> outputs;
     std::uint64_t parameter_bytes = 0;
+    bool samples = false;
   };
 
   Transformer() = default;
@@ -285,6 +308,7 @@ class Transformer final : public engine::Executor {
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
     limits_.vocabulary = config.vocabulary;
+    if (config.vocabulary <= k::kSampleVocabulary) limits_.sampled_top_k = k::kSampleTopK;
     shapes_ = step_shapes(limits_.max_columns, limits_.max_outputs);
     wait_timeout_ms_ = options.wait_timeout_ms;
 
@@ -314,7 +338,8 @@ class Transformer final : public engine::Executor {
     const std::uint64_t pages_per_sequence = ceil_divide(cache.context, k::kPageTokens);
     ParameterLayout& layout = context_.parameter_layout;
     layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
-    layout.pages = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
+    layout.choices = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
+    layout.pages = layout.choices + limits_.max_outputs * sizeof(k::SampleChoice);
     layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
     BULKHEAD_RETURN_IF_ERROR(make_slots(device));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
@@ -377,6 +402,8 @@ class Transformer final : public engine::Executor {
       if (const auto listed = build_step(context_, Activations(), shape); !listed.ok())
         status = listed.error();
     }
+    if (const auto listed = build_sampling(context_, Activations()); !listed.ok())
+      status = listed.error();
     context_.wanted = nullptr;
     if (!status.ok()) return status.error();
     return specs;
@@ -388,7 +415,10 @@ class Transformer final : public engine::Executor {
   Status warm_up(const TransformerOptions& options) {
     const engine::PageIndex page = hidden_page_;
     const std::span<const engine::PageIndex> sequence(&page, 1);
-    const engine::Column column{0, 0, 0, engine::Output::kGreedy};
+    const engine::Choice choice;
+    engine::Column column{0, 0, 0, engine::Output::kGreedy};
+    if (limits_.sampled_top_k > 0) column.output = engine::Output::kSampled;
+    column.choice = &choice;
     const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
     std::size_t done = 0;
     // What takes long, in the first shape most of all, is one driver's call or one wait: all of
@@ -467,6 +497,12 @@ class Transformer final : public engine::Executor {
         return refuse("position " + std::to_string(column.position) + " has no page");
       }
       outputs += column.output != engine::Output::kNone ? 1 : 0;
+      if (column.output == engine::Output::kSampled &&
+          (column.choice == nullptr || limits_.sampled_top_k == 0 ||
+           (column.choice->top_k > limits_.sampled_top_k &&
+            column.choice->top_k < limits_.vocabulary))) {
+        return refuse("a draw that the device can't make");
+      }
     }
     if (outputs > limits_.max_outputs) return refuse(std::to_string(outputs) + " outputs");
     for (const auto& pages : step.sequences) {
@@ -492,7 +528,11 @@ class Transformer final : public engine::Executor {
     write_parameters(step, slot);
     last_shape_ = shape;
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape));
-    const Status launched = launch(*recorded, slot);
+    const Recorded* sampling = nullptr;
+    if (slot.samples) {
+      BULKHEAD_TRY(sampling, sampling_recording(*recorded));
+    }
+    const Status launched = launch(*recorded, sampling, slot);
     if (!launched.ok()) {
       broken_ = launched;
       return launched;
@@ -505,7 +545,7 @@ class Transformer final : public engine::Executor {
   }
 
   // After a failure some of it may run.
-  Status launch(const Recorded& recorded, Slot& slot) {
+  Status launch(const Recorded& recorded, const Recorded* sampling, Slot& slot) {
     gpu::BufferSlice from = slot.parameters;
     from.bytes = slot.parameter_bytes;
     BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
@@ -516,6 +556,9 @@ class Transformer final : public engine::Executor {
     BULKHEAD_TRY(
         slot.ticket,
         ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0), next_slot_));
+    if (sampling != nullptr) {
+      BULKHEAD_TRY(slot.ticket, ring().submit(sampling->id, {}, next_slot_));
+    }
     return start_downloads(recorded, slot);
   }
 
@@ -590,6 +633,7 @@ class Transformer final : public engine::Executor {
     const std::uint32_t slot_before =
         (next_slot_ + context_.slots - 1) % context_.slots * context_.result_rows;
     slot.outputs.clear();
+    slot.samples = false;
     for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
       const engine::Column& column = step.columns[i];
       const bool by_host = column.chosen_by == engine::kByHost;
@@ -601,6 +645,12 @@ class Transformer final : public engine::Executor {
       put(layout.outputs + std::uint64_t{row} * 4, i);
       engine::ColumnOutput& output = slot.outputs.emplace_back();
       output.column = i;
+      k::SampleChoice choice{};
+      if (column.output == engine::Output::kSampled) {
+        choice = device_choice(*column.choice, column.position, limits_.vocabulary);
+        slot.samples = true;
+      }
+      std::memcpy(base + layout.choices + row * sizeof choice, &choice, sizeof choice);
       if (column.output != engine::Output::kLogits) continue;
       const auto* const logits = reinterpret_cast<const float*>(slot.logits.mapped);
       output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
@@ -634,6 +684,30 @@ class Transformer final : public engine::Executor {
     return result;
   }
 
+  // In the buffers of the step that it comes behind.
+  Result<const Recorded*> sampling_recording(const Recorded& step) {
+    if (sampling_ != nullptr && ring().known(sampling_->id)) return sampling_.get();
+    auto made = std::make_unique<Recorded>();
+    made->activations = step.activations;
+    made->programs.resize(context_.slots);
+    std::vector<gpu::CommandRing::Build> builds;
+    for (std::uint32_t slot = 0; slot < context_.slots; ++slot) {
+      BULKHEAD_TRY(made->programs[slot], build_sampling(context_, *made->activations, slot));
+      builds.push_back([this, program = &made->programs[slot]](gpu::Recorder& recorder) {
+        record_step(context_, *program, recorder);
+      });
+    }
+    BULKHEAD_TRY(made->id, ring().record_variants(std::move(builds)));
+    sampling_ = std::move(made);
+    if (!ring().known(step.id)) {
+      // A ring of one: the step's own recording was dropped for it.
+      return Error(ErrorCode::kInvalidArgument,
+                   "gpu_optimizations.command_buffer_ring.ring_size must be 2 at least to sample "
+                   "on the device");
+    }
+    return sampling_.get();
+  }
+
   // Steps run one after another, so the recordings that are kept share one set.
   Result<std::shared_ptr<const Activations>> activations(StepShape shape) {
     if (shared_) return shared_;
@@ -650,6 +724,8 @@ class Transformer final : public engine::Executor {
     for (const auto& [shape, recorded] : recorded_)
       ring().drop(recorded->id);
     recorded_.clear();
+    if (sampling_ != nullptr) ring().drop(sampling_->id);
+    sampling_.reset();
   }
 
   // In this order: the leases and buffers below go before the parts that use them.
@@ -674,6 +750,7 @@ class Transformer final : public engine::Executor {
   std::vector<StepShape> shapes_;
   std::shared_ptr<const Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
+  std::unique_ptr<Recorded> sampling_;  // behind a step of any shape
   StepShape last_shape_;
 
   gpu::Buffer host_parameters_, host_results_, host_logits_;  // [slot]

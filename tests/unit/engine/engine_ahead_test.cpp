@@ -268,6 +268,49 @@ TEST_P(EngineAhead, NewcomersWaitForTwoChunksAtMost) {
   }
 }
 
+// Draws on the device: the same tokens, none of which the host has to wait for.
+TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
+  ExecutorLimits limits = with_depth(GetParam());
+  limits.sampled_top_k = 64;
+  EngineHarness harness(limits, with_chunk(64));
+  harness.executor.script = ends_now_and_then;
+  std::vector<ipc::Submit> requests;
+  for (std::uint64_t i = 1; i <= 12; ++i) {
+    ipc::Submit request = greedy_request(i, some_tokens(i, 1 + (i * 13) % 60), 30);
+    request.sampling.temperature = 0.5F + 0.1F * static_cast<float>(i);
+    request.sampling.top_k = i % 3 == 0 ? 0 : static_cast<std::uint32_t>(i * 10);
+    request.sampling.top_p = i % 2 == 0 ? 0.9F : 1.0F;
+    request.sampling.min_p = i % 4 == 0 ? 0.02F : 0.0F;
+    request.sampling.seed = i;
+    request.ignore_eos = i % 2 == 0;
+    request.logprobs = i == 12 ? 2 : -1;
+    requests.push_back(request);
+  }
+  for (const ipc::Submit& request : requests) {
+    harness.engine.submit(request);
+    harness.turn();
+  }
+  run_to_rest(harness);
+  for (const ipc::Submit& request : requests) {
+    SCOPED_TRACE(request.request.value);
+    const Answer expected = alone(request);
+    expect_same(harness.answer(request.request.value), expected);
+    // And from the middle, as after a worker's death.
+    EngineHarness successor(limits);
+    successor.executor.script = ends_now_and_then;
+    ipc::Submit again = request;
+    const std::size_t sent = expected.tokens.size() / 2;
+    again.accepted_tokens.assign(expected.tokens.begin(),
+                                 expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent));
+    successor.engine.submit(again);
+    run_to_rest(successor);
+    std::vector<TokenId> tokens = again.accepted_tokens;
+    const auto& more = successor.answer(request.request.value).tokens;
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    EXPECT_EQ(tokens, expected.tokens);
+  }
+}
+
 TEST(EngineAhead, SequencesThatNeedTheHostLeaveOutStepsInFlight) {
   EngineHarness harness(with_depth(2));
   harness.engine.submit(sampled_request(1, {1, 2}, 6, 7));

@@ -1,10 +1,11 @@
 // What a step of steady decoding must not do: the engine over the executor, hundreds of steps, with
 // every `new` of this thread, every device allocation and every recorded command buffer counted.
 #include <cstdlib>
-#include <filesystem>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -92,7 +93,8 @@ TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
     ipc::Submit submit;
     submit.request = RequestId{id};
     submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, 8};
-    submit.sampling.temperature = 0;
+    submit.sampling.temperature = id == 1 ? 0 : 0.8F;  // the second is drawn on the device
+    submit.sampling.top_p = 0.9F;
     submit.max_tokens = 400;
     submit.ignore_eos = true;
     engine.submit(std::move(submit));
@@ -117,13 +119,72 @@ TEST_F(Steady, AStepAllocatesAndRecordsNothing) {
   EXPECT_EQ(after - before, 0U) << "of the host, in " << steady << " steps";
   EXPECT_EQ(counter("device_allocations") - device_allocations, 0);
   EXPECT_LE((counter("command_buffers_begun") - begun) * 1000, steady) << "one in 1,000 steps";
-  EXPECT_EQ(counter("ring_replays") - replays, steady);
+  EXPECT_EQ(counter("ring_replays") - replays, 2 * steady) << "the step, and its draws";
   EXPECT_EQ(counter("steps_in_flight"), 2);
   double ahead = 0;
   for (const ipc::Counter& each : engine.stats().counters) {
     if (each.name == "steps_ahead_total") ahead = each.value;
   }
   EXPECT_GE(ahead, steady) << "the device waited for the host";
+}
+
+// The same device, but every draw is the host's.
+class DrawsOnHost final : public engine::Executor {
+ public:
+  explicit DrawsOnHost(engine::Executor& device) : device_(device), limits_(device.limits()) {
+    limits_.sampled_top_k = 0;
+  }
+  const engine::ExecutorLimits& limits() const override { return limits_; }
+  Status submit(const engine::Step& step) override { return device_.submit(step); }
+  Result<std::span<const engine::ColumnOutput>> wait() override { return device_.wait(); }
+  std::string device_name() const override { return device_.device_name(); }
+  std::string numerics_id() const override { return device_.numerics_id(); }
+  std::uint64_t weight_bytes() const override { return device_.weight_bytes(); }
+  std::vector<Counter> counters() const override { return device_.counters(); }
+  std::vector<Optimization> optimizations() const override { return device_.optimizations(); }
+
+ private:
+  engine::Executor& device_;
+  engine::ExecutorLimits limits_;
+};
+
+TEST_F(Steady, DrawsOnTheDeviceGiveTheHostsTokens) {
+  const auto tokens_of = [&](engine::Executor& executor) {
+    std::map<RequestId, std::vector<ipc::TokenId>> tokens;
+    engine::Engine engine(executor, language_, {}, [&](const ipc::FromWorker& message) {
+      const auto* const batch = std::get_if<ipc::TokenBatch>(&message);
+      if (batch == nullptr) return;
+      for (const auto& sequence : batch->sequences) {
+        auto& mine = tokens[sequence.request];
+        mine.insert(mine.end(), sequence.tokens.begin(), sequence.tokens.end());
+      }
+    });
+    for (std::uint64_t id = 1; id <= 6; ++id) {
+      ipc::Submit submit;
+      submit.request = RequestId{id};
+      submit.prompt = std::vector<ipc::TokenId>{5, 6, 7, static_cast<ipc::TokenId>(id)};
+      submit.sampling.temperature = id == 6 ? 0 : 0.6F + 0.2F * static_cast<float>(id);
+      submit.sampling.top_k = id % 2 == 0 ? 40 : 0;
+      submit.sampling.top_p = id < 4 ? 0.9F : 1.0F;
+      submit.sampling.min_p = id == 5 ? 0.05F : 0.0F;
+      submit.sampling.seed = 1000 + id;
+      submit.max_tokens = 40;
+      submit.ignore_eos = true;
+      engine.submit(std::move(submit));
+    }
+    const std::function<void()> meanwhile = [] {};
+    for (bool more = true; more;) {
+      const auto ran = engine.turn(meanwhile);
+      EXPECT_TRUE(ran.ok()) << ran.error().message();
+      more = ran.ok() && *ran;
+    }
+    return tokens;
+  };
+  const auto on_device = tokens_of(*executor_);
+  DrawsOnHost host(*executor_);
+  const auto on_host = tokens_of(host);
+  EXPECT_EQ(on_device.size(), 6U);
+  EXPECT_EQ(on_device, on_host);
 }
 
 }  // namespace

@@ -1,0 +1,217 @@
+// Draws on the device against the CPU sampler's: the same token for the same row, parameters, seed
+// and number, but where a threshold comes within 1e-5 of a token's edge. Those are counted.
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "kernel_harness.hpp"
+#include "worker/engine/philox.hpp"
+#include "worker/engine/sampler.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+constexpr double kNear = 1e-5;
+
+struct Case {
+  std::vector<float> row;
+  ipc::Sampling sampling;
+  std::uint64_t n = 0;
+};
+
+// The sampler's definition in double, with a draw and a top-p of one's choice.
+std::uint32_t by_definition(const Case& one, double u, double top_p) {
+  const auto& row = one.row;
+  const auto& s = one.sampling;
+  std::vector<std::uint32_t> order(row.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i)
+    order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return row[a] > row[b]; });
+  const bool ranked = s.top_k > 0 && s.top_k < row.size();
+  if (ranked) order.resize(s.top_k);
+  const double best = row[order[0]], scale = std::min(1.0F / s.temperature, FLT_MAX);
+  const auto weight = [&](std::uint32_t id) { return std::exp((row[id] - best) * scale); };
+  double whole = 0;
+  for (const std::uint32_t id : order)
+    whole += weight(id);
+  std::vector<std::uint32_t> kept;
+  double sum = 0;
+  for (const std::uint32_t id : order) {
+    if (!kept.empty() && s.top_p < 1 && sum >= top_p * whole) break;
+    sum += weight(id);
+    if (!kept.empty() && s.min_p > 0 &&
+        (row[id] - static_cast<float>(best)) * static_cast<float>(scale) < std::log(s.min_p))
+      continue;
+    kept.push_back(id);
+  }
+  if (!ranked) std::sort(kept.begin(), kept.end());
+  double total = 0;
+  for (const std::uint32_t id : kept)
+    total += weight(id);
+  double left = u * total;
+  for (const std::uint32_t id : kept) {
+    if (left < weight(id)) return id;
+    left -= weight(id);
+  }
+  return kept.back();
+}
+
+class SampleTest : public KernelTest {
+ protected:
+  // The results of all cases, which are outputs of one step.
+  std::vector<std::uint32_t> draw(const k::Mapping& mapping, const std::vector<Case>& cases) {
+    const auto outputs = static_cast<std::uint32_t>(cases.size());
+    const auto vocabulary = static_cast<std::uint32_t>(cases[0].row.size());
+    const std::uint32_t chunks = (vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
+    std::vector<float> rows;
+    std::vector<k::SampleChoice> choices;
+    for (const Case& one : cases) {
+      rows.insert(rows.end(), one.row.begin(), one.row.end());
+      k::SampleChoice choice{};
+      const auto& s = one.sampling;
+      choice.mode = s.top_p < 1 || s.min_p > 0 ? 2 : 1;
+      choice.top_k = s.top_k < vocabulary ? s.top_k : 0;
+      choice.scale = std::min(1.0F / s.temperature, FLT_MAX);
+      choice.least = s.min_p > 0 ? std::log(s.min_p) : -FLT_MAX;
+      choice.top_p = s.top_p < 1 ? static_cast<std::uint32_t>(
+                                       std::min(static_cast<double>(s.top_p) * 0x1p32, 0x1p32 - 2))
+                                 : 0xFFFFFFFFU;
+      const auto bits = static_cast<std::uint64_t>(engine::uniform_draw(s.seed, one.n) * 0x1p53);
+      choice.draw = static_cast<std::uint32_t>(bits >> 21);
+      choice.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
+      choices.push_back(choice);
+    }
+    const gpu::Buffer logits = buffer(std::span<const float>(rows));
+    const gpu::Buffer asked = buffer(std::span<const k::SampleChoice>(choices));
+    const gpu::Buffer partials = empty(std::uint64_t{outputs} * chunks * 16);
+    const gpu::Buffer results = empty(std::uint64_t{outputs} * 8);
+    const gpu::Buffer counts = parameters(outputs);
+    k::GreedyPush greedy{logits.address(),
+                         partials.address(),
+                         results.address(),
+                         counts.address(),
+                         vocabulary,
+                         vocabulary,
+                         chunks};
+    run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
+    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
+    k::SamplePush push{logits.address(), partials.address(), results.address(), counts.address(),
+                       asked.address(),  vocabulary,         vocabulary,        chunks};
+    run(k::sample(mapping), push, outputs);
+    std::vector<std::uint32_t> tokens;
+    const auto words = read<std::uint32_t>(results, outputs * 2);
+    for (std::uint32_t i = 0; i < outputs; ++i)
+      tokens.push_back(words[2 * i]);
+    return tokens;
+  }
+
+  struct Count {
+    std::size_t draws = 0, parted = 0;
+  };
+  void compare(const k::Mapping& mapping, const std::vector<Case>& cases, Count& count) {
+    const auto drawn = draw(mapping, cases);
+    engine::Sampler sampler(static_cast<std::uint32_t>(cases[0].row.size()));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const Case& one = cases[i];
+      const auto& s = one.sampling;
+      const auto expected = sampler.sample(one.row, s, {}, one.n);
+      ASSERT_TRUE(expected.ok());
+      ++count.draws;
+      if (drawn[i] == *expected) continue;
+      ++count.parted;
+      const double u = engine::uniform_draw(s.seed, one.n);
+      std::set<std::uint32_t> near;
+      for (const double du : {-kNear, 0.0, kNear}) {
+        for (const double dp : {-kNear, 0.0, kNear})
+          near.insert(by_definition(one, std::clamp(u + du, 0.0, 1 - 1e-12), s.top_p + dp));
+      }
+      EXPECT_TRUE(near.contains(drawn[i]))
+          << "case " << i << ": token " << drawn[i] << ", the CPU's " << *expected
+          << "; vocabulary " << one.row.size() << " temperature " << s.temperature << " top-k "
+          << s.top_k << " top-p " << s.top_p << " min-p " << s.min_p << " u " << u;
+    }
+  }
+};
+
+std::vector<float> some_row(std::mt19937& random, std::uint32_t vocabulary, int kind) {
+  std::normal_distribution<float> normal(0, kind == 0 ? 3.0F : kind == 1 ? 0.01F : 8.0F);
+  std::vector<float> row(vocabulary);
+  for (float& logit : row) {
+    logit = normal(random);
+    if (kind == 3) logit = std::round(logit / 4);  // ties by the thousand
+  }
+  return row;
+}
+
+Case some_case(std::mt19937& random, std::uint32_t vocabulary, std::uint64_t n) {
+  Case one;
+  one.row = some_row(random, vocabulary, static_cast<int>(random() % 4));
+  one.n = n;
+  const auto pick = [&](std::initializer_list<float> values) {
+    return values.begin()[random() % values.size()];
+  };
+  one.sampling.temperature = pick({0.1F, 0.7F, 1.0F, 1.5F, 5.0F});
+  one.sampling.top_k = static_cast<std::uint32_t>(pick({0, 0, 1, 2, 40, 256}));
+  one.sampling.top_p = pick({1.0F, 1.0F, 0.95F, 0.5F, 0.01F, 0.999F});
+  one.sampling.min_p = pick({0.0F, 0.0F, 0.05F, 0.5F, 1.0F});
+  one.sampling.seed = random();
+  return one;
+}
+
+TEST_F(SampleTest, DrawsTheCpusTokens) {
+  std::mt19937 random(11);
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    Count count;
+    for (const std::uint32_t vocabulary : {31U, 300U, 2048U, 5003U, 32000U}) {
+      for (int round = 0; round < (vocabulary > 10000 ? 2 : 8); ++round) {
+        std::vector<Case> cases;
+        for (std::uint64_t i = 0; i < 24; ++i)
+          cases.push_back(some_case(random, vocabulary, i));
+        compare(each.mapping, cases, count);
+      }
+    }
+    std::printf("%s: %zu draws, %zu parted within %.0e of a threshold\n", each.name, count.draws,
+                count.parted, kNear);
+    RecordProperty("parted", static_cast<int>(count.parted));
+    EXPECT_GT(count.draws, 700U);
+    EXPECT_LE(count.parted, count.draws / 100);
+  }
+}
+
+TEST_F(SampleTest, OneRowsDrawsHaveItsDistribution) {
+  std::mt19937 random(5);
+  Case one;
+  one.row = some_row(random, 300, 0);
+  one.sampling.temperature = 1.2F;
+  one.sampling.seed = 99;
+  std::vector<Case> cases;
+  for (std::uint64_t n = 0; n < 400; ++n) {
+    one.n = n;
+    cases.push_back(one);
+  }
+  Count count;
+  compare(test_mappings(device())[0].mapping, cases, count);
+  EXPECT_EQ(count.parted, 0U);
+}
+
+TEST_F(SampleTest, TopKOfOneIsTheBestToken) {
+  std::mt19937 random(6);
+  std::vector<Case> cases;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    cases.push_back(some_case(random, 300, i));
+    cases.back().sampling.top_k = 1;
+  }
+  const auto drawn = draw(test_mappings(device())[0].mapping, cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto& row = cases[i].row;
+    EXPECT_EQ(drawn[i], std::max_element(row.begin(), row.end()) - row.begin());
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
