@@ -162,6 +162,8 @@ json describe(const Router& router, const Worker& worker) {
       {"state", to_string(worker.state())},
       {"restarts", worker.restarts()},
       {"last_death", worker.last_death().empty() ? json(nullptr) : json(worker.last_death())},
+      {"last_death_cause",
+       worker.last_death().empty() ? json(nullptr) : json(to_string(worker.last_death_cause()))},
       {"device", ready.device},
       {"recovered_requests", worker.recovered_requests},
       {"outstanding_requests", worker.outstanding()},

@@ -34,7 +34,7 @@ struct JournalEntry {
   std::string text;                  // the text they released
   std::string numerics_id;           // of the worker whose tokens these are; empty before the first
 
-  std::uint32_t strikes = 0;  // deaths in a row during which it made no progress
+  std::uint32_t deaths = 0;  // of its workers in a row, without a token of it in between
   std::uint32_t resubmissions = 0;
   std::size_t tokens_when_sent = 0;  // tokens.size() when it last went to a worker
 };

@@ -101,7 +101,7 @@ struct Metrics::Impl {
                             .Add({}, kRequestSeconds);
   Family<Counter>& deaths = prometheus::BuildCounter()
                                 .Name("bulkhead_worker_deaths_total")
-                                .Help("Worker processes that died unasked")
+                                .Help("Worker processes that died unasked, by cause")
                                 .Register(registry);
   Family<Counter>& lost_clients = prometheus::BuildCounter()
                                       .Name("bulkhead_clients_lost_total")
@@ -131,8 +131,8 @@ void Metrics::next_tokens(std::chrono::duration<double> since_last, std::size_t 
 void Metrics::request_duration(std::chrono::duration<double> total) {
   impl_->duration.Observe(total.count());
 }
-void Metrics::worker_death(const std::string& worker) {
-  impl_->deaths.Add({{"worker", worker}}).Increment();
+void Metrics::worker_death(const std::string& worker, const std::string& cause) {
+  impl_->deaths.Add({{"worker", worker}, {"cause", cause}}).Increment();
 }
 void Metrics::slow_client() {
   impl_->slow.Increment();

@@ -21,7 +21,8 @@ class Metrics {
   // A record with `count` tokens, `since_last` after the one before.
   void next_tokens(std::chrono::duration<double> since_last, std::size_t count);
   void request_duration(std::chrono::duration<double> total);
-  void worker_death(const std::string& worker);
+  // `cause` as to_string(DeathCause) has it.
+  void worker_death(const std::string& worker, const std::string& cause);
   void slow_client();
   void client_hang_up();
 

@@ -251,7 +251,7 @@ void Router::send(RequestId request, Worker& worker) {
 
 void Router::progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker) {
   bool first_sign = !std::exchange(active.progressed, true);
-  entry.strikes = 0;
+  entry.deaths = 0;
   if (active.recovering) {
     active.recovering = false;
     ++worker.recovered_requests;
@@ -350,7 +350,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 }
 
 void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
-  if (on_death && !worker.ended_as_asked()) on_death(worker.name());
+  if (on_death && !worker.ended_as_asked()) on_death(worker);
   alone_.erase(&worker);
   worker.held_bytes = 0;  // all of its requests go elsewhere
   std::size_t model = worker.options().model;
@@ -367,18 +367,21 @@ void Router::worker_died(Worker& worker, const std::string& cause, std::vector<O
     ++entry->resubmissions;
     active->second.recovering = true;
     bool stuck = entry->tokens.size() == entry->tokens_when_sent;
-    entry->strikes = stuck ? entry->strikes + 1 : 0;
+    entry->deaths = stuck ? entry->deaths + 1 : 0;
     (stuck ? waiting_[model].suspects : waiting_[model].fresh).push_front(orphan->request);
   }
   for (const Orphan& orphan : orphans) {
     JournalEntry* entry = journal_.find(orphan.request);
-    if (entry == nullptr || entry->strikes < std::max(settings_.isolation.max_strikes, 1U))
-      continue;
-    fail(orphan.request,
-         {FailureKind::kWorkerCrashed,
-          fmt::format("The worker died {} times in a row while serving this request ({}).",
-                      entry->strikes, cause),
-          ""});
+    const std::uint32_t strikes =
+        entry == nullptr || entry->deaths == 0 ? 0 : entry->deaths - 1;  // the first is none
+    if (strikes < std::max(settings_.isolation.max_strikes, 1U)) continue;
+    fail(
+        orphan.request,
+        {FailureKind::kWorkerCrashed,
+         fmt::format("The worker died at each of {} tries in a row to serve this request, the last "
+                     "time: {}.",
+                     entry->deaths, cause),
+         ""});
   }
   dispatch_later(model);
 }

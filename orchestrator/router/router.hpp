@@ -3,9 +3,10 @@
 // successor (or a peer) with the tokens accepted so far, and the observer sees nothing but a pause.
 //
 // A request that was with a worker when it died, and had made no progress since it went there, is a
-// suspect: it gets a strike and is replayed with no other request beside it that has no token yet,
-// so that a poisoned request takes no other down with it. At `max_strikes` it fails with its own
-// error.
+// suspect: it is replayed with no other request beside it that has no token yet, so that a poisoned
+// request takes no other down with it. Each further death without a token since the one before is a
+// strike; at `max_strikes` the request fails with its own error. One death alone is no strike: it
+// may have been anybody's doing.
 //
 // Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a
 // call of theirs, and may call back in.
@@ -91,8 +92,8 @@ class Router : private WorkerEvents {
   std::function<void(const std::string& reason)> on_failed_start;
   // Called at every change of a worker's state or loading progress.
   std::function<void()> on_change;
-  // Called for each death: the worker's name.
-  std::function<void(const std::string& worker)> on_death;
+  // Called for each death; the worker's last_death tells why.
+  std::function<void(const Worker& worker)> on_death;
 
   // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the
   // model's index.

@@ -42,6 +42,15 @@ struct Attributes {
   ~Attributes() { posix_spawnattr_destroy(&value); }
 };
 
+// Where memory runs out the kernel should end a worker, which costs a pause, and not the daemon.
+void prefer_as_victim(pid_t pid) {
+  UniqueFd file(::open(fmt::format("/proc/{}/oom_score_adj", pid).c_str(),
+                       O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+  constexpr std::string_view kScore = "500";  // of 1000; more would make it everybody's victim
+  // Where that can't be written, nothing but the preference is lost.
+  if (file.valid()) (void)!::write(file.get(), kScore.data(), kScore.size());
+}
+
 std::vector<char*> environment_without_secrets() {
   std::vector<char*> kept;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -108,6 +117,7 @@ Result<Process> Process::start(const std::string& program,
     process.pid_ = -1;
     return errno_error(ErrorCode::kNotFound, "starting the worker program " + program, error);
   }
+  prefer_as_victim(process.pid_);
   process.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process.pid_, 0)));
   if (!process.pidfd_.valid())
     return errno_error(ErrorCode::kInternal, "pidfd_open of a worker", errno);
@@ -142,13 +152,21 @@ void Process::kill() {
   if (pid_ >= 0) ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still this child's
 }
 
-std::optional<std::string> Process::ended() {
+std::optional<Exit> Process::ended() {
   if (pid_ < 0) return std::nullopt;
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
     return std::nullopt;
   pid_ = -1;
-  return describe_exit(info.si_code, info.si_status);
+  return Exit{info.si_code, info.si_status};
+}
+
+bool Exit::exited_with(int exit_code) const {
+  return code == CLD_EXITED && status == exit_code;
+}
+
+bool Exit::killed_by(int signal) const {
+  return code != CLD_EXITED && status == signal;
 }
 
 std::string describe_exit(int code, int status) {

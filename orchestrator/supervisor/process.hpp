@@ -15,6 +15,15 @@
 
 namespace bulkhead::orchestrator {
 
+// A process's end, by the kernel's word: siginfo_t's code and status.
+struct Exit {
+  int code = 0;    // CLD_EXITED, CLD_KILLED or CLD_DUMPED
+  int status = 0;  // the exit code, or the signal
+
+  bool exited_with(int exit_code) const;
+  bool killed_by(int signal) const;
+};
+
 // A child that has been started. Destroying it kills and reaps a child that still runs, so no
 // process is left behind.
 class Process {
@@ -38,8 +47,8 @@ class Process {
   // Readable once the process has ended.
   int exit_fd() const { return pidfd_.get(); }
   void kill();
-  // How the process ended, in words; empty while it runs. Reaps it.
-  std::optional<std::string> ended();
+  // How the process ended; empty while it runs. Reaps it.
+  std::optional<Exit> ended();
 
  private:
   void end();

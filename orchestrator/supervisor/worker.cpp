@@ -1,5 +1,7 @@
 #include "orchestrator/supervisor/worker.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -19,6 +21,10 @@ constexpr milliseconds kExitAfterEndOfFile{
 constexpr milliseconds kExitAfterShutdown{5000};
 constexpr milliseconds kFirstBackoff{250};
 constexpr milliseconds kLongestBackoff{30000};
+// How often a worker is looked at: a hang is noticed that much late, and twice that where the
+// last beat came just after a look. An idle worker is asked for an answer now and then.
+constexpr milliseconds kLookAtBusy{25}, kLookAtLoading{250}, kLookAtIdle{1000};
+constexpr milliseconds kPingBusy{250};
 constexpr int kLoadingPatience = 10;              // a step of loading may take so many heartbeats
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
 // Requests that were cancelled and of which the worker has not said the last word.
@@ -37,6 +43,12 @@ ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
   a.depth_bytes = b.depth_bytes;
   a.max_depth_bytes = std::max(a.max_depth_bytes, b.max_depth_bytes);
   return a;
+}
+
+// One for all workers: each kill that is counted ends one of them.
+OomKills& oom_kills() {
+  static OomKills kills(OomKills::files());
+  return kills;
 }
 
 Error violation(std::string what) {
@@ -90,11 +102,13 @@ void Worker::set_state(WorkerState state) {
 
 void Worker::spawn() {
   ++incarnation_;
+  oom_kills();  // counts from the first start on
   kill_cause_.clear();
   fatal_.clear();
   asked_to_end_ = false;
   restart_after_drain_ = false;
   last_beat_.reset();
+  pong_nonce_ = ping_nonce_;
   progress_ = {};
   stats_ = {};
 
@@ -103,7 +117,8 @@ void Worker::spawn() {
                                       : Result<Process>(pair.error());
   if (!process.ok()) {
     // Not the worker's doing, and trying again at once won't help.
-    last_death_ = process.error().message();
+    last_death_ = "failed start: " + process.error().message();
+    last_death_cause_ = DeathCause::kFailedStart;
     spdlog::error("worker {}: {}", name(), last_death_);
     if (!ever_ready_) {
       set_state(WorkerState::kFailed);
@@ -140,7 +155,7 @@ void Worker::watch_channel() {
     return;
   }
   if (!asleep.ok() && asleep.error().code() == ErrorCode::kCorrupt)
-    return kill("protocol violation: " + asleep.error().message());
+    return violated(asleep.error().message());
   // Something is there already (or the end is): look at it in a turn of its own.
   loop_.post([this, incarnation = incarnation_] {
     if (incarnation != incarnation_ || channel_ == nullptr) return;
@@ -155,7 +170,7 @@ void Worker::receive() {
     auto record = channel_->try_receive();
     if (!record.ok()) {
       if (record.error().code() == ErrorCode::kUnavailable) return channel_ended();
-      return kill("protocol violation: " + record.error().message());
+      return violated(record.error().message());
     }
     if (record->empty()) {
       // Woken for nothing: by descriptors, perhaps. None are expected: closed here.
@@ -164,7 +179,7 @@ void Worker::receive() {
     }
     Status handled = receive_record(*record);
     channel_->release();
-    if (!handled.ok()) return kill("protocol violation: " + handled.error().message());
+    if (!handled.ok()) return violated(handled.error().message());
   }
   watch_channel();
 }
@@ -212,7 +227,9 @@ Status Worker::handle(ipc::FromWorker&& message) {
   bool serving = state_ == WorkerState::kReady || state_ == WorkerState::kDraining ||
                  state_ == WorkerState::kDrained;
   bool loading = state_ == WorkerState::kLoading;
-  if (auto* pong = std::get_if<ipc::Pong>(&message); pong == nullptr || !last_beat_.has_value()) {
+  auto* pong = std::get_if<ipc::Pong>(&message);
+  if (pong != nullptr) pong_nonce_ = pong->nonce;
+  if (pong == nullptr || !last_beat_.has_value()) {
     last_sign_of_life_ =
         steady_clock::now();  // with a step counter, a pong alone proves no progress
   }
@@ -325,9 +342,8 @@ void Worker::flush() {
     if (!sent.ok()) {
       if (sent.error().code() == ErrorCode::kUnavailable) return;  // its death is noticed elsewhere
       // From a timer of its own: the caller may be in the middle of something.
-      loop_.post([this, incarnation = incarnation_,
-                  cause = "protocol violation: " + sent.error().message()] {
-        if (incarnation == incarnation_ && channel_ != nullptr) kill(cause);
+      loop_.post([this, incarnation = incarnation_, rule = sent.error().message()] {
+        if (incarnation == incarnation_ && channel_ != nullptr) violated(rule);
       });
       return;
     }
@@ -344,7 +360,7 @@ void Worker::cancel(RequestId request) {
   } else if (channel_ != nullptr) {
     cancelled_.insert(request);
     if (cancelled_.size() > kMaxCancelled)
-      kill("protocol violation: it does not answer when requests are cancelled");
+      violated("it does not answer when requests are cancelled");
     outbox_.push_back({RequestId{}, ipc::Cancel{request}});
     flush();
   }
@@ -414,15 +430,37 @@ void Worker::stop() {
   kill_timer_.start(kExitAfterShutdown, [this] { kill("did not end when asked to"); });
 }
 
-void Worker::kill(const std::string& cause) {
+void Worker::kill(const std::string& words, DeathCause cause) {
   if (process_.pid() < 0 || !kill_cause_.empty()) return;
-  kill_cause_ = cause;
+  kill_cause_ = words;
+  kill_kind_ = cause;
   process_.kill();  // its end comes through the pidfd
+}
+
+void Worker::violated(const std::string& rule) {
+  kill("protocol violation: " + rule, DeathCause::kProtocolViolation);
 }
 
 void Worker::channel_ended() {
   // The exit follows within moments; a process that only closed its end is no use to anyone.
   kill_timer_.start(kExitAfterEndOfFile, [this] { kill("closed its channel without ending"); });
+}
+
+// Before anything of the process is forgotten.
+Worker::Death Worker::how_it_ended(const Exit& exit) const {
+  if (!kill_cause_.empty()) return {kill_kind_, kill_cause_};
+  const std::string words = describe_exit(exit.code, exit.status);
+  if (exit.killed_by(SIGKILL) && oom_kills().grew())
+    return {DeathCause::kOutOfMemory, "out of memory: " + words + " by the kernel's OOM killer"};
+  const std::string said = fatal_.empty() ? words : fatal_ + " (" + words + ")";
+  if (!fatal_.empty() && exit.exited_with(kExitDeviceLost)) {
+    const bool told = fatal_.find("device lost") != std::string::npos;
+    return {DeathCause::kDeviceLost, told ? said : "device failure: " + said};
+  }
+  if (exit.code != CLD_EXITED) return {DeathCause::kSignal, said};
+  if (state_ == WorkerState::kStarting || state_ == WorkerState::kLoading)
+    return {DeathCause::kFailedStart, "failed start: " + said};
+  return {DeathCause::kExit, said};
 }
 
 void Worker::process_ended() {
@@ -440,14 +478,12 @@ void Worker::process_ended() {
     if (!handled.ok()) break;
   }
 
-  std::optional<std::string> exit = process_.ended();
+  std::optional<Exit> exit = process_.ended();
   if (!exit.has_value()) {  // a spurious wake-up
     exit_watch_->wait([this] { process_ended(); });
     return;
   }
-  std::string cause = !kill_cause_.empty() ? kill_cause_
-                      : !fatal_.empty()    ? fatal_ + " (" + *exit + ")"
-                                           : *exit;
+  const auto [kind, cause] = how_it_ended(*exit);
   bool at_first_start = !ever_ready_;
   bool wanted = asked_to_end_ && kill_cause_.empty();
   ended_as_asked_ = wanted;
@@ -477,6 +513,7 @@ void Worker::process_ended() {
   }
   if (!wanted) {
     last_death_ = cause;
+    last_death_cause_ = kind;
     spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), cause, orphans.size());
     ++deaths_without_token_;
   } else {
@@ -519,18 +556,33 @@ void Worker::token_accepted() {
 
 void Worker::begin_heartbeat() {
   last_sign_of_life_ = steady_clock::now();
-  if (heartbeat_timer_.running()) return;
-  heartbeat_timer_.start(
-      std::clamp(options_.heartbeat_timeout / 4, milliseconds(10), milliseconds(1000)),
-      [this] { check_heartbeat(); });
+  look_again();
+}
+
+void Worker::look_again() {
+  const bool loading = state_ == WorkerState::kStarting || state_ == WorkerState::kLoading;
+  const milliseconds most = loading ? kLookAtLoading
+                            : outstanding_.empty()
+                                ? std::max(kLookAtIdle, options_.heartbeat_timeout / 2)
+                                : kLookAtBusy;
+  const milliseconds least = !loading && outstanding_.empty() ? kLookAtIdle : milliseconds(5);
+  heartbeat_timer_.start(std::clamp(options_.heartbeat_timeout / 4, least, most),
+                         [this] { check_heartbeat(); });
 }
 
 void Worker::check_heartbeat() {
   if (channel_ == nullptr || !kill_cause_.empty()) return;
-  bool loading = state_ == WorkerState::kStarting || state_ == WorkerState::kLoading;
-  if (!loading && outstanding_.empty())
-    return;  // an idle worker has nothing to prove; submit() begins anew
-  auto now = steady_clock::now();
+  const bool loading = state_ == WorkerState::kStarting || state_ == WorkerState::kLoading;
+  if (!loading && outstanding_.empty()) {
+    // It has no step to count, but one that can't answer would only be found out by the next
+    // request, which would wait for it.
+    if (!asked_to_end_ && !answers_pings())
+      return kill(
+          fmt::format("hang: idle, and no answer for {} ms", options_.heartbeat_timeout.count()),
+          DeathCause::kHang);
+    return look_again();
+  }
+  const auto now = steady_clock::now();
   std::optional<std::uint64_t> beat = channel_->last_beat();
   if (beat != last_beat_) {
     last_beat_ = beat;
@@ -539,16 +591,28 @@ void Worker::check_heartbeat() {
   milliseconds patience = options_.heartbeat_timeout * (loading ? kLoadingPatience : 1);
   if (now - last_sign_of_life_ > patience) {
     return kill(fmt::format("hang: no progress for {} ms{}", patience.count(),
-                            loading ? " while loading" : ""));
+                            loading ? " while loading" : ""),
+                DeathCause::kHang);
   }
   // Over a transport without a step counter, an answered ping is the sign of life.
-  if (!loading && outbox_.empty()) {
+  const milliseconds between_pings = std::min(kPingBusy, options_.heartbeat_timeout / 4);
+  if (!loading && !beat.has_value() && outbox_.empty() && now - pinged_ >= between_pings) {
+    pinged_ = now;
     outbox_.push_back({RequestId{}, ipc::Ping{++ping_nonce_}});
     flush();
   }
-  heartbeat_timer_.start(
-      std::clamp(options_.heartbeat_timeout / 4, milliseconds(10), milliseconds(1000)),
-      [this] { check_heartbeat(); });
+  look_again();
+}
+
+// Whether it has answered the last ping, or has time left to; if it has, it gets another.
+bool Worker::answers_pings() {
+  const auto now = steady_clock::now();
+  if (pong_nonce_ != ping_nonce_) return now - pinged_ <= options_.heartbeat_timeout;
+  if (!outbox_.empty()) return true;
+  pinged_ = now;
+  outbox_.push_back({RequestId{}, ipc::Ping{++ping_nonce_}});
+  flush();
+  return true;
 }
 
 ipc::ChannelStats Worker::channel_stats() const {

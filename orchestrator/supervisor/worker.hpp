@@ -24,6 +24,7 @@
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
+#include "orchestrator/supervisor/death.hpp"
 #include "orchestrator/supervisor/process.hpp"
 #include "orchestrator/supervisor/worker_limits.hpp"
 
@@ -95,7 +96,7 @@ class Worker {
   void restart();  // drain, then a successor
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the process for good: asks it, then kills it
-  void kill(const std::string& cause);
+  void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
   // Any accepted token shows that the worker works: back-off starts anew.
   void token_accepted();
 
@@ -109,7 +110,9 @@ class Worker {
   bool returning() const { return restart_after_drain_; }
   // Whether the last process ended because it was told to: no death then.
   bool ended_as_asked() const { return ended_as_asked_; }
+  // In words; empty: it never died. The cause counts only where there are words.
   const std::string& last_death() const { return last_death_; }
+  DeathCause last_death_cause() const { return last_death_cause_; }
   const ipc::Ready& ready() const { return ready_; }
   const ipc::Progress& progress() const { return progress_; }
   const ipc::Stats& stats() const { return stats_; }
@@ -150,7 +153,15 @@ class Worker {
   void process_ended();
   void schedule_restart(bool immediately);
   void check_heartbeat();
+  void violated(const std::string& rule);
+  struct Death {
+    DeathCause cause;
+    std::string words;
+  };
+  Death how_it_ended(const Exit& exit) const;
   void begin_heartbeat();
+  void look_again();
+  bool answers_pings();
   void end_after_drain();
 
   EventLoop& loop_;
@@ -173,14 +184,18 @@ class Worker {
   bool restart_after_drain_ = false;
   bool asked_to_end_ = false;
   bool ended_as_asked_ = false;
-  std::string kill_cause_;  // why we ended the process; empty: it ended itself
-  std::string fatal_;       // its last word
+  std::string kill_cause_;  // why we ended the process, in words; empty: it ended itself
+  DeathCause kill_kind_ = DeathCause::kAsked;
+  std::string fatal_;  // its last word
   std::uint32_t deaths_without_token_ = 0;
   std::uint64_t restarts_ = 0;
   std::string last_death_;
+  DeathCause last_death_cause_ = DeathCause::kSignal;
   std::chrono::steady_clock::time_point last_sign_of_life_;
   std::optional<std::uint64_t> last_beat_;
-  std::uint64_t ping_nonce_ = 0;
+  std::uint64_t ping_nonce_ = 0;  // of the last ping
+  std::uint64_t pong_nonce_ = 0;  // and of the last answer
+  std::chrono::steady_clock::time_point pinged_;
 
   ipc::Ready ready_;
   ipc::Progress progress_;

@@ -1,9 +1,13 @@
 // Who may call, and how ends of processes are told.
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include <gtest/gtest.h>
 
 #include "orchestrator/http/api.hpp"
+#include "orchestrator/supervisor/death.hpp"
 #include "orchestrator/supervisor/process.hpp"
 
 namespace bulkhead::orchestrator {
@@ -67,6 +71,35 @@ TEST(Exit, IsToldInWords) {
   EXPECT_EQ(describe_exit(CLD_EXITED, 3), "exited with code 3");
   EXPECT_EQ(describe_exit(CLD_KILLED, SIGKILL), "killed by signal 9 (SIGKILL)");
   EXPECT_EQ(describe_exit(CLD_DUMPED, SIGSEGV), "killed by signal 11 (SIGSEGV)");
+  EXPECT_TRUE((Exit{CLD_KILLED, SIGKILL}.killed_by(SIGKILL)));
+  EXPECT_FALSE((Exit{CLD_EXITED, SIGKILL}.killed_by(SIGKILL)));
+  EXPECT_TRUE((Exit{CLD_EXITED, 4}.exited_with(4)));
+}
+
+TEST(OomKills, AreSeenOnceEach) {
+  const std::string folder = ::testing::TempDir();
+  const std::string file = folder + "/memory.events." + std::to_string(::getpid());
+  const auto write = [&](int kills) {
+    std::ofstream(file) << "low 0\nhigh 3\nmax 9\noom 2\noom_kill " << kills
+                        << "\noom_group_kill 7\n";
+  };
+  write(4);
+  OomKills kills({folder + "/no such file", file});
+  EXPECT_FALSE(kills.grew());
+  write(5);
+  EXPECT_TRUE(kills.grew());
+  EXPECT_FALSE(kills.grew());
+  write(7);
+  EXPECT_TRUE(kills.grew());
+  std::filesystem::remove(file);
+  EXPECT_FALSE(kills.grew());  // unreadable: no claim
+}
+
+TEST(OomKills, TheKernelsOwnFilesAreFound) {
+  int readable = 0;
+  for (const std::string& file : OomKills::files())
+    readable += std::ifstream(file).good() ? 1 : 0;
+  EXPECT_GE(readable, 1);
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+// Why a worker process ended: the kinds that metrics count, and the kernel's word on memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bulkhead::orchestrator {
+
+enum class DeathCause {
+  kSignal,             // of somebody else's, or its own crash
+  kExit,               // it ended itself while it served
+  kDeviceLost,         // it said so: the device failed or stood still
+  kOutOfMemory,        // the kernel's OOM killer
+  kProtocolViolation,  // it broke a rule, and was killed
+  kHang,               // no sign of life, and was killed
+  kFailedStart,        // it ended itself before it could serve
+  kAsked,              // killed because somebody wanted it gone, or it would not go when asked
+};
+// As metrics and /v1/workers have it: "signal", "out_of_memory".
+const char* to_string(DeathCause cause);
+
+// The exit code with which a worker says that its device is lost or stands still.
+inline constexpr int kExitDeviceLost = 4;
+
+// Tells a process that the OOM killer ended from one that somebody killed by hand: to its parent
+// both look the same, but the kernel counts the first. The memory cgroup's counter sees only this
+// daemon's own processes; where it can't be read, the machine's (/proc/vmstat) must do.
+class OomKills {
+ public:
+  // Lines "oom_kill N" are looked for in each file; the first that has one is used.
+  explicit OomKills(std::vector<std::string> files);
+  // The files for this process.
+  static std::vector<std::string> files();
+
+  // Whether the counter has grown since the last call (or since the start).
+  bool grew();
+
+ private:
+  std::uint64_t read() const;
+
+  std::vector<std::string> files_;
+  std::uint64_t seen_ = 0;
+};
+
+}  // namespace bulkhead::orchestrator
