@@ -1,0 +1,236 @@
+// kill -9 at random moments of real streams: every token, text, log-probability and finish reason
+// must be what an undisturbed run gives. BULKHEAD_CRASH_KILLS: how many (a few by default);
+// BULKHEAD_CRASH_SEED: which moments.
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <random>
+#include <tuple>
+
+#include "tests/integration/model_serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+int number_from(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+json request_of(bool sampled, int tokens, const std::string& prompt, int seed) {
+  json request = {{"prompt", prompt},        {"max_tokens", tokens}, {"ignore_eos", true},
+                  {"logprobs", 2},           {"stream", true},       {"temperature", 0},
+                  {"return_token_ids", true}};
+  if (sampled) {
+    request["temperature"] = 0.9;
+    request["seed"] = seed;
+    request["top_p"] = 0.95;
+    request["repetition_penalty"] = 1.1;
+  }
+  return request;
+}
+
+// All that a client was told, but for how it was cut into events.
+struct Heard {
+  std::string text, finish_reason;
+  std::vector<int> ids;
+  json logprobs = json::object();
+  bool done = false;
+  bool operator==(const Heard&) const = default;
+};
+void PrintTo(const Heard& heard, std::ostream* out) {
+  *out << heard.ids.size() << " tokens, " << heard.finish_reason << (heard.done ? "" : ", cut")
+       << ": " << heard.text << " " << heard.logprobs;
+}
+
+Heard heard_of(const std::string& body) {
+  Heard heard;
+  const Events events = events_of(body);
+  heard.done = events.done;
+  for (const json& chunk : events.chunks) {
+    EXPECT_FALSE(chunk.contains("error")) << chunk;
+    if (!chunk.contains("choices")) continue;
+    for (const json& choice : chunk["choices"]) {
+      heard.text += choice["text"].get<std::string>();
+      if (choice.contains("token_ids")) {
+        for (int id : choice["token_ids"])
+          heard.ids.push_back(id);
+      }
+      if (choice["finish_reason"].is_string()) heard.finish_reason = choice["finish_reason"];
+      if (!choice.contains("logprobs") || !choice["logprobs"].is_object()) continue;
+      for (const auto& [key, values] : choice["logprobs"].items()) {
+        for (const json& value : values)
+          heard.logprobs[key].push_back(value);
+      }
+    }
+  }
+  return heard;
+}
+
+struct Timed {
+  Heard heard;
+  milliseconds longest_pause{0};  // between two pieces
+};
+
+Timed stream(
+    std::uint16_t port, const json& request, int first_pieces = 0,
+    const std::function<void()>& then = [] {}) {
+  Timed timed;
+  HttpClient client(port);
+  EXPECT_TRUE(client.send("POST", "/v1/completions", request.dump()));
+  if (first_pieces == 0) then();
+  const HttpReply head = client.receive_head();
+  EXPECT_EQ(head.status, 200);
+  std::string body;
+  auto last = steady_clock::now();
+  for (int pieces = 1; auto piece = client.receive_chunk(); ++pieces) {
+    const auto now = steady_clock::now();
+    if (pieces > 1)
+      timed.longest_pause = std::max(timed.longest_pause, duration_cast<milliseconds>(now - last));
+    last = now;
+    if (piece->empty()) break;
+    body += *piece;
+    if (pieces == first_pieces) then();
+  }
+  timed.heard = heard_of(body);
+  return timed;
+}
+
+// The worker that serves, once there is one.
+pid_t serving_worker(const Serving& serving) {
+  pid_t pid = -1;
+  EXPECT_TRUE(Serving::eventually([&] {
+    const json worker = serving.worker();
+    if (worker["state"] != "ready") return false;
+    pid = worker["pid"].get<pid_t>();
+    return true;
+  }));
+  return pid;
+}
+
+class ModelKills : public testing::TestWithParam<const char*> {
+ protected:
+  ModelKills()
+      : seed_(static_cast<unsigned>(number_from("BULKHEAD_CRASH_SEED", 1))), random_(seed_) {}
+  int between(int least, int most) { return std::uniform_int_distribution(least, most)(random_); }
+
+  void kill_at_random_moments(bool sampled, int kills) {
+    constexpr int kTokens = 200;
+    const Serving serving = serve_model("", {std::string("ipc.transport=") + GetParam()});
+    const pid_t daemon = serving.daemon->pid();
+    const json request = request_of(sampled, kTokens, "Once upon a time there was", 1234);
+    const Timed undisturbed = stream(serving.port, request);
+    ASSERT_EQ(undisturbed.heard.ids.size(), kTokens);
+    ASSERT_TRUE(undisturbed.heard.done);
+    int whole = 0;
+    std::vector<milliseconds> pauses;
+    for (int i = 0; i < kills; ++i) {
+      const pid_t victim = serving_worker(serving);
+      const int pieces = between(0, kTokens - 2);
+      const microseconds more{between(0, pieces == 0 ? 30000 : 3000)};
+      SCOPED_TRACE(fmt_moment(i, pieces, more));
+      const Timed killed = stream(serving.port, request, pieces, [&] {
+        std::this_thread::sleep_for(more);
+        ::kill(victim, SIGKILL);
+      });
+      EXPECT_EQ(killed.heard, undisturbed.heard);
+      EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == i + 1; }));
+      whole += killed.heard == undisturbed.heard ? 1 : 0;
+      pauses.push_back(killed.longest_pause);
+    }
+    EXPECT_EQ(serving.worker()["last_death"], "killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(::kill(daemon, 0), 0);
+    std::ranges::sort(pauses);
+    std::printf("%s, %s: %d of %d streams whole; longest pause: median %lld ms, most %lld ms\n",
+                GetParam(), sampled ? "sampled" : "greedy", whole, kills,
+                static_cast<long long>(pauses[pauses.size() / 2].count()),
+                static_cast<long long>(pauses.back().count()));
+  }
+
+  std::string fmt_moment(int kill, int pieces, microseconds more) const {
+    return "seed " + std::to_string(seed_) + ", kill " + std::to_string(kill) + ": " +
+           std::to_string(more.count()) + " us after piece " + std::to_string(pieces);
+  }
+
+  unsigned seed_;
+  std::mt19937 random_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transport, ModelKills, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(ModelKills, GreedyStreamIsWhole) {
+  kill_at_random_moments(false, number_from("BULKHEAD_CRASH_KILLS", 3));
+}
+
+TEST_P(ModelKills, SampledStreamIsWhole) {
+  kill_at_random_moments(true, number_from("BULKHEAD_CRASH_KILLS", 3));
+}
+
+TEST_P(ModelKills, SixteenStreamsAreWhole) {
+  const int kills = number_from("BULKHEAD_CRASH_KILLS", 2);
+  const int tokens = kills > 2 ? 200 : 60;
+  const Serving serving = serve_model("", {std::string("ipc.transport=") + GetParam()});
+  std::vector<json> requests;
+  for (int i = 0; i < 16; ++i) {
+    requests.push_back(request_of(i % 2 == 1, tokens,
+                                  "Story number " + std::to_string(i) + ": once there was a", i));
+  }
+  const auto all = [&] {
+    std::vector<std::future<Timed>> running;
+    for (const json& request : requests) {
+      running.push_back(
+          std::async(std::launch::async, [&, request] { return stream(serving.port, request); }));
+    }
+    return running;
+  };
+  std::vector<Heard> undisturbed;
+  const auto begin = steady_clock::now();
+  for (auto& each : all())
+    undisturbed.push_back(each.get().heard);
+  const auto duration_ms =
+      static_cast<int>(duration_cast<milliseconds>(steady_clock::now() - begin).count());
+  for (const Heard& each : undisturbed) {
+    ASSERT_EQ(each.ids.size(), static_cast<std::size_t>(tokens));
+    ASSERT_TRUE(each.done);
+  }
+  int done = 0, streams = 0, whole = 0;
+  while (done < kills) {
+    auto running = all();
+    // Several deaths within the same streams, as long as they last.
+    for (int here = between(1, 3); here > 0 && done < kills; --here, ++done) {
+      std::this_thread::sleep_for(milliseconds(between(0, duration_ms / 2)));
+      ::kill(serving_worker(serving), SIGKILL);
+      EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == done + 1; }));
+    }
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      SCOPED_TRACE("seed " + std::to_string(seed_) + ", stream " + std::to_string(i) +
+                   ", after kill " + std::to_string(done));
+      const Heard heard = running[i].get().heard;
+      EXPECT_EQ(heard, undisturbed[i]);
+      ++streams;
+      whole += heard == undisturbed[i] ? 1 : 0;
+    }
+  }
+  std::printf("%s: %d kills, %d of %d streams whole, 16 at a time\n", GetParam(), done, whole,
+              streams);
+}
+
+TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
+  const Serving serving = serve_model(
+      "", {std::string("ipc.transport=") + GetParam(), "isolation.heartbeat_timeout_ms=3000"});
+  const json request = request_of(true, 100, "The little robot", 5);
+  const Timed undisturbed = stream(serving.port, request);
+  const pid_t victim = serving_worker(serving);
+  const Timed stopped = stream(serving.port, request, 30, [&] { ::kill(victim, SIGSTOP); });
+  EXPECT_EQ(stopped.heard, undisturbed.heard);
+  EXPECT_EQ(serving.worker()["last_death"], "hang: no progress for 3000 ms");
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,237 @@
+// The rules by which a worker's death is told and counted, with a scripted worker: who is struck,
+// how a poisonous request ends, which words a death gets, how soon a hang is noticed.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+json stream_of(const std::string& prompt, int tokens) {
+  return {{"prompt", prompt}, {"max_tokens", tokens}, {"seed", 9}, {"stream", true}};
+}
+
+void expect_whole(const std::string& body, int tokens) {
+  const Events events = events_of(body);
+  EXPECT_TRUE(events.done);
+  std::string text;
+  for (const json& chunk : events.chunks) {
+    ASSERT_TRUE(chunk.contains("choices")) << chunk;
+    text += chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, expected_text(9, tokens));
+}
+
+std::string rest_of(HttpClient& client) {
+  std::string body;
+  while (auto piece = client.receive_chunk()) {
+    if (piece->empty()) break;
+    body += *piece;
+  }
+  return body;
+}
+
+pid_t ready_worker(const Serving& serving, std::size_t index = 0) {
+  pid_t pid = -1;
+  EXPECT_TRUE(Serving::eventually([&] {
+    const json worker = serving.worker(index);
+    if (worker["state"] != "ready") return false;
+    pid = worker["pid"].get<pid_t>();
+    return true;
+  }));
+  return pid;
+}
+
+TEST(Strikes, TheNumberOfTriesIsOneMoreThanTheyAre) {
+  for (const int strikes : {1, 3}) {
+    const Serving serving = serve({"isolation.max_strikes=" + std::to_string(strikes)});
+    const HttpReply reply = serving.complete({{"prompt", "poison"}});
+    EXPECT_EQ(reply.status, 500);
+    const json error = json::parse(reply.body)["error"];
+    EXPECT_EQ(error["code"], "worker_crashed");
+    EXPECT_NE(error["message"].get<std::string>().find(std::to_string(strikes + 1) + " tries"),
+              std::string::npos)
+        << error;
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == strikes + 1; }));
+  }
+}
+
+TEST(Strikes, AStreamThatGoesOnBetweenDeathsGetsNone) {
+  const Serving serving = serve({"isolation.max_strikes=1"});
+  std::string prompt;
+  for (int i = 1; i < 20; ++i)
+    prompt += "kill@" + std::to_string(i) + " ";
+  expect_whole(serving.complete(stream_of(prompt, 30)).body, 30);
+  EXPECT_EQ(serving.worker()["restarts"], 19);
+}
+
+TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
+  const Serving serving = serve({"isolation.max_strikes=1"});
+  // Each dies with its neighbours' first tokens still to come.
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send("POST", "/v1/completions", stream_of("never", 10).dump());
+  }
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 8; }));
+  ::kill(ready_worker(serving), SIGKILL);
+  // They still wait, none has failed: the successor has the first of them, alone.
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.worker()["restarts"] == 1 && serving.worker()["outstanding_requests"] == 1;
+  }));
+  EXPECT_EQ(serving.metric("bulkhead_requests_outstanding"), 8);
+  EXPECT_EQ(serving.metric("bulkhead_requests_waiting"), 7);
+}
+
+TEST(Strikes, PoisonAmongManyFailsAndTheyFinish) {
+  const Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    const bool poison = i % 4 == 1;
+    clients.back()->send("POST", "/v1/completions",
+                         stream_of(poison ? "poison" : "slow", 100).dump());
+  }
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    SCOPED_TRACE(i);
+    const HttpReply reply = clients[i]->receive();
+    if (i % 4 == 1) {
+      EXPECT_EQ(reply.status, 500);
+      EXPECT_EQ(json::parse(reply.body)["error"]["code"], "worker_crashed");
+    } else {
+      expect_whole(reply.body, 100);
+    }
+  }
+}
+
+TEST(Causes, AreCountedByKindAndToldInWords) {
+  struct Case {
+    const char* order;
+    const char* cause;
+  };
+  for (const Case& each :
+       {Case{"exit@3", "exit"}, Case{"kill@3", "signal"}, Case{"gap@3", "protocol_violation"},
+        Case{"garbage@3", "protocol_violation"}, Case{"hang@3", "hang"}}) {
+    SCOPED_TRACE(each.order);
+    const Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
+    expect_whole(serving.complete(stream_of(each.order, 10)).body, 10);
+    EXPECT_EQ(serving.worker()["last_death_cause"], each.cause);
+    EXPECT_EQ(serving.metric("bulkhead_worker_deaths_total{cause=\"" + std::string(each.cause) +
+                             "\",worker=\"builtin-0\"}"),
+              1);
+    EXPECT_NE(
+        serving.daemon->log().find("died: " + serving.worker()["last_death"].get<std::string>()),
+        std::string::npos)
+        << serving.daemon->log();
+  }
+}
+
+TEST(Causes, SignalsByName) {
+  const Serving serving = serve();
+  for (const auto& [signal, words] : {std::pair{SIGSEGV, "killed by signal 11 (SIGSEGV)"},
+                                      std::pair{SIGABRT, "killed by signal 6 (SIGABRT)"},
+                                      std::pair{SIGTERM, "killed by signal 15 (SIGTERM)"}}) {
+    ::kill(ready_worker(serving), signal);
+    ASSERT_TRUE(Serving::eventually([&, told = words] {
+      return serving.worker()["last_death"] == told;
+    })) << words;
+  }
+  EXPECT_EQ(serving.worker()["last_death_cause"], "signal");
+}
+
+TEST(Causes, AWorkerIsTheKernelsVictimBeforeTheDaemon) {
+  const Serving serving = serve();
+  const auto score = [](pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/oom_score_adj");
+    int value = 0;
+    file >> value;
+    return value;
+  };
+  EXPECT_GT(score(ready_worker(serving)), score(serving.daemon->pid()));
+}
+
+// Prints how long it took; what is checked is that it is noticed and costs no token.
+class Hang : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transport, Hang, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Hang, OfABusyWorkerIsNoticedSoon) {
+  const Serving serving =
+      serve({"isolation.heartbeat_timeout_ms=500", std::string("ipc.transport=") + GetParam()});
+  for (int i = 0; i < 5; ++i) {
+    const pid_t victim = ready_worker(serving);
+    HttpClient client(serving.port);
+    client.send("POST", "/v1/completions", stream_of("slow", 50).dump());
+    ASSERT_EQ(client.receive_head().status, 200);
+    std::string body;
+    for (int piece = 0; piece < 5 + i; ++piece)
+      body += client.receive_chunk().value_or("");
+    const auto stopped = steady_clock::now();
+    ::kill(victim, SIGSTOP);
+    while (::kill(victim, 0) == 0)  // until the daemon has reaped it
+      std::this_thread::sleep_for(milliseconds(1));
+    std::printf(
+        "%s: noticed %lld ms after the stop; the timeout is 500 ms\n", GetParam(),
+        static_cast<long long>(duration_cast<milliseconds>(steady_clock::now() - stopped).count()));
+    expect_whole(body + rest_of(client), 50);
+    EXPECT_EQ(serving.worker()["last_death"], "hang: no progress for 500 ms");
+  }
+}
+
+TEST_P(Hang, OfAnIdleWorkerIsNoticedBeforeTheNextRequest) {
+  const Serving serving =
+      serve({"isolation.heartbeat_timeout_ms=500", std::string("ipc.transport=") + GetParam()});
+  const pid_t victim = ready_worker(serving);
+  ::kill(victim, SIGSTOP);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+  EXPECT_EQ(serving.worker()["last_death"], "hang: idle, and no answer for 500 ms");
+  EXPECT_NE(ready_worker(serving), victim);
+  expect_whole(serving.complete(stream_of("x", 5)).body, 5);
+}
+
+// The figure is for the reader: the longest gap of a stream whose worker lives, while the one next
+// door is killed, and while it is not.
+TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
+  const Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
+  ready_worker(serving, 0), ready_worker(serving, 1);
+  for (const bool kills : {false, true}) {
+    HttpClient client(serving.port);
+    client.send("POST", "/v1/completions", stream_of("slow", 400).dump());
+    ASSERT_EQ(client.receive_head().status, 200);
+    std::size_t own = 0;
+    ASSERT_TRUE(Serving::eventually([&] {
+      own = serving.worker(0)["outstanding_requests"] == 1 ? 0 : 1;
+      return serving.worker(own)["outstanding_requests"] == 1;
+    }));
+    HttpClient other(serving.port);  // goes to the worker next door
+    other.send("POST", "/v1/completions", stream_of("slow", 400).dump());
+    ASSERT_EQ(other.receive_head().status, 200);
+    const pid_t neighbour = ready_worker(serving, 1 - own);
+    std::string body;
+    auto last = steady_clock::now();
+    milliseconds longest{0};
+    for (int pieces = 0; auto piece = client.receive_chunk(); ++pieces) {
+      const auto now = steady_clock::now();
+      if (pieces > 0) longest = std::max(longest, duration_cast<milliseconds>(now - last));
+      last = now;
+      if (piece->empty()) break;
+      body += *piece;
+      if (kills && pieces == 100) ::kill(neighbour, SIGKILL);
+    }
+    expect_whole(body, 400);
+    expect_whole(rest_of(other), 400);
+    std::printf("%s: longest gap %lld ms\n", kills ? "with a kill next door" : "undisturbed",
+                static_cast<long long>(longest.count()));
+    EXPECT_EQ(serving.worker(own)["restarts"], 0);
+    EXPECT_EQ(serving.worker(1 - own)["restarts"], kills ? 1 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
