@@ -64,6 +64,9 @@ struct CommandBufferRingSettings {
   bool track_statistics = true;
 };
 
+// Whether narrow steps run all layers in one dispatch. auto: where it has been found faster.
+enum class PersistentStep { kAuto, kOn, kOff };
+
 struct GpuOptimizations {
   bool enabled = true;  // false: the baseline, all three parts off
   bool graceful_fallback = true;
@@ -72,6 +75,7 @@ struct GpuOptimizations {
   MemoryPoolSettings memory_pool;
   BlitQueueSettings blit_queue;
   CommandBufferRingSettings command_buffer_ring;
+  PersistentStep persistent_step = PersistentStep::kAuto;
 };
 
 enum class KvType { kF16, kF32 };

@@ -70,6 +70,8 @@ const Setting kSettings[] = {
   {.key = "gpu_optimizations.trace_file", .help = "Name of a file in each worker's cache folder that gets a timeline for chrome://tracing (up to 64 MiB, the worker's name in front); empty: none.",
    .reach = TEXT(gpu_optimizations.trace_file)},
 
+  {.key = "gpu_optimizations.persistent_step", .help = "Narrow steps run all layers in one dispatch: auto (where it is known to be faster), on, off.",
+   .reach = CHOICE(gpu_optimizations.persistent_step), .choices = {"auto", "on", "off"}},
   {.key = "gpu_optimizations.memory_pool.enabled", .help = "Sub-allocate transient buffers from heaps made at start.",
    .reach = FLAG(gpu_optimizations.memory_pool.enabled)},
   {.key = "gpu_optimizations.memory_pool.heap_size_mb", .help = "Size of each heap in MiB.",

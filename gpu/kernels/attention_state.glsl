@@ -1,6 +1,8 @@
 // Running softmax of some heads: the largest score (in powers of two), the sum of weights, and the weighted values,
 // whose entries are spread over the lanes.
+#ifndef BULKHEAD_HAS_LANES
 layout(constant_id = 0) const uint kLanes = 8;
+#endif
 layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup
 layout(constant_id = 6) const uint kOutForm = 0;  // the result is a product's input
 layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions

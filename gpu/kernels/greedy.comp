@@ -11,6 +11,8 @@ layout(push_constant, std430) uniform Push {
   uint vocabulary;
   uint stride;
   uint chunks;
+  uint unused;
+  uint64_t failed;       // a word that is not 0 when the logits are worthless, or 0
 } push;
 
 layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
@@ -91,7 +93,8 @@ void main() {
   } else {
     precise float log_probability = -kLn2 * log2(sum);
     WordsOut result = WordsOut(push.results + uint64_t(output_index) * 8u);
+    bool failed = push.failed != 0ul && Words(push.failed).v[0] != 0u;
     result.v[0] = id == kNoToken ? 0u : id;
-    result.v[1] = floatBitsToUint(log_probability);
+    result.v[1] = floatBitsToUint(failed ? 1.0 : log_probability);
   }
 }

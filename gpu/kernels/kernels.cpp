@@ -13,6 +13,8 @@
 #include "gpu/kernels/matvec_lanes.hpp"
 #include "gpu/kernels/matvec_rows.hpp"
 #include "gpu/kernels/matvec_units.hpp"
+#include "gpu/kernels/persistent_lanes.hpp"
+#include "gpu/kernels/persistent_units.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rope_kv.hpp"
@@ -126,6 +128,17 @@ std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
   return (width + block - 1) / block * block;
 }
 
+std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape) {
+  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
+  // is part of the order of additions.
+  const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
+  return shape.rows > 8192                   ? 1
+         : rounds >= 8                       ? 4
+         : rounds >= 4                       ? 2
+         : rounds >= 2 && shape.rows <= 4096 ? 2
+                                             : 1;
+}
+
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
   if (mapping.units) return unit_product(shape, unit_tiling(shape, columns));
   MatvecVariant variant;
@@ -150,14 +163,7 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
   // columns times four rows are as many sums as registers hold without spilling (bench-matvec tries them all).
   std::uint32_t rows = tile >= 8 ? 4 : tile == 1 && shape.rows <= 4096 && !four_bit ? 1 : 2;
   if (gated && (tile > 1 || four_bit)) rows = std::max(rows / 2, 1U);
-  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
-  // is part of the order of additions.
-  const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
-  const std::uint32_t split = shape.rows > 8192                   ? 1
-                              : rounds >= 8                       ? 4
-                              : rounds >= 4                       ? 2
-                              : rounds >= 2 && shape.rows <= 4096 ? 2
-                                                                  : 1;
+  const std::uint32_t split = lanes_split(mapping, shape);
   const std::uint32_t subgroups = columns > 8 && four_bit ? 8 : 4;
   // Two rows that rotate together are finished together.
   if (shape.epilogue == Epilogue::kQkv && subgroups / split * rows % 2 != 0) rows = 2;
@@ -287,7 +293,8 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
 }
 
 KernelSpec sample(const Mapping& mapping) {
-  return {"sample", spirv::sample, sizeof(SamplePush), {mapping.rows ? 64U : 512U, kGreedyChunk}, 0};
+  return {
+      "sample", spirv::sample, sizeof(SamplePush), {mapping.rows ? 64U : 512U, kGreedyChunk}, 0};
 }
 
 KernelSpec read_bandwidth() {
@@ -302,8 +309,9 @@ std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
   for (const auto& module :
        {spirv::attention, spirv::attention_combine, spirv::embed, spirv::embed_units,
-        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::sample, spirv::matvec_lanes,
-        spirv::matvec_rows, spirv::rms_norm, spirv::rope_kv}) {
+        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::sample,
+        spirv::matvec_lanes, spirv::matvec_rows, spirv::persistent_lanes, spirv::persistent_units,
+        spirv::rms_norm, spirv::rope_kv}) {
     for (const std::uint32_t word : module)
       hash = (hash ^ word) * 0x100000001b3U;
   }

@@ -126,6 +126,8 @@ struct MatvecVariant {
   std::uint32_t rows_per_workgroup = 1;
 };
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns);
+// Lanes: how many subgroups share a row of such a matrix; a part of the order of additions.
+std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape);
 
 struct EmbedPush {
   std::uint64_t quants, high, scales, supers;
@@ -254,7 +256,11 @@ struct GreedyPush {
   std::uint32_t stride;
   std::uint32_t chunks;
   std::uint32_t unused = 0;
+  // A word that is not 0 when what the logits are made of is worthless: then kFailedLogprob is what
+  // results say. 0: no such word.
+  std::uint64_t failed = 0;
 };
+constexpr float kFailedLogprob = 1;  // no probability's logarithm
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 

@@ -15,19 +15,19 @@
 const uint kSums = kMatrixRows * kColumns;
 const uint kResultsOfThread = (kRows * kColumns + kLanes - 1u) / kLanes;
 
-Matrix rows[kMatrixRows];
+Matrix matrix_rows[kMatrixRows];
 uvec4 quads[kMatrixRows * kPlanes];
-vec4 scales[kMatrixRows];
-uvec2 high[kMatrixRows];
+vec4 group_scales[kMatrixRows];
+uvec2 group_highs[kMatrixRows];
 float sums[kSums];
 
 void load_group(uint group) {
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     [[unroll]] for (uint p = 0; p < kPlanes; p++) {
-      quads[r * kPlanes + p] = Quads(rows[r].quants).v[p * push.groups + group];
+      quads[r * kPlanes + p] = Quads(matrix_rows[r].quants).v[p * push.groups + group];
     }
-    high[r] = group_high(rows[r], group);
-    scales[r] = group_scale(rows[r], group);
+    group_highs[r] = group_high(matrix_rows[r], group);
+    group_scales[r] = group_scale(matrix_rows[r], group);
   }
 }
 
@@ -42,7 +42,7 @@ void add_group(uint group, uint64_t x_base) {
       uvec4 words = kType == kF32                       ? quad
                     : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
                                                         : uvec4(quad[j & 3u], 0u, 0u, 0u);
-      weights[r] = decode(words, high[r], j & 3u, j >= 4u, scales[r]);
+      weights[r] = decode(words, group_highs[r], j & 3u, j >= 4u, group_scales[r]);
     }
     [[unroll]] for (uint c = 0; c < kColumns; c++) {
       vec4 x = Vec4s(x_lane + c * x_stride).v[j * 32u];
@@ -61,7 +61,7 @@ void product_begin(uint block) {
   Matrix matrix = Matrix(push.quants, push.high, push.scales, push.supers);
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     uint row = min(row0 + (r % kRows), push.rows - 1u);
-    rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
+    matrix_rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
   }
   uint group = part * kLanes + gl_SubgroupInvocationID;
   if (group < push.groups) load_group(group);

@@ -8,7 +8,11 @@ const uint kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0
            kQ6_K = 14, kIQ4_NL = 20, kBF16 = 30;
 
 // BULKHEAD_WIDE_LOADS: the includer's device is best with loads of sixteen bytes, not eight.
-layout(constant_id = 0) const uint kType = 8;
+// BULKHEAD_TYPE_CONSTANT: which specialisation constant says the type.
+#ifndef BULKHEAD_TYPE_CONSTANT
+#define BULKHEAD_TYPE_CONSTANT 0
+#endif
+layout(constant_id = BULKHEAD_TYPE_CONSTANT) const uint kType = 8;
 
 const bool kIsFloat = kType == kF32 || kType == kF16 || kType == kBF16;
 const bool kIsByte = kType == kQ8_0;

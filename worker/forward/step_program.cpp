@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 namespace bulkhead::forward {
@@ -91,6 +92,13 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
   return all;
 }
 
+std::uint32_t tile_of(std::uint32_t columns) {
+  std::uint32_t tile = 1;
+  while (tile < columns)
+    tile *= 2;
+  return tile;
+}
+
 class Builder {
  public:
   Builder(const StepContext& context, const Activations& activations, StepShape shape,
@@ -122,10 +130,19 @@ class Builder {
     return std::move(program_);
   }
 
+  // The layers' operations for the persistent kernel. The same for every shape that it serves.
+  Result<std::vector<k::PersistentOperation>> collect() {
+    collecting_ = true;
+    BULKHEAD_RETURN_IF_ERROR(add_layers());
+    return std::move(operations_);
+  }
+
   Result<StepProgram> build() {
     BULKHEAD_RETURN_IF_ERROR(add_embedding());
-    for (std::size_t layer = 0; layer < context_.weights.layers.size(); ++layer) {
-      BULKHEAD_RETURN_IF_ERROR(add_layer(context_.weights.layers[layer], layer));
+    if (shape_.columns <= context_.persistent.columns) {
+      BULKHEAD_RETURN_IF_ERROR(add_persistent_layers());
+    } else {
+      BULKHEAD_RETURN_IF_ERROR(add_layers());
     }
     if (shape_.outputs > 0) BULKHEAD_RETURN_IF_ERROR(add_outputs());
     return std::move(program_);
@@ -153,7 +170,43 @@ class Builder {
     program_.push_back(op);
     return {};
   }
-  void barrier() { program_.emplace_back(); }
+  void barrier() {
+    if (!collecting_) {
+      program_.emplace_back();
+    } else if (!operations_.empty()) {
+      operations_.back().arrives = 1;
+      ++phase_;
+    }
+  }
+  void collect(k::PersistentOperation operation) {
+    operation.phase = phase_;
+    operations_.push_back(operation);
+  }
+
+  Status add_layers() {
+    for (std::size_t layer = 0; layer < context_.weights.layers.size(); ++layer) {
+      BULKHEAD_RETURN_IF_ERROR(add_layer(context_.weights.layers[layer], layer));
+    }
+    return {};
+  }
+
+  Status add_persistent_layers() {
+    k::PersistentPush push{};
+    const std::size_t operations = activations_.operations.size() / context_.slots;
+    push.program =
+        at(activations_.persistent) + slot_ * operations * sizeof(k::PersistentOperation);
+    push.sync = context_.persistent.sync.address();
+    push.parameters = parameters_;
+    push.operations = static_cast<std::uint32_t>(operations);
+    push.phases = activations_.operations.empty() ? 0 : activations_.operations.back().phase + 1;
+    push.workgroups = context_.persistent.workgroups;
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(k::persistent_step(context_.mapping, context_.attention, context_.persistent.slots,
+                                    tile_of(shape_.columns)),
+                 push, std::max(push.workgroups, 1U), 1, 1, context_.weights.bytes_per_step));
+    barrier();
+    return {};
+  }
 
   struct Product {
     const DeviceMatrix* matrix;
@@ -178,11 +231,12 @@ class Builder {
     if (product.epilogue == k::Epilogue::kGated) rows /= 2;
     // Every workgroup could make the scales itself, but of a dispatch's thousands that reads more
     // than a kernel costs.
-    const k::Scaling scaling = product.to_scale ? k::Scaling::kByMemory : k::Scaling::kNone;
-    const k::MatvecVariant variant = k::matvec(
-        context_.mapping,
-        {matrix.type, rows, matrix.layout.groups, product.epilogue, product.out_is_input, scaling},
-        columns);
+    const k::Scaling scaling = !product.to_scale ? k::Scaling::kNone
+                               : collecting_     ? k::Scaling::kHere
+                                                 : k::Scaling::kByMemory;
+    const k::MatvecShape shape{matrix.type,          rows,   matrix.layout.groups, product.epilogue,
+                               product.out_is_input, scaling};
+    const k::MatvecVariant variant = k::matvec(context_.mapping, shape, columns);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -201,6 +255,14 @@ class Builder {
     push.written_rows = makes_input ? k::input_padded(context_.mapping, rows) : rows;
     push.count_word = product.of_outputs ? k::kOutputCountWord : k::kColumnCountWord;
     push.fused = product.fused;
+    if (collecting_) {
+      const k::PersistentSlot slot = k::persistent_slot(context_.mapping, shape);
+      const auto& slots = context_.persistent.slots;
+      const auto found = std::find(slots.begin(), slots.end(), slot);
+      collect(k::persistent_product(context_.mapping, shape, push,
+                                    static_cast<std::uint32_t>(found - slots.begin())));
+      return {};
+    }
     const std::uint32_t tiles =
         (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
     const std::uint32_t blocks =
@@ -245,6 +307,7 @@ class Builder {
   // Makes what the next products read of the residual stream.
   Status norm_stream(std::uint64_t gain) {
     if (fuses_) {
+      if (collecting_) return {};
       BULKHEAD_RETURN_IF_ERROR(scales());
     } else {
       BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), gain, at(activations_.normed), 0));
@@ -365,6 +428,10 @@ class Builder {
     const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
     if (mode_ != k::AttentionMode::kPartial) {
       push.out = at(activations_.attended);
+      if (collecting_) {
+        collect(k::persistent_attention(push));
+        return {};
+      }
       return dispatch(variant.spec, push, shape_.columns, head_groups);
     }
     push.out = at(activations_.partials);
@@ -438,6 +505,9 @@ class Builder {
     push.vocabulary = config_.vocabulary;
     push.stride = config_.vocabulary;
     push.chunks = greedy_chunks(config_);
+    if (shape_.columns <= context_.persistent.columns) {
+      push.failed = context_.persistent.sync.address() + offsetof(k::PersistentSync, failed);
+    }
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
                                       shape_.outputs, push.chunks));
     barrier();
@@ -455,9 +525,68 @@ class Builder {
   const bool fuses_;       // norms, residual stream and inputs are the products' business
   const bool fuses_rope_;  // and so are rotation and KV write
   StepProgram program_;
+  bool collecting_ = false;
+  std::vector<k::PersistentOperation> operations_;
+  std::uint32_t phase_ = 0;
 };
 
 }  // namespace
+
+std::vector<k::PersistentSlot> persistent_slots(const StepContext& context) {
+  const ModelWeights& weights = context.weights;
+  if (context.mapping.rows || !context.mapping.attention_together ||
+      !weights.rotating_rows_paired || any_separate_gate(weights)) {
+    return {};
+  }
+  std::vector<k::PersistentSlot> slots;
+  const auto add = [&](const DeviceMatrix& matrix, k::Epilogue epilogue) {
+    k::MatvecShape shape;
+    shape.type = matrix.type;
+    shape.epilogue = epilogue;
+    const k::PersistentSlot slot = k::persistent_slot(context.mapping, shape);
+    if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
+  };
+  for (const LayerWeights& layer : weights.layers) {
+    for (const Segment& segment : layer.qkv)
+      add(segment.matrix, k::Epilogue::kQkv);
+    add(layer.attention_output, k::Epilogue::kAdd);
+    add(layer.gate, k::Epilogue::kGated);
+    add(layer.down, k::Epilogue::kAdd);
+  }
+  if (slots.size() > k::kPersistentSlots) slots.clear();
+  return slots;
+}
+
+Result<std::uint32_t> workgroups_at_once(const StepContext& context, gpu::CommandRing& ring,
+                                         std::uint32_t columns) {
+  // More than any device's processors take of such large workgroups.
+  constexpr std::uint32_t kMany = 1024;
+  BULKHEAD_TRY(const gpu::Kernel kernel, context.device->make_kernel(k::persistent_step(
+                                             context.mapping, context.attention,
+                                             context.persistent.slots, tile_of(columns))));
+  BULKHEAD_TRY(const gpu::Buffer told, context.device->allocate(sizeof(k::PersistentSync),
+                                                                gpu::Memory::kReadback, "probe"));
+  k::PersistentPush push{};
+  push.sync = context.persistent.sync.address();
+  push.parameters = context.parameters.address();
+  push.workgroups = kMany;
+  const gpu::BufferSlice sync = gpu::slice(context.persistent.sync);
+  BULKHEAD_TRY(const auto id, ring.record([&](gpu::Recorder& recorder) {
+    recorder.fill(sync, 0);
+    recorder.barrier();
+    recorder.dispatch(kernel, gpu::push_bytes(push), kMany);
+    recorder.barrier();
+    recorder.copy(sync, gpu::slice(told));
+    recorder.barrier();
+    recorder.fill(sync, 0);
+  }));
+  BULKHEAD_TRY(const auto ticket, ring.submit(id));
+  BULKHEAD_RETURN_IF_ERROR(ring.wait(ticket));
+  ring.drop(id);
+  k::PersistentSync words{};
+  std::memcpy(&words, told.mapped().data(), sizeof words);
+  return words.peak < kMany ? words.peak : 0;
+}
 
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs) {
   // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide
@@ -566,13 +695,24 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
       a.fused_operands.insert(a.fused_operands.end(), of_slot.begin(), of_slot.end());
     }
   }
+  if (context.persistent.columns > 0) {
+    for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
+      BULKHEAD_TRY(const auto of_slot, Builder(context, a, {1, 0}, slot).collect());
+      a.operations.insert(a.operations.end(), of_slot.begin(), of_slot.end());
+    }
+    BULKHEAD_TRY(a.persistent, pool.acquire(a.operations.size() * sizeof(k::PersistentOperation),
+                                            "persistent operations"));
+  }
   return a;
 }
 
 Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
   if (activations.fused_operands.empty()) return {};
-  return blit.upload(std::as_bytes(std::span(activations.fused_operands)),
-                     activations.fused.slice());
+  BULKHEAD_RETURN_IF_ERROR(
+      blit.upload(std::as_bytes(std::span(activations.fused_operands)), activations.fused.slice()));
+  if (activations.operations.empty()) return {};
+  return blit.upload(std::as_bytes(std::span(activations.operations)),
+                     activations.persistent.slice());
 }
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,

@@ -21,6 +21,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
+#include "gpu/kernels/persistent.hpp"
 #include "gpu/memory_pool.hpp"
 #include "worker/forward/weights.hpp"
 #include "worker/model/model_config.hpp"
@@ -51,6 +52,15 @@ struct ParameterLayout {
   std::uint64_t stride = 0;  // between slots
 };
 
+// All layers of a narrow step in one dispatch (gpu/kernels/persistent.hpp), where the device and the
+// model allow it.
+struct PersistentLayers {
+  std::uint32_t columns = 0;     // of the widest step; 0: none
+  std::uint32_t workgroups = 0;  // that run at the same time
+  std::vector<gpu::kernels::PersistentSlot> slots;
+  gpu::Buffer sync;
+};
+
 // What programs of all shapes share.
 struct StepContext {
   gpu::Device* device = nullptr;
@@ -64,6 +74,7 @@ struct StepContext {
   std::uint32_t slots = 1;      // steps in flight
   gpu::Buffer parameters;       // [slot]
   ParameterLayout parameter_layout;
+  PersistentLayers persistent;
   gpu::Buffer results;            // [slot][output]{token, log-probability}
   std::uint32_t result_rows = 0;  // outputs of a slot
   // While loading: called before each kernel is made and each operation recorded, which may take a
@@ -92,6 +103,8 @@ struct Activations {
   gpu::MemoryPool::Lease scales;  // [column]
   gpu::MemoryPool::Lease fused;
   std::vector<gpu::kernels::FusedOperands> fused_operands;  // upload_operands() puts it there
+  gpu::MemoryPool::Lease persistent;  // the persistent kernel's operations, of each slot
+  std::vector<gpu::kernels::PersistentOperation> operations;  // and them, too
   // With the pool off: the one allocation that all of these are parts of.
   gpu::MemoryPool::Lease block;
 };
@@ -101,6 +114,13 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
                                         std::span<const StepShape> shapes);
 // Before the first step in these buffers.
 Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
+
+// The slots of the persistent kernel that the model takes; empty: it can't have one.
+std::vector<gpu::kernels::PersistentSlot> persistent_slots(const StepContext& context);
+// How many workgroups of the persistent kernel for so many columns run at the same time, tried on
+// the device; 0: it can't be told.
+Result<std::uint32_t> workgroups_at_once(const StepContext& context, gpu::CommandRing& ring,
+                                         std::uint32_t columns);
 
 struct StepOp {
   gpu::Kernel kernel;  // no pipeline: a barrier

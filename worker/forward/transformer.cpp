@@ -26,6 +26,8 @@ namespace {
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 3;
 constexpr std::uint32_t kSignOfLife_ms = 250;
+// gpu_optimizations.persistent_step: auto.
+constexpr bool kPersistentByDefault = false;
 // One is computed while the host looks at the one before and plans the next.
 constexpr std::uint32_t kStepsInFlight = 2;
 
@@ -325,6 +327,7 @@ class Transformer final : public engine::Executor {
                                      pairs, context_.mapping.units));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
+    want_persistent(options);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed());
     KernelCompiler compiler(device, std::move(kernels));
     BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
@@ -350,6 +353,8 @@ class Transformer final : public engine::Executor {
     load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there), 0,
                    0};
 
+    BULKHEAD_RETURN_IF_ERROR(prepare_persistent());
+
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
                   static_cast<unsigned long long>(k::code_hash()),
@@ -358,6 +363,47 @@ class Transformer final : public engine::Executor {
                                            : "lanes",
                   context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
     numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
+    return {};
+  }
+
+  // Narrow steps in one dispatch, if the settings, the device and the model allow it.
+  void want_persistent(const TransformerOptions& options) {
+    PersistentLayers& persistent = context_.persistent;
+    const config::PersistentStep setting = options.gpu.persistent_step;
+    // A CPU has few processors to wait on each other.
+    if (setting == config::PersistentStep::kOff || !options.gpu.enabled || !keeps_recordings() ||
+        context_.device->info().kind == gpu::DeviceKind::kCpu) {
+      return;
+    }
+    if (setting == config::PersistentStep::kAuto && !kPersistentByDefault) return;
+    persistent.slots = persistent_slots(context_);
+    if (!persistent.slots.empty()) persistent.columns = k::kPersistentColumns;
+  }
+
+  // Workgroups wait for each other, so that no more may be started than run at the same time.
+  Status prepare_persistent() {
+    PersistentLayers& persistent = context_.persistent;
+    if (persistent.columns == 0) return {};
+    BULKHEAD_TRY(persistent.sync,
+                 context_.device->allocate(sizeof(k::PersistentSync), gpu::Memory::kDeviceLocal,
+                                           "persistent step"));
+    const std::uint32_t zeros[4] = {};
+    BULKHEAD_RETURN_IF_ERROR(
+        blit().upload(std::as_bytes(std::span(zeros)), gpu::slice(persistent.sync)));
+    BULKHEAD_RETURN_IF_ERROR(blit().finish_uploads());
+    persistent.workgroups = 0xffffffffU;
+    for (std::uint32_t columns = 1; columns <= persistent.columns; columns *= 2) {
+      BULKHEAD_TRY(const std::uint32_t at_once, workgroups_at_once(context_, ring(), columns));
+      persistent.workgroups = std::min(persistent.workgroups, at_once);
+    }
+    if (persistent.workgroups == 0) {
+      spdlog::warn(
+          "persistent_step: how many workgroups run at once is not to be told; layers are "
+          "dispatched");
+      persistent.columns = 0;
+    } else {
+      spdlog::info("persistent_step: layers in one dispatch of {} workgroups", persistent.workgroups);
+    }
     return {};
   }
 
@@ -570,9 +616,17 @@ class Transformer final : public engine::Executor {
     for (engine::ColumnOutput& output : slot.outputs) {
       std::memcpy(&output.best, row, 4);
       std::memcpy(&output.best_logprob, row + 4, 4);
+      if (output.best_logprob == k::kFailedLogprob) return persistent_failed();
       row += 8;
     }
     return {};
+  }
+
+  // Not all workgroups were there at the same time after all, and those that were gave up.
+  static Error persistent_failed() {
+    return Error(ErrorCode::kDeadlineExceeded,
+                 "a step in one dispatch waited in vain for some of its workgroups; set "
+                 "gpu_optimizations.persistent_step to off if another program uses the device");
   }
 
   Status start_downloads(const Recorded& recorded, Slot& slot) {

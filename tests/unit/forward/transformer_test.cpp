@@ -49,6 +49,7 @@ std::string or_builtin(const std::string& name) {
 
 struct Options {
   std::uint32_t chunk = 64;
+  std::uint32_t max_batch = 4;
   bool lanes = false;
   config::KvType kv = config::KvType::kF16;
   std::uint32_t context = 0;
@@ -70,7 +71,7 @@ class TransformerTest : public KernelTest {
     auto config = model::read_model_config(*loaded.file);
     EXPECT_TRUE(config.ok()) << config.error().message();
     TransformerOptions made;
-    made.engine.max_batch = 4;
+    made.engine.max_batch = options.max_batch;
     made.engine.prefill_chunk = options.chunk;
     made.engine.kv_type = options.kv;
     made.context = options.context;
@@ -460,6 +461,42 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
     const auto rows =
         generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
     compare(rows, each["greedy"], name);
+  }
+}
+
+TEST_F(TransformerTest, OneDispatchForAllLayersDoesNotChangeABit) {
+  if (device().info().kind == gpu::DeviceKind::kCpu)
+    GTEST_SKIP() << "workgroups that wait for each other: on GPUs only (BULKHEAD_TEST_DEVICE=auto)";
+  const auto prompt = some_prompt(9);
+  for (const bool lanes : {false, true}) {
+    for (const std::string& name : {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M")}) {
+      std::vector<std::vector<Row>> made;
+      for (const config::PersistentStep setting :
+           {config::PersistentStep::kOff, config::PersistentStep::kOn}) {
+        Options options;
+        options.lanes = lanes;
+        options.max_batch = 8;
+        options.gpu = [&](config::GpuOptimizations& gpu) { gpu.persistent_step = setting; };
+        const Loaded model = load(name, options);
+        ASSERT_NE(model.executor, nullptr);
+        made.push_back(generate(*model.executor, prompt, 40, 64, Output::kLogits));
+        for (const std::uint32_t streams : {2U, 3U, 8U}) {
+          std::vector<std::vector<PageIndex>> pages;
+          for (std::uint32_t s = 0; s < streams; ++s)
+            pages.push_back(pages_for(*model.executor, 32, s));
+          for (std::uint32_t i = 0; i < 8; ++i) {
+            std::vector<Column> columns;
+            for (std::uint32_t s = 0; s < streams; ++s)
+              columns.push_back({prompt[(i + s) % 9], i, s, Output::kLogits});
+            const auto rows = step(*model.executor, columns, pages);
+            ASSERT_EQ(rows.size(), streams);
+            made.back().insert(made.back().end(), rows.begin(), rows.end());
+          }
+        }
+      }
+      expect_same_bits(made[1], made[0],
+                       name + ": all layers in one dispatch" + (lanes ? ", lanes" : ""));
+    }
   }
 }
 

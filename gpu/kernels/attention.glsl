@@ -1,0 +1,200 @@
+// Attention of one column's query heads over the pages of its sequence, with a running softmax over blocks of as many
+// positions as a subgroup has lanes. Positions are taken in splits (split_size); each split's result is folded into
+// the column's in rising order with the same operations: by the subgroup that made them all, by the workgroup whose
+// subgroups made one each, or by attention_combine.comp.
+//
+// Scores come in powers of two: q was scaled by log2(e) / sqrt(head size).
+//
+// The includer has `push` and kInvocations: kLanes, or kLanes * kMaximumSplits where a subgroup makes a split.
+const bool kTogether = kInvocations > kLanes;
+const uint kSharedFloats = kInvocations > kLanes ? kMaximumSplits * kPartialFloats : 1u;
+// Values are fetched beside the keys while registers last.
+const uint kBlockWords = kLanes * kLaneWords;
+const uint kKeptWords = kRowsMapping == 0u && kBlockWords <= 64u ? kBlockWords : 1u;
+const bool kKeepValues = kKeptWords > 1u;
+
+shared float split_results[kSharedFloats];
+
+float maxima[kHeadsTogether];
+float sums[kHeadsTogether];  // a lane's share
+float results[kHeadsTogether * kLaneEntries];
+
+float scores[kHeadsTogether];
+
+// Adds entries 8 * chunk ... of q times the lane's key to the scores.
+void score_chunk(uint chunk, uint64_t keys, uint64_t q_base) {
+  uint lane = gl_SubgroupInvocationID;
+  float k[8];
+  if (kKvFloat != 0u) {
+    uvec4 a = Quads(keys).v[chunk * 2u * kPageTokens];
+    uvec4 b = Quads(keys).v[(chunk * 2u + 1u) * kPageTokens];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      k[i] = uintBitsToFloat(a[i]);
+      k[i + 4u] = uintBitsToFloat(b[i]);
+    }
+  } else {
+    uvec4 a = Quads(keys).v[chunk * kPageTokens];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      vec2 two = unpackHalf2x16(a[i]);
+      k[i * 2u] = two.x;
+      k[i * 2u + 1u] = two.y;
+    }
+  }
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    float q[8];
+    uint64_t q_at = q_base + (h * kHeadPadded + chunk * 8u) * 4u;
+    if (kRowsMapping != 0u) {
+      float mine = Floats(q_at).v[lane & 7u];
+      [[unroll]] for (uint i = 0; i < 8; i++) q[i] = subgroupBroadcast(mine, i);
+    } else {
+      vec4 a = Vec4s(q_at).v[0], b = Vec4s(q_at).v[1];
+      [[unroll]] for (uint i = 0; i < 4; i++) {
+        q[i] = a[i];
+        q[i + 4u] = b[i];
+      }
+    }
+    precise float score = scores[h];
+    [[unroll]] for (uint i = 0; i < 8; i++) score = fma(q[i], k[i], score);
+    scores[h] = score;
+  }
+}
+
+uint64_t value_row(uint page, uint slot, uint kv_head) {
+  return push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes + slot * (kHeadPadded * kEntryBytes);
+}
+
+void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
+  uint lane = gl_SubgroupInvocationID;
+  uint position = min(start + lane, end - 1u);
+  bool visible = start + lane < end;
+  uint page = Words(push.pages).v[page_table + position / kPageTokens];
+  uint64_t keys = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes + (position % kPageTokens) * 16u;
+
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) scores[h] = 0.0;
+  // A GPU's keys and values are all asked for before the first is used.
+  uint words[kKeptWords];
+  uint page_slot = position % kPageTokens;
+  if (kRowsMapping != 0u) {
+    for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, q_base);
+  } else {
+    if (kKeepValues) {
+      [[unroll]] for (uint j = 0; j < kLanes; j++) {
+        uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
+        [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
+          words[j * kLaneWords + w] = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
+        }
+      }
+    }
+    [[unroll]] for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, q_base);
+  }
+
+  precise float weights[kHeadsTogether];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    float maximum = max(maxima[h], subgroupMax(visible ? scores[h] : -1e30));
+    precise float shrink = exp2(maxima[h] - maximum);
+    precise float weight = visible ? exp2(scores[h] - maximum) : 0.0;
+    weights[h] = weight;
+    precise float sum = fma(sums[h], shrink, weight);
+    sums[h] = sum;
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      precise float result = results[h * kLaneEntries + i] * shrink;
+      results[h * kLaneEntries + i] = result;
+    }
+    maxima[h] = maximum;
+  }
+
+  [[unroll]] for (uint j = 0; j < kLanes; j++) {
+    uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
+    precise float weight[kHeadsTogether];
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weight[h] = subgroupBroadcast(weights[h], j);
+    [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
+      uint word;
+      if (kKeepValues) {
+        word = words[j * kLaneWords + w];
+      } else {
+        word = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
+      }
+      if (kWordEntries == 2u) {
+        vec2 two = unpackHalf2x16(word);
+        [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+          uint at = h * kLaneEntries + w * 2u;
+          precise float a = fma(weight[h], two.x, results[at]);
+          precise float b = fma(weight[h], two.y, results[at + 1u]);
+          results[at] = a;
+          results[at + 1u] = b;
+        }
+      } else {
+        [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+          uint at = h * kLaneEntries + w;
+          precise float a = fma(weight[h], uintBitsToFloat(word), results[at]);
+          results[at] = a;
+        }
+      }
+    }
+  }
+}
+
+float sum_over_lanes(float value) {
+  precise float sum = value;
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    sum = sum + subgroupShuffleXor(sum, distance);
+  }
+  return sum;
+}
+
+void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    maxima[h] = -1e30;
+    sums[h] = 0.0;
+  }
+  [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) results[i] = 0.0;
+  for (uint at = start; at < end; at += kLanes) attend_block(at, end, page_table, kv_head, q_base);
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) sums[h] = sum_over_lanes(sums[h]);
+}
+
+// A head's whole result by a workgroup that has a subgroup for each split.
+void attend_together(uint column, uint head, uint visible, uint page_table) {
+  uint lane = gl_SubgroupInvocationID;
+  uint size = split_size(visible);
+  uint kv_head = head / (kHeads / kKvHeads);
+  uint64_t q_base = push.q + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u);
+  uint start = gl_SubgroupID * size;
+  if (start < visible) {
+    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
+    uint base = gl_SubgroupID * kPartialFloats;
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      if (entry < kHeadPadded) split_results[base + entry] = results[i];
+    }
+    if (lane == 0u) {
+      split_results[base + kHeadPadded] = maxima[0];
+      split_results[base + kHeadPadded + 1u] = sums[0];
+    }
+  }
+  barrier();
+  for (uint entry = gl_SubgroupID * kLanes + lane; entry < kHead; entry += kInvocations) {
+    float all_maximum = -1e30;
+    precise float all_sum = 0.0;
+    precise float all_result = 0.0;
+    for (uint base = 0, at = 0; at < visible; at += size, base += kPartialFloats) {
+      float split_maximum = split_results[base + kHeadPadded];
+      float maximum = max(all_maximum, split_maximum);
+      precise float old_share = exp2(all_maximum - maximum);
+      precise float new_share = exp2(split_maximum - maximum);
+      precise float scaled = split_results[base + kHeadPadded + 1u] * new_share;
+      precise float sum = fma(all_sum, old_share, scaled);
+      precise float part = split_results[base + entry] * new_share;
+      precise float folded = fma(all_result, old_share, part);
+      all_sum = sum;
+      all_result = folded;
+      all_maximum = maximum;
+    }
+    precise float value = all_result / all_sum;
+    store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
+  }
+  if (head == 0u) {
+    for (uint pad = kHeads * kHead + gl_SubgroupID * kLanes + lane; pad < push.padded_width; pad += kInvocations) {
+      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
+    }
+  }
+}
