@@ -343,10 +343,11 @@ class RecordedRing final : public RingBase {
  public:
   using RingBase::RingBase;
 
-  Result<RecordingId> record_variants(std::vector<Build> variants) override {
+  Result<RecordingId> record_variants(std::vector<Build> variants, Keep keep) override {
     BULKHEAD_RETURN_IF_ERROR(reclaim());
-    BULKHEAD_RETURN_IF_ERROR(make_room());
+    if (keep == Keep::kInRing) BULKHEAD_RETURN_IF_ERROR(make_room());
     Recording recording;
+    recording.keep = keep;
     recording.last_use = submitted_;
     for (Build& build : variants) {
       auto commands = idle_commands();
@@ -421,6 +422,7 @@ class RecordedRing final : public RingBase {
   };
   struct Recording {
     std::vector<Variant> variants;
+    Keep keep = Keep::kInRing;
     Ticket last_use = 0;  // the ring's count of submissions when it was last submitted or made
   };
   struct Retired {
@@ -463,13 +465,16 @@ class RecordedRing final : public RingBase {
 
   Status make_room() {
     const std::size_t limit = std::max<std::size_t>(settings_.ring_size, 1);
-    if (recordings_.size() < limit) return {};
-    BULKHEAD_TRY(const std::uint64_t reached, timeline_.reached());
-    auto oldest = recordings_.begin();
+    std::size_t in_ring = 0;
+    auto oldest = recordings_.end();
     for (auto it = recordings_.begin(); it != recordings_.end(); ++it) {
+      if (it->second.keep == Keep::kAlways) continue;
+      ++in_ring;
       // An id later in the map was made later: at equal last_use the earlier one goes.
-      if (it->second.last_use < oldest->second.last_use) oldest = it;
+      if (oldest == recordings_.end() || it->second.last_use < oldest->second.last_use) oldest = it;
     }
+    if (in_ring < limit) return {};
+    BULKHEAD_TRY(const std::uint64_t reached, timeline_.reached());
     for (const Variant& variant : oldest->second.variants) {
       if (variant.last_ticket > reached) BULKHEAD_RETURN_IF_ERROR(wait(variant.last_ticket));
     }
@@ -491,7 +496,7 @@ class PlainRing final : public RingBase {
  public:
   using RingBase::RingBase;
 
-  Result<RecordingId> record_variants(std::vector<Build> variants) override {
+  Result<RecordingId> record_variants(std::vector<Build> variants, Keep) override {
     builds_.emplace(++last_id_, std::move(variants));
     return last_id_;
   }

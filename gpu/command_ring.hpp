@@ -79,7 +79,10 @@ class CommandRing {
   // A recording may have variants, that work at the same in different places (a step's two sets of
   // parameters and results): a command buffer each, kept and dropped together.
   using RecordingId = std::uint64_t;
-  virtual Result<RecordingId> record_variants(std::vector<Build> variants) = 0;
+  // kAlways: it does not count among the ring_size, and stays until it is dropped.
+  enum class Keep : std::uint8_t { kInRing, kAlways };
+  virtual Result<RecordingId> record_variants(std::vector<Build> variants,
+                                              Keep keep = Keep::kInRing) = 0;
   Result<RecordingId> record(Build build) { return record_variants({std::move(build)}); }
   virtual bool known(RecordingId id) const = 0;
   virtual void drop(RecordingId id) = 0;  // after its last submission has finished

@@ -751,14 +751,9 @@ class Transformer final : public engine::Executor {
         record_step(context_, *program, recorder);
       });
     }
-    BULKHEAD_TRY(made->id, ring().record_variants(std::move(builds)));
+    BULKHEAD_TRY(made->id, ring().record_variants(std::move(builds),
+                                                  gpu::CommandRing::Keep::kAlways));
     sampling_ = std::move(made);
-    if (!ring().known(step.id)) {
-      // A ring of one: the step's own recording was dropped for it.
-      return Error(ErrorCode::kInvalidArgument,
-                   "gpu_optimizations.command_buffer_ring.ring_size must be 2 at least to sample "
-                   "on the device");
-    }
     return sampling_.get();
   }
 

@@ -205,5 +205,24 @@ TEST_F(RecordedRing, DropsTheLeastRecentlySubmitted) {
   EXPECT_EQ(read_floats(slice(x))[0], 14.0f);
 }
 
+TEST_P(Ring, WhatIsKeptAlwaysTakesNoPlace) {
+  const auto ring = make_ring(2);
+  const Kernel kernel = axpb_kernel();
+  const Buffer x = floats(std::vector<float>(64, 0));
+  const CommandRing::Build build = [&](Recorder& recorder) {
+    axpb(recorder, kernel, slice(x), slice(x), 1, 1);
+  };
+  const auto kept = ring->record_variants({build, build}, CommandRing::Keep::kAlways);
+  ASSERT_TRUE(kept.ok());
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(ring->record(build).ok());
+  for (const std::uint32_t variant : {0U, 1U}) {
+    const auto ticket = ring->submit(*kept, {}, variant);
+    ASSERT_TRUE(ticket.ok()) << ticket.error().message();
+    ASSERT_TRUE(ring->wait(*ticket).ok());
+  }
+  EXPECT_FALSE(ring->submit(*kept, {}, 2).ok());
+}
+
 }  // namespace
 }  // namespace bulkhead::gpu
