@@ -97,6 +97,7 @@ struct IsolationSettings {
   bool standby = false;
   bool sandbox = true;
   std::string journal_path;  // empty: memory only
+  std::uint32_t resume_window_s = 300;
 };
 
 struct LogSettings {

@@ -132,8 +132,10 @@ const Setting kSettings[] = {
    .reach = FLAG(isolation.standby), .later = true},
   {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp, as far as the kernel has them.",
    .reach = FLAG(isolation.sandbox)},
-  {.key = "isolation.journal_path", .help = "File that keeps the journal over a restart of the daemon; empty: memory only.",
-   .reach = TEXT(isolation.journal_path), .later = true},
+  {.key = "isolation.journal_path", .help = "File that keeps resumable streams over a restart of the daemon; empty: memory only.",
+   .reach = TEXT(isolation.journal_path)},
+  {.key = "isolation.resume_window_s", .help = "Time in which a resumable stream can be resumed: without its client, and after its end.",
+   .reach = NUMBER(isolation.resume_window_s), .least = 1, .most = 86400},
 
   {.key = "log.level", .help = "trace, debug, info, warn, error or off.",
    .reach = TEXT(log.level), .choices = kLogLevels},

@@ -18,6 +18,7 @@
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/api.hpp"
 #include "orchestrator/http/server.hpp"
+#include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/router/router.hpp"
 
@@ -147,9 +148,19 @@ int serve(config::Settings settings) {
   Status listening = server.listen();
   if (!listening.ok()) return fail(listening.error().message());
 
+  DiskJournal::Opened disk;
+  if (!settings.isolation.journal_path.empty()) {
+    auto opened = DiskJournal::open(loop, {.path = settings.isolation.journal_path});
+    if (!opened.ok()) return fail(opened.error().message());
+    disk = *std::move(opened);
+  }
+
   Router router(loop, {worker_program(), config::worker_assignments(settings), settings});
   Metrics metrics(router);
-  Api api(loop, router, metrics,
+  ResumableStreams streams(loop, router, metrics, disk.journal.get(),
+                           {std::chrono::seconds(settings.isolation.resume_window_s),
+                            std::chrono::seconds(settings.server.request_timeout_s)});
+  Api api(loop, router, metrics, streams,
           {settings.server.api_key, settings.server.host, server.port(), loopback,
            settings.server.request_timeout_s});
   api.connection_count = [&server] { return server.connections(); };
@@ -187,6 +198,7 @@ int serve(config::Settings settings) {
     router.begin_drain([&] { server.close(stop_workers); });
   });
 
+  streams.recover(std::move(disk.requests));
   server.serve(api);
   router.start();
   loop.run();

@@ -20,6 +20,7 @@ struct Api::Context {
   EventLoop& loop;
   Router& router;
   Metrics& metrics;
+  ResumableStreams& streams;
   ApiOptions options;
   std::unordered_set<std::shared_ptr<void>> in_progress;
 };
@@ -39,6 +40,7 @@ enum class Endpoint {
   kChat,
   kTokenize,
   kDetokenize,
+  kRequestEvents,
   kUnknown
 };
 
@@ -47,6 +49,9 @@ struct Route {
   const char* label = "unknown";  // for metrics: bounded, whatever clients send
   bool post = false;
 };
+
+constexpr std::string_view kRequestsPath = "/v1/requests/";
+constexpr std::string_view kEventsPath = "/events";
 
 Route route_of(const std::string& path) {
   struct Fixed {
@@ -72,6 +77,10 @@ Route route_of(const std::string& path) {
   if (path.starts_with("/v1/workers/") &&
       (path.ends_with("/drain") || path.ends_with("/restart") || path.ends_with("/profile"))) {
     return {Endpoint::kWorkerAction, "/v1/workers/{name}/{action}", true};
+  }
+  if (path.starts_with(kRequestsPath) && path.ends_with(kEventsPath) &&
+      path.size() > kRequestsPath.size() + kEventsPath.size()) {
+    return {Endpoint::kRequestEvents, "/v1/requests/{id}/events", false};
   }
   return {};
 }
@@ -329,8 +338,10 @@ std::string origin_violation(const ApiOptions& options, const HttpRequest& reque
   return "";
 }
 
-Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ApiOptions options)
-    : context_(std::make_shared<Context>(Context{loop, router, metrics, std::move(options), {}})) {}
+Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
+         ApiOptions options)
+    : context_(std::make_shared<Context>(
+          Context{loop, router, metrics, streams, std::move(options), {}})) {}
 
 Api::~Api() = default;
 
@@ -371,14 +382,15 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     return refuse(404, fmt::format("There is no endpoint {} {}.", request.method, request.path),
                   "unknown_url");
   }
-  const char* allow = route.post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  const bool events = route.endpoint == Endpoint::kRequestEvents;
+  const char* allow = route.post ? "POST, OPTIONS" : events ? "GET, OPTIONS" : "GET, HEAD, OPTIONS";
   if (request.method == "OPTIONS") {
     HttpResponse response;
     response.status = 204;
     response.headers.emplace_back("Allow", allow);
     return answer(std::move(response));
   }
-  bool reading = request.method == "GET" || request.method == "HEAD";
+  bool reading = request.method == "GET" || (request.method == "HEAD" && !events);
   if (route.post ? request.method != "POST" : !reading) {
     HttpResponse response = to_response(
         plain_error(405, fmt::format("{} is not allowed here, only {}.", request.method, allow),
@@ -386,7 +398,7 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     response.headers.emplace_back("Allow", allow);
     return answer(std::move(response));
   }
-  if (!route.post) return answer(answer_get(request.path));
+  if (!route.post && !events) return answer(answer_get(request.path));
   std::string violation = origin_violation(options, request);
   if (!violation.empty()) return refuse(403, violation, "forbidden_origin");
   return std::nullopt;
@@ -525,6 +537,11 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
       auto& wanted = std::get<GenerationRequest>(parsed);
       auto model = admit(wanted.model, wanted.prompts.size() * wanted.n);
       if (!model) return;
+      if (wanted.resumable) {
+        if (auto error = context_->streams.start(*model, std::move(wanted), exchange))
+          refuse(*error);
+        return;
+      }
       auto holder = std::make_shared<std::weak_ptr<void>>();
       auto context = context_;
       auto generation = std::make_shared<Generation>(
@@ -533,6 +550,14 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
       *holder = generation;
       context_->in_progress.insert(generation);
       return generation->start(*model, std::chrono::seconds(context_->options.request_timeout_s));
+    }
+    case Endpoint::kRequestEvents: {
+      const std::size_t id_bytes =
+          request.path.size() - kRequestsPath.size() - kEventsPath.size();
+      if (auto error = context_->streams.attach(request.path.substr(kRequestsPath.size(), id_bytes),
+                                                request.last_event_id, exchange))
+        return refuse(*error);
+      return context_->metrics.request_done(route.label, 200);
     }
     default:
       return refuse(plain_error(404, "There is no such endpoint.", "unknown_url"));

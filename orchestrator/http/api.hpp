@@ -17,6 +17,7 @@
 #include <unordered_set>
 
 #include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/resumable.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/router/router.hpp"
 
@@ -32,7 +33,8 @@ struct ApiOptions {
 
 class Api {
  public:
-  Api(EventLoop& loop, Router& router, Metrics& metrics, ApiOptions options);
+  Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
+      ApiOptions options);
   ~Api();
 
   // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().

@@ -16,6 +16,7 @@ struct HttpRequest {
   bool has_body = false;
   bool http_1_1 = true;
   std::string host, origin, authorization;  // empty: absent; see also `hosts`
+  std::string last_event_id;
   int hosts = 0;                            // Host fields sent
   std::string body;                         // empty while only the head has been read
 };
@@ -34,9 +35,12 @@ class Exchange {
   virtual ~Exchange() = default;
   // The whole answer, once; or a stream of events: begin_stream, write..., end_stream.
   virtual void respond(HttpResponse response) = 0;
-  virtual void begin_stream() = 0;
+  // `request_id`: sent as X-Request-Id, where there is one.
+  virtual void begin_stream(std::string_view request_id = {}) = 0;
   virtual void write(std::string_view events) = 0;
   virtual void end_stream(bool close) = 0;
+  // What the client's socket has not taken yet.
+  virtual std::size_t unsent_bytes() const = 0;
 
   enum class Lost { kHungUp, kTooSlow };
   // Called at most once, from the event loop, when the answer can't reach the client any more.

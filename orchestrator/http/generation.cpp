@@ -57,6 +57,9 @@ ApiError to_api_error(const Failure& failure) {
     case FailureKind::kWorkerCrashed:
       as(500, "server_error", "worker_crashed");
       break;
+    case FailureKind::kNotResumable:
+      as(409, "server_error", "not_resumable");
+      break;
     case FailureKind::kInternal:
       as(500, "server_error", "internal_error");
       break;

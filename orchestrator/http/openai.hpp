@@ -52,6 +52,7 @@ struct GenerationRequest {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
+  bool resumable = false;  // then `stream`, and one choice
 };
 // Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's
 // plus index % n.

@@ -260,6 +260,7 @@ void read_common(Fields& fields, GenerationRequest& request) {
     }
   }
   request.return_token_ids = fields.boolean("return_token_ids", false);
+  request.resumable = fields.boolean("resumable", false);
   request.n = static_cast<std::uint32_t>(fields.integer("n", 1, 1, kMaxChoices));
   if (fields.integer("best_of", request.n, 1, kMaxChoices) != request.n) {
     fields.refuse("best_of", "other than 'n' is not supported by this server.",
@@ -412,6 +413,10 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
   request.chat = chat;
   read(fields, request);
   read_common(fields, request);
+  if (request.resumable && (!request.stream || request.prompts.size() * request.n != 1)) {
+    fields.refuse("resumable", "needs 'stream': true, one prompt and one choice.",
+                  "invalid_combination");
+  }
   if (!fields.ok()) return fields.error();
   return request;
 }

@@ -176,7 +176,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     finish_answer();
   }
 
-  void begin_stream() override {
+  void begin_stream(std::string_view request_id) override {
     if (closed_ || !answering_) return;
     chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
     // A stream is the last on its connection even where its end is marked. Clients over node-fetch
@@ -188,6 +188,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     unsent_ +=
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: "
         "no-cache\r\nX-Accel-Buffering: no\r\n";
+    if (!request_id.empty()) unsent_ += fmt::format("X-Request-Id: {}\r\n", request_id);
     if (chunked_) unsent_ += "Transfer-Encoding: chunked\r\n";
     unsent_ += connection_field();
     unsent_ += "\r\n";
@@ -238,6 +239,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (chunked_) unsent_ += "0\r\n\r\n";
     finish_answer();
   }
+
+  std::size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
   std::string connection_field() const {
@@ -314,6 +317,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     request.host = to_string(message[http::field::host]);
     request.origin = to_string(message[http::field::origin]);
     request.authorization = to_string(message[http::field::authorization]);
+    request.last_event_id = to_string(message["Last-Event-ID"]);
     std::optional<std::string> path = decode_path(to_string(message.target()));
     if (!path)
       return respond(

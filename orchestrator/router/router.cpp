@@ -1,5 +1,7 @@
 #include "orchestrator/router/router.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -18,6 +20,13 @@ constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 std::string file_name_of(const std::string& path) {
   if (path.empty() || path == "builtin") return "builtin";
   return std::filesystem::path(path).stem().string();
+}
+
+// Another file under the same name has another size or time.
+std::string file_mark_of(const std::string& path) {
+  struct stat info{};
+  if (path.empty() || path == "builtin" || ::stat(path.c_str(), &info) != 0) return "-";
+  return fmt::format("{}@{}.{:09}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
 // Fit for a URL path without escapes.
@@ -64,6 +73,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
     std::size_t index = models_.size();
     ModelInfo model;
     model.file_name = file_name_of(settings.path);
+    model.file_mark = file_mark_of(settings.path);
     model.id = settings.name.empty() ? model.file_name : settings.name;
     model.created = std::time(nullptr);
     for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i) {
@@ -182,6 +192,34 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
   return id;
 }
 
+RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver& observer) {
+  RequestId id{next_id_++};
+  JournalEntry& recorded = journal_.record(id, std::move(entry.work));
+  recorded.accepted = entry.accepted;
+  recorded.prompt_tokens = std::move(entry.prompt_tokens);
+  recorded.max_tokens = entry.max_tokens;
+  recorded.tokens = std::move(entry.tokens);
+  recorded.text = std::move(entry.text);
+  recorded.made_by = std::move(entry.made_by);
+  active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
+  waiting_[model].fresh.push_back(id);
+  dispatch_later(model);
+  return id;
+}
+
+std::string Router::identity(const Worker& worker) const {
+  const ipc::Ready& ready = worker.ready();
+  const ModelInfo& model = models_[worker.options().model];
+  return fmt::format("{} {} {} {} {} {}", model.file_name, model.file_mark, ready.architecture,
+                     ready.vocabulary_size, ready.weight_bytes, ready.numerics_id);
+}
+
+std::string Router::identity(RequestId request) const {
+  auto active = active_.find(request);
+  if (active == active_.end() || active->second.worker == nullptr) return "";
+  return identity(*active->second.worker);
+}
+
 // ---- the choice of a worker ----
 
 Worker* Router::least_loaded(std::size_t model) {
@@ -228,6 +266,17 @@ void Router::send(RequestId request, Worker& worker) {
   JournalEntry* entry = journal_.find(request);
   auto active = active_.find(request);
   if (entry == nullptr || active == active_.end()) return;
+  if (!entry->made_by.empty()) {
+    const std::string here = identity(worker);
+    if (entry->made_by != here) {
+      return fail(request, {FailureKind::kNotResumable,
+                            fmt::format("The stream can't go on unchanged: the model or the way it "
+                                        "is computed is another now ({} after {}).",
+                                        here, entry->made_by),
+                            ""});
+    }
+    entry->numerics_id = worker.ready().numerics_id;
+  }
   if (!entry->tokens.empty() && entry->numerics_id != worker.ready().numerics_id) {
     return fail(request, {FailureKind::kWorkerCrashed,
                           fmt::format("The worker died and its successor computes differently ({} "

@@ -39,6 +39,7 @@ enum class FailureKind {
   kUnavailable,  // try again later: loading, draining
   kTimeout,
   kWorkerCrashed,  // workers died of it, or for it
+  kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
   kInternal,
 };
 
@@ -76,6 +77,7 @@ struct RouterOptions {
 struct ModelInfo {
   std::string id;
   std::string file_name;  // also accepted as a name
+  std::string file_mark;  // changes with the file
   std::int64_t created = 0;
   std::vector<std::size_t> workers;
 };
@@ -100,6 +102,12 @@ class Router : private WorkerEvents {
   Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure);
   // Starts a request that was admitted. The observer must live until its last call or cancel().
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
+  // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
+  // worker whose identity differs from `entry.made_by`: it fails then.
+  RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
+  // What the tokens of a request that is with a worker depend on, besides the request: the model's
+  // file (name, size, time) and how the worker computes.
+  std::string identity(RequestId request) const;
   void cancel(RequestId request);
   const JournalEntry* entry(RequestId request) { return journal_.find(request); }
 
@@ -146,6 +154,7 @@ class Router : private WorkerEvents {
   void dispatch_later(std::size_t model);
   Worker* least_loaded(std::size_t model);
   void send(RequestId request, Worker& worker);
+  std::string identity(const Worker& worker) const;
   void progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker);
   // Takes the request out of everything; the observer is the caller's to tell.
   void forget(RequestId request, bool tell_worker);

@@ -1,0 +1,74 @@
+// The journal's file: records are gathered, written and made durable by a thread of its own, and
+// the event loop is told when they are. What one turn of the loop gathers, and what comes while an
+// earlier write is under way, is one write and one fdatasync (group commit), so the file's speed
+// bounds how long a resumable stream's tokens wait and never how many streams there are; streams
+// that are not resumable do not come here.
+//
+// The file is readable by its owner alone (0600): it holds prompts and answers as plain text. It is
+// locked against a second daemon. At open() it is read up to the first record that is not whole and
+// written anew with what is still wanted; so it is again when it has grown past
+// `compact_at_bytes` and past twice what was wanted the last time. The new file is written beside it
+// as PATH.new and takes its name when it is durable: a crash at any point leaves one whole journal.
+//
+// When the file can't be written any more (a full disk), that is logged once, nothing more is
+// written, and callers go on as if it had been: streams survive their workers, not the daemon.
+//
+// All calls from the event loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/journal/disk_requests.hpp"
+
+namespace bulkhead::orchestrator {
+
+class DiskJournal {
+ public:
+  struct Options {
+    std::string path;
+    std::size_t compact_at_bytes = std::size_t{64} << 20;
+  };
+  struct Opened {
+    std::unique_ptr<DiskJournal> journal;
+    std::vector<DiskRequest> requests;  // what the file had; drop() those that nobody wants
+  };
+  // Creates the file if it is not there. kUnavailable when another daemon has it, kUnsupported when
+  // it is something else.
+  static Result<Opened> open(EventLoop& loop, Options options);
+  // Writes what has been gathered. Callbacks that are still due are not called.
+  ~DiskJournal();
+
+  // A request that nothing else in the file has.
+  std::uint64_t new_key();
+  // `durable` (may be empty) is called in a later turn, in the order of the calls, when this record
+  // and all before it are on disk.
+  void append(std::uint64_t key, RecordType type, std::string_view payload,
+              std::function<void()> durable = nullptr);
+  // Its records are not wanted any more.
+  void drop(std::uint64_t key);
+
+  bool failed() const;  // the file can't be written
+
+  struct Figures {
+    std::uint64_t commits = 0;  // writes with an fdatasync each
+    std::uint64_t records = 0;
+    std::uint64_t file_bytes = 0;
+    std::uint64_t compactions = 0;
+    std::uint64_t commit_microseconds = 0;  // spent in them
+  };
+  Figures figures() const;
+
+ private:
+  struct Impl;
+  explicit DiskJournal(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace bulkhead::orchestrator
