@@ -1,0 +1,283 @@
+// The journal on disk: its format, its recovery, and the writer's promises.
+#include "orchestrator/journal/disk_journal.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+namespace bulkhead::orchestrator {
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/bulkhead-journal-XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file() const { return path_ + "/journal"; }
+
+ private:
+  std::string path_;
+};
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+BegunRequest begun(const std::string& id) {
+  BegunRequest request{id, "shown", "file", 1700000000, true, true, false, {}};
+  request.submit.prompt = std::vector<ipc::ChatMessage>{{"user", "hello"}};
+  request.submit.sampling.seed = 42;
+  request.submit.stop = {"x"};
+  request.submit.max_tokens = 9;
+  return request;
+}
+
+std::string tokens(std::uint32_t first, std::vector<ipc::TokenId> ids) {
+  ipc::TokenBatch batch;
+  batch.sequences.push_back({RequestId{1}, first, std::move(ids), "t", {}});
+  return *encode_tokens(batch);
+}
+std::string accepted() {
+  return *encode_message(ipc::Accepted{RequestId{1}, {3, 4}, 9});
+}
+
+struct Read {
+  std::vector<DiskRequest> requests;
+  std::vector<std::string> problems;
+  JournalEnd end;
+};
+Read read(const std::string& bytes) {
+  DiskRequests requests;
+  auto end = read_journal(bytes, [&](const JournalRecord& record) { requests.add(record); });
+  EXPECT_TRUE(end.ok());
+  Read out;
+  out.end = *end;
+  out.problems = requests.problems;
+  out.requests = requests.take();
+  return out;
+}
+
+std::string one_stream() {
+  std::string file = journal_header();
+  append_record(file, {RecordType::kBegun, 10, 5, *encode_begun(begun("a"))});
+  append_record(file, {RecordType::kWorker, 10, 5, "w"});
+  append_record(file, {RecordType::kAccepted, 11, 5, accepted()});
+  append_record(file, {RecordType::kTokens, 12, 5, tokens(0, {7, 8})});
+  append_record(file, {RecordType::kTokens, 13, 5, tokens(2, {9})});
+  return file;
+}
+
+TEST(JournalFile, ChecksumIsCastagnolis) {
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
+  EXPECT_EQ(crc32c(""), 0U);
+}
+
+TEST(JournalFile, GivesBackWhatWasWritten) {
+  Read got = read(one_stream());
+  EXPECT_EQ(got.end.damage, "");
+  ASSERT_EQ(got.requests.size(), 1U);
+  const DiskRequest& request = got.requests[0];
+  EXPECT_EQ(request.key, 5U);
+  EXPECT_EQ(request.begun, begun("a"));
+  EXPECT_EQ(request.worker, "w");
+  EXPECT_EQ(request.accepted->prompt_tokens, (std::vector<ipc::TokenId>{3, 4}));
+  ASSERT_EQ(request.tokens.size(), 2U);
+  EXPECT_EQ(request.tokens[1].tokens, (std::vector<ipc::TokenId>{9}));
+  EXPECT_EQ(request.last_seconds, 13U);
+  EXPECT_FALSE(request.over());
+}
+
+TEST(JournalFile, EveryTornEndLeavesTheWholeRecordsBeforeIt) {
+  const std::string whole = one_stream();
+  std::vector<std::size_t> ends;
+  for (std::size_t cut = 0; cut <= whole.size(); ++cut) {
+    auto end = read_journal(whole.substr(0, cut), [](const JournalRecord&) {});
+    ASSERT_TRUE(end.ok()) << cut;
+    EXPECT_LE(end->good_bytes, cut);
+    EXPECT_EQ(end->damage.empty(), end->good_bytes == cut) << cut;
+    if (ends.empty() || ends.back() != end->good_bytes) ends.push_back(end->good_bytes);
+  }
+  EXPECT_EQ(ends.size(), 7U) << "none, the header's end, and those of five records";
+}
+
+TEST(JournalFile, EveryFlippedBitInARecordEndsTheReadingThere) {
+  const std::string whole = one_stream();
+  for (std::size_t at = kJournalHeaderBytes; at < whole.size(); ++at) {
+    std::string broken = whole;
+    broken[at] = static_cast<char>(broken[at] ^ (1 << (at % 8)));
+    auto end = read_journal(broken, [](const JournalRecord&) {});
+    ASSERT_TRUE(end.ok());
+    EXPECT_NE(end->damage, "") << at;
+    EXPECT_LE(end->good_bytes, at);
+  }
+}
+
+TEST(JournalFile, OtherFilesAndVersionsAreRefused) {
+  EXPECT_FALSE(read_journal("GGUF and more bytes", [](const JournalRecord&) {}).ok());
+  std::string later = journal_header();
+  later[8] = 2;
+  auto end = read_journal(later, [](const JournalRecord&) {});
+  ASSERT_FALSE(end.ok());
+  EXPECT_NE(end.error().message().find("version 2"), std::string::npos);
+}
+
+TEST(JournalFile, ContradictionsTakeOneRequestOut) {
+  std::string file = one_stream();
+  append_record(file, {RecordType::kBegun, 10, 6, *encode_begun(begun("b"))});
+  append_record(file, {RecordType::kAccepted, 10, 6, accepted()});
+  append_record(file, {RecordType::kTokens, 10, 6, tokens(1, {7})});  // a gap
+  append_record(file, {RecordType::kTokens, 10, 6, tokens(0, {7})});  // too late
+  Read got = read(file);
+  ASSERT_EQ(got.requests.size(), 1U);
+  EXPECT_EQ(got.requests[0].begun.id, "a");
+  ASSERT_EQ(got.problems.size(), 1U);
+  EXPECT_NE(got.problems[0].find("gap"), std::string::npos);
+}
+
+TEST(JournalFile, WhatNoClientHasHeardOfIsLeftOut) {
+  std::string file = one_stream();
+  append_record(file, {RecordType::kBegun, 10, 6, *encode_begun(begun("b"))});
+  append_record(file, {RecordType::kDropped, 10, 5, ""});
+  EXPECT_TRUE(read(file).requests.empty());
+}
+
+TEST(DiskJournal, TellsWhenRecordsAreDurableInTheirOrder) {
+  Folder folder;
+  EventLoop loop;
+  auto opened = DiskJournal::open(loop, {.path = folder.file()});
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  DiskJournal& journal = *opened->journal;
+  struct stat info {};
+  ASSERT_EQ(::stat(folder.file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+
+  const std::uint64_t key = journal.new_key();
+  std::vector<int> order;
+  std::size_t records_on_disk = 0;
+  loop.post([&] {
+    journal.append(key, RecordType::kBegun, *encode_begun(begun("a")));
+    journal.append(key, RecordType::kAccepted, accepted(), [&] {
+      order.push_back(1);
+      (void)read_journal(content(folder.file()), [&](const JournalRecord&) { ++records_on_disk; });
+    });
+    journal.append(key, RecordType::kTokens, tokens(0, {1}), [&] {
+      order.push_back(2);
+      loop.stop();
+    });
+    EXPECT_TRUE(order.empty());
+  });
+  Timer keep(loop);
+  keep.start(std::chrono::minutes(5), [] {});
+  loop.run();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+  EXPECT_EQ(records_on_disk, 3U);
+  EXPECT_EQ(journal.figures().commits, 1U) << "one turn of the loop is one commit";
+}
+
+TEST(DiskJournal, CutsATornEndAndGoesOn) {
+  Folder folder;
+  std::ofstream(folder.file(), std::ios::binary) << one_stream() << "torn";
+  EventLoop loop;
+  {
+    auto opened = DiskJournal::open(loop, {.path = folder.file()});
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    ASSERT_EQ(opened->requests.size(), 1U);
+    EXPECT_EQ(content(folder.file()), one_stream());
+    EXPECT_EQ(opened->journal->new_key(), 6U);
+    opened->journal->append(5, RecordType::kTokens, tokens(3, {1}));
+  }  // what was gathered is written at the end
+  Read got = read(content(folder.file()));
+  ASSERT_EQ(got.requests.size(), 1U);
+  EXPECT_EQ(got.requests[0].tokens.size(), 3U);
+}
+
+TEST(DiskJournal, IsWrittenAnewWithoutWhatWasDropped) {
+  Folder folder;
+  EventLoop loop;
+  auto opened = DiskJournal::open(loop, {.path = folder.file(), .compact_at_bytes = 20000});
+  ASSERT_TRUE(opened.ok());
+  DiskJournal& journal = *opened->journal;
+  const std::uint64_t kept = journal.new_key();
+  journal.append(kept, RecordType::kBegun, *encode_begun(begun("kept")));
+  journal.append(kept, RecordType::kAccepted, accepted());
+  int rounds = 0;
+  std::function<void()> next = [&] {
+    if (++rounds > 300) return loop.stop();
+    const std::uint64_t key = journal.new_key();
+    journal.append(key, RecordType::kBegun, *encode_begun(begun("gone")));
+    journal.append(key, RecordType::kAccepted, accepted(), next);
+    journal.drop(key);
+  };
+  loop.post(next);
+  Timer keep(loop);
+  keep.start(std::chrono::minutes(5), [] {});
+  loop.run();
+  EXPECT_GT(journal.figures().compactions, 1U);
+  EXPECT_LT(journal.figures().file_bytes, 30000U);
+  EXPECT_EQ(journal.figures().file_bytes, std::filesystem::file_size(folder.file()));
+  Read got = read(content(folder.file()));
+  EXPECT_EQ(got.end.damage, "");
+  ASSERT_EQ(got.requests.size(), 1U);
+  EXPECT_EQ(got.requests[0].begun.id, "kept");
+  EXPECT_FALSE(std::filesystem::exists(folder.file() + ".new"));
+}
+
+TEST(DiskJournal, RefusesWhatIsNotItsOwn) {
+  Folder folder;
+  EventLoop loop;
+  std::ofstream(folder.file()) << "my diary, nothing else";
+  auto diary = DiskJournal::open(loop, {.path = folder.file()});
+  ASSERT_FALSE(diary.ok());
+  EXPECT_NE(diary.error().message().find("no journal"), std::string::npos);
+  EXPECT_EQ(content(folder.file()), "my diary, nothing else");
+  std::filesystem::remove(folder.file());
+
+  auto first = DiskJournal::open(loop, {.path = folder.file()});
+  ASSERT_TRUE(first.ok());
+  auto second = DiskJournal::open(loop, {.path = folder.file()});
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().message().find("in use"), std::string::npos);
+  auto nowhere = DiskJournal::open(loop, {.path = folder.file() + "/x"});
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_NE(nowhere.error().message().find("isolation.journal_path"), std::string::npos);
+}
+
+TEST(DiskJournal, AFullDiskStopsTheJournalAndNotTheStreams) {
+  Folder folder;
+  EventLoop loop;
+  auto opened = DiskJournal::open(loop, {.path = folder.file(), .compact_at_bytes = 1});
+  ASSERT_TRUE(opened.ok());
+  DiskJournal& journal = *opened->journal;
+  // The next commit rewrites the file; a folder under its new name can't be opened or removed.
+  std::filesystem::create_directory(folder.file() + ".new");
+  int durable = 0;
+  Timer keep(loop);
+  keep.start(std::chrono::minutes(5), [] {});
+  const std::uint64_t key = journal.new_key();
+  loop.post([&] {
+    journal.append(key, RecordType::kBegun, *encode_begun(begun("a")), [&] {
+      ++durable;
+      EXPECT_TRUE(journal.failed());
+      journal.append(key, RecordType::kAccepted, accepted(), [&] {
+        ++durable;
+        loop.stop();
+      });
+    });
+  });
+  loop.run();
+  EXPECT_EQ(durable, 2);
+}
+
+}  // namespace
+}  // namespace bulkhead::orchestrator
