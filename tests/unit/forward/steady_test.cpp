@@ -20,16 +20,17 @@ namespace {
 thread_local std::uint64_t allocations = 0;
 }
 
-// The driver's own mallocs are its business; C++ code of this process comes here.
-void* operator new(std::size_t size) {
+// The driver's own mallocs are its business; C++ code of this process comes here. Not inlined: the
+// compiler would see memory of malloc's given to an operator delete, and warn.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 
