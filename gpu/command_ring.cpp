@@ -215,7 +215,7 @@ class RingBase : public CommandRing {
     const Status status = named(timeline_.wait(ticket, timeout_ms_, kWaiting), ticket);
     const auto end = std::chrono::steady_clock::now();
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - start).count();
-    if (status.ok()) stamps_.collect();
+    if (status.ok()) stamps_.collect(ticket);
     if (device_.activity().tracing())
       device_.activity().host_ran("wait for submission", start, end, ticket);
     if (settings_.track_statistics) {
@@ -233,7 +233,7 @@ class RingBase : public CommandRing {
     if (ticket > submitted_) return never_submitted(ticket);
     const Status status = timeline_.wait(ticket, wait_ms, kWaiting);
     if (status.ok()) {
-      stamps_.collect();
+      stamps_.collect(ticket);
       return true;
     }
     if (status.error().code() == ErrorCode::kDeadlineExceeded) return false;

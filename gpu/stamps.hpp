@@ -29,8 +29,9 @@ class Stamps {
   void forget(VkCommandBuffer commands);  // before it is freed
 
   void submitted(VkCommandBuffer commands, std::uint64_t ticket);
-  // Tells the device's Activity of what is over. Does not wait.
-  void collect();
+  // Tells the device's Activity of the submissions up to `finished`, which is known to be over. Does
+  // not wait.
+  void collect(std::uint64_t finished);
 
  private:
   struct Run {
