@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "config/base/log.hpp"
 #include "gpu/device_impl.hpp"
@@ -181,19 +182,18 @@ bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical) {
       });
 }
 
-// Everything that makes the pipeline, as words to compare.
-std::vector<std::uint32_t> key_of(const KernelSpec& spec) {
-  std::vector<std::uint32_t> key;
-  key.reserve(3 + spec.constants.size() + spec.spirv.size());
-  key.push_back(spec.push_bytes);
-  key.push_back(spec.required_subgroup_size);
-  key.push_back(static_cast<std::uint32_t>(spec.constants.size()));
-  key.insert(key.end(), spec.constants.begin(), spec.constants.end());
-  key.insert(key.end(), spec.spirv.begin(), spec.spirv.end());
-  return key;
-}
-
 }  // namespace
+
+bool MakesAnotherPipeline::operator()(const KernelSpec& a, const KernelSpec& b) const {
+  const auto small = [](const KernelSpec& spec) {
+    return std::tie(spec.push_bytes, spec.required_subgroup_size, spec.constants);
+  };
+  if (small(a) != small(b)) return small(a) < small(b);
+  // The same embedded code most of the time: then its words need not be read.
+  if (a.spirv.data() == b.spirv.data() && a.spirv.size() == b.spirv.size()) return false;
+  return std::lexicographical_compare(a.spirv.begin(), a.spirv.end(), b.spirv.begin(),
+                                      b.spirv.end());
+}
 
 Result<std::vector<DeviceInfo>> list_devices() {
   BULKHEAD_TRY(const std::unique_ptr<Instance> instance, Instance::create(false));
@@ -372,14 +372,13 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
   }
 
   Impl& impl = *impl_;
-  std::vector<std::uint32_t> key = key_of(spec);
   Kernel kernel;
   kernel.push_bytes = spec.push_bytes;
   {
     std::unique_lock lock(impl.mutex);
     // One that failed elsewhere is tried again here, for this caller's own error.
-    impl.compiled.wait(lock, [&] { return !impl.compiling.contains(key); });
-    if (const auto known = impl.kernels.find(key); known != impl.kernels.end())
+    impl.compiled.wait(lock, [&] { return !impl.compiling.contains(spec); });
+    if (const auto known = impl.kernels.find(spec); known != impl.kernels.end())
       return known->second;
     VkPipelineLayout& layout = impl.layouts[spec.push_bytes];
     if (layout == VK_NULL_HANDLE) {
@@ -394,17 +393,17 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
       }
     }
     kernel.layout = layout;
-    impl.compiling.insert(key);
+    impl.compiling.insert(spec);
   }
   struct Compiling {  // however it ends
     Impl& impl;
-    const std::vector<std::uint32_t>& key;
+    const KernelSpec& spec;
     ~Compiling() {
       const std::lock_guard lock(impl.mutex);
-      impl.compiling.erase(key);
+      impl.compiling.erase(spec);
       impl.compiled.notify_all();
     }
-  } const compiling{impl, key};
+  } const compiling{impl, spec};
 
   // Compiling takes milliseconds to seconds: without the lock.
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -447,7 +446,7 @@ Result<Kernel> Device::make_kernel(const KernelSpec& spec) {
 
   const std::lock_guard lock(impl.mutex);
   kernel.name = impl.names.emplace_back(spec.name).c_str();
-  impl.kernels.emplace(key, kernel);
+  impl.kernels.emplace(spec, kernel);
   return kernel;
 }
 

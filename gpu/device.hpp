@@ -116,13 +116,17 @@ struct Kernel {
 };
 
 struct KernelSpec {
-  const char* name = "";  // for messages and profiles
-  std::span<const std::uint32_t> spirv;
+  const char* name = "";                 // for messages and profiles
+  std::span<const std::uint32_t> spirv;  // must live as long as the Device: embedded code does
   std::uint32_t push_bytes = 0;          // at most 128
   std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, 2, ...
   // 0: the driver's choice. Else exactly this, with full subgroups: the workgroup's x must be a
   // multiple of it. kUnsupported outside [info().min_subgroup_size, max_subgroup_size].
   std::uint32_t required_subgroup_size = 0;
+};
+// Orders specs by all that makes the pipeline: everything but the name.
+struct MakesAnotherPipeline {
+  bool operator()(const KernelSpec& a, const KernelSpec& b) const;
 };
 
 struct DeviceOptions {
@@ -187,7 +191,10 @@ class Device {
   // Significant bits of a timestamp on the compute queue; 0: it has none.
   std::uint32_t timestamp_bits() const;
   std::uint32_t transfer_timestamp_bits() const;  // the same of the transfer queue
-  bool has_host_query_reset() const;              // vkResetQueryPool, without a command buffer
+  // False: reading a timestamp waits for all that was submitted to any queue, without a bound, as
+  // Mesa's CPU driver does. Then it may be read only when nothing runs.
+  bool tells_timestamps_at_once() const { return info_.kind != DeviceKind::kCpu; }
+  bool has_host_query_reset() const;  // vkResetQueryPool, without a command buffer
 
   // What it did when, as the queues that run on it tell; any thread.
   Activity& activity() { return activity_; }

@@ -30,11 +30,11 @@ struct Device::Impl {
   std::vector<std::byte>
       saved_blob;  // what the file holds, so that an unchanged cache is not written again
 
-  std::mutex mutex;                                      // of what follows
-  std::map<std::uint32_t, VkPipelineLayout> layouts;     // by push constant bytes
-  std::map<std::vector<std::uint32_t>, Kernel> kernels;  // by everything in the spec but the name
+  std::mutex mutex;                                   // of what follows
+  std::map<std::uint32_t, VkPipelineLayout> layouts;  // by push constant bytes
+  std::map<KernelSpec, Kernel, MakesAnotherPipeline> kernels;
   std::deque<std::string> names;                         // Kernel::name points in here
-  std::set<std::vector<std::uint32_t>> compiling;        // by other threads now
+  std::set<KernelSpec, MakesAnotherPipeline> compiling;  // by other threads now
   std::condition_variable compiled;                      // one of these came to its end
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace bulkhead::forward {
@@ -13,11 +14,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kAliveInterval{100};
 constexpr std::chrono::seconds kLongestCompilation{60};
 constexpr std::size_t kMostThreads = 8;
-
-bool same(const gpu::KernelSpec& a, const gpu::KernelSpec& b) {
-  return a.spirv.data() == b.spirv.data() && a.push_bytes == b.push_bytes &&
-         a.constants == b.constants && a.required_subgroup_size == b.required_subgroup_size;
-}
 
 }  // namespace
 
@@ -56,10 +52,9 @@ struct KernelCompiler::Impl {
 
 KernelCompiler::KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec> specs)
     : impl_(std::make_unique<Impl>(device)) {
+  std::set<gpu::KernelSpec, gpu::MakesAnotherPipeline> known;
   for (gpu::KernelSpec& spec : specs) {
-    const bool known = std::any_of(impl_->specs.begin(), impl_->specs.end(),
-                                   [&](const gpu::KernelSpec& other) { return same(spec, other); });
-    if (!known) impl_->specs.push_back(std::move(spec));
+    if (known.insert(spec).second) impl_->specs.push_back(std::move(spec));
   }
   const std::size_t count = std::min<std::size_t>(
       {impl_->specs.size(), std::max(std::thread::hardware_concurrency(), 1U), kMostThreads});
