@@ -63,9 +63,7 @@ void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
 }
 
 void Stamps::collect(std::uint64_t finished) {
-  // Mesa's CPU driver waits for the whole device, without a bound, before it tells a timestamp: it is
-  // asked only when nothing else runs.
-  if (device_->info().kind == DeviceKind::kCpu && !runs_.empty() && runs_.back().ticket > finished)
+  if (!device_->tells_timestamps_at_once() && !runs_.empty() && runs_.back().ticket > finished)
     return;
   std::size_t over = 0;
   for (; over < runs_.size() && runs_[over].ticket <= finished; ++over) {

@@ -42,9 +42,9 @@ Status TransferLane::init(Device& device, const Options& options) {
   idle_.reserve(options_.max_pending);
   has_compute_ = options.queue == device.compute_queue();
   BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
-  // Mesa's CPU driver waits for the whole device before it tells a timestamp: there the host's clock does.
+  // A copy is over while other work runs: without an answer at once, the host's clock has to do.
   const std::uint32_t bits =
-      device.info().kind == DeviceKind::kCpu ? 0 : device.transfer_timestamp_bits();
+      device.tells_timestamps_at_once() ? device.transfer_timestamp_bits() : 0;
   // A queue that only copies can't reset queries; the host can, where the device lets it.
   if (options_.track && bits > 0 && device.has_host_query_reset()) {
     VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
