@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
+#include "bench/report.hpp"
 #include "config/config.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
@@ -256,12 +256,7 @@ Status run(const Plan& plan) {
       report["results"].push_back(result);
     }
   }
-  if (!plan.json_path.empty()) {
-    std::ofstream out(plan.json_path);
-    out << report.dump(2) << '\n';
-    if (!out) return Error(ErrorCode::kInvalidArgument, "cannot write " + plan.json_path);
-  }
-  return {};
+  return bench::write_report(plan.json_path, report);
 }
 
 }  // namespace

@@ -27,7 +27,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <new>
 #include <thread>
 #include <utility>
@@ -38,6 +37,7 @@
 #include <boost/lockfree/spsc_queue.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/report.hpp"
 #include "bench/token_latency.hpp"
 #include "ipc/channel.hpp"
 
@@ -709,8 +709,9 @@ int main(int argc, char** argv) {
   if (sizes) report["throughput"] = throughput_by_size(options);
   pin(allowed);
   if (streams) report["token_to_client"] = tokens_to_client(options);
-  if (!json_file.empty()) {
-    std::ofstream(json_file) << report.dump(2) << '\n';
+  if (const Status written = bench::write_report(json_file, report); !written.ok()) {
+    std::fprintf(stderr, "bench-ipc-latency: %s\n", written.error().message().c_str());
+    return 1;
   }
   return 0;
 }

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/report.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
@@ -203,11 +203,7 @@ class Bench {
       for (const std::uint32_t columns : plan_.columns)
         BULKHEAD_RETURN_IF_ERROR(measure(shape, columns));
     }
-    if (!plan_.json_path.empty()) {
-      std::ofstream out(plan_.json_path);
-      out << report_.dump(1) << '\n';
-    }
-    return {};
+    return bench::write_report(plan_.json_path, report_);
   }
 
  private:

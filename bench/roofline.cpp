@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
+#include "bench/report.hpp"
 #include "gpu/device.hpp"
 #include "worker/forward/transformer.hpp"
 
@@ -136,12 +136,7 @@ Status run(const Plan& plan) {
                  measure(*executor, plan, count, kv_per_token, bandwidth));
     report["results"].push_back(result);
   }
-  if (!plan.json_path.empty()) {
-    std::ofstream out(plan.json_path);
-    out << report.dump(2) << '\n';
-    if (!out) return Error(ErrorCode::kInvalidArgument, "cannot write " + plan.json_path);
-  }
-  return {};
+  return bench::write_report(plan.json_path, report);
 }
 
 }  // namespace

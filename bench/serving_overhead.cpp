@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,6 +29,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/report.hpp"
 #include "bench/served_stream.hpp"
 #include "config/base/log.hpp"
 #include "config/config.hpp"
@@ -608,12 +608,7 @@ Status run(const Plan& plan) {
     }
     std::fflush(stdout);
   }
-  if (!plan.json_path.empty()) {
-    std::ofstream out(plan.json_path);
-    out << report.dump(1) << '\n';
-    if (!out) return Error(ErrorCode::kInvalidArgument, "cannot write " + plan.json_path);
-  }
-  return {};
+  return bench::write_report(plan.json_path, report);
 }
 
 }  // namespace
