@@ -65,6 +65,18 @@ void append_head(std::string& out, const AnswerHead& head, const char* object) {
   append_json_string(out, head.model);
 }
 
+// The extension "return_token_ids": what of it the part has.
+void append_token_ids(std::string& out, const ChoicePart& part) {
+  if (part.token_ids) {
+    out += ",\"token_ids\":";
+    append_ids(out, *part.token_ids);
+  }
+  if (part.prompt_token_ids != nullptr) {
+    out += ",\"prompt_token_ids\":";
+    append_ids(out, *part.prompt_token_ids);
+  }
+}
+
 void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& part, bool whole) {
   out += "{\"index\":";
   append_number(out, part.index);
@@ -92,14 +104,7 @@ void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& p
   } else {
     append_json_string(out, part.finish_reason);
   }
-  if (part.token_ids) {
-    out += ",\"token_ids\":";
-    append_ids(out, *part.token_ids);
-  }
-  if (part.prompt_token_ids != nullptr) {
-    out += ",\"prompt_token_ids\":";
-    append_ids(out, *part.prompt_token_ids);
-  }
+  append_token_ids(out, part);
   out += '}';
 }
 
@@ -258,14 +263,7 @@ std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_
   append_choice(out, head, part, false);
   out += ']';
   // The ids stand on the chunk as well as on its choice: a chunk has one choice only.
-  if (part.token_ids) {
-    out += ",\"token_ids\":";
-    append_ids(out, *part.token_ids);
-  }
-  if (part.prompt_token_ids != nullptr) {
-    out += ",\"prompt_token_ids\":";
-    append_ids(out, *part.prompt_token_ids);
-  }
+  append_token_ids(out, part);
   if (null_usage) out += ",\"usage\":null";
   out += "}\n\n";
   return out;
