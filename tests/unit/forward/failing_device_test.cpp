@@ -6,12 +6,12 @@
 #include <cstring>
 #include <functional>
 #include <optional>
-#include <ostream>
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "gpu/fault_injection.hpp"
+#include "tests/support/gpu_fault_cases.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/gguf.hpp"
@@ -160,19 +160,7 @@ class FailingDevice : public ::testing::Test {
   TransformerOptions options_;
 };
 
-struct FaultCase {
-  const char* name;
-  bool enabled;
-  bool shared_events;
-  fault::Call kinds;
-  VkResult result;
-};
-
-void PrintTo(const FaultCase& fault_case, std::ostream* out) {
-  *out << fault_case.name;
-}
-
-class EachCall : public FailingDevice, public ::testing::WithParamInterface<FaultCase> {};
+class EachCall : public FailingDevice, public ::testing::WithParamInterface<gpu::FaultCase> {};
 
 TEST_P(EachCall, EndsInAnErrorOrChangesNothing) {
   if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
@@ -181,9 +169,7 @@ TEST_P(EachCall, EndsInAnErrorOrChangesNothing) {
   const auto right = load_and_run();
   ASSERT_TRUE(right.ok()) << right.error().message();
   ASSERT_EQ(right->size(), 3U);
-  const ErrorCode expected = GetParam().result == VK_ERROR_DEVICE_LOST ? ErrorCode::kDeviceLost
-                             : GetParam().result == VK_TIMEOUT ? ErrorCode::kDeadlineExceeded
-                                                               : ErrorCode::kResourceExhausted;
+  const ErrorCode expected = GetParam().expected();
   std::uint64_t n = 0, errors = 0;
   bool fired = true;
   while (fired && n < 1000) {
@@ -205,20 +191,8 @@ TEST_P(EachCall, EndsInAnErrorOrChangesNothing) {
   EXPECT_GT(errors, 3U);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, EachCall,
-    ::testing::Values(
-        FaultCase{"AllocateOn", true, true, fault::Call::kAllocate, VK_ERROR_OUT_OF_DEVICE_MEMORY},
-        FaultCase{"AllocateOff", false, true, fault::Call::kAllocate,
-                  VK_ERROR_OUT_OF_DEVICE_MEMORY},
-        FaultCase{"SubmitOn", true, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"SubmitFences", true, false, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"SubmitOff", false, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"WaitOn", true, true, fault::Call::kWait, VK_TIMEOUT},
-        FaultCase{"WaitLostOn", true, true, fault::Call::kWait, VK_ERROR_DEVICE_LOST},
-        FaultCase{"WaitFences", true, false, fault::Call::kWait, VK_TIMEOUT},
-        FaultCase{"WaitOff", false, true, fault::Call::kWait, VK_TIMEOUT}),
-    [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, EachCall, gpu::all_fault_cases(),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(FailingDevice, APartThatCanNotStartIsDoneWithout) {
   if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";

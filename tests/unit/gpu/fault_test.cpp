@@ -3,7 +3,6 @@
 // validation layer accepts, and leave the device usable.
 #include <cstdlib>
 #include <map>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 
 #include "gpu/fault_injection.hpp"
 #include "gpu/optimizations.hpp"
+#include "tests/support/gpu_fault_cases.hpp"
 #include "tests/unit/gpu/gpu_fixture.hpp"
 
 namespace bulkhead::gpu {
@@ -108,18 +108,6 @@ TEST_F(Optimized, APartThatCanNotStartFallsBackOrFails) {
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
 }
 
-struct FaultCase {
-  const char* name;
-  bool enabled;
-  bool shared_events;
-  fault::Call kinds;
-  VkResult result;
-};
-
-void PrintTo(const FaultCase& fault_case, std::ostream* out) {
-  *out << fault_case.name;
-}
-
 class Faults : public Optimized, public ::testing::WithParamInterface<FaultCase> {};
 
 TEST_P(Faults, EachFailingCallEndsInAnError) {
@@ -140,28 +128,14 @@ TEST_P(Faults, EachFailingCallEndsInAnError) {
     }
     ++failures;
     ASSERT_FALSE(result.ok()) << "call " << n;
-    const ErrorCode expected = GetParam().result == VK_ERROR_DEVICE_LOST ? ErrorCode::kDeviceLost
-                               : GetParam().result == VK_TIMEOUT ? ErrorCode::kDeadlineExceeded
-                                                                 : ErrorCode::kResourceExhausted;
+    const ErrorCode expected = GetParam().expected();
     EXPECT_EQ(result.error().code(), expected) << result.error().message();
   }
   EXPECT_GT(failures, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Faults,
-    ::testing::Values(
-        FaultCase{"AllocateOn", true, true, fault::Call::kAllocate, VK_ERROR_OUT_OF_DEVICE_MEMORY},
-        FaultCase{"AllocateOff", false, true, fault::Call::kAllocate,
-                  VK_ERROR_OUT_OF_DEVICE_MEMORY},
-        FaultCase{"SubmitOn", true, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"SubmitFences", true, false, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"SubmitOff", false, true, fault::Call::kSubmit, VK_ERROR_DEVICE_LOST},
-        FaultCase{"WaitOn", true, true, fault::Call::kWait, VK_TIMEOUT},
-        FaultCase{"WaitLostOn", true, true, fault::Call::kWait, VK_ERROR_DEVICE_LOST},
-        FaultCase{"WaitFences", true, false, fault::Call::kWait, VK_TIMEOUT},
-        FaultCase{"WaitOff", false, true, fault::Call::kWait, VK_TIMEOUT}),
-    [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, Faults, all_fault_cases(),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(Optimized, AFaultDuringStartFallsBackPartByPart) {
   if (!fault::kCompiledIn) GTEST_SKIP() << "built without BULKHEAD_FAULT_INJECTION";
