@@ -22,6 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/daemon.hpp"
+#include "tests/support/signals.hpp"
 #include "tests/unit/model/broken_files.hpp"
 
 namespace bulkhead::test {
@@ -92,7 +93,7 @@ class BrokenModelFiles : public testing::Test {
     int status = 0;
     rusage used{};
     while (::wait4(pid, &status, WNOHANG, &used) == 0) {
-      if (std::chrono::steady_clock::now() > deadline) ::kill(pid, SIGKILL);
+      if (std::chrono::steady_clock::now() > deadline) send_signal(pid, SIGKILL);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);

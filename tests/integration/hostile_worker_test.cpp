@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/integration/serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -184,7 +185,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
   EXPECT_GT(text.size(), 100U);
   const std::string whole = expected_text(9, 99999);
   EXPECT_NE(whole.find(text), std::string::npos) << text.substr(0, 200);
-  EXPECT_EQ(::kill(daemon, 0), 0);
+  EXPECT_EQ(send_signal(daemon, 0), 0);
   EXPECT_LT(serving.daemon->log().size(), std::size_t{1} << 20) << "what it logs is bounded, too";
 }
 

@@ -10,6 +10,7 @@
 #include "tests/integration/model_serving.hpp"
 #include "tests/support/expected.hpp"
 #include "tests/support/fixtures.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -236,14 +237,14 @@ TEST(KilledWorker, WhileIdleIsSucceededAndTheDaemonLivesOn) {
     const json request = {{"prompt", "Once upon a time"}, {"temperature", 0}, {"max_tokens", 16}};
     const Answer before = complete(serving, request);
     const pid_t worker = serving.worker().at("pid");
-    ASSERT_EQ(::kill(worker, SIGKILL), 0);
+    ASSERT_EQ(send_signal(worker, SIGKILL), 0);
     ASSERT_TRUE(Serving::eventually([&] {
       const json now = serving.worker();
       return now.at("pid") != worker && now.at("state") == "ready";
     }));
     EXPECT_EQ(complete(serving, request), before);
     EXPECT_EQ(serving.worker().at("restarts"), 1);
-    EXPECT_EQ(::kill(serving.daemon->pid(), 0), 0);
+    EXPECT_EQ(send_signal(serving.daemon->pid(), 0), 0);
   }
 }
 
@@ -265,7 +266,7 @@ TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
   ASSERT_EQ(reply.status, 200);
   for (int i = 0; i < 20; ++i)
     reply.body += client.receive_chunk().value_or("");
-  ASSERT_EQ(::kill(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
+  ASSERT_EQ(send_signal(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
   while (auto chunk = client.receive_chunk()) {
     if (chunk->empty()) break;
     reply.body += *chunk;

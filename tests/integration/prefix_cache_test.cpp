@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/integration/model_serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -139,7 +140,7 @@ TEST(PrefixCache, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   ASSERT_EQ(reply.status, 200);
   for (int i = 0; i < 10; ++i)
     reply.body += client.receive_chunk().value_or("");
-  ASSERT_EQ(::kill(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
+  ASSERT_EQ(send_signal(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
   while (auto chunk = client.receive_chunk()) {
     if (chunk->empty()) break;
     reply.body += *chunk;

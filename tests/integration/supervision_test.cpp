@@ -1,5 +1,6 @@
 // Workers that die, hang, lie or never start, and what the clients see of it.
 #include "tests/integration/serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -37,7 +38,7 @@ TEST(KilledWorker, StreamContinuesWithSameTokens) {
     for (int i = 0; i < 20; ++i)
       body += *client.receive_chunk();
     int pid = serving.worker()["pid"];
-    ::kill(pid, SIGKILL);
+    send_signal(pid, SIGKILL);
     while (auto chunk = client.receive_chunk()) {
       if (chunk->empty()) break;
       body += *chunk;
@@ -71,13 +72,13 @@ TEST(KilledWorker, IdleOneIsReplacedForTheNextRequest) {
   Serving serving = serve();
   pid_t daemon = serving.daemon->pid();
   for (int i = 0; i < 3; ++i) {
-    ::kill(serving.worker()["pid"].get<int>(), SIGKILL);
+    send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
     HttpReply reply = serving.complete({{"prompt", "x"}, {"max_tokens", 2}, {"seed", 1}});
     // The kill may not have been noticed yet: then the request went to the dying one, and on to its
     // successor.
     ASSERT_EQ(reply.status, 200) << reply.body;
   }
-  EXPECT_EQ(::kill(daemon, 0), 0);
+  EXPECT_EQ(send_signal(daemon, 0), 0);
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 3; }));
 }
 
@@ -312,7 +313,7 @@ TEST(Termination, RunningStreamsAreFinishedAndNewOnesRefused) {
   }
   expect_whole_stream(body, 200);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
-  EXPECT_NE(::kill(worker, 0), 0);
+  EXPECT_NE(send_signal(worker, 0), 0);
 }
 
 TEST(Termination, SecondSignalEndsAtOnce) {
@@ -325,7 +326,7 @@ TEST(Termination, SecondSignalEndsAtOnce) {
   ASSERT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
   serving.daemon->signal(SIGINT);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 130);
-  EXPECT_TRUE(Serving::eventually([&] { return ::kill(worker, 0) != 0; }));
+  EXPECT_TRUE(Serving::eventually([&] { return send_signal(worker, 0) != 0; }));
 }
 
 TEST(Termination, WorkersEndWithAKilledDaemon) {
@@ -333,7 +334,7 @@ TEST(Termination, WorkersEndWithAKilledDaemon) {
   int worker = serving.worker()["pid"];
   serving.daemon->signal(SIGKILL);
   EXPECT_EQ(serving.daemon->wait_for_exit(), -SIGKILL);
-  EXPECT_TRUE(Serving::eventually([&] { return ::kill(worker, 0) != 0; }));
+  EXPECT_TRUE(Serving::eventually([&] { return send_signal(worker, 0) != 0; }));
 }
 
 TEST(Descriptors, NoneAreLostOverDeathsOfWorkers) {

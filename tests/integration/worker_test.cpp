@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/fixtures.hpp"
+#include "tests/support/signals.hpp"
 #include "tests/support/worker_process.hpp"
 
 namespace bulkhead::test {
@@ -287,7 +288,7 @@ TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {
     ASSERT_TRUE(first.wait_ready());
     first.send(submit);
     ASSERT_TRUE(first.receive_until([&] { return first.answer(1).tokens.size() >= 8; }));
-    ::kill(first.pid(), SIGKILL);
+    send_signal(first.pid(), SIGKILL);
     EXPECT_EQ(first.wait_exit(), -SIGKILL);
     if (first.answer(1).ended()) continue;  // it was faster than the signal
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "config/base/unique_fd.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 
@@ -58,7 +59,7 @@ class Daemon {
   }
   ~Daemon() {
     if (!ended_) {
-      ::kill(pid_, SIGKILL);
+      send_signal(pid_, SIGKILL);
       int status = 0;
       ::waitpid(pid_, &status, 0);
     }
@@ -97,7 +98,7 @@ class Daemon {
     text << file.rdbuf();
     return text.str();
   }
-  void signal(int number) { ::kill(pid_, number); }
+  void signal(int number) { send_signal(pid_, number); }
 
   // Exit code, or minus the signal; nothing when it still runs after the patience.
   std::optional<int> wait_for_exit(int patience_ms = 30000) {

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/signals.hpp"
+
 namespace bulkhead::test {
 namespace {
 
@@ -59,7 +61,7 @@ WorkerProcess::WorkerProcess(const std::string& program, std::vector<std::string
 
 WorkerProcess::~WorkerProcess() {
   if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);
+  send_signal(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }
 

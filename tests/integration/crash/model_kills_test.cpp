@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "tests/integration/model_serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -136,7 +137,7 @@ class ModelKills : public testing::TestWithParam<const char*> {
       SCOPED_TRACE(fmt_moment(i, pieces, more));
       const Timed killed = stream(serving.port, request, pieces, [&] {
         std::this_thread::sleep_for(more);
-        ::kill(victim, SIGKILL);
+        send_signal(victim, SIGKILL);
       });
       EXPECT_EQ(killed.heard, undisturbed.heard);
       EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == i + 1; }));
@@ -144,7 +145,7 @@ class ModelKills : public testing::TestWithParam<const char*> {
       pauses.push_back(killed.longest_pause);
     }
     EXPECT_EQ(serving.worker()["last_death"], "killed by signal 9 (SIGKILL)");
-    EXPECT_EQ(::kill(daemon, 0), 0);
+    EXPECT_EQ(send_signal(daemon, 0), 0);
     std::ranges::sort(pauses);
     std::printf("%s, %s: %d of %d streams whole; longest pause: median %lld ms, most %lld ms\n",
                 GetParam(), sampled ? "sampled" : "greedy", whole, kills,
@@ -205,7 +206,7 @@ TEST_P(ModelKills, SixteenStreamsAreWhole) {
     // Several deaths within the same streams, as long as they last.
     for (int here = between(1, 3); here > 0 && done < kills; --here, ++done) {
       std::this_thread::sleep_for(milliseconds(between(0, duration_ms / 2)));
-      ::kill(serving_worker(serving), SIGKILL);
+      send_signal(serving_worker(serving), SIGKILL);
       EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == done + 1; }));
     }
     for (std::size_t i = 0; i < running.size(); ++i) {
@@ -227,7 +228,7 @@ TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
   const json request = request_of(true, 100, "The little robot", 5);
   const Timed undisturbed = stream(serving.port, request);
   const pid_t victim = serving_worker(serving);
-  const Timed stopped = stream(serving.port, request, 30, [&] { ::kill(victim, SIGSTOP); });
+  const Timed stopped = stream(serving.port, request, 30, [&] { send_signal(victim, SIGSTOP); });
   EXPECT_EQ(stopped.heard, undisturbed.heard);
   EXPECT_EQ(serving.worker()["last_death"], "hang: no progress for 3000 ms");
 }

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tests/integration/serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -80,7 +81,7 @@ TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
     clients.back()->send("POST", "/v1/completions", stream_of("never", 10).dump());
   }
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 8; }));
-  ::kill(ready_worker(serving), SIGKILL);
+  send_signal(ready_worker(serving), SIGKILL);
   // They still wait, none has failed: the successor has the first of them, alone.
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.worker()["restarts"] == 1 && serving.worker()["outstanding_requests"] == 1;
@@ -137,7 +138,7 @@ TEST(Causes, SignalsByName) {
   for (const auto& [signal, words] : {std::pair{SIGSEGV, "killed by signal 11 (SIGSEGV)"},
                                       std::pair{SIGABRT, "killed by signal 6 (SIGABRT)"},
                                       std::pair{SIGTERM, "killed by signal 15 (SIGTERM)"}}) {
-    ::kill(ready_worker(serving), signal);
+    send_signal(ready_worker(serving), signal);
     ASSERT_TRUE(Serving::eventually([&, told = words] {
       return serving.worker()["last_death"] == told;
     })) << words;
@@ -173,8 +174,8 @@ TEST_P(Hang, OfABusyWorkerIsNoticedSoon) {
     for (int piece = 0; piece < 5 + i; ++piece)
       body += client.receive_chunk().value_or("");
     const auto stopped = steady_clock::now();
-    ::kill(victim, SIGSTOP);
-    while (::kill(victim, 0) == 0)  // until the daemon has reaped it
+    send_signal(victim, SIGSTOP);
+    while (send_signal(victim, 0) == 0)  // until the daemon has reaped it
       std::this_thread::sleep_for(milliseconds(1));
     std::printf(
         "%s: noticed %lld ms after the stop; the timeout is 500 ms\n", GetParam(),
@@ -188,7 +189,7 @@ TEST_P(Hang, OfAnIdleWorkerIsNoticedBeforeTheNextRequest) {
   const Serving serving =
       serve({"isolation.heartbeat_timeout_ms=500", std::string("ipc.transport=") + GetParam()});
   const pid_t victim = ready_worker(serving);
-  ::kill(victim, SIGSTOP);
+  send_signal(victim, SIGSTOP);
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
   EXPECT_EQ(serving.worker()["last_death"], "hang: idle, and no answer for 500 ms");
   EXPECT_NE(ready_worker(serving), victim);
@@ -222,7 +223,7 @@ TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
       last = now;
       if (piece->empty()) break;
       body += *piece;
-      if (kills && pieces == 100) ::kill(neighbour, SIGKILL);
+      if (kills && pieces == 100) send_signal(neighbour, SIGKILL);
     }
     expect_whole(body, 400);
     expect_whole(rest_of(other), 400);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "ipc/fault_points.hpp"
+#include "tests/support/signals.hpp"
 #include "tests/unit/ipc/death_conversation.hpp"
 
 namespace bulkhead::ipc {
@@ -234,7 +235,7 @@ class FaultPlan : public testing::Test {
     int status = 0;
     EXPECT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
     if (WIFSTOPPED(status)) {
-      ::kill(pid, SIGKILL);
+      bulkhead::test::send_signal(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
     }
     return status;

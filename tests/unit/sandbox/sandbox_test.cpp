@@ -30,6 +30,7 @@
 #include <gtest/gtest.h>
 
 #include "config/base/unique_fd.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -106,7 +107,7 @@ class Bystander {
     }
   }
   ~Bystander() {
-    ::kill(pid_, SIGKILL);
+    bulkhead::test::send_signal(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
   pid_t pid() const { return pid_; }
