@@ -33,6 +33,7 @@ struct Message {
     drain @21 :Void;
     shutdown @22 :Void;
     profile @23 :Void;     # time the kernels of one step; the figures come with the next Stats
+    promote @24 :Void;     # to a standby: serve from now on. Answered by a second Ready, with Progress before it if that takes time
   }
 }
 

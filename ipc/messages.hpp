@@ -226,6 +226,12 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
+// To a standby, which was ready and has had no request: serve from now on. It answers with a second
+// Ready (and Progress before that, if it takes time); requests come after that one.
+struct Promote {
+  bool operator==(const Promote&) const = default;
+};
+
 // ---- tokens, both as plain data and as a view ----
 
 struct TopLogprob {
@@ -260,7 +266,7 @@ struct TokenBatch {
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Embedded, Stats, Pong, Fatal, Drained>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain,
-                              Shutdown, Profile>;
+                              Shutdown, Profile, Promote>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

@@ -395,6 +395,8 @@ ToWorker read_to_worker(Decoder& d) {
       return Shutdown{};
     case wire::Message::PROFILE:
       return Profile{};
+    case wire::Message::PROMOTE:
+      return Promote{};
     default:
       break;
   }

@@ -148,6 +148,9 @@ std::size_t body_words(const Shutdown&) {
 std::size_t body_words(const Profile&) {
   return 0;
 }
+std::size_t body_words(const Promote&) {
+  return 0;
+}
 
 template <typename Body>
 std::size_t bound_bytes(const Body& body) {
@@ -390,6 +393,9 @@ void put(const Shutdown&, wire::Message::Builder message) {
 }
 void put(const Profile&, wire::Message::Builder message) {
   message.setProfile();
+}
+void put(const Promote&, wire::Message::Builder message) {
+  message.setPromote();
 }
 
 #undef INIT

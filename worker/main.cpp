@@ -54,6 +54,7 @@ struct Arguments {
   int channel = -1;
   int region = -1;
   std::string cache;  // empty once there is none
+  bool standby = false;
   std::vector<std::string> assignments;
 };
 
@@ -286,9 +287,11 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
                         [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
-  outbox.send(ready_message(loaded, engine, load_time));
+  ipc::Ready ready = ready_message(loaded, engine, load_time);
+  outbox.send(ready);
+  if (arguments.standby) spdlog::debug("standing by");
 
-  MainLoop loop(channel, outbox, engine, settings.ipc);
+  MainLoop loop(channel, outbox, engine, std::move(ready), settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {
     die(outbox, device_failed(status.error()) ? kExitDevice : kExitInternal, status.error());
   }
@@ -317,6 +320,7 @@ int run(int argc, char** argv) {
                  "inherited descriptor of the shared region; without it: stdio");
   app.add_option("--cache", arguments.cache,
                  "folder for compiled kernels (default: ~/.cache/bulkhead)");
+  app.add_flag("--standby", arguments.standby, "take no request before the daemon promotes it");
   app.add_option("--set", arguments.assignments, "a setting, key=value")->expected(1)->take_all();
   if (argc == 1) {
     std::fprintf(stderr, "%s", app.help().c_str());

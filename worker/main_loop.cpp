@@ -25,9 +25,13 @@ struct Overloaded : Handlers... {
 
 }  // namespace
 
-MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine,
+MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
                    const config::IpcSettings& settings)
-    : channel_(channel), outbox_(outbox), engine_(engine), spin_(settings.spin_us) {}
+    : channel_(channel),
+      outbox_(outbox),
+      engine_(engine),
+      ready_(std::move(ready)),
+      spin_(settings.spin_us) {}
 
 Status MainLoop::run() {
   for (;;) {
@@ -95,6 +99,7 @@ void MainLoop::handle(ipc::ToWorker message) {
                    engine_.profile();
                    was_busy_ = true;  // its figures go out at once, of an idle worker, too
                  },
+                 [this](ipc::Promote&) { outbox_.send(ready_); },
              },
              message);
 }

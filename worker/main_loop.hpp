@@ -19,7 +19,8 @@ namespace bulkhead::worker {
 
 class MainLoop {
  public:
-  MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine,
+  // `ready`: what the daemon has been told, and is told again when it promotes a standby.
+  MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
            const config::IpcSettings& settings);
 
   // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the
@@ -41,6 +42,7 @@ class MainLoop {
   ipc::Channel& channel_;
   Outbox& outbox_;
   engine::Engine& engine_;
+  ipc::Ready ready_;
   std::chrono::microseconds spin_;
   Status received_;  // the first error of receiving
   bool shutdown_ = false;

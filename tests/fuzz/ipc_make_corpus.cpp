@@ -42,6 +42,14 @@ int main(int argc, char** argv) {
     if (!size.ok()) return 1;
     write(folder + "/ipc_messages/from_worker_" + std::to_string(number++), words.data(), *size);
   }
+  // What only the daemon may say: a hostile worker says it, too.
+  number = 0;
+  for (const auto& message : ipc::test::samples_to_worker()) {
+    std::vector<std::uint64_t> words(ipc::encoded_bound(message) / 8);
+    const auto size = ipc::encode(message, std::as_writable_bytes(std::span(words)));
+    if (!size.ok()) return 1;
+    write(folder + "/ipc_messages/to_worker_" + std::to_string(number++), words.data(), *size);
+  }
   // Frames sent, taken and released; a wrap with padding; sleep and room.
   using ipc::FrameKind;
   const std::string one =

@@ -126,6 +126,7 @@ class Worker {
     ready.has_chat_template = true;
     ready.chat_template = "chatml";
     ready.optimizations = {{"memory_pool", true, ""}};
+    ready_ = ready;
     send(ready);
     ipc::Stats stats;
     stats.kv_pages_total = 7;
@@ -166,6 +167,8 @@ class Worker {
       stats.counters = {
           {"kernel_norm_microseconds", 12}, {"pool_hits", 3}, {"steps_ahead_total", 5}};
       send(stats);
+    } else if (std::holds_alternative<ipc::Promote>(*message)) {
+      send(ready_);
     } else if (std::holds_alternative<ipc::Drain>(*message)) {
       draining_ = true;
     } else if (std::holds_alternative<ipc::Shutdown>(*message)) {
@@ -298,6 +301,7 @@ class Worker {
   std::uint64_t step_ = 0;
   std::uint32_t skew_ = 0;
   bool draining_ = false;
+  ipc::Ready ready_;
 };
 
 }  // namespace

@@ -96,6 +96,7 @@ inline std::vector<ToWorker> samples_to_worker() {
       Drain{},
       Shutdown{},
       Profile{},
+      Promote{},
   };
 }
 
