@@ -61,15 +61,26 @@ struct Reading {
   UniqueFd fd;
   std::string bytes;
   std::vector<std::pair<std::size_t, std::uint64_t>> marks;  // bytes so far, when
+  std::size_t ends = 0, counted = 0;  // of events, in the first `counted` bytes
+
+  // An empty line by "\n\n" alone: HTTP has its own with "\r".
+  void count_ends() {
+    for (std::size_t at; (at = bytes.find("\n\n", counted)) != std::string::npos; ++ends)
+      counted = at + 2;
+    if (bytes.size() > counted + 1) counted = bytes.size() - 1;
+  }
 };
 
 Error broken(const char* what, const std::string& bytes) {
-  return Error(ErrorCode::kCorrupt,
-               std::string("a stream's answer ") + what + ": " + bytes.substr(0, 400));
+  constexpr std::size_t kShown = 300;
+  const std::string shown = bytes.size() <= 2 * kShown ? bytes
+                                                       : bytes.substr(0, kShown) + " ... " +
+                                                             bytes.substr(bytes.size() - kShown);
+  return Error(ErrorCode::kCorrupt, std::string("a stream's answer ") + what + ": " + shown);
 }
 
-// Takes HTTP's chunks apart, then events.
-Result<std::vector<Event>> events_of(const Reading& reading) {
+// Takes HTTP's chunks apart, then events. `whole`: the answer must have its end.
+Result<std::vector<Event>> events_of(const Reading& reading, bool whole) {
   const std::string& bytes = reading.bytes;
   const std::size_t head = bytes.find("\r\n\r\n");
   if (head == std::string::npos || !bytes.starts_with("HTTP/1.1 200")) {
@@ -84,6 +95,7 @@ Result<std::vector<Event>> events_of(const Reading& reading) {
     if (line == std::string::npos ||
         std::from_chars(bytes.data() + at, bytes.data() + line, size, 16).ec != std::errc() ||
         line + 2 + size + 2 > bytes.size()) {
+      if (!whole) return events;
       return broken("breaks off or has a broken chunk", bytes);
     }
     if (size == 0) break;
@@ -203,16 +215,24 @@ Result<std::string> DaemonProcess::get(const std::string& path) const {
 }
 
 Result<pid_t> DaemonProcess::worker_pid() const {
-  BULKHEAD_TRY(const std::string body, get("/v1/workers"));
-  const auto workers = nlohmann::json::parse(body, nullptr, false);
-  if (!workers.is_array() || workers.empty() || !workers[0].value("pid", 0)) {
-    return broken("names no worker", body);
-  }
+  BULKHEAD_TRY(const nlohmann::json workers, this->workers());
+  if (!workers[0]["pid"].is_number()) return broken("names no worker", workers.dump());
   return workers[0]["pid"].get<pid_t>();
 }
 
+Result<nlohmann::json> DaemonProcess::workers() const {
+  BULKHEAD_TRY(const std::string body, get("/v1/workers"));
+  nlohmann::json workers = nlohmann::json::parse(body, nullptr, false);
+  if (!workers.is_array() || workers.empty() || !workers[0].contains("pid")) {
+    return broken("names no worker", body);
+  }
+  return workers;
+}
+
 Result<std::vector<Stream>> stream_completions(std::uint16_t port,
-                                               const std::vector<std::string>& bodies) {
+                                               const std::vector<std::string>& bodies,
+                                               const Watcher& watcher) {
+  bool watched = true;  // until the watcher hangs up
   std::vector<Stream> streams(bodies.size());
   std::vector<Reading> readings(bodies.size());
   std::vector<std::string> requests;
@@ -239,13 +259,14 @@ Result<std::vector<Stream>> stream_completions(std::uint16_t port,
   }
   std::vector<epoll_event> ready(bodies.size());
   char bytes[65536];
-  for (std::size_t open = bodies.size(); open > 0;) {
+  for (std::size_t open = bodies.size(); open > 0 && watched;) {
     const int count =
         ::epoll_wait(epoll.get(), ready.data(), static_cast<int>(ready.size()), kReadPatience_ms);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return Error(ErrorCode::kDeadlineExceeded, "a stream sent nothing for long");
     for (int r = 0; r < count; ++r) {
-      Reading& reading = readings[ready[static_cast<std::size_t>(r)].data.u64];
+      const std::size_t number = ready[static_cast<std::size_t>(r)].data.u64;
+      Reading& reading = readings[number];
       const ssize_t got = ::recv(reading.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
       if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (got <= 0) {
@@ -255,10 +276,13 @@ Result<std::vector<Stream>> stream_completions(std::uint16_t port,
       }
       reading.bytes.append(bytes, static_cast<std::size_t>(got));
       reading.marks.emplace_back(reading.bytes.size(), now_ns());
+      if (!watcher) continue;
+      reading.count_ends();
+      watched &= watcher(number, reading.ends, reading.marks.back().second);
     }
   }
   for (std::size_t i = 0; i < bodies.size(); ++i) {
-    BULKHEAD_TRY(streams[i].events, events_of(readings[i]));
+    BULKHEAD_TRY(streams[i].events, events_of(readings[i], watched));
   }
   return streams;
 }

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ class DaemonProcess {
   std::uint16_t port() const { return port_; }
   // The body of a GET, which must be answered with 200.
   Result<std::string> get(const std::string& path) const;
+  // /v1/workers, each with a pid.
+  Result<nlohmann::json> workers() const;
   // Of the first worker.
   Result<pid_t> worker_pid() const;
 
@@ -62,10 +65,16 @@ struct Stream {
   std::vector<Event> events;  // [DONE] is the last
 };
 
+// Looks on while streams are read: called after each read with the stream's number, how many events
+// of it have come, and when. False hangs up all of them.
+using Watcher = std::function<bool(std::size_t stream, std::size_t events, std::uint64_t at_ns)>;
+
 // Sends each body as POST /v1/completions on a connection of its own, all at once, and reads all
 // streams to their ends. The connections are made before the first request is sent. An answer other
-// than 200, or a stream that breaks off, is an error.
+// than 200, or a stream that breaks off, is an error; one that the watcher hung up on ends where it
+// was, without [DONE].
 Result<std::vector<Stream>> stream_completions(std::uint16_t port,
-                                               const std::vector<std::string>& bodies);
+                                               const std::vector<std::string>& bodies,
+                                               const Watcher& watcher = nullptr);
 
 }  // namespace bulkhead::bench

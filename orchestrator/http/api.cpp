@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -156,6 +157,28 @@ json gpu_figures(const ipc::Stats& stats) {
   return out;
 }
 
+// How its last death was recovered from: when, and how long each part took; null where it has not
+// come so far.
+json recovery_times(const Recovery& recovery) {
+  if (!recovery.any()) return nullptr;
+  const auto at_ns = [](const Recovery::Time& time) {
+    return time.has_value() ? json(std::chrono::nanoseconds(time->time_since_epoch()).count())
+                            : json(nullptr);
+  };
+  const auto between_ms = [](const Recovery::Time& from, const Recovery::Time& to) {
+    if (!from.has_value() || !to.has_value()) return json(nullptr);
+    return json(std::chrono::duration<double, std::milli>(*to - *from).count());
+  };
+  return {{"way", recovery.ready_at().has_value() ? json(to_string(recovery.way())) : nullptr},
+          {"requests", recovery.carried()},
+          {"exit_ms", between_ms(recovery.noticed_at(), recovery.ended_at())},
+          {"spawn_ms", between_ms(recovery.ended_at(), recovery.greeted_at())},
+          {"load_ms", between_ms(recovery.greeted_at(), recovery.ready_at())},
+          {"replay_ms", between_ms(recovery.ready_at(), recovery.resumed_at())},
+          {"noticed_at_ns", at_ns(recovery.noticed_at())},
+          {"resumed_at_ns", at_ns(recovery.resumed_at())}};
+}
+
 json describe(const Router& router, const Worker& worker) {
   const ipc::Ready& ready = worker.ready();
   const ipc::Stats& stats = worker.stats();
@@ -175,6 +198,7 @@ json describe(const Router& router, const Worker& worker) {
        worker.last_death().empty() ? json(nullptr) : json(to_string(worker.last_death_cause()))},
       {"device", ready.device},
       {"recovered_requests", worker.recovered_requests},
+      {"last_recovery", recovery_times(worker.recovery)},
       {"outstanding_requests", worker.outstanding()},
       {"architecture", ready.architecture},
       {"numerics_id", ready.numerics_id},
@@ -552,8 +576,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
       return generation->start(*model, std::chrono::seconds(context_->options.request_timeout_s));
     }
     case Endpoint::kRequestEvents: {
-      const std::size_t id_bytes =
-          request.path.size() - kRequestsPath.size() - kEventsPath.size();
+      const std::size_t id_bytes = request.path.size() - kRequestsPath.size() - kEventsPath.size();
       if (auto error = context_->streams.attach(request.path.substr(kRequestsPath.size(), id_bytes),
                                                 request.last_event_id, exchange))
         return refuse(*error);

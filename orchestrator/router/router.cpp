@@ -304,6 +304,7 @@ void Router::progressed(RequestId request, Active& active, JournalEntry& entry, 
   if (active.recovering) {
     active.recovering = false;
     ++worker.recovered_requests;
+    worker.recovery.resumed();
   }
   auto alone = alone_.find(&worker);
   if (alone != alone_.end() && alone->second == request) {

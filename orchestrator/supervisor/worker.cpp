@@ -242,6 +242,7 @@ Status Worker::handle(ipc::FromWorker&& message) {
           hello->protocol, ipc::kProtocolVersion);
       return violation(fatal_);
     }
+    recovery.greeted();
     set_state(WorkerState::kLoading);
     return {};
   }
@@ -267,6 +268,7 @@ Status Worker::handle(ipc::FromWorker&& message) {
         return violation("an impossible context limit");
       ready_ = std::move(*ready);
       ever_ready_ = true;
+      recovery.ready(Recovery::Way::kLoaded);
       spdlog::info("worker {}: ready: {} on {}, context {}, loaded in {} ms", name(),
                    ready_.model_name, ready_.device, ready_.context_limit,
                    ready_.load_milliseconds);
@@ -434,6 +436,7 @@ void Worker::kill(const std::string& words, DeathCause cause) {
   if (process_.pid() < 0 || !kill_cause_.empty()) return;
   kill_cause_ = words;
   kill_kind_ = cause;
+  recovery.noticed();
   process_.kill();  // its end comes through the pidfd
 }
 
@@ -442,6 +445,7 @@ void Worker::violated(const std::string& rule) {
 }
 
 void Worker::channel_ended() {
+  recovery.noticed();
   // The exit follows within moments; a process that only closed its end is no use to anyone.
   kill_timer_.start(kExitAfterEndOfFile, [this] { kill("closed its channel without ending"); });
 }
@@ -464,6 +468,7 @@ Worker::Death Worker::how_it_ended(const Exit& exit) const {
 }
 
 void Worker::process_ended() {
+  recovery.noticed();
   // What it sent before it died counts: those tokens are accepted, and the client gets them.
   // A process of its own making may still write: it is not listened to for long.
   const std::uint64_t most_bytes = kMostLastBytes + std::uint64_t{options_.ipc.ring_kib} * 1024;
@@ -516,7 +521,9 @@ void Worker::process_ended() {
     last_death_cause_ = kind;
     spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), cause, orphans.size());
     ++deaths_without_token_;
+    recovery.ended(orphans.size());
   } else {
+    recovery.ended_as_asked();
     spdlog::info("worker {}: ended as asked", name());
   }
   if (at_first_start && !wanted &&

@@ -26,6 +26,7 @@
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/supervisor/death.hpp"
 #include "orchestrator/supervisor/process.hpp"
+#include "orchestrator/supervisor/recovery.hpp"
 #include "orchestrator/supervisor/worker_limits.hpp"
 
 namespace bulkhead::orchestrator {
@@ -133,6 +134,7 @@ class Worker {
   };
   const TokenTraffic& token_traffic() const { return token_traffic_; }
   std::uint64_t recovered_requests = 0;  // counted by the router
+  Recovery recovery;                     // resumed() is the router's to tell
   std::size_t held_bytes = 0;            // of its unfinished answers, counted by the router
 
  private:

@@ -1,0 +1,81 @@
+// When a worker's last unasked-for death was noticed, and how far its successor had come when: what
+// /v1/workers shows as last_recovery and bench-recovery splits its figures by. Every time is the
+// first of its kind since the death, of CLOCK_MONOTONIC, so that another process of this machine
+// can place its own beside them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+
+namespace bulkhead::orchestrator {
+
+class Recovery {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Time = std::optional<Clock::time_point>;
+  // How the successor came by the weights.
+  enum class Way { kLoaded, kImported, kStandby };
+
+  // The socket's end, the process's end, or the decision to end it: whichever comes first. Of a
+  // process that has been asked to end it means nothing: ended_as_asked() forgets it.
+  void noticed() { set(pending_); }
+  void ended_as_asked() { pending_.reset(); }
+  // The process is reaped. `carried`: requests that it leaves unfinished.
+  void ended(std::size_t carried) {
+    noticed();
+    // A second death on the way: those who wait since the first are still carried.
+    const std::size_t waiting = resumed_.has_value() ? 0 : carried_;
+    const Time noticed_at = pending_;
+    *this = Recovery();
+    noticed_ = noticed_at;
+    carried_ = carried + waiting;
+    set(ended_);
+  }
+  // Of the successor: its hello, and that it serves.
+  void greeted() { set_after_end(greeted_); }
+  void ready(Way way) {
+    if (ended_.has_value() && !ready_.has_value()) way_ = way;
+    set_after_end(ready_);
+  }
+  // The first news of a carried request came from this worker.
+  void resumed() {
+    if (ready_.has_value() && carried_ > 0) set(resumed_);
+  }
+
+  bool any() const { return noticed_.has_value(); }
+  const Time& noticed_at() const { return noticed_; }
+  const Time& ended_at() const { return ended_; }
+  const Time& greeted_at() const { return greeted_; }
+  const Time& ready_at() const { return ready_; }
+  const Time& resumed_at() const { return resumed_; }
+  std::size_t carried() const { return carried_; }
+  Way way() const { return way_; }
+
+ private:
+  static void set(Time& time) {
+    if (!time.has_value()) time = Clock::now();
+  }
+  void set_after_end(Time& time) const {
+    if (ended_.has_value()) set(time);
+  }
+
+  Time pending_;  // of a process that has not been reaped yet
+  Time noticed_, ended_, greeted_, ready_, resumed_;
+  std::size_t carried_ = 0;
+  Way way_ = Way::kLoaded;
+};
+
+inline const char* to_string(Recovery::Way way) {
+  switch (way) {
+    case Recovery::Way::kLoaded:
+      return "loaded";
+    case Recovery::Way::kImported:
+      return "imported";
+    case Recovery::Way::kStandby:
+      return "standby";
+  }
+  return "unknown";
+}
+
+}  // namespace bulkhead::orchestrator
