@@ -111,6 +111,7 @@ void Worker::spawn() {
   pong_nonce_ = ping_nonce_;
   progress_ = {};
   stats_ = {};
+  chatter_ = {};  // a predecessor's flood is not this process's
 
   auto pair = ipc::make_channel_pair(options_.ipc);
   Result<Process> process = pair.ok() ? Process::start(options_.program, options_.arguments, *pair)

@@ -167,7 +167,7 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
     ASSERT_EQ(serving.complete({{"prompt", "warm"}, {"max_tokens", 3}, {"seed", 3}}).status, 200);
     const std::size_t so_far = received;
     ASSERT_TRUE(Serving::eventually([&] { return received > so_far; })) << "the neighbour stands";
-    ASSERT_EQ(serving.worker(kept)["pid"], kept_pid);
+    ASSERT_EQ(serving.worker(kept)["pid"], kept_pid) << serving.worker(kept)["last_death"];
     EXPECT_LT(resident_kib(daemon), memory + kMostGrowthKib);
     EXPECT_TRUE(Serving::eventually([&] {
       return descriptors_of(daemon) <= descriptors + kMostNewDescriptors;
