@@ -113,6 +113,7 @@ function(bulkhead_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # for machines much slower than the ones that it was chosen on
   list(JOIN arg_LABELS "+" label)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})

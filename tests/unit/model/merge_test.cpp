@@ -41,7 +41,7 @@ Parts merge_slowly(Parts parts, const Rank& rank) {
 
 // Every length is tried where the heap works (short) and where the buckets do (long).
 std::size_t word_length(std::mt19937& random, int round) {
-  return round % 4 == 0 ? 500 + random() % 1200 : 1 + random() % 40;
+  return round % 24 == 0 ? 500 + random() % 1200 : 1 + random() % 40;
 }
 
 // Pairs in random order, grown from one another, so that a merge often makes a pair of a lower
