@@ -75,6 +75,7 @@
 // reach(Point) marks a step at which tests have a process die; it is nothing in a release build.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -222,6 +223,7 @@ class RingProducer {
     reach(Point::kPublish);
     control_->head.store(head_, std::memory_order_seq_cst);  // (a), S3
     reach(Point::kPublished);
+    own_ahead(frame_bytes(bytes));
   }
 
   // Private: false when the ring is full or faulty.
@@ -265,6 +267,23 @@ class RingProducer {
       fault_ = RingFault::kIndexAhead;
     else
       tail_ = tail;
+  }
+  // Asks for free lines some way ahead, for writing. The store of head waits for those of the payload,
+  // and each of these for its line to leave the consumer's cache: asked for ahead, several are on
+  // their way at once, and small frames follow each other twice as fast (bench-ipc-latency, 16 cores
+  // apart). The next frame's own lines are left alone: a consumer that waits looks at them.
+  void own_ahead(std::uint64_t published) {
+#if defined(__x86_64__)
+    constexpr std::uint64_t kAhead = 256, kMost = 512;  // a long copy keeps them coming by itself
+    const std::uint64_t begin = head_ + kAhead;
+    const std::uint64_t end = begin + std::min(published, kMost);
+    if (end - tail_ > size_) return;  // not known to be free
+    for (std::uint64_t at = begin & ~std::uint64_t{63}; at < end; at += 64) {
+      // What __builtin_prefetch makes only where all CPUs of the build's kind know the instruction; to
+      // the others it is a no-op.
+      asm volatile("prefetchw %0" : : "m"(data_[at & (size_ - 1)]));
+    }
+#endif
   }
   void write_header(std::uint64_t at, std::uint32_t length, FrameKind kind) {
     const FrameHeader header{length, kind};
