@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -101,6 +103,21 @@ class Loop {
   std::vector<std::unique_ptr<engine::Sequence>> sequences_;
 };
 
+// The figures that sum up what the host, or the device, spent on what.
+std::map<std::string, double> host_seconds(const engine::Executor& executor) {
+  constexpr std::string_view kSummed[] = {
+      "pool_allocation_seconds", "pool_release_seconds", "plan_seconds",
+      "ring_recording_seconds",  "ring_submit_seconds",  "ring_wait_microseconds",
+      "blit_sync_wait_seconds",  "gpu_busy_seconds"};
+  std::map<std::string, double> sums;
+  for (const auto& each : executor.counters()) {
+    if (std::find(std::begin(kSummed), std::end(kSummed), each.name) == std::end(kSummed)) continue;
+    const bool microseconds = each.name.ends_with("_microseconds");
+    sums[each.name.substr(0, each.name.rfind('_'))] = each.value * (microseconds ? 1e-6 : 1);
+  }
+  return sums;
+}
+
 Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t streams,
                                std::uint32_t depth, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
@@ -128,6 +145,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
     BULKHEAD_RETURN_IF_ERROR(loop.turn());
   const double prefill = seconds_since(prefill_start);
 
+  const std::map<std::string, double> host_before = host_seconds(executor);
   std::vector<double> steps;
   steps.reserve(plan.tokens);
   std::uint64_t generated = 0;
@@ -170,7 +188,18 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
   if (bandwidth > 0) std::printf(" = %.0f %% of what the device can read", 100 * rate / bandwidth);
   std::printf("\n");
 
+  // Where the host's time went, a step.
+  nlohmann::json& host = result["host_us_per_step"] = nlohmann::json::object();
+  for (const auto& [name, seconds] : host_seconds(executor)) {
+    const auto before = host_before.find(name);
+    const double spent = before == host_before.end() ? seconds : seconds - before->second;
+    host[name] = spent / plan.tokens * 1e6;
+  }
   if (plan.profile) {
+    std::printf("    host, us a step:");
+    for (const auto& [name, microseconds] : host.items())
+      std::printf(" %s %.1f", name.c_str(), microseconds.get<double>());
+    std::printf("\n");
     std::vector<engine::Column> columns;
     std::vector<std::span<const engine::PageIndex>> tables;
     for (const auto& sequence : loop.sequences()) {

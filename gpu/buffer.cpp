@@ -90,6 +90,7 @@ Buffer::~Buffer() {
   if (memory_ == VK_NULL_HANDLE) return;
   vkFreeMemory(device_->handle(), memory_, nullptr);  // unmaps
   --device_->allocations_alive_;
+  device_->allocated_bytes_ -= bytes_;
 }
 
 BufferSlice slice(const Buffer& buffer, std::uint64_t offset, std::uint64_t bytes) {
@@ -170,6 +171,10 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
     return vulkan_error(result, fmt::format("allocating {} for {}", mib(bytes), name));
   ++allocations_;
   ++allocations_alive_;
+  const std::uint64_t alive = allocated_bytes_ += bytes;
+  for (std::uint64_t peak = allocated_bytes_peak_;
+       peak < alive && !allocated_bytes_peak_.compare_exchange_weak(peak, alive);) {
+  }
   result = vkBindBufferMemory(device_, buffer.buffer_, buffer.memory_, 0);
   if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("binding memory to {}", name));
   if (memory != Memory::kDeviceLocal) {

@@ -76,9 +76,8 @@ class CheckedRecorder : public Recorder {
   const Status& status() const { return status_; }
 
  protected:
-  // Runs `record` on the command buffer that the operation goes to.
-  using Record = std::function<void(VkCommandBuffer)>;
-  virtual void operation(const char* name, std::uint64_t bytes_moved, const Record& record) = 0;
+  virtual VkCommandBuffer commands() = 0;  // null: operations are not recorded
+  virtual void recorded(const char* name, std::uint64_t bytes_moved) = 0;
 
   bool failed() const { return !status_.ok(); }
   void fail(const Error& error) {
@@ -86,6 +85,13 @@ class CheckedRecorder : public Recorder {
   }
 
  private:
+  template <typename Record>
+  void operation(const char* name, std::uint64_t bytes_moved, const Record& record) {
+    if (failed()) return;
+    if (const VkCommandBuffer to = commands(); to != VK_NULL_HANDLE) record(to);
+    recorded(name, bytes_moved);
+  }
+
   void fail(const std::string& message) {
     fail(Error(ErrorCode::kInvalidArgument, "recording: " + message));
   }
@@ -133,9 +139,8 @@ class OneBufferRecorder final : public CheckedRecorder {
   const std::vector<Operation>& operations() const { return operations_; }
 
  private:
-  void operation(const char* name, std::uint64_t bytes_moved, const Record& record) override {
-    if (failed()) return;
-    record(commands_);
+  VkCommandBuffer commands() override { return commands_; }
+  void recorded(const char* name, std::uint64_t bytes_moved) override {
     if (queries_ == VK_NULL_HANDLE) return;
     operations_.push_back({name, bytes_moved});
     timestamp(static_cast<std::uint32_t>(operations_.size()));
@@ -160,7 +165,8 @@ class CountingRecorder final : public CheckedRecorder {
   std::uint32_t count() const { return count_; }
 
  private:
-  void operation(const char*, std::uint64_t, const Record&) override { ++count_; }
+  VkCommandBuffer commands() override { return VK_NULL_HANDLE; }
+  void recorded(const char*, std::uint64_t) override { ++count_; }
   std::uint32_t count_ = 0;
 };
 
@@ -254,6 +260,26 @@ class RingBase : public CommandRing {
   void count(std::uint64_t CommandRingStats::*counter, std::uint64_t n = 1) {
     if (settings_.track_statistics) stats_.*counter += n;
   }
+
+  // Adds the time of its life to a figure.
+  class Timed {
+   public:
+    Timed(RingBase& ring, std::uint64_t CommandRingStats::*figure)
+        : figure_(ring.settings_.track_statistics ? &(ring.stats_.*figure) : nullptr),
+          start_(figure_ != nullptr ? Clock::now() : Clock::time_point()) {}
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+    ~Timed() {
+      if (figure_ == nullptr) return;
+      *figure_ += static_cast<std::uint64_t>(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count());
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    std::uint64_t* const figure_;
+    const Clock::time_point start_;
+  };
 
   // A wait that failed, with what it was for.
   Status named(const Status& status, Ticket ticket) const {
@@ -394,8 +420,11 @@ class RecordedRing final : public RingBase {
     submission.after = after;
     submission.signal = timeline_.handle();
     submission.value = submitted_ + 1;
-    BULKHEAD_RETURN_IF_ERROR(
-        submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
+    {
+      const Timed timed(*this, &CommandRingStats::submit_nanoseconds);
+      BULKHEAD_RETURN_IF_ERROR(
+          submit_commands(device_.compute_queue(), submission, "submitting GPU work"));
+    }
     ++submitted_;
     stamps_.submitted(chosen.commands, submitted_);
     count(&CommandRingStats::submissions);
@@ -438,6 +467,7 @@ class RecordedRing final : public RingBase {
   }
 
   Status record_into(VkCommandBuffer commands, const Build& build) {
+    const Timed timed(*this, &CommandRingStats::recording_nanoseconds);
     // Simultaneous use: the next step may be queued behind this one while this one runs.
     BULKHEAD_RETURN_IF_ERROR(
         begin_commands(commands, VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT));
@@ -539,6 +569,18 @@ class PlainRing final : public RingBase {
  private:
   Status record_and_submit(VkCommandBuffer commands, const Build& build,
                            std::span<const After> after) {
+    BULKHEAD_RETURN_IF_ERROR(record_once(commands, build));
+    const Timed timed(*this, &CommandRingStats::submit_nanoseconds);
+    Submission submission;
+    submission.commands = commands;
+    submission.after = after;
+    submission.signal = timeline_.handle();
+    submission.value = submitted_ + 1;
+    return submit_commands(device_.compute_queue(), submission, "submitting GPU work");
+  }
+
+  Status record_once(VkCommandBuffer commands, const Build& build) {
+    const Timed timed(*this, &CommandRingStats::recording_nanoseconds);
     BULKHEAD_RETURN_IF_ERROR(begin_commands(commands, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT));
     stamps_.begin(commands);
     full_barrier(commands);  // the submissions before
@@ -547,13 +589,7 @@ class PlainRing final : public RingBase {
     host_barrier(commands);
     stamps_.end(commands);
     BULKHEAD_RETURN_IF_ERROR(end_commands(commands));
-    BULKHEAD_RETURN_IF_ERROR(recorder.status());
-    Submission submission;
-    submission.commands = commands;
-    submission.after = after;
-    submission.signal = timeline_.handle();
-    submission.value = submitted_ + 1;
-    return submit_commands(device_.compute_queue(), submission, "submitting GPU work");
+    return recorder.status();
   }
 
   RecordingId last_id_ = 0;

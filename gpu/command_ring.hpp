@@ -52,6 +52,7 @@ struct CommandRingStats {
   std::uint64_t replays = 0;      // submissions of an existing recording
   std::uint64_t waits = 0;
   std::uint64_t wait_microseconds = 0;
+  std::uint64_t recording_nanoseconds = 0, submit_nanoseconds = 0;  // of the host
 };
 
 // What device timestamps said of a profiled submit.

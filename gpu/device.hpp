@@ -157,6 +157,9 @@ class Device {
   Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
   std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
   std::uint64_t allocations_alive() const { return allocations_alive_; }
+  // Bytes of the buffers alive, staging memory of the host's included; the most so far.
+  std::uint64_t allocated_bytes() const { return allocated_bytes_; }
+  std::uint64_t allocated_bytes_peak() const { return allocated_bytes_peak_; }
   std::uint64_t validation_errors() const;
 
   // A wait ran out of time, and so did the wait at clean-up: the device may use anything that it
@@ -216,6 +219,7 @@ class Device {
   std::uint32_t compute_family_ = 0;
   std::uint32_t transfer_family_ = 0;
   std::atomic<std::uint64_t> allocations_ = 0, allocations_alive_ = 0;
+  std::atomic<std::uint64_t> allocated_bytes_ = 0, allocated_bytes_peak_ = 0;
   std::atomic<bool> abandoned_ = false;
   Activity activity_;
 

@@ -81,11 +81,11 @@ class Tracker {
     stats_.bytes_requested += asked;
     stats_.bytes_peak = std::max(stats_.bytes_peak, stats_.bytes_in_use);
     stats_.largest_allocation = std::max(stats_.largest_allocation, asked);
-    stats_.nanoseconds += static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started).count());
+    stats_.nanoseconds += nanoseconds_since(started);
   }
-  void released(std::uint64_t block, std::uint64_t asked) {
+  void released(std::uint64_t block, std::uint64_t asked, Clock::time_point started) {
     if (!enabled_) return;
+    stats_.release_nanoseconds += nanoseconds_since(started);
     ++stats_.releases;
     stats_.bytes_in_use -= block;
     stats_.bytes_requested -= asked;
@@ -101,6 +101,11 @@ class Tracker {
   const MemoryPoolStats& stats() const { return stats_; }
 
  private:
+  static std::uint64_t nanoseconds_since(Clock::time_point started) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started).count());
+  }
+
   bool enabled_;
   MemoryPoolStats stats_;
 };
@@ -124,9 +129,10 @@ class Singles {
   }
 
   void give_back(const BufferSlice& slice, std::uint64_t token) {
+    const auto started = tracker_.started();
     buffers_.erase(token);
     tracker_.unreserved(slice.bytes);
-    tracker_.released(slice.bytes, slice.bytes);
+    tracker_.released(slice.bytes, slice.bytes, started);
   }
 
  private:
@@ -224,7 +230,7 @@ class HeapPool final : public MemoryPool {
     if ((token & 1) != 0) return singles_.give_back(slice, token);
     const auto [heap, block] = heap_and_block(token);
     heaps_[heap].in_use -= block;
-    tracker_.released(block, slice.bytes);
+    tracker_.released(block, slice.bytes, tracker_.started());
     const auto warm = warm_.find(block);
     if (warm != warm_.end() && warm->second.idle.size() < warm->second.wanted) {
       warm->second.idle.push_back({heap, slice.offset});

@@ -22,9 +22,10 @@ struct MemoryPoolStats {
   std::uint64_t fallback_allocations = 0;  // past the heaps, or with the pool off
   // Whole blocks, as the pool counts them; reserved: all that is allocated on the device.
   std::uint64_t bytes_in_use = 0, bytes_peak = 0, bytes_reserved = 0;
-  std::uint64_t bytes_requested = 0;     // what the leases alive asked for
-  std::uint64_t largest_allocation = 0;  // bytes asked for at once
-  std::uint64_t nanoseconds = 0;         // spent in acquire()
+  std::uint64_t bytes_requested = 0;      // what the leases alive asked for
+  std::uint64_t largest_allocation = 0;   // bytes asked for at once
+  std::uint64_t nanoseconds = 0;          // spent in acquire()
+  std::uint64_t release_nanoseconds = 0;  // and in giving leases back
   // The heaps: how many, how many of them hold a lease, their bytes, and of what is free of them the
   // largest block. Warm blocks that nobody has count as free.
   std::uint64_t heaps = 0, active_heaps = 0;

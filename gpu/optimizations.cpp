@@ -90,6 +90,7 @@ std::vector<Figure> figures(const Optimizations& parts, Device& device) {
   add("pool_internal_fragmentation", pool.internal_fragmentation());
   add("pool_external_fragmentation", pool.external_fragmentation());
   add("pool_allocation_seconds", seconds(pool.nanoseconds));
+  add("pool_release_seconds", seconds(pool.release_nanoseconds));
   add("pool_average_allocation_microseconds", pool.average_acquire_us());
 
   const ActivityTotals activity = device.activity().totals();
@@ -107,6 +108,7 @@ std::vector<Figure> figures(const Optimizations& parts, Device& device) {
   add("blit_pending", blit.pending);
   add("blit_pending_peak", blit.pending_peak);
   add("blit_transfer_seconds", seconds(activity.transfer_ns));
+  add("blit_overlapped_seconds", seconds(activity.overlapped_ns));
   add("blit_overlap_ratio", activity.overlap_ratio());
 
   const CommandRingStats ring = parts.command_ring->stats();
@@ -118,6 +120,11 @@ std::vector<Figure> figures(const Optimizations& parts, Device& device) {
   add("ring_wait_microseconds", ring.wait_microseconds);
   add("ring_average_wait_microseconds", share(ring.wait_microseconds, ring.waits));
 
+  add("ring_recording_seconds", seconds(ring.recording_nanoseconds));
+  add("ring_submit_seconds", seconds(ring.submit_nanoseconds));
+
+  add("gpu_allocated_bytes", device.allocated_bytes());
+  add("gpu_allocated_bytes_peak", device.allocated_bytes_peak());
   add("gpu_busy_seconds", seconds(activity.compute_ns));
   add("gpu_busy_share", device.activity().busy_share_since_last());
   return all;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace bulkhead::forward {
 
@@ -23,6 +24,30 @@ std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) {
 
 std::uint32_t qkv_width(const model::ModelConfig& config) {
   return (config.heads + 2 * config.kv_heads) * config.head_size;
+}
+
+// The widest column tile of any product in a step of so many columns.
+std::uint32_t tile_of_products(const StepContext& context, std::uint32_t columns) {
+  std::uint32_t tile = kTile;
+  const auto include = [&](const DeviceMatrix& matrix, k::Epilogue epilogue) {
+    k::MatvecShape shape;
+    shape.type = matrix.type;
+    shape.rows = static_cast<std::uint32_t>(matrix.layout.rows);
+    shape.groups = matrix.layout.groups;
+    shape.epilogue = epilogue;
+    if (epilogue == k::Epilogue::kGated) shape.rows /= 2;
+    tile = std::max(tile, k::matvec(context.mapping, shape, columns).columns_per_workgroup);
+  };
+  for (const LayerWeights& layer : context.weights.layers) {
+    for (const Segment& segment : layer.qkv)
+      include(segment.matrix, k::Epilogue::kQkv);
+    include(layer.attention_output, k::Epilogue::kAdd);
+    include(layer.gate, layer.gate_up_joined ? k::Epilogue::kGated : k::Epilogue::kStore);
+    if (!layer.gate_up_joined) include(layer.up, k::Epilogue::kStore);
+    include(layer.down, k::Epilogue::kAdd);
+  }
+  include(context.weights.output_matrix(), k::Epilogue::kStore);
+  return tile;
 }
 
 bool any_separate_gate(const ModelWeights& weights) {
@@ -612,6 +637,37 @@ StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
   return shapes.back();
 }
 
+namespace {
+
+void list_operands(const StepContext& context, Activations& a) {
+  a.fused_operands.clear();
+  if (context.mapping.rows) return;
+  for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
+    const auto of_slot = fused_operands(context, a, slot);
+    a.fused_operands.insert(a.fused_operands.end(), of_slot.begin(), of_slot.end());
+  }
+}
+
+}  // namespace
+
+Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
+                           Activations& activations) {
+  Activations& a = activations;
+  a.block = {};
+  BULKHEAD_TRY(a.block, pool.acquire(a.block_bytes, "step activations"));
+  const std::uint64_t before = std::exchange(a.block_address, a.block.slice().address);
+  for (gpu::MemoryPool::Lease* const part :
+       {&a.stream, &a.normed, &a.qkv, &a.q, &a.partials, &a.attended, &a.gate, &a.up, &a.hidden,
+        &a.output_normed, &a.logits, &a.greedy_partials, &a.scales}) {
+    const gpu::BufferSlice slice = part->slice();
+    if (slice.bytes == 0) continue;
+    *part = gpu::MemoryPool::Lease::view(a.block.slice(), slice.address - before, slice.bytes);
+  }
+  if (a.block_address == before) return true;
+  list_operands(context, a);
+  return false;
+}
+
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
                                         std::span<const StepShape> shapes) {
   const model::ModelConfig& config = context.config;
@@ -625,13 +681,18 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
       partial_columns = std::max<std::uint64_t>(partial_columns, shape.columns);
     }
   }
-  const std::uint64_t columns = up_to(widest.columns, widest_tile(context));
+  // Kept memory takes any tile. What is allocated for a step and freed after it is as small as a
+  // step of its shape allows.
+  const auto padded = [&](std::uint32_t count) {
+    return up_to(count, pool.enabled() ? widest_tile(context) : tile_of_products(context, count));
+  };
+  const std::uint64_t columns = padded(widest.columns);
   const std::uint64_t outputs = up_to(widest.outputs, kTile);
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
   Activations a;
   // Without the pool: first how much it all is, then the parts of one allocation.
-  std::uint64_t block_bytes = 0;
+  std::uint64_t& block_bytes = a.block_bytes;
   const auto bytes = [&](gpu::MemoryPool::Lease& lease, std::uint64_t count,
                          const char* name) -> Status {
     if (pool.enabled()) {
@@ -666,34 +727,30 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     }
     BULKHEAD_RETURN_IF_ERROR(floats(a.hidden, columns * stride(config.feed_forward), "hidden"));
     if (outputs > 0) {
-      BULKHEAD_RETURN_IF_ERROR(floats(
-          a.output_normed,
-          std::uint64_t{up_to(widest.outputs, widest_tile(context))} * stride(config.embedding),
-          "normed outputs"));
+      BULKHEAD_RETURN_IF_ERROR(
+          floats(a.output_normed, std::uint64_t{padded(widest.outputs)} * stride(config.embedding),
+                 "normed outputs"));
       a.logits_rows = static_cast<std::uint32_t>(outputs);
       BULKHEAD_RETURN_IF_ERROR(
           floats(a.logits, outputs * config.vocabulary * context.slots, "logits"));
       BULKHEAD_RETURN_IF_ERROR(
           floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
     }
-    if (!context.mapping.rows) {
-      BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
-      const std::size_t count = context.weights.layers.size() * kFusedOfLayer * context.slots;
-      BULKHEAD_RETURN_IF_ERROR(bytes(a.fused, count * sizeof(k::FusedOperands), "fused operands"));
-    }
+    if (!context.mapping.rows) BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
     return {};
   };
   BULKHEAD_RETURN_IF_ERROR(acquire_all());
   if (!pool.enabled()) {
     BULKHEAD_TRY(a.block, pool.acquire(block_bytes, "step activations"));
+    a.block_address = a.block.slice().address;
     block_bytes = 0;
     BULKHEAD_RETURN_IF_ERROR(acquire_all());
   }
   if (!context.mapping.rows) {
-    for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
-      const auto of_slot = fused_operands(context, a, slot);
-      a.fused_operands.insert(a.fused_operands.end(), of_slot.begin(), of_slot.end());
-    }
+    // No scratch memory: a plain program's parameters stay, too.
+    const std::size_t count = context.weights.layers.size() * kFusedOfLayer * context.slots;
+    BULKHEAD_TRY(a.fused, pool.acquire(count * sizeof(k::FusedOperands), "fused operands"));
+    list_operands(context, a);
   }
   if (context.persistent.columns > 0) {
     for (std::uint32_t slot = 0; slot < context.slots; ++slot) {

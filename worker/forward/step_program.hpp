@@ -105,13 +105,20 @@ struct Activations {
   std::vector<gpu::kernels::FusedOperands> fused_operands;  // upload_operands() puts it there
   gpu::MemoryPool::Lease persistent;  // the persistent kernel's operations, of each slot
   std::vector<gpu::kernels::PersistentOperation> operations;  // and them, too
-  // With the pool off: the one allocation that all of these are parts of.
+  // With the pool off: the one allocation that the step's parts are of, while the step lasts; its
+  // size, and where it lay last.
   gpu::MemoryPool::Lease block;
+  std::uint64_t block_bytes = 0, block_address = 0;
 };
 // Room for a step of any of these shapes, one at a time. With the pool off it is one allocation, as a
 // program makes that has a scratch buffer for each step.
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
                                         std::span<const StepShape> shapes);
+// With the pool off: allocates the block anew, for another step in the same parts. False: it lies
+// elsewhere than before, so programs must be built, and operands uploaded, anew. (Most drivers hand
+// out again what was freed last.)
+Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
+                           Activations& activations);
 // Before the first step in these buffers.
 Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
 

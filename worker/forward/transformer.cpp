@@ -174,8 +174,7 @@ class Transformer final : public engine::Executor {
       broken_ = finished;
       return finished.error();
     }
-    // Without the pool nothing of a step outlives it.
-    if (!keeps_recordings()) forget_all();
+    give_memory_back();
     return std::span<const engine::ColumnOutput>(slot.outputs);
   }
 
@@ -190,6 +189,7 @@ class Transformer final : public engine::Executor {
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(steps_)});
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
+    all.push_back({"plan_seconds", static_cast<double>(plan_ns_) / 1e9});
     all.push_back({"command_buffers_begun", static_cast<double>(gpu::commands_begun())});
     const auto seconds = [&all](const char* name, std::uint64_t ns) {
       all.push_back({name, static_cast<double>(ns) / 1e9});
@@ -223,7 +223,7 @@ class Transformer final : public engine::Executor {
     BULKHEAD_TRY(const Recorded* const recorded, recording(shapes_[0]));
     const auto times = ring().profile(recorded->id, last_slot());
     steps_ = steps;
-    if (!keeps_recordings()) forget_all();
+    give_memory_back();
     if (!times.ok()) {
       if (times.error().code() == ErrorCode::kUnsupported) return {};  // no timestamps
       broken_ = times.error();
@@ -251,13 +251,14 @@ class Transformer final : public engine::Executor {
     BULKHEAD_TRY(const Recorded* const recorded, recording(last_shape_));
     auto times = ring().profile(recorded->id, last_slot());
     if (!times.ok()) broken_ = times.error();
-    if (!keeps_recordings()) forget_all();
+    give_memory_back();
     return times;
   }
 
  private:
   struct Recorded {
-    std::shared_ptr<const Activations> activations;
+    std::shared_ptr<Activations> activations;
+    std::uint64_t block_address = 0;    // of these, when the programs were made
     std::vector<StepProgram> programs;  // by slot
     gpu::CommandRing::RecordingId id = 0;
   };
@@ -281,7 +282,8 @@ class Transformer final : public engine::Executor {
     const auto count = static_cast<std::uint32_t>(slots_.size());
     return (next_slot_ + count - 1) % count;
   }
-  bool keeps_recordings() const { return parts_.memory_pool->enabled(); }
+  // Without the pool a step's memory is allocated for it and freed after it.
+  bool keeps_memory() const { return parts_.memory_pool->enabled(); }
   // Without the ring a command buffer is recorded once the one before has ended; without the blit
   // queue the host waits for each transfer; without the pool a step's memory goes with it.
   bool runs_ahead() const {
@@ -371,7 +373,7 @@ class Transformer final : public engine::Executor {
     PersistentLayers& persistent = context_.persistent;
     const config::PersistentStep setting = options.gpu.persistent_step;
     // A CPU has few processors to wait on each other.
-    if (setting == config::PersistentStep::kOff || !options.gpu.enabled || !keeps_recordings() ||
+    if (setting == config::PersistentStep::kOff || !options.gpu.enabled || !keeps_memory() ||
         context_.device->info().kind == gpu::DeviceKind::kCpu) {
       return;
     }
@@ -402,7 +404,8 @@ class Transformer final : public engine::Executor {
           "dispatched");
       persistent.columns = 0;
     } else {
-      spdlog::info("persistent_step: layers in one dispatch of {} workgroups", persistent.workgroups);
+      spdlog::info("persistent_step: layers in one dispatch of {} workgroups",
+                   persistent.workgroups);
     }
     return {};
   }
@@ -716,16 +719,31 @@ class Transformer final : public engine::Executor {
   }
 
   Result<const Recorded*> recording(StepShape shape) {
+    std::shared_ptr<Activations> activations;
     if (const auto found = recorded_.find(shape); found != recorded_.end()) {
-      if (ring().known(found->second->id)) return found->second.get();
+      Recorded& before = *found->second;
+      const bool valid = ring().known(before.id);
+      bool same_place = true;
+      if (!keeps_memory()) {
+        BULKHEAD_TRY(same_place, acquire_block(context_, *parts_.memory_pool, *before.activations));
+      }
+      if (valid && same_place) return &before;
+      activations = std::move(before.activations);
+      ring().drop(before.id);
       recorded_.erase(found);
+      if (!same_place) BULKHEAD_RETURN_IF_ERROR(upload_operands(*activations, blit()));
+    } else {
+      BULKHEAD_TRY(activations, make_activations(shape));
     }
     auto made = std::make_unique<Recorded>();
-    BULKHEAD_TRY(made->activations, activations(shape));
+    made->activations = std::move(activations);
+    made->block_address = made->activations->block_address;
     std::vector<gpu::CommandRing::Build> builds;
     made->programs.resize(context_.slots);
     for (std::uint32_t slot = 0; slot < context_.slots; ++slot) {
+      const auto planning = Clock::now();
       BULKHEAD_TRY(made->programs[slot], build_step(context_, *made->activations, shape, slot));
+      plan_ns_ += nanoseconds_since(planning);
       builds.push_back([this, program = &made->programs[slot]](gpu::Recorder& recorder) {
         record_step(context_, *program, recorder);
       });
@@ -740,9 +758,16 @@ class Transformer final : public engine::Executor {
 
   // In the buffers of the step that it comes behind.
   Result<const Recorded*> sampling_recording(const Recorded& step) {
-    if (sampling_ != nullptr && ring().known(sampling_->id)) return sampling_.get();
+    if (sampling_ != nullptr && ring().known(sampling_->id) &&
+        sampling_->activations == step.activations &&
+        sampling_->block_address == step.block_address) {
+      return sampling_.get();
+    }
+    if (sampling_ != nullptr) ring().drop(sampling_->id);
+    sampling_.reset();
     auto made = std::make_unique<Recorded>();
     made->activations = step.activations;
+    made->block_address = step.block_address;
     made->programs.resize(context_.slots);
     std::vector<gpu::CommandRing::Build> builds;
     for (std::uint32_t slot = 0; slot < context_.slots; ++slot) {
@@ -751,30 +776,29 @@ class Transformer final : public engine::Executor {
         record_step(context_, *program, recorder);
       });
     }
-    BULKHEAD_TRY(made->id, ring().record_variants(std::move(builds),
-                                                  gpu::CommandRing::Keep::kAlways));
+    BULKHEAD_TRY(made->id,
+                 ring().record_variants(std::move(builds), gpu::CommandRing::Keep::kAlways));
     sampling_ = std::move(made);
     return sampling_.get();
   }
 
   // Steps run one after another, so the recordings that are kept share one set.
-  Result<std::shared_ptr<const Activations>> activations(StepShape shape) {
+  Result<std::shared_ptr<Activations>> make_activations(StepShape shape) {
     if (shared_) return shared_;
     const std::span<const StepShape> shapes =
-        keeps_recordings() ? std::span<const StepShape>(shapes_) : std::span(&shape, 1);
+        keeps_memory() ? std::span<const StepShape>(shapes_) : std::span(&shape, 1);
     BULKHEAD_TRY(Activations made, acquire_activations(context_, *parts_.memory_pool, shapes));
     BULKHEAD_RETURN_IF_ERROR(upload_operands(made, blit()));
-    auto result = std::make_shared<const Activations>(std::move(made));
-    if (keeps_recordings()) shared_ = result;
+    auto result = std::make_shared<Activations>(std::move(made));
+    if (keeps_memory()) shared_ = result;
     return result;
   }
 
-  void forget_all() {
-    for (const auto& [shape, recorded] : recorded_)
-      ring().drop(recorded->id);
-    recorded_.clear();
-    if (sampling_ != nullptr) ring().drop(sampling_->id);
-    sampling_.reset();
+  // Once the step submitted last is over.
+  void give_memory_back() {
+    if (keeps_memory()) return;
+    if (const auto found = recorded_.find(last_shape_); found != recorded_.end())
+      found->second->activations->block = {};
   }
 
   // In this order: the leases and buffers below go before the parts that use them.
@@ -784,6 +808,7 @@ class Transformer final : public engine::Executor {
   std::uint32_t hidden_page_ = 0;  // written by the warm-up only; never given to a sequence
   std::string numerics_id_;
   std::uint64_t steps_ = 0;
+  std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
   std::uint32_t wait_timeout_ms_ = 0;
   Status broken_;  // a failure on the device, which may still run: nothing more is given to it
 
@@ -797,7 +822,7 @@ class Transformer final : public engine::Executor {
   std::uint64_t profiles_ = 0;
 
   std::vector<StepShape> shapes_;
-  std::shared_ptr<const Activations> shared_;
+  std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
   std::unique_ptr<Recorded> sampling_;  // behind a step of any shape
   StepShape last_shape_;

@@ -226,6 +226,39 @@ TEST_F(FailingDevice, AStepWithoutMemoryMayBeTriedAgain) {
   EXPECT_EQ(*again, *right);
 }
 
+// Without the pool each step's memory is new. A driver gives out again what was freed last, until
+// somebody else takes it: then addresses that were recorded are another's.
+TEST_F(FailingDevice, AStepsMemoryMayLieElsewhereThanTheLastOnes) {
+  options_.gpu.memory_pool.enabled = false;
+  const std::vector<Column> columns{{5, 0, 0, Output::kLogits}};
+  for (const bool ring : {false, true}) {
+    options_.gpu.command_buffer_ring.enabled = ring;
+    const auto executor = load();
+    ASSERT_TRUE(executor.ok()) << executor.error().message();
+    const auto planned = [&] {
+      for (const auto& each : (*executor)->counters()) {
+        if (each.name == "plan_seconds") return each.value;
+      }
+      return -1.0;
+    };
+    const auto right = run_step(**executor, columns, {{0}});
+    ASSERT_TRUE(right.ok());
+    const double before = planned();
+    EXPECT_GT(before, 0);
+    std::vector<gpu::Buffer> taken;
+    for (int i = 0; i < 64; ++i) {
+      auto buffer = device_->allocate(std::uint64_t{4096} << (i % 10), gpu::Memory::kDeviceLocal,
+                                      "somebody else's");
+      ASSERT_TRUE(buffer.ok()) << buffer.error().message();
+      taken.push_back(*std::move(buffer));
+      const auto again = run_step(**executor, columns, {{0}});
+      ASSERT_TRUE(again.ok()) << again.error().message();
+      EXPECT_EQ(*again, *right);
+    }
+    EXPECT_GT(planned(), before) << "it never lay elsewhere: nothing was tried";
+  }
+}
+
 // Lets a device stand still: its queue waits for the host.
 class Standstill {
  public:
