@@ -94,7 +94,8 @@ struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
   std::uint32_t max_strikes = 2;
   bool vault = false;
-  bool standby = false;
+  std::uint32_t standby = 0;       // spare processes of each worker
+  std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
   bool sandbox = true;
   std::string journal_path;  // empty: memory only
   std::uint32_t resume_window_s = 300;

@@ -168,8 +168,8 @@ int serve(config::Settings settings) {
   int exit_code = 0;
   LoadingProgress progress;
   auto stop_workers = [&] { router.stop([&] { loop.stop(); }); };
-  router.on_death = [&](const Worker& worker) {
-    metrics.worker_death(worker.name(), to_string(worker.last_death_cause()));
+  router.on_death = [&](const std::string& name, DeathCause cause) {
+    metrics.worker_death(name, to_string(cause));
   };
   router.on_change = [&] {
     if (!router.was_ready()) progress.show(router);

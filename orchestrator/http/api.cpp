@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/base/log.hpp"
+#include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/openai.hpp"
 
@@ -100,142 +101,6 @@ HttpResponse json_response(int status, const json& body) {
   response.status = status;
   response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
   return response;
-}
-
-json channel_figures(const Worker& worker) {
-  const ipc::ChannelStats channel = worker.channel_stats();
-  const Worker::TokenTraffic& traffic = worker.token_traffic();
-  return {
-      {"transport", worker.options().ipc.transport == config::Transport::kShm ? "shm" : "stdio"},
-      {"records_sent", channel.records_sent},
-      {"records_received", channel.records_received},
-      {"bytes_sent", channel.bytes_sent},
-      {"bytes_received", channel.bytes_received},
-      {"tokens_received", traffic.tokens},
-      {"tokens_per_record", traffic.tokens_per_record()},
-      {"wakeups", traffic.wakeups},
-      {"wakeups_per_token", traffic.wakeups_per_token()},
-      {"doorbells_sent", channel.doorbells_sent},
-      {"full_stalls", channel.full_stalls},
-      {"depth_bytes", channel.depth_bytes},
-      {"max_depth_bytes", channel.max_depth_bytes}};
-}
-
-// What the worker's engine reports of its prefix cache; 0 before it has reported.
-json prefix_cache_figures(const ipc::Stats& stats) {
-  const auto figure = [&](std::string_view name) {
-    const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
-    return found == stats.counters.end() ? 0.0 : found->value;
-  };
-  return {{"hit_tokens", figure("prefix_cache_hit_tokens_total")},
-          {"miss_tokens", figure("prefix_cache_miss_tokens_total")},
-          {"hit_pages", figure("prefix_cache_hit_pages_total")},
-          {"miss_pages", figure("prefix_cache_miss_pages_total")},
-          {"pages", figure("prefix_cache_pages")},
-          {"evictions", figure("prefix_cache_evictions_total")},
-          {"hit_ratio", figure("prefix_cache_hit_ratio")}};
-}
-
-// What the worker reports of its GPU layer, by part: "pool_hits" is gpu.memory_pool.hits. A worker
-// chooses the names, so they are no more than keys here.
-json gpu_figures(const ipc::Stats& stats) {
-  static constexpr std::array<std::pair<std::string_view, const char*>, 6> kParts = {{
-      {"pool_", "memory_pool"},
-      {"blit_", "blit_queue"},
-      {"ring_", "command_buffer_ring"},
-      {"gpu_", "device"},
-      {"load_", "load"},
-      {"kernel_", "kernels"},
-  }};
-  json out = json::object();
-  for (const ipc::Counter& counter : stats.counters) {
-    for (const auto& [prefix, part] : kParts) {
-      if (counter.name.starts_with(prefix))
-        out[part][counter.name.substr(prefix.size())] = counter.value;
-    }
-  }
-  return out;
-}
-
-// How its last death was recovered from: when, and how long each part took; null where it has not
-// come so far.
-json recovery_times(const Recovery& recovery) {
-  if (!recovery.any()) return nullptr;
-  const auto at_ns = [](const Recovery::Time& time) {
-    return time.has_value() ? json(std::chrono::nanoseconds(time->time_since_epoch()).count())
-                            : json(nullptr);
-  };
-  const auto between_ms = [](const Recovery::Time& from, const Recovery::Time& to) {
-    if (!from.has_value() || !to.has_value()) return json(nullptr);
-    return json(std::chrono::duration<double, std::milli>(*to - *from).count());
-  };
-  return {{"way", recovery.ready_at().has_value() ? json(to_string(recovery.way())) : nullptr},
-          {"requests", recovery.carried()},
-          {"exit_ms", between_ms(recovery.noticed_at(), recovery.ended_at())},
-          {"spawn_ms", between_ms(recovery.ended_at(), recovery.greeted_at())},
-          {"load_ms", between_ms(recovery.greeted_at(), recovery.ready_at())},
-          {"replay_ms", between_ms(recovery.ready_at(), recovery.resumed_at())},
-          {"noticed_at_ns", at_ns(recovery.noticed_at())},
-          {"resumed_at_ns", at_ns(recovery.resumed_at())}};
-}
-
-json describe(const Router& router, const Worker& worker) {
-  const ipc::Ready& ready = worker.ready();
-  const ipc::Stats& stats = worker.stats();
-  json optimizations = json::array();
-  for (const ipc::Optimization& each : ready.optimizations) {
-    optimizations.push_back(
-        {{"name", each.name}, {"active", each.active}, {"reason", each.reason}});
-  }
-  json out = {
-      {"name", worker.name()},
-      {"model", router.models()[worker.options().model].id},
-      {"pid", worker.pid() > 0 ? json(worker.pid()) : json(nullptr)},
-      {"state", to_string(worker.state())},
-      {"restarts", worker.restarts()},
-      {"last_death", worker.last_death().empty() ? json(nullptr) : json(worker.last_death())},
-      {"last_death_cause",
-       worker.last_death().empty() ? json(nullptr) : json(to_string(worker.last_death_cause()))},
-      {"device", ready.device},
-      {"recovered_requests", worker.recovered_requests},
-      {"last_recovery", recovery_times(worker.recovery)},
-      {"outstanding_requests", worker.outstanding()},
-      {"architecture", ready.architecture},
-      {"numerics_id", ready.numerics_id},
-      {"context", ready.context_limit},
-      {"vocabulary", ready.vocabulary_size},
-      {"kv_cache_tokens", ready.kv_cache_tokens},
-      {"weight_bytes", ready.weight_bytes},
-      {"load_ms", ready.load_milliseconds},
-      {"chat_template", ready.has_chat_template ? json(ready.chat_template) : json(nullptr)},
-      {"optimizations", std::move(optimizations)},
-      {"active_sequences", stats.active_sequences},
-      {"waiting_sequences", stats.waiting_sequences},
-      {"kv_pages_used", stats.kv_pages_used},
-      {"kv_pages_total", stats.kv_pages_total},
-      {"ipc", channel_figures(worker)},
-      {"prefix_cache", prefix_cache_figures(stats)},
-      {"gpu", gpu_figures(stats)},
-  };
-  if (worker.state() == WorkerState::kLoading) {
-    const ipc::Progress& progress = worker.progress();
-    out["progress"] = {
-        {"stage", progress.stage}, {"done", progress.done}, {"total", progress.total}};
-  }
-  return out;
-}
-
-json describe(const Router& router, const ModelInfo& model) {
-  json out = {
-      {"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "bulkhead"}};
-  for (std::size_t i : model.workers) {
-    const Worker& worker = *router.workers()[i];
-    if (!worker.ever_ready()) continue;
-    out["context"] = worker.ready().context_limit;
-    out["architecture"] = worker.ready().architecture;
-    break;
-  }
-  return out;
 }
 
 // A Tokenize or Detokenize in progress.
@@ -432,24 +297,8 @@ HttpResponse Api::answer_get(const std::string& path) {
   Router& router = context_->router;
   switch (route_of(path).endpoint) {
     case Endpoint::kHealth: {
-      bool ready = router.ready() && !router.draining();
-      json body = {{"status", ready ? "ok" : router.draining() ? "draining" : "loading"}};
-      if (!ready) {
-        json workers = json::array();
-        for (const auto& worker : router.workers()) {
-          json entry = {{"name", worker->name()}, {"state", to_string(worker->state())}};
-          if (worker->state() == WorkerState::kLoading) {
-            const ipc::Progress& progress = worker->progress();
-            entry["stage"] = progress.stage;
-            entry["done"] = progress.done;
-            entry["total"] = progress.total;
-          }
-          if (!worker->last_death().empty()) entry["last_death"] = worker->last_death();
-          workers.push_back(std::move(entry));
-        }
-        body["workers"] = std::move(workers);
-      }
-      HttpResponse response = json_response(ready ? 200 : 503, body);
+      const bool ready = router.ready() && !router.draining();
+      HttpResponse response = json_response(ready ? 200 : 503, describe_health(router));
       if (!ready) response.headers.emplace_back("Retry-After", "1");
       return response;
     }
@@ -462,7 +311,7 @@ HttpResponse Api::answer_get(const std::string& path) {
     case Endpoint::kModels: {
       json data = json::array();
       for (const ModelInfo& model : router.models())
-        data.push_back(describe(router, model));
+        data.push_back(describe_model(router, model));
       return json_response(200, {{"object", "list"}, {"data", std::move(data)}});
     }
     case Endpoint::kModel: {
@@ -474,14 +323,10 @@ HttpResponse Api::answer_get(const std::string& path) {
         error.parameter = "model";
         return to_response(error);
       }
-      return json_response(200, describe(router, *model));
+      return json_response(200, describe_model(router, *model));
     }
-    case Endpoint::kWorkers: {
-      json list = json::array();
-      for (const auto& worker : router.workers())
-        list.push_back(describe(router, *worker));
-      return json_response(200, list);
-    }
+    case Endpoint::kWorkers:
+      return json_response(200, describe_workers(router));
     default:
       break;
   }
@@ -495,8 +340,19 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
   std::string_view action = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
   const char* label = "/v1/workers/{name}/{action}";
   Worker* worker = context_->router.find_worker(name);
+  Spare* spare = context_->router.find_spare(name);
   HttpResponse response;
-  if (worker == nullptr) {
+  if (spare != nullptr && action == "restart") {
+    spdlog::info("worker {}: {} requested", name, action);
+    spare->restart();
+    response = json_response(202, {{"name", name}, {"state", to_string(spare->state())}});
+  } else if (spare != nullptr) {
+    response = to_response(plain_error(
+        409,
+        fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
+                    name),
+        "worker_not_ready"));
+  } else if (worker == nullptr) {
     response = to_response(
         plain_error(404, fmt::format("There is no worker '{}'; /v1/workers lists them.", name),
                     "worker_not_found"));
@@ -510,7 +366,7 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
     spdlog::info("worker {}: {} requested", name, action);
     if (action == "drain") worker->drain();
     if (action == "restart") worker->restart();
-    response = json_response(202, describe(context_->router, *worker));
+    response = json_response(202, describe_worker(context_->router, *worker));
   }
   context_->metrics.request_done(label, response.status);
   exchange.respond(std::move(response));

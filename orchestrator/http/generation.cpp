@@ -51,6 +51,9 @@ ApiError to_api_error(const Failure& failure) {
     case FailureKind::kUnavailable:
       as(503, "server_error", "unavailable", 2);
       break;
+    case FailureKind::kWorkerFailed:
+      as(503, "server_error", "worker_failed", 10);
+      break;
     case FailureKind::kTimeout:
       as(504, "server_error", "timeout");
       break;

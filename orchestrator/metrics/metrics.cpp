@@ -165,6 +165,15 @@ std::string Metrics::text(std::size_t connections) const {
     now.add(MetricType::Gauge, "bulkhead_worker_state", "1 for the state that a worker is in", 1,
             with_state);
     counter("bulkhead_worker_restarts_total", "Successors started", worker->restarts());
+    counter("bulkhead_worker_takeovers_total", "Of these, spares that stood by",
+            worker->takeovers());
+    for (const auto& spare : worker->pool().spares()) {
+      if (spare->leaving()) continue;
+      now.add(MetricType::Gauge, "bulkhead_worker_state", "1 for the state that a worker is in", 1,
+              {{"worker", spare->name()}, {"state", to_string(spare->state())}});
+      now.add(MetricType::Counter, "bulkhead_worker_restarts_total", "Successors started",
+              static_cast<double>(spare->restarts()), {{"worker", spare->name()}});
+    }
     counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
             worker->recovered_requests);
     gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
@@ -182,7 +191,7 @@ std::string Metrics::text(std::size_t connections) const {
           static_cast<double>(ipc.depth_bytes));
     gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
           static_cast<double>(ipc.max_depth_bytes));
-    const Worker::TokenTraffic& traffic = worker->token_traffic();
+    const TokenTraffic traffic = worker->token_traffic();
     counter("bulkhead_ipc_tokens_received_total", "Tokens from workers", traffic.tokens);
     counter("bulkhead_ipc_token_records_received_total", "Records that brought them",
             traffic.records);

@@ -97,6 +97,8 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       worker.ipc = settings_.ipc;
       worker.heartbeat_timeout =
           std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
+      worker.standby = settings_.isolation.standby;
+      worker.crash_budget = settings_.isolation.crash_budget;
       model.workers.push_back(workers_.size());
       workers_.push_back(
           std::make_unique<Worker>(loop_, std::move(worker), static_cast<WorkerEvents&>(*this)));
@@ -132,6 +134,13 @@ Worker* Router::find_worker(std::string_view name) {
   return nullptr;
 }
 
+Spare* Router::find_spare(std::string_view name) {
+  for (auto& worker : workers_) {
+    if (Spare* spare = worker->pool().find(name)) return spare;
+  }
+  return nullptr;
+}
+
 bool Router::ready() const {
   return std::ranges::all_of(models_, [this](const ModelInfo& model) {
     return std::ranges::any_of(model.workers, [this](std::size_t i) {
@@ -161,17 +170,12 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                   "This server has several models; name one (see /v1/models).", "model");
   }
   if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
-  bool ever_served = false, will_serve = false;
-  for (std::size_t i : model->workers) {
-    WorkerState state = workers_[i]->state();
-    ever_served |= workers_[i]->ever_ready();
-    will_serve |= state == WorkerState::kStarting || state == WorkerState::kLoading ||
-                  state == WorkerState::kReady || state == WorkerState::kRestarting ||
-                  state == WorkerState::kDraining || workers_[i]->returning();
-  }
-  if (!ever_served)
+  if (std::string why = given_up(*model); !why.empty())
+    return refuse(FailureKind::kWorkerFailed, std::move(why));
+  if (std::ranges::none_of(model->workers,
+                           [this](std::size_t i) { return workers_[i]->ever_ready(); }))
     return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
-  if (!will_serve) {
+  if (!will_serve(*model)) {
     return refuse(FailureKind::kUnavailable,
                   "All workers of this model are drained; restart one to go on.");
   }
@@ -181,6 +185,27 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                               active_.size(), settings_.server.max_queue));
   }
   return static_cast<std::size_t>(model - models_.data());
+}
+
+bool Router::will_serve(const ModelInfo& model) const {
+  return std::ranges::any_of(model.workers, [this](std::size_t i) {
+    const WorkerState state = workers_[i]->state();
+    return state == WorkerState::kStarting || state == WorkerState::kLoading ||
+           state == WorkerState::kReady || state == WorkerState::kRestarting ||
+           state == WorkerState::kDraining || workers_[i]->returning();
+  });
+}
+
+std::string Router::given_up(const ModelInfo& model) const {
+  if (will_serve(model)) return "";
+  for (std::size_t i : model.workers) {
+    if (workers_[i]->state() != WorkerState::kFailed) continue;
+    return fmt::format(
+        "The model has no worker: {} has been given up ({}). `bulkhead workers restart {}` tries "
+        "again.",
+        workers_[i]->name(), workers_[i]->last_death(), workers_[i]->name());
+  }
+  return "";
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
@@ -400,7 +425,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 }
 
 void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
-  if (on_death && !worker.ended_as_asked()) on_death(worker);
+  if (on_death && !worker.ended_as_asked()) on_death(worker.name(), worker.last_death_cause());
   alone_.erase(&worker);
   worker.held_bytes = 0;  // all of its requests go elsewhere
   std::size_t model = worker.options().model;
@@ -436,8 +461,22 @@ void Router::worker_died(Worker& worker, const std::string& cause, std::vector<O
   dispatch_later(model);
 }
 
+void Router::standby_died(const Spare& spare) {
+  if (on_death) on_death(spare.name(), spare.last_death_cause());
+}
+
 void Router::worker_failed(Worker& worker, const std::string& reason) {
-  const ModelInfo& model = models_[worker.options().model];
+  const std::size_t index = worker.options().model;
+  if (const std::string why = given_up(models_[index]); !why.empty()) {
+    // Nobody comes for those who wait.
+    std::vector<RequestId> waiting;
+    for (const std::deque<RequestId>* queue :
+         {&waiting_[index].suspects, &waiting_[index].fresh})
+      waiting.insert(waiting.end(), queue->begin(), queue->end());
+    for (RequestId request : waiting)
+      fail(request, {FailureKind::kWorkerFailed, why, ""});
+  }
+  const ModelInfo& model = models_[index];
   bool hopeless = std::ranges::all_of(model.workers, [this](std::size_t i) {
     return workers_[i]->state() == WorkerState::kFailed;
   });
@@ -459,7 +498,7 @@ void Router::worker_changed(Worker& worker) {
   }
   if (on_change) on_change();
   if (stopping_ && stopped_ &&
-      std::ranges::all_of(workers_, [](const auto& w) { return w->pid() < 0; })) {
+      std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
     loop_.post(std::exchange(stopped_, nullptr));
   }
 }
@@ -536,7 +575,7 @@ void Router::stop(std::function<void()> stopped) {
   stopped_ = std::move(stopped);
   for (auto& worker : workers_)
     worker->stop();
-  if (stopped_ && std::ranges::all_of(workers_, [](const auto& w) { return w->pid() < 0; })) {
+  if (stopped_ && std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
     loop_.post(std::exchange(stopped_, nullptr));
   }
 }

@@ -35,8 +35,9 @@ enum class FailureKind {
   kContextExceeded,  // the prompt does not fit
   kUnsupported,      // this model can't do that
   kUnknownModel,
-  kOverloaded,   // try again later: the queue is full
-  kUnavailable,  // try again later: loading, draining
+  kOverloaded,    // try again later: the queue is full
+  kUnavailable,   // try again later: loading, draining
+  kWorkerFailed,  // the model's workers have been given up
   kTimeout,
   kWorkerCrashed,  // workers died of it, or for it
   kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
@@ -94,8 +95,8 @@ class Router : private WorkerEvents {
   std::function<void(const std::string& reason)> on_failed_start;
   // Called at every change of a worker's state or loading progress.
   std::function<void()> on_change;
-  // Called for each death; the worker's last_death tells why.
-  std::function<void(const Worker& worker)> on_death;
+  // Called for each death of a worker's or a spare's process.
+  std::function<void(const std::string& name, DeathCause cause)> on_death;
 
   // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the
   // model's index.
@@ -125,10 +126,13 @@ class Router : private WorkerEvents {
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // of these, not with a worker now
   const std::vector<ModelInfo>& models() const { return models_; }
+  // Why nobody serves it or will, where its workers have been given up; else empty.
+  std::string given_up(const ModelInfo& model) const;
   // Null when the name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   Worker* find_worker(std::string_view name);
+  Spare* find_spare(std::string_view name);
 
  private:
   struct Active {
@@ -148,8 +152,10 @@ class Router : private WorkerEvents {
                        std::span<const ipc::TokenLogprob> logprobs) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
   void worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) override;
+  void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
 
+  bool will_serve(const ModelInfo& model) const;
   void dispatch(std::size_t model);
   void dispatch_later(std::size_t model);
   Worker* least_loaded(std::size_t model);

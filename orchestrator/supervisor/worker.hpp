@@ -1,33 +1,29 @@
-// A worker as the daemon sees it: a name that outlives its processes. Starts a process, speaks with
-// it over a Channel, checks everything it says, notices its death or its silence, and starts a
-// successor. What a request is, and what becomes of one whose worker died, is the events'
+// A worker as the daemon sees it: a name that outlives its processes. One process serves; spares may
+// stand by (standby_pool.hpp). When the serving one ends, a spare takes over at once, or a successor
+// is started. What a request is, and what becomes of one whose worker died, is the events'
 // receiver's business (the router).
 //
 // States:   starting -> loading -> ready <-> draining -> drained
 //               ^---- restarting <----- any of them, when the process ends
-//           failed: the worker said at its first start that it can't serve; stopped: the daemon is ending.
+//                     loading    <----- the same, when a spare takes over: ready in a moment
+//           failed: it can't serve (it said so at its first start, or died too often in a row
+//           with no request to blame); restart() tries again. stopped: the daemon is ending.
 // One thread. Of the events only worker_changed is ever called from within a call of the router's
 // (drain, cancel, stop).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
-#include "config/settings.hpp"
-#include "ipc/channel.hpp"
-#include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
-#include "orchestrator/supervisor/death.hpp"
-#include "orchestrator/supervisor/process.hpp"
 #include "orchestrator/supervisor/recovery.hpp"
-#include "orchestrator/supervisor/worker_limits.hpp"
+#include "orchestrator/supervisor/restart_policy.hpp"
+#include "orchestrator/supervisor/standby_pool.hpp"
+#include "orchestrator/supervisor/worker_process.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -50,36 +46,25 @@ class Worker;
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
-  virtual void worker_changed(Worker& worker) = 0;  // state, progress
+  virtual void worker_changed(Worker& worker) = 0;  // state, progress, spares
   virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
                                std::span<const ipc::TokenLogprob> logprobs) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the worker has.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
   // The process has ended; its requests are the receiver's again. `sent`: those that it can have
   // seen.
-  struct Orphan {
-    RequestId request;
-    bool sent = false;
-  };
+  using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const std::string& cause,
                            std::vector<Orphan> orphans) = 0;
-  // It will never serve: it said so at its first start, or kept dying there.
+  virtual void standby_died(const Spare& spare) = 0;
+  // Nothing is tried any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
 };
 
-struct WorkerOptions {
-  std::string name;       // unique, fit for a URL
-  std::size_t model = 0;  // index among the router's models
-  std::string program;
-  std::vector<std::string> arguments;  // all but the channel's
-  config::IpcSettings ipc;
-  std::chrono::milliseconds heartbeat_timeout{10000};
-};
-
-class Worker {
+class Worker : private ProcessEvents {
  public:
   Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events);
-  ~Worker();
+  ~Worker() override;
 
   void start();
 
@@ -90,23 +75,26 @@ class Worker {
   void cancel(RequestId request);
   // The request is over on both sides.
   void finished(RequestId request);
-  bool has(RequestId request) const { return outstanding_.contains(request); }
-  std::size_t outstanding() const { return outstanding_.size(); }
+  std::size_t outstanding() const { return process_ == nullptr ? 0 : process_->outstanding(); }
 
   void drain();    // takes nothing new, finishes what it has
-  void restart();  // drain, then a successor
+  void restart();  // drain, then a successor that is started anew; its spares are replaced as well
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
-  void stop();     // ends the process for good: asks it, then kills it
-  void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
-  // Any accepted token shows that the worker works: back-off starts anew.
-  void token_accepted();
+  void stop();     // ends the processes for good: asks them, then kills them
+  void kill(const std::string& words);  // at once, all of them
+  // Any accepted token shows that the worker works: back-off and crash budget start anew.
+  void token_accepted() { policy_.reset(); }
 
   const WorkerOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
   WorkerState state() const { return state_; }
-  pid_t pid() const { return process_.pid(); }
+  pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
+  bool gone() const { return process_ == nullptr && pool_.gone(); }  // after stop()
   bool ever_ready() const { return ever_ready_; }
-  std::uint64_t restarts() const { return restarts_; }
+  std::uint64_t restarts() const { return restarts_; }    // successors, of either kind
+  std::uint64_t takeovers() const { return takeovers_; }  // of these, spares
+  StandbyPool& pool() { return pool_; }
+  const StandbyPool& pool() const { return pool_; }
   // Drained, and about to be replaced by a successor that will serve.
   bool returning() const { return restart_after_drain_; }
   // Whether the last process ended because it was told to: no death then.
@@ -115,95 +103,54 @@ class Worker {
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
   const ipc::Ready& ready() const { return ready_; }
-  const ipc::Progress& progress() const { return progress_; }
-  const ipc::Stats& stats() const { return stats_; }
-  // Over all processes that this worker had.
+  const ipc::Progress& progress() const;
+  const ipc::Stats& stats() const;
+  // Over all processes that served.
   ipc::ChannelStats channel_stats() const;
-  struct TokenTraffic {
-    std::uint64_t tokens = 0;   // received
-    std::uint64_t records = 0;  // that brought them
-    std::uint64_t wakeups = 0;  // of the daemon, by this worker's channel
-
-    double tokens_per_record() const { return ratio(tokens, records); }
-    double wakeups_per_token() const { return ratio(wakeups, tokens); }
-
-   private:
-    static double ratio(std::uint64_t part, std::uint64_t whole) {
-      return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-    }
-  };
-  const TokenTraffic& token_traffic() const { return token_traffic_; }
+  TokenTraffic token_traffic() const;
   std::uint64_t recovered_requests = 0;  // counted by the router
   Recovery recovery;                     // resumed() is the router's to tell
   std::size_t held_bytes = 0;            // of its unfinished answers, counted by the router
 
  private:
-  struct Outgoing {
-    RequestId request;
-    ipc::ToWorker message;
-  };
+  void process_changed(WorkerProcess& process) override;
+  Status process_tokens(const ipc::SequenceTokensView& view,
+                        std::span<const ipc::TokenLogprob> logprobs) override;
+  Status process_answer(ipc::FromWorker&& answer) override;
+  void process_dying(WorkerProcess& process) override;
+  void process_ended(WorkerProcess& process, const Death& death) override;
 
-  void spawn();
-  void set_state(WorkerState state);
-  void receive();
-  Status receive_record(std::span<const std::byte> record);
-  Status handle(ipc::FromWorker&& message);
-  Status chatter();
-  void flush();
-  void watch_channel();
-  void channel_ended();
-  void process_ended();
+  void start_process();
+  bool take_over();
+  void spares_changed();
   void schedule_restart(bool immediately);
-  void check_heartbeat();
-  void violated(const std::string& rule);
-  struct Death {
-    DeathCause cause;
-    std::string words;
-  };
-  Death how_it_ended(const Exit& exit) const;
-  void begin_heartbeat();
-  void look_again();
-  bool answers_pings();
+  void give_up(const std::string& reason);
   void end_after_drain();
+  void set_state(WorkerState state);
 
   EventLoop& loop_;
   WorkerOptions options_;
   WorkerEvents& events_;
   WorkerState state_ = WorkerState::kStarting;
 
-  Process process_;
-  std::unique_ptr<ipc::Channel> channel_;
-  std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
-  Timer heartbeat_timer_, restart_timer_, kill_timer_;
-  std::uint64_t incarnation_ = 0;  // deferred calls of an earlier process come to nothing
-
-  std::deque<Outgoing> outbox_;
-  std::unordered_set<RequestId> outstanding_;
-  std::unordered_set<RequestId> cancelled_;  // the worker may still speak of them
-  ChatterLimit chatter_;
+  std::unique_ptr<WorkerProcess> process_;  // null between two
+  StandbyPool pool_;
+  Timer restart_timer_;
+  RestartPolicy policy_;
+  Recovery::Way way_ = Recovery::Way::kLoaded;  // of the process that serves
+  std::chrono::steady_clock::time_point ready_since_{};
 
   bool ever_ready_ = false;
   bool restart_after_drain_ = false;
-  bool asked_to_end_ = false;
   bool ended_as_asked_ = false;
-  std::string kill_cause_;  // why we ended the process, in words; empty: it ended itself
-  DeathCause kill_kind_ = DeathCause::kAsked;
-  std::string fatal_;  // its last word
-  std::uint32_t deaths_without_token_ = 0;
   std::uint64_t restarts_ = 0;
+  std::uint64_t takeovers_ = 0;
   std::string last_death_;
   DeathCause last_death_cause_ = DeathCause::kSignal;
-  std::chrono::steady_clock::time_point last_sign_of_life_;
-  std::optional<std::uint64_t> last_beat_;
-  std::uint64_t ping_nonce_ = 0;  // of the last ping
-  std::uint64_t pong_nonce_ = 0;  // and of the last answer
-  std::chrono::steady_clock::time_point pinged_;
 
-  ipc::Ready ready_;
-  ipc::Progress progress_;
-  ipc::Stats stats_;
+  ipc::Ready ready_;                  // of the last process that was
   ipc::ChannelStats ended_channels_;  // sums over earlier processes
-  TokenTraffic token_traffic_;
+  TokenTraffic ended_traffic_;
 };
 
 }  // namespace bulkhead::orchestrator

@@ -15,7 +15,7 @@
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
-// COUNTER_FILE), PROTOCOL, NUMERICS_BY_PID, NAME.
+// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -107,6 +107,8 @@ class Worker {
       std::ofstream(counter, std::ios::app) << "x";
       std::ifstream file(counter, std::ios::ate);
       if (file.tellg() <= std::atoi(environment("FAKE_DIE_FIRST").c_str())) std::exit(7);
+      const std::string after = environment("FAKE_DIE_AFTER");
+      if (!after.empty() && file.tellg() > std::atoi(after.c_str())) std::exit(7);
     }
     int load_ms = std::atoi(environment("FAKE_LOAD_MS").c_str());
     for (int done = 0; done < load_ms; done += 10) {

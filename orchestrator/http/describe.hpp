@@ -1,0 +1,19 @@
+// What the API tells about workers, models and the daemon's health, as JSON. Only reads.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+nlohmann::json describe_worker(const Router& router, const Worker& worker);
+// Of `worker`; a worker's own fields, as far as a spare has them, and `standby_of`.
+nlohmann::json describe_spare(const Router& router, const Worker& worker, const Spare& spare);
+// The workers, then their spares.
+nlohmann::json describe_workers(const Router& router);
+nlohmann::json describe_model(const Router& router, const ModelInfo& model);
+// Why it is not ready, where it is not.
+nlohmann::json describe_health(const Router& router);
+
+}  // namespace bulkhead::orchestrator

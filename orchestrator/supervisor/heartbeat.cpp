@@ -1,0 +1,55 @@
+#include "orchestrator/supervisor/heartbeat.hpp"
+
+#include <algorithm>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace bulkhead::orchestrator {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kLookAtBusy{25}, kLookAtLoading{250}, kLookAtIdle{1000};
+constexpr milliseconds kPingBusy{250};
+constexpr int kLoadingPatience = 10;  // a step of loading may take so many timeouts
+
+}  // namespace
+
+Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
+                                   std::optional<std::uint64_t> beat, bool can_send,
+                                   milliseconds timeout) {
+  if (phase == Phase::kIdle) {
+    if (answered_ != pinged_) {
+      if (now - pinged_at_ <= timeout) return {};
+      return {fmt::format("hang: idle, and no answer for {} ms", timeout.count()), {}};
+    }
+    if (!can_send) return {};
+    return {"", ping(now)};
+  }
+  if (beat != beat_) {
+    beat_ = beat;
+    last_sign_ = now;
+  }
+  const bool loading = phase == Phase::kLoading;
+  const milliseconds patience = timeout * (loading ? kLoadingPatience : 1);
+  if (now - last_sign_ > patience) {
+    return {fmt::format("hang: no progress for {} ms{}", patience.count(),
+                        loading ? " while loading" : ""),
+            {}};
+  }
+  const milliseconds between_pings = std::min(kPingBusy, timeout / 4);
+  if (!loading && !beat.has_value() && can_send && now - pinged_at_ >= between_pings)
+    return {"", ping(now)};
+  return {};
+}
+
+milliseconds Heartbeat::next_look(Phase phase, milliseconds timeout) {
+  const bool idle = phase == Phase::kIdle;
+  const milliseconds most = phase == Phase::kLoading ? kLookAtLoading
+                            : idle                   ? std::max(kLookAtIdle, timeout / 2)
+                                                     : kLookAtBusy;
+  return std::clamp(timeout / 4, idle ? kLookAtIdle : milliseconds(5), most);
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,55 @@
+// Whether a worker process still lives, judged by what it does: its step counter moves, it brings
+// requests forward, or it answers pings. Only judges: no timers, no channel, no process.
+//
+// Loading:  a beat or a message is a sign of life; a step of loading may take ten timeouts.
+// Busy:     the step counter or a message that brings a request forward is one; over a transport
+//           without a counter (stdio) the answer to a ping is, too.
+// Idle:     there is no step to count, but a process that can't answer would only be found out by
+//           the next request, which would wait for it: it is asked now and then.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace bulkhead::orchestrator {
+
+class Heartbeat {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kLoading, kBusy, kIdle };
+
+  // A new process, or the first request of an idle one: its time begins now.
+  void begin(Clock::time_point now) { last_sign_ = now; }
+  void sign_of_life(Clock::time_point now) { last_sign_ = now; }
+  void answered(std::uint64_t nonce, Clock::time_point now) {
+    answered_ = nonce;
+    // With a step counter, a pong alone proves no progress.
+    if (!beat_.has_value()) last_sign_ = now;
+  }
+
+  struct Verdict {
+    std::string hang;                   // in words; empty: it lives, or has time left
+    std::optional<std::uint64_t> ping;  // to be sent now
+  };
+  // `can_send`: nothing waits to be sent before a ping.
+  Verdict look(Clock::time_point now, Phase phase, std::optional<std::uint64_t> beat, bool can_send,
+               std::chrono::milliseconds timeout);
+
+  // When to look again: a hang is noticed that much late, and twice that where the last beat came
+  // just after a look.
+  static std::chrono::milliseconds next_look(Phase phase, std::chrono::milliseconds timeout);
+
+ private:
+  std::uint64_t ping(Clock::time_point now) {
+    pinged_at_ = now;
+    return ++pinged_;
+  }
+
+  Clock::time_point last_sign_{}, pinged_at_{};
+  std::optional<std::uint64_t> beat_;
+  std::uint64_t pinged_ = 0, answered_ = 0;  // nonces of the last ping and the last answer
+};
+
+}  // namespace bulkhead::orchestrator

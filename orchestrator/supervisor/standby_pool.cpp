@@ -1,0 +1,199 @@
+#include "orchestrator/supervisor/standby_pool.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/base/log.hpp"
+
+namespace bulkhead::orchestrator {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+const char* to_string(Spare::State state) {
+  switch (state) {
+    case Spare::State::kStarting:
+      return "starting";
+    case Spare::State::kLoading:
+      return "loading";
+    case Spare::State::kStandby:
+      return "standby";
+    case Spare::State::kRestarting:
+      return "restarting";
+    case Spare::State::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+Spare::Spare(EventLoop& loop, const WorkerOptions& options, std::string name,
+             std::function<void()> changed, std::function<void(const Spare&)> died)
+    : loop_(loop),
+      options_(options),
+      name_(std::move(name)),
+      changed_(std::move(changed)),
+      died_(std::move(died)),
+      timer_(loop) {}
+
+void Spare::set_state(State state) {
+  state_ = state;
+  changed_();
+}
+
+void Spare::start_in(milliseconds delay) {
+  timer_.start(delay, [this] { start(); });
+}
+
+void Spare::start() {
+  process_ = std::make_unique<WorkerProcess>(loop_, options_, name_, true,
+                                             static_cast<ProcessEvents&>(*this));
+  Status started = process_->start();
+  if (started.ok()) return set_state(State::kStarting);
+  process_.reset();
+  died({.cause = DeathCause::kFailedStart, .words = "failed start: " + started.error().message()});
+}
+
+void Spare::restart() {
+  policy_.reset();
+  if (process_ != nullptr) return process_->kill("restarted by request");
+  start_in(milliseconds(0));
+  set_state(State::kRestarting);
+}
+
+std::unique_ptr<WorkerProcess> Spare::take() {
+  if (leaving_ || state_ != State::kStandby) return nullptr;
+  leaving_ = true;
+  return std::move(process_);
+}
+
+void Spare::leave(const std::string& why) {
+  leaving_ = true;
+  timer_.cancel();
+  if (process_ == nullptr) return;
+  if (process_->stage() == WorkerProcess::Stage::kStandby) return process_->shut_down();
+  process_->kill(why);
+}
+
+void Spare::kill(const std::string& why) {
+  leaving_ = true;
+  timer_.cancel();
+  if (process_ != nullptr) process_->kill(why);
+}
+
+void Spare::process_changed(WorkerProcess& process) {
+  const auto stage = process.stage();
+  if (stage == WorkerProcess::Stage::kStandby) {
+    ready_since_ = steady_clock::now();
+    set_state(State::kStandby);
+  } else {
+    set_state(stage == WorkerProcess::Stage::kLoading ? State::kLoading : State::kStarting);
+  }
+}
+
+Status Spare::process_tokens(const ipc::SequenceTokensView&, std::span<const ipc::TokenLogprob>) {
+  return Error(ErrorCode::kCorrupt, "tokens, though it stands by");
+}
+Status Spare::process_answer(ipc::FromWorker&&) {
+  return Error(ErrorCode::kCorrupt, "an answer, though it stands by");
+}
+
+void Spare::process_ended(WorkerProcess&, const Death& death) {
+  loop_.post([gone = std::shared_ptr(std::move(process_))] {});
+  if (leaving_) {
+    spdlog::info("worker {}: ended", name_);
+    changed_();
+    return;
+  }
+  died(death);
+}
+
+void Spare::died(const Death& death) {
+  last_death_ = death.words;
+  last_death_cause_ = death.cause;
+  spdlog::error("worker {}: died: {}; it had no request", name_, death.words);
+  if (death.cause != DeathCause::kAsked) {
+    const bool stood_by = state_ == State::kStandby;
+    policy_.died(false, stood_by ? steady_clock::now() - ready_since_ : steady_clock::duration{});
+  }
+  died_(*this);
+  if (policy_.spent(options_.crash_budget)) {
+    spdlog::error("worker {}: given up after {} deaths; `bulkhead workers restart {}` tries again",
+                  name_, policy_.deaths(), name_);
+    return set_state(State::kFailed);
+  }
+  ++restarts_;
+  // Nobody waits for it: it leaves the machine to those who serve for a moment.
+  start_in(std::max(policy_.delay(), milliseconds(250)));
+  set_state(State::kRestarting);
+}
+
+StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options,
+                         std::function<void()> changed, std::function<void(const Spare&)> died)
+    : loop_(loop), options_(options), changed_(std::move(changed)), died_(std::move(died)) {}
+
+std::string StandbyPool::free_name() const {
+  for (int i = 0;; ++i) {
+    std::string name = options_.name + ".standby-" + std::to_string(i);
+    if (std::ranges::none_of(spares_, [&](const auto& spare) { return spare->name() == name; }))
+      return name;
+  }
+}
+
+void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
+  std::uint32_t have = 0;
+  for (auto& spare : spares_) {
+    if (spare->leaving()) continue;
+    if (++have > count) spare->leave("one spare too many");
+  }
+  for (; have < count; ++have) {
+    spares_.push_back(std::make_unique<Spare>(
+        loop_, options_, free_name(),
+        [this] {
+          remove_gone_later();
+          changed_();
+        },
+        died_));
+    spares_.back()->start_in(delay);
+  }
+  remove_gone();
+}
+
+std::unique_ptr<WorkerProcess> StandbyPool::take() {
+  for (auto& spare : spares_) {
+    if (auto process = spare->take()) {
+      remove_gone_later();
+      return process;
+    }
+  }
+  return nullptr;
+}
+
+void StandbyPool::discard(const std::string& why) {
+  for (auto& spare : spares_)
+    spare->leave(why);
+  remove_gone_later();
+}
+
+void StandbyPool::kill(const std::string& why) {
+  for (auto& spare : spares_)
+    spare->kill(why);
+}
+
+Spare* StandbyPool::find(std::string_view name) {
+  auto found = std::ranges::find(
+      spares_, name, [](const auto& spare) -> std::string_view { return spare->name(); });
+  return found == spares_.end() ? nullptr : found->get();
+}
+
+// In a turn of its own: the spare that calls may be the one that goes.
+void StandbyPool::remove_gone_later() {
+  loop_.post([this, weak = std::weak_ptr(alive_)] {
+    if (!weak.expired()) remove_gone();
+  });
+}
+
+void StandbyPool::remove_gone() {
+  if (std::erase_if(spares_, [](const auto& spare) { return spare->gone(); }) > 0) changed_();
+}
+
+}  // namespace bulkhead::orchestrator

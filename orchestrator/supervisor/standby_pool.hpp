@@ -1,0 +1,99 @@
+// The spare processes of one worker: started, loaded and warmed, then waiting to take over from the
+// one that serves. A spare that dies is replaced, with back-off, and given up when its crash budget
+// is spent; no request and no other process notices.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/supervisor/restart_policy.hpp"
+#include "orchestrator/supervisor/worker_process.hpp"
+
+namespace bulkhead::orchestrator {
+
+class Spare : private ProcessEvents {
+ public:
+  enum class State { kStarting, kLoading, kStandby, kRestarting, kFailed };
+
+  // `changed` is called at each change of state; `died` for each death, with last_death() set.
+  Spare(EventLoop& loop, const WorkerOptions& options, std::string name,
+        std::function<void()> changed, std::function<void(const Spare&)> died);
+
+  void start_in(std::chrono::milliseconds delay);
+  void restart();  // a fresh process, failed or not
+  // Gives the process away; null when none stands by.
+  std::unique_ptr<WorkerProcess> take();
+  void leave(const std::string& why);  // ends it for good; asked, where it can hear that
+  void kill(const std::string& why);   // the same, unasked
+  bool gone() const { return leaving_ && process_ == nullptr; }
+  bool leaving() const { return leaving_; }
+
+  State state() const { return state_; }
+  const std::string& name() const { return name_; }
+  const WorkerProcess* process() const { return process_.get(); }  // null between two
+  std::uint64_t restarts() const { return restarts_; }
+  const std::string& last_death() const { return last_death_; }  // empty: it never died
+  DeathCause last_death_cause() const { return last_death_cause_; }
+
+ private:
+  void process_changed(WorkerProcess& process) override;
+  Status process_tokens(const ipc::SequenceTokensView&,
+                        std::span<const ipc::TokenLogprob>) override;
+  Status process_answer(ipc::FromWorker&&) override;
+  void process_dying(WorkerProcess&) override {}
+  void process_ended(WorkerProcess& process, const Death& death) override;
+  void start();
+  void died(const Death& death);
+  void set_state(State state);
+
+  EventLoop& loop_;
+  const WorkerOptions& options_;
+  std::string name_;
+  std::function<void()> changed_;
+  std::function<void(const Spare&)> died_;
+  State state_ = State::kStarting;
+  std::unique_ptr<WorkerProcess> process_;
+  Timer timer_;
+  RestartPolicy policy_;
+  std::chrono::steady_clock::time_point ready_since_{};
+  bool leaving_ = false;
+  std::uint64_t restarts_ = 0;
+  std::string last_death_;
+  DeathCause last_death_cause_ = DeathCause::kExit;
+};
+const char* to_string(Spare::State state);
+
+class StandbyPool {
+ public:
+  // `options` must outlive it. See Spare for `changed` and `died`.
+  StandbyPool(EventLoop& loop, const WorkerOptions& options, std::function<void()> changed,
+              std::function<void(const Spare&)> died);
+
+  // From now on there are so many spares; missing ones are started after `delay`.
+  void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
+  // A loaded process that nobody else has any more; null when none stands by. keep() replaces it.
+  std::unique_ptr<WorkerProcess> take();
+  void discard(const std::string& why);  // ends all; keep() starts others
+  void kill(const std::string& why);
+  bool gone() const { return spares_.empty(); }
+  Spare* find(std::string_view name);
+  const std::vector<std::unique_ptr<Spare>>& spares() const { return spares_; }
+
+ private:
+  void remove_gone();
+  void remove_gone_later();
+  std::string free_name() const;
+
+  EventLoop& loop_;
+  const WorkerOptions& options_;
+  std::function<void()> changed_;
+  std::function<void(const Spare&)> died_;
+  std::vector<std::unique_ptr<Spare>> spares_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for deferred calls
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,451 @@
+#include "orchestrator/supervisor/worker_process.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "config/base/log.hpp"
+
+namespace bulkhead::orchestrator {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kRecordsPerTurn = 256;  // then other workers and clients get theirs
+// A process that closed its channel ends within this, or is made to.
+constexpr milliseconds kExitAfterEndOfFile{250};
+constexpr milliseconds kExitAfterShutdown{5000};
+// Requests that were cancelled and of which the worker has not said the last word.
+constexpr std::size_t kMaxCancelled = 65536;
+// More than a dead process can have left to be read, whatever the transport, but for its ring.
+constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
+
+// One for all workers: each kill that is counted ends one of them.
+OomKills& oom_kills() {
+  static OomKills kills(OomKills::files());
+  return kills;
+}
+
+Error violation(std::string what) {
+  return Error(ErrorCode::kCorrupt, std::move(what));
+}
+
+}  // namespace
+
+ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
+  a.records_sent += b.records_sent;
+  a.records_received += b.records_received;
+  a.bytes_sent += b.bytes_sent;
+  a.bytes_received += b.bytes_received;
+  a.full_stalls += b.full_stalls;
+  a.doorbells_sent += b.doorbells_sent;
+  a.sleeps += b.sleeps;
+  a.depth_bytes = b.depth_bytes;
+  a.max_depth_bytes = std::max(a.max_depth_bytes, b.max_depth_bytes);
+  return a;
+}
+
+WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, std::string name,
+                             bool standby, ProcessEvents& events)
+    : loop_(loop),
+      options_(options),
+      name_(std::move(name)),
+      events_(&events),
+      standby_(standby),
+      heartbeat_timer_(loop),
+      kill_timer_(loop),
+      alive_(std::make_shared<bool>(true)) {}
+
+Status WorkerProcess::start() {
+  oom_kills();  // counts from the first start on
+  BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc));
+  std::vector<std::string> arguments = options_.arguments;
+  if (standby_) arguments.push_back("--standby");
+  BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair));
+  channel_ = std::move(pair.daemon);
+  channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());
+  exit_watch_ = std::make_unique<ReadableWatch>(loop_, process_.exit_fd());
+  exit_watch_->wait([this] { ended(); });
+  spdlog::info("worker {}: started process {}", name_, process_.pid());
+  begin_heartbeat();
+  watch_channel();
+  return {};
+}
+
+void WorkerProcess::promote(std::string name) {
+  spdlog::info("worker {}: process {}, which stood by, takes over", name, process_.pid());
+  name_ = std::move(name);
+  promoted_ = true;
+  stage_ = Stage::kLoading;
+  send(ipc::Promote{});
+  begin_heartbeat();
+}
+
+// ---- receiving ----
+
+void WorkerProcess::watch_channel() {
+  if (!kill_cause_.empty()) return;  // nothing that a condemned process says counts
+  Result<bool> asleep = channel_->prepare_sleep();
+  if (asleep.ok() && *asleep) {
+    channel_watch_->wait([this] {
+      ++traffic_.wakeups;
+      channel_->finish_sleep();
+      receive();
+    });
+    return;
+  }
+  if (!asleep.ok() && asleep.error().code() == ErrorCode::kCorrupt)
+    return violated(asleep.error().message());
+  // Something is there already (or the end is): look at it in a turn of its own.
+  loop_.post([this, weak = std::weak_ptr(alive_)] {
+    if (weak.expired() || channel_ == nullptr) return;
+    channel_->finish_sleep();
+    receive();
+  });
+}
+
+void WorkerProcess::receive() {
+  flush();
+  for (int i = 0; i < kRecordsPerTurn && kill_cause_.empty(); ++i) {
+    auto record = channel_->try_receive();
+    if (!record.ok()) {
+      if (record.error().code() == ErrorCode::kUnavailable) return channel_ended();
+      return violated(record.error().message());
+    }
+    if (record->empty()) {
+      // Woken for nothing: by descriptors, perhaps. None are expected: closed here.
+      if (i == 0) channel_->take_descriptors();
+      break;
+    }
+    Status handled = receive_record(*record);
+    channel_->release();
+    if (!handled.ok()) return violated(handled.error().message());
+  }
+  watch_channel();
+}
+
+Status WorkerProcess::receive_record(std::span<const std::byte> record) {
+  Status verdict;
+  bool with_logprobs = false, forward = false;
+  auto visited = ipc::visit_tokens(record, [&](const ipc::SequenceTokensView& view) {
+    if (!verdict.ok()) return;
+    traffic_.tokens += view.tokens.size();
+    if (stage_ != Stage::kServing) {
+      verdict = violation("tokens before it was ready");
+    } else if (view.logprob_count > 0) {
+      with_logprobs = true;  // handle() takes these sequences: the view does not carry logprobs
+      forward |= has(view.request);
+    } else if (has(view.request)) {
+      forward |= !view.tokens.empty();
+      verdict = events_->process_tokens(view, {});
+    } else if (!cancelled_.contains(view.request)) {
+      verdict = violation(
+          fmt::format("tokens of request {}, which it does not have", view.request.value));
+    }
+  });
+  if (!visited.ok()) return visited.error();
+  BULKHEAD_RETURN_IF_ERROR(verdict);
+  if (*visited) ++traffic_.records;
+  if (*visited && !forward) BULKHEAD_RETURN_IF_ERROR(chatter());
+  if (forward) heartbeat_.sign_of_life(steady_clock::now());
+  if (*visited && !with_logprobs) return {};
+  BULKHEAD_TRY(ipc::FromWorker message, ipc::decode_from_worker(record));
+  return handle(std::move(message));
+}
+
+Status WorkerProcess::chatter() {
+  if (chatter_.allow(steady_clock::now())) return {};
+  return violation(fmt::format("more than {} messages in a second that bring nothing forward",
+                               ChatterLimit::kPerSecond));
+}
+
+Status WorkerProcess::handle_hello(const ipc::Hello& hello) {
+  if (stage_ != Stage::kStarting) return violation("a second hello");
+  if (hello.protocol != ipc::kProtocolVersion) {
+    fatal_ = fmt::format(
+        "the worker program speaks protocol {}, this daemon {}: install both from one build",
+        hello.protocol, ipc::kProtocolVersion);
+    return violation(fatal_);
+  }
+  stage_ = Stage::kLoading;
+  events_->process_changed(*this);
+  return {};
+}
+
+Status WorkerProcess::handle_ready(ipc::Ready&& ready) {
+  constexpr std::uint32_t kMaxContext = 1U << 24;
+  if (ready.context_limit == 0 || ready.context_limit > kMaxContext)
+    return violation("an impossible context limit");
+  ready_ = std::move(ready);
+  if (!promoted_) {
+    spdlog::info("worker {}: {}: {} on {}, context {}, loaded in {} ms", name_,
+                 standby_ ? "stands by" : "ready", ready_.model_name, ready_.device,
+                 ready_.context_limit, ready_.load_milliseconds);
+    for (const ipc::Optimization& optimization : ready_.optimizations) {
+      if (!optimization.active)
+        spdlog::warn("worker {}: {} is off: {}", name_, optimization.name, optimization.reason);
+    }
+  }
+  stage_ = standby_ && !promoted_ ? Stage::kStandby : Stage::kServing;
+  events_->process_changed(*this);
+  return {};
+}
+
+Status WorkerProcess::handle(ipc::FromWorker&& message) {
+  BULKHEAD_RETURN_IF_ERROR(check_limits(message));
+  tidy(message);
+  const auto now = steady_clock::now();
+  if (const auto* pong = std::get_if<ipc::Pong>(&message)) {
+    heartbeat_.answered(pong->nonce, now);
+  } else {
+    heartbeat_.sign_of_life(now);
+  }
+
+  if (const auto* hello = std::get_if<ipc::Hello>(&message)) return handle_hello(*hello);
+  if (auto* fatal = std::get_if<ipc::Fatal>(&message)) {
+    fatal_ = fatal->message.empty() ? "no reason given" : fatal->message;
+    return {};  // its exit follows
+  }
+  if (stage_ == Stage::kStarting) return violation("its first message was no hello");
+  if (auto* stats = std::get_if<ipc::Stats>(&message)) {
+    stats_ = std::move(*stats);
+    return chatter();
+  }
+  if (std::holds_alternative<ipc::Pong>(message)) return chatter();
+  if (stage_ == Stage::kLoading) {
+    if (auto* progress = std::get_if<ipc::Progress>(&message)) {
+      progress_ = std::move(*progress);
+      events_->process_changed(*this);
+      return chatter();
+    }
+    if (auto* ready = std::get_if<ipc::Ready>(&message)) return handle_ready(std::move(*ready));
+  }
+  if (stage_ == Stage::kStandby) return violation("an answer, though it stands by");
+  if (stage_ != Stage::kServing) return violation("an answer before it was ready");
+  if (std::holds_alternative<ipc::Drained>(message)) {
+    if (!asked_to_drain_) return violation("drained, but was not asked to drain");
+    return chatter();
+  }
+  if (auto* batch = std::get_if<ipc::TokenBatch>(&message)) {
+    for (const ipc::SequenceTokens& sequence : batch->sequences) {
+      if (sequence.logprobs.empty()) continue;  // receive_record() has taken it
+      if (!has(sequence.request)) {
+        if (cancelled_.contains(sequence.request)) continue;
+        return violation(
+            fmt::format("tokens of request {}, which it does not have", sequence.request.value));
+      }
+      ipc::SequenceTokensView view{sequence.request, sequence.first_index, sequence.tokens,
+                                   sequence.text,
+                                   static_cast<std::uint32_t>(sequence.logprobs.size())};
+      BULKHEAD_RETURN_IF_ERROR(events_->process_tokens(view, sequence.logprobs));
+    }
+    return {};
+  }
+
+  auto request_of = [](const auto& answer) -> std::optional<RequestId> {
+    if constexpr (requires { answer.request; }) return answer.request;
+    return std::nullopt;
+  };
+  std::optional<RequestId> request = std::visit(request_of, message);
+  if (!request.has_value()) return violation("a message that does not belong here");
+  if (cancelled_.contains(*request)) {
+    if (!std::holds_alternative<ipc::Accepted>(message)) cancelled_.erase(*request);
+    return chatter();
+  }
+  if (!has(*request))
+    return violation(
+        fmt::format("an answer to request {}, which it does not have", request->value));
+  return events_->process_answer(std::move(message));
+}
+
+// ---- sending ----
+
+Status WorkerProcess::submit(RequestId request, const ipc::ToWorker& message) {
+  if (channel_ == nullptr)
+    return Error(ErrorCode::kUnavailable, "worker " + name_ + " is not running");
+  std::size_t bytes = ipc::encoded_bound(message);
+  if (bytes > channel_->max_record_bytes()) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the request takes {} bytes, but the channel carries at most {} (ipc.ring_kib)",
+                    bytes, channel_->max_record_bytes()));
+  }
+  bool was_idle = outstanding_.empty();
+  outstanding_.insert(request);
+  outbox_.push_back({request, message});
+  flush();
+  if (was_idle) begin_heartbeat();
+  return {};
+}
+
+void WorkerProcess::send(const ipc::ToWorker& message) {
+  asked_to_drain_ |= std::holds_alternative<ipc::Drain>(message);
+  outbox_.push_back({RequestId{}, message});
+  flush();
+}
+
+void WorkerProcess::flush() {
+  while (!outbox_.empty() && channel_ != nullptr && kill_cause_.empty()) {
+    Result<bool> sent = ipc::try_send(*channel_, outbox_.front().message);
+    if (!sent.ok()) {
+      if (sent.error().code() == ErrorCode::kUnavailable) return;  // its death is noticed elsewhere
+      // In a turn of its own: the caller may be in the middle of something.
+      loop_.post([this, weak = std::weak_ptr(alive_), rule = sent.error().message()] {
+        if (!weak.expired() && channel_ != nullptr) violated(rule);
+      });
+      return;
+    }
+    if (!*sent) return;  // the channel wakes us when there is room
+    outbox_.pop_front();
+  }
+}
+
+void WorkerProcess::cancel(RequestId request) {
+  if (outstanding_.erase(request) == 0) return;
+  auto queued = std::ranges::find(outbox_, request, &Outgoing::request);
+  if (queued != outbox_.end()) {
+    outbox_.erase(queued);
+  } else if (channel_ != nullptr) {
+    cancelled_.insert(request);
+    if (cancelled_.size() > kMaxCancelled)
+      violated("it does not answer when requests are cancelled");
+    send(ipc::Cancel{request});
+  }
+}
+
+std::vector<WorkerProcess::Unfinished> WorkerProcess::unfinished() const {
+  std::vector<Unfinished> all;
+  for (RequestId request : outstanding_) {
+    const bool queued = std::ranges::find(outbox_, request, &Outgoing::request) != outbox_.end();
+    all.push_back({request, !queued});
+  }
+  std::ranges::sort(all, {}, &Unfinished::request);
+  return all;
+}
+
+// ---- ending ----
+
+void WorkerProcess::shut_down() {
+  if (asked_to_end_) return;
+  if (loading()) return kill("stopped while loading");  // it reads no message now
+  asked_to_end_ = true;
+  send(ipc::Shutdown{});
+  kill_timer_.start(kExitAfterShutdown, [this] { kill("did not end when asked to"); });
+}
+
+void WorkerProcess::kill(const std::string& words, DeathCause cause) {
+  if (process_.pid() < 0 || !kill_cause_.empty()) return;
+  kill_cause_ = words;
+  kill_kind_ = cause;
+  events_->process_dying(*this);
+  process_.kill();  // its end comes through the pidfd
+}
+
+void WorkerProcess::violated(const std::string& rule) {
+  kill("protocol violation: " + rule, DeathCause::kProtocolViolation);
+}
+
+void WorkerProcess::channel_ended() {
+  events_->process_dying(*this);
+  // The exit follows within moments; a process that only closed its end is no use to anyone.
+  kill_timer_.start(kExitAfterEndOfFile, [this] { kill("closed its channel without ending"); });
+}
+
+// Before anything of the process is forgotten.
+Death WorkerProcess::how_it_ended(const Exit& exit) const {
+  Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
+  if (!kill_cause_.empty()) return death;
+  death.as_asked = asked_to_end_;
+  const std::string words = describe_exit(exit.code, exit.status);
+  if (exit.killed_by(SIGKILL) && oom_kills().grew()) {
+    death.cause = DeathCause::kOutOfMemory;
+    death.words = "out of memory: " + words + " by the kernel's OOM killer";
+    return death;
+  }
+  death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
+  if (!fatal_.empty() && exit.exited_with(kExitDeviceLost)) {
+    const bool told = fatal_.find("device lost") != std::string::npos;
+    death.cause = DeathCause::kDeviceLost;
+    if (!told) death.words = "device failure: " + death.words;
+  } else if (exit.code != CLD_EXITED) {
+    death.cause = DeathCause::kSignal;
+  } else if (loading()) {
+    death.cause = DeathCause::kFailedStart;
+    death.words = "failed start: " + death.words;
+  } else {
+    death.cause = DeathCause::kExit;
+  }
+  return death;
+}
+
+// What it sent before it died counts: those tokens are accepted, and the client gets them. A process
+// of its own making may still write: it is not listened to for long.
+void WorkerProcess::receive_last_words() {
+  const std::uint64_t most_bytes = kMostLastBytes + std::uint64_t{options_.ipc.ring_kib} * 1024;
+  std::uint64_t bytes = 0;
+  for (int i = 0; channel_ != nullptr && i < 65536 && bytes < most_bytes && kill_cause_.empty();
+       ++i) {
+    auto record = channel_->try_receive();
+    if (!record.ok() || record->empty()) break;
+    bytes += record->size();
+    Status handled = receive_record(*record);
+    channel_->release();
+    if (!handled.ok()) break;
+  }
+}
+
+void WorkerProcess::ended() {
+  events_->process_dying(*this);
+  receive_last_words();
+  std::optional<Exit> exit = process_.ended();
+  if (!exit.has_value()) {  // a spurious wake-up
+    exit_watch_->wait([this] { ended(); });
+    return;
+  }
+  const Death death = how_it_ended(*exit);
+  heartbeat_timer_.cancel();
+  kill_timer_.cancel();
+  channel_watch_.reset();
+  exit_watch_.reset();
+  if (channel_ != nullptr) last_channel_stats_ = channel_->stats();
+  channel_.reset();
+  process_ = Process();
+  alive_.reset();
+  events_->process_ended(*this, death);
+}
+
+// ---- heartbeat ----
+
+Heartbeat::Phase WorkerProcess::phase() const {
+  if (loading()) return Heartbeat::Phase::kLoading;
+  return outstanding_.empty() ? Heartbeat::Phase::kIdle : Heartbeat::Phase::kBusy;
+}
+
+void WorkerProcess::begin_heartbeat() {
+  heartbeat_.begin(steady_clock::now());
+  look_again();
+}
+
+void WorkerProcess::look_again() {
+  heartbeat_timer_.start(Heartbeat::next_look(phase(), options_.heartbeat_timeout),
+                         [this] { check_heartbeat(); });
+}
+
+void WorkerProcess::check_heartbeat() {
+  if (channel_ == nullptr || !kill_cause_.empty() || asked_to_end_) return;
+  const Heartbeat::Verdict verdict =
+      heartbeat_.look(steady_clock::now(), phase(), channel_->last_beat(), outbox_.empty(),
+                      options_.heartbeat_timeout);
+  if (!verdict.hang.empty()) return kill(verdict.hang, DeathCause::kHang);
+  if (verdict.ping.has_value()) send(ipc::Ping{*verdict.ping});
+  look_again();
+}
+
+ipc::ChannelStats WorkerProcess::channel_stats() const {
+  return channel_ == nullptr ? last_channel_stats_ : channel_->stats();
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,184 @@
+// One process of a worker with its channel, from its start to its end: handshake, messages in and
+// out, heartbeat, the reason of its death. Checks everything it says; what follows from it is the
+// receiver's business: the Worker's while it serves, the standby pool's while it waits.
+//
+// Stages:   starting -hello-> loading -ready-> serving
+//                                     -ready-> standby -promote()-> loading -ready-> serving
+// One object, one process: a successor is another object.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "config/settings.hpp"
+#include "ipc/channel.hpp"
+#include "ipc/messages.hpp"
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/supervisor/death.hpp"
+#include "orchestrator/supervisor/heartbeat.hpp"
+#include "orchestrator/supervisor/process.hpp"
+#include "orchestrator/supervisor/worker_limits.hpp"
+
+namespace bulkhead::orchestrator {
+
+struct WorkerOptions {
+  std::string name;       // unique, fit for a URL
+  std::size_t model = 0;  // index among the router's models
+  std::string program;
+  std::vector<std::string> arguments;  // all but the channel's
+  config::IpcSettings ipc;
+  std::chrono::milliseconds heartbeat_timeout{10000};
+  std::uint32_t standby = 0;       // spare processes
+  std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
+};
+
+class WorkerProcess;
+
+struct Death {
+  DeathCause cause = DeathCause::kExit;
+  std::string words;
+  bool as_asked = false;       // it was told to end, and did: no death then
+  std::string last_word = {};  // why it can't serve, as it said itself; empty: it said nothing
+};
+
+// What a process reports. A Status that is an error means that the message broke a rule: the process
+// is killed for it.
+class ProcessEvents {
+ public:
+  virtual ~ProcessEvents() = default;
+  virtual void process_changed(WorkerProcess& process) = 0;  // its stage, or its progress
+  virtual Status process_tokens(const ipc::SequenceTokensView& view,
+                                std::span<const ipc::TokenLogprob> logprobs) = 0;
+  // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the process has.
+  virtual Status process_answer(ipc::FromWorker&& answer) = 0;
+  // First sign of its end: the channel's end, the process's, or the decision to end it.
+  virtual void process_dying(WorkerProcess& process) = 0;
+  // It is gone and reaped; the object may be given up, in a turn of its own.
+  virtual void process_ended(WorkerProcess& process, const Death& death) = 0;
+};
+
+// What a channel brought, over all processes of a worker.
+struct TokenTraffic {
+  std::uint64_t tokens = 0;   // received
+  std::uint64_t records = 0;  // that brought them
+  std::uint64_t wakeups = 0;  // of the daemon, by this worker's channel
+
+  double tokens_per_record() const { return ratio(tokens, records); }
+  double wakeups_per_token() const { return ratio(wakeups, tokens); }
+  TokenTraffic operator+(const TokenTraffic& other) const {
+    return {tokens + other.tokens, records + other.records, wakeups + other.wakeups};
+  }
+
+ private:
+  static double ratio(std::uint64_t part, std::uint64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  }
+};
+
+class WorkerProcess {
+ public:
+  enum class Stage { kStarting, kLoading, kStandby, kServing };
+
+  // `options` must outlive it; `name` is for the log.
+  WorkerProcess(EventLoop& loop, const WorkerOptions& options, std::string name, bool standby,
+                ProcessEvents& events);
+
+  Status start();
+  void set_events(ProcessEvents& events) { events_ = &events; }
+  // Of a standby: serve from now on. `name`: as the log calls it from here.
+  void promote(std::string name);
+
+  // Queued in the daemon while the ring is full. kInvalidArgument: the message is larger than the
+  // channel can carry.
+  Status submit(RequestId request, const ipc::ToWorker& message);
+  void send(const ipc::ToWorker& message);  // one that belongs to no request
+  // Forgets the request; the worker is told if it has seen it.
+  void cancel(RequestId request);
+  void finished(RequestId request) { outstanding_.erase(request); }
+  bool has(RequestId request) const { return outstanding_.contains(request); }
+  std::size_t outstanding() const { return outstanding_.size(); }
+  struct Unfinished {
+    RequestId request;
+    bool sent = false;  // the process can have seen it
+  };
+  std::vector<Unfinished> unfinished() const;  // by id
+
+  void shut_down();  // asks it to end, then kills it
+  bool asked_to_end() const { return asked_to_end_; }
+  void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
+
+  Stage stage() const { return stage_; }
+  pid_t pid() const { return process_.pid(); }
+  const ipc::Ready& ready() const { return ready_; }
+  const ipc::Progress& progress() const { return progress_; }
+  const ipc::Stats& stats() const { return stats_; }
+  ipc::ChannelStats channel_stats() const;
+  const TokenTraffic& traffic() const { return traffic_; }
+
+ private:
+  struct Outgoing {
+    RequestId request;
+    ipc::ToWorker message;
+  };
+
+  void watch_channel();
+  void receive();
+  Status receive_record(std::span<const std::byte> record);
+  Status handle(ipc::FromWorker&& message);
+  Status handle_hello(const ipc::Hello& hello);
+  Status handle_ready(ipc::Ready&& ready);
+  Status chatter();
+  void flush();
+  void channel_ended();
+  void receive_last_words();
+  void ended();
+  Death how_it_ended(const Exit& exit) const;
+  void violated(const std::string& rule);
+  bool loading() const { return stage_ == Stage::kStarting || stage_ == Stage::kLoading; }
+  void begin_heartbeat();
+  void look_again();
+  void check_heartbeat();
+  Heartbeat::Phase phase() const;
+
+  EventLoop& loop_;
+  const WorkerOptions& options_;
+  std::string name_;
+  ProcessEvents* events_;
+  const bool standby_;
+  bool promoted_ = false;
+  Stage stage_ = Stage::kStarting;
+
+  Process process_;
+  std::unique_ptr<ipc::Channel> channel_;  // null before start() and after the end
+  std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
+  Timer heartbeat_timer_, kill_timer_;
+  Heartbeat heartbeat_;
+  std::shared_ptr<bool> alive_;  // deferred calls after the end come to nothing
+
+  std::deque<Outgoing> outbox_;
+  std::unordered_set<RequestId> outstanding_;
+  std::unordered_set<RequestId> cancelled_;  // the worker may still speak of them
+  ChatterLimit chatter_;
+
+  bool asked_to_end_ = false;
+  bool asked_to_drain_ = false;
+  std::string kill_cause_;  // why we ended it, in words; empty: it ended itself
+  DeathCause kill_kind_ = DeathCause::kAsked;
+  std::string fatal_;  // its last word
+
+  ipc::Ready ready_;
+  ipc::Progress progress_;
+  ipc::Stats stats_;
+  ipc::ChannelStats last_channel_stats_;
+  TokenTraffic traffic_;
+};
+
+ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b);
+
+}  // namespace bulkhead::orchestrator
