@@ -4,6 +4,7 @@
 //
 // Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be
 // loaded; 4 the device is lost or hangs; 5 anything else. For 3 to 5 its last message says why.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -256,6 +257,16 @@ Status confine(const Arguments& arguments) {
   return {};
 }
 
+// The sandbox knows a region that isn't sealed by its descriptor's number. The channel has closed it;
+// the next file to get that number would be refused its size.
+void keep_number(int region) {
+  if (region < 0 || ::fcntl(region, F_GETFD) >= 0) return;
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null < 0 || null == region) return;
+  ::dup2(null, region);
+  ::close(null);
+}
+
 int serve(const Arguments& arguments, const config::Settings& settings) {
   ipc::InheritedDescriptors inherited;
   inherited.socket = arguments.channel;
@@ -265,6 +276,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
     spdlog::error("the channel: {}", opened.error().message());
     return kExitUsage;
   }
+  keep_number(arguments.region);
   ipc::Channel& channel = **opened;
   Outbox outbox(channel);
   outbox.send(

@@ -188,6 +188,12 @@ class Filter {
   int failed_call_ = 0;
 };
 
+bool can_change_size(int region) {
+  const int seals = ::fcntl(region, F_GET_SEALS);  // of anything but a memfd: an error
+  constexpr int kFixed = F_SEAL_SHRINK | F_SEAL_GROW;
+  return seals < 0 || (seals & kFixed) != kFixed;
+}
+
 Status confine_calls(int region) {
   Filter filter;
   for (const int call : kRefused)
@@ -216,8 +222,10 @@ Status confine_calls(int region) {
   filter.refuse(SCMP_SYS(ioctl), SCMP_A1_32(SCMP_CMP_EQ, TIOCLINUX));
 
   // A region that shrinks under the daemon would end it by SIGBUS. A memfd is sealed against it, a
-  // POSIX object can't be; no second descriptor that the rule would not know must come of it.
-  if (region >= 0) {
+  // POSIX object can't be; no second descriptor that the rule would not know must come of it. The
+  // rule knows a number, so a sealed region has none: the next file of that number would have its
+  // size refused (a driver's cache did, and each start compiled every kernel).
+  if (region >= 0 && can_change_size(region)) {
     const auto number = static_cast<scmp_datum_t>(region);
     for (const int call : {SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(dup), SCMP_SYS(dup2),
                            SCMP_SYS(dup3)}) {

@@ -278,6 +278,24 @@ TEST_F(Sandbox, TheRegionKeepsItsSize) {
       fd);
 }
 
+TEST_F(Sandbox, TheNextFileOfASealedRegionsNumberGetsItsSize) {
+  const UniqueFd region(::memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_TRUE(region.valid());
+  ASSERT_EQ(::ftruncate(region.get(), 4096), 0);
+  ASSERT_EQ(::fcntl(region.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  const int fd = region.get();
+  const std::string file = (cache() / "index").string();
+  EXPECT_EQ(confined(
+                [fd, file] {
+                  ::close(fd);
+                  const int made = ::open(file.c_str(), O_RDWR | O_CREAT, 0600);
+                  if (made != fd) return EBADF;
+                  return failed(::ftruncate(made, 8192) != 0);
+                },
+                fd),
+            0);
+}
+
 TEST_F(Sandbox, MayEndItself) {
   const int status = confined([] {
     ::signal(SIGABRT, SIG_DFL);
