@@ -474,6 +474,8 @@ Status Device::save_pipeline_cache() {
   if (impl.cache_path.empty()) return {};
   std::size_t bytes = 0;
   VkResult result = vkGetPipelineCacheData(device_, impl.cache, &bytes, nullptr);
+  // A cache only grows: of the same size it is the same.
+  if (result == VK_SUCCESS && bytes == impl.saved_blob.size()) return {};
   std::vector<std::byte> blob(bytes);
   if (result == VK_SUCCESS && bytes > 0)
     result = vkGetPipelineCacheData(device_, impl.cache, &bytes, blob.data());

@@ -202,9 +202,6 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
   BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
   BULKHEAD_TRY(loaded.executor, std::move(executor));
-  if (const Status saved = loaded.device->save_pipeline_cache(); !saved.ok()) {
-    spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
-  }
   return {};
 }
 

@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kAliveInterval{100};
 constexpr std::chrono::seconds kLongestCompilation{60};
-constexpr std::size_t kMostThreads = 8;
+constexpr std::size_t kMostThreads = 16;
 
 }  // namespace
 

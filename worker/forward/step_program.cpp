@@ -687,7 +687,9 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     return up_to(count, pool.enabled() ? widest_tile(context) : tile_of_products(context, count));
   };
   const std::uint64_t columns = padded(widest.columns);
-  const std::uint64_t outputs = up_to(widest.outputs, kTile);
+  // Rows of logits are large, and the units write no column beyond the step's own.
+  const bool exact = !pool.enabled() && context.mapping.units;
+  const std::uint64_t outputs = exact ? widest.outputs : up_to(widest.outputs, kTile);
   const auto stride = [&](std::uint32_t width) { return k::input_stride(context.mapping, width); };
   const std::uint32_t attended = config.heads * config.head_size;
   Activations a;

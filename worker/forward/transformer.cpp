@@ -352,8 +352,7 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("kernels", done, total);
     }));
-    load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there), 0,
-                   0};
+    load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
 
     BULKHEAD_RETURN_IF_ERROR(prepare_persistent());
 
@@ -486,9 +485,10 @@ class Transformer final : public engine::Executor {
     context_.alive = nullptr;
     BULKHEAD_RETURN_IF_ERROR(status);
     steps_ = 0;
-    if (const Status saved = context_.device->save_pipeline_cache(); !saved.ok()) {
-      spdlog::debug("pipelines were not kept: {}", saved.error().message());
-    }
+    const auto saving = Clock::now();
+    if (const Status saved = context_.device->save_pipeline_cache(); !saved.ok())
+      spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
+    load_times_.save_ns = nanoseconds_since(saving);
     return {};
   }
 
@@ -497,16 +497,19 @@ class Transformer final : public engine::Executor {
     const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
     spdlog::debug(
         "loaded in {:.0f} ms: {:.2f} GB of weights in {:.0f} ms (allocating {:.0f}; on {} threads "
-        "reading {:.0f} and packing {:.0f}; copies on the device {:.0f}), kernels in {:.0f} ms "
-        "({:.0f} after the weights), warm-up in {:.0f} ms",
+        "reading {:.0f} and packing {:.0f}; sending {:.0f}, with nothing to send {:.0f}; copies on "
+        "the device {:.0f}), kernels in {:.0f} ms ({:.0f} after the weights), warm-up in {:.0f} ms "
+        "(of it {:.0f} keeping kernels)",
         ms(load_times_.total_ns), static_cast<double>(context_.weights.bytes) / 1e9,
         ms(times.total), ms(times.allocate), times.threads, ms(times.read), ms(times.pack),
-        ms(times.upload), ms(load_times_.kernels_ns), ms(load_times_.after_weights_ns),
-        ms(load_times_.warm_up_ns));
+        ms(times.send), ms(times.starved), ms(times.upload), ms(load_times_.kernels_ns),
+        ms(load_times_.after_weights_ns), ms(load_times_.warm_up_ns), ms(load_times_.save_ns));
   }
 
   Status warm_up_one(const engine::Step& step, StepShape shape) {
+    const auto begin = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(start(step, shape));
+    const std::uint64_t started = nanoseconds_since(begin);
     const gpu::CommandRing::Ticket ticket = slots_[last_slot()].ticket;
     for (std::uint32_t waited = 0; waited < wait_timeout_ms_; waited += kSignOfLife_ms) {
       BULKHEAD_TRY(const bool over,
@@ -515,6 +518,9 @@ class Transformer final : public engine::Executor {
       context_.alive();
     }
     BULKHEAD_TRY([[maybe_unused]] const auto outputs, wait());
+    spdlog::debug("warm-up: steps of up to {} columns recorded in {:.1f} ms, run in {:.1f} ms",
+                  shape.columns, static_cast<double>(started) / 1e6,
+                  static_cast<double>(nanoseconds_since(begin) - started) / 1e6);
     return {};
   }
 
@@ -815,7 +821,7 @@ class Transformer final : public engine::Executor {
   struct LoadTimes {
     PipelineTimes weights;
     std::uint64_t kernels_ns = 0, after_weights_ns = 0;  // compiling; of it, after the weights came
-    std::uint64_t warm_up_ns = 0, total_ns = 0;
+    std::uint64_t warm_up_ns = 0, save_ns = 0, total_ns = 0;  // save: of the warm-up
   };
   LoadTimes load_times_;
   std::vector<Counter> kernel_times_;  // of the last profile()

@@ -90,7 +90,8 @@ struct WeightPipeline::Impl {
   Status failed;
 
   std::atomic<std::uint64_t> packed_bytes = 0, read_ns = 0, pack_ns = 0;
-  std::uint64_t allocate_ns = 0, upload_ns = 0, total_ns = 0;  // the writer's until it is joined
+  // The writer's until it is joined.
+  std::uint64_t allocate_ns = 0, upload_ns = 0, send_ns = 0, starved_ns = 0, total_ns = 0;
 
   std::jthread allocator, sender;
   std::vector<std::jthread> packers;
@@ -219,13 +220,17 @@ struct WeightPipeline::Impl {
       to.offset += task.offset;
       to.address += task.offset;
       to.bytes = task.piece.bytes.size();
+      const Clock::time_point begin = Clock::now();
       BULKHEAD_RETURN_IF_ERROR(blit.send(task.piece, to));
+      send_ns += since(begin);
     }
   }
 
   void wait_for_filled() {
+    const Clock::time_point begin = Clock::now();
     std::unique_lock lock(mutex);
     progress.wait(lock, [&] { return stop || !filled.empty(); });
+    starved_ns += since(begin);
   }
 
   // Staging memory for the next piece: what is filled is sent meanwhile. Nothing: told to stop.
@@ -260,8 +265,10 @@ struct WeightPipeline::Impl {
         progress.wait(lock, [&] { return stop || targets.size() > job; });
         if (stop) return failed;
       }
+      const std::uint64_t grain = std::max<std::uint64_t>(jobs[job].grain, 1);
+      const std::uint64_t whole = piece_bytes >= grain ? piece_bytes / grain * grain : piece_bytes;
       for (std::uint64_t offset = 0; offset < jobs[job].bytes;) {
-        const std::uint64_t bytes = std::min(jobs[job].bytes - offset, piece_bytes);
+        const std::uint64_t bytes = std::min(jobs[job].bytes - offset, whole);
         BULKHEAD_TRY(const auto piece, room_for(bytes, in_hand));
         if (!piece) return {};
         ++in_hand;
@@ -365,6 +372,8 @@ PipelineTimes WeightPipeline::times() const {
   times.pack = impl_->pack_ns;
   times.allocate = impl_->allocate_ns;
   times.upload = impl_->upload_ns;
+  times.send = impl_->send_ns;
+  times.starved = impl_->starved_ns;
   times.total = impl_->total_ns;
   times.threads = impl_->packer_count;
   return times;

@@ -28,6 +28,8 @@ namespace bulkhead::forward {
 struct PipelineJob {
   std::string name;  // of the buffer, for messages
   std::uint64_t bytes = 0;
+  // Pieces are cut at multiples of so many bytes, where a piece can be as large.
+  std::uint64_t grain = 1;
   // Writes bytes [offset, offset + piece.size()) of the buffer. Several threads at once.
   std::function<void(std::uint64_t offset, std::span<std::byte> piece)> fill;
   // What `fill` reads of the file's mapping; empty: nothing.
@@ -39,6 +41,7 @@ struct PipelineJob {
 struct PipelineTimes {
   std::uint64_t read = 0, pack = 0;
   std::uint64_t allocate = 0;
+  std::uint64_t send = 0, starved = 0;  // the sender: handing copies out; with none to hand out
   std::uint64_t upload = 0;  // the copies' own time on the device (without track_metrics: 0)
   std::uint64_t total = 0;   // from start to the last byte's arrival
   std::uint32_t threads = 0;

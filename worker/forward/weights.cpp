@@ -40,6 +40,7 @@ class Planner {
     PipelineJob job;
     job.name = tensors.front()->name;
     job.bytes = packed->layout().bytes;
+    if (packed->layout().block_bytes != 0) job.grain = packed->layout().block_bytes;
     job.fill = [packed](std::uint64_t offset, std::span<std::byte> piece) {
       packed->fill(offset, piece);
     };
