@@ -79,7 +79,12 @@ int run_inspect(const InspectOptions& options) {
     out += "\nDevice memory (engine.kv_type " +
            std::string(engine.kv_type == config::KvType::kF16 ? "f16" : "f32") +
            ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
-    out += "  weights          " + in_mib(need.weights) + "\n";
+    // What a GPU with matrix units keeps is laid out otherwise (some types are half a bit a weight
+    // larger); which device it will be is not known here.
+    const std::uint64_t for_units = forward::memory_need(**file, *config, engine, true).weights;
+    out += "  weights          " + in_mib(need.weights);
+    if (for_units != need.weights) out += "; " + in_mib(for_units) + " on a GPU with matrix units";
+    out += "\n";
     out += "  keys and values  " + std::to_string(need.kv_per_token) + " bytes a token, " +
            in_mib(need.kv_per_token * config->context) +
            " for one sequence of the whole context (" + std::to_string(config->context) + ")\n";
