@@ -1,5 +1,5 @@
 // Where Settings come from: defaults, a YAML file, --set, in that order, checked as a whole at the
-// end. Not thread-safe; settings are read at start and then never change.
+// end. Not thread-safe; settings are read at start, and again on SIGHUP (reload.hpp).
 #pragma once
 
 #include <span>

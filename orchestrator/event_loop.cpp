@@ -17,6 +17,7 @@ namespace asio = boost::asio;
 struct EventLoop::Impl {
   asio::io_context context{1};  // one thread: no locks inside either
   asio::signal_set signals{context};
+  asio::signal_set hangups{context};
   bool calling = false;
   std::vector<std::function<void()>> afterwards;
 
@@ -31,12 +32,12 @@ struct EventLoop::Impl {
     calling = false;
   }
 
-  void next_signal(std::function<void(int)> handler) {
-    signals.async_wait(
-        [this, handler = std::move(handler)](boost::system::error_code error, int number) {
+  void next_signal(asio::signal_set& from, std::function<void(int)> handler) {
+    from.async_wait(
+        [this, &from, handler = std::move(handler)](boost::system::error_code error, int number) {
           if (error) return;
-          handler(number);
-          next_signal(handler);
+          call([&] { handler(number); });
+          next_signal(from, handler);
         });
   }
 };
@@ -63,7 +64,12 @@ asio::io_context& EventLoop::context() {
 void EventLoop::on_termination_signal(std::function<void(int)> handler) {
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);
-  impl_->next_signal(std::move(handler));
+  impl_->next_signal(impl_->signals, std::move(handler));
+}
+
+void EventLoop::on_hangup_signal(std::function<void()> handler) {
+  impl_->hangups.add(SIGHUP);
+  impl_->next_signal(impl_->hangups, [handler = std::move(handler)](int) { handler(); });
 }
 
 // A completed wait may be queued already when it is cancelled; the generation tells it apart.

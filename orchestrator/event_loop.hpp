@@ -31,6 +31,8 @@ class EventLoop {
   void after_this(std::function<void()> task);
   // Calls `handler` with the number of each SIGTERM or SIGINT that arrives.
   void on_termination_signal(std::function<void(int signal)> handler);
+  // The same for SIGHUP.
+  void on_hangup_signal(std::function<void()> handler);
 
   boost::asio::io_context& context();
 

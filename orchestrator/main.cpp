@@ -15,6 +15,7 @@
 
 #include "config/base/log.hpp"
 #include "config/config.hpp"
+#include "config/reload.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/api.hpp"
 #include "orchestrator/http/server.hpp"
@@ -41,7 +42,8 @@ constexpr const char* kFooter = R"(Examples:
 
 Settings come from their defaults, then the file (--config, or BULKHEAD_CONFIG), then --set.
 BULKHEAD_API_KEY, when set, is the API key, whatever they say. `bulkhead check --config FILE` checks a file.
-SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second one ends it at once.)";
+SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second one ends it at once.
+SIGHUP: the settings are read again; models that were added, removed or changed follow, and no answer is lost.)";
 
 constexpr int kUsageError = 2;
 
@@ -128,19 +130,89 @@ class LoadingProgress {
   std::map<std::string, std::string> last_;  // of each worker, what was told
 };
 
-int serve(config::Settings settings) {
+// Settings as the daemon uses them: with the key of the environment, and one where it takes one.
+Result<config::Loaded> load_settings(const config::Sources& sources) {
+  BULKHEAD_TRY(config::Loaded loaded, config::load(sources));
+  config::ServerSettings& server = loaded.settings.server;
+  std::string key = from_environment("BULKHEAD_API_KEY");
+  if (!key.empty()) server.api_key = key;
+  if (!is_loopback(server.host) && server.api_key.empty()) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "server.host is " + server.host +
+            ", which other machines can reach, and there is no API key. Set server.api_key or "
+            "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
+  }
+  return loaded;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words)
+    all += (all.empty() ? "" : ", ") + word;
+  return all;
+}
+
+// SIGHUP: reads the settings again and does what a running daemon can do about what changed.
+struct Reloader {
+  const config::Sources& sources;
+  config::Settings& settings;  // as they are in effect
+  Router& router;
+  Server& server;
+  Api& api;
+  ResumableStreams& streams;
+
+  void reload() {
+    Result<config::Loaded> loaded = load_settings(sources);
+    if (!loaded.ok()) return refused(loaded.error().message());
+    for (const config::Notice& notice : loaded->notices)
+      spdlog::warn("{}: {}", notice.where, notice.message);
+    std::vector<std::string> at_once, by_workers, after_restart;
+    for (const config::Change& change : config::changes(settings, loaded->settings)) {
+      (change.reload == config::Reload::kNow       ? at_once
+       : change.reload == config::Reload::kWorkers ? by_workers
+                                                   : after_restart)
+          .push_back(change.key);
+    }
+    config::Settings next = config::reloaded(settings, loaded->settings);
+    if (!is_loopback(next.server.host) && next.server.api_key.empty())
+      return refused("the daemon listens on " + next.server.host + ", so it needs an API key");
+    Result<ReloadReport> models = router.reload(next, !by_workers.empty());
+    if (!models.ok()) return refused(models.error().message());
+
+    settings = std::move(next);
+    log::set_level(settings.log.level);
+    server.set_max_body_bytes(std::size_t{settings.server.max_body_mb} << 20);
+    api.configure(settings.server.api_key, settings.server.request_timeout_s);
+    streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
+                       std::chrono::seconds(settings.server.request_timeout_s)});
+    const auto tell = [](const char* what, const std::vector<std::string>& names) {
+      if (!names.empty()) spdlog::info("reload: {}: {}", what, joined(names));
+    };
+    tell("in effect now", at_once);
+    tell("in effect with new workers, which are started", by_workers);
+    tell("models added", models->added);
+    tell("models removed, each ends with its last request", models->removed);
+    tell("models whose workers are replaced", models->replaced);
+    tell("models with another number of workers", models->resized);
+    if (!after_restart.empty()) {
+      spdlog::warn("reload: only in effect when the daemon is started again: {}",
+                   joined(after_restart));
+    }
+    if (at_once.empty() && by_workers.empty() && after_restart.empty() && models->added.empty() &&
+        models->removed.empty() && models->replaced.empty() && models->resized.empty())
+      spdlog::info("reload: nothing has changed");
+  }
+
+  static void refused(const std::string& why) {
+    spdlog::error("reload refused, everything stays as it is: {}", why);
+  }
+};
+
+int serve(const config::Sources& sources, config::Settings settings) {
   raise_descriptor_limit();
   close_descriptors_on_exec();
-
-  std::string key = from_environment("BULKHEAD_API_KEY");
-  if (!key.empty()) settings.server.api_key = key;
-  bool loopback = is_loopback(settings.server.host);
-  if (!loopback && settings.server.api_key.empty()) {
-    return fail("server.host is " + settings.server.host +
-                ", which other machines can reach, and there is no API key. Set server.api_key or "
-                "BULKHEAD_API_KEY, or "
-                "listen on 127.0.0.1.");
-  }
+  const bool loopback = is_loopback(settings.server.host);
 
   EventLoop loop;
   Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
@@ -155,7 +227,7 @@ int serve(config::Settings settings) {
     disk = *std::move(opened);
   }
 
-  Router router(loop, {worker_program(), config::worker_assignments(settings), settings});
+  Router router(loop, {worker_program(), settings});
   Metrics metrics(router);
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
@@ -198,6 +270,14 @@ int serve(config::Settings settings) {
     router.begin_drain([&] { server.close(stop_workers); });
   });
 
+  Reloader reloader{sources, settings, router, server, api, streams};
+  loop.on_hangup_signal([&] {
+    spdlog::info("SIGHUP: reading the settings again");
+    if (router.draining()) return Reloader::refused("the daemon is ending");
+    if (!router.was_ready()) return Reloader::refused("its models are still loading");
+    reloader.reload();
+  });
+
   streams.recover(std::move(disk.requests));
   server.serve(api);
   router.start();
@@ -232,14 +312,14 @@ int main(int argc, char** argv) {
   if (!line.model.empty()) sources.assignments.push_back("models.0.path=" + line.model);
   sources.assignments.insert(sources.assignments.end(), line.assignments.begin(),
                              line.assignments.end());
-  Result<config::Loaded> loaded = config::load(sources);
+  Result<config::Loaded> loaded = load_settings(sources);
   if (!loaded.ok()) return fail(loaded.error().message());
   Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
   if (!logging.ok()) return fail(logging.error().message());
   for (const config::Notice& notice : loaded->notices)
     spdlog::warn("{}: {}", notice.where, notice.message);
   try {
-    return serve(loaded->settings);
+    return serve(sources, loaded->settings);
   } catch (const std::exception& error) {
     return fail(std::string("unexpected: ") + error.what());
   }

@@ -94,14 +94,21 @@ class LineFormatter final : public spdlog::formatter {
   std::string program_;
 };
 
+constexpr std::pair<const char*, spdlog::level::level_enum> kLevels[] = {
+    {"trace", spdlog::level::trace}, {"debug", spdlog::level::debug},
+    {"info", spdlog::level::info},   {"warn", spdlog::level::warn},
+    {"error", spdlog::level::err},   {"off", spdlog::level::off},
+};
+
 }  // namespace
 
+void set_level(const std::string& level) {
+  for (const auto& [name, value] : kLevels) {
+    if (level == name) spdlog::default_logger()->set_level(value);
+  }
+}
+
 Status init(const std::string& level, const std::string& format, const std::string& program) {
-  static constexpr std::pair<const char*, spdlog::level::level_enum> kLevels[] = {
-      {"trace", spdlog::level::trace}, {"debug", spdlog::level::debug},
-      {"info", spdlog::level::info},   {"warn", spdlog::level::warn},
-      {"error", spdlog::level::err},   {"off", spdlog::level::off},
-  };
   const std::pair<const char*, spdlog::level::level_enum>* chosen = nullptr;
   for (const auto& candidate : kLevels) {
     if (level == candidate.first) chosen = &candidate;

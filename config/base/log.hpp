@@ -23,4 +23,7 @@ namespace bulkhead::log {
 // program: the name each line carries. Call once, before other threads start.
 Status init(const std::string& level, const std::string& format, const std::string& program);
 
+// The level from now on, of those init() takes; any other leaves it as it is. Any thread.
+void set_level(const std::string& level);
+
 }  // namespace bulkhead::log

@@ -234,6 +234,11 @@ Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& st
 
 Api::~Api() = default;
 
+void Api::configure(std::string api_key, std::uint32_t request_timeout_s) {
+  context_->options.api_key = std::move(api_key);
+  context_->options.request_timeout_s = request_timeout_s;
+}
+
 HttpResponse Api::protocol_error(int status, const std::string& message) {
   context_->metrics.request_done("unknown", status);
   HttpResponse response = to_response(plain_error(status, message,
@@ -310,8 +315,9 @@ HttpResponse Api::answer_get(const std::string& path) {
     }
     case Endpoint::kModels: {
       json data = json::array();
-      for (const ModelInfo& model : router.models())
-        data.push_back(describe_model(router, model));
+      for (const ModelInfo& model : router.models()) {
+        if (!model.retired) data.push_back(describe_model(model));
+      }
       return json_response(200, {{"object", "list"}, {"data", std::move(data)}});
     }
     case Endpoint::kModel: {
@@ -323,7 +329,7 @@ HttpResponse Api::answer_get(const std::string& path) {
         error.parameter = "model";
         return to_response(error);
       }
-      return json_response(200, describe_model(router, *model));
+      return json_response(200, describe_model(*model));
     }
     case Endpoint::kWorkers:
       return json_response(200, describe_workers(router));

@@ -37,6 +37,9 @@ class Api {
       ApiOptions options);
   ~Api();
 
+  // For requests that come from now on.
+  void configure(std::string api_key, std::uint32_t request_timeout_s);
+
   // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);

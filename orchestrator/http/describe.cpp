@@ -182,7 +182,7 @@ json describe_health(const Router& router) {
   if (ready) return body;
   for (const ModelInfo& model : router.models()) {
     std::string why = router.given_up(model);
-    if (why.empty() || router.draining()) continue;
+    if (model.retired || why.empty() || router.draining()) continue;
     body["status"] = "failed";
     body["reason"] = std::move(why);
   }
@@ -202,14 +202,13 @@ json describe_health(const Router& router) {
   return body;
 }
 
-json describe_model(const Router& router, const ModelInfo& model) {
+json describe_model(const ModelInfo& model) {
   json out = {
       {"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "bulkhead"}};
-  for (std::size_t i : model.workers) {
-    const Worker& worker = *router.workers()[i];
-    if (!worker.ever_ready()) continue;
-    out["context"] = worker.ready().context_limit;
-    out["architecture"] = worker.ready().architecture;
+  for (const Worker* worker : model.workers) {
+    if (!worker->ever_ready()) continue;
+    out["context"] = worker->ready().context_limit;
+    out["architecture"] = worker->ready().architecture;
     break;
   }
   return out;

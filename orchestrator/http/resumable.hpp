@@ -41,6 +41,9 @@ class ResumableStreams {
                    Options options);
   ~ResumableStreams();
 
+  // For ends and beginnings from now on.
+  void configure(Options options) { options_ = options; }
+
   // Goes on with what an earlier daemon left. Before the first start().
   void recover(std::vector<DiskRequest> requests);
 

@@ -586,6 +586,9 @@ void Server::serve(Api& api) {
   impl_->accept();
 }
 
+void Server::set_max_body_bytes(std::size_t bytes) {
+  impl_->options.max_body_bytes = bytes;
+}
 std::size_t Server::connections() const {
   return impl_->connections.size();
 }

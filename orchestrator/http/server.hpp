@@ -37,6 +37,7 @@ class Server {
   std::uint16_t port() const;
   void serve(Api& api);
   std::size_t connections() const;
+  void set_max_body_bytes(std::size_t bytes);  // of requests that come from now on
 
   // Ends each connection once its answer is out; `closed` is called when none is left, or after
   // five seconds.

@@ -17,29 +17,6 @@ namespace {
 // memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
-std::string file_name_of(const std::string& path) {
-  if (path.empty() || path == "builtin") return "builtin";
-  return std::filesystem::path(path).stem().string();
-}
-
-// Another file under the same name has another size or time.
-std::string file_mark_of(const std::string& path) {
-  struct stat info{};
-  if (path.empty() || path == "builtin" || ::stat(path.c_str(), &info) != 0) return "-";
-  return fmt::format("{}@{}.{:09}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-}
-
-// Fit for a URL path without escapes.
-std::string worker_name(const std::string& model, std::size_t index) {
-  std::string name;
-  for (char c : model) {
-    bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                 c == '.' || c == '_' || c == '-';
-    name += plain ? c : '-';
-  }
-  return name + "-" + std::to_string(index);
-}
-
 FailureKind kind_of(ipc::FailureCode code) {
   switch (code) {
     case ipc::FailureCode::kInvalidRequest:
@@ -62,52 +39,6 @@ Error violation(RequestId request, const char* what) {
 
 }  // namespace
 
-Router::Router(EventLoop& loop, const RouterOptions& options)
-    : loop_(loop), settings_(options.settings) {
-  std::vector<config::ModelSettings> models = settings_.models;
-  if (models.empty()) {
-    models.emplace_back();
-    models.back().path = "builtin";
-  }
-  for (const config::ModelSettings& settings : models) {
-    std::size_t index = models_.size();
-    ModelInfo model;
-    model.file_name = file_name_of(settings.path);
-    model.file_mark = file_mark_of(settings.path);
-    model.id = settings.name.empty() ? model.file_name : settings.name;
-    model.created = std::time(nullptr);
-    for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i) {
-      WorkerOptions worker;
-      std::size_t number = i;
-      do {
-        worker.name = worker_name(model.id, number++);
-      } while (find_worker(worker.name) != nullptr);
-      worker.model = index;
-      worker.program = options.worker_program;
-      worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
-                          "--device", settings.device,
-                          "--name",   worker.name};
-      if (settings.context != 0) {
-        worker.arguments.insert(worker.arguments.end(),
-                                {"--context", std::to_string(settings.context)});
-      }
-      for (const std::string& assignment : options.worker_assignments) {
-        worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
-      }
-      worker.ipc = settings_.ipc;
-      worker.heartbeat_timeout =
-          std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
-      worker.standby = settings_.isolation.standby;
-      worker.crash_budget = settings_.isolation.crash_budget;
-      model.workers.push_back(workers_.size());
-      workers_.push_back(
-          std::make_unique<Worker>(loop_, std::move(worker), static_cast<WorkerEvents&>(*this)));
-    }
-    models_.push_back(std::move(model));
-  }
-  waiting_.resize(models_.size());
-}
-
 Router::~Router() = default;
 
 void Router::start() {
@@ -116,38 +47,6 @@ void Router::start() {
 }
 
 // ---- admission ----
-
-const ModelInfo* Router::find_model(std::string_view name) const {
-  for (const ModelInfo& model : models_) {
-    if (model.id == name) return &model;
-  }
-  for (const ModelInfo& model : models_) {
-    if (model.file_name == name) return &model;
-  }
-  return nullptr;
-}
-
-Worker* Router::find_worker(std::string_view name) {
-  for (auto& worker : workers_) {
-    if (worker->name() == name) return worker.get();
-  }
-  return nullptr;
-}
-
-Spare* Router::find_spare(std::string_view name) {
-  for (auto& worker : workers_) {
-    if (Spare* spare = worker->pool().find(name)) return spare;
-  }
-  return nullptr;
-}
-
-bool Router::ready() const {
-  return std::ranges::all_of(models_, [this](const ModelInfo& model) {
-    return std::ranges::any_of(model.workers, [this](std::size_t i) {
-      return workers_[i]->state() == WorkerState::kReady;
-    });
-  });
-}
 
 Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure) {
   auto refuse = [&failure](FailureKind kind, std::string message, std::string parameter = "") {
@@ -163,17 +62,17 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
           fmt::format("The model '{}' does not exist; /v1/models lists those that do.", name),
           "model");
     }
-  } else if (models_.size() == 1) {
-    model = &models_.front();
+  } else if (std::ranges::count(models_, false, &ModelInfo::retired) == 1) {
+    model = &*std::ranges::find(models_, false, &ModelInfo::retired);
   } else {
     return refuse(FailureKind::kInvalid,
                   "This server has several models; name one (see /v1/models).", "model");
   }
   if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
+  model = &models_[serving_entry(static_cast<std::size_t>(model - models_.data()))];
   if (std::string why = given_up(*model); !why.empty())
     return refuse(FailureKind::kWorkerFailed, std::move(why));
-  if (std::ranges::none_of(model->workers,
-                           [this](std::size_t i) { return workers_[i]->ever_ready(); }))
+  if (!model->ever_served)
     return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
   if (!will_serve(*model)) {
     return refuse(FailureKind::kUnavailable,
@@ -185,27 +84,6 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                               active_.size(), settings_.server.max_queue));
   }
   return static_cast<std::size_t>(model - models_.data());
-}
-
-bool Router::will_serve(const ModelInfo& model) const {
-  return std::ranges::any_of(model.workers, [this](std::size_t i) {
-    const WorkerState state = workers_[i]->state();
-    return state == WorkerState::kStarting || state == WorkerState::kLoading ||
-           state == WorkerState::kReady || state == WorkerState::kRestarting ||
-           state == WorkerState::kDraining || workers_[i]->returning();
-  });
-}
-
-std::string Router::given_up(const ModelInfo& model) const {
-  if (will_serve(model)) return "";
-  for (std::size_t i : model.workers) {
-    if (workers_[i]->state() != WorkerState::kFailed) continue;
-    return fmt::format(
-        "The model has no worker: {} has been given up ({}). `bulkhead workers restart {}` tries "
-        "again.",
-        workers_[i]->name(), workers_[i]->last_death(), workers_[i]->name());
-  }
-  return "";
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
@@ -249,8 +127,7 @@ std::string Router::identity(RequestId request) const {
 
 Worker* Router::least_loaded(std::size_t model) {
   Worker* best = nullptr;
-  for (std::size_t i : models_[model].workers) {
-    Worker* worker = workers_[i].get();
+  for (Worker* worker : models_[model].workers) {
     if (worker->state() != WorkerState::kReady || alone_.contains(worker)) continue;
     if (best == nullptr || worker->outstanding() < best->outstanding()) best = worker;
   }
@@ -281,6 +158,7 @@ void Router::dispatch(std::size_t model) {
     waiting.fresh.pop_front();
     send(request, *worker);
   }
+  go_on_reloading_later();
 }
 
 void Router::dispatch_later(std::size_t model) {
@@ -470,16 +348,14 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
   if (const std::string why = given_up(models_[index]); !why.empty()) {
     // Nobody comes for those who wait.
     std::vector<RequestId> waiting;
-    for (const std::deque<RequestId>* queue :
-         {&waiting_[index].suspects, &waiting_[index].fresh})
+    for (const std::deque<RequestId>* queue : {&waiting_[index].suspects, &waiting_[index].fresh})
       waiting.insert(waiting.end(), queue->begin(), queue->end());
     for (RequestId request : waiting)
       fail(request, {FailureKind::kWorkerFailed, why, ""});
   }
   const ModelInfo& model = models_[index];
-  bool hopeless = std::ranges::all_of(model.workers, [this](std::size_t i) {
-    return workers_[i]->state() == WorkerState::kFailed;
-  });
+  bool hopeless = std::ranges::all_of(
+      model.workers, [](const Worker* w) { return w->state() == WorkerState::kFailed; });
   if (hopeless && on_failed_start) on_failed_start(fmt::format("model {}: {}", model.id, reason));
 }
 
@@ -487,15 +363,17 @@ void Router::worker_changed(Worker& worker) {
   std::size_t index = worker.options().model;
   if (worker.state() == WorkerState::kReady) {
     ModelInfo& model = models_[index];
-    bool named = index < settings_.models.size() && !settings_.models[index].name.empty();
+    model.ever_served = true;
     const std::string& own_name = worker.ready().model_name;
-    if (!named && !own_name.empty() && find_model(own_name) == nullptr) model.id = own_name;
+    if (model.settings.name.empty() && !own_name.empty() && find_model(own_name) == nullptr)
+      model.id = own_name;
     dispatch_later(index);
     if (!was_ready_ && ready()) {
       was_ready_ = true;
       if (on_ready) on_ready();
     }
   }
+  go_on_reloading_later();
   if (on_change) on_change();
   if (stopping_ && stopped_ &&
       std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
@@ -529,6 +407,7 @@ void Router::forget(RequestId request, bool tell_worker) {
   }
   const Waiting& waiting = waiting_[active.model];
   if (!waiting.fresh.empty() || !waiting.suspects.empty()) dispatch_later(active.model);
+  go_on_reloading_later();
   if (draining_ && active_.empty() && idle_) loop_.post(std::exchange(idle_, nullptr));
 }
 

@@ -17,6 +17,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,7 +73,6 @@ class RequestObserver {
 
 struct RouterOptions {
   std::string worker_program;
-  std::vector<std::string> worker_assignments;  // "key=value", for --set
   config::Settings settings;
 };
 
@@ -80,8 +81,24 @@ struct ModelInfo {
   std::string file_name;  // also accepted as a name
   std::string file_mark;  // changes with the file
   std::int64_t created = 0;
-  std::vector<std::size_t> workers;
+  config::ModelSettings settings;
+  std::vector<Worker*> workers;
+  bool ever_served = false;
+  // Taken out of the configuration, or replaced by the `successor` entry: it takes nothing new, and
+  // its workers go as soon as nobody needs them.
+  bool retired = false;
+  std::optional<std::size_t> successor;
 };
+
+// What a reload of the configuration did to the models, by name.
+struct ReloadReport {
+  std::vector<std::string> added, removed, replaced, resized;
+};
+
+// As the settings have them; without any, the built-in one.
+std::vector<config::ModelSettings> models_of(const config::Settings& settings);
+// Of a model's file; another file under the same name has another. "-": there is none.
+std::string file_mark_of(const std::string& path);
 
 class Router : private WorkerEvents {
  public:
@@ -119,12 +136,20 @@ class Router : private WorkerEvents {
   // At once, without asking.
   void kill_workers();
 
+  // Takes over new settings while everything runs. Models that are new are started; those that are
+  // gone end when their sequences have; those that changed (their file, device or context, or
+  // anything when `replace_workers`) get new workers one after the other, each when its last
+  // sequence is over. A stream is never moved between an old and a new worker. An error, with
+  // nothing changed, when a new or changed model has no readable file.
+  Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers);
+
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
   // Every model has a worker that serves.
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // of these, not with a worker now
+  // By index; retired ones among them.
   const std::vector<ModelInfo>& models() const { return models_; }
   // Why nobody serves it or will, where its workers have been given up; else empty.
   std::string given_up(const ModelInfo& model) const;
@@ -156,6 +181,21 @@ class Router : private WorkerEvents {
   void worker_failed(Worker& worker, const std::string& reason) override;
 
   bool will_serve(const ModelInfo& model) const;
+  // models.cpp
+  std::size_t add_model(const config::ModelSettings& settings);
+  Worker& add_worker(std::size_t model);
+  WorkerOptions worker_options(std::size_t model, std::string name) const;
+  std::size_t serving_entry(std::size_t model) const;
+
+  // reload.cpp
+  void retire(std::size_t model, std::optional<std::size_t> successor);
+  void resize(std::size_t model);
+  void go_on_reloading();
+  void go_on_reloading_later();
+  void go_on_with(std::size_t retired);
+  bool needed(std::size_t model) const;
+  void end(Worker& worker);
+
   void dispatch(std::size_t model);
   void dispatch_later(std::size_t model);
   Worker* least_loaded(std::size_t model);
@@ -167,6 +207,7 @@ class Router : private WorkerEvents {
   void fail(RequestId request, Failure failure);
 
   EventLoop& loop_;
+  std::string worker_program_;
   config::Settings settings_;
   std::vector<ModelInfo> models_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -174,6 +215,9 @@ class Router : private WorkerEvents {
   std::unordered_map<const Worker*, RequestId> alone_;  // workers given over to one suspect
   std::map<RequestId, Active> active_;
   std::unordered_map<RequestId, RequestObserver*> failing_;  // to be told in the next turn
+  std::set<Worker*> leaving_;                                // of a model that goes on with fewer
+  std::set<Worker*> ending_;  // to be forgotten when their processes are gone
+  bool reloading_later_ = false;
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;

@@ -70,6 +70,12 @@ void Worker::set_state(WorkerState state) {
 // ---- one process after the other ----
 
 void Worker::start_process() {
+  if (next_options_.has_value()) {
+    // It has yet to show that it can serve.
+    options_ = *std::exchange(next_options_, std::nullopt);
+    ever_ready_ = false;
+    ready_ = {};
+  }
   restart_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
   process_ = std::make_unique<WorkerProcess>(loop_, options_, name(), false,
@@ -259,6 +265,17 @@ void Worker::restart() {
   restart_after_drain_ = true;
   if (state_ == WorkerState::kReady) return drain();
   end_after_drain();
+}
+
+void Worker::configure(WorkerOptions options) {
+  options_ = std::move(options);
+  if (serves(state_)) pool_.keep(options_.standby);
+}
+
+void Worker::replace(WorkerOptions options) {
+  options_.model = options.model;
+  next_options_ = std::move(options);
+  restart();
 }
 
 void Worker::end_after_drain() {

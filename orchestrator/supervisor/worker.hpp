@@ -79,6 +79,10 @@ class Worker : private ProcessEvents {
 
   void drain();    // takes nothing new, finishes what it has
   void restart();  // drain, then a successor that is started anew; its spares are replaced as well
+  // From its next process on it is this one; spares and limits at once.
+  void configure(WorkerOptions options);
+  // A restart as another one: of another model, perhaps. It has no request.
+  void replace(WorkerOptions options);
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the processes for good: asks them, then kills them
   void kill(const std::string& words);  // at once, all of them
@@ -137,6 +141,7 @@ class Worker : private ProcessEvents {
   StandbyPool pool_;
   Timer restart_timer_;
   RestartPolicy policy_;
+  std::optional<WorkerOptions> next_options_;   // when the process that serves has ended
   Recovery::Way way_ = Recovery::Way::kLoaded;  // of the process that serves
   std::chrono::steady_clock::time_point ready_since_{};
 

@@ -3,7 +3,7 @@
 // demand.
 //
 // A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token
-// 0's text is "s<seed>".
+// 0's text is "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>".
 // Words in the prompt are orders:
 //   slow            a token every 5 ms (otherwise as fast as the ring takes them)
 //   never           accepts, and never answers
@@ -68,7 +68,7 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
 
 class Worker {
  public:
-  explicit Worker(ipc::Channel& channel) : channel_(channel) {}
+  Worker(ipc::Channel& channel, bool other) : channel_(channel), other_(other) {}
 
   void run() {
     load();
@@ -207,7 +207,7 @@ class Worker {
     sequence.given = static_cast<std::uint32_t>(submit.accepted_tokens.size());
     sequence.next = sequence.given;
     for (std::uint32_t i = 0; i < sequence.given; ++i) {
-      if (submit.accepted_tokens[i] != 1000 + i)
+      if (submit.accepted_tokens[i] != base() + i)
         std::exit(6);  // the journal must give back what we sent
     }
     sequence.limit = submit.max_tokens != 0 ? submit.max_tokens : 64;
@@ -242,9 +242,9 @@ class Worker {
       ipc::SequenceTokens tokens;
       tokens.request = id;
       tokens.first_index = sequence.next + skew_;
-      tokens.tokens = {1000 + sequence.next};
+      tokens.tokens = {base() + sequence.next};
       tokens.text = sequence.next == 0 ? "s" + std::to_string(sequence.submit.sampling.seed)
-                                       : " t" + std::to_string(sequence.next);
+                                       : (other_ ? " o" : " t") + std::to_string(sequence.next);
       if (sequence.prompt.find("big") != std::string::npos) tokens.text.append(1000, 'x');
       if (sequence.submit.logprobs >= 0) {
         ipc::TokenLogprob logprob{-0.5F, tokens.text, {}};
@@ -298,7 +298,10 @@ class Worker {
     }
   }
 
+  std::uint32_t base() const { return other_ ? 5000 : 1000; }
+
   ipc::Channel& channel_;
+  bool other_;
   std::map<RequestId, Sequence> sequences_;
   std::uint64_t step_ = 0;
   std::uint32_t skew_ = 0;
@@ -312,7 +315,12 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
+  bool other = false;
   for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--model") == 0) {
+      const std::string model = argv[i + 1];
+      other = model.find("other", model.rfind('/') + 1) != std::string::npos;
+    }
     if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
     if (std::strncmp(argv[i + 1], "ipc.ring_kib=", 13) == 0) {
@@ -331,5 +339,5 @@ int main(int argc, char** argv) {
   }
   std::printf("a library that prints to stdout harms nothing\n");
   std::fflush(stdout);
-  Worker(**channel).run();
+  Worker(**channel, other).run();
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/integration/model_serving.hpp"
+#include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -13,53 +14,6 @@ namespace {
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-json stream_of(const std::string& prompt, int tokens) {
-  return {{"prompt", prompt}, {"max_tokens", tokens}, {"seed", 9}, {"stream", true}};
-}
-
-void expect_whole(const std::string& body, int tokens) {
-  const Events events = events_of(body);
-  EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
-  std::string text;
-  for (const json& chunk : events.chunks) {
-    ASSERT_TRUE(chunk.contains("choices")) << chunk;
-    text += chunk["choices"][0]["text"].get<std::string>();
-  }
-  EXPECT_EQ(text, expected_text(9, tokens));
-}
-
-std::string rest_of(HttpClient& client) {
-  std::string body;
-  while (auto piece = client.receive_chunk()) {
-    if (piece->empty()) break;
-    body += *piece;
-  }
-  return body;
-}
-
-json workers(const Serving& serving) {
-  return json::parse(serving.get("/v1/workers").body);
-}
-json find(const Serving& serving, const std::string& name) {
-  for (const json& worker : workers(serving)) {
-    if (worker["name"] == name) return worker;
-  }
-  return nullptr;
-}
-// The pid of the named one, once it is in that state.
-pid_t pid_in(const Serving& serving, const std::string& name, const std::string& state) {
-  pid_t pid = -1;
-  EXPECT_TRUE(Serving::eventually([&] {
-    const json worker = find(serving, name);
-    if (worker.is_null() || worker["state"] != state) return false;
-    pid = worker["pid"].get<pid_t>();
-    return true;
-  })) << name
-      << " is not " << state << "\n"
-      << workers(serving) << serving.daemon->log();
-  return pid;
-}
 
 class Standby : public testing::TestWithParam<const char*> {
  protected:

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "config/reload.hpp"
 #include "config/settings_table.hpp"
 
 namespace bulkhead::config {
@@ -294,6 +295,36 @@ TEST(Errors, AFailedAssignmentChangesNothing) {
   settings.server.port = 1;
   EXPECT_FALSE(assign(settings, "server.port=70000").ok());
   EXPECT_EQ(settings.server.port, 1U);
+}
+
+TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
+  Settings before, after;
+  after.server.port = 9000;
+  after.server.max_queue = 7;
+  after.ipc.ring_kib = 2048;
+  after.ipc.flush_tokens = 4;
+  after.engine.max_batch = 3;
+  after.isolation.standby = 2;
+  after.isolation.journal_path = "journal";
+  after.log.level = "debug";
+  std::vector<std::string> now, workers, restart;
+  for (const Change& change : changes(before, after)) {
+    (change.reload == config::Reload::kNow       ? now
+     : change.reload == config::Reload::kWorkers ? workers
+                                                 : restart)
+        .push_back(change.key);
+  }
+  EXPECT_THAT(now, ElementsAre("server.max_queue", "isolation.standby", "log.level"));
+  EXPECT_THAT(workers, ElementsAre("ipc.flush_tokens", "engine.max_batch"));
+  EXPECT_THAT(restart, ElementsAre("server.port", "ipc.ring_kib", "isolation.journal_path"));
+  // What only a restart changes stays, and is all that still differs.
+  const Settings merged = reloaded(before, after);
+  EXPECT_EQ(merged.server.port, before.server.port);
+  EXPECT_EQ(merged.isolation.journal_path, "");
+  EXPECT_EQ(merged.server.max_queue, 7U);
+  for (const Change& change : changes(merged, after))
+    EXPECT_EQ(change.reload, config::Reload::kRestart) << change.key;
+  EXPECT_TRUE(changes(after, after).empty());
 }
 
 TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {

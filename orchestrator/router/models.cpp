@@ -1,0 +1,185 @@
+// The router's models and their workers: from settings to processes, and who serves what.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "config/config.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+std::string file_name_of(const std::string& path) {
+  if (path.empty() || path == "builtin") return "builtin";
+  return std::filesystem::path(path).stem().string();
+}
+
+// Fit for a URL path without escapes.
+std::string worker_name(const std::string& model, std::size_t index) {
+  std::string name;
+  for (char c : model) {
+    bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                 c == '.' || c == '_' || c == '-';
+    name += plain ? c : '-';
+  }
+  return name + "-" + std::to_string(index);
+}
+
+}  // namespace
+
+// Another file under the same name has another size or time.
+std::string file_mark_of(const std::string& path) {
+  struct stat info {};
+  if (path.empty() || path == "builtin" || ::stat(path.c_str(), &info) != 0) return "-";
+  return fmt::format("{}@{}.{:09}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+}
+
+Router::Router(EventLoop& loop, const RouterOptions& options)
+    : loop_(loop), worker_program_(options.worker_program), settings_(options.settings) {
+  for (const config::ModelSettings& settings : models_of(settings_)) {
+    const std::size_t model = add_model(settings);
+    for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
+      add_worker(model);
+  }
+}
+
+std::vector<config::ModelSettings> models_of(const config::Settings& settings) {
+  if (!settings.models.empty()) return settings.models;
+  return {config::ModelSettings{}};
+}
+
+std::size_t Router::add_model(const config::ModelSettings& settings) {
+  ModelInfo model;
+  model.settings = settings;
+  model.file_name = file_name_of(settings.path);
+  model.file_mark = file_mark_of(settings.path);
+  model.id = settings.name.empty() ? model.file_name : settings.name;
+  model.created = std::time(nullptr);
+  // The place of one that is gone, so that reloads do not pile them up.
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (!models_[i].retired || !models_[i].workers.empty() || needed(i)) continue;
+    models_[i] = std::move(model);
+    return i;
+  }
+  models_.push_back(std::move(model));
+  waiting_.resize(models_.size());
+  return models_.size() - 1;
+}
+
+WorkerOptions Router::worker_options(std::size_t model, std::string name) const {
+  const config::ModelSettings& settings = models_[model].settings;
+  WorkerOptions worker;
+  worker.model = model;
+  worker.program = worker_program_;
+  worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
+                      "--device", settings.device,
+                      "--name",   name};
+  if (settings.context != 0) {
+    worker.arguments.insert(worker.arguments.end(),
+                            {"--context", std::to_string(settings.context)});
+  }
+  for (const std::string& assignment : config::worker_assignments(settings_))
+    worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
+  worker.name = std::move(name);
+  worker.ipc = settings_.ipc;
+  worker.heartbeat_timeout = std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
+  worker.standby = settings_.isolation.standby;
+  worker.crash_budget = settings_.isolation.crash_budget;
+  return worker;
+}
+
+Worker& Router::add_worker(std::size_t model) {
+  std::string name;
+  std::size_t number = 0;
+  do {
+    name = worker_name(models_[model].id, number++);
+  } while (find_worker(name) != nullptr);
+  workers_.push_back(std::make_unique<Worker>(loop_, worker_options(model, std::move(name)),
+                                              static_cast<WorkerEvents&>(*this)));
+  models_[model].workers.push_back(workers_.back().get());
+  return *workers_.back();
+}
+
+// ---- who is there ----
+
+const ModelInfo* Router::find_model(std::string_view name) const {
+  for (const ModelInfo& model : models_) {
+    if (!model.retired && model.id == name) return &model;
+  }
+  for (const ModelInfo& model : models_) {
+    if (!model.retired && model.file_name == name) return &model;
+  }
+  return nullptr;
+}
+
+Worker* Router::find_worker(std::string_view name) {
+  for (auto& worker : workers_) {
+    if (worker->name() == name) return worker.get();
+  }
+  return nullptr;
+}
+
+Spare* Router::find_spare(std::string_view name) {
+  for (auto& worker : workers_) {
+    if (Spare* spare = worker->pool().find(name)) return spare;
+  }
+  return nullptr;
+}
+
+// Who takes new requests for the model: its own workers, or, while none of them is there yet, those
+// that they replace.
+std::size_t Router::serving_entry(std::size_t model) const {
+  const auto serves = [](const ModelInfo& entry) {
+    return std::ranges::any_of(entry.workers,
+                               [](const Worker* w) { return w->state() == WorkerState::kReady; });
+  };
+  if (serves(models_[model])) return model;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].retired && models_[i].successor == model && serves(models_[i])) return i;
+  }
+  return model;
+}
+
+bool Router::ready() const {
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].retired) continue;
+    const ModelInfo& entry = models_[serving_entry(i)];
+    if (std::ranges::none_of(entry.workers,
+                             [](const Worker* w) { return w->state() == WorkerState::kReady; }))
+      return false;
+  }
+  return true;
+}
+
+bool Router::will_serve(const ModelInfo& model) const {
+  const auto index = static_cast<std::size_t>(&model - models_.data());
+  const bool gets_more = std::ranges::any_of(models_, [index](const ModelInfo& other) {
+    return other.retired && other.successor == index && !other.workers.empty();
+  });
+  return (gets_more && model.workers.empty()) ||
+         std::ranges::any_of(model.workers, [](const Worker* worker) {
+           const WorkerState state = worker->state();
+           return state == WorkerState::kStarting || state == WorkerState::kLoading ||
+                  state == WorkerState::kReady || state == WorkerState::kRestarting ||
+                  state == WorkerState::kDraining || worker->returning();
+         });
+}
+
+std::string Router::given_up(const ModelInfo& model) const {
+  if (will_serve(model)) return "";
+  for (const Worker* worker : model.workers) {
+    if (worker->state() != WorkerState::kFailed) continue;
+    return fmt::format(
+        "The model has no worker: {} has been given up ({}). `bulkhead workers restart {}` tries "
+        "again.",
+        worker->name(), worker->last_death(), worker->name());
+  }
+  return "";
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,203 @@
+// New settings for a router that runs. An entry of models_ never changes what it computes: a model
+// that changed gets a new entry, its successor, and the old one is retired. Workers move from the old
+// entry to the new one, one at a time, each when its last sequence is over; whatever dies on the way
+// comes back as what it was until then, so no stream meets another model.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+// What tells two entries of the configuration apart.
+std::string key_of(const config::ModelSettings& settings) {
+  return settings.name.empty() ? "file " + settings.path : "name " + settings.name;
+}
+
+bool has_file(const config::ModelSettings& settings) {
+  return !settings.path.empty() && settings.path != "builtin";
+}
+
+Status readable(const config::ModelSettings& settings) {
+  if (!has_file(settings) || ::access(settings.path.c_str(), R_OK) == 0) return {};
+  return errno_error(ErrorCode::kNotFound, "the model file " + settings.path, errno);
+}
+
+}  // namespace
+
+Result<ReloadReport> Router::reload(const config::Settings& settings, bool replace_workers) {
+  // First what is to be done, then, if all of it can be, the doing.
+  struct Step {
+    config::ModelSettings settings;
+    std::optional<std::size_t> old;
+    bool changed = false;
+  };
+  std::vector<Step> steps;
+  std::set<std::size_t> kept;
+  for (const config::ModelSettings& wanted : models_of(settings)) {
+    Step step{.settings = wanted, .old = {}};
+    for (std::size_t i = 0; i < models_.size() && !step.old; ++i) {
+      if (!models_[i].retired && !kept.contains(i) && key_of(models_[i].settings) == key_of(wanted))
+        step.old = i;
+    }
+    if (step.old) {
+      kept.insert(*step.old);
+      const ModelInfo& old = models_[*step.old];
+      const std::string mark = file_mark_of(wanted.path);
+      const bool other_file = has_file(wanted) && mark != "-" && mark != old.file_mark;
+      step.changed = replace_workers || other_file || wanted.path != old.settings.path ||
+                     wanted.device != old.settings.device || wanted.context != old.settings.context;
+      if (wanted.path != old.settings.path) BULKHEAD_RETURN_IF_ERROR(readable(wanted));
+    } else {
+      BULKHEAD_RETURN_IF_ERROR(readable(wanted));
+    }
+    steps.push_back(std::move(step));
+  }
+
+  settings_ = settings;
+  ReloadReport report;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].retired || kept.contains(i)) continue;
+    report.removed.push_back(models_[i].id);
+    retire(i, std::nullopt);
+  }
+  for (Step& step : steps) {
+    if (!step.old) {
+      const std::size_t model = add_model(step.settings);
+      report.added.push_back(models_[model].id);
+      resize(model);
+    } else if (step.changed) {
+      const std::size_t model = add_model(step.settings);
+      ModelInfo& old = models_[*step.old];
+      // As clients know it, and as one that they can wait for.
+      if (step.settings.name.empty()) models_[model].id = old.id;
+      models_[model].ever_served = old.ever_served;
+      report.replaced.push_back(models_[model].id);
+      retire(*step.old, model);
+    } else {
+      ModelInfo& model = models_[*step.old];
+      if (model.settings.workers != step.settings.workers) report.resized.push_back(model.id);
+      model.settings = step.settings;
+      for (Worker* worker : model.workers)
+        worker->configure(worker_options(*step.old, worker->name()));
+      resize(*step.old);
+    }
+  }
+  go_on_reloading_later();
+  return report;
+}
+
+void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
+  models_[model].retired = true;
+  models_[model].successor = successor;
+  for (ModelInfo& earlier : models_) {  // that were on their way to this one
+    if (earlier.retired && earlier.successor == model) earlier.successor = successor;
+  }
+}
+
+void Router::resize(std::size_t model) {
+  const std::size_t wanted = std::max(models_[model].settings.workers, 1U);
+  const auto stays = [this](const Worker* worker) {
+    return !leaving_.contains(const_cast<Worker*>(worker));
+  };
+  auto& workers = models_[model].workers;
+  auto have = static_cast<std::size_t>(std::ranges::count_if(workers, stays));
+  for (; have < wanted; ++have)
+    add_worker(model).start();
+  for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {
+    if (!stays(*worker)) continue;
+    leaving_.insert(*worker);
+    --have;
+  }
+}
+
+bool Router::needed(std::size_t model) const {
+  return std::ranges::any_of(active_,
+                             [model](const auto& item) { return item.second.model == model; });
+}
+
+void Router::end(Worker& worker) {
+  leaving_.erase(&worker);
+  ending_.insert(&worker);
+  worker.stop();
+}
+
+void Router::go_on_reloading_later() {
+  const bool reloading = !leaving_.empty() || !ending_.empty() ||
+                         std::ranges::any_of(models_, [](const ModelInfo& model) {
+                           return model.retired && !model.workers.empty();
+                         });
+  if (!reloading || stopping_ || std::exchange(reloading_later_, true)) return;
+  loop_.post([this] {
+    reloading_later_ = false;
+    if (!stopping_) go_on_reloading();
+  });
+}
+
+void Router::go_on_reloading() {
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].retired) go_on_with(i);
+  }
+  for (Worker* worker : std::set<Worker*>(leaving_)) {
+    worker->drain();
+    if (worker->outstanding() > 0) continue;
+    std::erase(models_[worker->options().model].workers, worker);
+    end(*worker);
+  }
+  for (Worker* worker : std::set<Worker*>(ending_)) {
+    if (!worker->gone()) continue;
+    ending_.erase(worker);
+    alone_.erase(worker);
+    std::erase_if(workers_, [worker](const auto& each) { return each.get() == worker; });
+  }
+}
+
+void Router::go_on_with(std::size_t retired) {
+  const Waiting& waiting = waiting_[retired];
+  const std::optional<std::size_t> successor = models_[retired].successor;
+  while (!models_[retired].workers.empty()) {
+    // Streams that lost their worker need one of the same kind.
+    if (!waiting.fresh.empty() || !waiting.suspects.empty()) return;
+    auto& workers = models_[retired].workers;
+    if (!successor) {
+      for (Worker* worker : workers)
+        worker->drain();
+      if (needed(retired)) return;
+      for (Worker* worker : std::exchange(workers, {}))
+        end(*worker);
+      return;
+    }
+    // One at a time, so that the others serve meanwhile.
+    for (const Worker* worker : models_[*successor].workers) {
+      const WorkerState state = worker->state();
+      if (worker->returning() || state == WorkerState::kStarting ||
+          state == WorkerState::kLoading || state == WorkerState::kRestarting ||
+          state == WorkerState::kFailed)
+        return;
+    }
+    auto next = std::ranges::find_if(workers, [](const Worker* worker) {
+      return worker->state() == WorkerState::kDraining || worker->state() == WorkerState::kDrained;
+    });
+    Worker* worker = next == workers.end() ? workers.front() : *next;
+    worker->drain();
+    if (worker->outstanding() > 0) return;
+    std::erase(workers, worker);
+    ModelInfo& model = models_[*successor];
+    if (model.workers.size() < std::max(model.settings.workers, 1U)) {
+      model.workers.push_back(worker);
+      leaving_.erase(worker);
+      worker->replace(worker_options(*successor, worker->name()));
+    } else {
+      end(*worker);
+    }
+  }
+  if (successor) resize(*successor);
+}
+
+}  // namespace bulkhead::orchestrator

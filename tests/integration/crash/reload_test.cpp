@@ -1,0 +1,316 @@
+// New settings and new workers under running streams: SIGHUP, and restarts by request. Nothing is
+// lost, and no stream changes its model on the way.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/integration/resumable.hpp"
+#include "tests/integration/watching.hpp"
+#include "tests/support/signals.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+// A daemon with a configuration file, and the folder where that and its models lie.
+class Reload : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/bulkhead-reload-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    for (const char* model : {"one.gguf", "two.gguf", "three.gguf", "four.gguf", "other.gguf"})
+      std::ofstream(folder_ / model) << "the scripted worker does not read it";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& file) const { return (folder_ / file).string(); }
+  std::string model(const std::string& name, const std::string& file, int workers = 1) const {
+    return "  - {name: " + name + ", path: " + path(file) +
+           ", workers: " + std::to_string(workers) + "}\n";
+  }
+  void write(const std::string& models, const std::string& rest = "") const {
+    std::ofstream(path("config.yaml")) << "models:\n" << models << rest;
+  }
+  Serving start(const std::string& models, const std::string& rest = "") const {
+    write(models, rest);
+    Daemon::Options options;
+    options.arguments = {"--config", path("config.yaml"), "--set",
+                         std::string("ipc.transport=") + GetParam()};
+    options.environment = {{"BULKHEAD_WORKER", FAKE_WORKER}};
+    Serving serving;
+    serving.daemon = std::make_unique<Daemon>(BULKHEADD, options);
+    serving.port = serving.daemon->wait_until_listening();
+    EXPECT_NE(serving.port, 0) << serving.daemon->log();
+    return serving;
+  }
+  // Asks for it and waits until the log has the words.
+  static void reload(const Serving& serving, const std::string& words) {
+    const std::size_t before = serving.daemon->log().size();
+    serving.daemon->signal(SIGHUP);
+    ASSERT_TRUE(Serving::eventually([&] {
+      return serving.daemon->log().find(words, before) != std::string::npos;
+    })) << words
+        << "\n"
+        << serving.daemon->log();
+  }
+  static json ask(const std::string& model, const std::string& prompt, int tokens) {
+    json request = stream_of(prompt, tokens);
+    request["model"] = model;
+    return request;
+  }
+  static std::vector<std::unique_ptr<HttpClient>> streams(const Serving& serving,
+                                                          const std::string& model, int count,
+                                                          int tokens) {
+    std::vector<std::unique_ptr<HttpClient>> clients;
+    for (int i = 0; i < count; ++i) {
+      clients.push_back(std::make_unique<HttpClient>(serving.port));
+      clients.back()->send("POST", "/v1/completions", ask(model, "slow", tokens).dump());
+    }
+    for (auto& client : clients)
+      EXPECT_EQ(client->receive_head().status, 200);
+    return clients;
+  }
+  // Whether a new answer of the model is the other one's.
+  static bool answers_as_other(const Serving& serving, const std::string& model) {
+    const HttpReply reply = serving.complete(ask(model, "x", 3));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.body.find(" o1") != std::string::npos;
+  }
+
+  std::filesystem::path folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Transport, Reload, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Reload, AddsRemovesAndChangesModelsUnderStreams) {
+  const Serving serving =
+      start(model("one", "one.gguf", 2) + model("two", "two.gguf") + model("three", "three.gguf"));
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "one-1")["state"] == "ready"; }));
+  const pid_t unchanged = pid_in(serving, "three-0", "ready");
+  const pid_t removed = pid_in(serving, "two-0", "ready");
+  auto changed_streams = streams(serving, "one", 6, 300);
+  auto removed_streams = streams(serving, "two", 3, 300);
+  auto unchanged_streams = streams(serving, "three", 3, 300);
+
+  write(model("one", "other.gguf", 2) + model("three", "three.gguf") + model("four", "four.gguf"));
+  reload(serving, "models whose workers are replaced: one");
+  EXPECT_NE(serving.daemon->log().find("models added: four"), std::string::npos);
+  EXPECT_NE(serving.daemon->log().find("models removed, each ends with its last request: two"),
+            std::string::npos);
+  // New requests: the removed one is unknown at once, the added one comes, the changed one always
+  // answers.
+  EXPECT_EQ(serving.complete(ask("two", "x", 3)).status, 404);
+  EXPECT_EQ(serving.get("/v1/models/two").status, 404);
+  ASSERT_TRUE(
+      Serving::eventually([&] { return serving.complete(ask("four", "x", 3)).status == 200; }));
+  int early = 0;
+  while (!answers_as_other(serving, "one") && ++early < 10000) {
+  }
+  for (auto& client : changed_streams)
+    expect_whole(rest_of(*client), 300);
+  for (auto& client : removed_streams)
+    expect_whole(rest_of(*client), 300);
+  for (auto& client : unchanged_streams)
+    expect_whole(rest_of(*client), 300);
+
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "two-0").is_null(); }));
+  EXPECT_NE(send_signal(removed, 0), 0);
+  EXPECT_EQ(pid_in(serving, "three-0", "ready"), unchanged);
+  ASSERT_TRUE(Serving::eventually([&] {
+    return find(serving, "one-0")["state"] == "ready" && find(serving, "one-1")["state"] == "ready";
+  }));
+  EXPECT_EQ(find(serving, "one-0")["restarts"], 1);
+  EXPECT_EQ(find(serving, "one-1")["restarts"], 1);
+  for (int i = 0; i < 8; ++i)
+    EXPECT_TRUE(answers_as_other(serving, "one"));
+  EXPECT_EQ(workers(serving).size(), 4U);
+  EXPECT_EQ(serving.get("/health").status, 200);
+}
+
+TEST_P(Reload, AWorkerThatDiesWhileItIsReplacedComesBackAsWhatItWas) {
+  const Serving serving = start(model("one", "one.gguf", 2));
+  pid_in(serving, "one-1", "ready");
+  auto clients = streams(serving, "one", 8, 300);
+  write(model("one", "other.gguf", 2));
+  reload(serving, "models whose workers are replaced: one");
+  // The first is draining; each of the two dies once, with streams of the old model.
+  for (const char* name : {"one-0", "one-1"}) {
+    const pid_t victim = find(serving, name)["pid"].get<pid_t>();
+    send_signal(victim, SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] { return find(serving, name)["restarts"] >= 1; }));
+  }
+  auto new_ones = streams(serving, "one", 4, 20);
+  for (auto& client : clients)
+    expect_whole(rest_of(*client), 300);
+  for (auto& client : new_ones)
+    EXPECT_TRUE(events_of(rest_of(*client)).done);
+  ASSERT_TRUE(Serving::eventually([&] { return answers_as_other(serving, "one"); }));
+  ASSERT_TRUE(Serving::eventually([&] {
+    return find(serving, "one-0")["state"] == "ready" && find(serving, "one-1")["state"] == "ready";
+  }));
+  for (int i = 0; i < 8; ++i)
+    EXPECT_TRUE(answers_as_other(serving, "one"));
+}
+
+TEST_P(Reload, ABadFileIsRefusedWithItsErrorAndChangesNothing) {
+  const Serving serving = start(model("one", "one.gguf"));
+  const pid_t pid = pid_in(serving, "one-0", "ready");
+  auto clients = streams(serving, "one", 3, 200);
+  write(model("one", "other.gguf"), "isolation: {standbye: 1}\n");
+  reload(serving, "reload refused");
+  EXPECT_NE(serving.daemon->log().find("isolation.standby"), std::string::npos)
+      << serving.daemon->log();
+  write(model("one", "nowhere.gguf"));
+  reload(serving, "reload refused");
+  EXPECT_NE(serving.daemon->log().find("nowhere.gguf"), std::string::npos);
+  std::filesystem::remove(folder_ / "config.yaml");
+  reload(serving, "reload refused");
+  for (auto& client : clients)
+    expect_whole(rest_of(*client), 200);
+  EXPECT_EQ(pid_in(serving, "one-0", "ready"), pid);
+  // And the next good one is taken.
+  write(model("one", "other.gguf"));
+  reload(serving, "models whose workers are replaced: one");
+  ASSERT_TRUE(Serving::eventually([&] { return answers_as_other(serving, "one"); }));
+}
+
+TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
+  const Serving serving = start(model("one", "one.gguf"), "server: {max_queue: 2}\n");
+  const pid_t pid = pid_in(serving, "one-0", "ready");
+  auto clients = streams(serving, "one", 2, 300);
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 429);
+  write(model("one", "one.gguf", 2),
+        "server: {max_queue: 9, host: 127.0.0.2, api_key: secret}\n"
+        "ipc: {ring_kib: 2048}\nisolation: {standby: 1}\nlog: {level: debug}\n");
+  reload(serving, "only in effect when the daemon is started again");
+  const std::string log = serving.daemon->log();
+  EXPECT_NE(log.find("started again: server.host, ipc.ring_kib"), std::string::npos) << log;
+  EXPECT_NE(log.find("server.max_queue, isolation.standby, log.level"), std::string::npos) << log;
+  EXPECT_EQ(log.find("secret"), std::string::npos);
+  const std::vector<std::string> key = {"Authorization: Bearer secret"};
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 401);
+  EXPECT_EQ(serving.post("/v1/completions", ask("one", "x", 3).dump(), key).status, 200);
+  // A second worker and a spare for each; the first goes on as it was.
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json all =
+        json::parse(HttpClient(serving.port).request("GET", "/v1/workers", "", key).body);
+    int spares = 0, ready = 0;
+    for (const json& each : all) {
+      spares += each["state"] == "standby" ? 1 : 0;
+      ready += each["state"] == "ready" ? 1 : 0;
+    }
+    return spares == 2 && ready == 2 && all.size() == 4 && all[0]["pid"] == pid;
+  }));
+  for (auto& client : clients)
+    expect_whole(rest_of(*client), 300);
+  // And back: the surplus goes.
+  write(model("one", "one.gguf"), "isolation: {standby: 0}\n");
+  reload(serving, "models with another number of workers: one");
+  ASSERT_TRUE(Serving::eventually([&] { return workers(serving).size() == 1; }));
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+  reload(serving, "nothing has changed");
+}
+
+TEST_P(Reload, AnotherFileUnderTheSameNameIsAnotherModel) {
+  const Serving serving = start(model("one", "one.gguf"));
+  const pid_t before = pid_in(serving, "one-0", "ready");
+  std::ofstream(path("one.gguf")) << "another file";
+  reload(serving, "models whose workers are replaced: one");
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json worker = find(serving, "one-0");
+    return worker["state"] == "ready" && worker["pid"] != before;
+  }));
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+}
+
+TEST_P(Reload, ManyOfThemLeaveNothingBehind) {
+  const Serving serving = start(model("one", "one.gguf"));
+  const auto holdings = [&] {
+    std::size_t descriptors = 0;
+    for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator(
+             "/proc/" + std::to_string(serving.daemon->pid()) + "/fd"))
+      ++descriptors;
+    return descriptors;
+  };
+  const auto once = [&](int round) {
+    write(model("one", round % 2 == 0 ? "other.gguf" : "one.gguf") +
+          model("extra-" + std::to_string(round % 3), "two.gguf"));
+    reload(serving, "models whose workers are replaced: one");
+    EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json all = workers(serving);
+      return all.size() == 2 && all[0]["state"] == "ready" && all[1]["state"] == "ready";
+    })) << workers(serving);
+  };
+  once(0);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
+  const std::size_t before = holdings();
+  for (int round = 1; round < 12; ++round)
+    once(round);
+  EXPECT_TRUE(Serving::eventually([&] { return holdings() <= before; }))
+      << before << " descriptors before, now " << holdings();
+}
+
+// ---- restarts by request ----
+
+struct Way {
+  const char* transport;
+  bool journal;
+};
+class RestartUnderLoad : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, RestartUnderLoad,
+                         testing::Values(Way{"shm", false}, Way{"shm", true}, Way{"stdio", false},
+                                         Way{"stdio", true}),
+                         [](const auto& test) {
+                           return std::string(test.param.transport) +
+                                  (test.param.journal ? "_journal" : "_memory");
+                         });
+
+TEST_P(RestartUnderLoad, LosesNothingAndRefusesNobody) {
+  char name[] = "/tmp/bulkhead-restart-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  std::vector<std::string> settings = {std::string("ipc.transport=") + GetParam().transport,
+                                       "models.0.path=builtin", "models.0.workers=2"};
+  if (GetParam().journal)
+    settings.push_back("isolation.journal_path=" + (folder / "journal").string());
+  {
+    const Serving serving = serve(settings);
+    pid_in(serving, "builtin-1", "ready");
+    std::vector<std::unique_ptr<HttpClient>> clients;
+    std::vector<ResumableClient> resumable(6);
+    for (int i = 0; i < 12; ++i) {
+      clients.push_back(std::make_unique<HttpClient>(serving.port));
+      json request = stream_of("slow", 200);
+      if (i < 6) {
+        request["resumable"] = true;
+        resumable[static_cast<std::size_t>(i)].begin(*clients.back(), "/v1/completions", request);
+      } else {
+        clients.back()->send("POST", "/v1/completions", request.dump());
+        ASSERT_EQ(clients.back()->receive_head().status, 200);
+      }
+    }
+    for (const char* worker : {"builtin-0", "builtin-1", "builtin-0"}) {
+      const auto before = find(serving, worker)["restarts"].get<int>();
+      EXPECT_EQ(serving.post(std::string("/v1/workers/") + worker + "/restart", "").status, 202);
+      EXPECT_EQ(serving.complete(stream_of("x", 2)).status, 200);
+      ASSERT_TRUE(Serving::eventually([&] {
+        const json now = find(serving, worker);
+        return now["restarts"] == before + 1 && now["state"] == "ready";
+      }));
+    }
+    for (std::size_t i = 0; i < clients.size(); ++i) {
+      SCOPED_TRACE(i);
+      if (i >= 6) {
+        expect_whole(rest_of(*clients[i]), 200);
+        continue;
+      }
+      resumable[i].read_to_end(*clients[i]);
+      EXPECT_TRUE(resumable[i].complete);
+      expect_whole(resumable[i].body(), 200);
+    }
+    EXPECT_TRUE(find(serving, "builtin-0")["last_death"].is_null());
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
