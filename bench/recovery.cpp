@@ -127,7 +127,7 @@ class Served {
         "models.0.device=" + plan.device,
         "ipc.transport=" + plan.transport,
         std::string("isolation.vault=") + (mode == "vault" ? "true" : "false"),
-        std::string("isolation.standby=") + (mode == "standby" ? "true" : "false")};
+        std::string("isolation.standby=") + (mode == "standby" ? "1" : "0")};
     if (plan.bystander) {
       settings.insert(settings.end(), {"models.1.path=" + plan.model, "models.1.name=bystander",
                                        "models.1.device=" + plan.device});
@@ -142,6 +142,7 @@ class Served {
     const std::uint64_t begun = now_ns();
     BULKHEAD_TRY(DaemonProcess daemon, DaemonProcess::start(arguments));
     Served served(std::move(daemon), plan);
+    served.standby_ = mode == "standby";
     served.start_ms_ = ms_between(begun, now_ns());
     BULKHEAD_TRY(const json worker, served.quiet_worker());
     served.device_ = worker.value("device", "");
@@ -156,11 +157,13 @@ class Served {
     const std::uint64_t begun = now_ns();
     while (ms_between(begun, now_ns()) < static_cast<double>(kPatience.count())) {
       BULKHEAD_TRY(const json workers, daemon_.workers());
-      const bool quiet = std::ranges::all_of(workers, [](const json& worker) {
-        const json standby = worker.value("standby", json(nullptr));
-        return worker["state"] == "ready" &&
-               (!standby.is_object() || standby.value("state", "") == "ready");
-      });
+      // Spares are in the list, too; a new one comes some time after one has taken over.
+      std::size_t serving = 0, spares = 0, others = 0;
+      for (const json& worker : workers) {
+        const std::string state = worker.value("state", "");
+        ++(state == "ready" ? serving : state == "standby" ? spares : others);
+      }
+      const bool quiet = others == 0 && spares == (standby_ ? serving : 0);
       if (quiet) return workers[0];
       std::this_thread::sleep_for(milliseconds(20));
     }
@@ -277,6 +280,7 @@ class Served {
   std::string device_;
   std::uint32_t vocabulary_ = 0, context_ = 0;
   double start_ms_ = 0;
+  bool standby_ = false;
 };
 
 double median(std::vector<double> values) {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "config/base/fault_points.hpp"
 #include "config/base/log.hpp"
 
 namespace bulkhead::gpu::fault {
@@ -54,6 +55,19 @@ Plan plan_from_environment() {
   return plan;
 }
 
+const char* point_of(Call call) {
+  switch (call) {
+    case Call::kAllocate:
+      return "gpu.allocate";
+    case Call::kSubmit:
+      return "gpu.submit";
+    case Call::kWait:
+      return "gpu.wait";
+    default:
+      return "gpu.create";
+  }
+}
+
 std::mutex mutex;
 
 Plan& plan() {
@@ -64,6 +78,7 @@ Plan& plan() {
 }  // namespace
 
 VkResult injected(Call call) {
+  if (bulkhead::fault::fails(point_of(call))) return usual_failure(call);
   const std::lock_guard lock(mutex);
   Plan& armed = plan();
   if (armed.remaining == 0) return VK_SUCCESS;

@@ -6,6 +6,9 @@
 // KIND (allocate, submit, wait, create; default any of the first three) fails with RESULT (device_lost, out_of_memory,
 // timeout; default: what such a call fails with most).
 //
+// The calls are points of config/base/fault_points.hpp too: gpu.allocate, gpu.submit, gpu.wait and
+// gpu.create, with all of its actions but "corrupt".
+//
 // Thread-safety: any thread.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "config/base/fault_points.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
 
@@ -45,6 +46,7 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
 
 // As many bytes as are there, up to the span.
 std::size_t read_all(int fd, std::span<std::byte> bytes) {
+  if (bulkhead::fault::fails("file.read")) return 0;
   std::size_t total = 0;
   while (total < bytes.size()) {
     const ssize_t got = ::read(fd, bytes.data() + total, bytes.size() - total);

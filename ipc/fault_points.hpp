@@ -111,5 +111,12 @@ constexpr const char* name_of(Point point) {
 inline void reach(Point point) {
   fault::reach(name_of(point));
 }
+// Or have it fail there, or spoil what it makes (kReserve; kCommit).
+inline bool fails(Point point) {
+  return fault::fails(name_of(point));
+}
+inline bool corrupts(Point point) {
+  return fault::corrupts(name_of(point));
+}
 
 }  // namespace bulkhead::ipc

@@ -51,7 +51,7 @@ class RecordChannel final : public Channel {
                        std::to_string(max_outgoing_) +
                        " (records over half of ipc.ring_kib travel in pieces)");
     }
-    reach(Point::kReserve);
+    if (fails(Point::kReserve)) return peer_gone();
     if (auto flushed = flush(); !flushed.ok()) return flushed.error();
     const bool idle = outgoing_size_ == 0;  // small frames may wait in the link: that is its matter
     std::byte* place = nullptr;
@@ -84,6 +84,7 @@ class RecordChannel final : public Channel {
     }
     wanted_ = 0;
     reserved_ = bytes;
+    if constexpr (fault::kCompiledIn) place_ = place;
     reach(Point::kReserved);
     return std::span<std::byte>(place, bytes);
   }
@@ -94,7 +95,7 @@ class RecordChannel final : public Channel {
                                                     " bytes where " + std::to_string(reserved_) +
                                                     " were reserved");
     }
-    reach(Point::kCommit);
+    if (corrupts(Point::kCommit)) std::memset(place_, 0xa5, bytes);
     const bool large = std::exchange(reserved_, 0) > link_.max_frame();
     ++stats_.records_sent;
     stats_.bytes_sent += bytes;
@@ -293,6 +294,7 @@ class RecordChannel final : public Channel {
   std::optional<Error> corrupt_;  // for good
   bool asleep_ = false;           // between prepare_sleep() and finish_sleep()
   std::size_t reserved_ = 0;      // by the last try_reserve, not committed yet
+  std::byte* place_ = nullptr;    // of the reserved bytes, where faults are compiled in
   std::size_t wanted_ = 0;        // frame that the last try_reserve had no room for
   std::uint32_t empty_polls_ = 0;
   ChannelStats stats_;

@@ -26,7 +26,8 @@ namespace {
 
 struct Fault {
   std::string action;
-  int signal = SIGKILL;
+  int signal = SIGKILL;  // 0: the step itself does it
+  detail::Deed deed = detail::Deed::kNone;
   std::string point;
   std::uint64_t n = 1;
   bool claimed = false;  // it is this process that acts
@@ -44,7 +45,17 @@ struct Plan {
   std::vector<Fault> faults;
   std::map<std::string, std::uint64_t, std::less<>> hits;
   Done* done = nullptr;
+  LivePlan* live = nullptr;
+  std::uint64_t generation = 0;  // of the live plan: that in `faults`
   std::string count_file;
+};
+
+// What a step of this thread does meanwhile is not counted: it would wait for itself.
+thread_local bool inside = false;
+class Inside {
+ public:
+  Inside() { inside = true; }
+  ~Inside() { inside = false; }
 };
 
 [[noreturn]] void unreadable(std::string_view fault, const char* why) {
@@ -63,8 +74,11 @@ void add(Plan& plan, std::string_view text) {
     fault.signal = SIGSTOP;
   } else if (fault.action == "abort") {
     fault.signal = SIGABRT;
+  } else if (fault.action == "fail" || fault.action == "corrupt") {
+    fault.signal = 0;
+    fault.deed = fault.action == "fail" ? detail::Deed::kFail : detail::Deed::kCorrupt;
   } else if (fault.action != "kill") {
-    unreadable(text, "the action is none of kill, stop, abort");
+    unreadable(text, "the action is none of kill, stop, abort, fail, corrupt");
   }
   std::string_view point = text.substr(at + 1);
   if (const auto colon = point.find(':'); colon != std::string_view::npos) {
@@ -92,18 +106,22 @@ const char* environment(const char* name) {
 
 void write_counts();
 
-Done* map_done(const char* file) {
+// Nothing where the variable is not set.
+template <class Shared>
+Shared* map_shared(const char* variable) {
+  const char* file = environment(variable);
+  if (*file == 0) return nullptr;
   const int fd = ::open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   void* base = MAP_FAILED;
-  if (fd >= 0 && ::ftruncate(fd, sizeof(Done)) == 0) {
-    base = ::mmap(nullptr, sizeof(Done), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (fd >= 0 && ::ftruncate(fd, sizeof(Shared)) == 0) {
+    base = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (base == MAP_FAILED) {
-    std::fprintf(stderr, "BULKHEAD_FAULTS_DONE: %s: %s\n", file, std::strerror(errno));
+    std::fprintf(stderr, "%s: %s: %s\n", variable, file, std::strerror(errno));
     std::_Exit(2);
   }
   ::close(fd);
-  return static_cast<Done*>(base);
+  return static_cast<Shared*>(base);
 }
 
 // Never destroyed: points are reached until the very end.
@@ -112,19 +130,37 @@ Plan& plan() {
   return instance;
 }
 
-bool read_plan() {
-  Plan& made = plan();
-  if (const char* file = environment("BULKHEAD_FAULTS_DONE"); *file != 0)
-    made.done = map_done(file);
-  made.count_file = environment("BULKHEAD_FAULTS_COUNT");
-  std::string_view rest = environment("BULKHEAD_FAULTS");
+void add_all(Plan& plan, std::string_view rest) {
   while (!rest.empty()) {
     const auto comma = rest.find(',');
-    add(made, rest.substr(0, comma));
+    add(plan, rest.substr(0, comma));
     rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
   }
+}
+
+bool read_plan() {
+  const Inside guard;
+  Plan& made = plan();
+  made.done = map_shared<Done>("BULKHEAD_FAULTS_DONE");
+  made.live = map_shared<LivePlan>("BULKHEAD_FAULTS_LIVE");
+  made.count_file = environment("BULKHEAD_FAULTS_COUNT");
+  add_all(made, environment("BULKHEAD_FAULTS"));
   if (!made.count_file.empty()) std::atexit(write_counts);
-  return !made.faults.empty() || !made.count_file.empty();
+  return !made.faults.empty() || made.live != nullptr || !made.count_file.empty();
+}
+
+// Takes over what the live plan says now.
+void look_at_live(Plan& plan) {
+  if (plan.live == nullptr) return;
+  const std::uint64_t generation = plan.live->generation.load();
+  if (generation == plan.generation || generation % 2 != 0) return;
+  char text[sizeof plan.live->plan];
+  std::memcpy(text, plan.live->plan, sizeof text);
+  if (plan.live->generation.load() != generation) return;  // written meanwhile
+  plan.generation = generation;
+  plan.hits.clear();
+  plan.faults.clear();
+  add_all(plan, std::string_view(text, ::strnlen(text, sizeof text)));
 }
 
 void write_counts() {
@@ -139,6 +175,11 @@ void write_counts() {
 
 // False: another process has acted before.
 bool claim(Fault& fault) {
+  if (LivePlan* live = plan().live; live != nullptr) {
+    if (live->generation.load() != plan().generation) return false;
+    if (fault.claimed) return true;
+    return fault.claimed = live->acted.exchange(plan().generation) != plan().generation;
+  }
   Done* done = plan().done;
   if (fault.claimed || done == nullptr) return true;
   if (done->claimed.exchange(1) != 0) return false;
@@ -157,18 +198,28 @@ namespace detail {
 
 bool active = read_plan();
 
-void reached(const char* point) {
+Deed reached(const char* point) {
+  if (inside) return Deed::kNone;
+  const Inside guard;
   const std::lock_guard lock(plan().mutex);
-  const std::uint64_t hit = ++plan().hits[point];
+  look_at_live(plan());
+  const auto counted = plan().hits.find(std::string_view(point));
+  const std::uint64_t hit =
+      counted != plan().hits.end() ? ++counted->second : (plan().hits[point] = 1);
   for (Fault& fault : plan().faults) {
     if (fault.n != hit || fault.point != point || !claim(fault)) continue;
+    if (fault.signal == 0) return fault.deed;
     ::raise(
         fault.signal);  // the signals of a plan take the whole process; a sandbox allows raise()
   }
+  return Deed::kNone;
 }
 
 bool due(const char* point) {
+  if (inside) return false;
+  const Inside guard;
   const std::lock_guard lock(plan().mutex);
+  look_at_live(plan());
   const auto hits = plan().hits.find(std::string_view(point));
   const std::uint64_t next = (hits == plan().hits.end() ? 0 : hits->second) + 1;
   for (Fault& fault : plan().faults) {

@@ -7,6 +7,7 @@
 
 #include "ipc/fault_points.hpp"
 #include "tests/integration/serving.hpp"
+#include "tests/support/holdings.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -36,33 +37,6 @@ void expect_whole(const std::string& body) {
   }
   EXPECT_EQ(text, expected_text(9, kTokens));
   EXPECT_EQ(ids, expected_ids(kTokens));
-}
-
-// What a process holds, by the kernel's word.
-struct Holdings {
-  int descriptors = 0, regions = 0, children = 0;
-  bool operator==(const Holdings&) const = default;
-
-  static Holdings of(pid_t pid) {
-    Holdings holdings;
-    const std::string folder = "/proc/" + std::to_string(pid);
-    std::error_code error;
-    for (std::filesystem::directory_iterator at(folder + "/fd", error), end; !error && at != end;
-         at.increment(error)) {
-      ++holdings.descriptors;
-    }
-    std::ifstream maps(folder + "/maps");
-    for (std::string line; std::getline(maps, line);)
-      holdings.regions += line.find("bulkhead-ring") != std::string::npos ? 1 : 0;
-    std::ifstream children(folder + "/task/" + std::to_string(pid) + "/children");
-    for (pid_t child; children >> child;)
-      ++holdings.children;
-    return holdings;
-  }
-};
-void PrintTo(const Holdings& holdings, std::ostream* out) {
-  *out << holdings.descriptors << " descriptors, " << holdings.regions << " regions, "
-       << holdings.children << " children";
 }
 
 class ChannelDeaths : public testing::TestWithParam<const char*> {

@@ -11,8 +11,10 @@
 namespace bulkhead::test {
 
 inline Serving serve_model(const std::string& model,
-                           const std::vector<std::string>& settings = {}) {
+                           const std::vector<std::string>& settings = {},
+                           std::map<std::string, std::string> environment = {}) {
   Daemon::Options options;
+  options.environment = std::move(environment);
   if (!model.empty()) options.arguments = {"--model", model};
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});

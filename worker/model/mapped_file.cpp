@@ -6,11 +6,14 @@
 
 #include <cerrno>
 
+#include "config/base/fault_points.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::model {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
+  if (fault::fails("file.open"))
+    return errno_error(ErrorCode::kInvalidArgument, "open " + path, EIO);
   // O_NONBLOCK: opening a pipe that nobody writes must not hang.
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
@@ -32,6 +35,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (status.st_size == 0) return MappedFile(std::span<const std::byte>());
 
   const auto size = static_cast<std::size_t>(status.st_size);
+  if (fault::fails("file.map"))
+    return errno_error(ErrorCode::kResourceExhausted, "map " + path, ENOMEM);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return errno_error(ErrorCode::kResourceExhausted, "map " + path, errno);
