@@ -53,7 +53,7 @@ const Setting kSettings[] = {
   {.key = "ipc.region", .help = "What the rings lie in: memfd (sealed, inherited) or posix (shm_open, unlinked at once).",
    .reach = CHOICE(ipc.region), .choices = {"memfd", "posix"}},
   {.key = "ipc.ring_kib", .help = "Size of each ring in KiB, one ring each way; a power of two.",
-   .reach = NUMBER(ipc.ring_kib), .least = 16, .most = 1U << 20, .power_of_two = true},
+   .reach = NUMBER(ipc.ring_kib), .least = 4, .most = 256 * 1024, .power_of_two = true},
   {.key = "ipc.spin_us", .help = "Microseconds to look for a message before sleeping; 0 sleeps at once.",
    .reach = NUMBER(ipc.spin_us), .most = kSecondUs},
   {.key = "ipc.flush_tokens", .help = "Tokens of a stream gathered into one record; its first token never waits.",

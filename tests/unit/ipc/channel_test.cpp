@@ -12,6 +12,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "config/config.hpp"
+#include "ipc/region.hpp"
 #include "tests/unit/ipc/harness.hpp"
 #include "tests/unit/ipc/samples.hpp"
 
@@ -582,6 +584,14 @@ TEST(MakeChannelPair, RefusesARingThatIsNoPowerOfTwo) {
     ASSERT_FALSE(pair.ok()) << kib;
     EXPECT_EQ(pair.error().code(), ErrorCode::kInvalidArgument);
     EXPECT_NE(pair.error().message().find("ipc.ring_kib"), std::string::npos);
+  }
+}
+
+TEST(MakeChannelPair, TheSettingsLimitsAreTheRings) {
+  for (std::uint32_t kib = 1; kib <= 1U << 21; kib *= 2) {
+    config::Settings settings;
+    const Status assigned = config::assign(settings, "ipc.ring_kib=" + std::to_string(kib));
+    EXPECT_EQ(assigned.ok(), checked_ring_bytes(kib).ok()) << kib;
   }
 }
 
