@@ -228,7 +228,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   }
 
   Router router(loop, {worker_program(), settings});
-  Metrics metrics(router);
+  Metrics metrics(router, disk.journal.get());
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});

@@ -332,7 +332,7 @@ HttpResponse Api::answer_get(const std::string& path) {
       return json_response(200, describe_model(*model));
     }
     case Endpoint::kWorkers:
-      return json_response(200, describe_workers(router));
+      return json_response(200, describe_workers(router, context_->streams.disk()));
     default:
       break;
   }
@@ -372,7 +372,7 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
     spdlog::info("worker {}: {} requested", name, action);
     if (action == "drain") worker->drain();
     if (action == "restart") worker->restart();
-    response = json_response(202, describe_worker(context_->router, *worker));
+    response = json_response(202, describe_worker(context_->router, *worker, context_->streams.disk()));
   }
   context_->metrics.request_done(label, response.status);
   exchange.respond(std::move(response));

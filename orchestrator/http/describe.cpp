@@ -88,9 +88,29 @@ json recovery_times(const Recovery& recovery) {
           {"resumed_at_ns", at_ns(recovery.resumed_at())}};
 }
 
+// The worker's part of the journal in memory; the journal on disk is the daemon's, and the same for
+// all workers.
+json journal_figures(const Worker& worker, const DiskJournal* disk) {
+  json out = {{"entries", worker.outstanding()},
+              {"bytes", worker.held_bytes},
+              {"recovered_requests", worker.recovered_requests},
+              {"disk", nullptr}};
+  if (disk == nullptr) return out;
+  const DiskJournal::Figures figures = disk->figures();
+  out["disk"] = {{"written", !disk->failed()},
+                 {"file_bytes", figures.file_bytes},
+                 {"records", figures.records},
+                 {"commits", figures.commits},
+                 {"average_commit_ms", figures.average_commit_seconds() * 1000},
+                 {"compactions", figures.compactions},
+                 {"recovered_requests", figures.recovered_requests},
+                 {"torn_bytes", figures.torn_bytes}};
+  return out;
+}
+
 }  // namespace
 
-json describe_worker(const Router& router, const Worker& worker) {
+json describe_worker(const Router& router, const Worker& worker, const DiskJournal* disk) {
   const ipc::Ready& ready = worker.ready();
   const ipc::Stats& stats = worker.stats();
   json optimizations = json::array();
@@ -126,6 +146,7 @@ json describe_worker(const Router& router, const Worker& worker) {
       {"kv_pages_used", stats.kv_pages_used},
       {"kv_pages_total", stats.kv_pages_total},
       {"ipc", channel_figures(worker)},
+      {"journal", journal_figures(worker, disk)},
       {"prefix_cache", prefix_cache_figures(stats)},
       {"gpu", gpu_figures(stats)},
   };
@@ -164,10 +185,10 @@ json describe_spare(const Router& router, const Worker& worker, const Spare& spa
   return out;
 }
 
-json describe_workers(const Router& router) {
+json describe_workers(const Router& router, const DiskJournal* disk) {
   json list = json::array();
   for (const auto& worker : router.workers())
-    list.push_back(describe_worker(router, *worker));
+    list.push_back(describe_worker(router, *worker, disk));
   for (const auto& worker : router.workers()) {
     for (const auto& spare : worker->pool().spares()) {
       if (!spare->leaving()) list.push_back(describe_spare(router, *worker, *spare));

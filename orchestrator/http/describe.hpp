@@ -3,15 +3,17 @@
 
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
 
-nlohmann::json describe_worker(const Router& router, const Worker& worker);
+// `disk`: null where there is no journal on disk.
+nlohmann::json describe_worker(const Router& router, const Worker& worker, const DiskJournal* disk);
 // Of `worker`; a worker's own fields, as far as a spare has them, and `standby_of`.
 nlohmann::json describe_spare(const Router& router, const Worker& worker, const Spare& spare);
 // The workers, then their spares.
-nlohmann::json describe_workers(const Router& router);
+nlohmann::json describe_workers(const Router& router, const DiskJournal* disk);
 nlohmann::json describe_model(const ModelInfo& model);
 // Why it is not ready, where it is not.
 nlohmann::json describe_health(const Router& router);

@@ -56,6 +56,7 @@ class ResumableStreams {
                                  std::shared_ptr<Exchange> exchange);
 
   std::size_t size() const { return streams_.size(); }
+  const DiskJournal* disk() const { return disk_; }
 
  private:
   friend class ResumableStream;

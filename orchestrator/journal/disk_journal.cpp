@@ -260,10 +260,13 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
       spdlog::warn("journal {}: cut at byte {} of {}: {}", path, end->good_bytes, bytes.size(),
                    end->damage);
     }
+    impl->figures.torn_bytes = bytes.size() - end->good_bytes;
     for (const std::string& problem : requests.problems)
       spdlog::warn("journal {}: {}; it is given up", path, problem);
     impl->next_key = requests.last_key + 1;
     opened.requests = requests.take();
+    impl->figures.recovered_requests = static_cast<std::uint64_t>(
+        std::ranges::count_if(opened.requests, [](const DiskRequest& r) { return !r.over(); }));
     for (DiskRequest& request : opened.requests)
       impl->live[request.key] = std::move(request.records);
     const std::string wanted = impl->wanted();

@@ -62,6 +62,14 @@ class DiskJournal {
     std::uint64_t file_bytes = 0;
     std::uint64_t compactions = 0;
     std::uint64_t commit_microseconds = 0;  // spent in them
+    std::uint64_t recovered_requests = 0;   // left unfinished by an earlier daemon
+    std::uint64_t torn_bytes = 0;           // at the file's end when it was opened, and cut off
+
+    double average_commit_seconds() const {
+      return commits == 0
+                 ? 0
+                 : static_cast<double>(commit_microseconds) / 1e6 / static_cast<double>(commits);
+    }
   };
   Figures figures() const;
 

@@ -55,6 +55,13 @@ void Journal::erase(RequestId id) {
   entries_.erase(id);
 }
 
+std::size_t Journal::bytes() const {
+  std::size_t all = 0;
+  for (const auto& [id, entry] : entries_)
+    all += answer_bytes(entry) + entry.prompt_tokens.size() * sizeof(ipc::TokenId);
+  return all;
+}
+
 Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
                        std::uint32_t max_tokens, std::uint32_t context_limit) {
   const auto* submit = std::get_if<ipc::Submit>(&entry.work);

@@ -47,6 +47,8 @@ class Journal {
   JournalEntry* find(RequestId id);
   void erase(RequestId id);
   std::size_t size() const { return entries_.size(); }
+  // Of accepted tokens, their text and prompts' tokens, in all entries.
+  std::size_t bytes() const;
 
   // The worker's answer to a prompt. kCorrupt when it contradicts an earlier answer or the request.
   static Status accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
@@ -55,11 +57,11 @@ class Journal {
   // asked, or carry more text than tokens can.
   static Status append(JournalEntry& entry, std::uint32_t first_index,
                        std::span<const ipc::TokenId> tokens, std::string_view text);
-  // The text that was held back until the end.
   // What an entry holds of the answer so far.
   static std::size_t answer_bytes(const JournalEntry& entry) {
     return entry.tokens.size() * sizeof(ipc::TokenId) + entry.text.size();
   }
+  // The text that was held back until the end.
   static Status append_rest(JournalEntry& entry, std::string_view text);
 
   // The message that makes a worker begin, or go on after the accepted tokens.

@@ -70,9 +70,11 @@ bool is_metric_name(const std::string& name) {
 }  // namespace
 
 struct Metrics::Impl {
-  explicit Impl(const Router& the_router) : router(the_router) {}
+  Impl(const Router& the_router, const DiskJournal* the_disk)
+      : router(the_router), disk(the_disk) {}
 
   const Router& router;
+  const DiskJournal* disk;
   prometheus::Registry registry;
   Family<Counter>& requests = prometheus::BuildCounter()
                                   .Name("bulkhead_requests_total")
@@ -111,7 +113,8 @@ struct Metrics::Impl {
   Counter& hung_up = lost_clients.Add({{"reason", "hung_up"}});
 };
 
-Metrics::Metrics(const Router& router) : impl_(std::make_unique<Impl>(router)) {}
+Metrics::Metrics(const Router& router, const DiskJournal* disk)
+    : impl_(std::make_unique<Impl>(router, disk)) {}
 Metrics::~Metrics() = default;
 
 void Metrics::request_done(const std::string& endpoint, int status) {
@@ -141,6 +144,45 @@ void Metrics::client_hang_up() {
   impl_->hung_up.Increment();
 }
 
+namespace {
+
+void add_journal(Snapshot& now, const Journal& journal, const DiskJournal* disk) {
+  const auto gauge = [&now](const char* name, const char* help, double value) {
+    now.add(MetricType::Gauge, name, help, value);
+  };
+  const auto counter = [&now](const char* name, const char* help, double value) {
+    now.add(MetricType::Counter, name, help, value);
+  };
+  gauge("bulkhead_journal_entries", "Unfinished requests in the journal",
+        static_cast<double>(journal.size()));
+  gauge("bulkhead_journal_bytes", "Their accepted tokens, text and prompts' tokens",
+        static_cast<double>(journal.bytes()));
+  if (disk == nullptr) return;
+  const DiskJournal::Figures figures = disk->figures();
+  gauge("bulkhead_journal_disk_written", "1 while the journal on disk can be written",
+        disk->failed() ? 0 : 1);
+  gauge("bulkhead_journal_disk_file_bytes", "Size of its file",
+        static_cast<double>(figures.file_bytes));
+  counter("bulkhead_journal_disk_records_total", "Records appended to it",
+          static_cast<double>(figures.records));
+  counter("bulkhead_journal_disk_commits_total",
+          "Group commits: one write and one fdatasync of all that was gathered",
+          static_cast<double>(figures.commits));
+  counter("bulkhead_journal_disk_commit_seconds_total", "Time spent in them",
+          static_cast<double>(figures.commit_microseconds) / 1e6);
+  gauge("bulkhead_journal_disk_commit_average_seconds", "Of all so far; divide rates for lately",
+        figures.average_commit_seconds());
+  counter("bulkhead_journal_disk_compactions_total", "Times it was written anew",
+          static_cast<double>(figures.compactions));
+  counter("bulkhead_journal_disk_recovered_requests_total",
+          "Requests that an earlier daemon left unfinished, found at the start",
+          static_cast<double>(figures.recovered_requests));
+  counter("bulkhead_journal_disk_torn_bytes_total", "Cut off its end at the start",
+          static_cast<double>(figures.torn_bytes));
+}
+
+}  // namespace
+
 std::string Metrics::text(std::size_t connections) const {
   Snapshot now;
   const Router& router = impl_->router;
@@ -152,6 +194,7 @@ std::string Metrics::text(std::size_t connections) const {
           static_cast<double>(connections));
   now.add(MetricType::Gauge, "bulkhead_ready", "1 when every model has a worker that serves",
           router.ready() ? 1 : 0);
+  add_journal(now, router.journal(), impl_->disk);
   for (const auto& worker : router.workers()) {
     std::vector<ClientMetric::Label> labels = {{"worker", worker->name()}};
     auto counter = [&](const char* name, const char* help, std::uint64_t value) {

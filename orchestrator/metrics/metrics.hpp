@@ -6,13 +6,15 @@
 #include <memory>
 #include <string>
 
+#include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
 
 class Metrics {
  public:
-  explicit Metrics(const Router& router);
+  // `disk` may be null: there is no journal on disk.
+  Metrics(const Router& router, const DiskJournal* disk);
   ~Metrics();
 
   void request_done(const std::string& endpoint, int status);

@@ -149,6 +149,7 @@ class Router : private WorkerEvents {
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // of these, not with a worker now
+  const Journal& journal() const { return journal_; }
   // By index; retired ones among them.
   const std::vector<ModelInfo>& models() const { return models_; }
   // Why nobody serves it or will, where its workers have been given up; else empty.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
 namespace bulkhead::test {
 namespace {
@@ -123,6 +124,42 @@ TEST(ResumableStream, GoesOnAfterTheDaemonWasKilled) {
     expect_whole(client, 300);
     EXPECT_EQ(serving.worker()["recovered_requests"], 1);
   }
+}
+
+TEST(ResumableStream, TheJournalsFiguresAreTold) {
+  JournalFolder folder;
+  ResumableClient client;
+  Serving serving = serve({folder.setting()});
+  {
+    HttpClient first(serving.port);
+    client.begin(first, "/v1/completions", resumable("slow", 300));
+    client.read_events(first, 20);
+    EXPECT_EQ(serving.metric("bulkhead_journal_entries"), 1);
+    EXPECT_GT(serving.metric("bulkhead_journal_bytes"), 0);
+    EXPECT_GE(serving.metric("bulkhead_journal_disk_records_total"), 22);
+    EXPECT_GT(serving.metric("bulkhead_journal_disk_commits_total"), 0);
+    EXPECT_GT(serving.metric("bulkhead_journal_disk_commit_average_seconds"), 0);
+    EXPECT_EQ(serving.metric("bulkhead_journal_disk_torn_bytes_total"), 0);
+    const json journal = serving.worker()["journal"];
+    EXPECT_EQ(journal["entries"], 1);
+    EXPECT_GT(journal["bytes"], 0);
+    EXPECT_GT(journal["disk"]["commits"], 0);
+    EXPECT_GT(journal["disk"]["average_commit_ms"], 0);
+    EXPECT_GT(journal["disk"]["file_bytes"], 0);
+    kill_daemon(serving);
+    client.read_to_end(first);
+  }
+  std::ofstream(folder.file(), std::ios::app) << "what was being written";
+  serving = serve({folder.setting()});
+  EXPECT_GE(serving.metric("bulkhead_journal_disk_torn_bytes_total"), 22);
+  EXPECT_EQ(serving.metric("bulkhead_journal_disk_recovered_requests_total"), 1);
+  EXPECT_EQ(serving.worker()["journal"]["disk"]["recovered_requests"], 1);
+  HttpClient again(serving.port);
+  client.resume(again);
+  client.read_to_end(again);
+  expect_whole(client, 300);
+  EXPECT_EQ(serving.metric("bulkhead_journal_entries"), 0);
+  EXPECT_TRUE(serve().worker()["journal"]["disk"].is_null());
 }
 
 TEST(ResumableStream, ManyGoOnTogetherAndAWorkerMayDieToo) {

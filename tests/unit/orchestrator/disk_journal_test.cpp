@@ -195,6 +195,8 @@ TEST(DiskJournal, CutsATornEndAndGoesOn) {
     ASSERT_EQ(opened->requests.size(), 1U);
     EXPECT_EQ(content(folder.file()), one_stream());
     EXPECT_EQ(opened->journal->new_key(), 6U);
+    EXPECT_EQ(opened->journal->figures().torn_bytes, 4U);
+    EXPECT_EQ(opened->journal->figures().recovered_requests, 1U);
     opened->journal->append(5, RecordType::kTokens, tokens(3, {1}));
   }  // what was gathered is written at the end
   Read got = read(content(folder.file()));
