@@ -236,6 +236,7 @@ Status run(const Plan& plan) {
   forward::TransformerOptions options;
   options.engine = settings.engine;
   options.gpu = settings.gpu_optimizations;
+  options.cache_folder = plan.cache_folder;
   options.engine.max_batch =
       std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
   options.engine.prefill_chunk = plan.chunk;

@@ -64,6 +64,12 @@ struct CommandBufferRingSettings {
   bool track_statistics = true;
 };
 
+// Measures bit-equal variants of kernels on the device, once, and keeps the fastest.
+struct AutotuneSettings {
+  bool enabled = false;
+  std::uint32_t budget_ms = 200;  // of a start; 0: only what is known already is used
+};
+
 // Whether narrow steps run all layers in one dispatch. auto: where it has been found faster.
 enum class PersistentStep { kAuto, kOn, kOff };
 
@@ -76,6 +82,7 @@ struct GpuOptimizations {
   BlitQueueSettings blit_queue;
   CommandBufferRingSettings command_buffer_ring;
   PersistentStep persistent_step = PersistentStep::kAuto;
+  AutotuneSettings autotune;
 };
 
 enum class KvType { kF16, kF32 };

@@ -72,6 +72,10 @@ const Setting kSettings[] = {
 
   {.key = "gpu_optimizations.persistent_step", .help = "Narrow steps run all layers in one dispatch: auto (where it is known to be faster), on, off.",
    .reach = CHOICE(gpu_optimizations.persistent_step), .choices = {"auto", "on", "off"}},
+  {.key = "gpu_optimizations.autotune.enabled", .help = "Measure bit-equal variants of kernels on the device and keep the fastest in the cache folder. No token depends on it.",
+   .reach = FLAG(gpu_optimizations.autotune.enabled)},
+  {.key = "gpu_optimizations.autotune.budget_ms", .help = "The longest that a start measures, in ms; what is left is for the next start. 0: use only what is known.",
+   .reach = NUMBER(gpu_optimizations.autotune.budget_ms), .most = 60000},
   {.key = "gpu_optimizations.memory_pool.enabled", .help = "Sub-allocate transient buffers from heaps made at start.",
    .reach = FLAG(gpu_optimizations.memory_pool.enabled)},
   {.key = "gpu_optimizations.memory_pool.heap_size_mb", .help = "Size of each heap in MiB.",

@@ -187,6 +187,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.engine = settings.engine;
   options.gpu = settings.gpu_optimizations;
   options.context = arguments.context;
+  options.cache_folder = arguments.cache;
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms =
       own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;

@@ -149,8 +149,8 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
   const bool gated = shape.epilogue == Epilogue::kGated;
   if (mapping.rows) {
     const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
-    // Two row blocks share each x that is loaded; they pay once there are columns enough.
-    const std::uint32_t rows = tile >= 2 && !gated && shape.rows >= 256 ? 2 : 1;
+    // Two row blocks share each x that is loaded. (A gate and its up are two already.)
+    const std::uint32_t rows = !gated && shape.rows >= 256 ? 2 : 1;
     spec.spirv = spirv::matvec_rows;
     spec.constants = {static_cast<std::uint32_t>(shape.type),     tile,       rows, mapping.lanes,
                       static_cast<std::uint32_t>(shape.epilogue), flag(false)};

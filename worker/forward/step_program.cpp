@@ -261,7 +261,9 @@ class Builder {
                                                  : k::Scaling::kByMemory;
     const k::MatvecShape shape{matrix.type,          rows,   matrix.layout.groups, product.epilogue,
                                product.out_is_input, scaling};
-    const k::MatvecVariant variant = k::matvec(context_.mapping, shape, columns);
+    const k::MatvecVariant variant = context_.tuning != nullptr
+                                         ? context_.tuning->matvec(shape, columns)
+                                         : k::matvec(context_.mapping, shape, columns);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();

@@ -23,6 +23,7 @@
 #include "gpu/kernels/kernels.hpp"
 #include "gpu/kernels/persistent.hpp"
 #include "gpu/memory_pool.hpp"
+#include "worker/forward/tuning.hpp"
 #include "worker/forward/weights.hpp"
 #include "worker/model/model_config.hpp"
 
@@ -77,6 +78,7 @@ struct StepContext {
   PersistentLayers persistent;
   gpu::Buffer results;            // [slot][output]{token, log-probability}
   std::uint32_t result_rows = 0;  // outputs of a slot
+  Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
   // While loading: called before each kernel is made and each operation recorded, which may take a
   // driver seconds.
   std::function<void()> alive;

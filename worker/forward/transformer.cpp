@@ -145,6 +145,7 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(self->load(device, file, config, options));
     const auto loaded = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->warm_up(options));
+    BULKHEAD_RETURN_IF_ERROR(self->tune(options));
     self->load_times_.warm_up_ns = nanoseconds_since(loaded);
     self->load_times_.total_ns = nanoseconds_since(start);
     self->log_load_times();
@@ -330,7 +331,19 @@ class Transformer final : public engine::Executor {
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
     want_persistent(options);
+    if (options.gpu.autotune.enabled || options.product_variant != 0) {
+      tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
+      context_.tuning = &*tuning_;
+    }
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed());
+    if (options.product_variant != 0) {
+      tuning_->choose_all(options.product_variant);
+      BULKHEAD_TRY(kernels, kernels_needed());
+    }
+    if (tuning_ && options.gpu.autotune.budget_ms > 0) {
+      for (gpu::KernelSpec& spec : tuning_->unmeasured())
+        kernels.push_back(std::move(spec));
+    }
     KernelCompiler compiler(device, std::move(kernels));
     BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
 
@@ -490,6 +503,56 @@ class Transformer final : public engine::Executor {
       spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
     load_times_.save_ns = nanoseconds_since(saving);
     return {};
+  }
+
+  // Measures variants of the narrow steps' products, on the hidden page, and keeps the fastest.
+  Status tune(const TransformerOptions& options) {
+    if (!tuning_ || options.gpu.autotune.budget_ms == 0 || tuning_->unmeasured().empty()) return {};
+    const std::uint64_t steps = steps_;
+    const Status tuned = tuning_->run(
+        [&](std::uint32_t columns) {
+          if (options.progress)
+            options.progress("tuning", tuning_->measured(), tuning_->products());
+          return time_step(columns);
+        },
+        options.gpu.autotune.budget_ms);
+    if (!tuned.ok() && !broken_.ok()) return tuned;
+    if (!tuned.ok()) spdlog::warn("{}; kernels are used as they are", tuned.error().message());
+    // Whatever was tried last is not what was chosen.
+    for (const auto& [shape, recorded] : recorded_)
+      ring().drop(recorded->id);
+    recorded_.clear();
+    BULKHEAD_RETURN_IF_ERROR(warm_up(options));
+    steps_ = steps;
+    return {};
+  }
+
+  // A step of so many columns, made anew with the tuning's choices: the least of several, in
+  // microseconds.
+  Result<double> time_step(std::uint32_t columns) {
+    const StepShape shape = shape_for(shapes_, columns, std::min(columns, limits_.max_outputs));
+    columns = std::min(columns, shape.columns);
+    if (const auto found = recorded_.find(shape); found != recorded_.end()) {
+      ring().drop(found->second->id);
+      recorded_.erase(found);
+    }
+    const engine::PageIndex page = hidden_page_;
+    const std::span<const engine::PageIndex> sequence(&page, 1);
+    std::vector<engine::Column> all(columns);
+    for (std::uint32_t i = 0; i < columns; ++i)
+      all[i] = {0, i % k::kPageTokens, 0,
+                i < shape.outputs ? engine::Output::kGreedy : engine::Output::kNone};
+    const engine::Step step{all, std::span(&sequence, 1)};
+    double least = 0;
+    for (int run = 0; run < 5; ++run) {
+      const auto begin = Clock::now();
+      BULKHEAD_RETURN_IF_ERROR(start(step, shape));
+      BULKHEAD_RETURN_IF_ERROR(wait().ok() ? Status() : broken_);
+      const double took = static_cast<double>(nanoseconds_since(begin)) / 1e3;
+      // The first makes the recording.
+      if (run == 1 || (run > 1 && took < least)) least = took;
+    }
+    return least;
   }
 
   void log_load_times() const {
@@ -827,6 +890,7 @@ class Transformer final : public engine::Executor {
   std::vector<Counter> kernel_times_;  // of the last profile()
   std::uint64_t profiles_ = 0;
 
+  std::optional<Tuning> tuning_;
   std::vector<StepShape> shapes_;
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;

@@ -26,7 +26,9 @@ struct TransformerOptions {
   std::uint32_t context =
       0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
-  bool lanes_mapping = false;  // for tests: the GPUs' kernels on any device
+  std::string cache_folder;  // gpu_optimizations.autotune: where results are kept; empty: not kept
+  std::size_t product_variant = 0;  // for tests: this one of each product's variants
+  bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
   // done/total in bytes or steps; called on the loading thread, several times a second for as long
   // as it makes headway or a wait is within its time: a sign of life. Only one driver's call that
   // compiles one kernel may take longer.

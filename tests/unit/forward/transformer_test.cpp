@@ -53,6 +53,7 @@ struct Options {
   bool lanes = false;
   config::KvType kv = config::KvType::kF16;
   std::uint32_t context = 0;
+  std::size_t product_variant = 0;
   std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
 };
 
@@ -76,6 +77,7 @@ class TransformerTest : public KernelTest {
     made.engine.kv_type = options.kv;
     made.context = options.context;
     made.lanes_mapping = options.lanes;
+    made.product_variant = options.product_variant;
     made.wait_timeout_ms = 60000;
     made.gpu.memory_pool.heap_size_mb = 32;
     made.gpu.memory_pool.num_heaps = 1;
@@ -314,6 +316,39 @@ TEST_F(TransformerTest, SwitchesDoNotChangeABit) {
       EXPECT_EQ(part.active, (off & bit) == 0) << part.name;
     }
   }
+}
+
+// What the tuner chooses among.
+TEST_F(TransformerTest, VariantsOfProductsDoNotChangeABit) {
+  const auto prompt = some_prompt(7);
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    options.chunk = 4;
+    options.max_batch = 2;
+    const Loaded usual = load(or_builtin("tiny-qwen2-Q4_0"), options);
+    ASSERT_NE(usual.executor, nullptr);
+    const auto want = generate(*usual.executor, prompt, 2, 4, Output::kLogits);
+    for (const std::size_t variant : {1U, 2U}) {
+      options.product_variant = variant;
+      const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"), options);
+      ASSERT_NE(model.executor, nullptr);
+      expect_same_bits(generate(*model.executor, prompt, 2, 4, Output::kLogits), want,
+                       "variant " + std::to_string(variant));
+    }
+  }
+}
+
+TEST_F(TransformerTest, TuningAtTheStartLeavesNoTraceInTheTokens) {
+  const auto prompt = some_prompt(20);
+  const Loaded usual = load(or_builtin("tiny-qwen2-Q4_0"));
+  ASSERT_NE(usual.executor, nullptr);
+  Options options;
+  options.gpu = [](config::GpuOptimizations& gpu) { gpu.autotune = {true, 100}; };
+  const Loaded tuned = load(or_builtin("tiny-qwen2-Q4_0"), options);
+  ASSERT_NE(tuned.executor, nullptr);
+  expect_same_bits(generate(*tuned.executor, prompt, 3, 32, Output::kLogits),
+                   generate(*usual.executor, prompt, 3, 32, Output::kLogits), "tuned");
 }
 
 TEST_F(TransformerTest, SteadyDecodingAllocatesNothingOnTheDevice) {

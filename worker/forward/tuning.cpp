@@ -1,0 +1,288 @@
+#include "worker/forward/tuning.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "config/base/log.hpp"
+#include "config/base/unique_fd.hpp"
+#include "gpu/kernels/units.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// Less than steps differ by themselves is no reason to part from the default.
+constexpr double kWorthIt = 0.01;
+constexpr std::uintmax_t kLargestFileBytes = 1 << 20;
+constexpr const char* kFirstWords = "bulkhead-tuning 1";
+
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return hash;
+}
+
+// Only the shape itself: no pointer, no order of loading.
+std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape) {
+  return fmt::format("{}{}/t{}/r{}/g{}/e{}/p{}/s{}",
+                     mapping.rows    ? "rows"
+                     : mapping.units ? "units"
+                                     : "lanes",
+                     mapping.lanes, static_cast<int>(shape.type), shape.rows, shape.groups,
+                     static_cast<int>(shape.epilogue), shape.permuted_out ? 1 : 0,
+                     static_cast<int>(shape.scaling));
+}
+
+// Positions of specialisation constants (matvec_rows.comp, matvec_lanes.comp).
+enum Constant { kTile = 1, kRows = 2, kSplit = 6, kSubgroups = 7, kInvocations = 8 };
+
+void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape,
+               std::vector<k::MatvecVariant>& variants) {
+  const k::MatvecVariant standard = variants.front();
+  const std::uint32_t split = standard.spec.constants[kSplit],
+                      tile = standard.spec.constants[kTile];
+  for (const std::uint32_t rows : {1U, 2U, 4U}) {
+    for (const std::uint32_t subgroups : {4U, 8U}) {
+      // As bench-matvec has them: what more registers hold, and whole rows that rotate together.
+      const std::uint32_t matrix_rows = shape.epilogue == k::Epilogue::kGated ? 2 * rows : rows;
+      if (subgroups < split || matrix_rows * tile > 64 ||
+          matrix_rows * k::weight_planes(shape.type) > 32)
+        continue;
+      if (shape.epilogue == k::Epilogue::kQkv && subgroups / split * rows % 2 != 0) continue;
+      k::MatvecVariant variant = standard;
+      variant.spec.constants[kRows] = rows;
+      variant.spec.constants[kSubgroups] = subgroups;
+      variant.spec.constants[kInvocations] = subgroups * mapping.lanes;
+      variant.rows_per_workgroup = subgroups / split * rows;
+      if (variant.spec.constants != standard.spec.constants) variants.push_back(std::move(variant));
+    }
+  }
+}
+
+void add_units(const k::MatvecShape& shape, std::uint32_t columns,
+               std::vector<k::MatvecVariant>& variants) {
+  const k::UnitTiling usual = k::unit_tiling(shape, columns);
+  const std::uint32_t segments = k::unit_segments(shape).count;
+  if (usual.serial) return;
+  for (const std::uint32_t blocks : {1U, 2U}) {
+    for (const std::uint32_t step : {2U, 4U}) {
+      k::UnitTiling tiling = usual;
+      tiling.row_blocks = blocks;
+      tiling.step_groups = step;
+      const bool fits =  // shared memory
+          segments == 1 || segments * blocks * tiling.column_tiles * 512 <= 48 * 1024;
+      if (!fits || tiling.column_tiles * step > 8) continue;
+      k::MatvecVariant variant = k::unit_product(shape, tiling);
+      const bool known = std::any_of(variants.begin(), variants.end(), [&](const auto& other) {
+        return other.spec.constants == variant.spec.constants;
+      });
+      if (!known) variants.push_back(std::move(variant));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<k::MatvecVariant> product_variants(const k::Mapping& mapping,
+                                               const k::MatvecShape& shape, std::uint32_t columns) {
+  std::vector<k::MatvecVariant> variants{k::matvec(mapping, shape, columns)};
+  if (mapping.units) {
+    add_units(shape, columns, variants);
+  } else if (!mapping.rows) {
+    add_lanes(mapping, shape, variants);
+  } else {
+    const k::MatvecVariant standard = variants.front();
+    const std::uint32_t most = shape.epilogue == k::Epilogue::kGated ? 2 : 4;
+    for (std::uint32_t rows = 1; rows <= most; rows *= 2) {
+      if (rows == standard.spec.constants[kRows] || shape.rows < rows * mapping.lanes) continue;
+      k::MatvecVariant other = standard;
+      other.spec.constants[kRows] = rows;
+      other.rows_per_workgroup = mapping.lanes * rows;
+      variants.push_back(std::move(other));
+    }
+  }
+  return variants;
+}
+
+std::string tuning_path(const std::string& cache_folder, const gpu::DeviceInfo& info) {
+  if (cache_folder.empty()) return {};
+  return fmt::format("{}/tuning-{:04x}-{:04x}-{}.txt", cache_folder, info.vendor_id, info.device_id,
+                     info.driver_uuid);
+}
+
+Tuning::Tuning(k::Mapping mapping, std::string path) : mapping_(mapping), path_(std::move(path)) {
+  if (!path_.empty()) read();
+}
+
+// The file: its first line, the kernels' hash, the body's checksum; then a product a line: columns,
+// name, how many variants there were, which was chosen.
+void Tuning::read() {
+  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd.valid()) return;
+  const auto ignored = [&](const char* why) {
+    known_.clear();
+    spdlog::warn("tuning file {}: {}; it is ignored and kernels are measured again", path_, why);
+  };
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      static_cast<std::uintmax_t>(status.st_size) > kLargestFileBytes)
+    return ignored("no plain file of a plausible size");
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t got = 0;
+  while (got < text.size()) {
+    const ssize_t more = ::read(fd.get(), text.data() + got, text.size() - got);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) return ignored("unreadable");
+    got += static_cast<std::size_t>(more);
+  }
+  std::istringstream lines(text);
+  std::string first, hash, checksum;
+  std::getline(lines, first);
+  std::getline(lines, hash);
+  std::getline(lines, checksum);
+  if (first != kFirstWords) return ignored("not of this version");
+  // Other kernels: nothing is wrong, and nothing is known.
+  if (hash != fmt::format("{:016x}", k::code_hash())) return;
+  const auto at = lines.tellg();
+  const std::string_view body =
+      at < 0 ? std::string_view() : std::string_view(text).substr(static_cast<std::size_t>(at));
+  if (checksum != fmt::format("{:016x}", fnv1a(body))) return ignored("its checksum is wrong");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    Key key;
+    Known known;
+    if (!(words >> key.first >> key.second >> known.variants >> known.chosen) ||
+        known.chosen >= known.variants)
+      return ignored("it has a broken line");
+    known_[key] = known;
+  }
+}
+
+Status Tuning::save() const {
+  if (path_.empty()) return {};
+  std::map<Key, Known> all = known_;
+  for (const auto& [key, entry] : products_) {
+    if (!entry.measured) continue;
+    const auto count = product_variants(mapping_, entry.shape, entry.columns).size();
+    all[key] = {static_cast<std::uint32_t>(count), entry.chosen};
+  }
+  std::string body;
+  for (const auto& [key, known] : all)
+    body += fmt::format("{} {} {} {}\n", key.first, key.second, known.variants, known.chosen);
+  const std::string text =
+      fmt::format("{}\n{:016x}\n{:016x}\n{}", kFirstWords, k::code_hash(), fnv1a(body), body);
+  // Several workers may share the folder: the last rename wins, and each file is whole.
+  std::string temporary = path_ + ".XXXXXX";
+  const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd.valid())
+    return errno_error(ErrorCode::kUnavailable, "tuning: creating " + temporary, errno);
+  const ssize_t written = ::write(fd.get(), text.data(), text.size());
+  if (written != static_cast<ssize_t>(text.size()) ||
+      std::rename(temporary.c_str(), path_.c_str()) != 0) {
+    const Error error = errno_error(ErrorCode::kUnavailable, "tuning: writing " + path_, errno);
+    ::unlink(temporary.c_str());
+    return error;
+  }
+  return {};
+}
+
+k::MatvecVariant Tuning::matvec(const k::MatvecShape& shape, std::uint32_t columns) {
+  const Key key{columns, name_of(mapping_, shape)};
+  auto found = products_.find(key);
+  if (found == products_.end()) {
+    Entry entry{shape, columns, 0, false};
+    const std::size_t variants = product_variants(mapping_, shape, columns).size();
+    if (const auto known = known_.find(key);
+        known != known_.end() && known->second.variants == variants) {
+      entry.chosen = known->second.chosen;
+      entry.measured = true;
+    }
+    found = products_.emplace(key, entry).first;
+  }
+  const std::uint32_t chosen = found->second.chosen;
+  if (chosen == 0) return k::matvec(mapping_, shape, columns);
+  return product_variants(mapping_, shape, columns)[chosen];
+}
+
+std::vector<gpu::KernelSpec> Tuning::unmeasured() const {
+  std::vector<gpu::KernelSpec> specs;
+  for (const auto& [key, entry] : products_) {
+    if (entry.measured) continue;
+    for (k::MatvecVariant& variant : product_variants(mapping_, entry.shape, entry.columns))
+      specs.push_back(std::move(variant.spec));
+  }
+  return specs;
+}
+
+std::size_t Tuning::measured() const {
+  return static_cast<std::size_t>(
+      std::count_if(products_.begin(), products_.end(),
+                    [](const auto& product) { return product.second.measured; }));
+}
+
+void Tuning::choose_all(std::size_t index) {
+  for (auto& [key, entry] : products_) {
+    entry.chosen = static_cast<std::uint32_t>(
+        index % product_variants(mapping_, entry.shape, entry.columns).size());
+    entry.measured = true;
+  }
+}
+
+Status Tuning::run(const Measure& measure, std::uint32_t budget_ms) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::milliseconds(budget_ms);
+  std::size_t tried = 0, taken = 0;
+  double usual = 0;
+  std::uint32_t usual_of = 0;  // columns
+  for (auto& [key, entry] : products_) {
+    if (entry.measured) continue;
+    if (Clock::now() >= end) break;
+    if (usual_of != entry.columns) {
+      BULKHEAD_TRY(usual, measure(entry.columns));
+      usual_of = entry.columns;
+    }
+    const std::size_t variants = product_variants(mapping_, entry.shape, entry.columns).size();
+    std::uint32_t best = 0;
+    double best_us = usual * (1 - kWorthIt);
+    for (std::uint32_t variant = 1; variant < variants; ++variant) {
+      entry.chosen = variant;
+      const auto took = measure(entry.columns);
+      if (!took.ok()) {
+        entry.chosen = 0;
+        return took.error();
+      }
+      if (*took < best_us) {
+        best_us = *took;
+        best = variant;
+      }
+    }
+    entry.chosen = best;
+    entry.measured = true;
+    ++tried;
+    if (best != 0) {
+      spdlog::debug("tuning: {} for {} columns: variant {}, steps of {:.1f} us instead of {:.1f}",
+                    key.second, entry.columns, best, best_us, usual);
+      usual = best_us;
+      ++taken;
+    }
+  }
+  if (tried > 0) {
+    spdlog::debug("tuning: {} products measured, {} of them changed, {} of {} known", tried, taken,
+                  measured(), products_.size());
+  }
+  return tried > 0 ? save() : Status();
+}
+
+}  // namespace bulkhead::forward
