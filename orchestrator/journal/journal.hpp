@@ -33,6 +33,7 @@ struct JournalEntry {
   std::vector<ipc::TokenId> tokens;  // accepted tokens, in order
   std::string text;                  // the text they released
   std::string numerics_id;           // of the worker whose tokens these are; empty before the first
+  std::string file_mark;             // of the model file that they were made with
   std::string made_by;  // identity of an earlier daemon's worker that began it; empty: ours did
 
   std::uint32_t deaths = 0;  // of its workers in a row, without a token of it in between

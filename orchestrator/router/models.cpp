@@ -1,6 +1,4 @@
 // The router's models and their workers: from settings to processes, and who serves what.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -31,13 +29,6 @@ std::string worker_name(const std::string& model, std::size_t index) {
 }
 
 }  // namespace
-
-// Another file under the same name has another size or time.
-std::string file_mark_of(const std::string& path) {
-  struct stat info {};
-  if (path.empty() || path == "builtin" || ::stat(path.c_str(), &info) != 0) return "-";
-  return fmt::format("{}@{}.{:09}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-}
 
 Router::Router(EventLoop& loop, const RouterOptions& options)
     : loop_(loop), worker_program_(options.worker_program), settings_(options.settings) {
@@ -76,6 +67,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   WorkerOptions worker;
   worker.model = model;
   worker.program = worker_program_;
+  worker.model_file = settings.path;
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
                       "--device", settings.device,
                       "--name",   name};

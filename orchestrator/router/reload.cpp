@@ -96,6 +96,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
 void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
   models_[model].retired = true;
   models_[model].successor = successor;
+  for (Worker* worker : models_[model].workers)  // its last stream may need any of them
+    leaving_.erase(worker);
   for (ModelInfo& earlier : models_) {  // that were on their way to this one
     if (earlier.retired && earlier.successor == model) earlier.successor = successor;
   }

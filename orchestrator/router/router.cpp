@@ -113,7 +113,7 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
 std::string Router::identity(const Worker& worker) const {
   const ipc::Ready& ready = worker.ready();
   const ModelInfo& model = models_[worker.options().model];
-  return fmt::format("{} {} {} {} {} {}", model.file_name, model.file_mark, ready.architecture,
+  return fmt::format("{} {} {} {} {} {}", model.file_name, worker.file_mark(), ready.architecture,
                      ready.vocabulary_size, ready.weight_bytes, ready.numerics_id);
 }
 
@@ -179,12 +179,21 @@ void Router::send(RequestId request, Worker& worker) {
                             ""});
     }
     entry->numerics_id = worker.ready().numerics_id;
+    entry->file_mark = worker.file_mark();
   }
   if (!entry->tokens.empty() && entry->numerics_id != worker.ready().numerics_id) {
     return fail(request, {FailureKind::kWorkerCrashed,
                           fmt::format("The worker died and its successor computes differently ({} "
                                       "after {}): the stream can't go on unchanged.",
                                       worker.ready().numerics_id, entry->numerics_id),
+                          ""});
+  }
+  // A file that is gone proves nothing: weights may have been kept in another way.
+  if (!entry->tokens.empty() && entry->file_mark != worker.file_mark() && entry->file_mark != "-" &&
+      worker.file_mark() != "-") {
+    return fail(request, {FailureKind::kWorkerCrashed,
+                          "The worker died, and its model file is another now: the stream can't go "
+                          "on unchanged.",
                           ""});
   }
   active->second.worker = &worker;
@@ -242,6 +251,7 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   if (worker.held_bytes > kMaxHeldBytesPerWorker) {
     return violation(view.request, "the worker's unfinished answers have become impossibly long");
   }
+  if (entry->tokens.size() == view.tokens.size()) entry->file_mark = worker.file_mark();
   entry->numerics_id = worker.ready().numerics_id;
   worker.token_accepted();
   progressed(view.request, active->second, *entry, worker);

@@ -97,8 +97,6 @@ struct ReloadReport {
 
 // As the settings have them; without any, the built-in one.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
-// Of a model's file; another file under the same name has another. "-": there is none.
-std::string file_mark_of(const std::string& path);
 
 class Router : private WorkerEvents {
  public:

@@ -154,6 +154,7 @@ void Worker::process_changed(WorkerProcess& process) {
   const bool first_spares = pool_.gone();
   ever_ready_ = true;
   ready_ = process.ready();
+  file_mark_ = process.file_mark();
   ready_since_ = steady_clock::now();
   recovery.ready(way_);
   set_state(WorkerState::kReady);

@@ -107,6 +107,8 @@ class Worker : private ProcessEvents {
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
   const ipc::Ready& ready() const { return ready_; }
+  // Of the model file that the last process that was ready has loaded.
+  const std::string& file_mark() const { return file_mark_; }
   const ipc::Progress& progress() const;
   const ipc::Stats& stats() const;
   // Over all processes that served.
@@ -153,6 +155,7 @@ class Worker : private ProcessEvents {
   std::string last_death_;
   DeathCause last_death_cause_ = DeathCause::kSignal;
 
+  std::string file_mark_;
   ipc::Ready ready_;                  // of the last process that was
   ipc::ChannelStats ended_channels_;  // sums over earlier processes
   TokenTraffic ended_traffic_;

@@ -61,6 +61,7 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, std:
 
 Status WorkerProcess::start() {
   oom_kills();  // counts from the first start on
+  file_mark_ = file_mark_of(options_.model_file);
   BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc));
   std::vector<std::string> arguments = options_.arguments;
   if (standby_) arguments.push_back("--standby");

@@ -21,6 +21,7 @@
 #include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/supervisor/death.hpp"
+#include "orchestrator/supervisor/file_mark.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/process.hpp"
 #include "orchestrator/supervisor/worker_limits.hpp"
@@ -30,6 +31,7 @@ namespace bulkhead::orchestrator {
 struct WorkerOptions {
   std::string name;       // unique, fit for a URL
   std::size_t model = 0;  // index among the router's models
+  std::string model_file;
   std::string program;
   std::vector<std::string> arguments;  // all but the channel's
   config::IpcSettings ipc;
@@ -115,6 +117,8 @@ class WorkerProcess {
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
+  // Of the model file, as it was when this process was started.
+  const std::string& file_mark() const { return file_mark_; }
   const ipc::Ready& ready() const { return ready_; }
   const ipc::Progress& progress() const { return progress_; }
   const ipc::Stats& stats() const { return stats_; }
@@ -149,6 +153,7 @@ class WorkerProcess {
   EventLoop& loop_;
   const WorkerOptions& options_;
   std::string name_;
+  std::string file_mark_;
   ProcessEvents* events_;
   const bool standby_;
   bool promoted_ = false;

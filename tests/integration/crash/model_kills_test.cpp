@@ -222,6 +222,40 @@ TEST_P(ModelKills, SixteenStreamsAreWhole) {
               streams);
 }
 
+TEST_P(ModelKills, StandbyTakesOverAndTheStreamsAreWhole) {
+  const Serving serving =
+      serve_model("", {std::string("ipc.transport=") + GetParam(), "isolation.standby=1"});
+  const auto spare = [&] {
+    pid_t pid = -1;
+    EXPECT_TRUE(Serving::eventually([&] {
+      const json all = json::parse(serving.get("/v1/workers").body);
+      if (all.size() != 2 || all[1]["state"] != "standby") return false;
+      pid = all[1]["pid"].get<pid_t>();
+      return true;
+    }));
+    return pid;
+  };
+  const int kills = number_from("BULKHEAD_CRASH_KILLS", 2);
+  std::vector<milliseconds> pauses;
+  for (int i = 0; i < kills; ++i) {
+    const json request = request_of(i % 2 == 1, 120, "The little robot", 7 + i);
+    const pid_t next = spare();
+    const Timed undisturbed = stream(serving.port, request);
+    const pid_t victim = serving_worker(serving);
+    const Timed killed =
+        stream(serving.port, request, between(1, 100), [&] { send_signal(victim, SIGKILL); });
+    EXPECT_EQ(killed.heard, undisturbed.heard);
+    EXPECT_EQ(serving.worker()["pid"], next);
+    EXPECT_EQ(serving.worker()["takeovers"], i + 1);
+    EXPECT_EQ(serving.worker()["last_recovery"]["way"], "standby");
+    pauses.push_back(killed.longest_pause);
+  }
+  std::ranges::sort(pauses);
+  std::printf("%s, standby: longest pause: median %lld ms, most %lld ms\n", GetParam(),
+              static_cast<long long>(pauses[pauses.size() / 2].count()),
+              static_cast<long long>(pauses.back().count()));
+}
+
 TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
   const Serving serving = serve_model(
       "", {std::string("ipc.transport=") + GetParam(), "isolation.heartbeat_timeout_ms=3000"});

@@ -222,6 +222,25 @@ TEST_P(Reload, AnotherFileUnderTheSameNameIsAnotherModel) {
   EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
 }
 
+TEST_P(Reload, AStreamDoesNotGoOnWithAnotherFileAfterADeath) {
+  const Serving serving = start(model("one", "one.gguf"));
+  const pid_t before = pid_in(serving, "one-0", "ready");
+  auto clients = streams(serving, "one", 2, 300);
+  for (auto& client : clients)
+    client->receive_chunk();
+  std::ofstream(path("one.gguf")) << "another file";  // and nobody said so
+  send_signal(before, SIGKILL);
+  for (auto& client : clients) {
+    const Events events = events_of(rest_of(*client));
+    EXPECT_FALSE(events.done);
+    ASSERT_FALSE(events.chunks.empty());
+    const json& error = events.chunks.back()["error"];
+    EXPECT_EQ(error["code"], "worker_crashed") << error;
+    EXPECT_NE(error["message"].get<std::string>().find("model file is another"), std::string::npos);
+  }
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);  // with the new one
+}
+
 TEST_P(Reload, ManyOfThemLeaveNothingBehind) {
   const Serving serving = start(model("one", "one.gguf"));
   const auto holdings = [&] {
