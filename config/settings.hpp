@@ -100,7 +100,7 @@ struct EngineSettings {
 struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
   std::uint32_t max_strikes = 2;
-  bool vault = false;
+  bool vault = true;
   std::uint32_t standby = 0;       // spare processes of each worker
   std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
   bool sandbox = true;

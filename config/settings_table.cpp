@@ -131,7 +131,7 @@ const Setting kSettings[] = {
   {.key = "isolation.max_strikes", .help = "A request is given up when its worker died so often without a token of it since the death before.",
    .reach = NUMBER(isolation.max_strikes), .least = 1, .most = 100},
   {.key = "isolation.vault", .help = "Keep weights and KV pages in device memory that outlives a worker.",
-   .reach = FLAG(isolation.vault), .later = true},
+   .reach = FLAG(isolation.vault)},
   {.key = "isolation.standby", .help = "Spare processes of each worker, loaded and warm, that take over at once.",
    .reach = NUMBER(isolation.standby), .most = 8},
   {.key = "isolation.crash_budget", .help = "A worker that died so often in a row, with no token in between and no request to blame, is given up.",

@@ -1,5 +1,6 @@
 // Buffers and the choice of memory for them.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <optional>
@@ -33,6 +34,7 @@ Wish wish_for(Memory memory) {
     case Memory::kReadback:
       return {kMapped, kCached, kDevice};
     case Memory::kDeviceLocal:
+    case Memory::kShared:
       break;
   }
   return {kDevice, 0,
@@ -108,11 +110,42 @@ BufferSlice slice(const Buffer& buffer) {
 }
 
 Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* name) {
+  return make_buffer(bytes, memory, name, {});
+}
+
+Result<Buffer> Device::import_memory(UniqueFd fd, std::uint64_t bytes, const char* name) {
+  struct stat file {};
+  if (!fd.valid() || ::fstat(fd.get(), &file) != 0)
+    return Error(ErrorCode::kInvalidArgument, fmt::format("{}: nothing to import", name));
+  // A driver of memory files maps as much as it is asked for; what the file lacks would be a SIGBUS.
+  if (S_ISREG(file.st_mode) && static_cast<std::uint64_t>(file.st_size) < bytes) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("{}: the memory to import has {}, and {} are wanted", name,
+                             mib(static_cast<std::uint64_t>(file.st_size)), mib(bytes)));
+  }
+  return make_buffer(bytes, Memory::kShared, name, std::move(fd));
+}
+
+Result<UniqueFd> Device::export_memory(const Buffer& buffer) const {
+  if (!info_.shares_memory || !buffer.valid())
+    return Error(ErrorCode::kUnsupported, info_.name + " can't export memory");
+  VkMemoryGetFdInfoKHR info{VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR};
+  info.memory = buffer.memory_;
+  info.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  int fd = -1;
+  const VkResult result = impl_->get_memory_fd(device_, &info, &fd);
+  if (result != VK_SUCCESS) return vulkan_error(result, "exporting memory");
+  return UniqueFd(fd);
+}
+
+Result<Buffer> Device::make_buffer(std::uint64_t bytes, Memory memory, const char* name,
+                                   UniqueFd import) {
+  const bool imports = import.valid(), shares = memory == Memory::kShared;
   const auto exhausted = [&](const std::string& why) {
-    return Error(
-        ErrorCode::kResourceExhausted,
-        fmt::format("{}: {} of {} memory asked for on {}: {}", name, mib(bytes),
-                    memory == Memory::kDeviceLocal ? "device" : "host-visible", info_.name, why));
+    return Error(ErrorCode::kResourceExhausted,
+                 fmt::format("{}: {} of {} memory asked for on {}: {}", name, mib(bytes),
+                             memory == Memory::kDeviceLocal || shares ? "device" : "host-visible",
+                             info_.name, why));
   };
   if (bytes == 0)
     return Error(ErrorCode::kInvalidArgument,
@@ -121,9 +154,13 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
     return exhausted(fmt::format("this device allows {} in one allocation; split it",
                                  mib(info_.max_allocation_bytes)));
   }
+  if (shares && !info_.shares_memory) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("{}: {} can't share memory between processes", name, info_.name));
+  }
   // A CPU device hands out memory that the system does not have, and the system then kills a
   // process.
-  if (info_.kind == DeviceKind::kCpu && bytes >= kCheckedAgainstSystemBytes) {
+  if (!imports && info_.kind == DeviceKind::kCpu && bytes >= kCheckedAgainstSystemBytes) {
     if (const std::uint64_t available = free_memory_bytes(); bytes > available) {
       return exhausted(fmt::format("{} is free", mib(available)));
     }
@@ -134,9 +171,10 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
   buffer.bytes_ = bytes;
   VkBufferCreateInfo buffer_info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   buffer_info.size = bytes;
-  buffer_info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
-                      VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
-                      VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+  buffer_info.usage = kBufferUsage;
+  VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
+  external.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  if (shares) buffer_info.pNext = &external;
   // Concurrent: buffers have no layout that exclusive ownership could spare, and transfers need no
   // hand-over.
   const std::uint32_t families[] = {compute_family_, transfer_family_};
@@ -163,7 +201,28 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
   allocate.pNext = &flags;
   allocate.allocationSize = needs.size;
   allocate.memoryTypeIndex = *type;
+  VkMemoryDedicatedAllocateInfo dedicated{VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
+  dedicated.buffer = buffer.buffer_;
+  VkExportMemoryAllocateInfo exported{VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO};
+  exported.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  VkImportMemoryFdInfoKHR imported{VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR};
+  imported.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  imported.fd = import.get();
+  if (imports) {
+    imported.pNext = allocate.pNext;
+    allocate.pNext = &imported;
+  } else if (shares) {
+    exported.pNext = allocate.pNext;
+    allocate.pNext = &exported;
+  }
+  if (shares && impl_->shares_dedicated) {
+    dedicated.pNext = allocate.pNext;
+    allocate.pNext = &dedicated;
+  }
   result = fault::allocate_memory(device_, allocate, &buffer.memory_);
+  if (imports && result == VK_SUCCESS) (void)import.release();  // the driver's now
+  if (result == VK_ERROR_INVALID_EXTERNAL_HANDLE)
+    return Error(ErrorCode::kCorrupt, fmt::format("{}: the driver can't import it", name));
   if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY) {
     return exhausted(fmt::format("{} is free", mib(free_memory_bytes())));
   }
@@ -177,7 +236,7 @@ Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* 
   }
   result = vkBindBufferMemory(device_, buffer.buffer_, buffer.memory_, 0);
   if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("binding memory to {}", name));
-  if (memory != Memory::kDeviceLocal) {
+  if (memory != Memory::kDeviceLocal && !shares) {
     result = vkMapMemory(device_, buffer.memory_, 0, VK_WHOLE_SIZE, 0, &buffer.mapped_);
     if (result != VK_SUCCESS) return vulkan_error(result, fmt::format("mapping {}", name));
   }

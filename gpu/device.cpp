@@ -182,6 +182,24 @@ bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical) {
       });
 }
 
+// Whether memory of our buffers can go to another process and come from one.
+struct Sharing {
+  bool possible = false;
+  bool dedicated = false;  // each buffer needs an allocation of its own kind
+};
+Sharing sharing_of(VkPhysicalDevice physical) {
+  if (!has_extension(physical, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME)) return {};
+  VkPhysicalDeviceExternalBufferInfo asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
+  asked.usage = kBufferUsage;
+  asked.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  VkExternalBufferProperties answer{VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+  vkGetPhysicalDeviceExternalBufferProperties(physical, &asked, &answer);
+  const VkExternalMemoryFeatureFlags can = answer.externalMemoryProperties.externalMemoryFeatures;
+  constexpr VkExternalMemoryFeatureFlags kBoth =
+      VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+  return {(can & kBoth) == kBoth, (can & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) != 0};
+}
+
 }  // namespace
 
 bool MakesAnotherPipeline::operator()(const KernelSpec& a, const KernelSpec& b) const {
@@ -261,6 +279,8 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
     matrix_units.pNext = features.base.pNext;
     features.base.pNext = &matrix_units;
   }
+  const Sharing sharing = sharing_of(self->physical_);
+  if (sharing.possible) extensions.push_back(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
   VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics{
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR};
   impl.statistics =
@@ -280,6 +300,13 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
   info.ppEnabledExtensionNames = extensions.data();
   VkResult result = vkCreateDevice(self->physical_, &info, nullptr, &self->device_);
   if (result != VK_SUCCESS) return vulkan_error(result, "opening " + self->info_.name);
+
+  if (sharing.possible) {
+    impl.get_memory_fd = reinterpret_cast<PFN_vkGetMemoryFdKHR>(
+        vkGetDeviceProcAddr(self->device_, "vkGetMemoryFdKHR"));
+    impl.shares_dedicated = sharing.dedicated;
+  }
+  self->info_.shares_memory = impl.get_memory_fd != nullptr;
 
   vkGetDeviceQueue(self->device_, self->compute_family_, 0, &self->compute_queue_);
   self->transfer_queue_ = self->download_queue_ = self->compute_queue_;

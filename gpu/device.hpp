@@ -18,6 +18,7 @@
 #include <vulkan/vulkan.h>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 #include "gpu/activity.hpp"
 
 namespace bulkhead::gpu {
@@ -49,6 +50,8 @@ struct DeviceInfo {
   // Of an opened Device only: its shaders may use GL_NV_cooperative_matrix for matrices of halves,
   // 16x16 times 16x8, with float32 sums.
   bool matrix_units = false;
+  // Of an opened Device only: Memory::kShared can be had, exported and imported.
+  bool shares_memory = false;
   std::vector<std::string> missing;  // requirements it does not meet, in words; empty: usable
 };
 
@@ -60,6 +63,7 @@ enum class Memory {
   kDeviceLocal,  // weights, KV, activations
   kUpload,       // host-visible, written by the host
   kReadback,     // host-visible and cached, read by the host
+  kShared,       // as kDeviceLocal, and another process can have it (Device::export_memory)
 };
 
 class Device;
@@ -155,6 +159,15 @@ class Device {
   // One vkAllocateMemory. kResourceExhausted says what was asked and what is free. Any thread;
   // buffers may be freed on any, too.
   Result<Buffer> allocate(std::uint64_t bytes, Memory memory, const char* name);
+  // A descriptor that names the memory of a buffer of kShared, for a process on the same device and
+  // driver. The memory lives as long as any descriptor or import of it does, whatever becomes of the
+  // process that allocated it.
+  Result<UniqueFd> export_memory(const Buffer& buffer) const;
+  // A buffer on memory that `fd` names, which another buffer of `bytes` was exported as: the same
+  // bytes, shared. Counts as an allocation. kCorrupt: the descriptor names nothing of the kind; what
+  // a driver makes of one that was forged is the driver's affair, so take them from a process as
+  // trusted as this one.
+  Result<Buffer> import_memory(UniqueFd fd, std::uint64_t bytes, const char* name);
   std::uint64_t allocation_count() const { return allocations_; }  // vkAllocateMemory calls so far
   std::uint64_t allocations_alive() const { return allocations_alive_; }
   // Bytes of the buffers alive, staging memory of the host's included; the most so far.
@@ -208,6 +221,7 @@ class Device {
 
  private:
   Device() = default;
+  Result<Buffer> make_buffer(std::uint64_t bytes, Memory memory, const char* name, UniqueFd import);
   struct Impl;
   std::unique_ptr<Impl> impl_;
   DeviceInfo info_;

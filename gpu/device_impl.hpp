@@ -14,6 +14,11 @@
 
 namespace bulkhead::gpu {
 
+inline constexpr VkBufferUsageFlags kBufferUsage =
+    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
+    VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+    VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT;
+
 struct Device::Impl {
   std::unique_ptr<Instance> instance;
   VkPhysicalDeviceMemoryProperties memory{};
@@ -24,6 +29,8 @@ struct Device::Impl {
   bool has_host_query_reset = false;
   bool has_memory_budget = false;
   bool statistics = false;
+  PFN_vkGetMemoryFdKHR get_memory_fd = nullptr;  // where memory can be shared
+  bool shares_dedicated = false;                 // and is then one buffer's alone
 
   VkPipelineCache cache = VK_NULL_HANDLE;  // synchronises itself
   std::string cache_path;                  // empty: not kept

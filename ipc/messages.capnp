@@ -22,6 +22,7 @@ struct Message {
     pong @11 :Ping;
     fatal @12 :Fatal;
     drained @13 :Void;
+    vaultOffer @25 :VaultOffer;
     # daemon -> worker
     submit @14 :Submit;
     cancel @15 :Cancel;
@@ -33,7 +34,7 @@ struct Message {
     drain @21 :Void;
     shutdown @22 :Void;
     profile @23 :Void;     # time the kernels of one step; the figures come with the next Stats
-    promote @24 :Void;     # to a standby: serve from now on. Answered by a second Ready, with Progress before it if that takes time
+    promote @24 :Promote;  # to a standby: serve from now on. Answered by a second Ready, with Progress before it if that takes time
   }
 }
 
@@ -62,6 +63,22 @@ struct Ready {            # the model is loaded and one forward pass has run
   hasChatTemplate @9 :Bool;
   chatTemplate @10 :Text;       # the recognised form's name, or why there is none
   optimizations @11 :List(Optimization);
+  vault @12 :VaultReport;
+}
+
+enum VaultState {
+  off @0;                       # nothing of this process can be taken over; `reason` says why
+  kept @1;                      # loaded, and offered to a successor
+  imported @2;                  # taken over from a predecessor, and there for a successor
+}
+
+struct VaultReport {
+  state @0 :VaultState;
+  reason @1 :Text;              # why it is off, or why KV pages are not kept
+  importMicroseconds @2 :UInt64;  # mapping the predecessor's memory
+  checkMicroseconds @3 :UInt64;   # the weights' checksum on the device
+  adoptMicroseconds @4 :UInt64;   # reading the directory of KV pages
+  pagesAdopted @5 :UInt64;        # full KV pages that need not be computed again
 }
 
 struct Optimization {
@@ -218,8 +235,22 @@ struct Ping {
   nonce @0 :UInt64;
 }
 
-struct Vault {                  # descriptors travel on the socketpair; this names them
-  epoch @0 :UInt64;
+struct VaultOffer {             # worker -> daemon, while loading: the descriptors that were sent before it
+  epoch @0 :UInt64;             # also the tag of the packets that carry them
+  files @1 :UInt32;             # of the descriptors: first the directory, then so many model files,
+  blocks @2 :UInt32;            # then so many blocks of device memory
+}
+
+struct Vault {                  # daemon -> worker: what a predecessor left; its descriptors were sent before it
+  epoch @0 :UInt64;             # as it was offered; 0: there is nothing, start cold
+  files @1 :UInt32;
+  blocks @2 :UInt32;
+  keepKv @3 :Bool;              # the predecessor's end casts no doubt on its KV pages
+  replaced @4 :Bool;            # it ended because somebody asked for a new one: a changed model file counts
+}
+
+struct Promote {
+  keepKv @0 :Bool;              # the predecessor's end casts no doubt on the KV pages that both know
 }
 
 struct Fatal {                  # the worker's last word before it exits

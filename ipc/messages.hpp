@@ -47,6 +47,18 @@ struct Optimization {
   bool operator==(const Optimization&) const = default;
 };
 
+enum class VaultState { kOff, kKept, kImported };
+
+struct VaultReport {
+  VaultState state = VaultState::kOff;
+  std::string reason;
+  std::uint64_t import_microseconds = 0;
+  std::uint64_t check_microseconds = 0;
+  std::uint64_t adopt_microseconds = 0;
+  std::uint64_t pages_adopted = 0;
+  bool operator==(const VaultReport&) const = default;
+};
+
 struct Ready {
   std::string model_name;
   std::string architecture;
@@ -60,7 +72,19 @@ struct Ready {
   bool has_chat_template = false;
   std::string chat_template;
   std::vector<Optimization> optimizations;
+  VaultReport vault;
   bool operator==(const Ready&) const = default;
+};
+
+// Descriptors that one vault may have.
+inline constexpr std::size_t kMostVaultDescriptors = 224;
+
+// Names descriptors that were sent just before: the directory, model files, blocks of device memory.
+struct VaultOffer {
+  std::uint64_t epoch = 0;
+  std::uint32_t files = 0;
+  std::uint32_t blocks = 0;
+  bool operator==(const VaultOffer&) const = default;
 };
 
 struct Accepted {
@@ -210,8 +234,13 @@ struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
+// The daemon's first message to a worker that was started with --vault.
 struct Vault {
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;  // 0: nothing was left
+  std::uint32_t files = 0;
+  std::uint32_t blocks = 0;
+  bool keep_kv = false;   // false: the predecessor's end casts doubt on its KV pages
+  bool replaced = false;  // a new one was asked for, and with it a changed model file
   bool operator==(const Vault&) const = default;
 };
 
@@ -229,6 +258,7 @@ struct Profile {
 // To a standby, which was ready and has had no request: serve from now on. It answers with a second
 // Ready (and Progress before that, if it takes time); requests come after that one.
 struct Promote {
+  bool keep_kv = false;  // as in Vault: of a standby that took its memory over
   bool operator==(const Promote&) const = default;
 };
 
@@ -263,8 +293,9 @@ struct TokenBatch {
   bool operator==(const TokenBatch&) const = default;
 };
 
-using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
-                                Tokenized, Detokenized, Embedded, Stats, Pong, Fatal, Drained>;
+using FromWorker =
+    std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
+                 Detokenized, Embedded, Stats, Pong, Fatal, Drained, VaultOffer>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain,
                               Shutdown, Profile, Promote>;
 

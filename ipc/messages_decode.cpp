@@ -151,6 +151,18 @@ FailureCode failure_code(wire::FailureCode value) {
   throw Violation{"unknown failure code " + std::to_string(static_cast<unsigned>(value))};
 }
 
+VaultState vault_state(wire::VaultState value) {
+  switch (value) {
+    case wire::VaultState::OFF:
+      return VaultState::kOff;
+    case wire::VaultState::KEPT:
+      return VaultState::kKept;
+    case wire::VaultState::IMPORTED:
+      return VaultState::kImported;
+  }
+  throw Violation{"unknown state of a vault " + std::to_string(static_cast<unsigned>(value))};
+}
+
 // ---- worker -> daemon ----
 
 Ready read_ready(const Decoder& d, wire::Ready::Reader r) {
@@ -173,6 +185,13 @@ Ready read_ready(const Decoder& d, wire::Ready::Reader r) {
     m.optimizations.push_back({d.text(o.getName(), "optimization.name"), o.getActive(),
                                d.text(o.getReason(), "optimization.reason")});
   }
+  const auto vault = r.getVault();
+  m.vault.state = vault_state(vault.getState());
+  m.vault.reason = d.text(vault.getReason(), "vault.reason");
+  m.vault.import_microseconds = vault.getImportMicroseconds();
+  m.vault.check_microseconds = vault.getCheckMicroseconds();
+  m.vault.adopt_microseconds = vault.getAdoptMicroseconds();
+  m.vault.pages_adopted = vault.getPagesAdopted();
   return m;
 }
 
@@ -308,6 +327,10 @@ FromWorker read_from_worker(Decoder& d) {
       return Fatal{d.text(message.getFatal().getMessage(), "fatal.message")};
     case wire::Message::DRAINED:
       return Drained{};
+    case wire::Message::VAULT_OFFER: {
+      const auto r = message.getVaultOffer();
+      return VaultOffer{r.getEpoch(), r.getFiles(), r.getBlocks()};
+    }
     default:
       break;
   }
@@ -387,8 +410,10 @@ ToWorker read_to_worker(Decoder& d) {
     }
     case wire::Message::PING:
       return Ping{message.getPing().getNonce()};
-    case wire::Message::VAULT:
-      return Vault{message.getVault().getEpoch()};
+    case wire::Message::VAULT: {
+      const auto r = message.getVault();
+      return Vault{r.getEpoch(), r.getFiles(), r.getBlocks(), r.getKeepKv(), r.getReplaced()};
+    }
     case wire::Message::DRAIN:
       return Drain{};
     case wire::Message::SHUTDOWN:
@@ -396,7 +421,7 @@ ToWorker read_to_worker(Decoder& d) {
     case wire::Message::PROFILE:
       return Profile{};
     case wire::Message::PROMOTE:
-      return Promote{};
+      return Promote{message.getPromote().getKeepKv()};
     default:
       break;
   }

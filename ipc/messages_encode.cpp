@@ -50,7 +50,8 @@ std::size_t body_words(const Progress& m) {
 std::size_t body_words(const Ready& m) {
   std::size_t sum = struct_words<wire::Ready>() + words(m.model_name) + words(m.architecture) +
                     words(m.device) + words(m.numerics_id) + words(m.chat_template) +
-                    list_words<wire::Optimization>(m.optimizations.size());
+                    list_words<wire::Optimization>(m.optimizations.size()) +
+                    struct_words<wire::VaultReport>() + words(m.vault.reason);
   for (const auto& o : m.optimizations)
     sum += words(o.name) + words(o.reason);
   return sum;
@@ -103,6 +104,9 @@ std::size_t body_words(const Fatal& m) {
 std::size_t body_words(const Drained&) {
   return 0;
 }
+std::size_t body_words(const VaultOffer&) {
+  return struct_words<wire::VaultOffer>();
+}
 
 std::size_t body_words(const Submit& m) {
   std::size_t sum = struct_words<wire::Submit>() + struct_words<wire::Sampling>() +
@@ -149,7 +153,7 @@ std::size_t body_words(const Profile&) {
   return 0;
 }
 std::size_t body_words(const Promote&) {
-  return 0;
+  return struct_words<wire::Promote>();
 }
 
 template <typename Body>
@@ -229,6 +233,13 @@ void put(const Ready& m, wire::Message::Builder message) {
     o.setActive(optimization.active);
     put_text(optimization.reason, INIT(o, Reason));
   }
+  auto vault = b.initVault();
+  vault.setState(static_cast<wire::VaultState>(m.vault.state));
+  put_text(m.vault.reason, INIT(vault, Reason));
+  vault.setImportMicroseconds(m.vault.import_microseconds);
+  vault.setCheckMicroseconds(m.vault.check_microseconds);
+  vault.setAdoptMicroseconds(m.vault.adopt_microseconds);
+  vault.setPagesAdopted(m.vault.pages_adopted);
 }
 void put(const Accepted& m, wire::Message::Builder message) {
   auto b = message.initAccepted();
@@ -321,6 +332,12 @@ void put(const Fatal& m, wire::Message::Builder message) {
 void put(const Drained&, wire::Message::Builder message) {
   message.setDrained();
 }
+void put(const VaultOffer& m, wire::Message::Builder message) {
+  auto b = message.initVaultOffer();
+  b.setEpoch(m.epoch);
+  b.setFiles(m.files);
+  b.setBlocks(m.blocks);
+}
 
 void put(const Submit& m, wire::Message::Builder message) {
   auto b = message.initSubmit();
@@ -383,7 +400,12 @@ void put(const Ping& m, wire::Message::Builder message) {
   message.initPing().setNonce(m.nonce);
 }
 void put(const Vault& m, wire::Message::Builder message) {
-  message.initVault().setEpoch(m.epoch);
+  auto b = message.initVault();
+  b.setEpoch(m.epoch);
+  b.setFiles(m.files);
+  b.setBlocks(m.blocks);
+  b.setKeepKv(m.keep_kv);
+  b.setReplaced(m.replaced);
 }
 void put(const Drain&, wire::Message::Builder message) {
   message.setDrain();
@@ -394,8 +416,8 @@ void put(const Shutdown&, wire::Message::Builder message) {
 void put(const Profile&, wire::Message::Builder message) {
   message.setProfile();
 }
-void put(const Promote&, wire::Message::Builder message) {
-  message.setPromote();
+void put(const Promote& m, wire::Message::Builder message) {
+  message.initPromote().setKeepKv(m.keep_kv);
 }
 
 #undef INIT

@@ -108,6 +108,10 @@ void close_from_peer(UniqueFd fd) {
   closers().add(std::move(fd));
 }
 
+void close_elsewhere(UniqueFd fd) {
+  if (fd.valid()) closers().add(std::move(fd));
+}
+
 void close_received(msghdr& message) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;

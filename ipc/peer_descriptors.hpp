@@ -30,6 +30,10 @@ inline constexpr std::size_t kMaxScmFds = 253;
 // Never waits. Any thread.
 void close_from_peer(UniqueFd fd);
 
+// The same for what may take long to end though it can't wait: memory, whose pages are freed with its
+// last descriptor. Always on a thread of its own.
+void close_elsewhere(UniqueFd fd);
+
 // All that a recvmsg() brought.
 void close_received(msghdr& message);
 

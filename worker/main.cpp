@@ -3,7 +3,8 @@
 // outside its cache folder.
 //
 // Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be
-// loaded; 4 the device is lost or hangs; 5 anything else. For 3 to 5 its last message says why.
+// loaded; 4 the device is lost or hangs; 5 anything else; 6 what a predecessor left in the vault is
+// of no use, so that a fresh process must load the model. For 3 to 6 its last message says why.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -32,6 +33,7 @@
 #include "worker/forward/transformer.hpp"
 #include "worker/main_loop.hpp"
 #include "worker/main_outbox.hpp"
+#include "worker/main_vault.hpp"
 #include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
@@ -41,7 +43,7 @@
 namespace bulkhead::worker {
 namespace {
 
-constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5;
+constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5, kExitVault = 6;
 constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kLastWords{1000};
 constexpr std::chrono::milliseconds kProgressInterval{100};
@@ -56,6 +58,7 @@ struct Arguments {
   int region = -1;
   std::string cache;  // empty once there is none
   bool standby = false;
+  bool vault = false;
   std::vector<std::string> assignments;
 };
 
@@ -158,9 +161,9 @@ void start_trace(const Arguments& arguments, const config::Settings& settings,
 }
 
 Status load(const Arguments& arguments, const config::Settings& settings,
-            ProgressReporter& progress, Loaded& loaded) {
+            ProgressReporter& progress, MainVault& vault, Loaded& loaded) {
   progress("reading the model file", 0, 1);
-  BULKHEAD_TRY(loaded.file, model::GgufFile::open(arguments.model));
+  BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
   BULKHEAD_TRY(loaded.config, model::read_model_config(*loaded.file));
   progress("reading the model file", 1, 1);
 
@@ -188,6 +191,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.gpu = settings.gpu_optimizations;
   options.context = arguments.context;
   options.cache_folder = arguments.cache;
+  options.keepable = vault.wanted();
+  options.kept = vault.kept();
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms =
       own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;
@@ -282,9 +287,16 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
 
   const auto begin = std::chrono::steady_clock::now();
   ProgressReporter progress(channel, outbox);
+  MainVault vault(channel, outbox, arguments.vault && settings.isolation.vault);
+  if (const Status status = vault.receive(); !status.ok())
+    die(outbox, vault.given() ? kExitVault : kExitInternal, status.error());
   Loaded loaded;
-  if (const Status status = load(arguments, settings, progress, loaded); !status.ok()) {
-    die(outbox, device_failed(status.error()) ? kExitDevice : kExitLoad, status.error());
+  if (const Status status = load(arguments, settings, progress, vault, loaded); !status.ok()) {
+    die(outbox,
+        vault.given()                   ? kExitVault
+        : device_failed(status.error()) ? kExitDevice
+                                        : kExitLoad,
+        status.error());
   }
 
   engine::EngineOptions options;
@@ -298,10 +310,18 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
   ipc::Ready ready = ready_message(loaded, engine, load_time);
+  const auto serve_with_vault = [&](bool keep_kv) {
+    return vault.begin(*loaded.executor, *loaded.file, engine, keep_kv);
+  };
+  ready.vault =
+      arguments.standby ? vault.stand_by(*loaded.executor) : serve_with_vault(vault.keep_kv());
   outbox.send(ready);
   if (arguments.standby) spdlog::debug("standing by");
 
-  MainLoop loop(channel, outbox, engine, std::move(ready), settings.ipc);
+  const auto promoted = [&](const ipc::Promote& promote, ipc::Ready& again) {
+    again.vault = serve_with_vault(promote.keep_kv);
+  };
+  MainLoop loop(channel, outbox, engine, std::move(ready), promoted, settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {
     die(outbox, device_failed(status.error()) ? kExitDevice : kExitInternal, status.error());
   }
@@ -331,6 +351,8 @@ int run(int argc, char** argv) {
   app.add_option("--cache", arguments.cache,
                  "folder for compiled kernels (default: ~/.cache/bulkhead)");
   app.add_flag("--standby", arguments.standby, "take no request before the daemon promotes it");
+  app.add_flag("--vault", arguments.vault,
+               "the daemon's first message tells what an earlier process left");
   app.add_option("--set", arguments.assignments, "a setting, key=value")->expected(1)->take_all();
   if (argc == 1) {
     std::fprintf(stderr, "%s", app.help().c_str());

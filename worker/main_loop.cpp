@@ -26,11 +26,12 @@ struct Overloaded : Handlers... {
 }  // namespace
 
 MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
-                   const config::IpcSettings& settings)
+                   Promoted promoted, const config::IpcSettings& settings)
     : channel_(channel),
       outbox_(outbox),
       engine_(engine),
       ready_(std::move(ready)),
+      promoted_(std::move(promoted)),
       spin_(settings.spin_us) {}
 
 Status MainLoop::run() {
@@ -92,14 +93,17 @@ void MainLoop::handle(ipc::ToWorker message) {
                                             "embeddings are not supported by this version", ""});
                  },
                  [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
-                 [](ipc::Vault&) {},  // no vault in this version; the daemon does not count on it
+                 [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
                  [this](ipc::Drain&) { engine_.drain(); },
                  [this](ipc::Shutdown&) { shutdown_ = true; },
                  [this](ipc::Profile&) {
                    engine_.profile();
                    was_busy_ = true;  // its figures go out at once, of an idle worker, too
                  },
-                 [this](ipc::Promote&) { outbox_.send(ready_); },
+                 [this](ipc::Promote& promote) {
+                   if (promoted_) promoted_(promote, ready_);
+                   outbox_.send(ready_);
+                 },
              },
              message);
 }

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "config/base/error.hpp"
 #include "config/settings.hpp"
@@ -19,9 +20,11 @@ namespace bulkhead::worker {
 
 class MainLoop {
  public:
+  // Called when the daemon promotes this standby; fills in what is news in the second Ready.
+  using Promoted = std::function<void(const ipc::Promote&, ipc::Ready&)>;
   // `ready`: what the daemon has been told, and is told again when it promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
-           const config::IpcSettings& settings);
+           Promoted promoted, const config::IpcSettings& settings);
 
   // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the
   // worker can't go on.
@@ -43,6 +46,7 @@ class MainLoop {
   Outbox& outbox_;
   engine::Engine& engine_;
   ipc::Ready ready_;
+  Promoted promoted_;
   std::chrono::microseconds spin_;
   Status received_;  // the first error of receiving
   bool shutdown_ = false;

@@ -66,6 +66,37 @@ json gpu_figures(const ipc::Stats& stats) {
   return out;
 }
 
+const char* to_string(ipc::VaultState state) {
+  switch (state) {
+    case ipc::VaultState::kOff:
+      return "off";
+    case ipc::VaultState::kKept:
+      return "kept";
+    case ipc::VaultState::kImported:
+      return "imported";
+  }
+  return "unknown";
+}
+
+// What outlives its process. Of the one that serves: how it came by its memory, and how long that
+// took; over all of them: how often.
+json vault_figures(const Worker& worker) {
+  const ipc::VaultReport& report = worker.ready().vault;
+  const Vault& vault = worker.vault();
+  const auto milliseconds = [](std::uint64_t us) { return static_cast<double>(us) / 1000; };
+  return {{"state", to_string(report.state)},
+          {"reason", report.reason.empty() ? json(nullptr) : json(report.reason)},
+          {"held", vault.held()},
+          {"import_ms", milliseconds(report.import_microseconds)},
+          {"check_ms", milliseconds(report.check_microseconds)},
+          {"adopt_ms", milliseconds(report.adopt_microseconds)},
+          {"pages_adopted", report.pages_adopted},
+          {"imports_total", vault.imports()},
+          {"pages_adopted_total", vault.pages_adopted()},
+          {"drops_total", vault.drops()},
+          {"last_drop", vault.last_drop().empty() ? json(nullptr) : json(vault.last_drop())}};
+}
+
 // How its last death was recovered from: when, and how long each part took; null where it has not
 // come so far.
 json recovery_times(const Recovery& recovery) {
@@ -131,6 +162,7 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"device", ready.device},
       {"recovered_requests", worker.recovered_requests},
       {"last_recovery", recovery_times(worker.recovery)},
+      {"vault", vault_figures(worker)},
       {"outstanding_requests", worker.outstanding()},
       {"architecture", ready.architecture},
       {"numerics_id", ready.numerics_id},

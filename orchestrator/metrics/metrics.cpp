@@ -219,6 +219,19 @@ std::string Metrics::text(std::size_t connections) const {
     }
     counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
             worker->recovered_requests);
+    const Vault& vault = worker->vault();
+    gauge("bulkhead_worker_vault_held", "1 while memory of the worker would outlive it",
+          vault.held() ? 1 : 0);
+    counter("bulkhead_worker_vault_imports_total", "Successors that took weights over",
+            vault.imports());
+    counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors went on with",
+            vault.pages_adopted());
+    counter("bulkhead_worker_vault_drops_total", "Vaults that were not used after all",
+            vault.drops());
+    gauge("bulkhead_worker_vault_import_seconds", "Mapping the memory, by the process that serves",
+          static_cast<double>(worker->ready().vault.import_microseconds) / 1e6);
+    gauge("bulkhead_worker_vault_adopt_seconds", "Taking KV pages over, by the same",
+          static_cast<double>(worker->ready().vault.adopt_microseconds) / 1e6);
     gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
           static_cast<double>(worker->outstanding()));
     ipc::ChannelStats ipc = worker->channel_stats();

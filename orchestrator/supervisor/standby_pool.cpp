@@ -26,10 +26,11 @@ const char* to_string(Spare::State state) {
   return "unknown";
 }
 
-Spare::Spare(EventLoop& loop, const WorkerOptions& options, std::string name,
+Spare::Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
              std::function<void()> changed, std::function<void(const Spare&)> died)
     : loop_(loop),
       options_(options),
+      vault_(vault),
       name_(std::move(name)),
       changed_(std::move(changed)),
       died_(std::move(died)),
@@ -45,7 +46,7 @@ void Spare::start_in(milliseconds delay) {
 }
 
 void Spare::start() {
-  process_ = std::make_unique<WorkerProcess>(loop_, options_, name_, true,
+  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, name_, true,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();
   if (started.ok()) return set_state(State::kStarting);
@@ -127,9 +128,13 @@ void Spare::died(const Death& death) {
   set_state(State::kRestarting);
 }
 
-StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options,
+StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
                          std::function<void()> changed, std::function<void(const Spare&)> died)
-    : loop_(loop), options_(options), changed_(std::move(changed)), died_(std::move(died)) {}
+    : loop_(loop),
+      options_(options),
+      vault_(vault),
+      changed_(std::move(changed)),
+      died_(std::move(died)) {}
 
 std::string StandbyPool::free_name() const {
   for (int i = 0;; ++i) {
@@ -147,7 +152,7 @@ void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
   }
   for (; have < count; ++have) {
     spares_.push_back(std::make_unique<Spare>(
-        loop_, options_, free_name(),
+        loop_, options_, vault_, free_name(),
         [this] {
           remove_gone_later();
           changed_();
@@ -171,6 +176,13 @@ std::unique_ptr<WorkerProcess> StandbyPool::take() {
 void StandbyPool::discard(const std::string& why) {
   for (auto& spare : spares_)
     spare->leave(why);
+  remove_gone_later();
+}
+
+void StandbyPool::discard_imported(const std::string& why) {
+  for (auto& spare : spares_) {
+    if (spare->process() != nullptr && spare->process()->given_vault() != 0) spare->leave(why);
+  }
   remove_gone_later();
 }
 

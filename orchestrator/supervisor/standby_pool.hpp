@@ -20,7 +20,7 @@ class Spare : private ProcessEvents {
   enum class State { kStarting, kLoading, kStandby, kRestarting, kFailed };
 
   // `changed` is called at each change of state; `died` for each death, with last_death() set.
-  Spare(EventLoop& loop, const WorkerOptions& options, std::string name,
+  Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
         std::function<void()> changed, std::function<void(const Spare&)> died);
 
   void start_in(std::chrono::milliseconds delay);
@@ -52,6 +52,7 @@ class Spare : private ProcessEvents {
 
   EventLoop& loop_;
   const WorkerOptions& options_;
+  Vault& vault_;
   std::string name_;
   std::function<void()> changed_;
   std::function<void(const Spare&)> died_;
@@ -69,15 +70,17 @@ const char* to_string(Spare::State state);
 
 class StandbyPool {
  public:
-  // `options` must outlive it. See Spare for `changed` and `died`.
-  StandbyPool(EventLoop& loop, const WorkerOptions& options, std::function<void()> changed,
-              std::function<void(const Spare&)> died);
+  // `options` and `vault` must outlive it. See Spare for `changed` and `died`.
+  StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
+              std::function<void()> changed, std::function<void(const Spare&)> died);
 
   // From now on there are so many spares; missing ones are started after `delay`.
   void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
   // A loaded process that nobody else has any more; null when none stands by. keep() replaces it.
   std::unique_ptr<WorkerProcess> take();
   void discard(const std::string& why);  // ends all; keep() starts others
+  // The same of those that share memory with the process that has just ended.
+  void discard_imported(const std::string& why);
   void kill(const std::string& why);
   bool gone() const { return spares_.empty(); }
   Spare* find(std::string_view name);
@@ -90,6 +93,7 @@ class StandbyPool {
 
   EventLoop& loop_;
   const WorkerOptions& options_;
+  Vault& vault_;
   std::function<void()> changed_;
   std::function<void(const Spare&)> died_;
   std::vector<std::unique_ptr<Spare>> spares_;

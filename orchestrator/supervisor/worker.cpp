@@ -13,6 +13,7 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
+constexpr std::uint32_t kKillsAtTakeOver = 3;     // then the vault is under suspicion
 // A new spare loads beside the one that has just taken over and replays: it lets it get going first.
 constexpr milliseconds kSpareAfterTakeover{1000};
 
@@ -50,7 +51,7 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
       options_(std::move(options)),
       events_(events),
       pool_(
-          loop, options_, [this] { spares_changed(); },
+          loop, options_, vault_, [this] { spares_changed(); },
           [this](const Spare& spare) { events_.standby_died(spare); }),
       restart_timer_(loop) {}
 
@@ -75,10 +76,12 @@ void Worker::start_process() {
     options_ = *std::exchange(next_options_, std::nullopt);
     ever_ready_ = false;
     ready_ = {};
+    vault_.drop("the worker becomes another one");
   }
+  if (!options_.vault) vault_.drop("isolation.vault is off");
   restart_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
-  process_ = std::make_unique<WorkerProcess>(loop_, options_, name(), false,
+  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, name(), false,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();
   if (!started.ok()) {
@@ -135,6 +138,7 @@ void Worker::schedule_restart(bool immediately) {
 }
 
 void Worker::give_up(const std::string& reason) {
+  vault_.drop("its worker is given up");  // the device has others, perhaps
   set_state(WorkerState::kFailed);
   if (ever_ready_) {
     spdlog::error(
@@ -156,6 +160,20 @@ void Worker::process_changed(WorkerProcess& process) {
   ready_ = process.ready();
   file_mark_ = process.file_mark();
   ready_since_ = steady_clock::now();
+  kills_at_take_over_ = 0;
+  if (process.imported()) {
+    if (process.given_vault() == vault_.epoch()) {
+      vault_.imported(ready_.vault);
+    } else {
+      vault_.drop("a spare serves that has other memory");
+    }
+    if (way_ == Recovery::Way::kLoaded) way_ = Recovery::Way::kImported;
+    spdlog::info("worker {}: has weights ({} ms) and {} KV pages ({:.1f} ms) of its predecessor",
+                 name(), ready_.vault.import_microseconds / 1000, ready_.vault.pages_adopted,
+                 static_cast<double>(ready_.vault.adopt_microseconds) / 1000);
+  }
+  if (options_.vault && !ready_.vault.reason.empty())
+    spdlog::warn("worker {}: vault: {}", name(), ready_.vault.reason);
   recovery.ready(way_);
   set_state(WorkerState::kReady);
   pool_.keep(options_.standby, first_spares ? milliseconds(0) : kSpareAfterTakeover);
@@ -174,6 +192,24 @@ void Worker::process_dying(WorkerProcess&) {
   recovery.noticed();
 }
 
+void Worker::tell_vault_of_end(const Death& death) {
+  if (death.as_asked) return vault_.ended_as_asked();
+  const bool held = vault_.held();
+  if (death.vault_unusable) {
+    vault_.drop(death.last_word.empty() ? death.words : death.last_word);
+  } else {
+    vault_.ended(death.cause);
+    // It died before it served: of what it was to take over, perhaps, unless somebody killed it.
+    const bool killed = death.cause == DeathCause::kAsked ||
+                        death.cause == DeathCause::kOutOfMemory || death.by_sigkill;
+    if (death.took_over && (!killed || ++kills_at_take_over_ >= kKillsAtTakeOver))
+      vault_.drop("a process that was taking it over died: " + death.words);
+  }
+  if (!held || vault_.held()) return;
+  spdlog::warn("worker {}: the vault is dropped: {}", name(), vault_.last_drop());
+  pool_.discard_imported("they share memory that nobody trusts any more");
+}
+
 void Worker::process_ended(WorkerProcess& process, const Death& death) {
   std::vector<WorkerEvents::Orphan> orphans = process.unfinished();
   ended_channels_ = sum(ended_channels_, process.channel_stats());
@@ -184,6 +220,14 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
     return;
   }
 
+  tell_vault_of_end(death);
+  if (death.vault_unusable) {  // no death, but a cold start
+    state_ = WorkerState::kRestarting;
+    if (take_over()) return;
+    schedule_restart(true);
+    events_.worker_changed(*this);
+    return;
+  }
   const bool at_first_start = !ever_ready_;
   ended_as_asked_ = death.as_asked;
   if (death.as_asked) {

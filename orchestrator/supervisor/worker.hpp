@@ -23,6 +23,7 @@
 #include "orchestrator/supervisor/recovery.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
 #include "orchestrator/supervisor/standby_pool.hpp"
+#include "orchestrator/supervisor/vault.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
 
 namespace bulkhead::orchestrator {
@@ -99,6 +100,7 @@ class Worker : private ProcessEvents {
   std::uint64_t takeovers() const { return takeovers_; }  // of these, spares
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
+  const Vault& vault() const { return vault_; }
   // Drained, and about to be replaced by a successor that will serve.
   bool returning() const { return restart_after_drain_; }
   // Whether the last process ended because it was told to: no death then.
@@ -126,6 +128,7 @@ class Worker : private ProcessEvents {
   void process_dying(WorkerProcess& process) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
 
+  void tell_vault_of_end(const Death& death);
   void start_process();
   bool take_over();
   void spares_changed();
@@ -139,6 +142,8 @@ class Worker : private ProcessEvents {
   WorkerEvents& events_;
   WorkerState state_ = WorkerState::kStarting;
 
+  Vault vault_;                             // outlives those that are given from it
+  std::uint32_t kills_at_take_over_ = 0;    // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
   StandbyPool pool_;
   Timer restart_timer_;

@@ -36,6 +36,7 @@ struct Check {
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.architecture", m.architecture.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.device", m.device.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.numericsId", m.numerics_id.size(), kReasonBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_long("vault.reason", m.vault.reason.size(), kReasonBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.chatTemplate", m.chat_template.size(), kFailureBytes));
     BULKHEAD_RETURN_IF_ERROR(too_many("optimizations", m.optimizations.size(), kMostOptimizations));
     for (const ipc::Optimization& each : m.optimizations) {
@@ -87,6 +88,7 @@ void tidy(ipc::FromWorker& message) {
     for (std::string* text :
          {&ready->model_name, &ready->architecture, &ready->device, &ready->numerics_id})
       one_line(*text);
+    one_line(ready->vault.reason);
     for (ipc::Optimization& each : ready->optimizations) {
       one_line(each.name);
       one_line(each.reason);

@@ -48,10 +48,11 @@ ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
   return a;
 }
 
-WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, std::string name,
-                             bool standby, ProcessEvents& events)
+WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault,
+                             std::string name, bool standby, ProcessEvents& events)
     : loop_(loop),
       options_(options),
+      vault_(vault),
       name_(std::move(name)),
       events_(&events),
       standby_(standby),
@@ -65,12 +66,19 @@ Status WorkerProcess::start() {
   BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc));
   std::vector<std::string> arguments = options_.arguments;
   if (standby_) arguments.push_back("--standby");
+  if (options_.vault) arguments.push_back("--vault");
   BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair));
   channel_ = std::move(pair.daemon);
   channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());
   exit_watch_ = std::make_unique<ReadableWatch>(loop_, process_.exit_fd());
   exit_watch_->wait([this] { ended(); });
   spdlog::info("worker {}: started process {}", name_, process_.pid());
+  if (options_.vault) {
+    const ipc::Vault given = vault_.give(*channel_);
+    given_vault_ = given.epoch;
+    given_file_mark_ = vault_.file_mark();
+    send(given);
+  }
   begin_heartbeat();
   watch_channel();
   return {};
@@ -81,7 +89,7 @@ void WorkerProcess::promote(std::string name) {
   name_ = std::move(name);
   promoted_ = true;
   stage_ = Stage::kLoading;
-  send(ipc::Promote{});
+  send(ipc::Promote{vault_.keep_kv() && vault_.epoch() == given_vault_});
   begin_heartbeat();
 }
 
@@ -117,8 +125,9 @@ void WorkerProcess::receive() {
       return violated(record.error().message());
     }
     if (record->empty()) {
-      // Woken for nothing: by descriptors, perhaps. None are expected: closed here.
-      if (i == 0) channel_->take_descriptors();
+      // Woken for nothing: by descriptors, perhaps. Where none are expected they are closed here; a
+      // vault's wait for their offer.
+      if (i == 0 && (!options_.vault || offered_vault_)) channel_->take_descriptors();
       break;
     }
     Status handled = receive_record(*record);
@@ -195,6 +204,14 @@ Status WorkerProcess::handle_ready(ipc::Ready&& ready) {
   return {};
 }
 
+Status WorkerProcess::handle_offer(const ipc::VaultOffer& offer) {
+  if (!options_.vault || offered_vault_ || given_vault_ != 0 || stage_ != Stage::kLoading ||
+      (standby_ && !promoted_))
+    return violation("a vault that nobody asked for");
+  offered_vault_ = true;
+  return vault_.take(*channel_, offer, file_mark_);
+}
+
 Status WorkerProcess::handle(ipc::FromWorker&& message) {
   BULKHEAD_RETURN_IF_ERROR(check_limits(message));
   tidy(message);
@@ -216,6 +233,7 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
     return chatter();
   }
   if (std::holds_alternative<ipc::Pong>(message)) return chatter();
+  if (const auto* offer = std::get_if<ipc::VaultOffer>(&message)) return handle_offer(*offer);
   if (stage_ == Stage::kLoading) {
     if (auto* progress = std::get_if<ipc::Progress>(&message)) {
       progress_ = std::move(*progress);
@@ -358,6 +376,7 @@ void WorkerProcess::channel_ended() {
 // Before anything of the process is forgotten.
 Death WorkerProcess::how_it_ended(const Exit& exit) const {
   Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
+  death.took_over = given_vault_ != 0 && loading() && !promoted_;
   if (!kill_cause_.empty()) return death;
   death.as_asked = asked_to_end_;
   const std::string words = describe_exit(exit.code, exit.status);
@@ -373,7 +392,9 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     if (!told) death.words = "device failure: " + death.words;
   } else if (exit.code != CLD_EXITED) {
     death.cause = DeathCause::kSignal;
+    death.by_sigkill = exit.killed_by(SIGKILL);
   } else if (loading()) {
+    death.vault_unusable = death.took_over && exit.exited_with(kExitVaultUnusable);
     death.cause = DeathCause::kFailedStart;
     death.words = "failed start: " + death.words;
   } else {

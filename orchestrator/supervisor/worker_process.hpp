@@ -24,6 +24,7 @@
 #include "orchestrator/supervisor/file_mark.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/process.hpp"
+#include "orchestrator/supervisor/vault.hpp"
 #include "orchestrator/supervisor/worker_limits.hpp"
 
 namespace bulkhead::orchestrator {
@@ -36,6 +37,7 @@ struct WorkerOptions {
   std::vector<std::string> arguments;  // all but the channel's
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
+  bool vault = false;              // isolation.vault
   std::uint32_t standby = 0;       // spare processes
   std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
 };
@@ -45,8 +47,11 @@ class WorkerProcess;
 struct Death {
   DeathCause cause = DeathCause::kExit;
   std::string words;
-  bool as_asked = false;       // it was told to end, and did: no death then
-  std::string last_word = {};  // why it can't serve, as it said itself; empty: it said nothing
+  bool as_asked = false;        // it was told to end, and did: no death then
+  std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
+  bool by_sigkill = false;      // somebody's, not this daemon's
+  bool took_over = false;       // it was taking a vault over, and had not served yet
+  bool vault_unusable = false;  // and ended because it could do nothing with it
 };
 
 // What a process reports. A Status that is an error means that the message broke a rule: the process
@@ -87,9 +92,10 @@ class WorkerProcess {
  public:
   enum class Stage { kStarting, kLoading, kStandby, kServing };
 
-  // `options` must outlive it; `name` is for the log.
-  WorkerProcess(EventLoop& loop, const WorkerOptions& options, std::string name, bool standby,
-                ProcessEvents& events);
+  // `options` and `vault`, which it is given from and offers to, must outlive it; `name` is for the
+  // log.
+  WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
+                bool standby, ProcessEvents& events);
 
   Status start();
   void set_events(ProcessEvents& events) { events_ = &events; }
@@ -117,8 +123,14 @@ class WorkerProcess {
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
-  // Of the model file, as it was when this process was started.
-  const std::string& file_mark() const { return file_mark_; }
+  // Of the model file that it serves: as it was when this process was started, or when the one was
+  // that left it the file in the vault.
+  const std::string& file_mark() const { return imported() ? given_file_mark_ : file_mark_; }
+  // The number of the vault that it was given; 0: none.
+  std::uint64_t given_vault() const { return given_vault_; }
+  bool imported() const {
+    return given_vault_ != 0 && ready_.vault.state == ipc::VaultState::kImported;
+  }
   const ipc::Ready& ready() const { return ready_; }
   const ipc::Progress& progress() const { return progress_; }
   const ipc::Stats& stats() const { return stats_; }
@@ -137,6 +149,7 @@ class WorkerProcess {
   Status handle(ipc::FromWorker&& message);
   Status handle_hello(const ipc::Hello& hello);
   Status handle_ready(ipc::Ready&& ready);
+  Status handle_offer(const ipc::VaultOffer& offer);
   Status chatter();
   void flush();
   void channel_ended();
@@ -152,8 +165,11 @@ class WorkerProcess {
 
   EventLoop& loop_;
   const WorkerOptions& options_;
+  Vault& vault_;
+  std::uint64_t given_vault_ = 0;
+  bool offered_vault_ = false;
   std::string name_;
-  std::string file_mark_;
+  std::string file_mark_, given_file_mark_;
   ProcessEvents* events_;
   const bool standby_;
   bool promoted_ = false;

@@ -67,6 +67,10 @@ class Engine {
   void detokenize(ipc::Detokenize job);
   // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
   void drain();
+  // Who keeps account of the KV pages that can be found by their tokens (kv_cache.hpp); and pages
+  // that are to be found from the start, while no request has come. How many of these were taken.
+  void set_ledger(PageLedger* ledger) { scheduler_.set_ledger(ledger); }
+  std::uint32_t take_over(std::span<const KeptPage> pages) { return scheduler_.take_over(pages); }
   // Times a step's kernels as soon as no step is in flight; stats() tells from then on.
   void profile() { profile_wanted_ = true; }
 

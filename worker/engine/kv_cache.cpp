@@ -28,6 +28,7 @@ PageIndex PagePool::take() {
       page = pages_[page].newer;
     unlink(page);
     index_.erase(page);
+    if (ledger_ != nullptr) ledger_->left(page);
     ++evictions_;
   }
   pages_[page].users = 1;
@@ -44,6 +45,32 @@ void PagePool::release(PageIndex page) {
     empty_.push_back(page);
     return;
   }
+  make_idle(page);
+}
+
+std::uint32_t PagePool::take_over(std::span<const KeptPage> pages) {
+  if (sharing_ == Sharing::kNone || empty_.size() != total_) return 0;
+  std::vector<PageIndex> taken;
+  for (const KeptPage& kept : pages) {
+    const bool sound =
+        kept.page < total_ && !index_.contains(kept.page) && kept.tokens.size() == page_tokens_ &&
+        (kept.before == kNone || (kept.before < total_ && index_.contains(kept.before))) &&
+        !index_.find(kept.before, kept.tokens);
+    if (sound) {
+      index_.insert(kept.page, kept.before, kept.tokens);
+      taken.push_back(kept.page);
+    } else if (ledger_ != nullptr && kept.page < total_ && !index_.contains(kept.page)) {
+      ledger_->left(kept.page);
+    }
+  }
+  // Who follows another is older than that one (see above).
+  for (auto page = taken.rbegin(); page != taken.rend(); ++page)
+    make_idle(*page);
+  std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
+  return static_cast<std::uint32_t>(taken.size());
+}
+
+void PagePool::make_idle(PageIndex page) {
   pages_[page].older = newest_;
   pages_[page].newer = kNone;
   (newest_ == kNone ? oldest_ : pages_[newest_].newer) = page;
@@ -119,6 +146,7 @@ void PageList::publish(std::span<const TokenId> tokens) {
       replace(shared_, *known);
     } else {
       pool_->index_.insert(pages_[shared_], before(), full);
+      if (pool_->ledger_ != nullptr) pool_->ledger_->entered({pages_[shared_], before(), full});
     }
     ++shared_;
   }

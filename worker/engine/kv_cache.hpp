@@ -35,6 +35,22 @@ namespace bulkhead::engine {
 
 enum class Sharing : std::uint8_t { kNone, kPrefixes };
 
+// A full page that can be found by its tokens, as it is told to others and taken over from them.
+struct KeptPage {
+  PageIndex page = 0;
+  PageIndex before = PrefixIndex::kRoot;  // the page that comes before it
+  std::span<const TokenId> tokens;        // its own
+};
+
+// Is told which pages can be found by their tokens, and when one can't any more: which is before any
+// step may write to it.
+class PageLedger {
+ public:
+  virtual ~PageLedger() = default;
+  virtual void entered(const KeptPage& page) = 0;
+  virtual void left(PageIndex page) = 0;
+};
+
 class PagePool {
  public:
   PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing = Sharing::kNone);
@@ -55,6 +71,13 @@ class PagePool {
   // Idle pages that were emptied because a sequence needed one.
   std::uint64_t evictions() const { return evictions_; }
   std::uint32_t users(PageIndex page) const { return pages_[page].users; }
+
+  // From now on; null: nobody. Must outlive the pool.
+  void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
+  // Full pages that were computed before this pool existed, each after the one before it: idle from
+  // now on, so that they can be found. Only while every page is empty. Says how many were taken; the
+  // ledger is told of those that were not.
+  std::uint32_t take_over(std::span<const KeptPage> pages);
   const PrefixIndex& index() const { return index_; }
 
  private:
@@ -67,7 +90,8 @@ class PagePool {
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
   void release(PageIndex page);
-  void unlink(PageIndex page);  // from the idle ones
+  void make_idle(PageIndex page);  // the newest of them
+  void unlink(PageIndex page);     // from the idle ones
 
   std::uint32_t total_;
   std::uint32_t page_tokens_;
@@ -78,6 +102,7 @@ class PagePool {
   std::uint32_t idle_ = 0;
   std::uint64_t evictions_ = 0;
   PrefixIndex index_;
+  PageLedger* ledger_ = nullptr;
 };
 
 // The pages of one sequence, in the order of its positions: first those that it shares (or that

@@ -126,6 +126,9 @@ class Scheduler {
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
+  // See PagePool; `pages` while no sequence has been added.
+  void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
+  std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
   std::size_t running() const { return running_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
   std::uint64_t steps() const { return step_number_; }

@@ -108,7 +108,7 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
       k::FusedOperands& qkv = mine[kQkvSegments + segment];
       qkv.first_row = layer.qkv[segment].first_row;
       qkv.bias = layer.qkv_bias;
-      qkv.keys = context.kv[index].address();
+      qkv.keys = context.kv[index];
       qkv.values = qkv.keys + context.kv_half;
     }
     mine[kOutput].next_gain = layer.feed_forward_norm;
@@ -434,7 +434,7 @@ class Builder {
 
   Status add_attention(const LayerWeights& layer, std::size_t index) {
     const k::AttentionShape& shape = context_.attention;
-    const std::uint64_t keys = context_.kv[index].address();
+    const std::uint64_t keys = context_.kv[index];
     const std::uint64_t values = keys + context_.kv_half;
     const std::uint32_t attended_width = config_.heads * config_.head_size;
 

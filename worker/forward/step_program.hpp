@@ -70,7 +70,8 @@ struct StepContext {
   gpu::kernels::AttentionShape attention;
   std::uint32_t context = 0;
   ModelWeights weights;
-  std::vector<gpu::Buffer> kv;  // of each layer: keys, then values
+  std::vector<gpu::Buffer> kv_blocks;
+  std::vector<std::uint64_t> kv;  // of each layer: keys, then values
   std::uint64_t kv_half = 0;    // bytes of a layer's keys
   std::uint32_t slots = 1;      // steps in flight
   gpu::Buffer parameters;       // [slot]

@@ -184,6 +184,24 @@ class Transformer final : public engine::Executor {
   std::uint64_t weight_bytes() const override { return context_.weights.bytes; }
   std::uint64_t bytes_per_step() const { return context_.weights.bytes_per_step; }
 
+  Result<KeptMemory> keep() const {
+    if (!keepable_) {
+      return Error(ErrorCode::kUnsupported,
+                   context_.device->info().name + " can't share memory between processes");
+    }
+    KeptMemory kept;
+    kept.layout = memory_layout_;
+    kept.checksums = checksums_;
+    for (const auto* blocks : {&context_.weights.blocks, &context_.kv_blocks}) {
+      for (const gpu::Buffer& block : *blocks) {
+        BULKHEAD_TRY(UniqueFd fd, context_.device->export_memory(block));
+        kept.blocks.push_back(std::move(fd));
+      }
+    }
+    return kept;
+  }
+  const TakeOverTimes& take_over_times() const { return take_over_times_; }
+
   std::vector<Counter> counters() const override {
     std::vector<Counter> all;
     for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
@@ -203,6 +221,8 @@ class Transformer final : public engine::Executor {
     seconds("load_copy_seconds", load_times_.weights.upload);
     seconds("load_kernels_seconds", load_times_.kernels_ns);
     seconds("load_warm_up_seconds", load_times_.warm_up_ns);
+    seconds("vault_import_seconds", take_over_times_.import_ns);
+    seconds("vault_check_seconds", take_over_times_.check_ns);
     all.insert(all.end(), kernel_times_.begin(), kernel_times_.end());
     return all;
   }
@@ -302,7 +322,17 @@ class Transformer final : public engine::Executor {
                           options.engine.kv_type == config::KvType::kF32,
                           config.rope_pairing == model::RopePairing::kHalves};
     const MemoryNeed need = memory_need(file, config, options.engine, context_.mapping.units);
-    BULKHEAD_TRY(const CacheSize cache, plan_cache(device, config, options, need));
+    // What is free now is less by what is kept: its size was decided on when it was made.
+    CacheSize cache;
+    if (options.kept != nullptr) {
+      cache = {options.kept->layout.context, options.kept->layout.pages};
+      if (cache.context == 0 || cache.context > config.context || cache.pages == 0 ||
+          cache.pages > 0x7fffffffU)
+        return not_as_expected("an impossible number of KV pages");
+    } else {
+      BULKHEAD_TRY(cache, plan_cache(device, config, options, need));
+    }
+    keepable_ = options.keepable && device.info().shares_memory;
     context_.context = cache.context;
     hidden_page_ = cache.pages;
 
@@ -325,9 +355,28 @@ class Transformer final : public engine::Executor {
     };
     // Rotation and KV write are the product's business there, unless whole heads are normed first.
     const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 2 == 0;
-    BULKHEAD_TRY(const auto loading,
-                 WeightUpload::start(device, blit(), file, config, cache.context, context_.weights,
-                                     pairs, context_.mapping.units));
+    WeightOptions weight_options;
+    weight_options.pair_rotating_rows = pairs;
+    weight_options.units = context_.mapping.units;
+    weight_options.memory = keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
+    std::unique_ptr<WeightUpload> loading;
+    if (options.kept != nullptr) {
+      const auto import = [&](const BlockPlan& plan) {
+        return import_blocks(*options.kept, 0, plan.blocks.size(), "weights");
+      };
+      BULKHEAD_TRY(loading, WeightUpload::take_over(device, file, config, cache.context,
+                                                    context_.weights, weight_options, import));
+    } else {
+      BULKHEAD_TRY(loading, WeightUpload::start(device, blit(), file, config, cache.context,
+                                                context_.weights, weight_options));
+    }
+    // The whole plan is known: whatever is kept must be the same.
+    context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
+    const BlockPlan kv_plan =
+        plan_blocks(std::vector<std::uint64_t>(config.layers, context_.kv_half * 2),
+                    device.info().max_allocation_bytes);
+    describe_memory(*loading, kv_plan, options);
+    if (options.kept != nullptr) BULKHEAD_RETURN_IF_ERROR(compare_with(*options.kept));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
     want_persistent(options);
@@ -347,10 +396,18 @@ class Transformer final : public engine::Executor {
     KernelCompiler compiler(device, std::move(kernels));
     BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
 
-    context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
+    if (options.kept != nullptr) {
+      BULKHEAD_TRY(context_.kv_blocks, import_blocks(*options.kept, memory_layout_.weight_blocks,
+                                                     kv_plan.blocks.size(), "KV pages"));
+    } else {
+      for (const std::uint64_t bytes : kv_plan.blocks) {
+        BULKHEAD_TRY(gpu::Buffer block, device.allocate(bytes, weight_options.memory, "KV pages"));
+        context_.kv_blocks.push_back(std::move(block));
+      }
+    }
     for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-      BULKHEAD_TRY(context_.kv[layer],
-                   device.allocate(context_.kv_half * 2, gpu::Memory::kDeviceLocal, "KV pages"));
+      const Place& place = kv_plan.places[layer];
+      context_.kv[layer] = context_.kv_blocks[place.block].address() + place.offset;
     }
 
     const std::uint64_t pages_per_sequence = ceil_divide(cache.context, k::kPageTokens);
@@ -361,6 +418,7 @@ class Transformer final : public engine::Executor {
     layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
     BULKHEAD_RETURN_IF_ERROR(make_slots(device));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
+    if (keepable_) BULKHEAD_RETURN_IF_ERROR(check_weights(options));
     const auto weights_there = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("kernels", done, total);
@@ -369,6 +427,16 @@ class Transformer final : public engine::Executor {
 
     BULKHEAD_RETURN_IF_ERROR(prepare_persistent());
 
+    return {};
+  }
+
+  static Error not_as_expected(const std::string& what) {
+    return Error(ErrorCode::kCorrupt, "what a predecessor kept can't be used: " + what);
+  }
+
+  void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
+                       const TransformerOptions& options) {
+    const gpu::DeviceInfo& device = context_.device->info();
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
                   static_cast<unsigned long long>(k::code_hash()),
@@ -376,7 +444,70 @@ class Transformer final : public engine::Executor {
                   : context_.mapping.units ? "units"
                                            : "lanes",
                   context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
-    numerics_id_ = device.info().name + "/" + device.info().driver + "/" + numbers;
+    numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
+    char layout[160];
+    std::snprintf(layout, sizeof layout,
+                  "weights %016llx\nkv layers %u half %llu\nasked context %u kv_cache_mb %u "
+                  "max_batch %u prefill_chunk %u\n",
+                  static_cast<unsigned long long>(weights.layout_hash()), context_.config.layers,
+                  static_cast<unsigned long long>(context_.kv_half), options.context,
+                  options.engine.kv_cache_mb, options.engine.max_batch,
+                  options.engine.prefill_chunk);
+    memory_layout_.identity = "device " + device.uuid + "\ndriver " + device.driver_uuid +
+                              "\nnumerics " + numerics_id_ + "\n" + layout;
+    memory_layout_.context = limits_.context;
+    memory_layout_.pages = limits_.total_pages;
+    memory_layout_.block_bytes = weights.plan().blocks;
+    memory_layout_.weight_blocks = static_cast<std::uint32_t>(weights.plan().blocks.size());
+    memory_layout_.block_bytes.insert(memory_layout_.block_bytes.end(), kv.blocks.begin(),
+                                      kv.blocks.end());
+  }
+
+  // Before any of it is touched.
+  Status compare_with(const KeptMemory& kept) const {
+    const MemoryLayout& theirs = kept.layout;
+    if (theirs.identity != memory_layout_.identity) {
+      const auto [ours, other] = std::ranges::mismatch(memory_layout_.identity, theirs.identity);
+      const auto line =
+          static_cast<std::size_t>(std::count(memory_layout_.identity.begin(), ours, '\n'));
+      const char* const names[] = {
+          "the device",          "the driver",   "the kernels or number formats",
+          "the model's tensors", "the KV cache", "the settings"};
+      return not_as_expected(std::string("it is of other ") +
+                             (line < std::size(names) ? names[line] + 4 : "lines"));
+    }
+    if (!(theirs == memory_layout_)) return not_as_expected("its blocks are of other sizes");
+    if (kept.blocks.size() != theirs.block_bytes.size() ||
+        kept.checksums.size() != theirs.weight_blocks)
+      return not_as_expected("parts of it are missing");
+    return {};
+  }
+
+  Result<std::vector<gpu::Buffer>> import_blocks(KeptMemory& kept, std::size_t first,
+                                                 std::size_t count, const char* name) {
+    const auto begin = Clock::now();
+    std::vector<gpu::Buffer> blocks;
+    for (std::size_t i = first; i < first + count; ++i) {
+      BULKHEAD_TRY(gpu::Buffer block,
+                   context_.device->import_memory(std::move(kept.blocks[i]),
+                                                  kept.layout.block_bytes[i], name));
+      blocks.push_back(std::move(block));
+    }
+    take_over_times_.import_ns += nanoseconds_since(begin);
+    return blocks;
+  }
+
+  // Their sums, for a successor; or whether they are what the predecessor had.
+  Status check_weights(const TransformerOptions& options) {
+    const auto begin = Clock::now();
+    std::vector<gpu::BufferSlice> slices;
+    for (const gpu::Buffer& block : context_.weights.blocks)
+      slices.push_back(gpu::slice(block));
+    BULKHEAD_TRY(checksums_, k::checksums(*context_.device, slices, options.wait_timeout_ms));
+    if (options.kept == nullptr) return {};
+    take_over_times_.check_ns = nanoseconds_since(begin);
+    if (checksums_ != options.kept->checksums)
+      return not_as_expected("the weights' checksums differ");
     return {};
   }
 
@@ -457,6 +588,7 @@ class Transformer final : public engine::Executor {
   // What the programs of all shapes are made of.
   Result<std::vector<gpu::KernelSpec>> kernels_needed() {
     std::vector<gpu::KernelSpec> specs;
+    if (keepable_) specs.push_back(k::checksum_kernel());
     context_.wanted = &specs;
     Status status;
     for (const StepShape shape : shapes_) {
@@ -876,6 +1008,10 @@ class Transformer final : public engine::Executor {
   engine::ExecutorLimits limits_;
   std::uint32_t hidden_page_ = 0;  // written by the warm-up only; never given to a sequence
   std::string numerics_id_;
+  bool keepable_ = false;
+  MemoryLayout memory_layout_;
+  std::vector<k::Checksum> checksums_;  // of the weights' blocks, if keepable
+  TakeOverTimes take_over_times_;
   std::uint64_t steps_ = 0;
   std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
   std::uint32_t wait_timeout_ms_ = 0;
@@ -914,6 +1050,18 @@ Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
   auto made = Transformer::create(device, file, config, options);
   if (!made.ok()) return made.error().within("loading " + file.name());
   return std::unique_ptr<engine::Executor>(*std::move(made));
+}
+
+Result<KeptMemory> keep_memory(const engine::Executor& executor) {
+  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
+  if (transformer == nullptr)
+    return Error(ErrorCode::kInvalidArgument, "this executor has no memory to keep");
+  return transformer->keep();
+}
+
+TakeOverTimes take_over_times(const engine::Executor& executor) {
+  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
+  return transformer != nullptr ? transformer->take_over_times() : TakeOverTimes();
 }
 
 Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,

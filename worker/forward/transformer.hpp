@@ -14,6 +14,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/forward/kept_memory.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
@@ -26,6 +27,11 @@ struct TransformerOptions {
   std::uint32_t context =
       0;  // 0: the model's own, lowered to what fits; else exactly this or an error
   std::uint32_t wait_timeout_ms = 10000;
+  // Weights and KV pages in memory that can be kept (keep_memory), where the device has such.
+  bool keepable = false;
+  // Taken over instead of loading; its blocks are gone then. An error if anything of it is not as
+  // this process would have made it: kCorrupt tells what.
+  KeptMemory* kept = nullptr;
   std::string cache_folder;  // gpu_optimizations.autotune: where results are kept; empty: not kept
   std::size_t product_variant = 0;  // for tests: this one of each product's variants
   bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
@@ -42,6 +48,15 @@ Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
                                                            const model::GgufFile& file,
                                                            const model::ModelConfig& config,
                                                            const TransformerOptions& options);
+
+// Of an executor that was made `keepable`: descriptors of its blocks, and the sums of its weights as
+// they are now. kUnsupported in words where the device shares no memory.
+Result<KeptMemory> keep_memory(const engine::Executor& executor);
+// How long it took to take over memory and to check it; zeros if it was loaded.
+struct TakeOverTimes {
+  std::uint64_t import_ns = 0, check_ns = 0;
+};
+TakeOverTimes take_over_times(const engine::Executor& executor);
 
 // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step
 // is as for submit(); none may be in flight. `executor` is one that make_transformer made.

@@ -61,6 +61,7 @@ struct WeightPipeline::Impl {
   gpu::Device& device;
   gpu::BlitQueue& blit;
   std::vector<PipelineJob> jobs;
+  std::vector<PipelineBlock> blocks;
   Forget forget;
   const Clock::time_point start = Clock::now();
   std::uint64_t total_bytes = 0;
@@ -97,11 +98,19 @@ struct WeightPipeline::Impl {
   std::vector<std::jthread> packers;
 
   Impl(gpu::Device& the_device, gpu::BlitQueue& the_blit, std::vector<PipelineJob> the_jobs,
-       Forget the_forget)
+       Forget the_forget, std::vector<PipelineBlock> the_blocks)
       : device(the_device),
         blit(the_blit),
         jobs(std::move(the_jobs)),
+        blocks(std::move(the_blocks)),
         forget(std::move(the_forget)) {
+    if (blocks.empty()) {
+      for (PipelineJob& job : jobs) {
+        job.block = static_cast<std::uint32_t>(blocks.size());
+        job.offset = 0;
+        blocks.push_back({job.bytes, gpu::Memory::kDeviceLocal});
+      }
+    }
     for (const PipelineJob& job : jobs) {
       total_bytes += job.bytes;
       unpacked.push_back(job.bytes);
@@ -125,13 +134,16 @@ struct WeightPipeline::Impl {
   }
 
   void allocate_all() {
-    for (const PipelineJob& job : jobs) {
+    for (std::uint32_t block = 0; block < blocks.size(); ++block) {
       const Clock::time_point begin = Clock::now();
-      auto made = device.allocate(job.bytes, gpu::Memory::kDeviceLocal, job.name.c_str());
+      const auto first = std::ranges::find(jobs, block, &PipelineJob::block);
+      auto made = device.allocate(blocks[block].bytes, blocks[block].memory,
+                                  first != jobs.end() ? first->name.c_str() : "weights");
       allocate_ns += since(begin);
       if (!made.ok()) return fail(made.error());
       const std::lock_guard lock(mutex);
-      targets.push_back(gpu::slice(*made));
+      for (auto job = first; job != jobs.end() && job->block == block; ++job)
+        targets.push_back(gpu::slice(*made, job->offset, job->bytes));
       buffers.push_back(*std::move(made));
       progress.notify_all();
       if (stop) return;
@@ -331,8 +343,10 @@ struct WeightPipeline::Impl {
 };
 
 WeightPipeline::WeightPipeline(gpu::Device& device, gpu::BlitQueue& blit,
-                               std::vector<PipelineJob> jobs, Forget forget)
-    : impl_(std::make_unique<Impl>(device, blit, std::move(jobs), std::move(forget))) {
+                               std::vector<PipelineJob> jobs, Forget forget,
+                               std::vector<PipelineBlock> blocks)
+    : impl_(std::make_unique<Impl>(device, blit, std::move(jobs), std::move(forget),
+                                   std::move(blocks))) {
   impl_->launch();
 }
 
@@ -354,7 +368,7 @@ WeightPipeline::~WeightPipeline() {
 
 Result<std::vector<gpu::Buffer>> WeightPipeline::buffers(const Alive& alive) {
   BULKHEAD_RETURN_IF_ERROR(
-      impl_->wait_until(alive, [&] { return impl_->buffers.size() == impl_->jobs.size(); }));
+      impl_->wait_until(alive, [&] { return impl_->buffers.size() == impl_->blocks.size(); }));
   const std::lock_guard lock(impl_->mutex);
   return std::move(impl_->buffers);
 }

@@ -34,6 +34,15 @@ struct PipelineJob {
   std::function<void(std::uint64_t offset, std::span<std::byte> piece)> fill;
   // What `fill` reads of the file's mapping; empty: nothing.
   std::vector<std::span<const std::byte>> sources;
+  // Where it goes, if the pipeline is given blocks.
+  std::uint32_t block = 0;
+  std::uint64_t offset = 0;
+};
+
+// Memory for several jobs.
+struct PipelineBlock {
+  std::uint64_t bytes = 0;
+  gpu::Memory memory = gpu::Memory::kDeviceLocal;
 };
 
 // What loading was made of, in nanoseconds. Reading and packing are summed over the threads that
@@ -55,15 +64,16 @@ class WeightPipeline {
   // more once nothing has moved for half a minute.
   using Alive = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-  // Starts at once. From here to finish() the blit queue is this pipeline's.
+  // Starts at once. From here to finish() the blit queue is this pipeline's. The jobs' blocks rise;
+  // without blocks each job has a buffer of its own.
   WeightPipeline(gpu::Device& device, gpu::BlitQueue& blit, std::vector<PipelineJob> jobs,
-                 Forget forget);
+                 Forget forget, std::vector<PipelineBlock> blocks = {});
   // Ends it wherever it is and waits, in bounded time, until nothing is under way to the buffers.
   ~WeightPipeline();
   WeightPipeline(const WeightPipeline&) = delete;
   WeightPipeline& operator=(const WeightPipeline&) = delete;
 
-  // Until every buffer exists: the buffers, in the jobs' order, now the caller's. They must not be
+  // Until every buffer exists: one for each block, in order, now the caller's. They must not be
   // freed before finish() or this object's end.
   Result<std::vector<gpu::Buffer>> buffers(const Alive& alive);
   // Until all is on the device.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "worker/forward/rope_table.hpp"
 #include "worker/forward/weight_packing.hpp"
@@ -215,8 +216,45 @@ Result<ModelWeights> plan_weights(Planner& uploader, const model::GgufFile& file
 
 struct WeightUpload::Impl {
   ModelWeights& weights;
-  WeightPipeline pipeline;
+  BlockPlan plan;
+  std::vector<std::uint64_t> sizes;  // of the plan's pieces: matrices, then vectors
+  std::uint64_t layout_hash = 0;
+  Import import;                             // instead of the pipeline
+  std::optional<WeightPipeline> pipeline{};  // last: it ends first
 };
+
+namespace {
+
+// FNV-1a.
+std::uint64_t hash_of(std::uint64_t hash, std::span<const std::byte> bytes) {
+  for (const std::byte byte : bytes)
+    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;
+  return hash;
+}
+
+std::uint64_t hash_of_layout(const std::vector<PipelineJob>& jobs, const BlockPlan& plan,
+                             ModelWeights& weights) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  const auto number = [&hash](std::uint64_t value) {
+    hash = hash_of(hash, std::as_bytes(std::span(&value, 1)));
+  };
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    hash = hash_of(hash, std::as_bytes(std::span(jobs[i].name)));
+    for (const std::uint64_t value :
+         {jobs[i].bytes, std::uint64_t{plan.places[i].block}, plan.places[i].offset})
+      number(value);
+  }
+  for (const DeviceMatrix* matrix : matrices_of(weights)) {
+    for (const std::uint64_t value :
+         {std::uint64_t{static_cast<std::uint32_t>(matrix->type)}, std::uint64_t{matrix->width},
+          matrix->layout.bytes, matrix->layout.quants, matrix->layout.high, matrix->layout.scales,
+          matrix->layout.supers})
+      number(value);
+  }
+  return hash;
+}
+
+}  // namespace
 
 WeightUpload::WeightUpload(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 WeightUpload::~WeightUpload() = default;
@@ -226,26 +264,60 @@ Result<std::unique_ptr<WeightUpload>> WeightUpload::start(gpu::Device& device, g
                                                           const model::ModelConfig& config,
                                                           std::uint32_t context,
                                                           ModelWeights& weights,
-                                                          bool pair_rotating_rows, bool units) {
-  Planner planner(file, units);
-  BULKHEAD_TRY(weights, plan_weights(planner, file, config, context, pair_rotating_rows));
-  std::vector<PipelineJob> jobs = planner.take_jobs();
+                                                          const WeightOptions& options) {
+  BULKHEAD_TRY(Planned planned, plan(device, file, config, context, weights, options));
+  std::vector<PipelineBlock> blocks;
+  for (const std::uint64_t bytes : planned.impl->plan.blocks)
+    blocks.push_back({bytes, options.memory});
+  planned.impl->pipeline.emplace(
+      device, blit, std::move(planned.jobs),
+      [&file](std::span<const std::byte> part) { file.forget(part); }, std::move(blocks));
+  return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(planned.impl)));
+}
+
+Result<std::unique_ptr<WeightUpload>> WeightUpload::take_over(
+    gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
+    std::uint32_t context, ModelWeights& weights, const WeightOptions& options, Import import) {
+  BULKHEAD_TRY(Planned planned, plan(device, file, config, context, weights, options));
+  planned.impl->import = std::move(import);
+  return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(planned.impl)));
+}
+
+Result<WeightUpload::Planned> WeightUpload::plan(gpu::Device& device, const model::GgufFile& file,
+                                                 const model::ModelConfig& config,
+                                                 std::uint32_t context, ModelWeights& weights,
+                                                 const WeightOptions& options) {
+  Planner planner(file, options.units);
+  BULKHEAD_TRY(weights, plan_weights(planner, file, config, context, options.pair_rotating_rows));
+  Planned planned{std::unique_ptr<Impl>(new Impl{weights, {}, {}, 0, {}}), planner.take_jobs()};
   weights.bytes = planner.bytes();
-  std::unique_ptr<Impl> impl(
-      new Impl{weights, {device, blit, std::move(jobs), [&file](std::span<const std::byte> part) {
-                           file.forget(part);
-                         }}});
-  return std::unique_ptr<WeightUpload>(new WeightUpload(std::move(impl)));
+  Impl& impl = *planned.impl;
+  for (const PipelineJob& job : planned.jobs)
+    impl.sizes.push_back(job.bytes);
+  impl.plan = plan_blocks(impl.sizes, device.info().max_allocation_bytes);
+  for (std::size_t i = 0; i < planned.jobs.size(); ++i) {
+    planned.jobs[i].block = impl.plan.places[i].block;
+    planned.jobs[i].offset = impl.plan.places[i].offset;
+  }
+  impl.layout_hash = hash_of_layout(planned.jobs, impl.plan, weights);
+  return planned;
 }
 
 Status WeightUpload::place(const UploadProgress& progress) {
-  BULKHEAD_TRY(std::vector<gpu::Buffer> buffers, impl_->pipeline.buffers(progress));
   ModelWeights& weights = impl_->weights;
+  if (impl_->pipeline) {
+    BULKHEAD_TRY(weights.blocks, impl_->pipeline->buffers(progress));
+  } else {
+    BULKHEAD_TRY(weights.blocks, impl_->import(impl_->plan));
+  }
+  const auto address_of = [&](std::size_t piece) {
+    const Place& place = impl_->plan.places[piece];
+    return weights.blocks[place.block].address() + place.offset;
+  };
   std::size_t next = 0;
   for (DeviceMatrix* const matrix : matrices_of(weights))
-    matrix->buffer = std::move(buffers[next++]);
-  weights.vectors = std::move(buffers[next]);
-  const std::uint64_t base = weights.vectors.address();
+    matrix->address = address_of(next++);
+  const std::uint64_t base = address_of(next);
   for (std::uint64_t* each : {&weights.output_norm, &weights.rope_fine, &weights.rope_coarse})
     bulkhead::forward::place(*each, base);
   for (LayerWeights& layer : weights.layers) {
@@ -258,11 +330,19 @@ Status WeightUpload::place(const UploadProgress& progress) {
 }
 
 Status WeightUpload::finish(const UploadProgress& progress) {
-  return impl_->pipeline.finish(progress);
+  return impl_->pipeline ? impl_->pipeline->finish(progress) : Status();
 }
 
 PipelineTimes WeightUpload::times() const {
-  return impl_->pipeline.times();
+  return impl_->pipeline ? impl_->pipeline->times() : PipelineTimes();
+}
+
+const BlockPlan& WeightUpload::plan() const {
+  return impl_->plan;
+}
+
+std::uint64_t WeightUpload::layout_hash() const {
+  return impl_->layout_hash;
 }
 
 }  // namespace bulkhead::forward

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <variant>
@@ -165,6 +166,14 @@ class Gguf final : public GgufFile {
   const TensorInfo* find_tensor(std::string_view name) const override {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : &tensors_[found->second];
+  }
+
+  std::vector<int> descriptors() const override {
+    std::vector<int> all;
+    for (const Source& source : sources_) {
+      if (source.mapping) all.push_back(source.mapping->descriptor());
+    }
+    return all;
   }
 
   void forget(std::span<const std::byte> pages) const override {
@@ -351,8 +360,12 @@ struct SplitName {
   }
 };
 
-Result<Gguf::Source> open_source(const std::string& path) {
-  BULKHEAD_TRY(auto mapping, MappedFile::open(path));
+// Opens the n-th part, which has this path.
+using OpenPart = std::function<Result<MappedFile>(std::size_t part, const std::string& path)>;
+
+Result<Gguf::Source> open_source(const OpenPart& open, std::size_t number,
+                                 const std::string& path) {
+  BULKHEAD_TRY(auto mapping, open(number, path));
   Gguf::Source source;
   source.bytes = mapping.bytes().size();
   BULKHEAD_TRY(source.part, parse_gguf(mapping.bytes(), path));
@@ -374,8 +387,8 @@ std::optional<std::uint64_t> uint_in(const GgufPart& part, std::string_view key)
 
 constexpr std::uint64_t kMaxSplitParts = 1'024;
 
-Result<std::vector<Gguf::Source>> open_all_parts(const std::string& path, Gguf::Source first,
-                                                 std::uint64_t count) {
+Result<std::vector<Gguf::Source>> open_all_parts(const OpenPart& open, const std::string& path,
+                                                 Gguf::Source first, std::uint64_t count) {
   const auto name = SplitName::parse(path);
   const std::string what =
       path + ": holds one part of a model split in " + std::to_string(count) + " files";
@@ -394,7 +407,7 @@ Result<std::vector<Gguf::Source>> open_all_parts(const std::string& path, Gguf::
   std::uint64_t tensors = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (i > 0) {
-      auto part = open_source(name->part(i + 1));
+      auto part = open_source(open, i, name->part(i + 1));
       if (!part.ok() && part.error().code() == ErrorCode::kNotFound)
         return Error(ErrorCode::kNotFound, what + ", and part " + std::to_string(i + 1) +
                                                " is missing: " + name->part(i + 1) +
@@ -427,6 +440,18 @@ Result<std::unique_ptr<GgufFile>> assemble(std::string name, std::vector<Gguf::S
   return std::unique_ptr<GgufFile>(std::move(file));
 }
 
+Result<std::unique_ptr<GgufFile>> open_parts(const OpenPart& open, const std::string& path) {
+  BULKHEAD_TRY(auto first, open_source(open, 0, path));
+  const std::uint64_t count = uint_in(first.part, "split.count").value_or(1);
+  std::vector<Gguf::Source> sources;
+  if (count > 1) {
+    BULKHEAD_TRY(sources, open_all_parts(open, path, std::move(first), count));
+  } else {
+    sources.push_back(std::move(first));
+  }
+  return assemble(path, std::move(sources));
+}
+
 }  // namespace
 
 std::vector<std::string> model_files(const std::string& path) {
@@ -446,15 +471,24 @@ Result<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
                    "builtin: this program was built without a built-in model; name a GGUF file");
     return from_memory(builtin_model(), "builtin");
   }
-  BULKHEAD_TRY(auto first, open_source(path));
-  const std::uint64_t count = uint_in(first.part, "split.count").value_or(1);
-  std::vector<Gguf::Source> sources;
-  if (count > 1) {
-    BULKHEAD_TRY(sources, open_all_parts(path, std::move(first), count));
-  } else {
-    sources.push_back(std::move(first));
-  }
-  return assemble(path, std::move(sources));
+  return open_parts([](std::size_t, const std::string& part) { return MappedFile::open(part); },
+                    path);
+}
+
+Result<std::unique_ptr<GgufFile>> GgufFile::open(std::vector<UniqueFd> parts,
+                                                 const std::string& path) {
+  if (parts.empty()) return open("builtin");
+  std::size_t opened = 0;
+  const auto take = [&](std::size_t part, const std::string& name) -> Result<MappedFile> {
+    if (part >= parts.size())
+      return Error(ErrorCode::kCorrupt, name + ": a part of the model that nobody kept");
+    ++opened;
+    return MappedFile::open(std::move(parts[part]), name);
+  };
+  BULKHEAD_TRY(auto file, open_parts(take, path));
+  if (opened != parts.size())
+    return Error(ErrorCode::kCorrupt, path + ": more files were kept than the model has parts");
+  return file;
 }
 
 Result<std::unique_ptr<GgufFile>> GgufFile::from_memory(std::span<const std::byte> bytes,

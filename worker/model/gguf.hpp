@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 
 namespace bulkhead::model {
 
@@ -73,7 +74,16 @@ class GgufFile {
   static Result<std::unique_ptr<GgufFile>> from_memory(std::span<const std::byte> bytes,
                                                        std::string name);
 
+  // The same files again, all parts in order, by descriptors that somebody kept: their names may be
+  // gone. `path` is what open() was given. No descriptors: the embedded model.
+  static Result<std::unique_ptr<GgufFile>> open(std::vector<UniqueFd> parts,
+                                                const std::string& path);
+
   virtual ~GgufFile() = default;
+
+  // Of the files, all parts in order; empty for the embedded model and others in memory. They stay
+  // this object's.
+  virtual std::vector<int> descriptors() const = 0;
 
   virtual const std::string& name() const = 0;
   virtual std::uint32_t version() const = 0;

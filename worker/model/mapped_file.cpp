@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "config/base/fault_points.hpp"
-#include "config/base/unique_fd.hpp"
 
 namespace bulkhead::model {
 
@@ -24,6 +23,10 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     }
     return errno_error(ErrorCode::kInvalidArgument, "open " + path, error);
   }
+  return open(std::move(fd), path);
+}
+
+Result<MappedFile> MappedFile::open(UniqueFd fd, const std::string& path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0)
     return errno_error(ErrorCode::kInternal, "stat " + path, errno);
@@ -32,7 +35,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
                  path + ": is " + (S_ISDIR(status.st_mode) ? "a folder" : "not a regular file") +
                      "; give the path of a GGUF model file");
   }
-  if (status.st_size == 0) return MappedFile(std::span<const std::byte>());
+  if (status.st_size == 0) return MappedFile(std::move(fd), {});
 
   const auto size = static_cast<std::size_t>(status.st_size);
   if (fault::fails("file.map"))
@@ -40,7 +43,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return errno_error(ErrorCode::kResourceExhausted, "map " + path, errno);
-  return MappedFile(std::span<const std::byte>(static_cast<const std::byte*>(address), size));
+  return MappedFile(std::move(fd),
+                    std::span<const std::byte>(static_cast<const std::byte*>(address), size));
 }
 
 void MappedFile::forget(std::span<const std::byte> pages) const {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 
 namespace bulkhead::model {
 
@@ -19,9 +20,13 @@ class MappedFile {
  public:
   // kNotFound when there is no such file, kInvalidArgument for a folder, a pipe or a device.
   static Result<MappedFile> open(const std::string& path);
+  // The same of an open file; `name` is for messages.
+  static Result<MappedFile> open(UniqueFd fd, const std::string& name);
 
-  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile(MappedFile&& other) noexcept
+      : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
   MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(fd_, other.fd_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
@@ -30,12 +35,15 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Of the open file, which it stays even when its name is gone.
+  int descriptor() const { return fd_.get(); }
   // Lets go of whole pages of the mapping; a later read brings them back from the file.
   void forget(std::span<const std::byte> pages) const;
 
  private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  MappedFile(UniqueFd fd, std::span<const std::byte> bytes) : fd_(std::move(fd)), bytes_(bytes) {}
 
+  UniqueFd fd_;
   std::span<const std::byte> bytes_;
 };
 

@@ -1,117 +1,21 @@
 // kill -9 at random moments of real streams: every token, text, log-probability and finish reason
 // must be what an undisturbed run gives. BULKHEAD_CRASH_KILLS: how many (a few by default);
 // BULKHEAD_CRASH_SEED: which moments.
-#include <chrono>
 #include <cstdio>
 #include <future>
 #include <random>
-#include <tuple>
 
-#include "tests/integration/model_serving.hpp"
+#include "tests/integration/crash/streams.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
 
-using std::chrono::duration_cast;
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 int number_from(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
-}
-
-json request_of(bool sampled, int tokens, const std::string& prompt, int seed) {
-  json request = {{"prompt", prompt},        {"max_tokens", tokens}, {"ignore_eos", true},
-                  {"logprobs", 2},           {"stream", true},       {"temperature", 0},
-                  {"return_token_ids", true}};
-  if (sampled) {
-    request["temperature"] = 0.9;
-    request["seed"] = seed;
-    request["top_p"] = 0.95;
-    request["repetition_penalty"] = 1.1;
-  }
-  return request;
-}
-
-// All that a client was told, but for how it was cut into events.
-struct Heard {
-  std::string text, finish_reason;
-  std::vector<int> ids;
-  json logprobs = json::object();
-  bool done = false;
-  bool operator==(const Heard&) const = default;
-};
-void PrintTo(const Heard& heard, std::ostream* out) {
-  *out << heard.ids.size() << " tokens, " << heard.finish_reason << (heard.done ? "" : ", cut")
-       << ": " << heard.text << " " << heard.logprobs;
-}
-
-Heard heard_of(const std::string& body) {
-  Heard heard;
-  const Events events = events_of(body);
-  heard.done = events.done;
-  for (const json& chunk : events.chunks) {
-    EXPECT_FALSE(chunk.contains("error")) << chunk;
-    if (!chunk.contains("choices")) continue;
-    for (const json& choice : chunk["choices"]) {
-      heard.text += choice["text"].get<std::string>();
-      if (choice.contains("token_ids")) {
-        for (int id : choice["token_ids"])
-          heard.ids.push_back(id);
-      }
-      if (choice["finish_reason"].is_string()) heard.finish_reason = choice["finish_reason"];
-      if (!choice.contains("logprobs") || !choice["logprobs"].is_object()) continue;
-      for (const auto& [key, values] : choice["logprobs"].items()) {
-        for (const json& value : values)
-          heard.logprobs[key].push_back(value);
-      }
-    }
-  }
-  return heard;
-}
-
-struct Timed {
-  Heard heard;
-  milliseconds longest_pause{0};  // between two pieces
-};
-
-Timed stream(
-    std::uint16_t port, const json& request, int first_pieces = 0,
-    const std::function<void()>& then = [] {}) {
-  Timed timed;
-  HttpClient client(port);
-  EXPECT_TRUE(client.send("POST", "/v1/completions", request.dump()));
-  if (first_pieces == 0) then();
-  const HttpReply head = client.receive_head();
-  EXPECT_EQ(head.status, 200);
-  std::string body;
-  auto last = steady_clock::now();
-  for (int pieces = 1; auto piece = client.receive_chunk(); ++pieces) {
-    const auto now = steady_clock::now();
-    if (pieces > 1)
-      timed.longest_pause = std::max(timed.longest_pause, duration_cast<milliseconds>(now - last));
-    last = now;
-    if (piece->empty()) break;
-    body += *piece;
-    if (pieces == first_pieces) then();
-  }
-  timed.heard = heard_of(body);
-  return timed;
-}
-
-// The worker that serves, once there is one.
-pid_t serving_worker(const Serving& serving) {
-  pid_t pid = -1;
-  EXPECT_TRUE(Serving::eventually([&] {
-    const json worker = serving.worker();
-    if (worker["state"] != "ready") return false;
-    pid = worker["pid"].get<pid_t>();
-    return true;
-  }));
-  return pid;
 }
 
 class ModelKills : public testing::TestWithParam<const char*> {

@@ -328,17 +328,17 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
 }
 
 TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
-  const Result<Loaded> loaded = load({"", {"isolation.vault=true", "engine.numerics=fast"}});
+  const Result<Loaded> loaded = load({"", {"engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());
   std::vector<std::string> messages;
   for (const Notice& notice : loaded->notices) {
     EXPECT_EQ(notice.where, "--set");
     messages.push_back(notice.message);
   }
-  EXPECT_THAT(messages, SizeIs(2));
+  EXPECT_THAT(messages, SizeIs(1));
   EXPECT_THAT(messages,
               testing::Contains(
-                  "isolation.vault: this version does not have it yet; the setting has no effect"));
+                  "engine.numerics: this version does not have it yet; the setting has no effect"));
 }
 
 TEST(Notices, OpenToTheNetworkWithoutAKey) {

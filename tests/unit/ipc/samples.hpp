@@ -44,6 +44,7 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.has_chat_template = true;
   ready.chat_template = "chatml";
   ready.optimizations = {{"memory_pool", true, ""}, {"blit_queue", false, "one queue only"}};
+  ready.vault = {VaultState::kImported, "no \u00e9", 84000, 2100, 700, 126};
   return {
       Hello{kProtocolVersion, 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},
@@ -61,6 +62,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       Pong{99},
       Fatal{"device lost"},
       Drained{},
+      VaultOffer{5, 1, 17},
   };
 }
 
@@ -92,11 +94,12 @@ inline std::vector<ToWorker> samples_to_worker() {
       Detokenize{RequestId{6}, {1, 2}},
       Embed{RequestId{7}, {3, 4}},
       Ping{12},
-      Vault{3},
+      Vault{3, 2, 19, true, true},
+      Vault{},
       Drain{},
       Shutdown{},
       Profile{},
-      Promote{},
+      Promote{true},
   };
 }
 

@@ -103,11 +103,11 @@ TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
   EXPECT_EQ(wrong.err,
             "bulkhead: " + bad + ":2: server.prot: unknown setting; did you mean server.port?\n");
 
-  const Outcome set = run(kTool + " check --set isolation.vault=true --set engine.max_batch=4");
+  const Outcome set = run(kTool + " check --set engine.numerics=fast --set engine.max_batch=4");
   EXPECT_EQ(set.code, 0);
   EXPECT_THAT(
       set.out,
-      HasSubstr("isolation.vault: this version does not have it yet; the setting has no effect"));
+      HasSubstr("engine.numerics: this version does not have it yet; the setting has no effect"));
 }
 
 TEST_F(Cli, InspectDescribesAMadeModel) {

@@ -1,0 +1,110 @@
+#include "orchestrator/supervisor/vault.hpp"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "ipc/peer_descriptors.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+constexpr std::size_t kDescriptorsOfPacket = 32;
+
+Error violation(std::string what) {
+  return Error(ErrorCode::kCorrupt, "its vault: " + std::move(what));
+}
+
+}  // namespace
+
+Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark) {
+  const std::uint64_t wanted = std::uint64_t{1} + offer.files + offer.blocks;
+  if (offer.epoch == 0) return violation("its number is 0");
+  if (wanted > ipc::kMostVaultDescriptors) {
+    return violation(
+        fmt::format("{} descriptors, and {} are allowed", wanted, ipc::kMostVaultDescriptors));
+  }
+  ipc::Channel::Descriptors all;  // closes, without waiting, what is not taken
+  while (all.fds.size() < wanted) {
+    auto packet = channel.take_descriptors();
+    if (!packet)
+      return violation(fmt::format("{} descriptors came, not {}", all.fds.size(), wanted));
+    if (packet->tag != offer.epoch) return violation("descriptors with another number");
+    for (UniqueFd& fd : packet->fds)
+      all.fds.push_back(std::move(fd));
+    packet->fds.clear();
+  }
+  if (all.fds.size() > wanted) return violation("more descriptors than it tells of");
+  close();
+  descriptors_ = std::move(all.fds);
+  all.fds.clear();
+  contents_ = {offer.epoch, offer.files, offer.blocks, false, false};
+  file_mark_ = std::move(file_mark);
+  kv_doubtful_ = replaced_ = false;
+  ++offers_;
+  return {};
+}
+
+ipc::Vault Vault::give(ipc::Channel& channel) {
+  if (!held()) return {};
+  std::vector<int> all;
+  for (const UniqueFd& fd : descriptors_)
+    all.push_back(fd.get());
+  for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
+    const Status sent = channel.send_descriptors(
+        std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)),
+        contents_.epoch);
+    if (!sent.ok()) return {};
+  }
+  ipc::Vault message = contents_;
+  message.keep_kv = keep_kv();
+  message.replaced = replaced_;
+  return message;
+}
+
+void Vault::ended(DeathCause cause) {
+  switch (cause) {
+    case DeathCause::kSignal:
+    case DeathCause::kOutOfMemory:
+    case DeathCause::kHang:
+    case DeathCause::kAsked:
+      return;
+    case DeathCause::kExit:  // it found something wrong with itself, and could not go on
+    case DeathCause::kFailedStart:
+      kv_doubtful_ = true;
+      return;
+    case DeathCause::kDeviceLost:
+      return drop("the device failed, and its memory with it, perhaps");
+    case DeathCause::kProtocolViolation:
+      return drop("the process that made it can't be trusted");
+  }
+}
+
+void Vault::ended_as_asked() {
+  replaced_ = true;
+}
+
+void Vault::drop(const std::string& reason) {
+  if (!held()) return;
+  ++drops_;
+  last_drop_ = reason;
+  close();
+}
+
+void Vault::imported(const ipc::VaultReport& report) {
+  ++imports_;
+  kv_doubtful_ = replaced_ = false;
+  pages_adopted_ += report.pages_adopted;
+}
+
+void Vault::close() {
+  for (UniqueFd& fd : descriptors_)
+    ipc::close_elsewhere(std::move(fd));
+  descriptors_.clear();
+  contents_ = {};
+}
+
+}  // namespace bulkhead::orchestrator

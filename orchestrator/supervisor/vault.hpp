@@ -1,0 +1,69 @@
+// What outlives a worker's process: descriptors of its memory on the device, of the model's files and
+// of a directory that tells what lies where. The daemon holds them and hands them to the successor.
+// It never opens, maps or reads them, and takes from the worker's offer nothing but two counts, which
+// are bounded: a worker that offers rubbish deceives its own successor, which checks what it gets and
+// is confined as it was.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
+#include "ipc/channel.hpp"
+#include "ipc/messages.hpp"
+#include "orchestrator/supervisor/death.hpp"
+
+namespace bulkhead::orchestrator {
+
+// The exit code with which a worker says that what it was given of a vault is of no use.
+inline constexpr int kExitVaultUnusable = 6;
+
+class Vault {
+ public:
+  Vault() = default;
+  ~Vault() { close(); }
+  Vault(const Vault&) = delete;
+  Vault& operator=(const Vault&) = delete;
+
+  bool held() const { return !descriptors_.empty(); }
+  std::uint64_t epoch() const { return contents_.epoch; }  // 0: nothing is held
+
+  // Takes the descriptors that came before the offer; what was held until now is dropped. An error
+  // breaks a rule. `file_mark`: of the model file that its weights are of.
+  Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
+  const std::string& file_mark() const { return file_mark_; }
+  // Sends a process what there is, descriptors first. The message to send then: it says that there
+  // is nothing where the descriptors can't be sent.
+  ipc::Vault give(ipc::Channel& channel);
+  // Whether the process whose end this was can have left wrong KV pages, or wrong everything.
+  void ended(DeathCause cause);
+  // It ended as it was asked to; a successor may look for another model file.
+  void ended_as_asked();
+  // Not to be used again.
+  void drop(const std::string& reason);
+
+  // A successor may go on with its KV pages.
+  bool keep_kv() const { return held() && !kv_doubtful_; }
+  std::uint64_t offers() const { return offers_; }
+  std::uint64_t imports() const { return imports_; }
+  std::uint64_t drops() const { return drops_; }
+  std::uint64_t pages_adopted() const { return pages_adopted_; }
+  const std::string& last_drop() const { return last_drop_; }
+  // Of a process that says it serves with what it was given: it has done away with doubtful pages.
+  void imported(const ipc::VaultReport& report);
+
+ private:
+  void close();
+
+  std::vector<UniqueFd> descriptors_;
+  ipc::Vault contents_;
+  std::string file_mark_;
+  bool kv_doubtful_ = false;
+  bool replaced_ = false;
+  std::uint64_t offers_ = 0, imports_ = 0, drops_ = 0, pages_adopted_ = 0;
+  std::string last_drop_;
+};
+
+}  // namespace bulkhead::orchestrator

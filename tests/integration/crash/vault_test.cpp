@@ -1,0 +1,326 @@
+// What outlives a worker: its successor takes over weights and KV pages, even when the model's file is
+// gone; and whatever looks wrong about them costs a cold start, never a token.
+//
+// The daemon's descriptors of a vault are to be had under /proc, so the tests change what lies there
+// as a process that runs wild would.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <future>
+
+#include <gmock/gmock.h>
+
+#include "config/base/unique_fd.hpp"
+#include "tests/integration/crash/streams.hpp"
+#include "tests/support/fixtures.hpp"
+#include "worker/vault/directory.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr int kTokens = 80;
+
+// A memory file that another process holds, by a part of its name.
+class HeldMemory {
+ public:
+  HeldMemory(pid_t holder, const std::string& name) {
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(holder) + "/fd")) {
+      std::error_code gone;
+      const std::string target = fs::read_symlink(entry.path(), gone).string();
+      if (gone || target.find("memfd:") == std::string::npos ||
+          target.find(name) == std::string::npos)
+        continue;
+      UniqueFd fd(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+      struct stat status {};
+      if (!fd.valid() || ::fstat(fd.get(), &status) != 0) continue;
+      bytes_ = static_cast<std::size_t>(status.st_size);
+      void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+      if (memory == MAP_FAILED) continue;
+      memory_ = static_cast<std::byte*>(memory);
+      fd_ = std::move(fd);
+      return;
+    }
+  }
+  ~HeldMemory() {
+    if (memory_ != nullptr) ::munmap(memory_, bytes_);
+  }
+  HeldMemory(const HeldMemory&) = delete;
+  HeldMemory& operator=(const HeldMemory&) = delete;
+  bool valid() const { return memory_ != nullptr; }
+  std::span<std::byte> bytes() const { return {memory_, bytes_}; }
+  const UniqueFd& fd() const { return fd_; }
+
+ private:
+  UniqueFd fd_;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+std::size_t descriptors_of(pid_t pid) {
+  return static_cast<std::size_t>(std::distance(
+      fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"), fs::directory_iterator()));
+}
+
+class Vault : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("bulkhead-vault-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A copy of a model that may be deleted and changed; empty: there are no fixtures.
+  std::string copy_of(const std::string& fixture) const {
+    const fs::path from = fixtures() / "models" / fixture;
+    if (!fs::exists(from)) return {};
+    const fs::path to = folder_ / "model.gguf";
+    fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+    return to.string();
+  }
+
+  void start(const std::string& model, std::vector<std::string> settings = {}) {
+    settings.push_back(std::string("ipc.transport=") + GetParam());
+    serving_ = serve_model(model, settings);
+    undisturbed_ = stream(serving_.port, request_);
+    ASSERT_TRUE(undisturbed_.heard.done);
+    ASSERT_EQ(undisturbed_.heard.ids.size(), static_cast<std::size_t>(kTokens));
+  }
+
+  // Kills the worker in the middle of a stream, which must not be told.
+  void kill_in_stream(const std::function<void()>& before_the_kill = [] {}) {
+    const pid_t victim = serving_worker(serving_);
+    const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+      before_the_kill();
+      send_signal(victim, SIGKILL);
+    });
+    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    EXPECT_NE(serving_worker(serving_), victim);
+    pause_ms_ = killed.longest_pause.count();
+  }
+
+  void restart() {
+    const json before = serving_.worker();
+    const std::string name = before["name"];
+    EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != before["pid"];
+    }));
+  }
+
+  json vault() const { return serving_.worker()["vault"]; }
+  std::string way() const { return serving_.worker()["last_recovery"]["way"]; }
+
+  fs::path folder_;
+  Serving serving_;
+  json request_ = request_of(true, kTokens, "Once upon a time there was a little robot who", 17);
+  Timed undisturbed_;
+  long long pause_ms_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transport, Vault, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Vault, SuccessorTakesOverWeightsAndPages) {
+  start("");
+  EXPECT_EQ(vault()["state"], "kept") << vault();
+  EXPECT_TRUE(vault()["held"]);
+  for (int i = 1; i <= 3; ++i) {
+    kill_in_stream();
+    EXPECT_EQ(way(), "imported");
+    const json figures = vault();
+    EXPECT_EQ(figures["state"], "imported") << figures;
+    EXPECT_EQ(figures["imports_total"], i);
+    EXPECT_GT(figures["pages_adopted"], 1) << figures;
+    EXPECT_EQ(figures["drops_total"], 0) << figures;
+    std::printf("%s: pause %lld ms; import %.1f, check %.1f, adopt %.2f ms\n", GetParam(),
+                pause_ms_, figures["import_ms"].get<double>(), figures["check_ms"].get<double>(),
+                figures["adopt_ms"].get<double>());
+  }
+  EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+  // The pages were found, not computed: of prompt and answer at most the last pages were.
+  EXPECT_GT(serving_.metric("bulkhead_worker_prefix_cache_hit_tokens_total"), 0);
+}
+
+TEST_P(Vault, ModelFileDeletedAfterTheStart) {
+  for (const char* const fixture : {"tiny-llama-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf"}) {
+    SCOPED_TRACE(fixture);
+    const std::string model = copy_of(fixture);
+    if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+    start(model);
+    fs::remove(model);
+    kill_in_stream();
+    kill_in_stream();
+    EXPECT_EQ(vault()["state"], "imported");
+    EXPECT_GT(vault()["pages_adopted"], 1);
+    // The tokenizer comes from the file that is gone, too.
+    const HttpReply tokens = serving_.post("/tokenize", R"({"content": "once"})");
+    EXPECT_EQ(tokens.status, 200) << tokens.body;
+    EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+  }
+}
+
+TEST_P(Vault, SixteenStreamsGoOnWithTheirPages) {
+  start("");
+  std::vector<json> requests;
+  std::vector<Heard> undisturbed;
+  for (int i = 0; i < 16; ++i) {
+    requests.push_back(
+        request_of(i % 2 == 1, 48, "Tale " + std::to_string(i) + ": there was a very long", i));
+    undisturbed.push_back(stream(serving_.port, requests.back()).heard);
+  }
+  const pid_t victim = serving_worker(serving_);
+  std::vector<std::future<Timed>> running;
+  for (int i = 0; i < 16; ++i) {
+    running.push_back(std::async(std::launch::async, [&, i] {
+      return stream(serving_.port, requests[static_cast<std::size_t>(i)], i == 3 ? 24 : -1,
+                    [&] { send_signal(victim, SIGKILL); });
+    }));
+  }
+  for (std::size_t i = 0; i < running.size(); ++i)
+    EXPECT_EQ(running[i].get().heard, undisturbed[i]);
+  EXPECT_EQ(way(), "imported");
+  EXPECT_GT(vault()["pages_adopted"], 16);
+}
+
+TEST_P(Vault, RestartOnRequestTakesItOver) {
+  start("");
+  restart();
+  EXPECT_EQ(vault()["state"], "imported") << vault();
+  EXPECT_GT(vault()["pages_adopted"], 1);
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+TEST_P(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
+  const std::string model = copy_of("tiny-llama-Q4_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model);
+  // Replaced as a person would: a new file under the old name.
+  fs::copy_file(fixtures() / "models" / "tiny-llama-Q8_0.gguf", folder_ / "new");
+  fs::rename(folder_ / "new", model);
+  kill_in_stream();
+  EXPECT_EQ(vault()["state"], "imported");
+  restart();
+  EXPECT_EQ(vault()["state"], "kept") << vault();
+  EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("the model file has changed"));
+  EXPECT_NE(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+TEST_P(Vault, SwitchedOffNothingIsKept) {
+  start("", {"isolation.vault=false"});
+  EXPECT_FALSE(HeldMemory(serving_.daemon->pid(), "bulkhead vault").valid());
+  kill_in_stream();
+  EXPECT_EQ(way(), "loaded");
+  EXPECT_EQ(vault()["state"], "off");
+  EXPECT_EQ(vault()["imports_total"], 0);
+}
+
+// ---- what looks wrong ----
+
+TEST_P(Vault, EachDamageOfTheDirectoryMeansAColdStart) {
+  start("");
+  // Magic, version, the blocks' number, the sum itself, identity, and a checksum's place.
+  int drops = 0;
+  for (const std::size_t at : {0u, 8u, 60u, 64u, 140u}) {
+    SCOPED_TRACE("byte " + std::to_string(at));
+    kill_in_stream([&] {
+      const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
+      ASSERT_TRUE(directory.valid());
+      directory.bytes()[at] ^= std::byte{0x10};
+    });
+    EXPECT_EQ(way(), "loaded");
+    EXPECT_EQ(vault()["state"], "kept");
+    EXPECT_EQ(vault()["drops_total"], ++drops);
+    EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("the vault's directory"));
+  }
+}
+
+TEST_P(Vault, OneBitOfTheWeightsMeansAColdStart) {
+  start("");
+  bool there = true;
+  kill_in_stream([&] {
+    const HeldMemory block(serving_.daemon->pid(), "llvmpipe");
+    there = block.valid();
+    // Behind the driver's own header.
+    if (there) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
+  });
+  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
+  EXPECT_EQ(way(), "loaded") << vault();
+  EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("checksums differ"));
+}
+
+std::uint64_t first_entry(const HeldMemory& directory) {
+  std::uint64_t offset = 0;
+  std::memcpy(&offset, directory.bytes().data() + 32, sizeof offset);
+  return offset;
+}
+
+TEST_P(Vault, TornEntriesAreNotBelievedAndTheOthersAre) {
+  start("");
+  std::size_t whole = 0, torn = 0;
+  kill_in_stream([&] {
+    const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
+    ASSERT_TRUE(directory.valid());
+    const auto opened = vault::Directory::open(directory.fd());
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    const auto pages = (*opened)->pages();
+    whole = pages.pages.size();
+    // As if the writer had been killed between its first store and its last.
+    const std::size_t stride = 16 + std::size_t{(*opened)->description().page_tokens} * 4;
+    for (std::size_t i = whole / 2; i < whole; ++i, ++torn)
+      directory.bytes()[first_entry(directory) + pages.pages[i].page * stride] |= std::byte{1};
+  });
+  EXPECT_GT(torn, 0u);
+  EXPECT_EQ(way(), "imported");
+  EXPECT_GT(vault()["pages_adopted"], 0) << vault();
+  EXPECT_LT(vault()["pages_adopted"], whole) << vault();
+}
+
+TEST_P(Vault, AnEntryThatIsWholeAndWrongCastsDoubtOnAllPages) {
+  start("");
+  kill_in_stream([&] {
+    const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
+    ASSERT_TRUE(directory.valid());
+    const auto opened = vault::Directory::open(directory.fd());
+    ASSERT_TRUE(opened.ok()) << opened.error().message();
+    const auto pages = (*opened)->pages();
+    ASSERT_FALSE(pages.pages.empty());
+    const std::size_t stride = 16 + std::size_t{(*opened)->description().page_tokens} * 4;
+    // Another token, of the right range.
+    directory.bytes()[first_entry(directory) + pages.pages[0].page * stride + 20] ^= std::byte{1};
+  });
+  EXPECT_EQ(way(), "imported");
+  EXPECT_EQ(vault()["pages_adopted"], 0) << vault();
+  EXPECT_THAT(vault()["reason"].get<std::string>(), HasSubstr("not whole"));
+  // From here on it is as good as new.
+  kill_in_stream();
+  EXPECT_GT(vault()["pages_adopted"], 0) << vault();
+}
+
+TEST_P(Vault, TwentyDeathsLeaveNoDescriptorBehind) {
+  start("");
+  kill_in_stream();
+  const pid_t daemon = serving_.daemon->pid();
+  const std::size_t before = descriptors_of(daemon);
+  for (int i = 0; i < 20; ++i) {
+    send_signal(serving_worker(serving_), SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["restarts"] == i + 2; }));
+    // A death without a token after another has to wait: make it one with.
+    EXPECT_EQ(serving_.complete({{"prompt", "a"}, {"max_tokens", 1}, {"ignore_eos", true}}).status,
+              200);
+  }
+  serving_worker(serving_);
+  EXPECT_TRUE(Serving::eventually([&] { return descriptors_of(daemon) <= before; }))
+      << before << " before, " << descriptors_of(daemon) << " now";
+  EXPECT_EQ(vault()["imports_total"], 21);
+  EXPECT_EQ(vault()["drops_total"], 0);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,28 @@
+// Many pieces of device memory in a few blocks: an import costs by the block, and a descriptor each.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::forward {
+
+struct Place {
+  std::uint32_t block = 0;
+  std::uint64_t offset = 0;  // a multiple of kPieceAlignment
+};
+
+inline constexpr std::uint64_t kPieceAlignment = 4096;
+
+struct BlockPlan {
+  std::vector<std::uint64_t> blocks;  // their bytes
+  std::vector<Place> places;          // of the pieces, whose blocks rise
+};
+
+// Pieces in order, each whole in one block of at most `largest` bytes (a piece that is larger has a
+// block of its own, which the device then refuses). The same sizes give the same plan.
+BlockPlan plan_blocks(std::span<const std::uint64_t> pieces, std::uint64_t largest);
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,232 @@
+#include "worker/main_vault.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <variant>
+
+#include "config/base/log.hpp"
+#include "worker/forward/transformer.hpp"
+#include "worker/model/builtin_model.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
+constexpr std::size_t kDescriptorsOfPacket = 32;
+
+std::uint64_t microseconds_since(Clock::time_point begin) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
+}
+
+Error unusable(const std::string& what) {
+  return Error(ErrorCode::kCorrupt, "what the last process left can't be used: " + what);
+}
+
+// A file that was written to or replaced has another one.
+std::string mark_of(const struct stat& file) {
+  return fmt::format("{}:{}:{}:{}.{:09}", file.st_dev, file.st_ino, file.st_size,
+                     file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+}
+
+// One line that tells a model from others, without reading its file; the one built in is in each
+// program's own memory.
+std::string model_line(const model::GgufFile& file) {
+  std::string line = "model";
+  for (const int fd : file.descriptors()) {
+    struct stat status {};
+    if (::fstat(fd, &status) == 0) line += " " + mark_of(status);
+  }
+  if (file.descriptors().empty()) {
+    std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, eight bytes at a time
+    const auto bytes = model::builtin_model();
+    for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + at, sizeof word);
+      hash = (hash ^ word) * 0x100000001b3U;
+    }
+    line += fmt::format(" builtin:{}:{:016x}", bytes.size(), hash);
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+Status MainVault::receive() {
+  if (!wanted_) {
+    report_.reason = "isolation.vault is off";
+    return {};
+  }
+  BULKHEAD_TRY(const bool came,
+               ipc::wait_readable(channel_, std::chrono::microseconds(0), kWordOfTheDaemon));
+  if (!came)
+    return Error(ErrorCode::kDeadlineExceeded, "the daemon did not tell whether there is a vault");
+  BULKHEAD_TRY(const auto record, channel_.try_receive());
+  auto message = ipc::decode_to_worker(record);
+  channel_.release();
+  if (!message.ok()) return message.error().within("a message of the daemon");
+  const auto* const vault = std::get_if<ipc::Vault>(&*message);
+  if (vault == nullptr)
+    return Error(ErrorCode::kInternal, "the daemon's first message does not tell of a vault");
+  given_ = *vault;
+  if (!given()) return {};
+
+  std::vector<UniqueFd> all;
+  BULKHEAD_RETURN_IF_ERROR(take_descriptors(all));
+  BULKHEAD_TRY(directory_, vault::Directory::open(all.front()));
+  const vault::Description& described = directory_->description();
+  if (described.block_bytes.size() != given_.blocks)
+    return unusable("its directory tells of another number of blocks");
+  const std::size_t line = described.identity.find('\n');
+  if (line == std::string::npos) return unusable("its directory does not say of which model it is");
+  const auto blocks = all.begin() + 1 + given_.files;
+  files_.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(blocks));
+  kept_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(all.end()));
+  kept_.layout = {described.identity.substr(line + 1), described.context, described.pages,
+                  described.weight_blocks, described.block_bytes};
+  kept_.checksums = described.checksums;
+  return {};
+}
+
+Status MainVault::take_descriptors(std::vector<UniqueFd>& all) {
+  const std::size_t wanted = std::size_t{1} + given_.files + given_.blocks;
+  while (all.size() < wanted) {
+    auto packet = channel_.take_descriptors();
+    if (!packet) return unusable("descriptors are missing");
+    if (packet->tag != given_.epoch) continue;
+    for (UniqueFd& fd : packet->fds)
+      all.push_back(std::move(fd));
+    packet->fds.clear();
+  }
+  return all.size() == wanted ? Status() : unusable("there are too many descriptors");
+}
+
+Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string& path) {
+  if (!given()) return model::GgufFile::open(path);
+  if (files_.empty() != (path == "builtin")) return unusable("it is of another model");
+  // What lies at the path now.
+  bool changed = false;
+  const std::vector<std::string> names = model::model_files(path);
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    struct stat kept {
+    }, now{};
+    if (i >= names.size() || ::stat(names[i].c_str(), &now) != 0) continue;
+    changed |= ::fstat(files_[i].get(), &kept) != 0 || mark_of(kept) != mark_of(now);
+  }
+  if (changed && given_.replaced) return unusable("the model file has changed");
+  BULKHEAD_TRY(auto file, model::GgufFile::open(std::move(files_), path));
+  // Streams go on with the model that they began with.
+  if (changed) {
+    spdlog::warn(
+        "{}: has changed; this worker goes on with the file that it was started with until "
+        "it is restarted",
+        path);
+  }
+  const std::string& identity = directory_->description().identity;
+  if (identity.substr(0, identity.find('\n') + 1) != model_line(*file))
+    return unusable("it is of another model");
+  return file;
+}
+
+ipc::VaultReport MainVault::begin(const engine::Executor& executor, const model::GgufFile& file,
+                                  engine::Engine& engine, bool keep_kv) {
+  if (!wanted_) return report_;
+  report_.reason.clear();
+  if (given()) {
+    stand_by(executor);
+    adopt(engine, keep_kv);
+  } else if (const Status offered = offer(executor, file); offered.ok()) {
+    report_.state = ipc::VaultState::kKept;
+    engine.set_ledger(this);
+  } else {
+    directory_.reset();
+    report_.state = ipc::VaultState::kOff;
+    report_.reason = offered.error().message();
+    spdlog::warn("no vault: {}; a successor will have to load the model", report_.reason);
+  }
+  return report_;
+}
+
+ipc::VaultReport MainVault::stand_by(const engine::Executor& executor) {
+  if (!given()) return report_;
+  const forward::TakeOverTimes times = forward::take_over_times(executor);
+  report_.import_microseconds = times.import_ns / 1000;
+  report_.check_microseconds = times.check_ns / 1000;
+  report_.state = ipc::VaultState::kImported;
+  return report_;
+}
+
+void MainVault::adopt(engine::Engine& engine, bool keep_kv) {
+  const auto begin = Clock::now();
+  const vault::Description& described = directory_->description();
+  const engine::PagePool& pool = engine.scheduler().pool();
+  if (!keep_kv) {
+    report_.reason = "the last process's end casts doubt on its KV pages";
+  } else if (described.pages != pool.total_pages() || described.page_tokens != pool.page_tokens()) {
+    report_.reason = "the directory is of other KV pages";
+  }
+  vault::KeptPages kept;
+  if (report_.reason.empty()) {
+    kept = directory_->pages();
+    if (kept.doubtful > 0)
+      report_.reason = fmt::format("{} entries of the directory are not whole", kept.doubtful);
+  }
+  if (!report_.reason.empty()) {
+    spdlog::warn("KV pages are computed anew: {}", report_.reason);
+    directory_->empty();
+    engine.set_ledger(this);
+    return;
+  }
+  engine.set_ledger(this);
+  std::vector<engine::KeptPage> pages;
+  pages.reserve(kept.pages.size());
+  for (const vault::KeptPage& page : kept.pages)
+    pages.push_back({page.page, page.before, page.tokens});
+  report_.pages_adopted = engine.take_over(pages);
+  report_.adopt_microseconds = microseconds_since(begin);
+}
+
+Status MainVault::offer(const engine::Executor& executor, const model::GgufFile& file) {
+  BULKHEAD_TRY(forward::KeptMemory kept, forward::keep_memory(executor));
+  const engine::ExecutorLimits& limits = executor.limits();
+  vault::Description description;
+  description.identity = model_line(file) + kept.layout.identity;
+  description.context = kept.layout.context;
+  description.pages = kept.layout.pages;
+  description.page_tokens = limits.page_tokens;
+  description.vocabulary = limits.vocabulary;
+  description.weight_blocks = kept.layout.weight_blocks;
+  description.block_bytes = kept.layout.block_bytes;
+  description.checksums = kept.checksums;
+  BULKHEAD_TRY(directory_, vault::Directory::create(description));
+  const UniqueFd directory = directory_->take_descriptor();
+
+  std::vector<int> all{directory.get()};
+  const std::vector<int> files = file.descriptors();
+  all.insert(all.end(), files.begin(), files.end());
+  for (const UniqueFd& block : kept.blocks)
+    all.push_back(block.get());
+  if (all.size() > ipc::kMostVaultDescriptors) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("it would take {} descriptors, and {} are allowed", all.size(),
+                             ipc::kMostVaultDescriptors));
+  }
+  std::random_device random;
+  const std::uint64_t epoch = (std::uint64_t{random()} << 32 | random()) | 1;
+  for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
+    BULKHEAD_RETURN_IF_ERROR(channel_.send_descriptors(
+        std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)), epoch));
+  }
+  outbox_.send(ipc::VaultOffer{epoch, static_cast<std::uint32_t>(files.size()),
+                               static_cast<std::uint32_t>(kept.blocks.size())});
+  return {};
+}
+
+}  // namespace bulkhead::worker

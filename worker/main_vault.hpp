@@ -1,0 +1,73 @@
+// What this process takes over from the one before it, and leaves to the one after it: weights and
+// KV pages in device memory that outlives a process, the model's open files, and a directory of what
+// lies where (vault/directory.hpp). The daemon holds the descriptors of all this in between.
+//
+//   receive()      the daemon's word: is there something? Its descriptors come with it
+//   open_model()   the files that the weights came from, although their names may be gone
+//   kept()         for forward::make_transformer, which compares, imports and checks the weights
+//   begin()        when this process is to serve: the KV pages become its own, or, if it has loaded
+//                  the model itself, its memory is offered to the daemon
+//
+// An error before begin() means that nothing of it may be used: the process ends and another starts
+// cold, so that no half of it stays. What goes wrong in begin() costs the vault, or the KV pages, and
+// nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "ipc/channel.hpp"
+#include "worker/engine/engine.hpp"
+#include "worker/forward/kept_memory.hpp"
+#include "worker/main_outbox.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/vault/directory.hpp"
+
+namespace bulkhead::worker {
+
+class MainVault final : private engine::PageLedger {
+ public:
+  MainVault(ipc::Channel& channel, Outbox& outbox, bool wanted)
+      : channel_(channel), outbox_(outbox), wanted_(wanted) {}
+
+  bool wanted() const { return wanted_; }
+  // Something was left, and is being taken over.
+  bool given() const { return given_.epoch != 0; }
+  bool keep_kv() const { return given_.keep_kv; }
+
+  Status receive();
+  Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
+  forward::KeptMemory* kept() { return given() ? &kept_ : nullptr; }
+  // Once, with nothing submitted to the engine yet, which this must outlive. `keep_kv`: the KV pages
+  // that the directory tells of may be believed.
+  ipc::VaultReport begin(const engine::Executor& executor, const model::GgufFile& file,
+                         engine::Engine& engine, bool keep_kv);
+  // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
+  // directory.
+  ipc::VaultReport stand_by(const engine::Executor& executor);
+
+ private:
+  Status take_descriptors(std::vector<UniqueFd>& all);
+  Status offer(const engine::Executor& executor, const model::GgufFile& file);
+  void adopt(engine::Engine& engine, bool keep_kv);
+
+  void entered(const engine::KeptPage& page) override {
+    directory_->enter(page.page, page.before, page.tokens);
+  }
+  void left(engine::PageIndex page) override { directory_->leave(page); }
+
+  ipc::Channel& channel_;
+  Outbox& outbox_;
+  bool wanted_;
+  ipc::Vault given_;
+  std::vector<UniqueFd> files_;  // until open_model()
+  forward::KeptMemory kept_;
+  std::unique_ptr<vault::Directory> directory_;
+  ipc::VaultReport report_;
+};
+
+}  // namespace bulkhead::worker

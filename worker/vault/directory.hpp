@@ -1,0 +1,109 @@
+// The directory of a vault: host memory that tells a successor what the device memory beside it
+// holds. A worker writes it while it runs, the daemon holds its descriptor (and never looks), the
+// successor reads what a process left that may have been killed in the middle of a store, or have run
+// wild. So nothing of it is believed that does not prove itself:
+//
+//   +0       header    magic, version, sizes, the sum over header and description
+//   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
+//   +pages   one entry for each KV page, of 16 + 4 * page_tokens bytes
+//
+//   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back
+//            +4  u32 before     the page that comes before, or kRoot
+//            +8  u64 sum        over epoch, page number, `before` and tokens
+//            +16 u32 tokens[page_tokens]
+//
+// A page is entered when the device has finished writing it and will not write to it again, and is
+// taken back before it may be. A store cut short leaves an odd sequence number or a sum that is not
+// its entry's. The epoch is part of each sum: a new one empties the directory at once.
+//
+// Whoever wants to deceive its successor can: sums are no signatures. The successor is confined as
+// its predecessor was, and what it does with false pages is computing wrong tokens for this model.
+// What it must not do is trust a length or an index: it copies, then checks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::vault {
+
+inline constexpr std::uint32_t kRoot = 0xFFFFFFFF;  // what comes before the first page
+
+struct Description {
+  std::string identity;  // text; equal for two processes that may share
+  std::uint32_t context = 0;
+  std::uint32_t pages = 0;
+  std::uint32_t page_tokens = 0;
+  std::uint32_t vocabulary = 0;
+  std::uint32_t weight_blocks = 0;
+  std::vector<std::uint64_t> block_bytes;               // the weights' blocks, then the others
+  std::vector<std::array<std::uint32_t, 4>> checksums;  // of the weights' blocks
+  bool operator==(const Description&) const = default;
+};
+
+// Bounds on what is believed of a header.
+inline constexpr std::size_t kMostIdentityBytes = 16384;
+inline constexpr std::size_t kMostBlocks = 192;
+inline constexpr std::uint32_t kMostPages = 1U << 24;
+inline constexpr std::uint32_t kMostPageTokens = 256;
+
+struct KeptPage {
+  std::uint32_t page = 0;
+  std::uint32_t before = kRoot;
+  std::span<const std::uint32_t> tokens;
+};
+
+// Pages that prove themselves, each after the one before it.
+struct KeptPages {
+  std::vector<KeptPage> pages;
+  std::uint64_t doubtful = 0;  // entries that say they are whole and are not, or hang in the air
+  std::vector<std::uint32_t> tokens;  // what KeptPage::tokens shows
+};
+
+class Directory {
+ public:
+  // New shared memory with this description and no pages. Its size can't change from then on.
+  static Result<std::unique_ptr<Directory>> create(const Description& description);
+  // What another process created, mapped anew. kCorrupt says what is wrong with it.
+  static Result<std::unique_ptr<Directory>> open(const UniqueFd& fd);
+  ~Directory();
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  const Description& description() const { return description_; }
+  // Of what create() made; the caller's from now on.
+  UniqueFd take_descriptor() { return std::move(fd_); }
+
+  // ---- writing, by the one process that owns the KV pages now ----
+  // `page` holds the keys and values of these tokens, page_tokens of them, behind `before`.
+  void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens);
+  // It may be written to from now on.
+  void leave(std::uint32_t page);
+  // Nothing is there any more.
+  void empty();
+
+  // ---- reading: the writer has ended ----
+  KeptPages pages() const;
+
+ private:
+  Directory() = default;
+  std::byte* entry(std::uint32_t page) const;
+  std::uint64_t sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
+                    std::span<const std::uint32_t> tokens) const;
+  std::uint64_t epoch() const;
+
+  Description description_;
+  UniqueFd fd_;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint64_t pages_offset_ = 0;
+};
+
+}  // namespace bulkhead::vault
