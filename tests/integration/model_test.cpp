@@ -143,16 +143,15 @@ TEST(Transports, AgreeOnTokensTextLogprobsAndFinishReasons) {
     const Serving serving = serve_model("", {setting});
     answers.emplace_back();
     for (json request : varied_requests()) {
-      for (bool stream : {false, true}) {
-        request["stream"] = stream;
-        answers.back().push_back(complete(serving, request));
-      }
+      request["stream"] = true;
+      answers.back().push_back(complete(serving, request));
+      if (answers.size() > 1) continue;  // the transport has no part in this
+      request["stream"] = false;
+      EXPECT_EQ(complete(serving, request), answers.back().back()) << "streamed or not";
     }
   }
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_EQ(answers[0], answers[2]);
-  for (std::size_t i = 0; i < answers[0].size(); i += 2)
-    EXPECT_EQ(answers[0][i], answers[0][i + 1]) << "streamed or not";
 }
 
 TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {

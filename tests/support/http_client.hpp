@@ -29,7 +29,7 @@ struct HttpReply {
 
 class HttpClient {
  public:
-  static constexpr int kPatienceMs = 30000;
+  static constexpr int kPatienceMs = 120000;  // a loaded machine may take its time
 
   explicit HttpClient(std::uint16_t port, int receive_buffer = 0) : port_(port) {
     fd_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
