@@ -66,7 +66,8 @@ Result<std::uint64_t> TransferLane::copy(const Copy& copy,
     after = {};
   }
   BULKHEAD_TRY(Slot slot, free_slot(copy));
-  Status submitted = same_copy(slot.recorded, copy) ? Status() : record(slot, copy);
+  Status submitted;
+  if (!options_.keep_recordings || !same_copy(slot.recorded, copy)) submitted = record(slot, copy);
   if (submitted.ok()) submitted = submit(slot, after);
   if (!submitted.ok()) {
     idle_.push_back(slot);

@@ -22,7 +22,8 @@ class TransferLane {
     std::uint32_t timeout_ms = 0;
     const char* name = "";
     DeviceLane lane = DeviceLane::kUpload;
-    bool track = true;  // time the copies and the waits for them
+    bool track = true;            // time the copies and the waits for them
+    bool keep_recordings = true;  // false: buffers come and go, and each copy is recorded anew
   };
 
   TransferLane() = default;
