@@ -127,7 +127,8 @@ void WorkerProcess::receive() {
     if (record->empty()) {
       // Woken for nothing: by descriptors, perhaps. Where none are expected they are closed here; a
       // vault's wait for their offer.
-      if (i == 0 && (!options_.vault || offered_vault_)) channel_->take_descriptors();
+      const bool may_offer = options_.vault && !offered_vault_ && loading();
+      if (i == 0 && !may_offer) channel_->take_descriptors();
       break;
     }
     Status handled = receive_record(*record);

@@ -91,5 +91,58 @@ TEST(KvCache, RandomUseNeverSharesLosesOrMovesAPage) {
   EXPECT_GT(refusals, 100U) << "the test never filled the pool";
 }
 
+// ---- pages that an earlier process left ----
+
+struct Ledger : PageLedger {
+  std::vector<PageIndex> in, out;
+  void entered(const KeptPage& page) override { in.push_back(page.page); }
+  void left(PageIndex page) override { out.push_back(page); }
+};
+
+TEST(KeptPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
+  const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+  const std::span all(tokens);
+  PagePool pool(4, 4, Sharing::kPrefixes);
+  Ledger ledger;
+  pool.set_ledger(&ledger);
+  const std::vector<KeptPage> kept{{2, PrefixIndex::kRoot, all.first(4)}, {0, 2, all.subspan(4)}};
+  EXPECT_EQ(pool.take_over(kept), 2U);
+  EXPECT_EQ(pool.free_pages(), 4U);
+  EXPECT_EQ(pool.cached_pages(), 2U);
+  {
+    PageList list(pool);
+    EXPECT_EQ(list.adopt(tokens), 2U);
+    EXPECT_EQ(std::vector<PageIndex>(list.pages().begin(), list.pages().end()),
+              (std::vector<PageIndex>{2, 0}));
+  }
+  PageList greedy(pool);
+  ASSERT_TRUE(greedy.cover(12));  // two empty ones, and one of those
+  EXPECT_EQ(ledger.out, std::vector<PageIndex>{0});
+  EXPECT_TRUE(ledger.in.empty());
+  greedy.publish(tokens);
+  EXPECT_EQ(ledger.in.size(), 1U) << "the beginning is known already: page 2";
+}
+
+TEST(KeptPages, UnsoundOnesAreLeftOutAndTheLedgerIsTold) {
+  const std::vector<TokenId> tokens{1, 2, 3, 4, 5, 6, 7, 8};
+  const std::span all(tokens);
+  PagePool pool(4, 4, Sharing::kPrefixes);
+  Ledger ledger;
+  pool.set_ledger(&ledger);
+  const std::vector<KeptPage> kept{{2, PrefixIndex::kRoot, all.first(4)},
+                                   {3, PrefixIndex::kRoot, all.first(4)},  // known by then
+                                   {1, 3, all.subspan(4)},                 // follows nobody
+                                   {9, 2, all.subspan(4)},                 // no such page
+                                   {0, 77, all.subspan(4)},
+                                   {0, 2, all.first(3)}};
+  EXPECT_EQ(pool.take_over(kept), 1U);
+  EXPECT_EQ(pool.cached_pages(), 1U);
+  EXPECT_EQ(pool.free_pages(), 4U);
+  EXPECT_EQ(ledger.out, (std::vector<PageIndex>{3, 1, 0, 0}));
+  PageList list(pool);
+  ASSERT_TRUE(list.cover(16)) << "each page is there once";
+  EXPECT_EQ(pool.take_over(kept), 0U) << "not while pages are in use";
+}
+
 }  // namespace
 }  // namespace bulkhead::engine

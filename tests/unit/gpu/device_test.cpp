@@ -1,12 +1,16 @@
 // The device itself: choosing it, its memory, its kernels and what it keeps on disk.
 #include "gpu/device.hpp"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -56,7 +60,25 @@ TEST(Devices, PartOfANameInAnyCaseSelects) {
   ASSERT_TRUE(device.ok()) << device.error().message();
 }
 
-class DeviceTest : public GpuTest {};
+class DeviceTest : public GpuTest {
+ protected:
+  static void run(const std::function<void(Recorder&)>& build) {
+    const auto ring = *CommandRing::create(device(), {}, true, kTimeoutMs);
+    const auto id = *ring->record(build);
+    const Status waited = ring->wait(*ring->submit(id));
+    ASSERT_TRUE(waited.ok()) << waited.error().message();
+  }
+  static void fill(const Buffer& buffer, std::uint32_t word) {
+    run([&](Recorder& recorder) { recorder.fill(slice(buffer), word); });
+  }
+  static std::uint32_t first_word(const Buffer& buffer) {
+    const Buffer host = *device().allocate(256, Memory::kReadback, "host");
+    run([&](Recorder& recorder) { recorder.copy(slice(buffer, 0, 256), slice(host)); });
+    std::uint32_t word = 0;
+    std::memcpy(&word, host.mapped().data(), sizeof word);
+    return word;
+  }
+};
 
 TEST_F(DeviceTest, HostVisibleBuffersAreMappedAndOthersAreNot) {
   const auto upload = device().allocate(1000, Memory::kUpload, "upload");
@@ -78,6 +100,40 @@ TEST_F(DeviceTest, AnAllocationPastTheLimitsSaysWhichLimit) {
   EXPECT_NE(too_big.error().message().find("split it"), std::string::npos)
       << too_big.error().message();
   EXPECT_FALSE(device().allocate(0, Memory::kDeviceLocal, "nothing").ok());
+}
+
+// ---- memory that another process can have ----
+
+TEST_F(DeviceTest, ExportedMemoryIsTheSameMemoryWhereItIsImported) {
+  if (!device().info().shares_memory) GTEST_SKIP() << "this device shares no memory";
+  constexpr std::uint64_t kBytes = 1 << 20;
+  auto fd = UniqueFd();
+  {
+    auto buffer = device().allocate(kBytes, Memory::kShared, "shared");
+    ASSERT_TRUE(buffer.ok()) << buffer.error().message();
+    fill(*buffer, 0x12345678);
+    auto exported = device().export_memory(*buffer);
+    ASSERT_TRUE(exported.ok()) << exported.error().message();
+    fd = *std::move(exported);
+  }  // the allocation is gone, its memory is not
+  UniqueFd again(::dup(fd.get()));
+  auto first = device().import_memory(std::move(fd), kBytes, "first");
+  ASSERT_TRUE(first.ok()) << first.error().message();
+  EXPECT_EQ(first_word(*first), 0x12345678U);
+  auto second = device().import_memory(std::move(again), kBytes, "second");
+  ASSERT_TRUE(second.ok()) << second.error().message();
+  fill(*second, 42);
+  EXPECT_EQ(first_word(*first), 42U);
+}
+
+TEST_F(DeviceTest, WhatCanNotBeImportedIsRefused) {
+  if (!device().info().shares_memory) GTEST_SKIP() << "this device shares no memory";
+  EXPECT_FALSE(device().import_memory(UniqueFd(), 4096, "nothing").ok());
+  UniqueFd small(::memfd_create("small", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(small.get(), 100), 0);
+  const auto refused = device().import_memory(std::move(small), 4096, "small");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kCorrupt);
 }
 
 TEST_F(DeviceTest, EqualSpecsGiveOnePipelineAndOtherConstantsAnother) {
