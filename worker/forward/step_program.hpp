@@ -72,9 +72,9 @@ struct StepContext {
   ModelWeights weights;
   std::vector<gpu::Buffer> kv_blocks;
   std::vector<std::uint64_t> kv;  // of each layer: keys, then values
-  std::uint64_t kv_half = 0;    // bytes of a layer's keys
-  std::uint32_t slots = 1;      // steps in flight
-  gpu::Buffer parameters;       // [slot]
+  std::uint64_t kv_half = 0;      // bytes of a layer's keys
+  std::uint32_t slots = 1;        // steps in flight
+  gpu::Buffer parameters;         // [slot]
   ParameterLayout parameter_layout;
   PersistentLayers persistent;
   gpu::Buffer results;            // [slot][output]{token, log-probability}
