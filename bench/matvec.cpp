@@ -126,7 +126,7 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
                     std::string(tiling.serial ? "serial" : "split") + "/r" +
                         text(tiling.row_blocks) + "/n" + text(tiling.column_tiles) + "/s" +
                         text(tiling.subgroups) + "/g" + text(tiling.step_groups) +
-                        (tiling.ahead ? "/ahead" : "") + "/k" + text(segments),
+                        (tiling.ahead != 0 ? "/ahead" : "") + "/k" + text(segments),
                     standard, 0});
   };
   add(usual);
@@ -141,11 +141,11 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
           if (columns <= 128 && blocks <= 2 && tiles * step <= 8 && step > 1 && split_fits &&
               useful) {
             add({columns, blocks, tiles, segments >= 4 ? segments : 4 / segments * segments, step,
-                 false, 1, ahead});
+                 false, 1, ahead ? 1U : 0U});
           }
           if (columns > 32 && step < 4 && tiles >= 2 && blocks >= 2 && blocks * tiles <= 16) {
-            add({columns, blocks, tiles, 4, step, true, 2, ahead});
-            add({columns, blocks, tiles, 8, step, true, 1, ahead});
+            add({columns, blocks, tiles, 4, step, true, 2, ahead ? 1U : 0U});
+            add({columns, blocks, tiles, 8, step, true, 1, ahead ? 1U : 0U});
           }
         }
       }

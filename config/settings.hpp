@@ -73,6 +73,9 @@ struct AutotuneSettings {
 // Whether narrow steps run all layers in one dispatch. auto: where it has been found faster.
 enum class PersistentStep { kAuto, kOn, kOff };
 
+// Whether narrow steps go without barriers between their kernels. auto: where it has been found faster.
+enum class ChainedKernels { kAuto, kOn, kOff };
+
 struct GpuOptimizations {
   bool enabled = true;  // false: the baseline, all three parts off
   bool graceful_fallback = true;
@@ -83,6 +86,7 @@ struct GpuOptimizations {
   CommandBufferRingSettings command_buffer_ring;
   PersistentStep persistent_step = PersistentStep::kAuto;
   AutotuneSettings autotune;
+  ChainedKernels chained_kernels = ChainedKernels::kAuto;
 };
 
 enum class KvType { kF16, kF32 };

@@ -76,6 +76,8 @@ const Setting kSettings[] = {
    .reach = FLAG(gpu_optimizations.autotune.enabled)},
   {.key = "gpu_optimizations.autotune.budget_ms", .help = "The longest that a start measures, in ms; what is left is for the next start. 0: use only what is known.",
    .reach = NUMBER(gpu_optimizations.autotune.budget_ms), .most = 60000},
+  {.key = "gpu_optimizations.chained_kernels", .help = "Narrow steps go without barriers between their kernels, which wait for each other: auto (NVIDIA devices with matrix units), on, off.",
+   .reach = CHOICE(gpu_optimizations.chained_kernels), .choices = {"auto", "on", "off"}},
   {.key = "gpu_optimizations.memory_pool.enabled", .help = "Sub-allocate transient buffers from heaps made at start.",
    .reach = FLAG(gpu_optimizations.memory_pool.enabled)},
   {.key = "gpu_optimizations.memory_pool.heap_size_mb", .help = "Size of each heap in MiB.",

@@ -1,5 +1,7 @@
 // Attention (attention.glsl): a workgroup makes a column's head or some heads, or one split of them.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "kv_layout.glsl"
@@ -14,15 +16,51 @@ layout(push_constant, std430) uniform Push {
   uint64_t out_address;  // kPartial: [column][head][kMaximumSplits][kPartialFloats]; else [column][out_stride]
   uint out_stride;
   uint padded_width;
+  CHAIN_PUSH
 } push;
+#include "chain.glsl"
 
 layout(constant_id = 9) const uint kPartial = 0;  // 1: a workgroup makes one split
 layout(constant_id = 10) const uint kInvocations = 8;  // kLanes, or kLanes * kMaximumSplits: a subgroup makes a split
+layout(constant_id = 11) const uint kNearFirst = 0;  // in a chain: keys and values come nearer while it waits
 layout(local_size_x_id = 10) in;
 
 #include "attention.glsl"
 
-void main() {
+#ifdef BULKHEAD_CHAINED
+// A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
+const uint kTouchBlocks = 2;
+const uint kBlockTouches = (kHeadBytes / 32u + kLanes - 1u) / kLanes;
+const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
+
+void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uint touched[kTouchWords]) {
+  uint start = gl_SubgroupID * size;
+  uint end = min(start + size, visible);
+  [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
+  if (!kTogether || start >= visible) return;
+  uint pages[kTouchBlocks];
+  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+    pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
+  }
+  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+    uint64_t at = uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
+    [[unroll]] for (uint i = 0; i < kBlockTouches; i++) {
+      uint sector = min(i * kLanes + gl_SubgroupInvocationID, kHeadBytes / 32u - 1u) * 32u;
+      touched[(b * kBlockTouches + i) * 2u] = Words(push.keys + at + sector).v[0];
+      touched[(b * kBlockTouches + i) * 2u + 1u] = Words(push.values + at + sector).v[0];
+    }
+  }
+}
+
+// The words must be good for something, or they are not loaded: here for a word that nobody reads.
+void keep_touched(uint touched[kTouchWords]) {
+  uint all = 0u;
+  [[unroll]] for (uint i = 0; i < kTouchWords; i++) all ^= touched[i];
+  if (all == 0x9e3779b9u) WordsOut(push.chain_counts + push.chain_link * 128u).v[1] = all;
+}
+#endif
+
+void attend() {
   uint column = gl_WorkGroupID.x;
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uint lane = gl_SubgroupInvocationID;
@@ -31,6 +69,15 @@ void main() {
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   uint visible = info.y + 1u;
   uint size = split_size(visible);
+#ifdef BULKHEAD_CHAINED
+  // Of what was there before this step, keys and values come nearer meanwhile.
+  uint touched[kTouchWords];
+  if (kNearFirst != 0u) touch_split(info.z, visible, size, kv_head, touched);
+#endif
+  if (!chain_wait()) return;
+#ifdef BULKHEAD_CHAINED
+  if (kNearFirst != 0u) keep_touched(touched);
+#endif
   uint64_t q_base = push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u);
 
   if (kPartial != 0u) {
@@ -93,4 +140,9 @@ void main() {
   if (head0 == 0u) {
     for (; pad < push.padded_width; pad += kLanes) store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
   }
+}
+
+void main() {
+  attend();
+  chain_arrive();
 }

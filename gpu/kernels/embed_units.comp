@@ -15,6 +15,10 @@ layout(push_constant, std430) uniform Push {
   uint64_t gain;           // the first norm's, and where the row times it goes
   uint64_t input_address;  // [column][input_stride], by store_input
   uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
+  uint64_t chain_counts;   // chain.glsl: of the chain that begins behind this kernel
+  uint64_t chain_failed;
+  uint chain_links;
+  uint unused;
 } push;
 
 layout(constant_id = 0) const uint kType = 8;
@@ -26,13 +30,22 @@ const float kInputShrink = 0.125;
 
 void main() {
   uint column = gl_WorkGroupID.x;
+  if (column == 0u && gl_WorkGroupID.y == 0u && push.chain_links != 0u) {
+    for (uint link = gl_LocalInvocationIndex; link < push.chain_links; link += kInvocations) {
+      WordsOut(push.chain_counts + link * 128u).v[0] = 0u;
+    }
+    if (gl_LocalInvocationIndex == 0u) WordsOut(push.chain_failed).v[0] = 0u;
+  }
   if (column >= Words(push.parameters).v[0]) return;
   uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
   uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
   uint lane = gl_SubgroupInvocationID;
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
-  for (uint group = gl_SubgroupID; group < push.groups; group += kInvocations / 32u) {
+  // A column's groups are shared by some workgroups.
+  const uint subgroups = kInvocations / 32u;
+  for (uint group = gl_WorkGroupID.y * subgroups + gl_SubgroupID; group < push.groups;
+       group += subgroups * gl_NumWorkGroups.y) {
     LaneWeights weights = load_weights(kType, 1u, block, group, lane);
     prepare(kType, weights);
     f16vec2 even_row[4], odd_row[4];

@@ -1,5 +1,7 @@
 // SiLU(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
@@ -11,15 +13,18 @@ layout(push_constant, std430) uniform Push {
   uint in_stride;
   uint out_stride;
   uint padded_width;
+  CHAIN_PUSH
 } push;
+#include "chain.glsl"
 
 layout(constant_id = 0) const uint kInvocations = 8;
 layout(constant_id = 1) const uint kForm = 0;
 layout(local_size_x_id = 0) in;
 
-void main() {
+void multiply_gated() {
   uint column = gl_WorkGroupID.x;
   if (column >= Words(push.parameters).v[0]) return;
+  if (!chain_wait()) return;
   Floats gates = Floats(push.gate + uint64_t(column) * push.in_stride * 4u);
   Floats ups = Floats(push.up + uint64_t(column) * push.in_stride * 4u);
   for (uint k = gl_LocalInvocationID.x; k < push.padded_width; k += kInvocations) {
@@ -32,4 +37,9 @@ void main() {
     }
     store_input(push.out_address, column, push.out_stride, k, value, kForm);
   }
+}
+
+void main() {
+  multiply_gated();
+  chain_arrive();
 }

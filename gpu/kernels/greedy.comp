@@ -1,6 +1,8 @@
 // The best token of each output column (ties go to the lower id) and its log-probability, in two passes: first over
 // chunks of the vocabulary, then over the chunks' results.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
@@ -12,15 +14,18 @@ layout(push_constant, std430) uniform Push {
   uint stride;
   uint chunks;
   uint unused;
-  uint64_t failed;       // a word that is not 0 when the logits are worthless, or 0
+  uint64_t failed;       // whether the logits are worthless: copied to `status`; or 0
+  uint64_t status;
+  CHAIN_PUSH
 } push;
+#include "chain.glsl"
 
 layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
 layout(constant_id = 1) const uint kSecondPass = 0;
 layout(constant_id = 2) const uint kChunk = 2048;
 layout(local_size_x_id = 0) in;
 
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) BULKHEAD_OUT buffer QuadsOut { uvec4 v[]; };
 
 const float kLog2E = 1.44269504088896340736;
 const float kLn2 = 0.69314718055994530942;
@@ -42,9 +47,13 @@ void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, 
   maximum = best;
 }
 
-void main() {
+void choose() {
   uint output_index = gl_WorkGroupID.x;
+  if (kSecondPass != 0u && push.failed != 0ul && output_index == 0u && gl_LocalInvocationIndex == 0u) {
+    WordsOut(push.status).v[0] = Words(push.failed).v[0];
+  }
   if (output_index >= Words(push.parameters).v[1]) return;
+  if (!chain_wait()) return;
   uint lane = gl_LocalInvocationID.x;
 
   float maximum = -3.4e38;
@@ -93,8 +102,12 @@ void main() {
   } else {
     precise float log_probability = -kLn2 * log2(sum);
     WordsOut result = WordsOut(push.results + uint64_t(output_index) * 8u);
-    bool failed = push.failed != 0ul && Words(push.failed).v[0] != 0u;
     result.v[0] = id == kNoToken ? 0u : id;
-    result.v[1] = floatBitsToUint(failed ? 1.0 : log_probability);
+    result.v[1] = floatBitsToUint(log_probability);
   }
+}
+
+void main() {
+  choose();
+  chain_arrive();
 }

@@ -5,19 +5,25 @@
 
 #include "config/base/log.hpp"
 #include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/attention_chained.hpp"
 #include "gpu/kernels/attention_combine.hpp"
 #include "gpu/kernels/embed.hpp"
 #include "gpu/kernels/embed_units.hpp"
 #include "gpu/kernels/gated_product.hpp"
+#include "gpu/kernels/gated_product_chained.hpp"
 #include "gpu/kernels/greedy.hpp"
+#include "gpu/kernels/greedy_chained.hpp"
 #include "gpu/kernels/matvec_lanes.hpp"
 #include "gpu/kernels/matvec_rows.hpp"
 #include "gpu/kernels/matvec_units.hpp"
+#include "gpu/kernels/matvec_units_chained.hpp"
 #include "gpu/kernels/persistent_lanes.hpp"
 #include "gpu/kernels/persistent_units.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
+#include "gpu/kernels/rms_norm_chained.hpp"
 #include "gpu/kernels/rope_kv.hpp"
+#include "gpu/kernels/rope_kv_chained.hpp"
 #include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/units.hpp"
 #include "gpu/kernels/units_check.hpp"
@@ -139,8 +145,9 @@ std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape) {
                                              : 1;
 }
 
-MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
-  if (mapping.units) return unit_product(shape, unit_tiling(shape, columns));
+MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
+                     bool in_chain) {
+  if (mapping.units) return unit_product(shape, unit_tiling(shape, columns, in_chain));
   MatvecVariant variant;
   KernelSpec& spec = variant.spec;
   spec.name = type_name(shape.type);
@@ -267,13 +274,14 @@ std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const Att
 
 }  // namespace
 
-AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
-                           AttentionMode mode) {
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
+                           bool near_first) {
   const std::uint32_t heads = heads_together(mapping, shape);
   std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
   constants.push_back(flag(mode == AttentionMode::kPartial));
   constants.push_back(mode == AttentionMode::kTogether ? mapping.lanes * kMaximumSplits
                                                        : mapping.lanes);
+  constants.push_back(flag(near_first));
   return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
            mapping.required_subgroup},
           heads};
@@ -305,13 +313,46 @@ KernelSpec read_bandwidth() {
           0};
 }
 
+KernelSpec chained(KernelSpec spec) {
+  const std::span<const std::uint32_t> links[][2] = {
+      {spirv::attention, spirv::attention_chained},
+      {spirv::gated_product, spirv::gated_product_chained},
+      {spirv::greedy, spirv::greedy_chained},
+      {spirv::matvec_units, spirv::matvec_units_chained},
+      {spirv::rms_norm, spirv::rms_norm_chained},
+      {spirv::rope_kv, spirv::rope_kv_chained}};
+  for (const auto& [alone, link] : links) {
+    if (spec.spirv.data() != alone.data()) continue;
+    spec.spirv = link;
+    spec.push_bytes += sizeof(ChainPush);
+    return spec;
+  }
+  spec.push_bytes = 0;
+  return spec;
+}
+
 std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
-  for (const auto& module :
-       {spirv::attention, spirv::attention_combine, spirv::embed, spirv::embed_units,
-        spirv::gated_product, spirv::matvec_units, spirv::greedy, spirv::sample,
-        spirv::matvec_lanes, spirv::matvec_rows, spirv::persistent_lanes, spirv::persistent_units,
-        spirv::rms_norm, spirv::rope_kv}) {
+  for (const auto& module : {spirv::attention,
+                             spirv::attention_combine,
+                             spirv::embed,
+                             spirv::embed_units,
+                             spirv::gated_product,
+                             spirv::matvec_units,
+                             spirv::greedy,
+                             spirv::sample,
+                             spirv::matvec_lanes,
+                             spirv::matvec_rows,
+                             spirv::persistent_lanes,
+                             spirv::persistent_units,
+                             spirv::rms_norm,
+                             spirv::rope_kv,
+                             spirv::attention_chained,
+                             spirv::gated_product_chained,
+                             spirv::greedy_chained,
+                             spirv::matvec_units_chained,
+                             spirv::rms_norm_chained,
+                             spirv::rope_kv_chained}) {
     for (const std::uint32_t word : module)
       hash = (hash ^ word) * 0x100000001b3U;
   }

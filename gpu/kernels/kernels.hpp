@@ -125,7 +125,9 @@ struct MatvecVariant {
   std::uint32_t columns_per_workgroup = 1;
   std::uint32_t rows_per_workgroup = 1;
 };
-MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns);
+// `in_chain`: the variant that is best as a link of a chain.
+MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
+                     bool in_chain = false);
 // Lanes: how many subgroups share a row of such a matrix; a part of the order of additions.
 std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape);
 
@@ -141,7 +143,13 @@ struct EmbedPush {
   std::uint64_t gain;
   std::uint64_t input;
   std::uint64_t chosen;  // results that ColumnEntry::chosen counts in
+  // Matrix units: the chain that begins behind it, whose counts and `failed` it sets to zero.
+  std::uint64_t chain_counts = 0, chain_failed = 0;
+  std::uint32_t chain_links = 0;
+  std::uint32_t unused = 0;
 };
+// Matrix units: so many workgroups make a column.
+constexpr std::uint32_t kEmbedParts = 4;
 KernelSpec embed(const Mapping& mapping, WeightType type);
 
 struct RmsNormPush {
@@ -232,7 +240,10 @@ struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t heads_per_workgroup = 1;
 };
-AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode);
+// `near_first`: as a link of a chain it brings keys and values nearer while it waits, which costs
+// more than it gains where many columns do.
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
+                           bool near_first = false);
 // The mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);
@@ -256,11 +267,10 @@ struct GreedyPush {
   std::uint32_t stride;
   std::uint32_t chunks;
   std::uint32_t unused = 0;
-  // A word that is not 0 when what the logits are made of is worthless: then kFailedLogprob is what
-  // results say. 0: no such word.
+  // Whatever outputs there are, the second pass copies this word to the other. 0: no such word.
   std::uint64_t failed = 0;
+  std::uint64_t status = 0;
 };
-constexpr float kFailedLogprob = 1;  // no probability's logarithm
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
@@ -299,6 +309,19 @@ struct ReadBandwidthPush {
 };
 constexpr std::uint32_t kReadBandwidthInvocations = 256;
 KernelSpec read_bandwidth();
+
+// A step's kernels without barriers between them (chain.glsl): follows a kernel's own push
+// constants, padded to 8 bytes.
+struct ChainPush {
+  std::uint64_t counts;  // in device memory, kChainCountBytes for each link; zeros before the first
+  std::uint64_t failed;  // a word: 0 until somebody has waited too long
+  std::uint32_t link;    // which one this is
+  std::uint32_t expected;  // workgroups of the link before; 0: there is none
+};
+static_assert(sizeof(ChainPush) == 24);
+constexpr std::uint32_t kChainCountBytes = 128;
+// The kernel as a link. No push constants: it can't be one.
+KernelSpec chained(KernelSpec spec);
 
 // A hash of every kernel's code: part of the numerics id.
 std::uint64_t code_hash();

@@ -1,5 +1,8 @@
 // A matrix times some columns: out[column][row] (op)= sum over k of weight[row][k] * x[column][k].
 // Both mappings take the same push constants (gpu/kernels/kernels.hpp: MatvecPush).
+#ifndef CHAIN_PUSH
+#define CHAIN_PUSH
+#endif
 layout(push_constant, std430) uniform Push {
   uint64_t quants, high, scales, supers;
   uint64_t x;
@@ -12,6 +15,7 @@ layout(push_constant, std430) uniform Push {
   uint written_rows;  // rows, and then zeros up to here
   uint count_word;  // which of the parameters' counts bounds the columns
   uint64_t fused;   // lanes mapping: epilogue.glsl's FusedRef, or 0
+  CHAIN_PUSH
 } push;
 
 layout(constant_id = 1) const uint kColumns = 1;   // columns of a workgroup

@@ -3,9 +3,12 @@
 // A dispatch lasts a few microseconds and much of that is waiting for memory: the first tile doesn't wait for the count of
 // columns (it has one), and what finishing a result takes is asked for before the weights.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "units.glsl"
 #include "matvec_push.glsl"
+#include "chain.glsl"
 
 layout(constant_id = 0) const uint kType = 8;
 layout(constant_id = 6) const uint kColumnTiles = 1;     // of 8 columns, of a subgroup
@@ -16,7 +19,8 @@ layout(constant_id = 10) const uint kSegmentStages = 1;
 layout(constant_id = 11) const uint kStepGroups = 4;     // groups of a step of the loop
 layout(constant_id = 12) const uint kSerial = 0;
 layout(constant_id = 13) const uint kColumnSubgroups = 1;  // kSerial: subgroups side by side over columns
-layout(constant_id = 14) const uint kAhead = 0;          // weights are loaded a step ahead
+// 1: weights are loaded a step ahead. 2: only a segment's first ones are loaded ahead, of what has to be waited for.
+layout(constant_id = 14) const uint kAhead = 0;
 layout(constant_id = 15) const uint kPartialFloats = 1;  // shared: kSubgroups * kRows * kColumnTiles * 128
 layout(constant_id = 16) const uint kScaling = 0;
 layout(constant_id = 17) const uint kNormColumns = 1;    // kScaledHere: columns
@@ -57,6 +61,25 @@ void sum_squares(FusedRef fused) {
   }
 }
 
+#ifdef BULKHEAD_CHAINED
+// A word of each sector of the first column that the subgroup's part of the norm takes, up to 8192 entries of all parts.
+const uint kStreamTouches = 4;
+void touch_stream(FusedRef fused, out uint touched[kStreamTouches]) {
+  [[unroll]] for (uint i = 0; i < kStreamTouches; i++) {
+    uint entry = ((i * 2u + lane / 16u) * kNormParts + gl_SubgroupID) * (kLanes * 4u) + lane % 16u * 8u;
+    touched[i] = 0u;
+    if (gl_SubgroupID < kNormParts && entry < fused.stream_width) touched[i] = Words(fused.stream + entry * 4u).v[0];
+  }
+}
+
+// The words must be good for something, or they are not loaded: here for a word that nobody reads.
+void keep_touched(uint touched[kStreamTouches]) {
+  uint all = 0u;
+  [[unroll]] for (uint i = 0; i < kStreamTouches; i++) all ^= touched[i];
+  if (all == 0x9e3779b9u) WordsOut(push.chain_counts + push.chain_link * 128u).v[1] = all;
+}
+#endif
+
 float column_scale(uint column, FusedRef fused) {
   precise float squares = norm_parts[column];
   [[unroll]] for (uint part = 1; part < kNormParts; part++) squares = squares + norm_parts[part * kNormColumns + column];
@@ -69,9 +92,12 @@ const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
 
 void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   take_place(block0, tile0);
+  uint first_group = segment * kSegmentStages * 4u;
+  if (kAhead != 0u) load_next(first_group);
   FusedRef fused = FusedRef(push.fused);
   uint block_count = (push.written_rows + results_of_block() - 1u) / results_of_block();
   uint count = Words(push.parameters).v[push.count_word];
+  if (!chain_wait()) return;
   PairOperands operands[kOwnPairs];
   if (kOwnPairs <= 2u) {
     [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
@@ -80,13 +106,27 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
       if (i < kPairs && column < count && block < block_count) operands[p] = pair_operands(column, block, count, fused);
     }
   }
+#ifdef BULKHEAD_CHAINED
+  // One column's squares are summed behind the products, by values that come nearer meanwhile.
+  const bool late_squares = kScaling == kScaledHere && kNormColumns == 1u && kSubgroups >= kNormParts;
+  uint touched[kStreamTouches];
+  if (late_squares) touch_stream(fused, touched);
+  if (kScaling == kScaledHere && !late_squares) sum_squares(fused);
+#else
   if (kScaling == kScaledHere) sum_squares(fused);
-  multiply(segment * kSegmentStages * 4u, min((segment + 1u) * kSegmentStages * 4u, push.groups));
+#endif
+  multiply(first_group, min((segment + 1u) * kSegmentStages * 4u, push.groups));
   if (kSegments > 1u) {
     [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
       partials[(gl_SubgroupID * kTiles * 4u + i) * 32u + lane] = sums[i / 4u][i % 4u];
     }
   }
+#ifdef BULKHEAD_CHAINED
+  if (late_squares) {
+    keep_touched(touched);
+    sum_squares(fused);
+  }
+#endif
   if (kSegments > 1u || kScaling == kScaledHere) barrier();
   [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
     uint i = p * kSegments + segment;
@@ -113,7 +153,7 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   }
 }
 
-void main() {
+void multiply_tile() {
   uint column_subgroups = kSerial != 0u ? kColumnSubgroups : 1u;
   uint tile0 = gl_WorkGroupID.x * column_subgroups * kColumnTiles;
   if (gl_WorkGroupID.x != 0u && tile0 * 8u >= Words(push.parameters).v[push.count_word]) return;
@@ -127,4 +167,9 @@ void main() {
     uint block0 = (gl_WorkGroupID.y * (kSubgroups / kSegments) + place) * kRows;
     split_product(block0, gl_SubgroupID % kSegments, place * kSegments, tile0);
   }
+}
+
+void main() {
+  multiply_tile();
+  chain_arrive();
 }

@@ -34,6 +34,8 @@
 #define x_base OWN(x_base)
 #define lane OWN(lane)
 #define multiply OWN(multiply)
+#define next OWN(next)
+#define load_next OWN(load_next)
 #define results_of_block OWN(results_of_block)
 #define take_place OWN(take_place)
 #define result_row OWN(result_row)

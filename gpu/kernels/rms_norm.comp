@@ -4,6 +4,8 @@
 // Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
 // halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "norm_scale.glsl"
 
@@ -19,7 +21,9 @@ layout(push_constant, std430) uniform Push {
   uint padded_width;     // zeros up to here
   uint count_word;
   float epsilon;
+  CHAIN_PUSH
 } push;
+#include "chain.glsl"
 
 layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
 layout(constant_id = 1) const uint kForm = 0;
@@ -42,6 +46,7 @@ void norm_by_subgroups() {
   } else if (index != 0u && index >= Words(push.parameters).v[push.count_word]) {
     return;  // the first column is always there: it need not wait for the count
   }
+  if (!chain_wait()) return;
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   Floats gains = Floats(push.gain);
   float kept[kKept * 4], kept_gains[kKept * 4];
@@ -88,7 +93,7 @@ void norm_by_subgroups() {
   }
 }
 
-void main() {
+void make_norm() {
   if (kLanes != 0u) {
     norm_by_subgroups();
     return;
@@ -97,6 +102,7 @@ void main() {
   if (index >= Words(push.parameters).v[push.count_word]) return;
   uint column = index;
   if (push.list != 0ul) column = Words(push.list).v[index];
+  if (!chain_wait()) return;
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   uint id = gl_LocalInvocationID.x;
 
@@ -122,4 +128,9 @@ void main() {
     if (k < push.width) value = values.v[k] * scale * Floats(push.gain).v[k];
     store_input(push.out_address, index, push.out_stride, k, value, kForm);
   }
+}
+
+void main() {
+  make_norm();
+  chain_arrive();
 }

@@ -2,6 +2,8 @@
 // and the new key and value written to their page. A workgroup is one head of one column: query heads first, then
 // key heads, then value heads.
 #version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
 #include "common.glsl"
 #include "kv_layout.glsl"
 
@@ -21,7 +23,9 @@ layout(push_constant, std430) uniform Push {
   uint rope_pairs;       // pairs of entries that rotate
   float epsilon;
   float q_scale;
+  CHAIN_PUSH
 } push;
+#include "chain.glsl"
 
 layout(constant_id = 0) const uint kLanes = 8;
 layout(constant_id = 5) const uint kPairing = 0;  // 0: (2i, 2i + 1); 1: (i, i + pairs)
@@ -32,11 +36,12 @@ const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
 shared float entries[kHeadPadded];
 shared float sums[kLanes];
 
-void main() {
+void rotate() {
   uint column = gl_WorkGroupID.x;
   // The first column is always there: it need not wait for the count. On a GPU this kernel is all waiting.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  if (!chain_wait()) return;
   uint head = gl_WorkGroupID.y;
   uint lane = gl_LocalInvocationID.x;
   bool is_query = head < kHeads;
@@ -120,4 +125,9 @@ void main() {
       }
     }
   }
+}
+
+void main() {
+  rotate();
+  chain_arrive();
 }

@@ -61,7 +61,7 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   return segments;
 }
 
-UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
+UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
   const WeightType type = unit_type(shape.type);
   const bool halves = type == WeightType::kF16;
   const std::uint32_t segments = unit_segments(shape).count;
@@ -76,6 +76,13 @@ UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
       const bool little_to_unpack =
           halves || (type == WeightType::kQ4_0 && segments <= 4) || type == WeightType::kQ8_0;
       tiling.row_blocks = little_to_unpack ? 2 : 1;
+      if (in_chain) {
+        // The first weights are asked for before the link before is over. A large matrix of little
+        // to unpack has others that wait, too; registers are dearer there.
+        const bool bytes = halves || type == WeightType::kQ8_0;
+        tiling.ahead = bytes || blocks_of(shape) <= 512 ? 1 : 0;
+        if (type == WeightType::kQ8_0) tiling.row_blocks = 1;
+      }
     } else {
       tiling.column_tiles = 2;
       tiling.row_blocks = plenty && !halves ? 2 : 1;
@@ -91,7 +98,7 @@ UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns) {
       tiling.column_tiles = 2;
       tiling.subgroups = 4;
       tiling.column_subgroups = 2;
-      tiling.ahead = true;
+      tiling.ahead = 1;
     } else if (halves) {
       tiling.row_blocks = 4;
     }
@@ -123,7 +130,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
       tiling.step_groups,
       tiling.serial ? 1U : 0U,
       tiling.column_subgroups,
-      tiling.ahead ? 1U : 0U,
+      tiling.ahead,
       in_workgroup > 1 ? tiling.subgroups * tiles * 128 : 1,
       static_cast<std::uint32_t>(shape.scaling),
       shape.scaling == Scaling::kHere ? tiling.columns : 1};

@@ -24,10 +24,10 @@ struct UnitTiling {
   std::uint32_t step_groups = 4;       // of a step: 1, 2 or 4
   bool serial = false;                 // a subgroup makes all of a row's segments
   std::uint32_t column_subgroups = 1;  // serial: side by side over columns
-  bool ahead = false;                  // weights are loaded a step ahead
+  std::uint32_t ahead = 0;             // kAhead of matvec_units.comp
 };
 // What has been fastest on an H200 (bench-matvec).
-UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns);
+UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain = false);
 MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling);
 
 }  // namespace bulkhead::gpu::kernels

@@ -16,23 +16,21 @@ uint64_t blocks[kRows];
 uint64_t x_base;
 fcoopmatNV<32, gl_ScopeSubgroup, 16, 8> sums[kTiles];
 
-// Sets the sums to those of groups [first, last).
+// The weights of the next step, where they are asked for ahead of it.
+LaneWeights next[kRows];
+void load_next(uint group) {
+  [[unroll]] for (uint r = 0; r < kRows; r++) next[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], group, lane);
+}
+
+// Sets the sums to those of groups [first, last). With kAhead load_next(first) came before.
 void multiply(uint first, uint last) {
   [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>(0.0);
-  LaneWeights next[kRows];
-  if (kAhead != 0u) {
-    [[unroll]] for (uint r = 0; r < kRows; r++) next[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], first, lane);
-  }
   uint64_t tile_bytes = uint64_t(push.x_stride) * 16u;
   [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
     LaneWeights now[kRows];
     if (kAhead != 0u) {
       [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = next[r];
-      if (group + kStepGroups < last) {
-        [[unroll]] for (uint r = 0; r < kRows; r++) {
-          next[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], group + kStepGroups, lane);
-        }
-      }
+      if (kAhead == 1u && group + kStepGroups < last) load_next(group + kStepGroups);
     } else {
       [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], group, lane);
     }
@@ -66,6 +64,7 @@ void multiply(uint first, uint last) {
         }
       }
     }
+    if (kAhead == 2u && group + kStepGroups < last) load_next(group + kStepGroups);
   }
 }
 
@@ -114,6 +113,7 @@ void serial_product(uint block0, uint tile0, uint count) {
   take_place(block0, tile0);
   precise float totals[kTiles * 4];
   [[dont_unroll]] for (uint s = 0; s < SEGMENTS; s++) {
+    if (kAhead != 0u) load_next(s * SEGMENT_STAGES * 4u);
     multiply(s * SEGMENT_STAGES * 4u, min((s + 1u) * SEGMENT_STAGES * 4u, push.groups));
     [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
       float sum = sums[i / 4u][i % 4u];

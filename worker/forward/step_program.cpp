@@ -138,7 +138,9 @@ class Builder {
         parameters_(parameters_of(context, slot)),
         pages_(parameters_ + context.parameter_layout.pages),
         fuses_(!context.mapping.rows),
-        fuses_rope_(fuses_ && context.weights.rotating_rows_paired) {}
+        fuses_rope_(fuses_ && context.weights.rotating_rows_paired),
+        chained_(shape.columns <= context.chain.columns &&
+                 shape.columns > context.persistent.columns) {}
 
   Result<StepProgram> build_sampling() {
     k::SamplePush push{};
@@ -164,6 +166,7 @@ class Builder {
 
   Result<StepProgram> build() {
     BULKHEAD_RETURN_IF_ERROR(add_embedding());
+    linking_ = chained_;
     if (shape_.columns <= context_.persistent.columns) {
       BULKHEAD_RETURN_IF_ERROR(add_persistent_layers());
     } else {
@@ -181,13 +184,28 @@ class Builder {
                   std::uint32_t y = 1, std::uint32_t z = 1, std::uint64_t bytes_moved = 0) {
     static_assert(sizeof(Push) <= 128);
     StepOp op;
+    const gpu::KernelSpec used = linking_ ? k::chained(spec) : spec;
+    if (used.push_bytes == 0)
+      return Error(ErrorCode::kInternal, "kernel " + std::string(spec.name) + " in a chain");
     if (context_.wanted != nullptr) {
-      context_.wanted->push_back(spec);
+      context_.wanted->push_back(used);
       return {};
     }
     if (context_.alive) context_.alive();
-    BULKHEAD_TRY(op.kernel, context_.device->make_kernel(spec));
+    BULKHEAD_TRY(op.kernel, context_.device->make_kernel(used));
     std::memcpy(op.push.data(), &push, sizeof push);
+    if (linking_) {
+      if constexpr (sizeof(Push) + sizeof(k::ChainPush) <= sizeof op.push) {
+        static_assert(sizeof(Push) % 8 == 0);
+        if (link_ >= chain_links(config_.layers))
+          return Error(ErrorCode::kInternal, "a chain of too many links");
+        const bool broken = link_ != 0 && link_ == context_.chain.broken_link;
+        const k::ChainPush link{context_.chain.counts.address(), status_address(), link_,
+                                groups_before_ + (broken ? 1 : 0)};
+        std::memcpy(op.push.data() + sizeof push, &link, sizeof link);
+        groups_ += x * y * z;
+      }
+    }
     op.x = x;
     op.y = y;
     op.z = z;
@@ -196,12 +214,22 @@ class Builder {
     return {};
   }
   void barrier() {
-    if (!collecting_) {
+    if (linking_) {
+      if (groups_ == 0) return;
+      groups_before_ = groups_;
+      groups_ = 0;
+      ++link_;
+    } else if (!collecting_) {
       program_.emplace_back();
     } else if (!operations_.empty()) {
       operations_.back().arrives = 1;
       ++phase_;
     }
+  }
+  // The word that says whether the step has failed.
+  std::uint64_t status_address() const {
+    const std::uint64_t row = (std::uint64_t{slot_} + 1) * context_.result_rows - 1;
+    return context_.results.address() + row * 8;
   }
   void collect(k::PersistentOperation operation) {
     operation.phase = phase_;
@@ -244,6 +272,11 @@ class Builder {
     bool to_scale = false;      // the input is still to be normed (GPUs)
     std::uint64_t fused = 0;    // a FusedOperands (GPUs)
   };
+  // Every workgroup can make the scales itself; of a dispatch's thousands that reads more than a
+  // kernel costs, but for a single column by matrix units.
+  bool scales_here() const {
+    return collecting_ || (context_.mapping.units && shape_.columns == 1);
+  }
   std::uint64_t fused(std::size_t layer, std::size_t which) const {
     const std::size_t first = slot_ * context_.weights.layers.size() * kFusedOfLayer;
     return at(activations_.fused) +
@@ -254,16 +287,14 @@ class Builder {
     const std::uint32_t columns = product.of_outputs ? shape_.outputs : shape_.columns;
     auto rows = static_cast<std::uint32_t>(matrix.layout.rows);
     if (product.epilogue == k::Epilogue::kGated) rows /= 2;
-    // Every workgroup could make the scales itself, but of a dispatch's thousands that reads more
-    // than a kernel costs.
     const k::Scaling scaling = !product.to_scale ? k::Scaling::kNone
-                               : collecting_     ? k::Scaling::kHere
+                               : scales_here()   ? k::Scaling::kHere
                                                  : k::Scaling::kByMemory;
     const k::MatvecShape shape{matrix.type,          rows,   matrix.layout.groups, product.epilogue,
                                product.out_is_input, scaling};
     const k::MatvecVariant variant = context_.tuning != nullptr
-                                         ? context_.tuning->matvec(shape, columns)
-                                         : k::matvec(context_.mapping, shape, columns);
+                                         ? context_.tuning->matvec(shape, columns, linking_)
+                                         : k::matvec(context_.mapping, shape, columns, linking_);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -334,7 +365,7 @@ class Builder {
   // Makes what the next products read of the residual stream.
   Status norm_stream(std::uint64_t gain) {
     if (fuses_) {
-      if (collecting_) return {};
+      if (scales_here()) return {};
       BULKHEAD_RETURN_IF_ERROR(scales());
     } else {
       BULKHEAD_RETURN_IF_ERROR(norm(at(activations_.stream), gain, at(activations_.normed), 0));
@@ -356,13 +387,18 @@ class Builder {
     push.width = config_.embedding;
     push.stride = stream_stride(context_);
     push.chosen = context_.results.address();
+    if (chained_) {
+      push.chain_counts = context_.chain.counts.address();
+      push.chain_failed = status_address();
+      push.chain_links = chain_links(config_.layers);
+    }
     if (fuses_) {
       push.gain = context_.weights.layers.front().attention_norm;
       push.input = at(activations_.normed);
       push.input_stride = k::input_stride(context_.mapping, config_.embedding);
     }
-    BULKHEAD_RETURN_IF_ERROR(
-        dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::embed(context_.mapping, matrix.type), push, shape_.columns,
+                                      context_.mapping.units ? k::kEmbedParts : 1));
     barrier();
     return {};
   }
@@ -451,7 +487,9 @@ class Builder {
     push.pages = pages_;
     push.out_stride = k::input_stride(context_.mapping, attended_width);
     push.padded_width = k::input_padded(context_.mapping, attended_width);
-    const k::AttentionVariant variant = k::attention(context_.mapping, shape, mode_);
+    constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
+    const k::AttentionVariant variant =
+        k::attention(context_.mapping, shape, mode_, linking_ && shape_.columns <= kFewColumns);
     const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
     if (mode_ != k::AttentionMode::kPartial) {
       push.out = at(activations_.attended);
@@ -534,6 +572,7 @@ class Builder {
     push.chunks = greedy_chunks(config_);
     if (shape_.columns <= context_.persistent.columns) {
       push.failed = context_.persistent.sync.address() + offsetof(k::PersistentSync, failed);
+      push.status = status_address();
     }
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
                                       shape_.outputs, push.chunks));
@@ -553,6 +592,9 @@ class Builder {
   const bool fuses_rope_;  // and so are rotation and KV write
   StepProgram program_;
   bool collecting_ = false;
+  const bool chained_;    // kernels behind the embedding are links of a chain
+  bool linking_ = false;  // from here on
+  std::uint32_t link_ = 0, groups_ = 0, groups_before_ = 0;
   std::vector<k::PersistentOperation> operations_;
   std::uint32_t phase_ = 0;
 };

@@ -62,6 +62,18 @@ struct PersistentLayers {
   gpu::Buffer sync;
 };
 
+// Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), where the device
+// allows it.
+struct ChainedSteps {
+  std::uint32_t columns = 0;      // of the widest step; 0: none
+  std::uint32_t broken_link = 0;  // for tests: this one waits in vain; 0: none
+  gpu::Buffer counts;
+};
+// Of a step of so many layers, at most.
+constexpr std::uint32_t chain_links(std::uint32_t layers) {
+  return layers * 10 + 8;
+}
+
 // What programs of all shapes share.
 struct StepContext {
   gpu::Device* device = nullptr;
@@ -77,8 +89,11 @@ struct StepContext {
   gpu::Buffer parameters;         // [slot]
   ParameterLayout parameter_layout;
   PersistentLayers persistent;
-  gpu::Buffer results;            // [slot][output]{token, log-probability}
-  std::uint32_t result_rows = 0;  // outputs of a slot
+  ChainedSteps chain;
+  // [slot][output]{token, log-probability}; a slot's last row says in its first word whether its
+  // step has failed.
+  gpu::Buffer results;
+  std::uint32_t result_rows = 0;  // of a slot
   Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
   // While loading: called before each kernel is made and each operation recorded, which may take a
   // driver seconds.

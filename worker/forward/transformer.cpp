@@ -28,6 +28,9 @@ constexpr int kNumericsVersion = 3;
 constexpr std::uint32_t kSignOfLife_ms = 250;
 // gpu_optimizations.persistent_step: auto.
 constexpr bool kPersistentByDefault = false;
+// Steps that have gained by kernels without barriers between them: wider ones lose where products
+// are bound by arithmetic.
+constexpr std::uint32_t kChainedColumns = 16;
 // One is computed while the host looks at the one before and plans the next.
 constexpr std::uint32_t kStepsInFlight = 2;
 
@@ -146,6 +149,7 @@ class Transformer final : public engine::Executor {
     const auto loaded = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->warm_up(options));
     BULKHEAD_RETURN_IF_ERROR(self->tune(options));
+    if (options.broken_link != 0) self->break_chain(options.broken_link);
     self->load_times_.warm_up_ns = nanoseconds_since(loaded);
     self->load_times_.total_ns = nanoseconds_since(start);
     self->log_load_times();
@@ -169,13 +173,19 @@ class Transformer final : public engine::Executor {
 
   Result<std::span<const engine::ColumnOutput>> wait() override {
     if (in_flight_ == 0) return Error(ErrorCode::kInternal, "no step is in flight");
-    Slot& slot = slots_[(next_slot_ + slots_.size() - in_flight_) % slots_.size()];
+    const std::uint32_t index = oldest_slot();
+    Slot& slot = slots_[index];
+    Status finished = finish(slot);
+    if (finished.ok() && gave_up(slot)) finished = compute_again();
     --in_flight_;
-    if (const Status finished = finish(slot); !finished.ok()) {
+    if (!finished.ok()) {
       broken_ = finished;
       return finished.error();
     }
     give_memory_back();
+    last_tokens_.clear();
+    for (const engine::ColumnOutput& output : slot.outputs)
+      last_tokens_.push_back(output.best);
     return std::span<const engine::ColumnOutput>(slot.outputs);
   }
 
@@ -207,6 +217,7 @@ class Transformer final : public engine::Executor {
     for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(steps_)});
+    all.push_back({"steps_computed_again", static_cast<double>(computed_again_)});
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
     all.push_back({"plan_seconds", static_cast<double>(plan_ns_) / 1e9});
     all.push_back({"command_buffers_begun", static_cast<double>(gpu::commands_begun())});
@@ -292,6 +303,8 @@ class Transformer final : public engine::Executor {
     std::vector<engine::ColumnOutput> outputs;
     std::uint64_t parameter_bytes = 0;
     bool samples = false;
+    StepShape shape;
+    bool may_give_up = false;  // its workgroups wait for each other
   };
 
   Transformer() = default;
@@ -302,6 +315,10 @@ class Transformer final : public engine::Executor {
   std::uint32_t last_slot() const {
     const auto count = static_cast<std::uint32_t>(slots_.size());
     return (next_slot_ + count - 1) % count;
+  }
+  // That of the step to be waited for next.
+  std::uint32_t oldest_slot() const {
+    return static_cast<std::uint32_t>((next_slot_ + slots_.size() - in_flight_) % slots_.size());
   }
   // Without the pool a step's memory is allocated for it and freed after it.
   bool keeps_memory() const { return parts_.memory_pool->enabled(); }
@@ -380,6 +397,7 @@ class Transformer final : public engine::Executor {
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
     want_persistent(options);
+    want_chain(options);
     if (options.gpu.autotune.enabled || options.product_variant != 0) {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
       context_.tuning = &*tuning_;
@@ -426,6 +444,11 @@ class Transformer final : public engine::Executor {
     load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
 
     BULKHEAD_RETURN_IF_ERROR(prepare_persistent());
+    if (context_.chain.columns > 0) {
+      BULKHEAD_TRY(context_.chain.counts,
+                   device.allocate(std::uint64_t{chain_links(config.layers)} * k::kChainCountBytes,
+                                   gpu::Memory::kDeviceLocal, "chain of kernels"));
+    }
 
     return {};
   }
@@ -525,6 +548,21 @@ class Transformer final : public engine::Executor {
     if (!persistent.slots.empty()) persistent.columns = k::kPersistentColumns;
   }
 
+  // Narrow steps without barriers, likewise.
+  void want_chain(const TransformerOptions& options) {
+    const config::ChainedKernels setting = options.gpu.chained_kernels;
+    if (setting == config::ChainedKernels::kOff || !options.gpu.enabled || !keeps_memory() ||
+        !context_.mapping.units || !context_.mapping.attention_together) {
+      return;
+    }
+    // Where it has been tried: a dispatch's workgroups start in order there.
+    constexpr std::uint32_t kNvidia = 0x10de;
+    if (setting == config::ChainedKernels::kAuto && context_.device->info().vendor_id != kNvidia) {
+      return;
+    }
+    context_.chain.columns = kChainedColumns;
+  }
+
   // Workgroups wait for each other, so that no more may be started than run at the same time.
   Status prepare_persistent() {
     PersistentLayers& persistent = context_.persistent;
@@ -557,7 +595,8 @@ class Transformer final : public engine::Executor {
     const auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     ParameterLayout& layout = context_.parameter_layout;
     layout.stride = aligned(layout.bytes);
-    context_.result_rows = static_cast<std::uint32_t>(aligned(limits_.max_outputs * 8) / 8);
+    context_.result_rows =
+        static_cast<std::uint32_t>(aligned(std::uint64_t{limits_.max_outputs} * 8 + 8) / 8);
     const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
     const std::uint64_t logits_bytes =
         aligned(std::uint64_t{limits_.max_outputs} * limits_.vocabulary * sizeof(float));
@@ -582,6 +621,7 @@ class Transformer final : public engine::Executor {
       std::memset(slots_[i].parameters.mapped, 0, layout.stride);
     }
     page_starts_.reserve(limits_.max_sequences);
+    last_tokens_.reserve(limits_.max_outputs);
     return {};
   }
 
@@ -623,8 +663,11 @@ class Transformer final : public engine::Executor {
     Status status;
     while (status.ok() && done < shapes_.size()) {
       context_.alive();
+      const bool waiting = context_.chain.columns + context_.persistent.columns > 0;
       status = warm_up_one(step, shapes_[shapes_.size() - 1 - done]);
       ++done;
+      // It gave up: other recordings from here on.
+      if (waiting && context_.chain.columns + context_.persistent.columns == 0) done = 0;
     }
     context_.alive();
     context_.alive = nullptr;
@@ -651,9 +694,7 @@ class Transformer final : public engine::Executor {
     if (!tuned.ok() && !broken_.ok()) return tuned;
     if (!tuned.ok()) spdlog::warn("{}; kernels are used as they are", tuned.error().message());
     // Whatever was tried last is not what was chosen.
-    for (const auto& [shape, recorded] : recorded_)
-      ring().drop(recorded->id);
-    recorded_.clear();
+    forget_recordings();
     BULKHEAD_RETURN_IF_ERROR(warm_up(options));
     steps_ = steps;
     return {};
@@ -776,13 +817,13 @@ class Transformer final : public engine::Executor {
   Status start(const engine::Step& step, StepShape shape) {
     Slot& slot = slots_[next_slot_];
     write_parameters(step, slot);
-    last_shape_ = shape;
+    last_shape_ = slot.shape = shape;
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape));
     const Recorded* sampling = nullptr;
     if (slot.samples) {
       BULKHEAD_TRY(sampling, sampling_recording(*recorded));
     }
-    const Status launched = launch(*recorded, sampling, slot);
+    const Status launched = launch(*recorded, sampling, next_slot_);
     if (!launched.ok()) {
       broken_ = launched;
       return launched;
@@ -795,21 +836,23 @@ class Transformer final : public engine::Executor {
   }
 
   // After a failure some of it may run.
-  Status launch(const Recorded& recorded, const Recorded* sampling, Slot& slot) {
+  Status launch(const Recorded& recorded, const Recorded* sampling, std::uint32_t index) {
+    Slot& slot = slots_[index];
+    slot.may_give_up =
+        slot.shape.columns <= std::max(context_.chain.columns, context_.persistent.columns);
     gpu::BufferSlice from = slot.parameters;
     from.bytes = slot.parameter_bytes;
     BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
-        from, gpu::slice(context_.parameters, next_slot_ * context_.parameter_layout.stride,
+        from, gpu::slice(context_.parameters, index * context_.parameter_layout.stride,
                          context_.parameter_layout.stride)));
     const gpu::CommandRing::After uploaded = blit().uploads_done();
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
-    BULKHEAD_TRY(
-        slot.ticket,
-        ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0), next_slot_));
+    BULKHEAD_TRY(slot.ticket,
+                 ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0), index));
     if (sampling != nullptr) {
-      BULKHEAD_TRY(slot.ticket, ring().submit(sampling->id, {}, next_slot_));
+      BULKHEAD_TRY(slot.ticket, ring().submit(sampling->id, {}, index));
     }
-    return start_downloads(recorded, slot);
+    return start_downloads(recorded, index);
   }
 
   Status finish(Slot& slot) {
@@ -820,22 +863,76 @@ class Transformer final : public engine::Executor {
     for (engine::ColumnOutput& output : slot.outputs) {
       std::memcpy(&output.best, row, 4);
       std::memcpy(&output.best_logprob, row + 4, 4);
-      if (output.best_logprob == k::kFailedLogprob) return persistent_failed();
       row += 8;
     }
     return {};
   }
 
-  // Not all workgroups were there at the same time after all, and those that were gave up.
-  static Error persistent_failed() {
-    return Error(ErrorCode::kDeadlineExceeded,
-                 "a step in one dispatch waited in vain for some of its workgroups; set "
-                 "gpu_optimizations.persistent_step to off if another program uses the device");
+  // A finished step: whether workgroups have waited for each other in vain.
+  bool gave_up(const Slot& slot) const {
+    if (!slot.may_give_up) return false;
+    std::uint32_t status = 0;
+    std::memcpy(&status, slot.results.mapped + (std::uint64_t{context_.result_rows} - 1) * 8, 4);
+    return status != 0;
   }
 
-  Status start_downloads(const Recorded& recorded, Slot& slot) {
+  // The steps in flight, of which the oldest gave up and the others have worked on with what it
+  // left. From here on barriers stand between dispatches.
+  Status compute_again() {
+    spdlog::warn(
+        "workgroups of a step waited for each other in vain: it is computed again, and from here "
+        "on as gpu_optimizations.chained_kernels and persistent_step off do");
+    const std::uint32_t first = oldest_slot();
+    const auto count = static_cast<std::uint32_t>(slots_.size());
+    for (std::uint32_t i = 1; i < in_flight_; ++i)
+      BULKHEAD_RETURN_IF_ERROR(finish(slots_[(first + i) % count]));
+    context_.chain.columns = context_.persistent.columns = 0;
+    computed_again_ += in_flight_;
+    forget_recordings();
+    tell_tokens(slots_[first], (first + count - 1) % count);
+    for (std::uint32_t i = 0; i < in_flight_; ++i) {
+      const std::uint32_t index = (first + i) % count;
+      BULKHEAD_TRY(const Recorded* const recorded, recording(slots_[index].shape));
+      const Recorded* sampling = nullptr;
+      if (slots_[index].samples) {
+        BULKHEAD_TRY(sampling, sampling_recording(*recorded));
+      }
+      BULKHEAD_RETURN_IF_ERROR(launch(*recorded, sampling, index));
+    }
+    return finish(slots_[first]);
+  }
+
+  void forget_recordings() {
+    for (const auto& [shape, recorded] : recorded_)
+      ring().drop(recorded->id);
+    recorded_.clear();
+  }
+  void break_chain(std::uint32_t link) {
+    context_.chain.broken_link = link;
+    forget_recordings();
+  }
+
+  // The tokens that the step was to find in the results of the one before it, where a later one's
+  // may be by now.
+  void tell_tokens(Slot& slot, std::uint32_t slot_before) {
+    std::byte* const base = slot.parameters.mapped;
+    std::uint32_t columns = 0;
+    std::memcpy(&columns, base + k::kColumnCountWord * 4, sizeof columns);
+    for (std::uint32_t i = 0; i < columns; ++i) {
+      std::byte* const at = base + k::kHeaderBytes + i * sizeof(k::ColumnEntry);
+      k::ColumnEntry entry{};
+      std::memcpy(&entry, at, sizeof entry);
+      if (entry.chosen == 0) continue;
+      entry.token = last_tokens_[entry.chosen - 1 - slot_before * context_.result_rows];
+      entry.chosen = 0;
+      std::memcpy(at, &entry, sizeof entry);
+    }
+  }
+
+  Status start_downloads(const Recorded& recorded, std::uint32_t index) {
+    Slot& slot = slots_[index];
     slot.downloaded.reset();
-    if (slot.outputs.empty()) return {};
+    if (slot.outputs.empty() && !slot.may_give_up) return {};
     const gpu::CommandRing::After computed{ring().timeline(), slot.ticket};
     const auto part = [](gpu::BufferSlice slice, std::uint64_t offset, std::uint64_t bytes) {
       slice.offset += offset;
@@ -846,14 +943,13 @@ class Transformer final : public engine::Executor {
     };
     // All rows each time: the same copy again.
     const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
-    BULKHEAD_TRY(
-        slot.downloaded,
-        blit().download_to(slot.results,
-                           gpu::slice(context_.results, next_slot_ * result_bytes, result_bytes),
-                           computed));
+    BULKHEAD_TRY(slot.downloaded,
+                 blit().download_to(
+                     slot.results, gpu::slice(context_.results, index * result_bytes, result_bytes),
+                     computed));
     // Neighbouring rows of logits travel together.
     const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
-    const std::uint64_t first_row = std::uint64_t{next_slot_} * recorded.activations->logits_rows;
+    const std::uint64_t first_row = std::uint64_t{index} * recorded.activations->logits_rows;
     std::uint64_t begin = 0;
     for (std::uint64_t row = 0; row <= slot.outputs.size(); ++row) {
       const bool wanted = row < slot.outputs.size() && !slot.outputs[row].logits.empty();
@@ -1012,7 +1108,7 @@ class Transformer final : public engine::Executor {
   MemoryLayout memory_layout_;
   std::vector<k::Checksum> checksums_;  // of the weights' blocks, if keepable
   TakeOverTimes take_over_times_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, computed_again_ = 0;
   std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
   std::uint32_t wait_timeout_ms_ = 0;
   Status broken_;  // a failure on the device, which may still run: nothing more is given to it
@@ -1039,6 +1135,7 @@ class Transformer final : public engine::Executor {
   std::size_t in_flight_ = 0;      // the slots before the next
   std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last
   std::vector<std::uint32_t> page_starts_;
+  std::vector<engine::TokenId> last_tokens_;  // of the step waited for last
 };
 
 }  // namespace

@@ -35,6 +35,8 @@ struct TransformerOptions {
   std::string cache_folder;  // gpu_optimizations.autotune: where results are kept; empty: not kept
   std::size_t product_variant = 0;  // for tests: this one of each product's variants
   bool lanes_mapping = false;       // for tests: the GPUs' kernels on any device
+  // For tests: from the warm-up on this link of a chain (gpu/kernels/chain.glsl) waits in vain.
+  std::uint32_t broken_link = 0;
   // done/total in bytes or steps; called on the loading thread, several times a second for as long
   // as it makes headway or a wait is within its time: a sign of life. Only one driver's call that
   // compiles one kernel may take longer.

@@ -35,14 +35,14 @@ std::uint64_t fnv1a(std::string_view text) {
 }
 
 // Only the shape itself: no pointer, no order of loading.
-std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape) {
-  return fmt::format("{}{}/t{}/r{}/g{}/e{}/p{}/s{}",
+std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape, bool in_chain) {
+  return fmt::format("{}{}/t{}/r{}/g{}/e{}/p{}/s{}{}",
                      mapping.rows    ? "rows"
                      : mapping.units ? "units"
                                      : "lanes",
                      mapping.lanes, static_cast<int>(shape.type), shape.rows, shape.groups,
                      static_cast<int>(shape.epilogue), shape.permuted_out ? 1 : 0,
-                     static_cast<int>(shape.scaling));
+                     static_cast<int>(shape.scaling), in_chain ? "/chain" : "");
 }
 
 // Positions of specialisation constants (matvec_rows.comp, matvec_lanes.comp).
@@ -71,24 +71,29 @@ void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape,
   }
 }
 
-void add_units(const k::MatvecShape& shape, std::uint32_t columns,
+void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain,
                std::vector<k::MatvecVariant>& variants) {
-  const k::UnitTiling usual = k::unit_tiling(shape, columns);
+  const k::UnitTiling usual = k::unit_tiling(shape, columns, in_chain);
   const std::uint32_t segments = k::unit_segments(shape).count;
   if (usual.serial) return;
+  const auto add = [&](std::uint32_t blocks, std::uint32_t step, std::uint32_t ahead) {
+    k::UnitTiling tiling = usual;
+    tiling.row_blocks = blocks;
+    tiling.step_groups = step;
+    tiling.ahead = ahead;
+    const bool fits =  // shared memory
+        segments == 1 || segments * blocks * tiling.column_tiles * 512 <= 48 * 1024;
+    if (!fits || tiling.column_tiles * step > 8) return;
+    k::MatvecVariant variant = k::unit_product(shape, tiling);
+    const bool known = std::any_of(variants.begin(), variants.end(), [&](const auto& other) {
+      return other.spec.constants == variant.spec.constants;
+    });
+    if (!known) variants.push_back(std::move(variant));
+  };
   for (const std::uint32_t blocks : {1U, 2U}) {
     for (const std::uint32_t step : {2U, 4U}) {
-      k::UnitTiling tiling = usual;
-      tiling.row_blocks = blocks;
-      tiling.step_groups = step;
-      const bool fits =  // shared memory
-          segments == 1 || segments * blocks * tiling.column_tiles * 512 <= 48 * 1024;
-      if (!fits || tiling.column_tiles * step > 8) continue;
-      k::MatvecVariant variant = k::unit_product(shape, tiling);
-      const bool known = std::any_of(variants.begin(), variants.end(), [&](const auto& other) {
-        return other.spec.constants == variant.spec.constants;
-      });
-      if (!known) variants.push_back(std::move(variant));
+      add(blocks, step, usual.ahead);
+      if (in_chain) add(blocks, step, 1 - std::min(usual.ahead, 1U));
     }
   }
 }
@@ -96,10 +101,11 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns,
 }  // namespace
 
 std::vector<k::MatvecVariant> product_variants(const k::Mapping& mapping,
-                                               const k::MatvecShape& shape, std::uint32_t columns) {
-  std::vector<k::MatvecVariant> variants{k::matvec(mapping, shape, columns)};
+                                               const k::MatvecShape& shape, std::uint32_t columns,
+                                               bool in_chain) {
+  std::vector<k::MatvecVariant> variants{k::matvec(mapping, shape, columns, in_chain)};
   if (mapping.units) {
-    add_units(shape, columns, variants);
+    add_units(shape, columns, in_chain, variants);
   } else if (!mapping.rows) {
     add_lanes(mapping, shape, variants);
   } else {
@@ -175,7 +181,8 @@ Status Tuning::save() const {
   std::map<Key, Known> all = known_;
   for (const auto& [key, entry] : products_) {
     if (!entry.measured) continue;
-    const auto count = product_variants(mapping_, entry.shape, entry.columns).size();
+    const auto count =
+        product_variants(mapping_, entry.shape, entry.columns, entry.in_chain).size();
     all[key] = {static_cast<std::uint32_t>(count), entry.chosen};
   }
   std::string body;
@@ -198,12 +205,12 @@ Status Tuning::save() const {
   return {};
 }
 
-k::MatvecVariant Tuning::matvec(const k::MatvecShape& shape, std::uint32_t columns) {
-  const Key key{columns, name_of(mapping_, shape)};
+k::MatvecVariant Tuning::matvec(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain) {
+  const Key key{columns, name_of(mapping_, shape, in_chain)};
   auto found = products_.find(key);
   if (found == products_.end()) {
-    Entry entry{shape, columns, 0, false};
-    const std::size_t variants = product_variants(mapping_, shape, columns).size();
+    Entry entry{shape, columns, in_chain, 0, false};
+    const std::size_t variants = product_variants(mapping_, shape, columns, in_chain).size();
     if (const auto known = known_.find(key);
         known != known_.end() && known->second.variants == variants) {
       entry.chosen = known->second.chosen;
@@ -212,16 +219,18 @@ k::MatvecVariant Tuning::matvec(const k::MatvecShape& shape, std::uint32_t colum
     found = products_.emplace(key, entry).first;
   }
   const std::uint32_t chosen = found->second.chosen;
-  if (chosen == 0) return k::matvec(mapping_, shape, columns);
-  return product_variants(mapping_, shape, columns)[chosen];
+  if (chosen == 0) return k::matvec(mapping_, shape, columns, in_chain);
+  return product_variants(mapping_, shape, columns, in_chain)[chosen];
 }
 
 std::vector<gpu::KernelSpec> Tuning::unmeasured() const {
   std::vector<gpu::KernelSpec> specs;
   for (const auto& [key, entry] : products_) {
     if (entry.measured) continue;
-    for (k::MatvecVariant& variant : product_variants(mapping_, entry.shape, entry.columns))
-      specs.push_back(std::move(variant.spec));
+    for (k::MatvecVariant& variant :
+         product_variants(mapping_, entry.shape, entry.columns, entry.in_chain))
+      specs.push_back(entry.in_chain ? k::chained(std::move(variant.spec))
+                                     : std::move(variant.spec));
   }
   return specs;
 }
@@ -235,7 +244,7 @@ std::size_t Tuning::measured() const {
 void Tuning::choose_all(std::size_t index) {
   for (auto& [key, entry] : products_) {
     entry.chosen = static_cast<std::uint32_t>(
-        index % product_variants(mapping_, entry.shape, entry.columns).size());
+        index % product_variants(mapping_, entry.shape, entry.columns, entry.in_chain).size());
     entry.measured = true;
   }
 }
@@ -253,7 +262,8 @@ Status Tuning::run(const Measure& measure, std::uint32_t budget_ms) {
       BULKHEAD_TRY(usual, measure(entry.columns));
       usual_of = entry.columns;
     }
-    const std::size_t variants = product_variants(mapping_, entry.shape, entry.columns).size();
+    const std::size_t variants =
+        product_variants(mapping_, entry.shape, entry.columns, entry.in_chain).size();
     std::uint32_t best = 0;
     double best_us = usual * (1 - kWorthIt);
     for (std::uint32_t variant = 1; variant < variants; ++variant) {

@@ -24,7 +24,8 @@ namespace bulkhead::forward {
 // The first is the default. All of them cover what they say they cover, and are equal bit for bit.
 std::vector<gpu::kernels::MatvecVariant> product_variants(const gpu::kernels::Mapping& mapping,
                                                           const gpu::kernels::MatvecShape& shape,
-                                                          std::uint32_t columns);
+                                                          std::uint32_t columns,
+                                                          bool in_chain = false);
 
 class Tuning {
  public:
@@ -33,7 +34,8 @@ class Tuning {
   Tuning(gpu::kernels::Mapping mapping, std::string path);
 
   // The chosen variant, and from then on the product is one of the tuned step's.
-  gpu::kernels::MatvecVariant matvec(const gpu::kernels::MatvecShape& shape, std::uint32_t columns);
+  gpu::kernels::MatvecVariant matvec(const gpu::kernels::MatvecShape& shape, std::uint32_t columns,
+                                     bool in_chain = false);
   // Of products asked for so far that were never measured: every variant's kernel.
   std::vector<gpu::KernelSpec> unmeasured() const;
 
@@ -54,6 +56,7 @@ class Tuning {
   struct Entry {
     gpu::kernels::MatvecShape shape;
     std::uint32_t columns = 0;
+    bool in_chain = false;
     std::uint32_t chosen = 0;
     bool measured = false;
   };

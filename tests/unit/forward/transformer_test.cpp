@@ -54,6 +54,7 @@ struct Options {
   config::KvType kv = config::KvType::kF16;
   std::uint32_t context = 0;
   std::size_t product_variant = 0;
+  std::uint32_t broken_link = 0;
   std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
 };
 
@@ -78,6 +79,7 @@ class TransformerTest : public KernelTest {
     made.context = options.context;
     made.lanes_mapping = options.lanes;
     made.product_variant = options.product_variant;
+    made.broken_link = options.broken_link;
     made.wait_timeout_ms = 60000;
     made.gpu.memory_pool.heap_size_mb = 32;
     made.gpu.memory_pool.num_heaps = 1;
@@ -376,6 +378,49 @@ double counter_of(const Executor& executor, const std::string& name) {
   return -1;
 }
 
+// More than any tile has columns, and each of its own length.
+TEST_F(TransformerTest, FortyFourSequencesKeepTheirBits) {
+  const std::uint32_t count = 44;
+  Options options;
+  options.max_batch = count;
+  const Loaded model = load("builtin", options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const std::size_t tokens = 3;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::vector<Row>> alone, together(count);
+  std::vector<std::vector<PageIndex>> pages;
+  for (std::uint32_t s = 0; s < count; ++s) {
+    prompts.push_back(some_prompt(2 + s % 5));
+    prompts.back()[0] += s;
+    alone.push_back(generate(executor, prompts[s], tokens, 64, Output::kLogits));
+  }
+  for (std::uint32_t s = 0; s < count; ++s) {
+    pages.push_back({s});
+    std::vector<Column> columns;
+    for (std::uint32_t i = 0; i < prompts[s].size(); ++i) {
+      columns.push_back(
+          {prompts[s][i], i, s, i + 1 == prompts[s].size() ? Output::kLogits : Output::kNone});
+    }
+    const auto rows = step(executor, columns, pages);
+    ASSERT_EQ(rows.size(), 1U);
+    together[s] = rows;
+  }
+  for (std::size_t n = 1; n < tokens; ++n) {
+    std::vector<Column> columns;
+    for (std::uint32_t s = 0; s < count; ++s) {
+      const auto position = static_cast<std::uint32_t>(prompts[s].size() + n - 1);
+      columns.push_back({together[s].back().best, position, s, Output::kLogits});
+    }
+    const auto rows = step(executor, columns, pages);
+    ASSERT_EQ(rows.size(), count);
+    for (std::uint32_t s = 0; s < count; ++s)
+      together[s].push_back(rows[s]);
+  }
+  for (std::uint32_t s = 0; s < count; ++s)
+    expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+}
+
 // Two sequences side by side, each step submitted before the one before it is waited for: their
 // tokens never go through the host.
 TEST_F(TransformerTest, TokensGoFromStepToStepOnTheDevice) {
@@ -533,6 +578,93 @@ TEST_F(TransformerTest, OneDispatchForAllLayersDoesNotChangeABit) {
                        name + ": all layers in one dispatch" + (lanes ? ", lanes" : ""));
     }
   }
+}
+
+// Devices without matrix units have no chains, and nothing is compared there.
+bool has_units(const Executor& executor) {
+  return executor.numerics_id().find("/units") != std::string::npos;
+}
+
+TEST_F(TransformerTest, ChainedKernelsDoNotChangeABit) {
+  const auto prompt = some_prompt(9);
+  for (const std::string& name :
+       {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M")}) {
+    std::vector<std::vector<Row>> made;
+    for (const config::ChainedKernels setting :
+         {config::ChainedKernels::kOff, config::ChainedKernels::kOn}) {
+      Options options;
+      options.max_batch = 16;
+      options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = setting; };
+      const Loaded model = load(name, options);
+      ASSERT_NE(model.executor, nullptr);
+      if (!has_units(*model.executor))
+        GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
+      made.push_back(generate(*model.executor, prompt, 100, 64, Output::kLogits));
+      for (const std::uint32_t streams : {2U, 3U, 8U, 16U}) {
+        std::vector<std::vector<PageIndex>> pages;
+        for (std::uint32_t s = 0; s < streams; ++s)
+          pages.push_back({s});
+        for (std::uint32_t i = 0; i < 8; ++i) {
+          std::vector<Column> columns;
+          for (std::uint32_t s = 0; s < streams; ++s)
+            columns.push_back({prompt[(i + s) % 9], i, s, Output::kLogits});
+          const auto rows = step(*model.executor, columns, pages);
+          ASSERT_EQ(rows.size(), streams);
+          made.back().insert(made.back().end(), rows.begin(), rows.end());
+        }
+      }
+      EXPECT_EQ(counter_of(*model.executor, "steps_computed_again"), 0);
+    }
+    expect_same_bits(made[1], made[0], name + ": chained kernels");
+  }
+}
+
+// With two steps in flight, of which the second works with what the first one left.
+TEST_F(TransformerTest, AStepThatWaitedInVainIsComputedAgain) {
+  const auto prompt = some_prompt(9);
+  const std::size_t tokens = 6;
+  Options options;
+  options.broken_link = 7;
+  options.gpu = [](config::GpuOptimizations& gpu) {
+    gpu.chained_kernels = config::ChainedKernels::kOn;
+  };
+  const Loaded model = load(or_builtin("tiny-qwen2-Q4_K_M"), options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  if (!has_units(executor))
+    GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
+  const Loaded other = load(or_builtin("tiny-qwen2-Q4_K_M"));
+  ASSERT_NE(other.executor, nullptr);
+  const auto want = generate(*other.executor, prompt, tokens, 64);
+
+  const std::vector<PageIndex> table = pages_for(executor, 32);
+  const std::vector<std::span<const PageIndex>> sequences{table};
+  std::vector<Column> columns;
+  for (std::uint32_t i = 0; i < prompt.size(); ++i)
+    columns.push_back({prompt[i], i, 0, i == 8 ? Output::kGreedy : Output::kNone});
+  ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+  std::vector<ColumnOutput> got;
+  const auto take = [&] {
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+    got.insert(got.end(), outputs->begin(), outputs->end());
+  };
+  for (std::uint32_t n = 1; n < tokens; ++n) {
+    Column column;
+    column.position = 8 + n;
+    column.output = Output::kGreedy;
+    column.chosen_by = 0;
+    columns = {column};
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    take();
+  }
+  take();
+  ASSERT_EQ(got.size(), tokens);
+  for (std::size_t n = 0; n < tokens; ++n) {
+    EXPECT_EQ(got[n].best, want[n].best) << "token " << n;
+    EXPECT_EQ(got[n].best_logprob, want[n].logprob);
+  }
+  EXPECT_EQ(counter_of(executor, "steps_computed_again"), 2);
 }
 
 TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
