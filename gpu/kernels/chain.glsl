@@ -6,8 +6,9 @@
 // wrote. A device that starts a dispatch's workgroups before the one before has started all of its own could wait in vain:
 // waits are bounded, who has waited too long says so in `failed`, and the host redoes the step with barriers.
 //
-// Without BULKHEAD_CHAINED all of this is nothing. A kernel includes chain_push.glsl before everything else, does its work in a function of its own, asks chain_wait()
-// before it reads what other kernels make (false: don't work), and ends with chain_arrive().
+// Without BULKHEAD_CHAINED all of this is nothing. A kernel includes chain_push.glsl before everything else, does its work
+// in a function of its own, asks chain_wait() before it reads what other kernels make (false: don't work), and ends with
+// chain_arrive().
 #ifdef BULKHEAD_CHAINED
 layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer ChainRef { uint word; };
 const uint kChainMostSpins = 1000000;
