@@ -208,7 +208,10 @@ json describe_spare(const Router& router, const Worker& worker, const Spare& spa
       {"recovered_requests", 0},
       {"outstanding_requests", 0},
   };
-  if (stands_by) out["load_ms"] = process->ready().load_milliseconds;
+  if (stands_by) {
+    out["load_ms"] = process->ready().load_milliseconds;
+    out["vault"] = to_string(process->ready().vault.state);
+  }
   if (process != nullptr && spare.state() == Spare::State::kLoading) {
     const ipc::Progress& progress = process->progress();
     out["progress"] = {

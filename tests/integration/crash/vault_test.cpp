@@ -221,6 +221,37 @@ TEST_P(Vault, SwitchedOffNothingIsKept) {
   EXPECT_EQ(vault()["imports_total"], 0);
 }
 
+TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
+  start("", {"isolation.standby=1"});
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json all = json::parse(serving_.get("/v1/workers").body);
+      return all.size() == 2 && all[1]["state"] == "standby" && all[1]["vault"] == "imported";
+    })) << serving_.get("/v1/workers").body;
+    kill_in_stream();
+    EXPECT_EQ(way(), "standby");
+    EXPECT_EQ(vault()["state"], "imported") << vault();
+    EXPECT_GT(vault()["pages_adopted"], 1) << vault();
+    EXPECT_EQ(vault()["drops_total"], 0) << vault();
+    std::printf("%s: pause %lld ms with a spare\n", GetParam(), pause_ms_);
+  }
+  EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+TEST_P(Vault, WithoutThePrefixCacheWeightsAloneAreTakenOver) {
+  start("", {"engine.prefix_cache=false"});
+  kill_in_stream();
+  EXPECT_EQ(vault()["state"], "imported") << vault();
+  EXPECT_EQ(vault()["pages_adopted"], 0);
+}
+
+TEST_P(Vault, TheBaselineTakesItOverToo) {
+  start("", {"gpu_optimizations.enabled=false"});
+  kill_in_stream();
+  EXPECT_EQ(vault()["state"], "imported") << vault();
+  EXPECT_GT(vault()["pages_adopted"], 0);
+}
+
 // ---- what looks wrong ----
 
 TEST_P(Vault, EachDamageOfTheDirectoryMeansAColdStart) {
