@@ -97,6 +97,14 @@ class Worker {
       for (;;)
         send(ipc::Progress{"reading weights", 1, 2});
     }
+    if (lie == "vault") send(ipc::VaultOffer{7, 1, 2});  // and no descriptor
+    if (lie == "large_vault") send(ipc::VaultOffer{7, 0xFFFFFFFF, 0xFFFFFFFF});
+    if (lie == "second_vault") {
+      const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      (void)channel_.send_descriptors(std::span(&null, 1), 7);
+      send(ipc::VaultOffer{7, 0, 0});
+      send(ipc::VaultOffer{7, 0, 0});
+    }
     ipc::Ready ready;
     ready.model_name = lie == "name" ? std::string(8 << 20, 'n') : "hostile";
     ready.architecture = "fake";
@@ -269,7 +277,9 @@ class Worker {
     tokens.request = request;
     tokens.tokens = {1000};
     tokens.text = "x";
-    if (name == "garbage") {
+    if (name == "late_vault") {
+      send(ipc::VaultOffer{1, 0, 1});
+    } else if (name == "garbage") {
       char bytes[64];
       std::memset(bytes, 0xEE, sizeof bytes);
       raw_record(bytes, sizeof bytes);

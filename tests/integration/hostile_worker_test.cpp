@@ -65,6 +65,7 @@ constexpr const char* kViolation = "protocol violation: ";
 
 const Lie kLies[] = {
     {"garbage", kViolation},
+    {"late_vault", "a vault that nobody asked for"},
     {"length", "longer than what was published or allowed"},
     {"kind", "no known kind"},
     {"index", "further than the ring allows"},
@@ -193,7 +194,9 @@ TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
   for (const Lie& lie :
        {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},
         Lie{"context", "an impossible context limit"}, Lie{"optimizations", "10000 optimizations"},
-        Lie{"progress", "bring nothing forward"},
+        Lie{"progress", "bring nothing forward"}, Lie{"vault", "0 descriptors came, not 4"},
+        Lie{"large_vault", "8589934591 descriptors, and 224 are allowed"},
+        Lie{"second_vault", "a vault that nobody asked for"},
         Lie{"fatal", "no device daemon: all is well ff"}}) {
     SCOPED_TRACE(lie.name);
     Daemon daemon(BULKHEADD,
