@@ -39,13 +39,19 @@ inline void PrintTo(const Holdings& holdings, std::ostream* out) {
        << holdings.children << " children";
 }
 
-// All mappings. Libraries and malloc map at their own times, so only a trend means something.
-inline int mappings_of(pid_t pid) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);)
-    ++count;
-  return count;
-}
+// Mappings of files and memory objects, and anonymous ones: of these malloc and the thread library keep
+// some (arenas, stacks of threads that have ended), so only a trend means something.
+struct Mappings {
+  int named = 0, anonymous = 0;
+
+  static Mappings of(pid_t pid) {
+    std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+    Mappings mappings;
+    for (std::string line; std::getline(maps, line);)
+      ++(line.find_first_of("/[") != std::string::npos ? mappings.named : mappings.anonymous);
+    return mappings;
+  }
+};
+inline constexpr int kKeptAnonymousMappings = 24;
 
 }  // namespace bulkhead::test

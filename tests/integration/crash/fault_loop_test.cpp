@@ -83,11 +83,13 @@ class FaultLoop : public testing::TestWithParam<const char*> {
     ASSERT_TRUE(strike(Phase::kSuccessor, "kill@ipc.commit", 2));
     ASSERT_TRUE(settled());
     before_ = Holdings::of(daemon_);
-    mappings_ = mappings_of(daemon_);
+    mappings_ = Mappings::of(daemon_);
   }
   void TearDown() override {
     if (serving_.port == 0) return;
-    EXPECT_LE(mappings_of(daemon_), mappings_ + 8);
+    const Mappings mappings = Mappings::of(daemon_);
+    EXPECT_LE(mappings.named, mappings_.named);
+    EXPECT_LE(mappings.anonymous, mappings_.anonymous + kKeptAnonymousMappings);
     std::printf("%s: %d faults, each stream whole\n", GetParam(), faults_);
   }
 
@@ -191,7 +193,8 @@ class FaultLoop : public testing::TestWithParam<const char*> {
   Answer expected_;
   Holdings before_;
   pid_t daemon_ = -1;
-  int mappings_ = 0, stride_ = 0, faults_ = 0, reached_ = 0;
+  Mappings mappings_;
+  int stride_ = 0, faults_ = 0, reached_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Transport, FaultLoop, testing::Values("shm", "stdio"),
@@ -228,7 +231,7 @@ TEST_P(FaultLoop, EveryStreamIsWhole) {
   strike_all(Phase::kSuccessor, "fail@file.open", {1});
   strike_all(Phase::kSuccessor, "fail@file.map", {1});
   strike_all(Phase::kSuccessor, "fail@file.read", {1});
-  EXPECT_EQ(reached_, 10);
+  EXPECT_GE(reached_, 8);  // a vault leaves out some of loading
 }
 
 // All of it, in parts that may run side by side.
