@@ -49,6 +49,14 @@ class Closers {
       waiting_.pop_back();  // no thread to be had: here, then
     }
   }
+  void add_lot(std::vector<UniqueFd> fds) {
+    const std::lock_guard lock(mutex_);
+    const bool more = idle_ == 0 && threads_ < kMostThreads && start();
+    if (!more && threads_ == 0) return;  // no thread to be had: here, then
+    for (UniqueFd& fd : fds)
+      waiting_.push_back(std::move(fd));
+    wake_.notify_one();
+  }
 
  private:
   bool start() {
@@ -108,8 +116,8 @@ void close_from_peer(UniqueFd fd) {
   closers().add(std::move(fd));
 }
 
-void close_elsewhere(UniqueFd fd) {
-  if (fd.valid()) closers().add(std::move(fd));
+void close_elsewhere(std::vector<UniqueFd> fds) {
+  if (!fds.empty()) closers().add_lot(std::move(fds));
 }
 
 void close_received(msghdr& message) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <vector>
 
 #include "config/base/unique_fd.hpp"
 
@@ -31,8 +32,8 @@ inline constexpr std::size_t kMaxScmFds = 253;
 void close_from_peer(UniqueFd fd);
 
 // The same for what may take long to end though it can't wait: memory, whose pages are freed with its
-// last descriptor. Always on a thread of its own.
-void close_elsewhere(UniqueFd fd);
+// last descriptor. Always on another thread, one for all of them.
+void close_elsewhere(std::vector<UniqueFd> fds);
 
 // All that a recvmsg() brought.
 void close_received(msghdr& message);

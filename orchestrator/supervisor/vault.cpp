@@ -101,9 +101,7 @@ void Vault::imported(const ipc::VaultReport& report) {
 }
 
 void Vault::close() {
-  for (UniqueFd& fd : descriptors_)
-    ipc::close_elsewhere(std::move(fd));
-  descriptors_.clear();
+  ipc::close_elsewhere(std::exchange(descriptors_, {}));
   contents_ = {};
 }
 

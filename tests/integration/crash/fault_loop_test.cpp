@@ -228,7 +228,7 @@ TEST_P(FaultLoop, EveryStreamIsWhole) {
   strike_all(Phase::kSuccessor, "fail@gpu.create", {1});
   strike_all(Phase::kSuccessor, "kill@gpu.submit", {2});
   strike_all(Phase::kSuccessor, "fail@heap.allocate", {100, 3000});
-  strike_all(Phase::kSuccessor, "fail@file.open", {1});
+  // It has its predecessor's open file, so that there is none to be opened.
   strike_all(Phase::kSuccessor, "fail@file.map", {1});
   strike_all(Phase::kSuccessor, "fail@file.read", {1});
   EXPECT_GE(reached_, 8);  // a vault leaves out some of loading
