@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -116,6 +117,8 @@ Preparer::Outcome Preparer::work(const Job& job) const {
       outcome.status = check_tokens(tokenizer, detokenize->tokens);
       if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
     }
+  } catch (const std::bad_alloc&) {
+    throw;  // ends the process: not this request's doing, and a successor will have the memory
   } catch (const std::exception& failure) {
     outcome.status = Error(ErrorCode::kInternal, std::string("tokenising: ") + failure.what());
   }
