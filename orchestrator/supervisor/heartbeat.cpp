@@ -21,11 +21,11 @@ Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
                                    milliseconds timeout) {
   if (phase == Phase::kIdle) {
     if (answered_ != pinged_) {
-      if (now - pinged_at_ <= timeout) return {};
-      return {fmt::format("hang: idle, and no answer for {} ms", timeout.count()), {}};
+      if (now - pinged_at_ <= timeout) return {"", {}, now - pinged_at_ > timeout / 2};
+      return {fmt::format("hang: idle, and no answer for {} ms", timeout.count()), {}, true};
     }
     if (!can_send) return {};
-    return {"", ping(now)};
+    return {"", ping(now), false};
   }
   if (beat != beat_) {
     beat_ = beat;
@@ -36,12 +36,14 @@ Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
   if (now - last_sign_ > patience) {
     return {fmt::format("hang: no progress for {} ms{}", patience.count(),
                         loading ? " while loading" : ""),
-            {}};
+            {},
+            true};
   }
+  const bool doubtful = now - last_sign_ > patience / 2;
   const milliseconds between_pings = std::min(kPingBusy, timeout / 4);
   if (!loading && !beat.has_value() && can_send && now - pinged_at_ >= between_pings)
-    return {"", ping(now)};
-  return {};
+    return {"", ping(now), doubtful};
+  return {"", {}, doubtful};
 }
 
 milliseconds Heartbeat::next_look(Phase phase, milliseconds timeout) {

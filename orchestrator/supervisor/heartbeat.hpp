@@ -32,6 +32,7 @@ class Heartbeat {
   struct Verdict {
     std::string hang;                   // in words; empty: it lives, or has time left
     std::optional<std::uint64_t> ping;  // to be sent now
+    bool doubtful = false;              // silent for half of its patience
   };
   // `can_send`: nothing waits to be sent before a ping.
   Verdict look(Clock::time_point now, Phase phase, std::optional<std::uint64_t> beat, bool can_send,

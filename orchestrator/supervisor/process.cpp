@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -150,6 +153,28 @@ void Process::end() {
 
 void Process::kill() {
   if (pid_ >= 0) ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still this child's
+}
+
+std::optional<Activity> Process::activity() const {
+  if (pid_ < 0) return std::nullopt;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+  std::string line;
+  std::getline(file, line);
+  // "PID (name) state ...": the name may hold anything, so from its end on. 10 fields follow the
+  // state before the times in user and system mode.
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  Activity activity;
+  std::string skipped;
+  fields >> activity.state;
+  for (int i = 0; i < 10; ++i)
+    fields >> skipped;
+  std::int64_t user = 0, system = 0;
+  if (!(fields >> user >> system)) return std::nullopt;
+  const std::int64_t per_second = ::sysconf(_SC_CLK_TCK);
+  activity.computed = std::chrono::milliseconds((user + system) * 1000 / per_second);
+  return activity;
 }
 
 std::optional<Exit> Process::ended() {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +23,12 @@ struct Exit {
 
   bool exited_with(int exit_code) const;
   bool killed_by(int signal) const;
+};
+
+// What the kernel says of a running process.
+struct Activity {
+  char state = '?';                       // as in /proc/PID/stat: R, S, D, T (stopped), Z
+  std::chrono::milliseconds computed{0};  // all its threads, since its start
 };
 
 // A child that has been started. Destroying it kills and reaps a child that still runs, so no
@@ -46,6 +53,7 @@ class Process {
   pid_t pid() const { return pid_; }
   // Readable once the process has ended.
   int exit_fd() const { return pidfd_.get(); }
+  std::optional<Activity> activity() const;
   void kill();
   // How the process ended; empty while it runs. Reaps it.
   std::optional<Exit> ended();

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -462,9 +463,36 @@ void WorkerProcess::check_heartbeat() {
   const Heartbeat::Verdict verdict =
       heartbeat_.look(steady_clock::now(), phase(), channel_->last_beat(), outbox_.empty(),
                       options_.heartbeat_timeout);
-  if (!verdict.hang.empty()) return kill(verdict.hang, DeathCause::kHang);
+  if (!verdict.hang.empty()) {
+    tell_what_it_did(verdict.hang);
+    return kill(verdict.hang, DeathCause::kHang);
+  }
+  if (!verdict.doubtful) {
+    doubted_.reset();
+  } else if (!doubted_.has_value()) {
+    doubted_ = process_.activity();
+  }
   if (verdict.ping.has_value()) send(ipc::Ping{*verdict.ping});
   look_again();
+}
+
+// Whether it was stopped, waited for something, or computed all the time: a machine that is too slow
+// for isolation.heartbeat_timeout_ms looks like a hang otherwise.
+void WorkerProcess::tell_what_it_did(const std::string& verdict) const {
+  const std::optional<Activity> now = process_.activity();
+  if (!now.has_value()) return;
+  const char* state = now->state == 'T' || now->state == 't' ? "stopped"
+                      : now->state == 'R'                    ? "running"
+                      : now->state == 'D'                    ? "in the kernel"
+                                                             : "waiting";
+  const milliseconds computed =
+      doubted_.has_value() ? now->computed - doubted_->computed : milliseconds(0);
+  double load[1] = {0};
+  (void)::getloadavg(load, 1);
+  spdlog::warn(
+      "worker {}: {}: process {} is {}, and has computed {} ms since half of that time; "
+      "the machine's load average is {:.1f}",
+      name_, verdict, process_.pid(), state, computed.count(), load[0]);
 }
 
 ipc::ChannelStats WorkerProcess::channel_stats() const {

@@ -161,6 +161,7 @@ class WorkerProcess {
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
+  void tell_what_it_did(const std::string& verdict) const;
   Heartbeat::Phase phase() const;
 
   EventLoop& loop_;
@@ -180,7 +181,8 @@ class WorkerProcess {
   std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
   Timer heartbeat_timer_, kill_timer_;
   Heartbeat heartbeat_;
-  std::shared_ptr<bool> alive_;  // deferred calls after the end come to nothing
+  std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience
+  std::shared_ptr<bool> alive_;      // deferred calls after the end come to nothing
 
   std::deque<Outgoing> outbox_;
   std::unordered_set<RequestId> outstanding_;
