@@ -1,6 +1,7 @@
 #include "orchestrator/supervisor/heartbeat.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -19,6 +20,8 @@ constexpr int kLoadingPatience = 10;  // a step of loading may take so many time
 Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
                                    std::optional<std::uint64_t> beat, bool can_send,
                                    milliseconds timeout) {
+  // After a long absence, what the process sent meanwhile has yet to be read: no verdict now.
+  if (forgive_own_absence(now, phase, timeout) > timeout / 2) return {};
   if (phase == Phase::kIdle) {
     if (answered_ != pinged_) {
       if (now - pinged_at_ <= timeout) return {"", {}, now - pinged_at_ > timeout / 2};
@@ -44,6 +47,15 @@ Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
   if (!loading && !beat.has_value() && can_send && now - pinged_at_ >= between_pings)
     return {"", ping(now), doubtful};
   return {"", {}, doubtful};
+}
+
+Heartbeat::Clock::duration Heartbeat::forgive_own_absence(Clock::time_point now, Phase phase,
+                                                          milliseconds timeout) {
+  const auto late = now - std::exchange(looked_at_, now) - 2 * next_look(phase, timeout);
+  if (late <= Clock::duration::zero()) return Clock::duration::zero();
+  last_sign_ += late;
+  pinged_at_ += late;
+  return late;
 }
 
 milliseconds Heartbeat::next_look(Phase phase, milliseconds timeout) {

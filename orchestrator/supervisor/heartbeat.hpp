@@ -6,6 +6,9 @@
 //           without a counter (stdio) the answer to a ping is, too.
 // Idle:     there is no step to count, but a process that can't answer would only be found out by
 //           the next request, which would wait for it: it is asked now and then.
+//
+// Time in which nobody looked is nobody's silence: a daemon that was stopped or starved itself would
+// otherwise find all its workers hung, with their signs of life still unread.
 #pragma once
 
 #include <chrono>
@@ -21,7 +24,7 @@ class Heartbeat {
   enum class Phase { kLoading, kBusy, kIdle };
 
   // A new process, or the first request of an idle one: its time begins now.
-  void begin(Clock::time_point now) { last_sign_ = now; }
+  void begin(Clock::time_point now) { last_sign_ = looked_at_ = now; }
   void sign_of_life(Clock::time_point now) { last_sign_ = now; }
   void answered(std::uint64_t nonce, Clock::time_point now) {
     answered_ = nonce;
@@ -43,12 +46,15 @@ class Heartbeat {
   static std::chrono::milliseconds next_look(Phase phase, std::chrono::milliseconds timeout);
 
  private:
+  // How late this look is; that time is taken off every silence.
+  Clock::duration forgive_own_absence(Clock::time_point now, Phase phase,
+                                      std::chrono::milliseconds timeout);
   std::uint64_t ping(Clock::time_point now) {
     pinged_at_ = now;
     return ++pinged_;
   }
 
-  Clock::time_point last_sign_{}, pinged_at_{};
+  Clock::time_point last_sign_{}, pinged_at_{}, looked_at_{};
   std::optional<std::uint64_t> beat_;
   std::uint64_t pinged_ = 0, answered_ = 0;  // nonces of the last ping and the last answer
 };

@@ -200,6 +200,26 @@ TEST_P(Hang, OfAnIdleWorkerIsNoticedBeforeTheNextRequest) {
   expect_whole(serving.complete(stream_of("x", 5)).body, 5);
 }
 
+TEST_P(Hang, OfTheDaemonItselfIsNoneOfItsWorkers) {
+  const Serving serving =
+      serve({"models.0.path=builtin", "models.0.workers=2", "isolation.heartbeat_timeout_ms=500",
+             std::string("ipc.transport=") + GetParam()});
+  ready_worker(serving, 0), ready_worker(serving, 1);  // one gets the stream, one is idle
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("slow", 600).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  std::string body = client.receive_chunk().value_or("");
+  for (int i = 0; i < 2; ++i) {
+    serving.daemon->signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(1500));
+    serving.daemon->signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(200));
+  }
+  expect_whole(body + rest_of(client), 600);
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(serving.worker(i)["restarts"], 0) << serving.worker(i)["last_death"];
+}
+
 // The figure is for the reader: the longest gap of a stream whose worker lives, while the one next
 // door is killed, and while it is not.
 TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
