@@ -231,6 +231,7 @@ Status run(const Plan& plan) {
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
   BULKHEAD_TRY(const auto config, model::read_model_config(*file));
   config::Settings settings;
+  BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
   for (const std::string& assignment : plan.assignments)
     BULKHEAD_RETURN_IF_ERROR(config::assign(settings, assignment));
   forward::TransformerOptions options;
@@ -240,7 +241,6 @@ Status run(const Plan& plan) {
   options.engine.max_batch =
       std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
   options.engine.prefill_chunk = plan.chunk;
-  options.engine.kv_type = plan.kv_type == "f32" ? config::KvType::kF32 : config::KvType::kF16;
   if (plan.baseline) options.gpu.enabled = false;
   // Room for every stream, and no more.
   std::uint64_t positions = 0;
@@ -307,7 +307,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", plan.tokens, "generated tokens of each sequence")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--chunk", plan.chunk, "prompt tokens in a step")->check(CLI::Range(1, 4096));
-  app.add_option("--kv-type", plan.kv_type, "f16 or f32")->check(CLI::IsMember({"f16", "f32"}));
+  app.add_option("--kv-type", plan.kv_type, "f16, f32 or q8_0")->capture_default_str();
   app.add_option("--json", plan.json_path, "write the figures there, too");
   app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
   app.add_option("--depths", plan.depths, "tokens that sequences have behind them")

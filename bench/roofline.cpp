@@ -17,6 +17,7 @@
 
 #include "bench/device_speed.hpp"
 #include "bench/report.hpp"
+#include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "worker/forward/transformer.hpp"
 
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Plan {
   std::string model = "builtin", device = "auto", json_path, cache_folder;
+  std::string kv_type = "f16";
   std::vector<std::uint32_t> streams{1};
   std::uint32_t depth = 128, steps = 64;
 };
@@ -106,7 +108,10 @@ Status run(const Plan& plan) {
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
   BULKHEAD_TRY(const auto config, model::read_model_config(*file));
+  config::Settings settings;
   forward::TransformerOptions options;
+  BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
+  options.engine = settings.engine;
   options.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
   options.engine.prefill_chunk = 16;
   const std::uint64_t kv_per_token =
@@ -157,6 +162,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", plan.steps, "steps, of which the median counts")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--kv-type", plan.kv_type, "f16, f32 or q8_0")->capture_default_str();
   app.add_option("--json", plan.json_path, "write the figures there, too");
   app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
   CLI11_PARSE(app, argc, argv);

@@ -473,6 +473,11 @@ Status Loader::check() {
       notice(setting.key, "this version does not have it yet; the setting has no effect");
     }
   }
+  if (settings.engine.numerics == Numerics::kFast) {
+    notice("engine.numerics",
+           "no kernel that depends on the batch is faster than those that don't: fast computes as "
+           "exact does");
+  }
   if (!is_loopback(settings.server.host) && settings.server.api_key.empty()) {
     notice("server.host",
            settings.server.host +

@@ -89,7 +89,10 @@ struct GpuOptimizations {
   ChainedKernels chained_kernels = ChainedKernels::kAuto;
 };
 
-enum class KvType { kF16, kF32 };
+enum class KvType { kF16, kF32, kQ8_0 };
+constexpr const char* to_string(KvType type) {
+  return type == KvType::kF16 ? "f16" : type == KvType::kF32 ? "f32" : "q8_0";
+}
 enum class Numerics { kExact, kFast };
 
 struct EngineSettings {

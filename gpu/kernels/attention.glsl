@@ -21,11 +21,20 @@ float results[kHeadsTogether * kLaneEntries];
 
 float scores[kHeadsTogether];
 
-// Adds entries 8 * chunk ... of q times the lane's key to the scores.
-void score_chunk(uint chunk, uint64_t keys, uint64_t q_base) {
+// Adds entries 8 * chunk ... of q times the lane's key to the scores. `head_at`: the KV head's part of the page.
+void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
   float k[8];
-  if (kKvFloat != 0u) {
+  if (kKvFormat == kKvQ8) {
+    uvec2 words = Pairs(keys).v[chunk * kPageTokens];
+    float scale = scale_at(key_scale_at(head_at, slot, chunk / (kScaleBlock / 8u)));
+    vec4 a = bytes_of(words.x), b = bytes_of(words.y);
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      precise float first = a[i] * scale, second = b[i] * scale;
+      k[i] = first;
+      k[i + 4u] = second;
+    }
+  } else if (kKvFormat == kKvFloat) {
     uvec4 a = Quads(keys).v[chunk * 2u * kPageTokens];
     uvec4 b = Quads(keys).v[(chunk * 2u + 1u) * kPageTokens];
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -59,8 +68,11 @@ void score_chunk(uint chunk, uint64_t keys, uint64_t q_base) {
   }
 }
 
+uint64_t value_head(uint page, uint kv_head) {
+  return push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+}
 uint64_t value_row(uint page, uint slot, uint kv_head) {
-  return push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes + slot * (kHeadPadded * kEntryBytes);
+  return value_head(page, kv_head) + slot * (kHeadPadded * kEntryBytes);
 }
 
 void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
@@ -68,14 +80,15 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   uint position = min(start + lane, end - 1u);
   bool visible = start + lane < end;
   uint page = Words(push.pages).v[page_table + position / kPageTokens];
-  uint64_t keys = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes + (position % kPageTokens) * 16u;
+  uint page_slot = position % kPageTokens;
+  uint64_t head_at = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
+  uint64_t keys = head_at + page_slot * kCellBytes;
 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) scores[h] = 0.0;
   // A GPU's keys and values are all asked for before the first is used.
   uint words[kKeptWords];
-  uint page_slot = position % kPageTokens;
   if (kRowsMapping != 0u) {
-    for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, q_base);
+    for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, head_at, page_slot, q_base);
   } else {
     if (kKeepValues) {
       [[unroll]] for (uint j = 0; j < kLanes; j++) {
@@ -85,7 +98,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
         }
       }
     }
-    [[unroll]] for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, q_base);
+    [[unroll]] for (uint chunk = 0; chunk < kHeadPadded / 8u; chunk++) score_chunk(chunk, keys, head_at, page_slot, q_base);
   }
 
   precise float weights[kHeadsTogether];
@@ -114,7 +127,20 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
       } else {
         word = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
       }
-      if (kWordEntries == 2u) {
+      if (kWordEntries == 4u) {
+        uint block = min(w * kLanes + lane, kRowWords - 1u) / (kScaleBlock / 4u);
+        uint64_t head_of_row = value_head(subgroupBroadcast(page, j), kv_head);
+        float scale = scale_at(value_scale_at(head_of_row, subgroupBroadcast(page_slot, j), block));
+        vec4 four = bytes_of(word);
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          precise float value = four[i] * scale;
+          [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+            uint at = h * kLaneEntries + w * 4u + i;
+            precise float a = fma(weight[h], value, results[at]);
+            results[at] = a;
+          }
+        }
+      } else if (kWordEntries == 2u) {
         vec2 two = unpackHalf2x16(word);
         [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
           uint at = h * kLaneEntries + w * 2u;

@@ -9,7 +9,7 @@ layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
 layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
 
 // Words of a value row that one lane holds, and head entries in them.
-const uint kWordEntries = kKvFloat != 0u ? 1u : 2u;
+const uint kWordEntries = 4u / kEntryBytes;
 const uint kRowWords = kHeadPadded / kWordEntries;
 const uint kLaneWords = (kRowWords + kLanes - 1u) / kLanes;
 const uint kLaneEntries = kLaneWords * kWordEntries;
@@ -26,5 +26,5 @@ uint split_size(uint visible) {
 }
 
 uint entry_of(uint lane, uint i) {
-  return kWordEntries == 2u ? ((i / 2u) * kLanes + lane) * 2u + (i & 1u) : i * kLanes + lane;
+  return ((i / kWordEntries) * kLanes + lane) * kWordEntries + i % kWordEntries;
 }

@@ -13,6 +13,7 @@
 #include "gpu/kernels/gated_product_chained.hpp"
 #include "gpu/kernels/greedy.hpp"
 #include "gpu/kernels/greedy_chained.hpp"
+#include "gpu/kernels/logprobs.hpp"
 #include "gpu/kernels/matvec_lanes.hpp"
 #include "gpu/kernels/matvec_rows.hpp"
 #include "gpu/kernels/matvec_units.hpp"
@@ -236,8 +237,8 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
   return {"rope and KV write",
           spirv::rope_kv,
           sizeof(RopeKvPush),
-          {invocations, shape.head, shape.heads, shape.kv_heads, flag(shape.kv_float),
-           flag(shape.rope_halves)},
+          {invocations, shape.head, shape.heads, shape.kv_heads,
+           static_cast<std::uint32_t>(shape.kv), flag(shape.rope_halves)},
           0};
 }
 
@@ -267,8 +268,14 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
 
 std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
                                                std::uint32_t heads) {
-  return {mapping.lanes,        shape.head, shape.heads,      shape.kv_heads,
-          flag(shape.kv_float), heads,      form_of(mapping), mapping.attention_split,
+  return {mapping.lanes,
+          shape.head,
+          shape.heads,
+          shape.kv_heads,
+          static_cast<std::uint32_t>(shape.kv),
+          heads,
+          form_of(mapping),
+          mapping.attention_split,
           flag(mapping.rows)};
 }
 
@@ -303,6 +310,18 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
 KernelSpec sample(const Mapping& mapping) {
   return {
       "sample", spirv::sample, sizeof(SamplePush), {mapping.rows ? 64U : 512U, kGreedyChunk}, 0};
+}
+
+KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
+  const bool sums = pass == LogprobPass::kSums;
+  return {sums ? "logprob sums" : "logprobs",
+          spirv::logprobs,
+          sizeof(SamplePush),
+          {mapping.rows ? 64U
+           : sums       ? 128U
+                        : 512U,
+           kGreedyChunk, flag(sums)},
+          0};
 }
 
 KernelSpec read_bandwidth() {
@@ -341,6 +360,7 @@ std::uint64_t code_hash() {
                              spirv::matvec_units,
                              spirv::greedy,
                              spirv::sample,
+                             spirv::logprobs,
                              spirv::matvec_lanes,
                              spirv::matvec_rows,
                              spirv::persistent_lanes,

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "gpu/device.hpp"
+#include "gpu/kernels/kv_layout.hpp"
 #include "gpu/kernels/weight_layout.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -63,8 +64,6 @@ struct ColumnEntry {
   // 0: `token` it is. Else 1 + the row of the results, of a step before, that has the token.
   std::uint32_t chosen;
 };
-
-constexpr std::uint32_t kPageTokens = 32;
 
 // What is made of a product's sums (epilogue.glsl). kQkv: not in the rows mapping.
 enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3 };
@@ -186,13 +185,13 @@ struct AttentionShape {
   std::uint32_t head = 0;  // entries
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
-  bool kv_float = false;     // float32 pages, else float16
+  KvFormat kv = KvFormat::kF16;
   bool rope_halves = false;  // pairs (i, i + pairs), else (2i, 2i + 1)
 
-  std::uint32_t head_padded() const { return (head + 7) & ~7U; }
+  std::uint32_t head_padded() const { return kv_padded(head, kv); }
   // Keys, and as many bytes values, of one layer in one page.
   std::uint64_t page_bytes() const {
-    return std::uint64_t{kv_heads} * kPageTokens * head_padded() * (kv_float ? 4 : 2);
+    return std::uint64_t{kv_heads} * kPageTokens * kv_position_bytes(head, kv);
   }
 };
 
@@ -283,7 +282,8 @@ struct SampleChoice {
   std::uint32_t top_p;     // in units of 2^-32; all ones: 1
   std::uint32_t draw;      // the draw's upper 32 bits,
   std::uint32_t draw_low;  // and the 21 below them
-  std::uint32_t unused;
+  std::uint32_t
+      logprobs;  // 1 + how many of the best tokens logprobs.comp tells; 0: it has nothing to do
 };
 static_assert(sizeof(SampleChoice) == 32);
 constexpr std::uint32_t kSampleTopK = 256;
@@ -298,8 +298,29 @@ struct SamplePush {
   std::uint32_t stride;
   std::uint32_t chunks;
   std::uint32_t unused = 0;
+  std::uint64_t chunk_sums = 0;  // logprobs: [output][chunks], 8 bytes each
+  std::uint64_t logprobs = 0;    // and its results: [output] of LogprobRow
 };
 KernelSpec sample(const Mapping& mapping);
+
+// What the log-probabilities of an output are made of; see logprobs.comp. Token i's is
+// logit - best - ln(sum / 2^40).
+constexpr std::uint32_t kMostLogprobs = 20;
+struct LogprobRow {
+  std::uint64_t sum;
+  float best;    // the largest logit
+  float chosen;  // the chosen token's
+  std::uint32_t count;
+  std::uint32_t unused[3];
+  struct Token {
+    std::uint32_t id;
+    float logit;
+  };
+  Token tokens[kMostLogprobs];  // best first
+};
+static_assert(sizeof(LogprobRow) == 192);
+enum class LogprobPass { kSums, kTokens };
+KernelSpec logprobs(const Mapping& mapping, LogprobPass pass);
 
 struct ReadBandwidthPush {
   std::uint64_t source;

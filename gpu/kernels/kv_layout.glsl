@@ -1,16 +1,47 @@
 // Where keys and values lie. A layer has its keys, then its values, each [page][kv head] of 32 positions:
-//   keys   [head entry / entries of 16 bytes][position] of 16 bytes: lanes are positions and load side by side
-//   values [position][head entry]:                                  lanes are head entries and load side by side
-// Heads are padded with zeros to a multiple of eight entries.
+//   keys   [head entry / entries of a cell][position] of cells: lanes are positions and load side by side
+//   values [position][head entry]:                              lanes are head entries and load side by side
+// A cell has 16 bytes, that is 8 halves or 4 floats; of bytes it has 8. Heads are padded with zeros to a multiple of eight
+// entries, with bytes to one of 32.
+//
+// Bytes (Q8): an entry is (byte - 128) * scale; 32 neighbouring entries of a position share a scale, a half. A page's scales lie
+// behind its bytes, [block][position] of keys and [position][block] of values.
 #include "page_tokens.glsl"
 
 layout(constant_id = 1) const uint kHead = 64;
 layout(constant_id = 2) const uint kHeads = 8;
 layout(constant_id = 3) const uint kKvHeads = 8;
-layout(constant_id = 4) const uint kKvFloat = 0;  // 1: float32, 0: float16
+layout(constant_id = 4) const uint kKvFormat = 0;  // gpu/kernels/kernels.hpp: KvFormat
 
-const uint kHeadPadded = (kHead + 7u) & ~7u;
-const uint kEntryBytes = kKvFloat != 0u ? 4u : 2u;
-const uint kEntriesOf16 = 16u / kEntryBytes;
-const uint kHeadBytes = kPageTokens * kHeadPadded * kEntryBytes;  // of one KV head in a page
+const uint kKvHalf = 0, kKvFloat = 1, kKvQ8 = 2;
+const uint kScaleBlock = 32;  // entries
+
+const uint kHeadPadded = kKvFormat == kKvQ8 ? (kHead + 31u) & ~31u : (kHead + 7u) & ~7u;
+const uint kEntryBytes = kKvFormat == kKvQ8 ? 1u : kKvFormat == kKvFloat ? 4u : 2u;
+const uint kCellEntries = kKvFormat == kKvFloat ? 4u : 8u;
+const uint kCellBytes = kCellEntries * kEntryBytes;
+const uint kBlocks = kHeadPadded / kScaleBlock;
+const uint kScalesAt = kPageTokens * kHeadPadded;  // Q8: in a head's part of a page
+const uint kHeadBytes =
+    kPageTokens * (kHeadPadded * kEntryBytes + (kKvFormat == kKvQ8 ? kHeadPadded / kScaleBlock * 2u : 0u));
 const uint kPageBytes = kKvHeads * kHeadBytes;
+
+// Q8: the scales of a block of a key, or of a value; `head_at` is a head's part of a page.
+uint64_t key_scale_at(uint64_t head_at, uint slot, uint block) {
+  return head_at + kScalesAt + (block * kPageTokens + slot) * 2u;
+}
+uint64_t value_scale_at(uint64_t head_at, uint slot, uint block) {
+  return head_at + kScalesAt + (slot * kBlocks + block) * 2u;
+}
+
+// Four entries of a word of bytes, to be multiplied by their scale: a byte in the mantissa of 2^23 is exact.
+vec4 bytes_of(uint word) {
+  vec4 made;
+  [[unroll]] for (uint i = 0; i < 4; i++) {
+    made[i] = uintBitsToFloat(0x4b000000u | ((word >> (8u * i)) & 255u)) - 8388736.0;
+  }
+  return made;
+}
+float scale_at(uint64_t at) {
+  return unpackHalf2x16(Words(at & ~3ul).v[0] >> ((uint(at) & 2u) * 8u)).x;
+}

@@ -30,12 +30,23 @@ json channel_figures(const Worker& worker) {
       {"max_depth_bytes", channel.max_depth_bytes}};
 }
 
+// What the worker has reported last; 0 before it has.
+double figure_of(const ipc::Stats& stats, std::string_view name) {
+  const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
+  return found == stats.counters.end() ? 0.0 : found->value;
+}
+
+// The type of cached keys and values is part of how the worker computes: ".../kv-q8_0".
+json kv_type(const ipc::Ready& ready) {
+  constexpr std::string_view kMark = "/kv-";
+  const std::size_t at = ready.numerics_id.rfind(kMark);
+  return at == std::string::npos ? json(nullptr)
+                                 : json(ready.numerics_id.substr(at + kMark.size()));
+}
+
 // What the worker's engine reports of its prefix cache; 0 before it has reported.
 json prefix_cache_figures(const ipc::Stats& stats) {
-  const auto figure = [&](std::string_view name) {
-    const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
-    return found == stats.counters.end() ? 0.0 : found->value;
-  };
+  const auto figure = [&](std::string_view name) { return figure_of(stats, name); };
   return {{"hit_tokens", figure("prefix_cache_hit_tokens_total")},
           {"miss_tokens", figure("prefix_cache_miss_tokens_total")},
           {"hit_pages", figure("prefix_cache_hit_pages_total")},
@@ -168,7 +179,10 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"numerics_id", ready.numerics_id},
       {"context", ready.context_limit},
       {"vocabulary", ready.vocabulary_size},
+      {"numerics", "exact"},  // with either setting: resumption is bit-exact
       {"kv_cache_tokens", ready.kv_cache_tokens},
+      {"kv_type", kv_type(ready)},
+      {"kv_bytes_per_token", figure_of(stats, "kv_bytes_per_token")},
       {"weight_bytes", ready.weight_bytes},
       {"load_ms", ready.load_milliseconds},
       {"chat_template", ready.has_chat_template ? json(ready.chat_template) : json(nullptr)},

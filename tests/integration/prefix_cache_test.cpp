@@ -48,8 +48,16 @@ double settled(const Serving& serving, const std::string& name, double at_least)
   return value;
 }
 
-TEST(PrefixCache, ARepeatedPromptIsNotComputedAgain) {
-  const Serving serving = serve_model("");
+// Whatever the pages hold.
+class PrefixPages : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    PrefixCache, PrefixPages, ::testing::Values("engine.kv_type=f16", "engine.kv_type=q8_0"),
+    [](const auto& info) {
+      return std::string(info.param).substr(std::string(info.param).find('=') + 1);
+    });
+
+TEST_P(PrefixPages, ARepeatedPromptIsNotComputedAgain) {
+  const Serving serving = serve_model("", {GetParam()});
   const std::vector<std::uint32_t> prompt = long_prompt(700);
   constexpr std::uint64_t kShared = 699 / kPageTokens * kPageTokens;  // the last token is computed
   const double before =
@@ -77,7 +85,11 @@ TEST(PrefixCache, ARepeatedPromptIsNotComputedAgain) {
   EXPECT_GE(figures.at("pages"), kShared / kPageTokens);
   EXPECT_EQ(figures.at("evictions"), 0);
   EXPECT_GT(figures.at("hit_ratio"), 0.6);
-  EXPECT_EQ(serving.worker().at("kv_pages_used"), 0) << "what nobody uses is free";
+  const json worker = serving.worker();
+  EXPECT_EQ(worker.at("kv_pages_used"), 0) << "what nobody uses is free";
+  EXPECT_EQ("engine.kv_type=" + worker.at("kv_type").get<std::string>(), GetParam());
+  EXPECT_GT(worker.at("kv_bytes_per_token"), 0);
+  EXPECT_EQ(worker.at("numerics"), "exact");
 }
 
 TEST(PrefixCache, OffItDoesNothing) {
@@ -124,8 +136,8 @@ TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {
 
 // A stream whose prompt came from the cache survives its worker; the successor, whose cache is
 // empty, computes what it needs.
-TEST(PrefixCache, AStreamThatBeganInTheCacheSurvivesItsWorker) {
-  const Serving serving = serve_model("");
+TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
+  const Serving serving = serve_model("", {GetParam()});
   const std::vector<std::uint32_t> prompt = long_prompt(200);
   json asked = request(prompt, 200);
   asked["stream"] = true;

@@ -77,6 +77,11 @@ Status FakeExecutor::check(const engine::Step& step) const {
           column.choice->top_k < limits_.vocabulary))) {
       return broken("a draw that is not on offer");
     }
+    if (column.logprobs > limits_.most_logprobs ||
+        (column.logprobs >= 0 && column.output != engine::Output::kGreedy &&
+         column.output != engine::Output::kSampled)) {
+      return broken("log-probabilities that are not on offer");
+    }
     if (column.token >= limits_.vocabulary) return broken("a token outside the vocabulary");
     if (column.chosen_by != engine::kByHost &&
         (column.chosen_by >= outputs_submitted_.size() ||
@@ -146,6 +151,8 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   const std::vector<engine::TokenId> before = std::exchange(chosen_, {});
   rows_.clear();
   outputs_.clear();
+  tops_.clear();
+  tops_.reserve(step.columns.size());
   rows_.reserve(step.columns.size());
   for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
     const engine::Column& column = step.columns[index];
@@ -194,6 +201,12 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     chosen_.push_back(output.best);
     output.best_logprob = static_cast<float>(-std::log(sum));
     if (column.output == engine::Output::kLogits) output.logits = row;
+    if (column.logprobs >= 0) {
+      const auto made =
+          sampler_.logprobs(row, output.best, static_cast<std::uint32_t>(column.logprobs));
+      output.logprob = made.chosen;
+      output.top = tops_.emplace_back(made.best.begin(), made.best.end());
+    }
   }
   return std::span<const engine::ColumnOutput>(outputs_);
 }

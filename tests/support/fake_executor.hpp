@@ -87,6 +87,7 @@ class FakeExecutor : public engine::Executor {
   std::vector<engine::TokenId> chosen_;
   std::vector<std::vector<float>> rows_;
   std::vector<engine::ColumnOutput> outputs_;
+  std::vector<std::vector<engine::RankedToken>> tops_;
 };
 
 }  // namespace bulkhead::test

@@ -76,8 +76,7 @@ int run_inspect(const InspectOptions& options) {
   if (config.ok()) {
     const config::EngineSettings engine;
     const forward::MemoryNeed need = forward::memory_need(**file, *config, engine);
-    out += "\nDevice memory (engine.kv_type " +
-           std::string(engine.kv_type == config::KvType::kF16 ? "f16" : "f32") +
+    out += "\nDevice memory (engine.kv_type " + std::string(config::to_string(engine.kv_type)) +
            ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
     // What a GPU with matrix units keeps is laid out otherwise (some types are half a bit a weight
     // larger); which device it will be is not known here.

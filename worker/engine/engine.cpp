@@ -252,7 +252,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   request.most_tokens = request.prompt_tokens + request.max_tokens;
   request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
   request.tokens.reserve(request.most_tokens);
-  const bool row = request.wanted_logprobs >= 0 || request.sampling.temperature != 0 ||
+  const bool row = !logprobs_on_device(request) || request.sampling.temperature != 0 ||
                    has_penalties(request.sampling);
   request.output = row ? Output::kLogits : Output::kGreedy;
   if (draws_on_device(request)) {
@@ -261,6 +261,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
     request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
                       sampling.min_p,       sampling.seed,  request.prompt_tokens};
   }
+  request.logprobs = request.wanted_logprobs;
   request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
   request.history.add_prompt(request.tokens);
   request.flush_tokens = std::min(
@@ -277,8 +278,13 @@ bool Engine::draws_on_device(const Request& request) const {
   const std::uint32_t most = executor_.limits().sampled_top_k;
   const ipc::Sampling& sampling = request.sampling;
   return most > 0 && sampling.temperature != 0 && !has_penalties(sampling) &&
-         request.wanted_logprobs < 0 &&
+         logprobs_on_device(request) &&
          (sampling.top_k <= most || sampling.top_k >= executor_.limits().vocabulary);
+}
+
+// Those that it wants, if any.
+bool Engine::logprobs_on_device(const Request& request) const {
+  return request.wanted_logprobs <= executor_.limits().most_logprobs;
 }
 
 void Engine::resume(Request& request, std::span<const TokenId> accepted) {
@@ -442,7 +448,9 @@ void Engine::take_token(Request& request, TokenId token) {
 
 void Engine::record_logprobs(Request& request, const ColumnOutput& output, TokenId token) {
   const auto wanted = static_cast<std::uint32_t>(request.wanted_logprobs);
-  const Sampler::Logprobs logprobs = sampler_.logprobs(output.logits, token, wanted);
+  const Sampler::Logprobs logprobs = output.logits.empty()
+                                         ? Sampler::Logprobs{output.logprob, output.top}
+                                         : sampler_.logprobs(output.logits, token, wanted);
   ipc::TokenLogprob& entry = request.unsent.logprobs.emplace_back();
   entry.logprob = logprobs.chosen;
   entry.bytes = language_.tokenizer->piece(token);

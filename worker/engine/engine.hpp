@@ -101,6 +101,7 @@ class Engine {
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt);
   bool draws_on_device(const Request& request) const;
+  bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   Status submit_steps();
   void mark_started();

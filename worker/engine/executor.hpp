@@ -52,6 +52,9 @@ struct Column {
   // n-th output (counted from 0; not one of kLogits).
   std::uint32_t chosen_by = kByHost;
   const Choice* choice = nullptr;  // kSampled: until submit() returns
+  // kGreedy, kSampled: log-probabilities of the token that is chosen and of so many of the best ones, by the device; at most
+  // ExecutorLimits::most_logprobs. -1: none.
+  std::int32_t logprobs = -1;
 };
 
 // Columns of one sequence come in rising, gapless positions.
@@ -62,12 +65,20 @@ struct Step {
   std::span<const std::span<const PageIndex>> sequences;
 };
 
+struct RankedToken {
+  TokenId token = 0;
+  float value = 0;  // logit or log-probability
+};
+
 struct ColumnOutput {
   std::uint32_t column = 0;       // index into Step::columns
   TokenId best = 0;               // kSampled: the token that was drawn
   float best_logprob = 0;         // natural log of the best token's probability over the whole
                                   // vocabulary
   std::span<const float> logits;  // kLogits: [vocabulary]; else empty
+  // Column::logprobs: of `best`, and the best tokens with theirs, best first.
+  float logprob = 0;
+  std::span<const RankedToken> top;
 };
 
 struct ExecutorLimits {
@@ -80,6 +91,7 @@ struct ExecutorLimits {
   std::uint32_t vocabulary = 0;
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
+  std::int32_t most_logprobs = -1;    // Column::logprobs up to this; -1: not at all
 };
 
 class Executor {

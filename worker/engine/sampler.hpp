@@ -63,11 +63,6 @@ class TokenHistory {
   std::vector<TokenId> distinct_;     // in prompt or answer, by first occurrence
 };
 
-struct RankedToken {
-  TokenId token = 0;
-  float value = 0;  // logit or log-probability
-};
-
 class Sampler {
  public:
   explicit Sampler(std::uint32_t vocabulary);

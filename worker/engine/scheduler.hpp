@@ -51,6 +51,7 @@ struct Sequence {
   std::vector<TokenId> tokens;      // prompt, then generated
   Output output = Output::kGreedy;  // what its last column asks for
   Choice choice;                    // kSampled
+  std::int32_t logprobs = -1;       // kGreedy, kSampled: Column::logprobs
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
 
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };

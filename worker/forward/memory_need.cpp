@@ -6,6 +6,18 @@
 
 namespace bulkhead::forward {
 
+gpu::kernels::KvFormat kv_format(config::KvType type) {
+  switch (type) {
+    case config::KvType::kF32:
+      return gpu::kernels::KvFormat::kF32;
+    case config::KvType::kQ8_0:
+      return gpu::kernels::KvFormat::kQ8;
+    case config::KvType::kF16:
+      break;
+  }
+  return gpu::kernels::KvFormat::kF16;
+}
+
 MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
                        const config::EngineSettings& engine, bool matrix_units) {
   MemoryNeed need;
@@ -20,9 +32,10 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
                         : gpu::kernels::weight_layout(type, tensor.rows(), tensor.ne[0]).bytes;
   }
 
-  const std::uint64_t head = (config.head_size + 7) / 8 * 8;
-  const std::uint64_t entry = engine.kv_type == config::KvType::kF32 ? 4 : 2;
-  need.kv_per_token = std::uint64_t{config.layers} * config.kv_heads * head * entry * 2;
+  const gpu::kernels::KvFormat format = kv_format(engine.kv_type);
+  const std::uint64_t head = gpu::kernels::kv_padded(config.head_size, format);
+  need.kv_per_token = std::uint64_t{config.layers} * config.kv_heads * 2 *
+                      gpu::kernels::kv_position_bytes(config.head_size, format);
 
   const std::uint64_t columns = engine.prefill_chunk + engine.max_batch + 16;
   const std::uint64_t outputs = engine.max_batch + 16;

@@ -5,10 +5,14 @@
 #include <cstdint>
 
 #include "config/settings.hpp"
+#include "gpu/kernels/kv_layout.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
 
 namespace bulkhead::forward {
+
+// How keys and values lie, by engine.kv_type.
+gpu::kernels::KvFormat kv_format(config::KvType type);
 
 // Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
 // loading.

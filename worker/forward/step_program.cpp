@@ -99,7 +99,7 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
   common.heads = config.heads;
   common.kv_heads = config.kv_heads;
   common.head_padded = context.attention.head_padded();
-  common.kv_float = context.attention.kv_float ? 1 : 0;
+  common.kv_float = context.attention.kv == k::KvFormat::kF32 ? 1 : 0;
   std::vector<k::FusedOperands> all(layers.size() * kFusedOfLayer, common);
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const LayerWeights& layer = layers[index];
@@ -143,17 +143,17 @@ class Builder {
                  shape.columns > context.persistent.columns) {}
 
   Result<StepProgram> build_sampling() {
-    k::SamplePush push{};
-    const std::uint64_t rows = std::uint64_t{slot_} * activations_.logits_rows;
-    push.logits = at(activations_.logits) + rows * config_.vocabulary * 4;
-    push.partials = at(activations_.greedy_partials);
-    push.results = context_.results.address() + std::uint64_t{slot_} * context_.result_rows * 8;
-    push.parameters = parameters_;
-    push.choices = parameters_ + context_.parameter_layout.choices;
-    push.vocabulary = config_.vocabulary;
-    push.stride = config_.vocabulary;
-    push.chunks = greedy_chunks(config_);
-    BULKHEAD_RETURN_IF_ERROR(dispatch(k::sample(context_.mapping), push, shape_.outputs));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::sample(context_.mapping), sample_push(), shape_.outputs));
+    return std::move(program_);
+  }
+
+  Result<StepProgram> build_logprobs() {
+    const k::SamplePush push = sample_push();
+    BULKHEAD_RETURN_IF_ERROR(dispatch(k::logprobs(context_.mapping, k::LogprobPass::kSums), push,
+                                      shape_.outputs, push.chunks));
+    barrier();
+    BULKHEAD_RETURN_IF_ERROR(
+        dispatch(k::logprobs(context_.mapping, k::LogprobPass::kTokens), push, shape_.outputs));
     return std::move(program_);
   }
 
@@ -178,6 +178,23 @@ class Builder {
 
  private:
   static std::uint64_t at(const gpu::MemoryPool::Lease& lease) { return lease.slice().address; }
+
+  k::SamplePush sample_push() const {
+    k::SamplePush push{};
+    const std::uint64_t rows = std::uint64_t{slot_} * activations_.logits_rows;
+    push.logits = at(activations_.logits) + rows * config_.vocabulary * 4;
+    push.partials = at(activations_.greedy_partials);
+    push.results = context_.results.address() + std::uint64_t{slot_} * context_.result_rows * 8;
+    push.parameters = parameters_;
+    push.choices = parameters_ + context_.parameter_layout.choices;
+    push.vocabulary = config_.vocabulary;
+    push.stride = config_.vocabulary;
+    push.chunks = greedy_chunks(config_);
+    push.chunk_sums = at(activations_.logprob_sums);
+    push.logprobs = context_.logprobs.address() +
+                    std::uint64_t{slot_} * context_.result_rows * sizeof(k::LogprobRow);
+    return push;
+  }
 
   template <typename Push>
   Status dispatch(const gpu::KernelSpec& spec, const Push& push, std::uint32_t x,
@@ -702,7 +719,7 @@ Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
   const std::uint64_t before = std::exchange(a.block_address, a.block.slice().address);
   for (gpu::MemoryPool::Lease* const part :
        {&a.stream, &a.normed, &a.qkv, &a.q, &a.partials, &a.attended, &a.gate, &a.up, &a.hidden,
-        &a.output_normed, &a.logits, &a.greedy_partials, &a.scales}) {
+        &a.output_normed, &a.logits, &a.greedy_partials, &a.logprob_sums, &a.scales}) {
     const gpu::BufferSlice slice = part->slice();
     if (slice.bytes == 0) continue;
     *part = gpu::MemoryPool::Lease::view(a.block.slice(), slice.address - before, slice.bytes);
@@ -781,6 +798,8 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
           floats(a.logits, outputs * config.vocabulary * context.slots, "logits"));
       BULKHEAD_RETURN_IF_ERROR(
           floats(a.greedy_partials, outputs * greedy_chunks(config) * 4, "greedy partials"));
+      BULKHEAD_RETURN_IF_ERROR(
+          floats(a.logprob_sums, outputs * greedy_chunks(config) * 2, "sums of weights"));
     }
     if (!context.mapping.rows) BULKHEAD_RETURN_IF_ERROR(floats(a.scales, columns, "norms' scales"));
     return {};
@@ -827,6 +846,12 @@ Result<StepProgram> build_sampling(const StepContext& context, const Activations
                                    std::uint32_t slot) {
   const StepShape shape{1, std::max(context.result_rows, 1U)};
   return Builder(context, activations, shape, slot).build_sampling();
+}
+
+Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
+                                   std::uint32_t slot) {
+  const StepShape shape{1, std::max(context.result_rows, 1U)};
+  return Builder(context, activations, shape, slot).build_logprobs();
 }
 
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder) {

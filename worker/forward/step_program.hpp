@@ -94,6 +94,7 @@ struct StepContext {
   // step has failed.
   gpu::Buffer results;
   std::uint32_t result_rows = 0;  // of a slot
+  gpu::Buffer logprobs;           // [slot][output] of LogprobRow
   Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
   // While loading: called before each kernel is made and each operation recorded, which may take a
   // driver seconds.
@@ -117,6 +118,7 @@ struct Activations {
   gpu::MemoryPool::Lease logits;  // [slot][logits_rows][vocabulary]
   std::uint32_t logits_rows = 0;
   gpu::MemoryPool::Lease greedy_partials;
+  gpu::MemoryPool::Lease logprob_sums;
   // GPUs: what the layers' products need besides matrix and columns, the same for every shape.
   gpu::MemoryPool::Lease scales;  // [column]
   gpu::MemoryPool::Lease fused;
@@ -158,6 +160,9 @@ Result<StepProgram> build_step(const StepContext& context, const Activations& ac
                                StepShape shape, std::uint32_t slot = 0);
 // What comes behind a step of any shape where an output asks for a draw.
 Result<StepProgram> build_sampling(const StepContext& context, const Activations& activations,
+                                   std::uint32_t slot = 0);
+// And behind that where an output asks for log-probabilities.
+Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 

@@ -1,6 +1,7 @@
 #include "worker/forward/transformer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cctype>
 #include <cfloat>
@@ -119,6 +120,12 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
 }
 
 // As the CPU sampler rounds it: 1 / temperature and the logarithm of min-p.
+// Of a token in the sampler's definition.
+float logprob_of(const k::LogprobRow& row, float logit) {
+  const double log_sum = std::log(static_cast<double>(row.sum) * 0x1p-40) + row.best;
+  return static_cast<float>(logit - log_sum);
+}
+
 k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t position,
                               std::uint32_t vocabulary) {
   k::SampleChoice made{};
@@ -217,6 +224,8 @@ class Transformer final : public engine::Executor {
     for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(steps_)});
+    const std::uint64_t page_bytes = 2 * context_.kv.size() * context_.attention.page_bytes();
+    all.push_back({"kv_bytes_per_token", static_cast<double>(page_bytes / k::kPageTokens)});
     all.push_back({"steps_computed_again", static_cast<double>(computed_again_)});
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
     all.push_back({"plan_seconds", static_cast<double>(plan_ns_) / 1e9});
@@ -297,12 +306,15 @@ class Transformer final : public engine::Executor {
   // A step in flight, and what is its own: parameters, logits and results on the device, and their
   // places on the host.
   struct Slot {
-    gpu::BufferSlice parameters, results, logits;  // of the host
+    gpu::BufferSlice parameters, results, logits, logprobs;  // of the host
     gpu::CommandRing::Ticket ticket = 0;
     std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
     std::vector<engine::ColumnOutput> outputs;
     std::uint64_t parameter_bytes = 0;
     bool samples = false;
+    std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
+    bool tells_logprobs = false;            // some of them
+    std::vector<engine::RankedToken> tops;  // of all outputs
     StepShape shape;
     bool may_give_up = false;  // its workgroups wait for each other
   };
@@ -336,7 +348,7 @@ class Transformer final : public engine::Executor {
     context_.mapping =
         options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device);
     context_.attention = {config.head_size, config.heads, config.kv_heads,
-                          options.engine.kv_type == config::KvType::kF32,
+                          kv_format(options.engine.kv_type),
                           config.rope_pairing == model::RopePairing::kHalves};
     const MemoryNeed need = memory_need(file, config, options.engine, context_.mapping.units);
     // What is free now is less by what is kept: its size was decided on when it was made.
@@ -360,7 +372,10 @@ class Transformer final : public engine::Executor {
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
     limits_.vocabulary = config.vocabulary;
-    if (config.vocabulary <= k::kSampleVocabulary) limits_.sampled_top_k = k::kSampleTopK;
+    if (config.vocabulary <= k::kSampleVocabulary) {
+      limits_.sampled_top_k = k::kSampleTopK;
+      limits_.most_logprobs = k::kMostLogprobs;
+    }
     shapes_ = step_shapes(limits_.max_columns, limits_.max_outputs);
     wait_timeout_ms_ = options.wait_timeout_ms;
 
@@ -370,8 +385,10 @@ class Transformer final : public engine::Executor {
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
     };
-    // Rotation and KV write are the product's business there, unless whole heads are normed first.
-    const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 2 == 0;
+    // Rotation and KV write are the product's business there, unless whole heads are normed first, are padded, or are
+    // rounded by blocks.
+    const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 8 == 0 &&
+                       context_.attention.kv != k::KvFormat::kQ8;
     WeightOptions weight_options;
     weight_options.pair_rotating_rows = pairs;
     weight_options.units = context_.mapping.units;
@@ -466,7 +483,7 @@ class Transformer final : public engine::Executor {
                   context_.mapping.rows    ? "rows"
                   : context_.mapping.units ? "units"
                                            : "lanes",
-                  context_.mapping.lanes, context_.attention.kv_float ? "f32" : "f16");
+                  context_.mapping.lanes, config::to_string(options.engine.kv_type));
     numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
     char layout[160];
     std::snprintf(layout, sizeof layout,
@@ -545,7 +562,13 @@ class Transformer final : public engine::Executor {
     }
     if (setting == config::PersistentStep::kAuto && !kPersistentByDefault) return;
     persistent.slots = persistent_slots(context_);
-    if (!persistent.slots.empty()) persistent.columns = k::kPersistentColumns;
+    if (!persistent.slots.empty()) {
+      persistent.columns = k::kPersistentColumns;
+    } else if (context_.attention.kv == k::KvFormat::kQ8) {
+      spdlog::warn(
+          "persistent_step: not with engine.kv_type q8_0, whose keys and values are rounded by a "
+          "kernel of their own; layers are dispatched");
+    }
   }
 
   // Narrow steps without barriers, likewise.
@@ -558,6 +581,12 @@ class Transformer final : public engine::Executor {
     // Where it has been tried: a dispatch's workgroups start in order there.
     constexpr std::uint32_t kNvidia = 0x10de;
     if (setting == config::ChainedKernels::kAuto && context_.device->info().vendor_id != kNvidia) {
+      return;
+    }
+    if (context_.attention.kv == k::KvFormat::kQ8) {
+      spdlog::info(
+          "chained_kernels: not with engine.kv_type q8_0, whose keys and values are rounded by a "
+          "kernel of their own; barriers stand between dispatches");
       return;
     }
     context_.chain.columns = kChainedColumns;
@@ -610,6 +639,12 @@ class Transformer final : public engine::Executor {
                                                    "step parameters of the host"));
     BULKHEAD_TRY(host_results_, device.allocate(slots * result_bytes, Memory::kReadback,
                                                 "step results of the host"));
+    BULKHEAD_TRY(context_.logprobs,
+                 device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
+                                 Memory::kDeviceLocal, "log-probabilities"));
+    BULKHEAD_TRY(host_logprobs_,
+                 device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
+                                 Memory::kReadback, "log-probabilities of the host"));
     BULKHEAD_TRY(host_logits_,
                  device.allocate(slots * logits_bytes, Memory::kReadback, "logits of the host"));
     slots_.resize(slots);
@@ -617,7 +652,11 @@ class Transformer final : public engine::Executor {
       slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
       slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
       slots_[i].logits = gpu::slice(host_logits_, i * logits_bytes, logits_bytes);
+      const std::uint64_t logprob_bytes = context_.result_rows * sizeof(k::LogprobRow);
+      slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
       slots_[i].outputs.reserve(limits_.max_outputs);
+      slots_[i].wanted.reserve(limits_.max_outputs);
+      slots_[i].tops.resize(std::size_t{limits_.max_outputs} * k::kMostLogprobs);
       std::memset(slots_[i].parameters.mapped, 0, layout.stride);
     }
     page_starts_.reserve(limits_.max_sequences);
@@ -637,6 +676,8 @@ class Transformer final : public engine::Executor {
     }
     if (const auto listed = build_sampling(context_, Activations()); !listed.ok())
       status = listed.error();
+    if (const auto listed = build_logprobs(context_, Activations()); !listed.ok())
+      status = listed.error();
     context_.wanted = nullptr;
     if (!status.ok()) return status.error();
     return specs;
@@ -652,6 +693,7 @@ class Transformer final : public engine::Executor {
     engine::Column column{0, 0, 0, engine::Output::kGreedy};
     if (limits_.sampled_top_k > 0) column.output = engine::Output::kSampled;
     column.choice = &choice;
+    column.logprobs = std::min(limits_.most_logprobs, 1);
     const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
     std::size_t done = 0;
     // What takes long, in the first shape most of all, is one driver's call or one wait: all of
@@ -794,6 +836,11 @@ class Transformer final : public engine::Executor {
             column.choice->top_k < limits_.vocabulary))) {
         return refuse("a draw that the device can't make");
       }
+      if (column.logprobs >= 0 && (column.logprobs > limits_.most_logprobs ||
+                                   (column.output != engine::Output::kGreedy &&
+                                    column.output != engine::Output::kSampled))) {
+        return refuse("log-probabilities that the device can't tell");
+      }
     }
     if (outputs > limits_.max_outputs) return refuse(std::to_string(outputs) + " outputs");
     for (const auto& pages : step.sequences) {
@@ -819,11 +866,8 @@ class Transformer final : public engine::Executor {
     write_parameters(step, slot);
     last_shape_ = slot.shape = shape;
     BULKHEAD_TRY(const Recorded* const recorded, recording(shape));
-    const Recorded* sampling = nullptr;
-    if (slot.samples) {
-      BULKHEAD_TRY(sampling, sampling_recording(*recorded));
-    }
-    const Status launched = launch(*recorded, sampling, next_slot_);
+    BULKHEAD_TRY(const Followers followers, followers_of(slot, *recorded));
+    const Status launched = launch(*recorded, followers, next_slot_);
     if (!launched.ok()) {
       broken_ = launched;
       return launched;
@@ -835,8 +879,21 @@ class Transformer final : public engine::Executor {
     return {};
   }
 
+  // What is submitted behind a step; null: nothing.
+  using Followers = std::array<const Recorded*, 2>;
+  Result<Followers> followers_of(const Slot& slot, const Recorded& step) {
+    Followers followers{};
+    if (slot.samples) {
+      BULKHEAD_TRY(followers[0], behind(sampling_, build_sampling, step));
+    }
+    if (slot.tells_logprobs) {
+      BULKHEAD_TRY(followers[1], behind(logprobs_, build_logprobs, step));
+    }
+    return followers;
+  }
+
   // After a failure some of it may run.
-  Status launch(const Recorded& recorded, const Recorded* sampling, std::uint32_t index) {
+  Status launch(const Recorded& recorded, const Followers& followers, std::uint32_t index) {
     Slot& slot = slots_[index];
     slot.may_give_up =
         slot.shape.columns <= std::max(context_.chain.columns, context_.persistent.columns);
@@ -849,8 +906,9 @@ class Transformer final : public engine::Executor {
     const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
     BULKHEAD_TRY(slot.ticket,
                  ring().submit(recorded.id, std::span(&uploaded, wait_for_upload ? 1 : 0), index));
-    if (sampling != nullptr) {
-      BULKHEAD_TRY(slot.ticket, ring().submit(sampling->id, {}, index));
+    for (const Recorded* const next : followers) {
+      if (next == nullptr) continue;
+      BULKHEAD_TRY(slot.ticket, ring().submit(next->id, {}, index));
     }
     return start_downloads(recorded, index);
   }
@@ -860,12 +918,26 @@ class Transformer final : public engine::Executor {
     if (!slot.downloaded) return {};
     BULKHEAD_RETURN_IF_ERROR(blit().finish_download_to(*slot.downloaded));
     const std::byte* row = slot.results.mapped;
-    for (engine::ColumnOutput& output : slot.outputs) {
+    for (std::size_t i = 0; i < slot.outputs.size(); ++i) {
+      engine::ColumnOutput& output = slot.outputs[i];
       std::memcpy(&output.best, row, 4);
       std::memcpy(&output.best_logprob, row + 4, 4);
+      if (slot.wanted[i] >= 0) take_logprobs(slot, i);
       row += 8;
     }
     return {};
+  }
+
+  static void take_logprobs(Slot& slot, std::size_t index) {
+    engine::ColumnOutput& output = slot.outputs[index];
+    k::LogprobRow row;
+    std::memcpy(&row, slot.logprobs.mapped + index * sizeof row, sizeof row);
+    output.logprob = logprob_of(row, row.chosen);
+    const std::size_t count = std::min(row.count, k::kMostLogprobs);
+    engine::RankedToken* const top = slot.tops.data() + index * k::kMostLogprobs;
+    for (std::size_t i = 0; i < count; ++i)
+      top[i] = {row.tokens[i].id, logprob_of(row, row.tokens[i].logit)};
+    output.top = {top, count};
   }
 
   // A finished step: whether workgroups have waited for each other in vain.
@@ -893,11 +965,8 @@ class Transformer final : public engine::Executor {
     for (std::uint32_t i = 0; i < in_flight_; ++i) {
       const std::uint32_t index = (first + i) % count;
       BULKHEAD_TRY(const Recorded* const recorded, recording(slots_[index].shape));
-      const Recorded* sampling = nullptr;
-      if (slots_[index].samples) {
-        BULKHEAD_TRY(sampling, sampling_recording(*recorded));
-      }
-      BULKHEAD_RETURN_IF_ERROR(launch(*recorded, sampling, index));
+      BULKHEAD_TRY(const Followers followers, followers_of(slots_[index], *recorded));
+      BULKHEAD_RETURN_IF_ERROR(launch(*recorded, followers, index));
     }
     return finish(slots_[first]);
   }
@@ -947,6 +1016,13 @@ class Transformer final : public engine::Executor {
                  blit().download_to(
                      slot.results, gpu::slice(context_.results, index * result_bytes, result_bytes),
                      computed));
+    if (slot.tells_logprobs) {
+      const std::uint64_t bytes = context_.result_rows * sizeof(k::LogprobRow);
+      BULKHEAD_TRY(
+          slot.downloaded,
+          blit().download_to(slot.logprobs, gpu::slice(context_.logprobs, index * bytes, bytes),
+                             computed));
+    }
     // Neighbouring rows of logits travel together.
     const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
     const std::uint64_t first_row = std::uint64_t{index} * recorded.activations->logits_rows;
@@ -987,7 +1063,8 @@ class Transformer final : public engine::Executor {
     const std::uint32_t slot_before =
         (next_slot_ + context_.slots - 1) % context_.slots * context_.result_rows;
     slot.outputs.clear();
-    slot.samples = false;
+    slot.samples = slot.tells_logprobs = false;
+    slot.wanted.clear();
     for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
       const engine::Column& column = step.columns[i];
       const bool by_host = column.chosen_by == engine::kByHost;
@@ -1003,6 +1080,11 @@ class Transformer final : public engine::Executor {
       if (column.output == engine::Output::kSampled) {
         choice = device_choice(*column.choice, column.position, limits_.vocabulary);
         slot.samples = true;
+      }
+      slot.wanted.push_back(column.logprobs);
+      if (column.logprobs >= 0) {
+        choice.logprobs = static_cast<std::uint32_t>(column.logprobs) + 1;
+        slot.tells_logprobs = true;
       }
       std::memcpy(base + layout.choices + row * sizeof choice, &choice, sizeof choice);
       if (column.output != engine::Output::kLogits) continue;
@@ -1054,29 +1136,30 @@ class Transformer final : public engine::Executor {
   }
 
   // In the buffers of the step that it comes behind.
-  Result<const Recorded*> sampling_recording(const Recorded& step) {
-    if (sampling_ != nullptr && ring().known(sampling_->id) &&
-        sampling_->activations == step.activations &&
-        sampling_->block_address == step.block_address) {
-      return sampling_.get();
+  template <typename Build>
+  Result<const Recorded*> behind(std::unique_ptr<Recorded>& kept, Build build,
+                                 const Recorded& step) {
+    if (kept != nullptr && ring().known(kept->id) && kept->activations == step.activations &&
+        kept->block_address == step.block_address) {
+      return kept.get();
     }
-    if (sampling_ != nullptr) ring().drop(sampling_->id);
-    sampling_.reset();
+    if (kept != nullptr) ring().drop(kept->id);
+    kept.reset();
     auto made = std::make_unique<Recorded>();
     made->activations = step.activations;
     made->block_address = step.block_address;
     made->programs.resize(context_.slots);
     std::vector<gpu::CommandRing::Build> builds;
     for (std::uint32_t slot = 0; slot < context_.slots; ++slot) {
-      BULKHEAD_TRY(made->programs[slot], build_sampling(context_, *made->activations, slot));
+      BULKHEAD_TRY(made->programs[slot], build(context_, *made->activations, slot));
       builds.push_back([this, program = &made->programs[slot]](gpu::Recorder& recorder) {
         record_step(context_, *program, recorder);
       });
     }
     BULKHEAD_TRY(made->id,
                  ring().record_variants(std::move(builds), gpu::CommandRing::Keep::kAlways));
-    sampling_ = std::move(made);
-    return sampling_.get();
+    kept = std::move(made);
+    return kept.get();
   }
 
   // Steps run one after another, so the recordings that are kept share one set.
@@ -1126,11 +1209,11 @@ class Transformer final : public engine::Executor {
   std::vector<StepShape> shapes_;
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<Recorded>> recorded_;
-  std::unique_ptr<Recorded> sampling_;  // behind a step of any shape
+  std::unique_ptr<Recorded> sampling_, logprobs_;  // behind a step of any shape
   StepShape last_shape_;
 
-  gpu::Buffer host_parameters_, host_results_, host_logits_;  // [slot]
-  std::vector<Slot> slots_;                                   // steps take them in turn
+  gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_;  // [slot]
+  std::vector<Slot> slots_;  // steps take them in turn
   std::uint32_t next_slot_ = 0;
   std::size_t in_flight_ = 0;      // the slots before the next
   std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last

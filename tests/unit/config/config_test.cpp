@@ -327,7 +327,7 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
   EXPECT_TRUE(changes(after, after).empty());
 }
 
-TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
+TEST(Notices, SettingsThatChangeNothingSaySo) {
   const Result<Loaded> loaded = load({"", {"engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());
   std::vector<std::string> messages;
@@ -338,7 +338,8 @@ TEST(Notices, KeysWhoseFeatureComesLaterSaySo) {
   EXPECT_THAT(messages, SizeIs(1));
   EXPECT_THAT(messages,
               testing::Contains(
-                  "engine.numerics: this version does not have it yet; the setting has no effect"));
+                  "engine.numerics: no kernel that depends on the batch is faster than those that don't: fast "
+                  "computes as exact does"));
 }
 
 TEST(Notices, OpenToTheNetworkWithoutAKey) {

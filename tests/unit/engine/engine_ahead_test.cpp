@@ -311,6 +311,46 @@ TEST_P(EngineAhead, DrawsOnTheDeviceAreThoseOfTheHost) {
   }
 }
 
+// Log-probabilities from the device: the same ones, and no step waits for the host; but with penalties, and with more of them
+// than the device tells.
+TEST_P(EngineAhead, LogprobabilitiesOfTheDeviceAreThoseOfTheHost) {
+  ExecutorLimits limits = with_depth(GetParam());
+  limits.sampled_top_k = 64;
+  limits.most_logprobs = 5;
+  EngineHarness harness(limits, with_chunk(64));
+  harness.executor.script = ends_now_and_then;
+  std::vector<ipc::Submit> requests;
+  for (std::uint64_t i = 1; i <= 12; ++i) {
+    requests.push_back(i % 2 == 0 ? greedy_request(i, some_tokens(i, 1 + (i * 13) % 60), 30)
+                                  : sampled_request(i, some_tokens(i, 1 + (i * 13) % 60), 30, i));
+    requests.back().logprobs = static_cast<std::int32_t>(i) % 7;
+    if (i == 3) requests.back().sampling.presence_penalty = 0.4F;
+  }
+  for (const ipc::Submit& request : requests) {
+    harness.engine.submit(request);
+    harness.turn();
+  }
+  run_to_rest(harness);
+  for (const ipc::Submit& request : requests) {
+    SCOPED_TRACE(request.request.value);
+    const Answer& answer = harness.answer(request.request.value);
+    const Answer expected = alone(request);
+    expect_same(answer, expected);
+    ASSERT_EQ(answer.logprobs.size(), answer.tokens.size());
+    for (std::size_t n = 0; n < answer.logprobs.size(); ++n)
+      EXPECT_EQ(answer.logprobs[n], expected.logprobs[n]) << "token " << n;
+  }
+  EngineHarness one(limits);
+  ipc::Submit request = greedy_request(1, {1, 2}, 8);
+  request.logprobs = 5;
+  one.engine.submit(request);
+  run_to_rest(one);
+  std::size_t deepest = 0;
+  for (const auto& step : one.executor.steps)
+    deepest = std::max(deepest, step.in_flight);
+  EXPECT_EQ(deepest, GetParam());
+}
+
 TEST(EngineAhead, SequencesThatNeedTheHostLeaveOutStepsInFlight) {
   EngineHarness harness(with_depth(2));
   harness.engine.submit(sampled_request(1, {1, 2}, 6, 7));

@@ -1,6 +1,6 @@
 // Rotation, KV pages and attention against float64: several columns of sequences whose pages are
-// scattered, lengths around the borders of pages, blocks and splits, grouped heads, both page
-// types; and that the two attention modes agree to the last bit.
+// scattered, lengths around the borders of pages, blocks and splits, grouped heads, every page
+// type; and that the attention modes agree to the last bit.
 #include <cmath>
 #include <random>
 
@@ -15,7 +15,9 @@ namespace k = gpu::kernels;
 
 struct Case {
   std::uint32_t head, heads, kv_heads, rope_dimensions;
-  bool halves, kv_float, bias, norm;
+  bool halves;
+  k::KvFormat kv;
+  bool bias, norm;
   std::uint32_t length;  // positions already there
 };
 
@@ -62,8 +64,45 @@ std::vector<double> turned(const Case& each, std::vector<double> v, const double
   return v;
 }
 
+// What a page of bytes says of a position, and how that goes with rounding in double: entries that are one step off, and
+// whether no entry is further.
+struct Rounded {
+  std::vector<double> entries;
+  std::size_t off = 0;
+  bool near = true;
+};
+
+Rounded rounded_entries(std::span<const std::uint8_t> head, const std::vector<double>& exact,
+                        std::uint32_t slot, std::uint32_t padded, bool is_value) {
+  Rounded made;
+  const std::uint32_t blocks = padded / 32;
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    const std::size_t scale_at =
+        std::size_t{32} * padded + (is_value ? slot * blocks + block : block * 32 + slot) * 2;
+    const double scale =
+        reference::half(static_cast<std::uint16_t>(head[scale_at] | head[scale_at + 1] << 8));
+    double largest = 0;
+    for (std::uint32_t i = block * 32; i < std::min<std::size_t>(block * 32 + 32, exact.size());
+         ++i)
+      largest = std::max(largest, std::abs(exact[i]));
+    // A half's eleven bits.
+    made.near = made.near && std::abs(scale - largest / 127) <= largest / 127 * 0x1p-11 + 1e-7;
+    for (std::uint32_t i = block * 32; i < block * 32 + 32; ++i) {
+      const std::size_t at = is_value ? slot * padded + i : (i / 8 * 32 + slot) * 8 + i % 8;
+      const int step = head[at] - 128;
+      const double value = i < exact.size() ? exact[i] : 0;
+      const int wanted =
+          scale == 0 ? 0 : std::clamp(static_cast<int>(std::nearbyint(value / scale)), -127, 127);
+      made.near = made.near && std::abs(step - wanted) <= 1;
+      made.off += step != wanted ? 1 : 0;
+      if (i < exact.size()) made.entries.push_back(step * scale);
+    }
+  }
+  return made;
+}
+
 void Attention::check(const char* name, const k::Mapping& mapping, const Case& each) {
-  const k::AttentionShape shape{each.head, each.heads, each.kv_heads, each.kv_float, each.halves};
+  const k::AttentionShape shape{each.head, each.heads, each.kv_heads, each.kv, each.halves};
   const std::uint32_t columns = each.length, width = (each.heads + 2 * each.kv_heads) * each.head;
   const auto qkv = random_doubles(std::size_t{columns} * width), bias = random_doubles(width),
              q_gain = random_doubles(each.head), k_gain = random_doubles(each.head);
@@ -142,7 +181,7 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
         << name << ": a workgroup of subgroups makes other bits than one subgroup";
   }
 
-  // Keys and values of every position in double, then the columns worth checking.
+  // Keys and values of every position in double, as the pages' type has them, then the columns worth checking.
   const auto part = [&](std::uint32_t column, std::uint32_t head) {
     const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);
     return std::vector<double>(from, from + each.head);
@@ -152,6 +191,38 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
   const auto at = [&](std::uint32_t i) {
     return mapping.rows ? i : i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
   };
+  std::vector<std::vector<double>> keys, values;  // [position * kv_heads + kv head]
+  for (std::uint32_t p = 0; p < columns; ++p) {
+    for (std::uint32_t kv_head = 0; kv_head < each.kv_heads; ++kv_head) {
+      const std::uint32_t h = each.heads + kv_head, v = h + each.kv_heads;
+      keys.push_back(turned(each, part(p, h), &bias[h * each.head], k_gain, p));
+      Case plain = each;  // values are neither normed nor turned
+      plain.norm = false;
+      plain.rope_dimensions = 0;
+      values.push_back(turned(plain, part(p, v), &bias[v * each.head], k_gain, p));
+    }
+  }
+  if (each.kv == k::KvFormat::kQ8) {
+    const auto bytes = read<std::uint8_t>(kv, 2 * page_count * shape.page_bytes());
+    std::size_t rounded_count = 0, off = 0;
+    for (const bool is_value : {false, true}) {
+      for (std::uint32_t i = 0; i < columns * each.kv_heads; ++i) {
+        const std::uint32_t p = i / each.kv_heads, page = pages[3 + p / 32];
+        const std::size_t head_at = (is_value ? page_count * shape.page_bytes() : 0) +
+                                    (std::size_t{page} * each.kv_heads + i % each.kv_heads) * 32 *
+                                        k::kv_position_bytes(each.head, each.kv);
+        auto& exact = (is_value ? values : keys)[i];
+        const Rounded rounded = rounded_entries(std::span(bytes).subspan(head_at), exact, p % 32,
+                                                shape.head_padded(), is_value);
+        ASSERT_TRUE(rounded.near) << name << " position " << p;
+        rounded_count += exact.size();
+        off += rounded.off;
+        exact = rounded.entries;
+      }
+    }
+    // Floats fall on the other side of a half now and then.
+    EXPECT_LE(off, 1 + rounded_count / 500);
+  }
   for (const std::uint32_t column : {0U, columns / 3, columns - 1}) {
     for (std::uint32_t head = 0; head < each.heads; ++head) {
       const std::uint32_t kv_head = head / (each.heads / each.kv_heads);
@@ -159,8 +230,7 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
       std::vector<double> scores;
       double largest = -1e300, sum = 0;
       for (std::uint32_t p = 0; p <= column; ++p) {
-        const std::uint32_t h = each.heads + kv_head;
-        const auto key = turned(each, part(p, h), &bias[h * each.head], k_gain, p);
+        const auto& key = keys[p * each.kv_heads + kv_head];
         double dot = 0;
         for (std::uint32_t i = 0; i < each.head; ++i)
           dot += q[i] * key[i];
@@ -171,12 +241,10 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
       for (std::uint32_t p = 0; p <= column; ++p) {
         const double weight = std::exp(scores[p] - largest);
         sum += weight;
-        const std::uint32_t h = each.heads + each.kv_heads + kv_head;
-        for (std::uint32_t i = 0; i < each.head; ++i) {
-          result[i] += weight * (part(p, h)[i] + (each.bias ? bias[h * each.head + i] : 0));
-        }
+        for (std::uint32_t i = 0; i < each.head; ++i)
+          result[i] += weight * values[p * each.kv_heads + kv_head][i];
       }
-      const double tolerance = each.kv_float ? 2e-5 : 6e-3;
+      const double tolerance = each.kv == k::KvFormat::kF16 ? 6e-3 : 2e-5;
       for (std::uint32_t i = 0; i < each.head; ++i) {
         const std::size_t where = column * stride + at(head * each.head + i);
         ASSERT_NEAR(got[where], result[i] / sum, tolerance)
@@ -195,15 +263,22 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
 }
 
 TEST_F(Attention, AgreesWithDouble) {
+  using enum k::KvFormat;
   const Case cases[] = {
-      {32, 8, 2, 32, false, false, false, false, 70},
-      {64, 4, 2, 64, true, true, true, false, 33},
-      {48, 6, 2, 48, true, true, false, true, 140},
-      {6, 3, 1, 4, false, true, true, true, 9},
-      {128, 2, 2, 64, true, false, false, false, 40},
-      {16, 2, 1, 16, false, true, false, false, 1100},
-      {256, 1, 1, 256, true, false, false, false, 5},
-      {10, 5, 1, 10, true, false, false, true, 65},
+      {32, 8, 2, 32, false, kF16, false, false, 70},
+      {64, 4, 2, 64, true, kF32, true, false, 33},
+      {48, 6, 2, 48, true, kF32, false, true, 140},
+      {6, 3, 1, 4, false, kF32, true, true, 9},
+      {128, 2, 2, 64, true, kF16, false, false, 40},
+      {16, 2, 1, 16, false, kF32, false, false, 1100},
+      {256, 1, 1, 256, true, kF16, false, false, 5},
+      {10, 5, 1, 10, true, kF16, false, true, 65},
+      {64, 3, 1, 64, true, kF16, false, false, 300},
+      {64, 4, 2, 64, true, kQ8, true, false, 129},
+      {32, 8, 2, 32, false, kQ8, false, true, 260},
+      {48, 6, 3, 48, true, kQ8, false, false, 40},
+      {128, 7, 1, 128, false, kQ8, true, false, 34},
+      {16, 2, 2, 16, false, kQ8, false, false, 1030},
   };
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const Case& each : cases)

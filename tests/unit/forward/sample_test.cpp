@@ -109,6 +109,71 @@ class SampleTest : public KernelTest {
     return tokens;
   }
 
+  // Log-probabilities on the device of the token it chose, by greedy choice or by draw, and of the best.
+  struct Told {
+    std::uint32_t token = 0;
+    k::LogprobRow row{};
+    float logprob(float logit) const {
+      return static_cast<float>(logit -
+                                (std::log(static_cast<double>(row.sum) * 0x1p-40) + row.best));
+    }
+  };
+  std::vector<Told> tell(const k::Mapping& mapping, const std::vector<std::vector<float>>& rows,
+                         const std::vector<std::int32_t>& wanted, bool draws) {
+    const auto outputs = static_cast<std::uint32_t>(rows.size());
+    const auto vocabulary = static_cast<std::uint32_t>(rows[0].size());
+    const std::uint32_t chunks = (vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
+    std::vector<float> all;
+    std::vector<k::SampleChoice> choices;
+    for (std::uint32_t i = 0; i < outputs; ++i) {
+      all.insert(all.end(), rows[i].begin(), rows[i].end());
+      k::SampleChoice choice{};
+      choice.mode = draws ? 1 : 0;
+      choice.scale = 1;
+      choice.least = -FLT_MAX;
+      choice.top_p = 0xFFFFFFFFU;
+      choice.draw = i * 0x9E3779B9U;
+      choice.logprobs = static_cast<std::uint32_t>(wanted[i] + 1);
+      choices.push_back(choice);
+    }
+    const gpu::Buffer logits = buffer(std::span<const float>(all));
+    const gpu::Buffer asked = buffer(std::span<const k::SampleChoice>(choices));
+    const gpu::Buffer partials = empty(std::uint64_t{outputs} * chunks * 16);
+    const gpu::Buffer sums = empty(std::uint64_t{outputs} * chunks * 8);
+    const gpu::Buffer results = empty(std::uint64_t{outputs} * 8);
+    const gpu::Buffer told = empty(outputs * sizeof(k::LogprobRow));
+    const gpu::Buffer counts = parameters(outputs);
+    const k::GreedyPush greedy{logits.address(),
+                               partials.address(),
+                               results.address(),
+                               counts.address(),
+                               vocabulary,
+                               vocabulary,
+                               chunks};
+    run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
+    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
+    const k::SamplePush push{logits.address(),
+                             partials.address(),
+                             results.address(),
+                             counts.address(),
+                             asked.address(),
+                             vocabulary,
+                             vocabulary,
+                             chunks,
+                             0,
+                             sums.address(),
+                             told.address()};
+    if (draws) run(k::sample(mapping), push, outputs);
+    run(k::logprobs(mapping, k::LogprobPass::kSums), push, outputs, chunks);
+    run(k::logprobs(mapping, k::LogprobPass::kTokens), push, outputs);
+    const auto words = read<std::uint32_t>(results, outputs * 2);
+    const auto told_rows = read<k::LogprobRow>(told, outputs);
+    std::vector<Told> made;
+    for (std::uint32_t i = 0; i < outputs; ++i)
+      made.push_back({words[2 * i], told_rows[i]});
+    return made;
+  }
+
   struct Count {
     std::size_t draws = 0, parted = 0;
   };
@@ -197,6 +262,54 @@ TEST_F(SampleTest, OneRowsDrawsHaveItsDistribution) {
   Count count;
   compare(test_mappings(device())[0].mapping, cases, count);
   EXPECT_EQ(count.parted, 0U);
+}
+
+TEST_F(SampleTest, LogprobabilitiesAreTheCpus) {
+  std::mt19937 random(21);
+  double worst = 0;
+  for (const NamedMapping& each : test_mappings(device())) {
+    SCOPED_TRACE(each.name);
+    // Fewer chunks than tokens that are asked for, and more; rows with ties by the thousand.
+    for (const std::uint32_t vocabulary : {7U, 31U, 5003U, 60000U}) {
+      for (const bool draws : {false, true}) {
+        std::vector<std::vector<float>> rows;
+        std::vector<std::int32_t> wanted;
+        for (int i = 0; i < 8; ++i) {
+          rows.push_back(some_row(random, vocabulary, i % 4));
+          wanted.push_back(i == 0 ? -1 : i == 1 ? 0 : i == 2 ? 1 : i == 3 ? 5 : 20);
+        }
+        const auto together = tell(each.mapping, rows, wanted, draws);
+        engine::Sampler sampler(vocabulary);
+        for (std::size_t i = 1; i < rows.size(); ++i) {
+          const Told& told = together[i];
+          const auto want =
+              sampler.logprobs(rows[i], told.token, static_cast<std::uint32_t>(wanted[i]));
+          ASSERT_EQ(told.row.count, want.best.size()) << vocabulary << " row " << i;
+          const auto near = [&](float logit, float logprob) {
+            // A float's last bit is 1e-6 at 16.
+            const double difference = std::abs(told.logprob(logit) - logprob);
+            worst = std::max(worst, difference);
+            EXPECT_LE(difference, 1e-5) << vocabulary << " row " << i;
+          };
+          near(told.row.chosen, want.chosen);
+          EXPECT_EQ(told.row.chosen, rows[i][told.token]);
+          for (std::size_t rank = 0; rank < want.best.size(); ++rank) {
+            ASSERT_EQ(told.row.tokens[rank].id, want.best[rank].token)
+                << vocabulary << " row " << i << " rank " << rank;
+            near(told.row.tokens[rank].logit, want.best[rank].value);
+          }
+        }
+        // Alone the same bits.
+        const auto alone = tell(each.mapping, {rows[5]}, {wanted[5]}, false);
+        EXPECT_EQ(alone[0].row.sum, together[5].row.sum);
+        for (std::uint32_t rank = 0; rank < alone[0].row.count; ++rank) {
+          EXPECT_EQ(alone[0].row.tokens[rank].id, together[5].row.tokens[rank].id);
+          EXPECT_EQ(alone[0].row.tokens[rank].logit, together[5].row.tokens[rank].logit);
+        }
+      }
+    }
+  }
+  std::printf("log-probabilities within %.1e of the CPU's\n", worst);
 }
 
 TEST_F(SampleTest, TopKOfOneIsTheBestToken) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernel_harness.hpp"
+#include "worker/engine/sampler.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
 
@@ -217,10 +218,21 @@ std::vector<TokenId> some_prompt(std::size_t length) {
   return prompt;
 }
 
+// The kernels of both kinds of device, and pages of halves and of bytes.
+struct Kind {
+  bool lanes;
+  config::KvType kv;
+};
+constexpr Kind kKinds[] = {{false, config::KvType::kF16},
+                           {true, config::KvType::kF16},
+                           {false, config::KvType::kQ8_0},
+                           {true, config::KvType::kQ8_0}};
+
 TEST_F(TransformerTest, ChunksDoNotChangeABit) {
-  for (const bool lanes : {false, true}) {
+  for (const auto [lanes, kv] : kKinds) {
     Options options;
     options.lanes = lanes;
+    options.kv = kv;
     options.chunk = 256;
     const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
     ASSERT_NE(model.executor, nullptr);
@@ -235,9 +247,10 @@ TEST_F(TransformerTest, ChunksDoNotChangeABit) {
 }
 
 TEST_F(TransformerTest, CompanyDoesNotChangeABit) {
-  for (const bool lanes : {false, true}) {
+  for (const auto [lanes, kv] : kKinds) {
     Options options;
     options.lanes = lanes;
+    options.kv = kv;
     const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
@@ -515,6 +528,60 @@ TEST_F(TransformerTest, RowsOfLogitsComeWhileTheNextStepIsComputed) {
   }
 }
 
+// Log-probabilities that the device tells, against those the CPU makes of the same row; greedy and drawn, with the next step
+// in flight, alone and beside a sequence that asks for others.
+TEST_F(TransformerTest, TheDeviceTellsLogprobabilities) {
+  const std::string name = or_builtin("tiny-qwen3-Q4_K_M");
+  const Loaded model = load(name);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  ASSERT_EQ(executor.limits().most_logprobs, 20);
+  const auto prompt = some_prompt(9);
+  const auto rows = generate(executor, prompt, 10, 64, Output::kLogits);
+  engine::Sampler sampler(executor.limits().vocabulary);
+  const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
+                                                   pages_for(executor, 40, 1)};
+  const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+  const engine::Choice choice;
+  for (const bool company : {false, true}) {
+    std::vector<Column> columns;
+    for (std::uint32_t i = 0; i < prompt.size(); ++i)
+      columns.push_back({prompt[i], i, 0, Output::kNone});
+    columns.back().output = Output::kGreedy;
+    columns.back().logprobs = 5;
+    if (company) columns.push_back({3, 0, 1, Output::kSampled, engine::kByHost, &choice, 20});
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    for (std::uint32_t n = 0; n < rows.size(); ++n) {
+      columns.assign(1, {0, static_cast<std::uint32_t>(prompt.size()) + n, 0, Output::kGreedy, 0});
+      columns[0].logprobs = 5;
+      if (company) columns.push_back({0, n + 1, 1, Output::kSampled, 1, &choice, 0});
+      if (n + 1 < rows.size()) {
+        ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+      }
+      const auto outputs = executor.wait();
+      ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+      const ColumnOutput& made = (*outputs)[0];
+      const auto want = sampler.logprobs(rows[n].logits, rows[n].best, 5);
+      EXPECT_EQ(made.best, rows[n].best);
+      EXPECT_NEAR(made.logprob, want.chosen, 1e-5);
+      ASSERT_EQ(made.top.size(), 5U);
+      for (std::size_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(made.top[i].token, want.best[i].token) << n << " rank " << i;
+        EXPECT_NEAR(made.top[i].value, want.best[i].value, 1e-5);
+      }
+      if (company) {
+        EXPECT_EQ((*outputs)[1].top.size(), n == 0 ? 20U : 0U);
+      }
+    }
+  }
+  Column bad{1, 0, 0, Output::kLogits};
+  bad.logprobs = 1;
+  EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
+  bad.output = Output::kGreedy;
+  bad.logprobs = 21;
+  EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
+}
+
 TEST_F(TransformerTest, FloatPagesComeCloser) {
   Options options;
   options.kv = config::KvType::kF32;
@@ -527,6 +594,63 @@ TEST_F(TransformerTest, FloatPagesComeCloser) {
   // Matrix units take products' inputs as halves.
   const bool halves = model.executor->numerics_id().find("/units") != std::string::npos;
   EXPECT_LT(compare(rows, each["greedy"], name), halves ? 1.5e-2 : 1e-3);
+}
+
+// A step that runs as prompt what another generated: what a restart does.
+TEST_F(TransformerTest, ReplayedTokensAreTheSameBits) {
+  for (const auto [lanes, kv] : kKinds) {
+    Options options;
+    options.lanes = lanes;
+    options.kv = kv;
+    const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"), options);
+    ASSERT_NE(model.executor, nullptr);
+    auto prompt = some_prompt(37);
+    auto made = generate(*model.executor, prompt, 12, 64, Output::kLogits);
+    ASSERT_EQ(made.size(), 12U);
+    for (std::size_t i = 0; i < 7; ++i)
+      prompt.push_back(made[i].best);
+    made.erase(made.begin(), made.begin() + 7);
+    expect_same_bits(generate(*model.executor, prompt, 5, 64, Output::kLogits), made,
+                     std::string("replayed, ") + config::to_string(kv));
+  }
+}
+
+// Keys and values of eight bits: the same tokens as long as they are not a matter of the last bits, and how far their
+// log-probabilities are from the float64 evaluation's, whose keys and values are not rounded.
+TEST_F(TransformerTest, PagesOfBytesStayNear) {
+  Options options;
+  options.kv = config::KvType::kQ8_0;
+  for (const char* const name :
+       {"builtin", "tiny-llama-F16", "tiny-qwen2-Q8_0", "tiny-qwen3-Q4_K_M"}) {
+    if (!std::filesystem::exists(model_file(name))) continue;
+    const Loaded model = load(name, options);
+    ASSERT_NE(model.executor, nullptr);
+    EXPECT_THAT(model.executor->numerics_id(), ::testing::HasSubstr("kv-q8_0"));
+    double worst = 0, sum = 0;
+    std::size_t compared = 0, all = 0;
+    const nlohmann::json want = expected(name);
+    for (const auto& each : want["cases"]) {
+      const auto rows = generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(),
+                                 each["greedy"].size(), 64);
+      ASSERT_EQ(rows.size(), each["greedy"].size());
+      all += rows.size();
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto& step = each["greedy"][i];
+        if (rows[i].best != step["token"].get<TokenId>()) break;
+        const double difference = std::abs(rows[i].logprob - step["logprob"].get<double>());
+        worst = std::max(worst, difference);
+        sum += difference;
+        ++compared;
+      }
+    }
+    std::printf(
+        "%s, q8_0: %zu of %zu tokens before the first that differs; log-probabilities within %.4f, "
+        "%.5f on average\n",
+        name, compared, all, worst, sum / static_cast<double>(compared));
+    EXPECT_GE(compared * 2, all) << name;
+    EXPECT_LT(worst, 0.2) << name;
+    EXPECT_LT(sum / static_cast<double>(compared), 0.05) << name;
+  }
 }
 
 TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {

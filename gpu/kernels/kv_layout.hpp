@@ -1,0 +1,26 @@
+// The formats in which keys and values are cached, and how much they take (kv_layout.glsl has where
+// they lie). Pure arithmetic: needs no device.
+#pragma once
+
+#include <cstdint>
+
+namespace bulkhead::gpu::kernels {
+
+constexpr std::uint32_t kPageTokens = 32;
+
+// kQ8: bytes, and for each 32 neighbouring entries of a head a half that they are multiples of.
+enum class KvFormat : std::uint32_t { kF16 = 0, kF32 = 1, kQ8 = 2 };
+
+// Entries of a head, with the zeros behind them.
+constexpr std::uint32_t kv_padded(std::uint32_t head, KvFormat format) {
+  return format == KvFormat::kQ8 ? (head + 31) & ~31U : (head + 7) & ~7U;
+}
+
+// Bytes of a key, or of a value, of one position in one KV head.
+constexpr std::uint32_t kv_position_bytes(std::uint32_t head, KvFormat format) {
+  const std::uint32_t entries = kv_padded(head, format);
+  return format == KvFormat::kQ8 ? entries + entries / 32 * 2
+                                 : entries * (format == KvFormat::kF32 ? 4 : 2);
+}
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,94 @@
+// Log-probabilities that an output asks for: of the token that was chosen, and the best tokens with theirs. Runs behind
+// greedy.comp and sample.comp, in two passes: sums of weights by chunks of the vocabulary, then an output by a workgroup.
+//
+// Results are logits and the sum of all weights, in integers (sample.comp): the host takes the logarithm, in double. So they
+// depend neither on how the work is shared nor on a driver's logarithm.
+#version 460
+#include "common.glsl"
+#include "sampling.glsl"
+
+layout(constant_id = 2) const uint kSums = 0;  // 1: the first pass
+
+// {sum of weights (two words), best logit, chosen token's logit}, {how many tokens follow, 0, 0, 0}, {id, logit} ...
+const uint kLogprobBytes = 192u;
+const uint kMostTokens = 20u;
+
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer LongsOut { uint64_t v[]; };
+
+float best_of(uint64_t partials) {
+  if (lane == 0u) answer_key = 0u;
+  barrier();
+  uint mine = 0u;
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    mine = max(mine, key_of(uintBitsToFloat(Quads(partials).v[chunk].x)));
+  }
+  atomicMax(answer_key, mine);
+  barrier();
+  float value = value_of(answer_key);
+  barrier();
+  return value;
+}
+
+// The `count` best. The count-th best of the chunks' best tokens is no better than the token that is wanted last: where
+// there are chunks enough, few tokens are as good.
+uint find_best(uint64_t partials, uint count) {
+  if (push.chunks < count) return sort_best(partials, count);
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
+    uint rank = 0u;
+    for (uint other = 0u; other < push.chunks; other++) {
+      rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
+    }
+    if (rank == count - 1u) {
+      answer_key = key;
+      answer_id = kNoToken;
+    }
+  }
+  barrier();
+  gather(partials, 0u, 0u, true);
+  if (found_count > kMost) {
+    barrier();
+    return sort_best(partials, count);
+  }
+  sort_found();
+  return min(count, found_count);
+}
+
+void main() {
+  uint output_index = gl_WorkGroupID.x;
+  if (output_index >= Words(push.parameters).v[1]) return;
+  uint asked = Quads(push.choices).v[output_index * 2u + 1u].w;
+  if (asked == 0u) return;
+  lane = gl_LocalInvocationID.x;
+  logits_base = push.logits + uint64_t(output_index) * push.stride * 4u;
+  uint64_t partials = push.partials + uint64_t(output_index) * push.chunks * 16u;
+  uint64_t chunk_sums = push.chunk_sums + uint64_t(output_index) * push.chunks * 8u;
+  best = best_of(partials);
+  scale = 1.0;
+  if (kSums != 0u) {
+    uint chunk = gl_WorkGroupID.y;
+    uint end = min((chunk + 1u) * kChunk, push.vocabulary);
+    uint64_t mine = 0ul;
+    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) mine += weight_of(logit_of(token));
+    uint64_t sum = sum_of_all(mine);
+    if (lane == 0u) LongsOut(chunk_sums).v[chunk] = sum;
+    return;
+  }
+  uint64_t mine = 0ul;
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) mine += Longs(chunk_sums).v[chunk];
+  uint64_t sum = sum_of_all(mine);
+  uint wanted = min(min(asked - 1u, kMostTokens), push.vocabulary);
+  uint count = wanted != 0u ? find_best(partials, wanted) : 0u;
+  uint64_t row = push.logprobs + uint64_t(output_index) * kLogprobBytes;
+  if (lane == 0u) {
+    uint chosen = min(Words(push.results + uint64_t(output_index) * 8u).v[0], push.vocabulary - 1u);
+    LongsOut(row).v[0] = sum;
+    FloatsOut(row).v[2] = best;
+    FloatsOut(row).v[3] = logit_of(chosen);
+    WordsOut(row).v[4] = count;
+  }
+  for (uint i = lane; i < count; i += kInvocations) {
+    WordsOut(row).v[8u + 2u * i] = sorted_ids[i];
+    FloatsOut(row).v[9u + 2u * i] = logit_of(sorted_ids[i]);
+  }
+}

@@ -1,0 +1,252 @@
+// What drawing (sample.comp) and log-probabilities (logprobs.comp) share: weights, and finding the best tokens of a row. A
+// workgroup does an output.
+layout(push_constant, std430) uniform Push {
+  uint64_t logits;      // [output][stride]
+  uint64_t partials;    // greedy's: [output][chunks] of {largest, ...}
+  uint64_t results;     // [output] of {id, log-probability}
+  uint64_t parameters;
+  uint64_t choices;     // [output], see below
+  uint vocabulary;
+  uint stride;
+  uint chunks;
+  uint unused;
+  uint64_t chunk_sums;  // logprobs.comp: [output][chunks] of sums of weights
+  uint64_t logprobs;    // and its results, [output] of kLogprobBytes
+} push;
+
+// Two quads for an output: {mode, top-k or 0, 1 / temperature, least (logit - best) / temperature}, {top-p in units of
+// 2^-32, upper 32 bits of the draw, its lower 21, 0 or 1 + how many log-probabilities}. Mode: 0 none, 1 all tokens, 2 top-p
+// or min-p cut some off.
+layout(constant_id = 0) const uint kInvocations = 64;  // 32 or a multiple
+layout(constant_id = 1) const uint kChunk = 2048;
+layout(local_size_x_id = 0) in;
+
+const uint kBuckets = 1024u;  // 32 for each factor of e; past the last a weight is 0
+const uint kMost = 1024u;     // tokens that are put in order at once
+const uint kMostChunks = 512u;
+const uint kRun = 32u;
+const uint kNoToken = 0xffffffffu;
+
+shared uint low[kBuckets], high[kBuckets];
+shared uint keys[kMost], ids[kMost];
+shared uint sorted_keys[kMost], sorted_ids[kMost];
+shared uint64_t sums[kInvocations];
+shared uint64_t groups[kRun];
+shared uint found_count, found_bucket, answer_key, answer_id;
+shared uint64_t answer_sum;
+
+uint64_t logits_base;
+float best, scale, least;
+uint lane;
+
+float logit_of(uint token) { return Floats(logits_base).v[token]; }
+
+// Larger logits have larger keys; -0 and 0 are equal.
+uint key_of(float value) {
+  uint bits = value == 0.0 ? 0u : floatBitsToUint(value);
+  return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
+}
+float value_of(uint key) { return uintBitsToFloat((key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key); }
+
+// sampler.cpp's exp_of_nonpositive
+float exp_of_nonpositive(float x) {
+  precise float clamped = x < -87.0 ? -87.0 : x;
+  precise float scaled = clamped * 1.44269504;
+  precise float shifted = scaled + 12582912.0;
+  precise float n = shifted - 12582912.0;
+  precise float nh = n * 0.693145752;
+  precise float r0 = clamped - nh;
+  precise float nl = n * 1.42860677e-6;
+  precise float r = r0 - nl;
+  precise float p = r * 1.38888889e-3;
+  p = 8.33333333e-3 + p;
+  p = r * p;
+  p = 4.16666667e-2 + p;
+  p = r * p;
+  p = 1.66666667e-1 + p;
+  p = r * p;
+  p = 0.5 + p;
+  p = r * p;
+  p = 1.0 + p;
+  p = r * p;
+  p = 1.0 + p;
+  uint exponent = (floatBitsToUint(shifted) + 127u) << 23;
+  precise float value = p * uintBitsToFloat(exponent);
+  return x < -87.0 ? 0.0 : value;
+}
+
+// (logit - best) / temperature, as the CPU rounds it.
+float distance_of(float logit) {
+  precise float difference = logit - best;
+  precise float scaled = difference * scale;
+  return scaled;
+}
+uint64_t weight_of(float logit) {
+  precise float scaled = exp_of_nonpositive(distance_of(logit)) * 1048576.0;
+  uint upper = uint(scaled);
+  precise float rest = (scaled - float(upper)) * 1048576.0;
+  return (uint64_t(upper) << 20) + uint64_t(uint(rest));
+}
+uint bucket_of(float logit) {
+  return uint(min(-distance_of(logit) * 32.0, float(kBuckets)));  // kBuckets: in none
+}
+
+uint64_t times(uint64_t total, uint fraction) {
+  return (total >> 32) * uint64_t(fraction) + (((total & 0xfffffffful) * uint64_t(fraction)) >> 32);
+}
+
+bool better(uint key, uint id, uint other_key, uint other_id) {
+  return key > other_key || (key == other_key && id < other_id);
+}
+
+// Whether no token of the chunk is as good as the key.
+bool skips(uint64_t partials, uint chunk, uint key) {
+  return key_of(uintBitsToFloat(Quads(partials).v[chunk].x)) < key;
+}
+
+// The same for all.
+uint64_t sum_of_all(uint64_t mine) {
+  sums[lane] = mine;
+  barrier();
+  for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
+    if (lane < distance) sums[lane] += sums[lane + distance];
+    barrier();
+  }
+  uint64_t total = sums[0];
+  barrier();
+  return total;
+}
+
+// How much of the tokens down to (key, id) there is: their number, or their weight.
+uint64_t measure(uint64_t partials, uint key, uint id, bool counts) {
+  uint64_t mine = 0ul;
+  for (uint chunk = 0u; chunk < push.chunks; chunk++) {
+    if (skips(partials, chunk, key)) continue;
+    uint end = min((chunk + 1u) * kChunk, push.vocabulary);
+    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) {
+      float logit = logit_of(token);
+      uint mine_key = key_of(logit);
+      if (mine_key > key || (mine_key == key && token <= id)) mine += counts ? 1ul : weight_of(logit);
+    }
+  }
+  return sum_of_all(mine);
+}
+
+// The first (key, id), from the best on, down to which there is as much as `target`, bit by bit.
+void search(uint64_t partials, uint64_t target, bool counts) {
+  uint key = 0u;
+  for (uint bit = 0x80000000u; bit != 0u; bit >>= 1) {
+    if (measure(partials, key | bit, kNoToken, counts) >= target) key |= bit;
+  }
+  uint id = 0u;  // the least that is enough
+  for (uint bit = 0x80000000u >> 4; bit != 0u; bit >>= 1) {
+    if (measure(partials, key, id + bit - 1u, counts) < target) id += bit;
+  }
+  answer_key = key;
+  answer_id = min(id, push.vocabulary - 1u);
+  barrier();
+}
+
+// Fills the histogram and finds the bucket in which `target` is reached; found_bucket is kBuckets where none is.
+// answer_sum: what lies before it. A target of 0: the fraction top_p of all weights, which it returns.
+uint64_t find_bucket(uint64_t target, uint top_p, bool counts) {
+  for (uint i = lane; i < kBuckets; i += kInvocations) low[i] = high[i] = 0u;
+  barrier();
+  uint64_t mine = 0ul;
+  for (uint token = lane; token < push.vocabulary; token += kInvocations) {
+    float logit = logit_of(token);
+    uint bucket = bucket_of(logit);
+    if (bucket >= kBuckets) continue;
+    if (counts) {
+      atomicAdd(low[bucket], 1u);
+    } else {
+      uint64_t weight = weight_of(logit);
+      mine += weight;
+      uint part = uint(weight);
+      uint before = atomicAdd(low[bucket], part);
+      uint carry = before + part < before ? 1u : 0u;
+      uint upper = uint(weight >> 32) + carry;
+      if (upper != 0u) atomicAdd(high[bucket], upper);
+    }
+  }
+  barrier();
+  if (!counts) target = times(sum_of_all(mine), top_p);
+  if (lane < kRun) {
+    uint64_t sum = 0ul;
+    for (uint i = 0u; i < kBuckets / kRun; i++) {
+      uint at = lane * (kBuckets / kRun) + i;
+      sum += uint64_t(low[at]) + (uint64_t(high[at]) << 32);
+    }
+    groups[lane] = sum;
+  }
+  barrier();
+  if (lane == 0u) {
+    uint64_t before = 0ul;
+    uint group = 0u;
+    while (group < kRun && before + groups[group] < target) before += groups[group++];
+    uint at = group * (kBuckets / kRun);
+    for (; at < kBuckets; at++) {
+      uint64_t here = uint64_t(low[at]) + (uint64_t(high[at]) << 32);
+      if (before + here >= target) break;
+      before += here;
+    }
+    found_bucket = at;
+    answer_sum = before;
+  }
+  barrier();
+  return target;
+}
+
+// Tokens of buckets [first, last] (or, with `by_answer`, down to the answer) into keys and ids; found_count may be more than
+// what fits.
+void gather(uint64_t partials, uint first, uint last, bool by_answer) {
+  if (lane == 0u) found_count = 0u;
+  barrier();
+  for (uint chunk = 0u; chunk < push.chunks; chunk++) {
+    float chunk_best = uintBitsToFloat(Quads(partials).v[chunk].x);
+    if (by_answer ? key_of(chunk_best) < answer_key : bucket_of(chunk_best) > last) continue;
+    uint end = min((chunk + 1u) * kChunk, push.vocabulary);
+    for (uint token = chunk * kChunk + lane; token < end; token += kInvocations) {
+      float logit = logit_of(token);
+      uint key = key_of(logit);
+      uint bucket = bucket_of(logit);
+      bool wanted = by_answer ? !better(answer_key, answer_id, key, token) : bucket >= first && bucket <= last;
+      if (!wanted) continue;
+      uint at = atomicAdd(found_count, 1u);
+      if (at < kMost) {
+        keys[at] = key;
+        ids[at] = token;
+      }
+    }
+  }
+  barrier();
+}
+
+// Best first.
+void sort_found() {
+  uint count = min(found_count, kMost);
+  for (uint i = lane; i < count; i += kInvocations) {
+    uint rank = 0u;
+    for (uint j = 0u; j < count; j++) rank += better(keys[j], ids[j], keys[i], ids[i]) ? 1u : 0u;
+    sorted_keys[rank] = keys[i];
+    sorted_ids[rank] = ids[i];
+  }
+  barrier();
+}
+
+// The `count` best tokens into sorted_keys and sorted_ids, best first; how many there are.
+uint sort_best(uint64_t partials, uint count) {
+  find_bucket(uint64_t(count), 0u, true);
+  bool fits = found_bucket < kBuckets;
+  if (fits) {
+    gather(partials, 0u, found_bucket, false);
+    fits = found_count <= kMost;
+  }
+  if (!fits) {
+    barrier();
+    search(partials, uint64_t(count), true);
+    gather(partials, 0u, 0u, true);
+  }
+  sort_found();
+  return min(count, min(found_count, kMost));
+}
