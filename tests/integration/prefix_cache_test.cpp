@@ -52,8 +52,8 @@ double settled(const Serving& serving, const std::string& name, double at_least)
 class PrefixPages : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     PrefixCache, PrefixPages, ::testing::Values("engine.kv_type=f16", "engine.kv_type=q8_0"),
-    [](const auto& info) {
-      return std::string(info.param).substr(std::string(info.param).find('=') + 1);
+    [](const auto& each) {
+      return std::string(each.param).substr(std::string(each.param).find('=') + 1);
     });
 
 TEST_P(PrefixPages, ARepeatedPromptIsNotComputedAgain) {
