@@ -121,7 +121,7 @@ const Setting kSettings[] = {
    .reach = NUMBER(engine.kv_cache_mb), .most = kTebibyteMb},
   {.key = "engine.kv_type", .help = "Number format of cached keys and values: f16, f32 or q8_0 (8 bits, a scale for each 32).",
    .reach = CHOICE(engine.kv_type), .choices = {"f16", "f32", "q8_0"}},
-  {.key = "engine.prefill_chunk", .help = "Prompt tokens computed between two decode steps.",
+  {.key = "engine.prefill_chunk", .help = "Most prompt tokens computed between two decode steps; fewer where those take over a second.",
    .reach = NUMBER(engine.prefill_chunk), .least = 1, .most = 1U << 16},
   {.key = "engine.prefix_cache", .help = "Requests that begin with the same tokens share the KV pages of that beginning.",
    .reach = FLAG(engine.prefix_cache)},

@@ -305,6 +305,9 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = channel.max_record_bytes();
+  options.longest_step = std::min(
+      options.longest_step,
+      std::chrono::milliseconds(std::max(1U, settings.isolation.heartbeat_timeout_ms / 4)));
   engine::Engine engine(*loaded.executor, loaded.language, options,
                         [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -9,6 +9,8 @@ namespace {
 // Whatever ipc.flush_tokens says: a record must fit the smallest ring.
 constexpr std::uint32_t kMostUnsent = 64;
 constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
+// However slow the device is: a step of one column takes not much less.
+constexpr std::uint32_t kLeastPrefillChunk = 4;
 
 std::uint64_t microseconds(Clock::duration duration) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(
@@ -92,7 +94,14 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       emit_(std::move(emit)),
       scheduler_(executor.limits(), options_.scheduler),
       sampler_(executor.limits().vocabulary),
-      preparer_(language) {}
+      preparer_(language) {
+  // Many columns take less than as many single ones.
+  if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
+    const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
+    scheduler_.set_prefill_chunk(std::max(
+        kLeastPrefillChunk, static_cast<std::uint32_t>(std::min<std::int64_t>(columns, 1 << 20))));
+  }
+}
 
 Engine::~Engine() = default;
 
@@ -335,11 +344,24 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const Clock::time_point end = options_.now();
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
   device_time_ += end - begin;
+  pace_prefill(ended.columns, end - begin);
   scheduler_.complete();
   last_step_ = scheduler_.step_number();
   handle_outputs(outputs);
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
+}
+
+void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
+  const std::uint32_t chunk = scheduler_.prefill_chunk();
+  if (columns < chunk / 2) return;  // says little of a whole chunk
+  if (took > options_.longest_step) {
+    const double share = std::chrono::duration<double>(options_.longest_step) / took;
+    scheduler_.set_prefill_chunk(
+        std::max(kLeastPrefillChunk, static_cast<std::uint32_t>(share * chunk)));
+  } else if (took < options_.longest_step / 4) {
+    scheduler_.set_prefill_chunk(chunk * 2);
+  }
 }
 
 std::string Engine::StepFacts::name(std::uint64_t number) const {

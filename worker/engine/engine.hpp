@@ -48,6 +48,9 @@ struct EngineOptions {
   std::chrono::microseconds flush_interval{2000};
   std::size_t max_message_bytes =
       SIZE_MAX;  // an answer that encodes to more is refused, a batch is split
+  // Prompts are cut so that a step takes about so long at most: other streams wait for it, and what
+  // watches the worker's heart sees a beat in between.
+  std::chrono::milliseconds longest_step{1000};
   std::function<Clock::time_point()> now = Clock::now;
 };
 
@@ -115,6 +118,8 @@ class Engine {
   void drop(Request& request);
 
   bool flush_due(Clock::time_point now) const;
+  // Learns from a step how many columns of prompts the next ones may have.
+  void pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took);
   void flush_all();
   void emit_batch();
   void emit_finished();

@@ -92,6 +92,8 @@ struct ExecutorLimits {
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
   std::int32_t most_logprobs = -1;    // Column::logprobs up to this; -1: not at all
+  std::uint32_t step_us =
+      0;  // microseconds that a step of one column took after loading; 0: unknown
 };
 
 class Executor {

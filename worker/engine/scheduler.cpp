@@ -17,7 +17,8 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
 
 Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
     : limits_(limits),
-      prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      most_prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      prefill_chunk_(most_prefill_chunk_),
       prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
       pool_(limits.total_pages, limits.page_tokens,

@@ -34,6 +34,7 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -127,6 +128,13 @@ class Scheduler {
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
+  // Prefill columns of the steps that are planned from now on: 1 to SchedulerOptions::prefill_chunk.
+  // No result depends on it.
+  void set_prefill_chunk(std::uint32_t columns) {
+    prefill_chunk_ = std::clamp(columns, 1U, most_prefill_chunk_);
+  }
+  std::uint32_t prefill_chunk() const { return prefill_chunk_; }
+
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
   std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
@@ -160,7 +168,7 @@ class Scheduler {
   void forget_completed();
 
   ExecutorLimits limits_;
-  std::uint32_t prefill_chunk_;
+  std::uint32_t most_prefill_chunk_, prefill_chunk_;
   bool prefix_cache_;
   std::uint32_t max_running_;
   std::uint32_t sequence_limit_;

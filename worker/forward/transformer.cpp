@@ -711,6 +711,11 @@ class Transformer final : public engine::Executor {
       // It gave up: other recordings from here on.
       if (waiting && context_.chain.columns + context_.persistent.columns == 0) done = 0;
     }
+    // Once more, with everything compiled: how fast this device is with this model.
+    const auto narrow = Clock::now();
+    if (status.ok()) status = warm_up_one(step, shapes_.front());
+    limits_.step_us = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(nanoseconds_since(narrow) / 1000, 1, 1U << 31));
     context_.alive();
     context_.alive = nullptr;
     BULKHEAD_RETURN_IF_ERROR(status);
