@@ -83,6 +83,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);
   std::swap(mapped_, other.mapped_);
+  std::swap(shared_, other.shared_);
   return *this;
 }
 
@@ -110,7 +111,11 @@ BufferSlice slice(const Buffer& buffer) {
 }
 
 Result<Buffer> Device::allocate(std::uint64_t bytes, Memory memory, const char* name) {
-  return make_buffer(bytes, memory, name, {});
+  Result<Buffer> made = make_buffer(bytes, memory, name, {});
+  if (made.ok() || memory != Memory::kShared || made.error().code() == ErrorCode::kDeviceLost)
+    return made;
+  spdlog::warn("{}; trying memory that other processes can't have", made.error().message());
+  return make_buffer(bytes, Memory::kDeviceLocal, name, {});
 }
 
 Result<Buffer> Device::import_memory(UniqueFd fd, std::uint64_t bytes, const char* name) {
@@ -129,6 +134,8 @@ Result<Buffer> Device::import_memory(UniqueFd fd, std::uint64_t bytes, const cha
 Result<UniqueFd> Device::export_memory(const Buffer& buffer) const {
   if (!info_.shares_memory || !buffer.valid())
     return Error(ErrorCode::kUnsupported, info_.name + " can't export memory");
+  if (!buffer.shared_)
+    return Error(ErrorCode::kUnsupported, "memory that could not be had as shared");
   VkMemoryGetFdInfoKHR info{VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR};
   info.memory = buffer.memory_;
   info.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
@@ -169,6 +176,7 @@ Result<Buffer> Device::make_buffer(std::uint64_t bytes, Memory memory, const cha
   Buffer buffer;
   buffer.device_ = this;
   buffer.bytes_ = bytes;
+  buffer.shared_ = shares;
   VkBufferCreateInfo buffer_info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   buffer_info.size = bytes;
   buffer_info.usage = kBufferUsage;

@@ -63,7 +63,8 @@ enum class Memory {
   kDeviceLocal,  // weights, KV, activations
   kUpload,       // host-visible, written by the host
   kReadback,     // host-visible and cached, read by the host
-  kShared,       // as kDeviceLocal, and another process can have it (Device::export_memory)
+  kShared,  // as kDeviceLocal, and another process can have it (Device::export_memory); where the
+            // driver has none such left it is kDeviceLocal, and export_memory says so
 };
 
 class Device;
@@ -97,6 +98,7 @@ class Buffer {
   VkDeviceAddress address_ = 0;
   std::uint64_t bytes_ = 0;
   void* mapped_ = nullptr;
+  bool shared_ = false;  // its memory can be exported
 };
 
 // Part of a buffer: what pools hand out and kernels and copies take.

@@ -76,7 +76,13 @@ Status MainVault::receive() {
   if (vault == nullptr)
     return Error(ErrorCode::kInternal, "the daemon's first message does not tell of a vault");
   given_ = *vault;
-  if (!given()) return {};
+  if (!given()) {
+    while (
+        channel_
+            .take_descriptors()) {  // of a vault that did not come whole: it would keep its memory
+    }
+    return {};
+  }
 
   std::vector<UniqueFd> all;
   BULKHEAD_RETURN_IF_ERROR(take_descriptors(all));

@@ -181,7 +181,8 @@ void StandbyPool::discard(const std::string& why) {
 
 void StandbyPool::discard_imported(const std::string& why) {
   for (auto& spare : spares_) {
-    if (spare->process() != nullptr && spare->process()->given_vault() != 0) spare->leave(why);
+    // At once: what comes next loads cold, and finds no room beside what this one has imported.
+    if (spare->process() != nullptr && spare->process()->given_vault() != 0) spare->kill(why);
   }
   remove_gone_later();
 }

@@ -193,7 +193,7 @@ void Worker::process_dying(WorkerProcess&) {
 }
 
 void Worker::tell_vault_of_end(const Death& death) {
-  if (death.as_asked) return vault_.ended_as_asked();
+  if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
   const bool held = vault_.held();
   if (death.vault_unusable) {
     vault_.drop(death.last_word.empty() ? death.words : death.last_word);

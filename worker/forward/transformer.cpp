@@ -543,7 +543,16 @@ class Transformer final : public engine::Executor {
     std::vector<gpu::BufferSlice> slices;
     for (const gpu::Buffer& block : context_.weights.blocks)
       slices.push_back(gpu::slice(block));
-    BULKHEAD_TRY(checksums_, k::checksums(*context_.device, slices, options.wait_timeout_ms));
+    auto sums = k::checksums(*context_.device, slices, options.wait_timeout_ms);
+    if (!sums.ok()) {
+      const ErrorCode code = sums.error().code();
+      const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
+      if (options.kept != nullptr || broken) return sums.error();
+      spdlog::warn("a successor will load the weights itself: {}", sums.error().message());
+      keepable_ = false;
+      return {};
+    }
+    checksums_ = std::move(*sums);
     if (options.kept == nullptr) return {};
     take_over_times_.check_ns = nanoseconds_since(begin);
     if (checksums_ != options.kept->checksums)

@@ -252,6 +252,10 @@ void Directory::leave(std::uint32_t page) {
 
 void Directory::empty() {
   long_at(memory_ + offsetof(Header, epoch)).store(mix(epoch() + 1), std::memory_order_seq_cst);
+  // No longer believed, and not to be taken for damage either. One that never was entered stays so.
+  for (std::uint32_t page = 0; page < description_.pages; ++page) {
+    if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
+  }
 }
 
 KeptPages Directory::pages() const {

@@ -107,7 +107,7 @@ TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
   EXPECT_EQ(set.code, 0);
   EXPECT_THAT(
       set.out,
-      HasSubstr("engine.numerics: this version does not have it yet; the setting has no effect"));
+      HasSubstr("engine.numerics: no kernel that depends on the batch is faster"));
 }
 
 TEST_F(Cli, InspectDescribesAMadeModel) {

@@ -111,6 +111,7 @@ TEST(Directory, ANewEpochEmptiesIt) {
   shared.enter(1, kRoot);
   shared.directory->empty();
   EXPECT_TRUE(shared.believed().empty());
+  EXPECT_EQ(shared.directory->pages().doubtful, 0U);
   shared.enter(1, kRoot);
   EXPECT_EQ(shared.believed().size(), 1U);
 }
