@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "config/base/log.hpp"
 #include "gpu/device.hpp"
 #include "gpu/device_impl.hpp"
 #include "gpu/fault_injection.hpp"
