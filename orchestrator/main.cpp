@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -212,6 +213,7 @@ struct Reloader {
 int serve(const config::Sources& sources, config::Settings settings) {
   raise_descriptor_limit();
   close_descriptors_on_exec();
+  std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
   const bool loopback = is_loopback(settings.server.host);
 
   EventLoop loop;

@@ -53,7 +53,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       const bool other_file = has_file(wanted) && mark != "-" && mark != old.file_mark;
       step.changed = replace_workers || other_file || wanted.path != old.settings.path ||
                      wanted.device != old.settings.device || wanted.context != old.settings.context;
-      if (wanted.path != old.settings.path) BULKHEAD_RETURN_IF_ERROR(readable(wanted));
+      if (step.changed) BULKHEAD_RETURN_IF_ERROR(readable(wanted));
     } else {
       BULKHEAD_RETURN_IF_ERROR(readable(wanted));
     }
@@ -101,6 +101,19 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
   for (ModelInfo& earlier : models_) {  // that were on their way to this one
     if (earlier.retired && earlier.successor == model) earlier.successor = successor;
   }
+  if (!models_[model].workers.empty()) return;
+  // It waited for workers that go elsewhere now, and its requests with it. None was ever sent.
+  const Waiting stranded = std::exchange(waiting_[model], {});
+  for (const auto* queue : {&stranded.suspects, &stranded.fresh}) {
+    for (const RequestId request : *queue) {
+      if (successor) {
+        active_.at(request).model = *successor;
+        waiting_[*successor].fresh.push_back(request);
+      } else {
+        fail(request, {FailureKind::kUnavailable, "The model has been taken out.", ""});
+      }
+    }
+  }
 }
 
 void Router::resize(std::size_t model) {
@@ -112,10 +125,12 @@ void Router::resize(std::size_t model) {
   auto have = static_cast<std::size_t>(std::ranges::count_if(workers, stays));
   for (; have < wanted; ++have)
     add_worker(model).start();
-  for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {
-    if (!stays(*worker)) continue;
-    leaving_.insert(*worker);
-    --have;
+  for (const bool serving_too : {false, true}) {  // those that serve last
+    for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {
+      if (!stays(*worker) || (!serving_too && (*worker)->state() == WorkerState::kReady)) continue;
+      leaving_.insert(*worker);
+      --have;
+    }
   }
 }
 
@@ -199,7 +214,11 @@ void Router::go_on_with(std::size_t retired) {
       end(*worker);
     }
   }
-  if (successor) resize(*successor);
+  // One that starts beside workers on their way here might not find room on the device.
+  const bool more_come = std::ranges::any_of(models_, [&](const ModelInfo& other) {
+    return other.retired && other.successor == successor && !other.workers.empty();
+  });
+  if (successor && !more_come) resize(*successor);
 }
 
 }  // namespace bulkhead::orchestrator

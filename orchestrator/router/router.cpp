@@ -148,8 +148,9 @@ void Router::dispatch(std::size_t model) {
     if (others_without_token) return;  // dispatched again when they progress
     RequestId request = waiting.suspects.front();
     waiting.suspects.pop_front();
-    alone_[worker] = request;
     send(request, *worker);
+    const auto sent = active_.find(request);  // it may have failed instead
+    if (sent != active_.end() && sent->second.worker == worker) alone_[worker] = request;
   }
   while (!waiting.fresh.empty()) {
     Worker* worker = least_loaded(model);
@@ -291,11 +292,12 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "cancelled without being asked");
     if (finished->cached_tokens > entry->prompt_tokens.size())
       return violation(request, "more tokens from its cache than the prompt has");
+    const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
     progressed(request, active->second, *entry, worker);
     // The entry lives on here while the observer reads it; everything else has let go, so the
     // observer may start another.
-    worker.held_bytes -= std::min(worker.held_bytes, Journal::answer_bytes(*entry));
+    worker.held_bytes -= std::min(worker.held_bytes, held);
     JournalEntry done = std::move(*entry);
     forget(request, false);
     observer.on_finished(request, *finished, done);

@@ -313,6 +313,10 @@ void Worker::restart() {
 }
 
 void Worker::configure(WorkerOptions options) {
+  if (next_options_.has_value()) {  // it is being replaced: they are the successor's
+    next_options_ = std::move(options);
+    return;
+  }
   options_ = std::move(options);
   if (serves(state_)) pool_.keep(options_.standby);
 }
