@@ -11,7 +11,7 @@
 //   client   until the client has it
 //
 // Modes: cold (a new process loads the model), vault (it imports what the dead one left in device
-// memory), standby (another one is there already). A mode that the daemon does not have shows in
+// memory), standby (another one is there already, and takes over the pages). What was done shows in
 // the column "way". Each stream's tokens are checked against an undisturbed run's.
 //
 // The bystander is a stream of another worker, with the same model on the same device: its longest
@@ -126,7 +126,7 @@ class Served {
         "models.0.name=carrier",
         "models.0.device=" + plan.device,
         "ipc.transport=" + plan.transport,
-        std::string("isolation.vault=") + (mode == "vault" ? "true" : "false"),
+        std::string("isolation.vault=") + (mode == "cold" ? "false" : "true"),
         std::string("isolation.standby=") + (mode == "standby" ? "1" : "0")};
     if (plan.bystander) {
       settings.insert(settings.end(), {"models.1.path=" + plan.model, "models.1.name=bystander",
