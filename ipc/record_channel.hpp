@@ -196,7 +196,14 @@ class RecordChannel final : public Channel {
 
   Result<bool> prepare_sleep() override {
     if (!record_.empty() || corrupt_) return false;
-    if (outgoing_size_ != 0 || !link_.flush()) (void)flush();
+    if (outgoing_size_ != 0 || !link_.flush()) {
+      // All of it went: whoever waits for that must look, for nobody would wake it.
+      if (const auto flushed = flush(); flushed.ok() && *flushed) {
+        link_.withdraw_sleep();
+        asleep_ = false;
+        return false;
+      }
+    }
     const std::size_t wanted =
         outgoing_size_ != 0 ? std::min(outgoing_size_ - outgoing_sent_, piece_bytes()) : wanted_;
     const bool room = link_.announce_sleep(wanted);
