@@ -3,8 +3,8 @@
 // given.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,5 +32,17 @@ struct KeptMemory {
   std::vector<gpu::kernels::Checksum> checksums;  // of the weights' blocks
   std::vector<UniqueFd> blocks;                   // of all blocks
 };
+
+// kCorrupt: why a successor loads instead.
+Error not_as_expected(const std::string& what);
+
+// Of what a predecessor kept, before any of it is touched: is it of the layout that this process
+// would have made?
+Status compare_layouts(const MemoryLayout& ours, const KeptMemory& kept);
+
+// Blocks [first, first + count) of it, whose descriptors are gone then; adds the time that it takes.
+Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, KeptMemory& kept,
+                                               std::size_t first, std::size_t count,
+                                               const char* name, std::uint64_t& import_ns);
 
 }  // namespace bulkhead::forward

@@ -1,0 +1,26 @@
+// How many KV pages and how long a context a model gets on a device: from what was asked for and
+// what is free.
+#pragma once
+
+#include <cstdint>
+
+#include "config/base/error.hpp"
+#include "config/settings.hpp"
+#include "gpu/device.hpp"
+#include "worker/forward/memory_need.hpp"
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+
+struct CacheSize {
+  std::uint32_t context = 0;
+  std::uint32_t pages = 0;  // for sequences; one more is kept for the warm-up
+};
+
+// asked_context: exactly this or an error; 0: the model's own, lowered to what fits. What does not
+// fit is kResourceExhausted, which says what is needed, what is free and what to set.
+Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig& config,
+                             const config::EngineSettings& engine, std::uint32_t asked_context,
+                             const MemoryNeed& need);
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,32 @@
+// What loading took and what a step's kernels take, as the log and the worker's figures tell it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gpu/command_ring.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/weight_pipeline.hpp"
+
+namespace bulkhead::forward {
+
+using Clock = std::chrono::steady_clock;
+std::uint64_t nanoseconds_since(Clock::time_point start);
+
+struct LoadTimes {
+  PipelineTimes weights;
+  std::uint64_t kernels_ns = 0, after_weights_ns = 0;  // compiling; of it, after the weights came
+  std::uint64_t warm_up_ns = 0, save_ns = 0, total_ns = 0;  // save: of the warm-up
+};
+
+// load_seconds and load_*_seconds.
+void add_load_counters(const LoadTimes& times, std::vector<engine::Executor::Counter>& all);
+// One line at level debug.
+void log_load_times(const LoadTimes& times, std::uint64_t weight_bytes);
+
+// kernel_NAME_{calls,microseconds,bytes}: "rope and KV write" is kernel_rope_and_kv_write.
+std::vector<engine::Executor::Counter> kernel_counters(std::span<const gpu::KernelTime> times);
+
+}  // namespace bulkhead::forward

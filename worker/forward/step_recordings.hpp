@@ -1,0 +1,70 @@
+// The recordings of steps, one for each shape, and the buffers that they work in.
+//
+// With the pool on all of them share one set of buffers, since steps run one after another, and the
+// warm-up's recordings are kept. With it off a step's memory is allocated for it and freed after it,
+// and a recording is good for as long as its memory comes back at the same place.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/optimizations.hpp"
+#include "worker/forward/step_program.hpp"
+
+namespace bulkhead::forward {
+
+struct StepRecording {
+  std::shared_ptr<Activations> activations;
+  std::uint64_t block_address = 0;    // of these, when the programs were made
+  std::vector<StepProgram> programs;  // by slot
+  gpu::CommandRing::RecordingId id = 0;
+};
+
+class StepRecordings {
+ public:
+  // Both must outlive it and stay where they are; `parts` has its parts from the first call on.
+  StepRecordings(const StepContext& context, gpu::Optimizations& parts)
+      : context_(context), parts_(parts) {}
+
+  // Of which the buffers must be large enough; before the first get().
+  void set_shapes(std::vector<StepShape> shapes) { shapes_ = std::move(shapes); }
+  const std::vector<StepShape>& shapes() const { return shapes_; }
+
+  // Made now if need be. Valid until the next get() or forget.
+  Result<const StepRecording*> get(StepShape shape);
+  // What is submitted behind a step; null: nothing.
+  using Followers = std::array<const StepRecording*, 2>;
+  Result<Followers> followers(const StepRecording& step, bool samples, bool tells_logprobs);
+
+  void forget(StepShape shape);
+  void forget_all();  // all shapes'
+  // Without the pool: once the last step, of this shape, is over.
+  void give_memory_back(StepShape shape);
+
+  std::uint64_t plan_ns() const { return plan_ns_; }
+
+ private:
+  bool keeps_memory() const { return parts_.memory_pool->enabled(); }
+  Result<std::shared_ptr<Activations>> make_activations(StepShape shape);
+  template <typename Build>
+  Result<std::unique_ptr<StepRecording>> record(std::shared_ptr<Activations> activations,
+                                                gpu::CommandRing::Keep keep, const Build& build);
+  template <typename Build>
+  Result<const StepRecording*> behind(std::unique_ptr<StepRecording>& kept, const Build& build,
+                                      const StepRecording& step);
+
+  const StepContext& context_;
+  gpu::Optimizations& parts_;
+  std::vector<StepShape> shapes_;
+  std::shared_ptr<Activations> shared_;
+  std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
+  std::unique_ptr<StepRecording> sampling_, logprobs_;  // behind a step of any shape
+  std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
+};
+
+}  // namespace bulkhead::forward

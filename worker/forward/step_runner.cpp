@@ -1,0 +1,130 @@
+#include "worker/forward/step_runner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "worker/forward/step_check.hpp"
+#include "worker/forward/waiting_kernels.hpp"
+
+namespace bulkhead::forward {
+
+Status StepRunner::prepare(std::vector<StepShape> shapes) {
+  recordings_.set_shapes(std::move(shapes));
+  return slots_.make();
+}
+
+Status StepRunner::submit(const engine::Step& step) {
+  if (slots_.all_in_flight())
+    return Error(ErrorCode::kInternal,
+                 "a step was submitted while as many as can be are in flight");
+  BULKHEAD_RETURN_IF_ERROR(broken_);
+  BULKHEAD_RETURN_IF_ERROR(check_step(step, limits_, slots_.chosen_rows()));
+  const auto outputs = std::count_if(
+      step.columns.begin(), step.columns.end(),
+      [](const engine::Column& column) { return column.output != engine::Output::kNone; });
+  return start(step, shape_for(shapes(), static_cast<std::uint32_t>(step.columns.size()),
+                               static_cast<std::uint32_t>(outputs)));
+}
+
+Status StepRunner::start(const engine::Step& step, StepShape shape) {
+  const std::uint32_t index = slots_.next();
+  slots_.write_parameters(step);
+  last_shape_ = slots_[index].shape = shape;
+  BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
+  const Status launched = launch(recorded, index);
+  if (!launched.ok()) {
+    broken_ = launched;
+    return launched;
+  }
+  slots_.submitted();
+  ++steps_;
+  return {};
+}
+
+Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
+  const StepSlot& slot = slots_[index];
+  Recordings made;
+  BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
+  BULKHEAD_TRY(made.followers,
+               recordings_.followers(*made.step, slot.samples, slot.tells_logprobs));
+  return made;
+}
+
+// After a failure some of it may run.
+Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
+  StepSlot& slot = slots_[index];
+  slot.may_give_up = may_wait(context_, slot.shape);
+  gpu::BufferSlice from = slot.parameters;
+  from.bytes = slot.parameter_bytes;
+  BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
+      from, gpu::slice(context_.parameters, index * context_.parameter_layout.stride,
+                       context_.parameter_layout.stride)));
+  const gpu::CommandRing::After uploaded = blit().uploads_done();
+  const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
+  BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id,
+                                          std::span(&uploaded, wait_for_upload ? 1 : 0), index));
+  for (const StepRecording* const next : recorded.followers) {
+    if (next == nullptr) continue;
+    BULKHEAD_TRY(slot.ticket, ring().submit(next->id, {}, index));
+  }
+  return slots_.start_downloads(index, *recorded.step->activations, blit(), ring());
+}
+
+Result<std::span<const engine::ColumnOutput>> StepRunner::wait() {
+  if (slots_.in_flight() == 0) return Error(ErrorCode::kInternal, "no step is in flight");
+  const std::uint32_t index = slots_.oldest();
+  Status finished = finish(index);
+  if (finished.ok() && slots_.gave_up(index)) finished = compute_again();
+  slots_.waited();
+  if (!finished.ok()) {
+    broken_ = finished;
+    return finished.error();
+  }
+  recordings_.give_memory_back(last_shape_);
+  return std::span<const engine::ColumnOutput>(slots_[index].outputs);
+}
+
+Result<bool> StepRunner::finished(std::uint32_t wait_ms) {
+  return ring().finished(slots_[slots_.last()].ticket, wait_ms);
+}
+
+Status StepRunner::finish(std::uint32_t index) {
+  StepSlot& slot = slots_[index];
+  BULKHEAD_RETURN_IF_ERROR(ring().wait(slot.ticket));
+  if (!slot.downloaded) return {};
+  BULKHEAD_RETURN_IF_ERROR(blit().finish_download_to(*slot.downloaded));
+  slots_.take_results(index);
+  return {};
+}
+
+// The steps in flight, of which the oldest gave up and the others have worked on with what it
+// left. From here on barriers stand between dispatches.
+Status StepRunner::compute_again() {
+  spdlog::warn(
+      "workgroups of a step waited for each other in vain: it is computed again, and from here "
+      "on as gpu_optimizations.chained_kernels and persistent_step off do");
+  const std::uint32_t first = slots_.oldest();
+  for (std::uint32_t i = 1; i < slots_.in_flight(); ++i)
+    BULKHEAD_RETURN_IF_ERROR(finish(slots_.after(first, i)));
+  without_waiting_kernels(context_);
+  computed_again_ += slots_.in_flight();
+  recordings_.forget_all();
+  slots_.tell_tokens();
+  for (std::uint32_t i = 0; i < slots_.in_flight(); ++i) {
+    const std::uint32_t index = slots_.after(first, i);
+    BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
+    BULKHEAD_RETURN_IF_ERROR(launch(recorded, index));
+  }
+  return finish(first);
+}
+
+Result<std::vector<gpu::KernelTime>> StepRunner::profile() {
+  BULKHEAD_TRY(const StepRecording* const recorded, recordings_.get(last_shape_));
+  auto times = ring().profile(recorded->id, slots_.last());
+  if (!times.ok() && times.error().code() != ErrorCode::kUnsupported) broken_ = times.error();
+  recordings_.give_memory_back(last_shape_);
+  return times;
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,77 @@
+// Submits steps and fetches their results: a slot and a recording for each, uploads before it,
+// downloads behind it, two steps in flight where the device's parts allow it.
+//
+// After a failure on the device, which may still run, nothing more is given to it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/optimizations.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/step_program.hpp"
+#include "worker/forward/step_recordings.hpp"
+#include "worker/forward/step_slots.hpp"
+
+namespace bulkhead::forward {
+
+class StepRunner {
+ public:
+  // All must outlive it and stay where they are. `parts` has its parts, and `limits` is filled in,
+  // from prepare() on.
+  StepRunner(StepContext& context, const engine::ExecutorLimits& limits, gpu::Optimizations& parts)
+      : context_(context),
+        limits_(limits),
+        parts_(parts),
+        slots_(context, limits),
+        recordings_(context, parts) {}
+  // The slots' memory and the shapes that there are.
+  Status prepare(std::vector<StepShape> shapes);
+  const std::vector<StepShape>& shapes() const { return recordings_.shapes(); }
+
+  // As Executor::submit and wait, with the engine's promises checked.
+  Status submit(const engine::Step& step);
+  Result<std::span<const engine::ColumnOutput>> wait();
+  // Unchecked, and of this shape.
+  Status start(const engine::Step& step, StepShape shape);
+  // Waits for so long at most: whether the step submitted last is over.
+  Result<bool> finished(std::uint32_t wait_ms);
+  // The step waited for last, once more with timestamps. None may be in flight.
+  Result<std::vector<gpu::KernelTime>> profile();
+
+  // Made anew at the next step.
+  void forget(StepShape shape) { recordings_.forget(shape); }
+  void forget_all() { recordings_.forget_all(); }
+
+  const Status& broken() const { return broken_; }
+  std::uint64_t steps() const { return steps_; }
+  void set_steps(std::uint64_t steps) { steps_ = steps; }  // those of no request do not count
+  std::uint64_t computed_again() const { return computed_again_; }
+  std::uint64_t plan_ns() const { return recordings_.plan_ns(); }
+
+ private:
+  gpu::CommandRing& ring() { return *parts_.command_ring; }
+  gpu::BlitQueue& blit() { return *parts_.blit_queue; }
+  struct Recordings {
+    const StepRecording* step = nullptr;
+    StepRecordings::Followers followers{};
+  };
+  Result<Recordings> recordings_of(std::uint32_t index);
+  Status launch(const Recordings& recorded, std::uint32_t index);
+  Status finish(std::uint32_t index);
+  Status compute_again();
+
+  StepContext& context_;
+  const engine::ExecutorLimits& limits_;
+  gpu::Optimizations& parts_;
+  StepSlots slots_;
+  StepRecordings recordings_;
+  StepShape last_shape_;
+  Status broken_;
+  std::uint64_t steps_ = 0, computed_again_ = 0;
+};
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,254 @@
+#include "worker/forward/step_slots.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+
+#include "worker/engine/philox.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// Of a token in the sampler's definition.
+float logprob_of(const k::LogprobRow& row, float logit) {
+  const double log_sum = std::log(static_cast<double>(row.sum) * 0x1p-40) + row.best;
+  return static_cast<float>(logit - log_sum);
+}
+
+// As the CPU sampler rounds it: 1 / temperature and the logarithm of min-p.
+k::SampleChoice device_choice(const engine::Choice& choice, std::uint32_t position,
+                              std::uint32_t vocabulary) {
+  k::SampleChoice made{};
+  const bool cut = choice.top_p < 1 || choice.min_p > 0;
+  made.mode = cut ? 2 : 1;
+  made.top_k = choice.top_k < vocabulary ? choice.top_k : 0;
+  made.scale = std::min(1.0F / choice.temperature, FLT_MAX);
+  made.least = choice.min_p > 0 ? std::log(choice.min_p) : -FLT_MAX;
+  made.top_p = choice.top_p < 1 ? static_cast<std::uint32_t>(std::min(
+                                      static_cast<double>(choice.top_p) * 0x1p32, 0x1p32 - 2))
+                                : 0xFFFFFFFFU;
+  const double u = engine::uniform_draw(choice.seed, std::uint64_t{position} + 1 - choice.first);
+  const auto bits = static_cast<std::uint64_t>(u * 0x1p53);
+  made.draw = static_cast<std::uint32_t>(bits >> 21);
+  made.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
+  return made;
+}
+
+void take_logprobs(StepSlot& slot, std::size_t index) {
+  engine::ColumnOutput& output = slot.outputs[index];
+  k::LogprobRow row;
+  std::memcpy(&row, slot.logprobs.mapped + index * sizeof row, sizeof row);
+  output.logprob = logprob_of(row, row.chosen);
+  const std::size_t count = std::min(row.count, k::kMostLogprobs);
+  engine::RankedToken* const top = slot.tops.data() + index * k::kMostLogprobs;
+  for (std::size_t i = 0; i < count; ++i)
+    top[i] = {row.tokens[i].id, logprob_of(row, row.tokens[i].logit)};
+  output.top = {top, count};
+}
+
+}  // namespace
+
+Status StepSlots::make() {
+  gpu::Device& device = *context_.device;
+  const auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::uint64_t pages_per_sequence =
+      (std::uint64_t{limits_.context} + k::kPageTokens - 1) / k::kPageTokens;
+  ParameterLayout& layout = context_.parameter_layout;
+  layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
+  layout.choices = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
+  layout.pages = layout.choices + limits_.max_outputs * sizeof(k::SampleChoice);
+  layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
+  layout.stride = aligned(layout.bytes);
+  context_.result_rows =
+      static_cast<std::uint32_t>(aligned(std::uint64_t{limits_.max_outputs} * 8 + 8) / 8);
+  const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
+  const std::uint64_t logits_bytes =
+      aligned(std::uint64_t{limits_.max_outputs} * limits_.vocabulary * sizeof(float));
+  const std::uint64_t slots = context_.slots;
+  using gpu::Memory;
+  BULKHEAD_TRY(context_.parameters,
+               device.allocate(slots * layout.stride, Memory::kDeviceLocal, "step parameters"));
+  BULKHEAD_TRY(context_.results,
+               device.allocate(slots * result_bytes, Memory::kDeviceLocal, "step results"));
+  BULKHEAD_TRY(host_parameters_, device.allocate(slots * layout.stride, Memory::kUpload,
+                                                 "step parameters of the host"));
+  BULKHEAD_TRY(host_results_, device.allocate(slots * result_bytes, Memory::kReadback,
+                                              "step results of the host"));
+  BULKHEAD_TRY(context_.logprobs,
+               device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
+                               Memory::kDeviceLocal, "log-probabilities"));
+  BULKHEAD_TRY(host_logprobs_, device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
+                                               Memory::kReadback, "log-probabilities of the host"));
+  BULKHEAD_TRY(host_logits_,
+               device.allocate(slots * logits_bytes, Memory::kReadback, "logits of the host"));
+  slots_.resize(slots);
+  for (std::size_t i = 0; i < slots; ++i) {
+    slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
+    slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
+    slots_[i].logits = gpu::slice(host_logits_, i * logits_bytes, logits_bytes);
+    const std::uint64_t logprob_bytes = context_.result_rows * sizeof(k::LogprobRow);
+    slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
+    slots_[i].outputs.reserve(limits_.max_outputs);
+    slots_[i].wanted.reserve(limits_.max_outputs);
+    slots_[i].tops.resize(std::size_t{limits_.max_outputs} * k::kMostLogprobs);
+    std::memset(slots_[i].parameters.mapped, 0, layout.stride);
+  }
+  page_starts_.reserve(limits_.max_sequences);
+  last_tokens_.reserve(limits_.max_outputs);
+  return {};
+}
+
+void StepSlots::submitted() {
+  chosen_rows_ = static_cast<std::uint32_t>(slots_[next_].outputs.size());
+  next_ = after(next_, 1);
+  ++in_flight_;
+}
+
+void StepSlots::waited() {
+  last_tokens_.clear();
+  for (const engine::ColumnOutput& output : slots_[oldest()].outputs)
+    last_tokens_.push_back(output.best);
+  --in_flight_;
+}
+
+void StepSlots::write_parameters(const engine::Step& step) {
+  StepSlot& slot = slots_[next_];
+  const ParameterLayout& layout = context_.parameter_layout;
+  std::byte* const base = slot.parameters.mapped;
+  const auto put = [base](std::uint64_t at, std::uint32_t value) {
+    std::memcpy(base + at, &value, sizeof value);
+  };
+  put(k::kColumnCountWord * 4, static_cast<std::uint32_t>(step.columns.size()));
+
+  page_starts_.clear();
+  std::uint32_t pages = 0;
+  for (const auto& sequence : step.sequences) {
+    page_starts_.push_back(pages);
+    std::memcpy(base + layout.pages + std::uint64_t{pages} * 4, sequence.data(),
+                sequence.size_bytes());
+    pages += static_cast<std::uint32_t>(sequence.size());
+  }
+  const std::uint32_t rows_before = before(next_, 1) * context_.result_rows;
+  slot.outputs.clear();
+  slot.samples = slot.tells_logprobs = false;
+  slot.wanted.clear();
+  for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
+    const engine::Column& column = step.columns[i];
+    const bool by_host = column.chosen_by == engine::kByHost;
+    const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence],
+                               by_host ? 0 : 1 + rows_before + column.chosen_by};
+    std::memcpy(base + k::kHeaderBytes + i * sizeof entry, &entry, sizeof entry);
+    if (column.output == engine::Output::kNone) continue;
+    const auto row = static_cast<std::uint32_t>(slot.outputs.size());
+    put(layout.outputs + std::uint64_t{row} * 4, i);
+    engine::ColumnOutput& output = slot.outputs.emplace_back();
+    output.column = i;
+    k::SampleChoice choice{};
+    if (column.output == engine::Output::kSampled) {
+      choice = device_choice(*column.choice, column.position, limits_.vocabulary);
+      slot.samples = true;
+    }
+    slot.wanted.push_back(column.logprobs);
+    if (column.logprobs >= 0) {
+      choice.logprobs = static_cast<std::uint32_t>(column.logprobs) + 1;
+      slot.tells_logprobs = true;
+    }
+    std::memcpy(base + layout.choices + row * sizeof choice, &choice, sizeof choice);
+    if (column.output != engine::Output::kLogits) continue;
+    const auto* const logits = reinterpret_cast<const float*>(slot.logits.mapped);
+    output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
+  }
+  put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
+  // In powers of two, so that the same few copies are made again and again.
+  const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
+  slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.bytes);
+}
+
+Status StepSlots::start_downloads(std::uint32_t index, const Activations& activations,
+                                  gpu::BlitQueue& blit, const gpu::CommandRing& ring) {
+  StepSlot& slot = slots_[index];
+  slot.downloaded.reset();
+  if (slot.outputs.empty() && !slot.may_give_up) return {};
+  const gpu::CommandRing::After computed{ring.timeline(), slot.ticket};
+  const auto part = [](gpu::BufferSlice slice, std::uint64_t offset, std::uint64_t bytes) {
+    slice.offset += offset;
+    slice.address += offset;
+    if (slice.mapped != nullptr) slice.mapped += offset;
+    slice.bytes = bytes;
+    return slice;
+  };
+  // All rows each time: the same copy again.
+  const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
+  BULKHEAD_TRY(
+      slot.downloaded,
+      blit.download_to(slot.results,
+                       gpu::slice(context_.results, index * result_bytes, result_bytes), computed));
+  if (slot.tells_logprobs) {
+    const std::uint64_t bytes = context_.result_rows * sizeof(k::LogprobRow);
+    BULKHEAD_TRY(slot.downloaded,
+                 blit.download_to(slot.logprobs,
+                                  gpu::slice(context_.logprobs, index * bytes, bytes), computed));
+  }
+  // Neighbouring rows of logits travel together.
+  const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
+  const std::uint64_t first_row = std::uint64_t{index} * activations.logits_rows;
+  std::uint64_t begin = 0;
+  for (std::uint64_t row = 0; row <= slot.outputs.size(); ++row) {
+    const bool wanted = row < slot.outputs.size() && !slot.outputs[row].logits.empty();
+    if (wanted) continue;
+    if (begin < row) {
+      BULKHEAD_TRY(
+          slot.downloaded,
+          blit.download_to(part(slot.logits, begin * row_bytes, (row - begin) * row_bytes),
+                           part(activations.logits.slice(), (first_row + begin) * row_bytes,
+                                (row - begin) * row_bytes),
+                           computed));
+    }
+    begin = row + 1;
+  }
+  return {};
+}
+
+void StepSlots::take_results(std::uint32_t index) {
+  StepSlot& slot = slots_[index];
+  const std::byte* row = slot.results.mapped;
+  for (std::size_t i = 0; i < slot.outputs.size(); ++i) {
+    engine::ColumnOutput& output = slot.outputs[i];
+    std::memcpy(&output.best, row, 4);
+    std::memcpy(&output.best_logprob, row + 4, 4);
+    if (slot.wanted[i] >= 0) take_logprobs(slot, i);
+    row += 8;
+  }
+}
+
+bool StepSlots::gave_up(std::uint32_t index) const {
+  const StepSlot& slot = slots_[index];
+  if (!slot.may_give_up) return false;
+  std::uint32_t status = 0;
+  std::memcpy(&status, slot.results.mapped + (std::uint64_t{context_.result_rows} - 1) * 8, 4);
+  return status != 0;
+}
+
+void StepSlots::tell_tokens() {
+  const std::uint32_t first = oldest();
+  const std::uint32_t rows_before = before(first, 1) * context_.result_rows;
+  std::byte* const base = slots_[first].parameters.mapped;
+  std::uint32_t columns = 0;
+  std::memcpy(&columns, base + k::kColumnCountWord * 4, sizeof columns);
+  for (std::uint32_t i = 0; i < columns; ++i) {
+    std::byte* const at = base + k::kHeaderBytes + i * sizeof(k::ColumnEntry);
+    k::ColumnEntry entry{};
+    std::memcpy(&entry, at, sizeof entry);
+    if (entry.chosen == 0) continue;
+    entry.token = last_tokens_[entry.chosen - 1 - rows_before];
+    entry.chosen = 0;
+    std::memcpy(at, &entry, sizeof entry);
+  }
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,86 @@
+// What a step in flight has of its own: parameters, logits and results, each on the device and in
+// memory that the host maps. Steps take the slots in turn.
+//
+// Knows the layout of parameters and results (gpu/kernels), not how a step is computed. Nothing is
+// allocated after make().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
+#include "gpu/command_ring.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/step_program.hpp"
+
+namespace bulkhead::forward {
+
+struct StepSlot {
+  gpu::BufferSlice parameters, results, logits, logprobs;  // of the host
+  gpu::CommandRing::Ticket ticket = 0;
+  std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
+  std::vector<engine::ColumnOutput> outputs;
+  std::uint64_t parameter_bytes = 0;
+  bool samples = false;
+  std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
+  bool tells_logprobs = false;            // some of them
+  std::vector<engine::RankedToken> tops;  // of all outputs
+  StepShape shape;
+  bool may_give_up = false;  // its workgroups wait for each other
+};
+
+class StepSlots {
+ public:
+  // Both must outlive it and stay where they are.
+  StepSlots(StepContext& context, const engine::ExecutorLimits& limits)
+      : context_(context), limits_(limits) {}
+  // context.slots of them: decides on context.parameter_layout and result_rows, and allocates the
+  // device's parts in the context.
+  Status make();
+
+  StepSlot& operator[](std::uint32_t index) { return slots_[index]; }
+  std::uint32_t in_flight() const { return in_flight_; }
+  bool all_in_flight() const { return in_flight_ == slots_.size(); }
+  std::uint32_t next() const { return next_; }             // that of the step to be submitted
+  std::uint32_t last() const { return before(next_, 1); }  // of the step submitted last
+  std::uint32_t oldest() const { return before(next_, in_flight_); }  // to be waited for next
+  std::uint32_t after(std::uint32_t index, std::uint32_t steps) const {
+    return static_cast<std::uint32_t>((index + steps) % slots_.size());
+  }
+  std::uint32_t before(std::uint32_t index, std::uint32_t steps) const {
+    return static_cast<std::uint32_t>((index + slots_.size() - steps) % slots_.size());
+  }
+  void submitted();  // the step in next()
+  void waited();     // for the step in oldest()
+  // Outputs of the step submitted last.
+  std::uint32_t chosen_rows() const { return chosen_rows_; }
+
+  // Fills the next slot's parameters and outputs.
+  void write_parameters(const engine::Step& step);
+  // The slot's results, log-probabilities and logits, as far as they are wanted, once its ticket's
+  // work is over.
+  Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
+                         const gpu::CommandRing& ring);
+  void take_results(std::uint32_t index);  // what was downloaded, to the slot's outputs
+  // Of a finished step: whether workgroups have waited for each other in vain.
+  bool gave_up(std::uint32_t index) const;
+  // The tokens that the oldest step was to find in the results of the one before it, where a later
+  // one's may be by now.
+  void tell_tokens();
+
+ private:
+  StepContext& context_;
+  const engine::ExecutorLimits& limits_;
+  gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_;  // [slot]
+  std::vector<StepSlot> slots_;
+  std::uint32_t next_ = 0;
+  std::uint32_t in_flight_ = 0;    // the slots before the next
+  std::uint32_t chosen_rows_ = 0;  // outputs of the step submitted last
+  std::vector<std::uint32_t> page_starts_;
+  std::vector<engine::TokenId> last_tokens_;  // of the step waited for last
+};
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,123 @@
+#include "worker/forward/warm_up.hpp"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "config/base/log.hpp"
+#include "worker/forward/waiting_kernels.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+constexpr std::uint32_t kSignOfLife_ms = 250;
+}  // namespace
+
+// One column is enough: a shape's kernels are the same whatever the step's counts say.
+Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times) {
+  const std::vector<StepShape>& shapes = steps_.shapes();
+  const engine::PageIndex page = hidden_page(limits);
+  const std::span<const engine::PageIndex> sequence(&page, 1);
+  const engine::Choice choice;
+  engine::Column column{0, 0, 0, engine::Output::kGreedy};
+  if (limits.sampled_top_k > 0) column.output = engine::Output::kSampled;
+  column.choice = &choice;
+  column.logprobs = std::min(limits.most_logprobs, 1);
+  const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
+  std::size_t done = 0;
+  // What takes long, in the first shape most of all, is one driver's call or one wait: all of
+  // them give signs of life.
+  context_.alive = [&] {
+    if (options_.progress) options_.progress("warm-up", done, shapes.size());
+  };
+  // Wide ones first: a ring that is smaller keeps the narrow ones.
+  Status status;
+  while (status.ok() && done < shapes.size()) {
+    context_.alive();
+    const bool waiting = any_waits(context_);
+    status = run(step, shapes[shapes.size() - 1 - done]);
+    ++done;
+    // It gave up: other recordings from here on.
+    if (waiting && !any_waits(context_)) done = 0;
+  }
+  // Once more, with everything compiled: how fast this device is with this model.
+  const auto narrow = Clock::now();
+  if (status.ok()) status = run(step, shapes.front());
+  limits.step_us = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(nanoseconds_since(narrow) / 1000, 1, 1U << 31));
+  context_.alive();
+  context_.alive = nullptr;
+  BULKHEAD_RETURN_IF_ERROR(status);
+  steps_.set_steps(0);
+  const auto saving = Clock::now();
+  if (const Status saved = context_.device->save_pipeline_cache(); !saved.ok())
+    spdlog::warn("the compiled kernels could not be kept: {}", saved.error().message());
+  times.save_ns = nanoseconds_since(saving);
+  return {};
+}
+
+// Measures variants of the narrow steps' products, on the hidden page, and keeps the fastest.
+Status WarmUp::tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& times) {
+  if (options_.gpu.autotune.budget_ms == 0 || tuning.unmeasured().empty()) return {};
+  const std::uint64_t steps = steps_.steps();
+  const Status tuned = tuning.run(
+      [&](std::uint32_t columns) {
+        if (options_.progress) options_.progress("tuning", tuning.measured(), tuning.products());
+        return time_step(columns, limits);
+      },
+      options_.gpu.autotune.budget_ms);
+  if (!tuned.ok() && !steps_.broken().ok()) return tuned;
+  if (!tuned.ok()) spdlog::warn("{}; kernels are used as they are", tuned.error().message());
+  // Whatever was tried last is not what was chosen.
+  steps_.forget_all();
+  BULKHEAD_RETURN_IF_ERROR(run_every_shape(limits, times));
+  steps_.set_steps(steps);
+  return {};
+}
+
+// A step of so many columns, made anew with the tuning's choices: the least of several, in
+// microseconds.
+Result<double> WarmUp::time_step(std::uint32_t columns, const engine::ExecutorLimits& limits) {
+  const StepShape shape =
+      shape_for(steps_.shapes(), columns, std::min(columns, limits.max_outputs));
+  columns = std::min(columns, shape.columns);
+  steps_.forget(shape);
+  const engine::PageIndex page = hidden_page(limits);
+  const std::span<const engine::PageIndex> sequence(&page, 1);
+  std::vector<engine::Column> all(columns);
+  for (std::uint32_t i = 0; i < columns; ++i)
+    all[i] = {0, i % k::kPageTokens, 0,
+              i < shape.outputs ? engine::Output::kGreedy : engine::Output::kNone};
+  const engine::Step step{all, std::span(&sequence, 1)};
+  double least = 0;
+  for (int run = 0; run < 5; ++run) {
+    const auto begin = Clock::now();
+    BULKHEAD_RETURN_IF_ERROR(steps_.start(step, shape));
+    BULKHEAD_RETURN_IF_ERROR(steps_.wait().ok() ? Status() : steps_.broken());
+    const double took = static_cast<double>(nanoseconds_since(begin)) / 1e3;
+    // The first makes the recording.
+    if (run == 1 || (run > 1 && took < least)) least = took;
+  }
+  return least;
+}
+
+Status WarmUp::run(const engine::Step& step, StepShape shape) {
+  const auto begin = Clock::now();
+  BULKHEAD_RETURN_IF_ERROR(steps_.start(step, shape));
+  const std::uint64_t started = nanoseconds_since(begin);
+  const std::uint32_t timeout_ms = options_.wait_timeout_ms;
+  for (std::uint32_t waited = 0; waited < timeout_ms; waited += kSignOfLife_ms) {
+    BULKHEAD_TRY(const bool over, steps_.finished(std::min(kSignOfLife_ms, timeout_ms)));
+    if (over) break;
+    context_.alive();
+  }
+  BULKHEAD_TRY([[maybe_unused]] const auto outputs, steps_.wait());
+  spdlog::debug("warm-up: steps of up to {} columns recorded in {:.1f} ms, run in {:.1f} ms",
+                shape.columns, static_cast<double>(started) / 1e6,
+                static_cast<double>(nanoseconds_since(begin) - started) / 1e6);
+  return {};
+}
+
+}  // namespace bulkhead::forward

@@ -1,0 +1,41 @@
+// Steps that no request asked for, run while loading: every shape once, so that every kernel is
+// compiled and every recording exists before the first request, and those that time variants of
+// kernels. They write to the hidden page only.
+#pragma once
+
+#include <cstdint>
+
+#include "config/base/error.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/load_figures.hpp"
+#include "worker/forward/step_program.hpp"
+#include "worker/forward/step_runner.hpp"
+#include "worker/forward/transformer.hpp"
+
+namespace bulkhead::forward {
+
+class WarmUp {
+ public:
+  WarmUp(StepContext& context, StepRunner& steps, const TransformerOptions& options)
+      : context_(context), steps_(steps), options_(options) {}
+
+  // Tells how long a step of one column takes (limits.step_us), and keeps the compiled kernels.
+  Status run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times);
+  // Measures variants of the narrow steps' products and keeps the fastest.
+  Status tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& times);
+
+ private:
+  Status run(const engine::Step& step, StepShape shape);
+  Result<double> time_step(std::uint32_t columns, const engine::ExecutorLimits& limits);
+
+  StepContext& context_;
+  StepRunner& steps_;
+  const TransformerOptions& options_;
+};
+
+// The page behind those that are given to sequences.
+inline engine::PageIndex hidden_page(const engine::ExecutorLimits& limits) {
+  return limits.total_pages;
+}
+
+}  // namespace bulkhead::forward
