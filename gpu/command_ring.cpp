@@ -3,197 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <optional>
 #include <unordered_map>
 
 #include "config/base/log.hpp"
+#include "gpu/profile.hpp"
+#include "gpu/recorders.hpp"
 #include "gpu/stamps.hpp"
 #include "gpu/submission.hpp"
 
 namespace bulkhead::gpu {
 namespace {
-
-// The checks that every recording goes through; the first thing wrong is kept and the rest of the
-// recording ignored.
-class CheckedRecorder : public Recorder {
- public:
-  explicit CheckedRecorder(const Device& device) : device_(device) {}
-
-  void dispatch(const Kernel& kernel, std::span<const std::byte> push, std::uint32_t x,
-                std::uint32_t y, std::uint32_t z, std::uint64_t bytes_moved) final {
-    if (!check_kernel(kernel, push)) return;
-    const std::uint32_t groups[] = {x, y, z};
-    for (int i = 0; i < 3; ++i) {
-      if (groups[i] > device_.max_groups(i)) {
-        return fail(fmt::format("kernel {}: {} workgroups in dimension {}, the device allows {}",
-                                kernel.name, groups[i], i, device_.max_groups(i)));
-      }
-    }
-    if (x == 0 || y == 0 || z == 0) return;
-    operation(kernel.name, bytes_moved, [&](VkCommandBuffer commands) {
-      bind(commands, kernel, push);
-      vkCmdDispatch(commands, x, y, z);
-    });
-  }
-
-  void dispatch_indirect(const Kernel& kernel, std::span<const std::byte> push,
-                         const BufferSlice& counts, std::uint64_t bytes_moved) final {
-    if (!check_kernel(kernel, push)) return;
-    if (counts.buffer == VK_NULL_HANDLE || counts.bytes < sizeof(VkDispatchIndirectCommand) ||
-        counts.offset % 4 != 0) {
-      return fail(fmt::format(
-          "kernel {}: its group counts need 12 bytes, 4-byte aligned; got {} bytes at {}",
-          kernel.name, counts.bytes, counts.offset));
-    }
-    operation(kernel.name, bytes_moved, [&](VkCommandBuffer commands) {
-      bind(commands, kernel, push);
-      vkCmdDispatchIndirect(commands, counts.buffer, counts.offset);
-    });
-  }
-
-  void copy(const BufferSlice& from, const BufferSlice& to) final {
-    if (from.bytes == 0) return;
-    if (from.buffer == VK_NULL_HANDLE || to.buffer == VK_NULL_HANDLE || to.bytes < from.bytes) {
-      return fail(fmt::format("copy: {} bytes do not fit into {}", from.bytes, to.bytes));
-    }
-    operation("(copy)", 2 * from.bytes, [&](VkCommandBuffer commands) {
-      const VkBufferCopy region{from.offset, to.offset, from.bytes};
-      vkCmdCopyBuffer(commands, from.buffer, to.buffer, 1, &region);
-    });
-  }
-
-  void fill(const BufferSlice& to, std::uint32_t word) final {
-    if (to.bytes == 0) return;
-    if (to.buffer == VK_NULL_HANDLE || to.offset % 4 != 0 || to.bytes % 4 != 0) {
-      return fail(
-          fmt::format("fill: {} bytes at {} are not whole 4-byte words", to.bytes, to.offset));
-    }
-    operation("(fill)", to.bytes, [&](VkCommandBuffer commands) {
-      vkCmdFillBuffer(commands, to.buffer, to.offset, to.bytes, word);
-    });
-  }
-
-  const Status& status() const { return status_; }
-
- protected:
-  virtual VkCommandBuffer commands() = 0;  // null: operations are not recorded
-  virtual void recorded(const char* name, std::uint64_t bytes_moved) = 0;
-
-  bool failed() const { return !status_.ok(); }
-  void fail(const Error& error) {
-    if (status_.ok()) status_ = error;
-  }
-
- private:
-  template <typename Record>
-  void operation(const char* name, std::uint64_t bytes_moved, const Record& record) {
-    if (failed()) return;
-    if (const VkCommandBuffer to = commands(); to != VK_NULL_HANDLE) record(to);
-    recorded(name, bytes_moved);
-  }
-
-  void fail(const std::string& message) {
-    fail(Error(ErrorCode::kInvalidArgument, "recording: " + message));
-  }
-
-  bool check_kernel(const Kernel& kernel, std::span<const std::byte> push) {
-    if (kernel.pipeline == VK_NULL_HANDLE) {
-      fail(fmt::format("kernel '{}' was never made", kernel.name));
-    } else if (push.size() != kernel.push_bytes) {
-      fail(fmt::format("kernel {}: {} bytes of push constants given, it takes {}", kernel.name,
-                       push.size(), kernel.push_bytes));
-    }
-    return !failed();
-  }
-
-  static void bind(VkCommandBuffer commands, const Kernel& kernel,
-                   std::span<const std::byte> push) {
-    vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.pipeline);
-    if (!push.empty()) {
-      vkCmdPushConstants(commands, kernel.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                         static_cast<std::uint32_t>(push.size()), push.data());
-    }
-  }
-
-  const Device& device_;
-  Status status_;
-};
-
-// Everything into one command buffer; with a query pool, a timestamp before the first operation and
-// after each.
-class OneBufferRecorder final : public CheckedRecorder {
- public:
-  struct Operation {
-    const char* name;
-    std::uint64_t bytes_moved;
-  };
-
-  OneBufferRecorder(const Device& device, VkCommandBuffer commands,
-                    VkQueryPool queries = VK_NULL_HANDLE, std::uint32_t query_count = 0)
-      : CheckedRecorder(device), commands_(commands), queries_(queries), query_count_(query_count) {
-    timestamp(0);
-  }
-
-  void barrier() override { full_barrier(commands_); }
-  void compute_barrier() override { gpu::compute_barrier(commands_); }
-  const std::vector<Operation>& operations() const { return operations_; }
-
- private:
-  VkCommandBuffer commands() override { return commands_; }
-  void recorded(const char* name, std::uint64_t bytes_moved) override {
-    if (queries_ == VK_NULL_HANDLE) return;
-    operations_.push_back({name, bytes_moved});
-    timestamp(static_cast<std::uint32_t>(operations_.size()));
-  }
-
-  void timestamp(std::uint32_t index) {
-    if (index < query_count_) {
-      vkCmdWriteTimestamp2(commands_, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, queries_, index);
-    }
-  }
-
-  VkCommandBuffer commands_;
-  VkQueryPool queries_;
-  std::uint32_t query_count_;
-  std::vector<Operation> operations_;
-};
-
-class CountingRecorder final : public CheckedRecorder {
- public:
-  using CheckedRecorder::CheckedRecorder;
-  void barrier() override {}
-  std::uint32_t count() const { return count_; }
-
- private:
-  VkCommandBuffer commands() override { return VK_NULL_HANDLE; }
-  void recorded(const char*, std::uint64_t) override { ++count_; }
-  std::uint32_t count_ = 0;
-};
-
-class QueryPool {
- public:
-  QueryPool() = default;
-  QueryPool(const QueryPool&) = delete;
-  QueryPool& operator=(const QueryPool&) = delete;
-  ~QueryPool() {
-    if (pool_ == VK_NULL_HANDLE || device_->abandoned()) return;
-    vkDestroyQueryPool(device_->handle(), pool_, nullptr);
-  }
-  Status init(const Device& device, std::uint32_t count) {
-    device_ = &device;
-    VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
-    info.queryType = VK_QUERY_TYPE_TIMESTAMP;
-    info.queryCount = count;
-    const VkResult result = vkCreateQueryPool(device.handle(), &info, nullptr, &pool_);
-    if (result != VK_SUCCESS) return Device::vulkan_error(result, "creating a timestamp pool");
-    return {};
-  }
-  VkQueryPool handle() const { return pool_; }
-
- private:
-  const Device* device_ = nullptr;
-  VkQueryPool pool_ = VK_NULL_HANDLE;
-};
 
 // What both forms share: the timeline, waiting, profiling.
 class RingBase : public CommandRing {
@@ -255,7 +74,11 @@ class RingBase : public CommandRing {
   CommandRingStats stats() const override { return stats_; }
 
  protected:
-  Result<std::vector<KernelTime>> profile_build(const Build& build);
+  Result<std::vector<KernelTime>> profile_build(const Build& build) {
+    auto times = profile_once(pool_, timeout_ms_, build);
+    if (times.ok()) count(&CommandRingStats::submissions);
+    return times;
+  }
 
   void count(std::uint64_t CommandRingStats::*counter, std::uint64_t n = 1) {
     if (settings_.track_statistics) stats_.*counter += n;
@@ -304,61 +127,6 @@ class RingBase : public CommandRing {
   Ticket submitted_ = 0;
   CommandRingStats stats_;
 };
-
-Result<std::vector<KernelTime>> RingBase::profile_build(const Build& build) {
-  const std::uint32_t bits = device_.timestamp_bits();
-  if (bits == 0) {
-    return Error(ErrorCode::kUnsupported,
-                 device_.info().name + " has no timestamps on its compute queue");
-  }
-  CountingRecorder counter(device_);
-  build(counter);
-  if (!counter.status().ok()) return counter.status().error();
-  const std::uint32_t query_count = counter.count() + 1;
-  QueryPool queries;
-  BULKHEAD_RETURN_IF_ERROR(queries.init(device_, query_count));
-
-  std::vector<OneBufferRecorder::Operation> operations;
-  Status recorded;
-  const Status ran = run_once(
-      pool_, device_.compute_queue(), timeout_ms_, "profiling", [&](VkCommandBuffer commands) {
-        vkCmdResetQueryPool(commands, queries.handle(), 0, query_count);
-        full_barrier(commands);
-        OneBufferRecorder recorder(device_, commands, queries.handle(), query_count);
-        build(recorder);
-        host_barrier(commands);
-        operations = recorder.operations();
-        recorded = recorder.status();
-      });
-  if (!ran.ok()) return ran.error();
-  count(&CommandRingStats::submissions);
-  if (!recorded.ok()) return recorded.error();
-  if (operations.size() + 1 != query_count) {
-    return Error(ErrorCode::kInternal, "profiling: the recording is not the same each time");
-  }
-
-  std::vector<std::uint64_t> ticks(query_count);
-  const VkResult got = vkGetQueryPoolResults(device_.handle(), queries.handle(), 0, query_count,
-                                             query_count * sizeof(std::uint64_t), ticks.data(),
-                                             sizeof(std::uint64_t), VK_QUERY_RESULT_64_BIT);
-  if (got != VK_SUCCESS) return Device::vulkan_error(got, "reading timestamps");
-
-  // Each operation is charged the time since the one before it ended, so overlapping ones are not
-  // counted twice and the sum is the whole submission.
-  const std::uint64_t mask = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
-  std::vector<KernelTime> times;
-  std::map<std::string, std::size_t> index_of;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    const auto [entry, is_new] = index_of.emplace(operations[i].name, times.size());
-    if (is_new) times.push_back({operations[i].name, 0, 0, 0});
-    KernelTime& time = times[entry->second];
-    ++time.calls;
-    time.microseconds += static_cast<double>((ticks[i + 1] - ticks[i]) & mask) *
-                         device_.info().timestamp_period_ns / 1000;
-    time.bytes_moved += operations[i].bytes_moved;
-  }
-  return times;
-}
 
 Error unknown_recording(CommandRing::RecordingId id) {
   return Error(ErrorCode::kNotFound,

@@ -1,0 +1,19 @@
+// What each kernel of a recording takes, by device timestamps. For the command ring.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/submission.hpp"
+
+namespace bulkhead::gpu {
+
+// Records `build` with a timestamp around each operation, runs it once and waits. Each operation is
+// charged the time since the one before it ended, so overlapping ones are not counted twice and the
+// sum is the whole submission. kUnsupported: the compute queue has no timestamps.
+Result<std::vector<KernelTime>> profile_once(CommandPool& pool, std::uint32_t timeout_ms,
+                                             const CommandRing::Build& build);
+
+}  // namespace bulkhead::gpu
