@@ -1,6 +1,4 @@
-// HTTP/1.1 over TCP: listens, reads requests within their limits, writes answers, notices clients
-// that are gone or too slow.
-// The only file that knows Boost.Beast. One thread.
+// HTTP/1.1 over TCP: listens, accepts connections (connection.hpp) and ends them. One thread.
 //
 // Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, 75
 // s idle between requests, 1024 connections (more get 503). A client that does not read: up to 1
