@@ -1,7 +1,8 @@
 # Compiler settings, third-party packages and the two helpers that every folder uses:
 #   bulkhead_library(NAME SOURCES ... PUBLIC ... PRIVATE ...)   a static library
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
-#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])   a GoogleTest program, discovered by CTest
+#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])   a GoogleTest program, discovered by CTest;
+#     a test of it is killed after 4 times TIMEOUT
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -107,13 +108,14 @@ endfunction()
 
 # One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
 # tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
-# matches: gtest_discover_tests loses all but the first of a list.
+# matches: gtest_discover_tests loses all but the first of a list. TIMEOUT (default 120): seconds that a test takes at most
+# on a machine as slow as a laptop; CTest takes it for hung after four times that.
 function(bulkhead_test name)
   cmake_parse_arguments(arg "SINGLE" "TIMEOUT" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # for machines much slower than the ones that it was chosen on
+  math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # for machines that are much slower, or do much else
   list(JOIN arg_LABELS "+" label)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
