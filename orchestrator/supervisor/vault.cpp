@@ -57,7 +57,12 @@ ipc::Vault Vault::give(ipc::Channel& channel) {
     const Status sent = channel.send_descriptors(
         std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)),
         contents_.epoch);
-    if (!sent.ok()) return {};
+    if (sent.ok()) continue;
+    // Nobody is there to load it twice. Otherwise the process loads the model itself, beside what it
+    // was not given: that memory may be what it needs.
+    if (sent.error().code() != ErrorCode::kUnavailable)
+      drop("its descriptors can't be sent: " + sent.error().message());
+    return {};
   }
   ipc::Vault message = contents_;
   message.keep_kv = keep_kv();
