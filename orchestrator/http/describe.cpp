@@ -251,8 +251,9 @@ json describe_health(const Router& router) {
   json body = {{"status", ready ? "ok" : router.draining() ? "draining" : "loading"}};
   if (ready) return body;
   for (const ModelInfo& model : router.models()) {
-    std::string why = router.given_up(model);
-    if (model.retired || why.empty() || router.draining()) continue;
+    if (model.retired || router.draining()) continue;
+    std::string why = router.given_up(router.serving(model));
+    if (why.empty()) continue;
     body["status"] = "failed";
     body["reason"] = std::move(why);
   }

@@ -124,24 +124,23 @@ Spare* Router::find_spare(std::string_view name) {
   return nullptr;
 }
 
-// Who takes new requests for the model: its own workers, or, while none of them is there yet, those
-// that they replace.
-std::size_t Router::serving_entry(std::size_t model) const {
+const ModelInfo& Router::serving(const ModelInfo& model) const {
   const auto serves = [](const ModelInfo& entry) {
     return std::ranges::any_of(entry.workers,
                                [](const Worker* w) { return w->state() == WorkerState::kReady; });
   };
-  if (serves(models_[model])) return model;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].retired && models_[i].successor == model && serves(models_[i])) return i;
-  }
-  return model;
+  if (serves(model)) return model;
+  const auto index = static_cast<std::size_t>(&model - models_.data());
+  const auto predecessor = std::ranges::find_if(models_, [&](const ModelInfo& other) {
+    return other.retired && other.successor == index && serves(other);
+  });
+  return predecessor == models_.end() ? model : *predecessor;
 }
 
 bool Router::ready() const {
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].retired) continue;
-    const ModelInfo& entry = models_[serving_entry(i)];
+    const ModelInfo& entry = serving(models_[i]);
     if (std::ranges::none_of(entry.workers,
                              [](const Worker* w) { return w->state() == WorkerState::kReady; }))
       return false;

@@ -69,7 +69,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                   "This server has several models; name one (see /v1/models).", "model");
   }
   if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
-  model = &models_[serving_entry(static_cast<std::size_t>(model - models_.data()))];
+  model = &serving(*model);
   if (std::string why = given_up(*model); !why.empty())
     return refuse(FailureKind::kWorkerFailed, std::move(why));
   if (!model->ever_served)

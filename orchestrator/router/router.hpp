@@ -150,6 +150,9 @@ class Router : private WorkerEvents {
   const Journal& journal() const { return journal_; }
   // By index; retired ones among them.
   const std::vector<ModelInfo>& models() const { return models_; }
+  // The entry whose workers take new requests for the model: its own, or, while none of them is there
+  // yet, one's that it replaces.
+  const ModelInfo& serving(const ModelInfo& model) const;
   // Why nobody serves it or will, where its workers have been given up; else empty.
   std::string given_up(const ModelInfo& model) const;
   // Null when the name is unknown.
@@ -184,7 +187,6 @@ class Router : private WorkerEvents {
   std::size_t add_model(const config::ModelSettings& settings);
   Worker& add_worker(std::size_t model);
   WorkerOptions worker_options(std::size_t model, std::string name) const;
-  std::size_t serving_entry(std::size_t model) const;
 
   // reload.cpp
   void retire(std::size_t model, std::optional<std::size_t> successor);

@@ -30,12 +30,14 @@ class Reload : public testing::TestWithParam<const char*> {
   void write(const std::string& models, const std::string& rest = "") const {
     std::ofstream(path("config.yaml")) << "models:\n" << models << rest;
   }
-  Serving start(const std::string& models, const std::string& rest = "") const {
+  Serving start(const std::string& models, const std::string& rest = "",
+                std::map<std::string, std::string> environment = {}) const {
     write(models, rest);
     Daemon::Options options;
     options.arguments = {"--config", path("config.yaml"), "--set",
                          std::string("ipc.transport=") + GetParam()};
-    options.environment = {{"BULKHEAD_WORKER", FAKE_WORKER}};
+    options.environment = std::move(environment);
+    options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;
     Serving serving;
     serving.daemon = std::make_unique<Daemon>(BULKHEADD, options);
     serving.port = serving.daemon->wait_until_listening();
@@ -124,6 +126,24 @@ TEST_P(Reload, AddsRemovesAndChangesModelsUnderStreams) {
     EXPECT_TRUE(answers_as_other(serving, "one"));
   EXPECT_EQ(workers(serving).size(), 4U);
   EXPECT_EQ(serving.get("/health").status, 200);
+}
+
+TEST_P(Reload, AModelIsNotFailedWhileThePredecessorsOfAFailedReplacementServe) {
+  // Three starts are well, all later ones die while they load.
+  const Serving serving = start(model("one", "one.gguf", 2) + model("two", "two.gguf"), "",
+                                {{"FAKE_COUNTER_FILE", path("starts")}, {"FAKE_DIE_AFTER", "3"}});
+  pid_in(serving, "one-1", "ready");
+  write(model("one", "other.gguf", 2) + model("two", "two.gguf"));
+  reload(serving, "models whose workers are replaced: one");
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "one-0")["state"] == "failed"; }));
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_FALSE(answers_as_other(serving, "one"));
+  // What is not ready now is another model, and it is still tried.
+  send_signal(pid_in(serving, "two-0", "ready"), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "two-0")["restarts"] == 1; }));
+  const HttpReply health = serving.get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(json::parse(health.body)["status"], "loading") << health.body;
 }
 
 TEST_P(Reload, AWorkerThatDiesWhileItIsReplacedComesBackAsWhatItWas) {
