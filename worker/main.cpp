@@ -322,6 +322,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   if (arguments.standby) spdlog::debug("standing by");
 
   const auto promoted = [&](const ipc::Promote& promote, ipc::Ready& again) {
+    if (const Status whole = vault.check_again(*loaded.executor); !whole.ok())
+      die(outbox, device_failed(whole.error()) ? kExitDevice : kExitVault, whole.error());
     again.vault = serve_with_vault(promote.keep_kv);
   };
   MainLoop loop(channel, outbox, engine, std::move(ready), promoted, settings.ipc);

@@ -10,7 +10,6 @@
 #include <variant>
 
 #include "config/base/log.hpp"
-#include "worker/forward/transformer.hpp"
 #include "worker/model/builtin_model.hpp"
 
 namespace bulkhead::worker {

@@ -23,6 +23,7 @@
 #include "ipc/channel.hpp"
 #include "worker/engine/engine.hpp"
 #include "worker/forward/kept_memory.hpp"
+#include "worker/forward/transformer.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/vault/directory.hpp"
@@ -49,6 +50,11 @@ class MainVault final : private engine::PageLedger {
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
   ipc::VaultReport stand_by(const engine::Executor& executor);
+  // Between the two: it shares the weights' memory with a process that could write to it until it
+  // died. An error is one before begin().
+  Status check_again(engine::Executor& executor) {
+    return given() ? forward::check_weights_again(executor) : Status();
+  }
 
  private:
   Status take_descriptors(std::vector<UniqueFd>& all);

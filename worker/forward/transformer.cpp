@@ -79,6 +79,12 @@ class Transformer final : public engine::Executor {
     return kept;
   }
   const TakeOverTimes& take_over_times() const { return take_over_times_; }
+  Status check_weights_again() {
+    const auto begin = Clock::now();
+    BULKHEAD_TRY(const std::vector<k::Checksum> sums, weight_sums());
+    take_over_times_.check_ns = nanoseconds_since(begin);
+    return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
+  }
 
   std::vector<Counter> counters() const override {
     std::vector<Counter> all;
@@ -287,10 +293,8 @@ class Transformer final : public engine::Executor {
   // Their sums, for a successor; or whether they are what the predecessor had.
   Status check_weights(const TransformerOptions& options) {
     const auto begin = Clock::now();
-    std::vector<gpu::BufferSlice> slices;
-    for (const gpu::Buffer& block : context_.weights.blocks)
-      slices.push_back(gpu::slice(block));
-    auto sums = k::checksums(*context_.device, slices, options.wait_timeout_ms);
+    wait_timeout_ms_ = options.wait_timeout_ms;
+    auto sums = weight_sums();
     if (!sums.ok()) {
       const ErrorCode code = sums.error().code();
       const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
@@ -305,6 +309,13 @@ class Transformer final : public engine::Executor {
     if (checksums_ != options.kept->checksums)
       return not_as_expected("the weights' checksums differ");
     return {};
+  }
+
+  Result<std::vector<k::Checksum>> weight_sums() {
+    std::vector<gpu::BufferSlice> slices;
+    for (const gpu::Buffer& block : context_.weights.blocks)
+      slices.push_back(gpu::slice(block));
+    return k::checksums(*context_.device, slices, wait_timeout_ms_);
   }
 
   // What the programs of all shapes are made of.
@@ -342,6 +353,7 @@ class Transformer final : public engine::Executor {
   bool keepable_ = false;
   MemoryLayout memory_layout_;
   std::vector<k::Checksum> checksums_;  // of the weights' blocks, if keepable
+  std::uint32_t wait_timeout_ms_ = 0;
 
   TakeOverTimes take_over_times_;
   LoadTimes load_times_;
@@ -370,6 +382,13 @@ Result<KeptMemory> keep_memory(const engine::Executor& executor) {
 TakeOverTimes take_over_times(const engine::Executor& executor) {
   const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
   return transformer != nullptr ? transformer->take_over_times() : TakeOverTimes();
+}
+
+Status check_weights_again(engine::Executor& executor) {
+  auto* const transformer = dynamic_cast<Transformer*>(&executor);
+  if (transformer == nullptr)
+    return Error(ErrorCode::kInvalidArgument, "this executor has taken over no weights");
+  return transformer->check_weights_again();
 }
 
 Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,

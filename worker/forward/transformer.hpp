@@ -59,6 +59,9 @@ struct TakeOverTimes {
   std::uint64_t import_ns = 0, check_ns = 0;
 };
 TakeOverTimes take_over_times(const engine::Executor& executor);
+// Of an executor that took them over a while ago: kCorrupt when the weights are no longer what they
+// were. With no step in flight.
+Status check_weights_again(engine::Executor& executor);
 
 // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step
 // is as for submit(); none may be in flight. `executor` is one that make_transformer made.
