@@ -27,13 +27,13 @@ const char* to_string(Spare::State state) {
 }
 
 Spare::Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
-             std::function<void()> changed, std::function<void(const Spare&)> died)
+             std::function<void()> changed, Ended ended)
     : loop_(loop),
       options_(options),
       vault_(vault),
       name_(std::move(name)),
       changed_(std::move(changed)),
-      died_(std::move(died)),
+      ended_(std::move(ended)),
       timer_(loop) {}
 
 void Spare::set_state(State state) {
@@ -105,7 +105,11 @@ void Spare::process_ended(WorkerProcess&, const Death& death) {
     changed_();
     return;
   }
-  died(death);
+  if (!death.vault_unusable) return died(death);
+  spdlog::warn("worker {}: {}", name_, death.words);
+  ended_(*this, death);
+  start_in(milliseconds(0));
+  set_state(State::kRestarting);
 }
 
 void Spare::died(const Death& death) {
@@ -116,7 +120,7 @@ void Spare::died(const Death& death) {
     const bool stood_by = state_ == State::kStandby;
     policy_.died(false, stood_by ? steady_clock::now() - ready_since_ : steady_clock::duration{});
   }
-  died_(*this);
+  ended_(*this, death);
   if (policy_.spent(options_.crash_budget)) {
     spdlog::error("worker {}: given up after {} deaths; `bulkhead workers restart {}` tries again",
                   name_, policy_.deaths(), name_);
@@ -129,12 +133,12 @@ void Spare::died(const Death& death) {
 }
 
 StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
-                         std::function<void()> changed, std::function<void(const Spare&)> died)
+                         std::function<void()> changed, Spare::Ended ended)
     : loop_(loop),
       options_(options),
       vault_(vault),
       changed_(std::move(changed)),
-      died_(std::move(died)) {}
+      ended_(std::move(ended)) {}
 
 std::string StandbyPool::free_name() const {
   for (int i = 0;; ++i) {
@@ -157,7 +161,7 @@ void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
           remove_gone_later();
           changed_();
         },
-        died_));
+        ended_));
     spares_.back()->start_in(delay);
   }
   remove_gone();

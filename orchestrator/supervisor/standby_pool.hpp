@@ -1,6 +1,7 @@
 // The spare processes of one worker: started, loaded and warmed, then waiting to take over from the
 // one that serves. A spare that dies is replaced, with back-off, and given up when its crash budget
-// is spent; no request and no other process notices.
+// is spent; no request and no other process notices. One that could do nothing with the vault has
+// not died: it is replaced by one that loads the model.
 #pragma once
 
 #include <chrono>
@@ -19,9 +20,11 @@ class Spare : private ProcessEvents {
  public:
   enum class State { kStarting, kLoading, kStandby, kRestarting, kFailed };
 
-  // `changed` is called at each change of state; `died` for each death, with last_death() set.
+  // `changed` is called at each change of state; `ended` for each end that was not asked for, with
+  // last_death() set if it was a death, before a successor is started.
+  using Ended = std::function<void(const Spare&, const Death&)>;
   Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
-        std::function<void()> changed, std::function<void(const Spare&)> died);
+        std::function<void()> changed, Ended ended);
 
   void start_in(std::chrono::milliseconds delay);
   void restart();  // a fresh process, failed or not
@@ -55,7 +58,7 @@ class Spare : private ProcessEvents {
   Vault& vault_;
   std::string name_;
   std::function<void()> changed_;
-  std::function<void(const Spare&)> died_;
+  Ended ended_;
   State state_ = State::kStarting;
   std::unique_ptr<WorkerProcess> process_;
   Timer timer_;
@@ -70,9 +73,9 @@ const char* to_string(Spare::State state);
 
 class StandbyPool {
  public:
-  // `options` and `vault` must outlive it. See Spare for `changed` and `died`.
+  // `options` and `vault` must outlive it. See Spare for `changed` and `ended`.
   StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
-              std::function<void()> changed, std::function<void(const Spare&)> died);
+              std::function<void()> changed, Spare::Ended ended);
 
   // From now on there are so many spares; missing ones are started after `delay`.
   void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
@@ -95,7 +98,7 @@ class StandbyPool {
   const WorkerOptions& options_;
   Vault& vault_;
   std::function<void()> changed_;
-  std::function<void(const Spare&)> died_;
+  Spare::Ended ended_;
   std::vector<std::unique_ptr<Spare>> spares_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for deferred calls
 };

@@ -52,7 +52,7 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
       events_(events),
       pool_(
           loop, options_, vault_, [this] { spares_changed(); },
-          [this](const Spare& spare) { events_.standby_died(spare); }),
+          [this](const Spare& spare, const Death& death) { spare_ended(spare, death); }),
       restart_timer_(loop) {}
 
 Worker::~Worker() = default;
@@ -120,7 +120,7 @@ bool Worker::take_over() {
 // One that came to stand by may be what is waited for.
 void Worker::spares_changed() {
   const bool waits = state_ == WorkerState::kRestarting && process_ == nullptr;
-  if (ever_ready_ && (waits || state_ == WorkerState::kFailed) && take_over()) return;
+  if (ever_ready_ && waits && take_over()) return;
   events_.worker_changed(*this);
 }
 
@@ -139,6 +139,7 @@ void Worker::schedule_restart(bool immediately) {
 
 void Worker::give_up(const std::string& reason) {
   vault_.drop("its worker is given up");  // the device has others, perhaps
+  pool_.discard("their worker is given up");
   set_state(WorkerState::kFailed);
   if (ever_ready_) {
     spdlog::error(
@@ -155,7 +156,6 @@ void Worker::process_changed(WorkerProcess& process) {
     recovery.greeted();
     return set_state(WorkerState::kLoading);
   }
-  const bool first_spares = pool_.gone();
   ever_ready_ = true;
   ready_ = process.ready();
   file_mark_ = process.file_mark();
@@ -176,7 +176,8 @@ void Worker::process_changed(WorkerProcess& process) {
     spdlog::warn("worker {}: vault: {}", name(), ready_.vault.reason);
   recovery.ready(way_);
   set_state(WorkerState::kReady);
-  pool_.keep(options_.standby, first_spares ? milliseconds(0) : kSpareAfterTakeover);
+  const bool took_over = way_ == Recovery::Way::kStandby;
+  pool_.keep(options_.standby, took_over ? kSpareAfterTakeover : milliseconds(0));
 }
 
 Status Worker::process_tokens(const ipc::SequenceTokensView& view,
@@ -195,17 +196,33 @@ void Worker::process_dying(WorkerProcess&) {
 void Worker::tell_vault_of_end(const Death& death) {
   if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
   const bool held = vault_.held();
+  // A spare may have been given an earlier one, which is gone.
+  const bool took_over = death.took_over && death.vault == vault_.epoch();
   if (death.vault_unusable) {
-    vault_.drop(death.last_word.empty() ? death.words : death.last_word);
+    if (took_over) vault_.drop(death.last_word.empty() ? death.words : death.last_word);
   } else {
     vault_.ended(death.cause);
     // It died before it served: of what it was to take over, perhaps, unless somebody killed it.
-    const bool killed = death.cause == DeathCause::kAsked ||
-                        death.cause == DeathCause::kOutOfMemory || death.by_sigkill;
-    if (death.took_over && (!killed || ++kills_at_take_over_ >= kKillsAtTakeOver))
+    if (took_over && (!death.by_others() || ++kills_at_take_over_ >= kKillsAtTakeOver))
       vault_.drop("a process that was taking it over died: " + death.words);
   }
-  if (!held || vault_.held()) return;
+  if (held && !vault_.held()) vault_dropped();
+}
+
+// It shares the memory of the process that serves, and computes nothing before it is promoted: KV
+// pages are as good as they were. But what was of no use to it, or what it can have spoilt, no
+// successor shall be given.
+void Worker::spare_ended(const Spare& spare, const Death& death) {
+  if (!death.vault_unusable) events_.standby_died(spare);
+  if (death.vault == 0 || death.vault != vault_.epoch()) return;
+  const bool spoilt =
+      death.cause == DeathCause::kDeviceLost || death.cause == DeathCause::kProtocolViolation;
+  if (!spoilt && (!death.took_over || death.by_others())) return;
+  vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
+  vault_dropped();
+}
+
+void Worker::vault_dropped() {
   spdlog::warn("worker {}: the vault is dropped: {}", name(), vault_.last_drop());
   pool_.discard_imported("they share memory that nobody trusts any more");
 }
@@ -257,8 +274,9 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
   state_ = WorkerState::kRestarting;
   events_.worker_died(*this, death.words, std::move(orphans));
   if (state_ != WorkerState::kRestarting) return;  // stopped from within
-  if (take_over()) return;
+  // Before a spare takes over: it would die of the same, and so on without an end.
   if (!death.as_asked && policy_.spent(options_.crash_budget)) return give_up(death.words);
+  if (take_over()) return;
   schedule_restart(death.as_asked);
   events_.worker_changed(*this);
 }

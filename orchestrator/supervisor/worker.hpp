@@ -129,6 +129,8 @@ class Worker : private ProcessEvents {
   void process_ended(WorkerProcess& process, const Death& death) override;
 
   void tell_vault_of_end(const Death& death);
+  void spare_ended(const Spare& spare, const Death& death);
+  void vault_dropped();
   void start_process();
   bool take_over();
   void spares_changed();

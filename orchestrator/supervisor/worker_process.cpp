@@ -378,7 +378,8 @@ void WorkerProcess::channel_ended() {
 // Before anything of the process is forgotten.
 Death WorkerProcess::how_it_ended(const Exit& exit) const {
   Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
-  death.took_over = given_vault_ != 0 && loading() && !promoted_;
+  death.vault = given_vault_;
+  death.took_over = given_vault_ != 0 && loading();
   if (!kill_cause_.empty()) return death;
   death.as_asked = asked_to_end_;
   const std::string words = describe_exit(exit.code, exit.status);
@@ -388,10 +389,12 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     return death;
   }
   death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
-  if (!fatal_.empty() && exit.exited_with(kExitDeviceLost)) {
+  if (exit.exited_with(kExitDeviceLost)) {
+    // What it wanted to say may have found no room: the code alone is doubt enough.
     const bool told = fatal_.find("device lost") != std::string::npos;
     death.cause = DeathCause::kDeviceLost;
     if (!told) death.words = "device failure: " + death.words;
+    if (fatal_.empty()) death.words += ", and gave no reason";
   } else if (exit.code != CLD_EXITED) {
     death.cause = DeathCause::kSignal;
     death.by_sigkill = exit.killed_by(SIGKILL);

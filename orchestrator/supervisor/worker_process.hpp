@@ -50,8 +50,14 @@ struct Death {
   bool as_asked = false;        // it was told to end, and did: no death then
   std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
   bool by_sigkill = false;      // somebody's, not this daemon's
-  bool took_over = false;       // it was taking a vault over, and had not served yet
+  std::uint64_t vault = 0;      // the number of the vault that it was given; 0: none
+  bool took_over = false;       // it was taking that over, and had not served yet
   bool vault_unusable = false;  // and ended because it could do nothing with it
+
+  // Whether somebody else ended it: that says nothing about what it was doing.
+  bool by_others() const {
+    return by_sigkill || cause == DeathCause::kAsked || cause == DeathCause::kOutOfMemory;
+  }
 };
 
 // What a process reports. A Status that is an error means that the message broke a rule: the process

@@ -10,7 +10,9 @@
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
 //   cached@N        says that N of the prompt's tokens came from its cache, unless it was given accepted tokens
-//   kill@N exit@N hang@N gap@N garbage@N   does so when token N is due, in a process that was not given token N-1 as accepted
+//   kill@N exit@N device@N hang@N gap@N garbage@N
+//                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
+//                   that has lost its device, without a word
 //   poison          kills the process as soon as it is seen
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
@@ -278,11 +280,12 @@ class Worker {
       }
       return false;
     };
-    if (due("kill") || due("exit") || due("hang")) {
+    if (due("kill") || due("exit") || due("device") || due("hang")) {
       if (!batch.sequences.empty()) send(batch);
     }
     if (due("kill")) die_by_signal();
     if (due("exit")) std::exit(3);
+    if (due("device")) std::exit(4);
     if (due("hang")) {
       while (true)
         std::this_thread::sleep_for(milliseconds(1000));

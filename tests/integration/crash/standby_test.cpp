@@ -188,6 +188,27 @@ TEST(CrashBudget, ABrokenModelFileEndsInFailedAndIsMendedByHand) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {
+  const Serving serving = serve({"isolation.standby=1", "isolation.crash_budget=3"});
+  for (int death = 1; death <= 3; ++death) {
+    pid_in(serving, "builtin-0.standby-0", "standby");
+    send_signal(pid_in(serving, "builtin-0", "ready"), SIGKILL);
+    if (death == 3) break;
+    ASSERT_TRUE(
+        Serving::eventually([&] { return find(serving, "builtin-0")["takeovers"] == death; }));
+  }
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "builtin-0")["state"] == "failed"; }));
+  ASSERT_TRUE(Serving::eventually([&] { return workers(serving).size() == 1; }));
+  EXPECT_EQ(find(serving, "builtin-0")["state"], "failed") << "a spare has revived it";
+  EXPECT_EQ(find(serving, "builtin-0")["takeovers"], 2);
+  EXPECT_EQ(serving.complete(stream_of("x", 5)).status, 503);
+  // By hand it comes back, and so do they.
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
+  pid_in(serving, "builtin-0", "ready");
+  pid_in(serving, "builtin-0.standby-0", "standby");
+  expect_whole(serving.complete(stream_of("x", 5)).body, 5);
+}
+
 TEST(CrashBudget, APeerGoesOnServing) {
   char counter[] = "/tmp/bulkhead-count-XXXXXX";
   UniqueFd file(::mkstemp(counter));

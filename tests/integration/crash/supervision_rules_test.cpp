@@ -118,7 +118,8 @@ TEST(Causes, AreCountedByKindAndToldInWords) {
   };
   for (const Case& each :
        {Case{"exit@3", "exit"}, Case{"kill@3", "signal"}, Case{"gap@3", "protocol_violation"},
-        Case{"garbage@3", "protocol_violation"}, Case{"hang@3", "hang"}}) {
+        Case{"garbage@3", "protocol_violation"}, Case{"hang@3", "hang"},
+        Case{"device@3", "device_lost"}}) {
     SCOPED_TRACE(each.order);
     const Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
     expect_whole(serving.complete(stream_of(each.order, 10)).body, 10);
@@ -131,6 +132,13 @@ TEST(Causes, AreCountedByKindAndToldInWords) {
         std::string::npos)
         << serving.daemon->log();
   }
+}
+
+TEST(Causes, ALostDeviceIsBelievedOnItsExitCodeAlone) {
+  const Serving serving = serve();
+  expect_whole(serving.complete(stream_of("device@3", 10)).body, 10);
+  EXPECT_EQ(serving.worker()["last_death"],
+            "device failure: exited with code 4, and gave no reason");
 }
 
 TEST(Causes, SignalsByName) {

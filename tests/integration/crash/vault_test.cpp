@@ -114,6 +114,26 @@ class Vault : public testing::TestWithParam<const char*> {
     }));
   }
 
+  // The spare, once it stands by with memory that it has come by so.
+  json spare_with(const std::string& memory) const {
+    json spare;
+    EXPECT_TRUE(Serving::eventually([&] {
+      const json all = json::parse(serving_.get("/v1/workers").body);
+      spare = all.size() == 2 ? all[1] : json::object();
+      return spare.value("state", "") == "standby" && spare.value("vault", "") == memory;
+    })) << serving_.get("/v1/workers").body
+        << serving_.daemon->log();
+    return spare;
+  }
+
+  // False where device memory is no file in memory.
+  bool flip_a_weight() const {
+    const HeldMemory block(serving_.daemon->pid(), "llvmpipe");
+    // Behind the driver's own header.
+    if (block.valid()) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
+    return block.valid();
+  }
+
   json vault() const { return serving_.worker()["vault"]; }
   std::string way() const { return serving_.worker()["last_recovery"]["way"]; }
 
@@ -224,10 +244,7 @@ TEST_P(Vault, SwitchedOffNothingIsKept) {
 TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
   start("", {"isolation.standby=1"});
   for (int i = 1; i <= 2; ++i) {
-    ASSERT_TRUE(Serving::eventually([&] {
-      const json all = json::parse(serving_.get("/v1/workers").body);
-      return all.size() == 2 && all[1]["state"] == "standby" && all[1]["vault"] == "imported";
-    })) << serving_.get("/v1/workers").body;
+    spare_with("imported");
     kill_in_stream();
     EXPECT_EQ(way(), "standby");
     EXPECT_EQ(vault()["state"], "imported") << vault();
@@ -236,6 +253,36 @@ TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
     std::printf("%s: pause %lld ms with a spare\n", GetParam(), pause_ms_);
   }
   EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+TEST_P(Vault, WhatIsOfNoUseToASpareIsNotGivenToASuccessor) {
+  start("", {"isolation.standby=1"});
+  const json before = spare_with("imported");
+  {
+    const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
+    ASSERT_TRUE(directory.valid());
+    directory.bytes()[64] ^= std::byte{0x10};
+  }
+  const std::string name = before["name"];
+  EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
+  const json after = spare_with("off");  // it has loaded the model itself
+  EXPECT_EQ(after["last_death_cause"], "asked") << after;
+  EXPECT_EQ(vault()["drops_total"], 1);
+  EXPECT_FALSE(vault()["held"]);
+  EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("a spare: "));
+  kill_in_stream();
+  EXPECT_EQ(way(), "standby");
+}
+
+TEST_P(Vault, WeightsThatChangeUnderASpareAreNoticedWhenItTakesOver) {
+  start("", {"isolation.standby=1"});
+  spare_with("imported");
+  bool there = true;
+  kill_in_stream([&] { there = flip_a_weight(); });
+  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
+  EXPECT_EQ(way(), "loaded") << vault();
+  EXPECT_EQ(vault()["drops_total"], 1);
+  EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("checksums differ"));
 }
 
 TEST_P(Vault, WithoutThePrefixCacheWeightsAloneAreTakenOver) {
@@ -275,12 +322,7 @@ TEST_P(Vault, EachDamageOfTheDirectoryMeansAColdStart) {
 TEST_P(Vault, OneBitOfTheWeightsMeansAColdStart) {
   start("");
   bool there = true;
-  kill_in_stream([&] {
-    const HeldMemory block(serving_.daemon->pid(), "llvmpipe");
-    there = block.valid();
-    // Behind the driver's own header.
-    if (there) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
-  });
+  kill_in_stream([&] { there = flip_a_weight(); });
   if (!there) GTEST_SKIP() << "this device's memory is no memory file";
   EXPECT_EQ(way(), "loaded") << vault();
   EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("checksums differ"));
