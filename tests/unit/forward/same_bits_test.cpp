@@ -1,0 +1,255 @@
+// The numerics contract end to end: the same bits for every way of cutting a prompt, every company a
+// sequence keeps in a step, every variant of a kernel and every optimisation switched on or off.
+#include <string>
+#include <vector>
+
+#include "transformer_harness.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+using SameBits = TransformerTest;
+
+TEST_F(SameBits, ChunksDoNotChangeABit) {
+  for (const auto [lanes, kv] : kKinds) {
+    Options options;
+    options.lanes = lanes;
+    options.kv = kv;
+    options.chunk = 256;
+    const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+    ASSERT_NE(model.executor, nullptr);
+    const auto prompt = some_prompt(lanes ? 150 : 300);
+    const auto whole = generate(*model.executor, prompt, 3, 256, Output::kLogits);
+    for (const std::uint32_t chunk : {1U, 7U, 33U, 100U}) {
+      if (lanes && chunk == 1) continue;
+      expect_same_bits(generate(*model.executor, prompt, 3, chunk, Output::kLogits), whole,
+                       "chunks of " + std::to_string(chunk));
+    }
+  }
+}
+
+TEST_F(SameBits, CompanyDoesNotChangeABit) {
+  for (const auto [lanes, kv] : kKinds) {
+    Options options;
+    options.lanes = lanes;
+    options.kv = kv;
+    const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    std::vector<std::vector<Row>> alone;
+    std::vector<std::vector<TokenId>> prompts;
+    for (const std::size_t length : {5, 40, 64}) {
+      prompts.push_back(some_prompt(length));
+      alone.push_back(generate(executor, prompts.back(), 4, 64, Output::kLogits));
+    }
+    // The three together: their prompts in one step in so far as they fit, then decoding side by
+    // side.
+    std::vector<std::vector<PageIndex>> pages;
+    for (std::uint32_t s = 0; s < 3; ++s)
+      pages.push_back(pages_for(executor, 80, s));
+    std::vector<std::vector<Row>> together(3);
+    std::vector<Column> first;
+    for (std::uint32_t s = 0; s < 2; ++s) {
+      const auto columns = columns_of(prompts[s], s, Output::kLogits);
+      first.insert(first.end(), columns.begin(), columns.end());
+    }
+    auto rows = step(executor, first, pages);
+    ASSERT_EQ(rows.size(), 2U);
+    together[0].push_back(rows[0]);
+    together[1].push_back(rows[1]);
+    std::vector<Column> second = columns_of(prompts[2], 2, Output::kLogits);
+    for (std::uint32_t s = 2; s-- > 0;) {
+      second.insert(second.begin(),
+                    {together[s].back().best, static_cast<std::uint32_t>(prompts[s].size()), s,
+                     Output::kLogits});
+    }
+    rows = step(executor, second, pages);
+    ASSERT_EQ(rows.size(), 3U);
+    for (std::uint32_t s = 0; s < 3; ++s)
+      together[s].push_back(rows[s]);
+    for (int round = 0; round < 2; ++round)
+      ASSERT_NO_FATAL_FAILURE(decode_side_by_side(executor, prompts, pages, together));
+    together[2].resize(3);
+    alone[2].resize(3);
+    for (std::uint32_t s = 0; s < 3; ++s)
+      expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+  }
+}
+
+// More than any tile has columns, and each of its own length.
+TEST_F(SameBits, FortyFourSequencesKeepTheirBits) {
+  const std::uint32_t count = 44;
+  Options options;
+  options.max_batch = count;
+  const Loaded model = load("builtin", options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const std::size_t tokens = 3;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::vector<Row>> alone, together(count);
+  std::vector<std::vector<PageIndex>> pages;
+  for (std::uint32_t s = 0; s < count; ++s) {
+    prompts.push_back(some_prompt(2 + s % 5));
+    prompts.back()[0] += s;
+    alone.push_back(generate(executor, prompts[s], tokens, 64, Output::kLogits));
+  }
+  for (std::uint32_t s = 0; s < count; ++s) {
+    pages.push_back({s});
+    const auto rows = step(executor, columns_of(prompts[s], s, Output::kLogits), pages);
+    ASSERT_EQ(rows.size(), 1U);
+    together[s] = rows;
+  }
+  for (std::size_t n = 1; n < tokens; ++n)
+    ASSERT_NO_FATAL_FAILURE(decode_side_by_side(executor, prompts, pages, together));
+  for (std::uint32_t s = 0; s < count; ++s)
+    expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+}
+
+TEST_F(SameBits, SwitchesDoNotChangeABit) {
+  const auto prompt = some_prompt(50);
+  const Loaded all_on = load(or_builtin("tiny-qwen2-Q4_0"));
+  ASSERT_NE(all_on.executor, nullptr);
+  const auto want = generate(*all_on.executor, prompt, 4, 32, Output::kLogits);
+  for (int off = 1; off < 8; ++off) {
+    Options options;
+    options.gpu = [off](config::GpuOptimizations& gpu) {
+      gpu.enabled = off != 7;
+      gpu.memory_pool.enabled = (off & 1) == 0;
+      gpu.blit_queue.enabled = (off & 2) == 0;
+      gpu.command_buffer_ring.enabled = (off & 4) == 0;
+    };
+    const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"), options);
+    ASSERT_NE(model.executor, nullptr);
+    expect_same_bits(generate(*model.executor, prompt, 4, 32, Output::kLogits), want,
+                     "off: " + std::to_string(off));
+    for (const auto& part : model.executor->optimizations()) {
+      const int bit = part.name == "memory_pool" ? 1 : part.name == "blit_queue" ? 2 : 4;
+      EXPECT_EQ(part.active, (off & bit) == 0) << part.name;
+    }
+  }
+}
+
+// What the tuner chooses among.
+TEST_F(SameBits, VariantsOfProductsDoNotChangeABit) {
+  const auto prompt = some_prompt(7);
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    options.chunk = 4;
+    options.max_batch = 2;
+    const Loaded usual = load(or_builtin("tiny-qwen2-Q4_0"), options);
+    ASSERT_NE(usual.executor, nullptr);
+    const auto want = generate(*usual.executor, prompt, 2, 4, Output::kLogits);
+    for (const std::size_t variant : {1U, 2U}) {
+      options.product_variant = variant;
+      const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"), options);
+      ASSERT_NE(model.executor, nullptr);
+      expect_same_bits(generate(*model.executor, prompt, 2, 4, Output::kLogits), want,
+                       "variant " + std::to_string(variant));
+    }
+  }
+}
+
+TEST_F(SameBits, TuningAtTheStartLeavesNoTraceInTheTokens) {
+  const auto prompt = some_prompt(20);
+  const Loaded usual = load(or_builtin("tiny-qwen2-Q4_0"));
+  ASSERT_NE(usual.executor, nullptr);
+  Options options;
+  options.gpu = [](config::GpuOptimizations& gpu) { gpu.autotune = {true, 100}; };
+  const Loaded tuned = load(or_builtin("tiny-qwen2-Q4_0"), options);
+  ASSERT_NE(tuned.executor, nullptr);
+  expect_same_bits(generate(*tuned.executor, prompt, 3, 32, Output::kLogits),
+                   generate(*usual.executor, prompt, 3, 32, Output::kLogits), "tuned");
+}
+
+// A step that runs as prompt what another generated: what a restart does.
+TEST_F(SameBits, ReplayedTokensAreTheSameBits) {
+  for (const auto [lanes, kv] : kKinds) {
+    Options options;
+    options.lanes = lanes;
+    options.kv = kv;
+    const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"), options);
+    ASSERT_NE(model.executor, nullptr);
+    auto prompt = some_prompt(37);
+    auto made = generate(*model.executor, prompt, 12, 64, Output::kLogits);
+    ASSERT_EQ(made.size(), 12U);
+    for (std::size_t i = 0; i < 7; ++i)
+      prompt.push_back(made[i].best);
+    made.erase(made.begin(), made.begin() + 7);
+    expect_same_bits(generate(*model.executor, prompt, 5, 64, Output::kLogits), made,
+                     std::string("replayed, ") + config::to_string(kv));
+  }
+}
+
+TEST_F(SameBits, OneDispatchForAllLayersDoesNotChangeABit) {
+  if (device().info().kind == gpu::DeviceKind::kCpu)
+    GTEST_SKIP() << "workgroups that wait for each other: on GPUs only (BULKHEAD_TEST_DEVICE=auto)";
+  const auto prompt = some_prompt(9);
+  for (const bool lanes : {false, true}) {
+    for (const std::string& name : {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M")}) {
+      std::vector<std::vector<Row>> made;
+      for (const config::PersistentStep setting :
+           {config::PersistentStep::kOff, config::PersistentStep::kOn}) {
+        Options options;
+        options.lanes = lanes;
+        options.max_batch = 8;
+        options.gpu = [&](config::GpuOptimizations& gpu) { gpu.persistent_step = setting; };
+        const Loaded model = load(name, options);
+        ASSERT_NE(model.executor, nullptr);
+        made.push_back(generate(*model.executor, prompt, 40, 64, Output::kLogits));
+        for (const std::uint32_t streams : {2U, 3U, 8U}) {
+          std::vector<std::vector<PageIndex>> pages;
+          for (std::uint32_t s = 0; s < streams; ++s)
+            pages.push_back(pages_for(*model.executor, 32, s));
+          for (std::uint32_t i = 0; i < 8; ++i) {
+            std::vector<Column> columns;
+            for (std::uint32_t s = 0; s < streams; ++s)
+              columns.push_back({prompt[(i + s) % 9], i, s, Output::kLogits});
+            const auto rows = step(*model.executor, columns, pages);
+            ASSERT_EQ(rows.size(), streams);
+            made.back().insert(made.back().end(), rows.begin(), rows.end());
+          }
+        }
+      }
+      expect_same_bits(made[1], made[0],
+                       name + ": all layers in one dispatch" + (lanes ? ", lanes" : ""));
+    }
+  }
+}
+
+TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
+  const auto prompt = some_prompt(9);
+  for (const std::string& name :
+       {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M")}) {
+    std::vector<std::vector<Row>> made;
+    for (const config::ChainedKernels setting :
+         {config::ChainedKernels::kOff, config::ChainedKernels::kOn}) {
+      Options options;
+      options.max_batch = 16;
+      options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = setting; };
+      const Loaded model = load(name, options);
+      ASSERT_NE(model.executor, nullptr);
+      if (!has_units(*model.executor))
+        GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
+      made.push_back(generate(*model.executor, prompt, 100, 64, Output::kLogits));
+      for (const std::uint32_t streams : {2U, 3U, 8U, 16U}) {
+        std::vector<std::vector<PageIndex>> pages;
+        for (std::uint32_t s = 0; s < streams; ++s)
+          pages.push_back({s});
+        for (std::uint32_t i = 0; i < 8; ++i) {
+          std::vector<Column> columns;
+          for (std::uint32_t s = 0; s < streams; ++s)
+            columns.push_back({prompt[(i + s) % 9], i, s, Output::kLogits});
+          const auto rows = step(*model.executor, columns, pages);
+          ASSERT_EQ(rows.size(), streams);
+          made.back().insert(made.back().end(), rows.begin(), rows.end());
+        }
+      }
+      EXPECT_EQ(counter_of(*model.executor, "steps_computed_again"), 0);
+    }
+    expect_same_bits(made[1], made[0], name + ": chained kernels");
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

@@ -1,0 +1,214 @@
+// What goes from step to step without the host: tokens, draws, rows of logits and log-probabilities,
+// with two steps in flight; and that a steady step allocates nothing.
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transformer_harness.hpp"
+#include "worker/engine/sampler.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+using StepsInFlight = TransformerTest;
+
+TEST_F(StepsInFlight, SteadyDecodingAllocatesNothingOnTheDevice) {
+  const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"));
+  ASSERT_NE(model.executor, nullptr);
+  generate(*model.executor, some_prompt(20), 3, 32);
+  const auto counter = [&](const char* name) { return counter_of(*model.executor, name); };
+  const double allocations = counter("device_allocations"), recordings = counter("ring_recordings");
+  generate(*model.executor, some_prompt(20), 20, 32);
+  EXPECT_EQ(counter("device_allocations"), allocations);
+  EXPECT_EQ(counter("ring_recordings"), recordings);
+}
+
+// Two sequences side by side, each step submitted before the one before it is waited for: their
+// tokens never go through the host.
+TEST_F(StepsInFlight, TokensGoFromStepToStepOnTheDevice) {
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    ASSERT_EQ(executor.limits().steps_in_flight, 2U);
+    const std::size_t tokens = 12;
+    const std::vector<std::vector<TokenId>> prompts{some_prompt(5), some_prompt(20)};
+    std::vector<std::vector<Row>> want;
+    std::vector<ColumnOutput> got;
+    for (const auto& prompt : prompts)
+      want.push_back(generate(executor, prompt, tokens, 64));
+
+    std::vector<std::vector<PageIndex>> tables;
+    for (std::uint32_t s = 0; s < 2; ++s)
+      tables.push_back(pages_for(executor, 40, s));
+    const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+    const auto take = [&](Executor& from) {
+      const auto outputs = from.wait();
+      ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+      ASSERT_EQ(outputs->size(), 2U);
+      got.insert(got.end(), outputs->begin(), outputs->end());
+    };
+    std::vector<Column> columns;
+    for (std::uint32_t s = 0; s < 2; ++s) {
+      const auto prompt = columns_of(prompts[s], s, Output::kGreedy);
+      columns.insert(columns.end(), prompt.begin(), prompt.end());
+    }
+    const auto before = [&](const char* name) { return counter_of(executor, name); };
+    const double begun = before("command_buffers_begun"), made = before("device_allocations");
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    for (std::uint32_t n = 1; n < tokens; ++n) {
+      columns.clear();
+      for (std::uint32_t s = 0; s < 2; ++s) {
+        Column column;
+        column.position = static_cast<std::uint32_t>(prompts[s].size()) + n - 1;
+        column.sequence = s;
+        column.output = Output::kGreedy;
+        column.chosen_by = s;
+        columns.push_back(column);
+      }
+      ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+      EXPECT_FALSE(executor.submit({columns, sequences}).ok()) << "a third in flight";
+      take(executor);
+    }
+    take(executor);
+    ASSERT_EQ(got.size(), 2 * tokens);
+    for (std::size_t n = 0; n < tokens; ++n) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        EXPECT_EQ(got[2 * n + s].best, want[s][n].best) << s << ", token " << n;
+        EXPECT_EQ(got[2 * n + s].best_logprob, want[s][n].logprob);
+      }
+    }
+    EXPECT_EQ(before("device_allocations"), made);
+    EXPECT_LE(before("command_buffers_begun") - begun, 4) << "copies of this step's sizes";
+  }
+}
+
+TEST_F(StepsInFlight, RowsOfLogitsComeWhileTheNextStepIsComputed) {
+  const Loaded model = load("builtin");
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  const auto prompt = some_prompt(9);
+  const auto want = generate(executor, prompt, 6, 64, Output::kLogits);
+  // A second sequence computes in the steps between, so the logits' buffer is used all the time.
+  const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
+                                                   pages_for(executor, 40, 1)};
+  const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+  const std::vector<Column> columns = columns_of(prompt, 0, Output::kLogits);
+  ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+  for (std::uint32_t n = 0; n < want.size(); ++n) {
+    const Column other{7 * n, n, 1, Output::kLogits};
+    ASSERT_TRUE(executor.submit({std::span(&other, 1), sequences}).ok());
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok());
+    ASSERT_EQ(outputs->size(), 1U);
+    const std::vector<float> logits((*outputs)[0].logits.begin(), (*outputs)[0].logits.end());
+    EXPECT_EQ(logits, want[n].logits) << "token " << n;
+    ASSERT_TRUE(executor.wait().ok());
+    if (n + 1 == want.size()) break;
+    const Column next{want[n].best, static_cast<std::uint32_t>(prompt.size()) + n, 0,
+                      Output::kLogits};
+    ASSERT_TRUE(executor.submit({std::span(&next, 1), sequences}).ok());
+  }
+}
+
+// Log-probabilities that the device tells, against those the CPU makes of the same row; greedy and drawn, with the next step
+// in flight, alone and beside a sequence that asks for others.
+TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
+  const std::string name = or_builtin("tiny-qwen3-Q4_K_M");
+  const Loaded model = load(name);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  ASSERT_EQ(executor.limits().most_logprobs, 20);
+  const auto prompt = some_prompt(9);
+  const auto rows = generate(executor, prompt, 10, 64, Output::kLogits);
+  engine::Sampler sampler(executor.limits().vocabulary);
+  const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
+                                                   pages_for(executor, 40, 1)};
+  const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
+  const engine::Choice choice;
+  for (const bool company : {false, true}) {
+    std::vector<Column> columns = columns_of(prompt, 0, Output::kGreedy);
+    columns.back().logprobs = 5;
+    if (company) columns.push_back({3, 0, 1, Output::kSampled, engine::kByHost, &choice, 20});
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    for (std::uint32_t n = 0; n < rows.size(); ++n) {
+      columns.assign(1, {0, static_cast<std::uint32_t>(prompt.size()) + n, 0, Output::kGreedy, 0});
+      columns[0].logprobs = 5;
+      if (company) columns.push_back({0, n + 1, 1, Output::kSampled, 1, &choice, 0});
+      if (n + 1 < rows.size()) {
+        ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+      }
+      const auto outputs = executor.wait();
+      ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+      const ColumnOutput& made = (*outputs)[0];
+      const auto want = sampler.logprobs(rows[n].logits, rows[n].best, 5);
+      EXPECT_EQ(made.best, rows[n].best);
+      EXPECT_NEAR(made.logprob, want.chosen, 1e-5);
+      ASSERT_EQ(made.top.size(), 5U);
+      for (std::size_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(made.top[i].token, want.best[i].token) << n << " rank " << i;
+        EXPECT_NEAR(made.top[i].value, want.best[i].value, 1e-5);
+      }
+      if (company) {
+        EXPECT_EQ((*outputs)[1].top.size(), n == 0 ? 20U : 0U);
+      }
+    }
+  }
+  Column bad{1, 0, 0, Output::kLogits};
+  bad.logprobs = 1;
+  EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
+  bad.output = Output::kGreedy;
+  bad.logprobs = 21;
+  EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
+}
+
+// With two steps in flight, of which the second works with what the first one left.
+TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
+  const auto prompt = some_prompt(9);
+  const std::size_t tokens = 6;
+  Options options;
+  options.broken_link = 7;
+  options.gpu = [](config::GpuOptimizations& gpu) {
+    gpu.chained_kernels = config::ChainedKernels::kOn;
+  };
+  const Loaded model = load(or_builtin("tiny-qwen2-Q4_K_M"), options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  if (!has_units(executor))
+    GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
+  const Loaded other = load(or_builtin("tiny-qwen2-Q4_K_M"));
+  ASSERT_NE(other.executor, nullptr);
+  const auto want = generate(*other.executor, prompt, tokens, 64);
+
+  const std::vector<PageIndex> table = pages_for(executor, 32);
+  const std::vector<std::span<const PageIndex>> sequences{table};
+  std::vector<Column> columns = columns_of(prompt, 0, Output::kGreedy);
+  ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+  std::vector<ColumnOutput> got;
+  const auto take = [&] {
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+    got.insert(got.end(), outputs->begin(), outputs->end());
+  };
+  for (std::uint32_t n = 1; n < tokens; ++n) {
+    Column column;
+    column.position = 8 + n;
+    column.output = Output::kGreedy;
+    column.chosen_by = 0;
+    columns = {column};
+    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
+    take();
+  }
+  take();
+  ASSERT_EQ(got.size(), tokens);
+  for (std::size_t n = 0; n < tokens; ++n) {
+    EXPECT_EQ(got[n].best, want[n].best) << "token " << n;
+    EXPECT_EQ(got[n].best_logprob, want[n].logprob);
+  }
+  EXPECT_EQ(counter_of(executor, "steps_computed_again"), 2);
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

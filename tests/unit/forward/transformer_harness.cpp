@@ -1,0 +1,159 @@
+#include "transformer_harness.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+#include "worker/model/model_config.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+std::filesystem::path fixtures() {
+  const char* const folder = std::getenv("BULKHEAD_FIXTURES");
+  return std::filesystem::path(folder != nullptr ? folder
+                                                 : BULKHEAD_SOURCE_DIR "/../shared/fixtures") /
+         "models";
+}
+
+}  // namespace
+
+std::filesystem::path model_file(const std::string& name) {
+  const std::filesystem::path folder =
+      name == "builtin" ? std::filesystem::path(BULKHEAD_SOURCE_DIR) / "worker/builtin"
+                        : fixtures();
+  return folder / (name + ".gguf");
+}
+
+std::string or_builtin(const std::string& name) {
+  return std::filesystem::exists(model_file(name)) ? name : "builtin";
+}
+
+Loaded TransformerTest::load(const std::string& name, const Options& options) {
+  Loaded loaded;
+  auto file = model::GgufFile::open(model_file(name).string());
+  EXPECT_TRUE(file.ok()) << file.error().message();
+  loaded.file = *std::move(file);
+  auto config = model::read_model_config(*loaded.file);
+  EXPECT_TRUE(config.ok()) << config.error().message();
+  TransformerOptions made;
+  made.engine.max_batch = options.max_batch;
+  made.engine.prefill_chunk = options.chunk;
+  made.engine.kv_type = options.kv;
+  made.context = options.context;
+  made.lanes_mapping = options.lanes;
+  made.product_variant = options.product_variant;
+  made.broken_link = options.broken_link;
+  made.wait_timeout_ms = 60000;
+  made.gpu.memory_pool.heap_size_mb = 32;
+  made.gpu.memory_pool.num_heaps = 1;
+  made.gpu.memory_pool.warmup_sizes = {1};
+  made.gpu.blit_queue.staging_buffer_size_mb = 4;
+  options.gpu(made.gpu);
+  auto executor = make_transformer(device(), *loaded.file, *config, made);
+  EXPECT_TRUE(executor.ok()) << executor.error().message();
+  if (executor.ok()) loaded.executor = *std::move(executor);
+  return loaded;
+}
+
+std::vector<TokenId> some_prompt(std::size_t length) {
+  std::vector<TokenId> prompt(length);
+  for (std::size_t i = 0; i < length; ++i)
+    prompt[i] = static_cast<TokenId>((i * 7919 + 13) % 2000);
+  return prompt;
+}
+
+std::vector<PageIndex> pages_for(const Executor& executor, std::uint32_t positions,
+                                 std::uint32_t sequence) {
+  const std::uint32_t each = executor.limits().page_tokens;
+  std::vector<PageIndex> pages((positions + each - 1) / each);
+  for (std::uint32_t i = 0; i < pages.size(); ++i)
+    pages[i] = (i * 37 + sequence * 17) % executor.limits().total_pages;
+  return pages;
+}
+
+std::vector<Column> columns_of(const std::vector<TokenId>& prompt, std::uint32_t sequence,
+                               Output output, std::size_t first, std::size_t count) {
+  std::vector<Column> columns;
+  const std::size_t end = first + std::min(count, prompt.size() - first);
+  for (std::size_t i = first; i < end; ++i) {
+    columns.push_back({prompt[i], static_cast<std::uint32_t>(i), sequence,
+                       i + 1 == prompt.size() ? output : Output::kNone});
+  }
+  return columns;
+}
+
+std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
+                      const std::vector<std::vector<PageIndex>>& pages) {
+  std::vector<std::span<const PageIndex>> sequences(pages.begin(), pages.end());
+  const Status submitted = executor.submit({columns, sequences});
+  EXPECT_TRUE(submitted.ok()) << submitted.error().message();
+  std::vector<Row> rows;
+  if (!submitted.ok()) return rows;
+  auto outputs = executor.wait();
+  EXPECT_TRUE(outputs.ok()) << outputs.error().message();
+  if (!outputs.ok()) return rows;
+  for (const ColumnOutput& output : *outputs) {
+    rows.push_back(
+        {output.best, output.best_logprob, {output.logits.begin(), output.logits.end()}});
+  }
+  return rows;
+}
+
+std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
+                          std::size_t tokens, std::uint32_t chunk, Output output) {
+  const auto pages = pages_for(executor, static_cast<std::uint32_t>(prompt.size() + tokens));
+  std::vector<Row> rows;
+  for (std::uint32_t at = 0; at < prompt.size(); at += chunk) {
+    auto made = step(executor, columns_of(prompt, 0, output, at, chunk), {pages});
+    rows.insert(rows.end(), made.begin(), made.end());
+  }
+  while (rows.size() < tokens && !rows.empty()) {
+    const auto position = static_cast<std::uint32_t>(prompt.size() + rows.size() - 1);
+    auto made = step(executor, {{rows.back().best, position, 0, output}}, {pages});
+    if (made.empty()) break;
+    rows.push_back(std::move(made[0]));
+  }
+  return rows;
+}
+
+void decode_side_by_side(Executor& executor, const std::vector<std::vector<TokenId>>& prompts,
+                         const std::vector<std::vector<PageIndex>>& pages,
+                         std::vector<std::vector<Row>>& rows) {
+  std::vector<Column> columns;
+  for (std::uint32_t s = 0; s < prompts.size(); ++s) {
+    const auto position = static_cast<std::uint32_t>(prompts[s].size() + rows[s].size() - 1);
+    columns.push_back({rows[s].back().best, position, s, Output::kLogits});
+  }
+  const auto made = step(executor, columns, pages);
+  ASSERT_EQ(made.size(), prompts.size());
+  for (std::size_t s = 0; s < prompts.size(); ++s)
+    rows[s].push_back(made[s]);
+}
+
+void expect_same_bits(const std::vector<Row>& a, const std::vector<Row>& b,
+                      const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].best, b[i].best) << what << " step " << i;
+    ASSERT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, 4), 0) << what << " step " << i;
+    ASSERT_EQ(a[i].logits.size(), b[i].logits.size());
+    ASSERT_EQ(std::memcmp(a[i].logits.data(), b[i].logits.data(), a[i].logits.size() * 4), 0)
+        << what << " step " << i;
+  }
+}
+
+double counter_of(const Executor& executor, const std::string& name) {
+  for (const auto& each : executor.counters()) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return -1;
+}
+
+bool has_units(const Executor& executor) {
+  return executor.numerics_id().find("/units") != std::string::npos;
+}
+
+}  // namespace bulkhead::forward
