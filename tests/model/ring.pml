@@ -16,6 +16,9 @@
    second with the payload's rest, so that padding is met as well. The second ring of a channel is
    the same with the ends exchanged, and shares nothing with this one.
 
+   The producer is the sender of a record in pieces (ipc/record_channel.hpp): they go out as there is
+   room for them, and the last may go where nobody expects it, while the sender prepares to sleep.
+
    Mutations, each of which must be found (tests/model/CMakeLists.txt):
      HEAD_UNORDERED    head is stored without waiting, then consumer_sleep is loaded     (S3, S4)
      TAIL_UNORDERED    tail is stored without waiting, then producer_wait is loaded          (d)
@@ -23,6 +26,7 @@
      WAIT_UNORDERED    producer_wait is stored without waiting, then tail is loaded          (d)
      NO_LAST_LOOK      the consumer announces its sleep and does not look once more          (c)
      NO_LOOK_AT_EMPTY  release() asks for a waiting producer at every LOOK units only
+     SLEEP_WHEN_OUT    a sender whose last piece goes out as it prepares to sleep sleeps
      HEAD_FIRST        head is published before the frame is written                         (a)
      TAIL_FIRST        tail is published before the payload is read                          (b) */
 
@@ -88,34 +92,95 @@ end:
 }
 
 #define room() (padding + units <= SIZE - (head - tail))
+#define all_out() (sequence == RECORDS)
 
+/* commit() */
+inline publish() {
+  assert(head + padding + units - given_back <= SIZE);
+#ifdef HEAD_FIRST
+  store(producer_buffer, HEAD, head + padding + units);
+#endif
+  if
+  :: units == 2 -> store(producer_buffer, (head + padding + 1) % SIZE, rest_of(sequence))
+  :: else -> skip
+  fi;
+  if
+  :: padding > 0 -> store(producer_buffer, head % SIZE, PADDING)
+  :: else -> skip
+  fi;
+  store(producer_buffer, (head + padding) % SIZE, header_of(sequence, units));
+  head = head + padding + units;
+#ifdef HEAD_UNORDERED
+  store(producer_buffer, HEAD, head);
+#else
+  store_in_order(producer_buffer, HEAD, head);
+#endif
+
+  /* must_ring() */
+  seen = memory[CONSUMER_SLEEP];
+  if
+  :: seen % 2 == 1 && seen != rung ->
+     rung = seen;
+     ring(consumer_bell)
+  :: else -> skip
+  fi;
+  seen = 0;
+  units = 0;
+  sequence++
+}
+
+/* flush(): what there is room for goes out. A frame keeps its size while it waits. */
+inline flush() {
+  do
+  :: all_out() -> break
+  :: else ->
+     atomic {
+       if
+       :: units == 0 ->
+          if
+          :: units = 1
+          :: units = 2
+          fi;
+          padding = 0;
+          if
+          :: units > SIZE - head % SIZE -> padding = SIZE - head % SIZE
+          :: else -> skip
+          fi
+       :: else -> skip
+       fi
+     };
+     if
+     :: room() -> skip
+     :: else -> tail = memory[TAIL]
+     fi;
+     if
+     :: room() -> publish()
+     :: else -> break
+     fi
+  od
+}
+
+/* The sender of a record in pieces: all of them are committed at once, and it is done when the last
+   one is out (ipc::send). */
 active proctype Producer() {
   byte head = 0, tail = 0;               /* tail: as last seen */
   byte sequence = 0, units = 0, padding = 0, word = 0, rung = 0, seen = 0;
   do
-  :: sequence == RECORDS -> break
-  :: else ->
-     atomic {
-       if
-       :: units = 1
-       :: units = 2
-       fi;
-       padding = 0;
-       if
-       :: units > SIZE - head % SIZE -> padding = SIZE - head % SIZE
-       :: else -> skip
-       fi
-     }
-
-     /* reserve(), and waiting for room */
-     do
-     :: room() -> break
-     :: else ->
-        tail = memory[TAIL];
+  :: flush();
+     if
+     :: all_out() -> break
+     :: !all_out() -> skip               /* polled */
+     :: !all_out() ->
+        /* prepare_sleep(), which sends on */
+        flush();
         if
-        :: room() -> break
-        :: !room() -> skip               /* polled */
-        :: !room() ->
+        :: all_out() ->
+#ifdef SLEEP_WHEN_OUT
+           producer_bell?_
+#else
+           skip                          /* no sleep: the caller looks again */
+#endif
+        :: else ->
            word++;
 #ifdef WAIT_UNORDERED
            store(producer_buffer, PRODUCER_WAIT, word);
@@ -135,39 +200,7 @@ active proctype Producer() {
            word++;
            store(producer_buffer, PRODUCER_WAIT, word)    /* withdrawn */
         fi
-     od;
-
-     /* commit() */
-     assert(head + padding + units - given_back <= SIZE);
-#ifdef HEAD_FIRST
-     store(producer_buffer, HEAD, head + padding + units);
-#endif
-     if
-     :: units == 2 -> store(producer_buffer, (head + padding + 1) % SIZE, rest_of(sequence))
-     :: else -> skip
-     fi;
-     if
-     :: padding > 0 -> store(producer_buffer, head % SIZE, PADDING)
-     :: else -> skip
-     fi;
-     store(producer_buffer, (head + padding) % SIZE, header_of(sequence, units));
-     head = head + padding + units;
-#ifdef HEAD_UNORDERED
-     store(producer_buffer, HEAD, head);
-#else
-     store_in_order(producer_buffer, HEAD, head);
-#endif
-
-     /* must_ring() */
-     seen = memory[CONSUMER_SLEEP];
-     if
-     :: seen % 2 == 1 && seen != rung ->
-        rung = seen;
-        ring(consumer_bell)
-     :: else -> skip
-     fi;
-     seen = 0;
-     sequence++
+     fi
   od
 }
 
