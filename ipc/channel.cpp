@@ -97,7 +97,7 @@ Result<UniqueFd> move_away(int fd, int replacement) {
 }
 
 Result<std::unique_ptr<Channel>> open_stdio_worker(const InheritedDescriptors& inherited,
-                                                   UniqueFd socket, std::uint64_t ring_bytes) {
+                                                   PeerSocket socket, std::uint64_t ring_bytes) {
   BULKHEAD_RETURN_IF_ERROR(check_socket(inherited.input, SOCK_STREAM, "standard input"));
   BULKHEAD_RETURN_IF_ERROR(check_socket(inherited.output, SOCK_STREAM, "standard output"));
   UniqueFd input, output;
@@ -169,15 +169,17 @@ Result<bool> wait_readable(Channel& channel, std::chrono::microseconds spin,
   }
 }
 
-Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings) {
+Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings,
+                                      std::shared_ptr<PeerCloser> closer) {
   BULKHEAD_TRY(const std::uint64_t ring_bytes, checked_ring_bytes(settings.ring_kib));
   BULKHEAD_TRY(SocketPair sockets, make_socket_pair(SOCK_SEQPACKET));
   reach(Point::kSocketsMade);
+  PeerSocket socket(std::move(sockets.ours), closer ? std::move(closer) : PeerCloser::make());
   ChannelPair pair;
   pair.worker_socket = std::move(sockets.theirs);
   if (settings.transport == config::Transport::kShm) {
     BULKHEAD_TRY(Region region, Region::create(settings.region, ring_bytes, pair.worker_region));
-    pair.daemon = make_shm_channel(Side::kDaemon, std::move(region), std::move(sockets.ours));
+    pair.daemon = make_shm_channel(Side::kDaemon, std::move(region), std::move(socket));
     reach(Point::kPairMade);
     return pair;
   }
@@ -185,20 +187,20 @@ Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings) {
   BULKHEAD_TRY(UniqueFd output, duplicate(streams.ours));
   BULKHEAD_TRY(pair.worker_stdout, duplicate(streams.theirs));
   pair.worker_stdin = std::move(streams.theirs);
-  BULKHEAD_TRY(pair.daemon,
-               make_stdio_channel(Side::kDaemon, std::move(streams.ours), std::move(output),
-                                  std::move(sockets.ours), ring_bytes));
+  BULKHEAD_TRY(pair.daemon, make_stdio_channel(Side::kDaemon, std::move(streams.ours),
+                                               std::move(output), std::move(socket), ring_bytes));
   reach(Point::kPairMade);
   return pair;
 }
 
 Result<std::unique_ptr<Channel>> open_worker_channel(const InheritedDescriptors& inherited,
                                                      const config::IpcSettings& settings) {
-  UniqueFd socket(inherited.socket);
+  UniqueFd socket_fd(inherited.socket);
   UniqueFd region_fd(inherited.region);
   reach(Point::kOpen);
-  BULKHEAD_RETURN_IF_ERROR(check_socket(socket.get(), SOCK_SEQPACKET, "the channel"));
-  BULKHEAD_RETURN_IF_ERROR(set_close_on_exec(socket.get()));
+  BULKHEAD_RETURN_IF_ERROR(check_socket(socket_fd.get(), SOCK_SEQPACKET, "the channel"));
+  BULKHEAD_RETURN_IF_ERROR(set_close_on_exec(socket_fd.get()));
+  PeerSocket socket(std::move(socket_fd), PeerCloser::make());
   std::unique_ptr<Channel> channel;
   if (region_fd.valid()) {
     // The mapping outlives the descriptor.

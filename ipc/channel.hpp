@@ -65,6 +65,8 @@
 
 namespace bulkhead::ipc {
 
+class PeerCloser;
+
 struct ChannelStats {
   std::uint64_t records_sent = 0, records_received = 0;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
@@ -109,16 +111,22 @@ class Channel {
     std::uint64_t tag = 0;
     std::vector<UniqueFd> fds;
 
-    Descriptors() = default;
+    explicit Descriptors(std::shared_ptr<PeerCloser> closer) : closer_(std::move(closer)) {}
     Descriptors(Descriptors&&) = default;
     Descriptors& operator=(Descriptors&& other) noexcept {
       std::swap(tag, other.tag);
       std::swap(fds, other.fds);
+      std::swap(closer_, other.closer_);
       return *this;
     }
     ~Descriptors();
+
+   private:
+    std::shared_ptr<PeerCloser> closer_;
   };
   virtual std::optional<Descriptors> take_descriptors() = 0;
+  // That have come, as of the last look at the socket (finish_sleep() is one), and are not taken.
+  virtual std::size_t waiting_descriptors() const = 0;
 
   virtual std::size_t max_record_bytes() const = 0;
   virtual ChannelStats stats() const = 0;
@@ -161,7 +169,9 @@ struct ChannelPair {
   UniqueFd worker_stdout;  // stdio: dup2 to 1 of the child; the child moves it away before anything
                            // can print
 };
-Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings);
+// `closer`: closes what this worker sends; the same one for all of its lives (one of its own: null).
+Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings,
+                                      std::shared_ptr<PeerCloser> closer = nullptr);
 
 // The worker's end, from what it inherited, which it takes over (on error too). For stdio it moves
 // descriptors 0 and 1 away, opens /dev/null as 0 and makes 1 a copy of stderr, so that a stray

@@ -9,15 +9,24 @@
 //
 // So: what can't wait (files in memory, pipes, the kernel's anonymous ones) is closed where it
 // stands. Sockets are first told not to linger and emptied, and closed with all the rest on a thread
-// made for it, which may stand still in the daemon's stead: a few at most, and what comes then waits
-// for them.
+// made for it, which may stand still in the daemon's stead. What comes then waits for it, in this
+// process's descriptor table, and that is everybody's: a worker has one PeerCloser for all of its
+// lives, with threads and a queue of its own, and gets no further life while that is full(). One
+// life can leave kMostScmFds of a refused packet, kMaxQueuedFds not taken and a vault: what a worker
+// makes the daemon hold is at most kMostWaiting and those, and some hundreds that a thread has got
+// out of sockets. What is still in a socket's queue is in no table: a full closer takes the socket
+// instead.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "config/base/unique_fd.hpp"
@@ -28,19 +37,48 @@ namespace bulkhead::ipc {
 // kernel close the rest for us, on the spot.
 inline constexpr std::size_t kMaxScmFds = 253;
 
-// Never waits. Any thread.
-void close_from_peer(UniqueFd fd);
+// Nothing here waits. Any thread.
+class PeerCloser : public std::enable_shared_from_this<PeerCloser> {
+ public:
+  static constexpr std::size_t kMostThreads = 4;
+  static constexpr std::size_t kMostWaiting = 1024;
 
-// The same for what may take long to end though it can't wait: memory, whose pages are freed with its
-// last descriptor. Always on another thread, one for all of them.
-void close_elsewhere(std::vector<UniqueFd> fds);
+  // Its threads keep it for as long as they need. `how`: another one in tests.
+  using Close = void (*)(UniqueFd);
+  static std::shared_ptr<PeerCloser> make(Close how = close_for_good) {
+    return std::shared_ptr<PeerCloser>(new PeerCloser(how));
+  }
 
-// All that a recvmsg() brought.
-void close_received(msghdr& message);
+  void close(UniqueFd fd);
+  // The same for what may take long to end though it can't wait: memory, whose pages are freed with
+  // its last descriptor. Always on another thread, one for all of them.
+  void close_lot(std::vector<UniqueFd> fds);
+  // All that a recvmsg() brought.
+  void close_received(msghdr& message);
+  // Ends a connected AF_UNIX socket of ours whose queue a worker may have filled: nothing comes in any
+  // more, descriptors in the queue go to close(), and the socket, which can then be closed without
+  // waiting, is. A fork of its maker only closes its copy: the connection is not its to end.
+  void close_socket(UniqueFd socket, pid_t maker);
 
-// Ends a connected AF_UNIX socket of ours whose queue a worker may have filled: nothing comes in any
-// more, descriptors in the queue go to close_from_peer(), and the socket, which can then be closed
-// without waiting, is. A fork of its maker only closes its copy: the connection is not its to end.
-void close_socket_to_peer(UniqueFd socket, pid_t maker);
+  // Descriptors that wait here, or are being closed.
+  std::size_t unclosed() const;
+  bool full() const { return unclosed() >= kMostWaiting; }
+
+  // What a thread does, which may stand still over it: empties a socket, and those in its queue, tells
+  // it not to linger, closes.
+  static void close_for_good(UniqueFd first);
+
+ private:
+  explicit PeerCloser(Close how) : how_(how) {}
+  void add(UniqueFd fd);
+  bool start();
+  void run();
+
+  const Close how_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<UniqueFd> waiting_;
+  std::size_t threads_ = 0, idle_ = 0, busy_ = 0;
+};
 
 }  // namespace bulkhead::ipc

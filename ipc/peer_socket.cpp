@@ -11,7 +11,7 @@ namespace bulkhead::ipc {
 
 Channel::Descriptors::~Descriptors() {
   for (UniqueFd& fd : fds)
-    close_from_peer(std::move(fd));
+    closer_->close(std::move(fd));
 }
 
 void PeerSocket::ring() {
@@ -82,7 +82,7 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     }
     ++packet;
     if (size > 0) reach(Point::kPacketReceived);
-    Channel::Descriptors received;  // owns them, so that every way out closes them
+    Channel::Descriptors received(closer_);  // owns them, so that every way out closes them
     bool strange = false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,11 +38,15 @@ inline constexpr int kMaxPacketsPerCall = 64;
 
 class PeerSocket {
  public:
-  explicit PeerSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+  PeerSocket(UniqueFd fd, std::shared_ptr<PeerCloser> closer)
+      : fd_(std::move(fd)), closer_(std::move(closer)) {}
   PeerSocket(PeerSocket&&) = default;
-  ~PeerSocket() { close_socket_to_peer(std::move(fd_), maker_); }
+  ~PeerSocket() {
+    if (closer_) closer_->close_socket(std::move(fd_), maker_);
+  }
 
   int fd() const { return fd_.get(); }
+  PeerCloser& closer() { return *closer_; }
   bool dead() const { return dead_; }
   // Why the peer must be ended; empty while it behaves.
   const std::string& violation() const { return violation_; }
@@ -54,11 +59,13 @@ class PeerSocket {
   // peer may have sent since the start.
   void drain(std::uint64_t allowed_doorbells);
   std::optional<Channel::Descriptors> take();
+  std::size_t waiting() const { return queued_fds_; }
 
  private:
   void lost(int error_number);
 
   UniqueFd fd_;
+  std::shared_ptr<PeerCloser> closer_;  // none once it was moved away
   pid_t maker_ = ::getpid();
   bool dead_ = false;
   std::string violation_;

@@ -236,6 +236,8 @@ class RecordChannel final : public Channel {
     return link_.socket().take();
   }
 
+  std::size_t waiting_descriptors() const override { return link_.socket().waiting(); }
+
   std::size_t max_record_bytes() const override { return max_outgoing_; }
   ChannelStats stats() const override {
     ChannelStats stats = stats_;

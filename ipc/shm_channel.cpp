@@ -20,7 +20,7 @@ class ShmLink {
  public:
   static constexpr bool kReadsCopies = kSide == Side::kDaemon;
 
-  ShmLink(Region region, UniqueFd socket)
+  ShmLink(Region region, PeerSocket socket)
       : region_(std::move(region)),
         socket_(std::move(socket)),
         producer_(kSide == Side::kDaemon ? region_.header().to_worker : region_.header().to_daemon,
@@ -127,7 +127,7 @@ class ShmLink {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_shm_channel(Side side, Region region, UniqueFd socket) {
+std::unique_ptr<Channel> make_shm_channel(Side side, Region region, PeerSocket socket) {
   if (side == Side::kDaemon) {
     using Link = ShmLink<Side::kDaemon>;
     return std::make_unique<RecordChannel<Link>>(side, Link(std::move(region), std::move(socket)));

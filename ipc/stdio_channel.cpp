@@ -24,7 +24,7 @@ class StdioLink {
  public:
   static constexpr bool kReadsCopies = false;
 
-  StdioLink(UniqueFd input, UniqueFd output, UniqueFd socket, UniqueFd epoll,
+  StdioLink(UniqueFd input, UniqueFd output, PeerSocket socket, UniqueFd epoll,
             std::uint64_t ring_bytes)
       : input_(std::move(input)),
         output_(std::move(output)),
@@ -36,7 +36,7 @@ class StdioLink {
   StdioLink(StdioLink&&) = default;
   ~StdioLink() {
     output_.reset();
-    close_socket_to_peer(std::move(input_), maker_);
+    if (input_.valid()) socket_.closer().close_socket(std::move(input_), maker_);
   }
 
   Status watch() {
@@ -226,7 +226,7 @@ class StdioLink {
     const ssize_t got = ::recvmsg(input_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got >= 0 && message.msg_controllen != 0) {
       descriptors_came_ = true;
-      close_received(message);
+      socket_.closer().close_received(message);
     }
     return got;
   }
@@ -251,7 +251,7 @@ class StdioLink {
 }  // namespace
 
 Result<std::unique_ptr<Channel>> make_stdio_channel(Side side, UniqueFd input, UniqueFd output,
-                                                    UniqueFd socket, std::uint64_t ring_bytes) {
+                                                    PeerSocket socket, std::uint64_t ring_bytes) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return errno_error(ErrorCode::kResourceExhausted, "epoll_create1", errno);
   StdioLink link(std::move(input), std::move(output), std::move(socket), std::move(epoll),

@@ -6,8 +6,6 @@
 
 #include <spdlog/fmt/fmt.h>
 
-#include "ipc/peer_descriptors.hpp"
-
 namespace bulkhead::orchestrator {
 
 namespace {
@@ -27,7 +25,7 @@ Status Vault::take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::str
     return violation(
         fmt::format("{} descriptors, and {} are allowed", wanted, ipc::kMostVaultDescriptors));
   }
-  ipc::Channel::Descriptors all;  // closes, without waiting, what is not taken
+  ipc::Channel::Descriptors all(closer_);  // closes, without waiting, what is not taken
   while (all.fds.size() < wanted) {
     auto packet = channel.take_descriptors();
     if (!packet)
@@ -106,7 +104,7 @@ void Vault::imported(const ipc::VaultReport& report) {
 }
 
 void Vault::close() {
-  ipc::close_elsewhere(std::exchange(descriptors_, {}));
+  closer_->close_lot(std::exchange(descriptors_, {}));
   contents_ = {};
 }
 

@@ -6,13 +6,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
+#include "ipc/peer_descriptors.hpp"
 #include "orchestrator/supervisor/death.hpp"
 
 namespace bulkhead::orchestrator {
@@ -22,10 +25,14 @@ inline constexpr int kExitVaultUnusable = 6;
 
 class Vault {
  public:
-  Vault() = default;
+  explicit Vault(std::shared_ptr<ipc::PeerCloser> closer = ipc::PeerCloser::make())
+      : closer_(std::move(closer)) {}
   ~Vault() { close(); }
   Vault(const Vault&) = delete;
   Vault& operator=(const Vault&) = delete;
+
+  // Closes what any of the worker's processes sent, descriptors of a vault or not.
+  const std::shared_ptr<ipc::PeerCloser>& closer() const { return closer_; }
 
   bool held() const { return !descriptors_.empty(); }
   std::uint64_t epoch() const { return contents_.epoch; }  // 0: nothing is held
@@ -57,6 +64,7 @@ class Vault {
  private:
   void close();
 
+  std::shared_ptr<ipc::PeerCloser> closer_;
   std::vector<UniqueFd> descriptors_;
   ipc::Vault contents_;
   std::string file_mark_;

@@ -64,17 +64,25 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
 Status WorkerProcess::start() {
   oom_kills();  // counts from the first start on
   file_mark_ = file_mark_of(options_.model_file);
-  BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc));
+  if (vault_.closer()->full()) {
+    return Error(
+        ErrorCode::kResourceExhausted,
+        fmt::format("{} descriptors that its predecessors sent are still to be closed: each "
+                    "takes as long as what it is of",
+                    vault_.closer()->unclosed()));
+  }
+  BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc, vault_.closer()));
   std::vector<std::string> arguments = options_.arguments;
   if (standby_) arguments.push_back("--standby");
-  if (options_.vault) arguments.push_back("--vault");
+  asked_for_vault_ = options_.vault;
+  if (asked_for_vault_) arguments.push_back("--vault");
   BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair));
   channel_ = std::move(pair.daemon);
   channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());
   exit_watch_ = std::make_unique<ReadableWatch>(loop_, process_.exit_fd());
   exit_watch_->wait([this] { ended(); });
   spdlog::info("worker {}: started process {}", name_, process_.pid());
-  if (options_.vault) {
+  if (asked_for_vault_) {
     const ipc::Vault given = vault_.give(*channel_);
     given_vault_ = given.epoch;
     given_file_mark_ = vault_.file_mark();
@@ -126,10 +134,10 @@ void WorkerProcess::receive() {
       return violated(record.error().message());
     }
     if (record->empty()) {
-      // Woken for nothing: by descriptors, perhaps. Where none are expected they are closed here; a
-      // vault's wait for their offer.
-      const bool may_offer = options_.vault && !offered_vault_ && loading();
-      if (i == 0 && !may_offer) channel_->take_descriptors();
+      // A vault's wait for their offer.
+      const bool may_offer = asked_for_vault_ && !offered_vault_ && loading();
+      if (!may_offer && channel_->waiting_descriptors() != 0)
+        return violated("descriptors that nobody asked for");
       break;
     }
     Status handled = receive_record(*record);
@@ -207,7 +215,7 @@ Status WorkerProcess::handle_ready(ipc::Ready&& ready) {
 }
 
 Status WorkerProcess::handle_offer(const ipc::VaultOffer& offer) {
-  if (!options_.vault || offered_vault_ || given_vault_ != 0 || stage_ != Stage::kLoading ||
+  if (!asked_for_vault_ || offered_vault_ || given_vault_ != 0 || stage_ != Stage::kLoading ||
       (standby_ && !promoted_))
     return violation("a vault that nobody asked for");
   offered_vault_ = true;

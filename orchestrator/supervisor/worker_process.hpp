@@ -174,6 +174,7 @@ class WorkerProcess {
   const WorkerOptions& options_;
   Vault& vault_;
   std::uint64_t given_vault_ = 0;
+  bool asked_for_vault_ = false;  // when it was started, whatever the settings are now
   bool offered_vault_ = false;
   std::string name_;
   std::string file_mark_, given_file_mark_;

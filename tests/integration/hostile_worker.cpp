@@ -368,6 +368,9 @@ class Worker {
       std::fill(std::begin(fds), std::end(fds), ::open("/dev/null", O_RDONLY | O_CLOEXEC));
       for (int i = 0; i < 2000; ++i)
         descriptors(8, fds);
+    } else if (name == "descriptor") {
+      const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      descriptors(8, std::span(&null, 1));
     } else if (name == "many_descriptors") {
       int fds[253];
       std::fill(std::begin(fds), std::end(fds), raw_.socket);
@@ -380,7 +383,6 @@ class Worker {
       (void)::send(raw_.socket, large.data(), large.size(), MSG_NOSIGNAL);
     } else if (name == "lingering") {
       lingering();
-      std::exit(9);
     } else if (name == "shutdown") {
       ::shutdown(raw_.socket, SHUT_WR);
     } else if (name == "last_words") {

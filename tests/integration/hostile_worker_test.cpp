@@ -65,7 +65,7 @@ constexpr const char* kViolation = "protocol violation: ";
 
 const Lie kLies[] = {
     {"garbage", kViolation},
-    {"late_vault", "a vault that nobody asked for"},
+    {"late_vault", "that nobody asked for"},
     {"length", "longer than what was published or allowed"},
     {"kind", "no known kind"},
     {"index", "further than the ring allows"},
@@ -82,11 +82,12 @@ const Lie kLies[] = {
     {"early_failed", "failed.message has 8388608 bytes"},
     {"long_prompt", "99999 prompt tokens"},
     {"large_record", "a record in pieces is longer than"},
+    {"descriptor", "descriptors that nobody asked for"},
     {"descriptors", "descriptors"},
     {"many_descriptors", "a packet on the socket carries 253 descriptors"},
     {"doorbells", "it rang"},
     {"packet", "too long"},
-    {"lingering", "exited with code 9"},
+    {"lingering", "descriptors that nobody asked for"},
     {"shutdown", "closed its channel"},
     {"last_words", "device lost and fff"},
 };

@@ -1,5 +1,8 @@
 // The rules of supervision that need no process: when a worker counts as hung, when a successor is
-// started and when no more are.
+// started, when none yet and when no more are.
+#include <fcntl.h>
+
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +11,7 @@
 
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
+#include "orchestrator/supervisor/worker_process.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -131,6 +135,56 @@ TEST(RestartPolicy, AMinuteOfServingIsANewBeginning) {
     policy.died(false, 24h);
   EXPECT_FALSE(policy.spent(2));
   EXPECT_EQ(policy.delay(), 0ms);
+}
+
+// ---- descriptors that take for ever to close ----
+
+std::atomic<bool> stuck = true;
+
+void close_when_allowed(UniqueFd fd) {
+  stuck.wait(true);
+  fd.reset();
+}
+
+struct NoEvents : ProcessEvents {
+  void process_changed(WorkerProcess&) override {}
+  Status process_tokens(const ipc::SequenceTokensView&,
+                        std::span<const ipc::TokenLogprob>) override {
+    return {};
+  }
+  Status process_answer(ipc::FromWorker&&) override { return {}; }
+  void process_dying(WorkerProcess&) override {}
+  void process_ended(WorkerProcess&, const Death&) override {}
+};
+
+// The daemon's descriptor table is everybody's: a worker whose processes have left too much in it
+// gets no further one that could leave more.
+TEST(Successor, WaitsUntilWhatItsPredecessorsSentIsClosed) {
+  const auto closer = ipc::PeerCloser::make(close_when_allowed);
+  Vault vault(closer);
+  EventLoop loop;
+  NoEvents events;
+  WorkerOptions options;
+  options.program = "/bin/true";
+  for (std::size_t i = 0; i < ipc::PeerCloser::kMostWaiting; ++i)
+    closer->close(UniqueFd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC)));
+  if (!closer->full()) {
+    stuck = false;
+    stuck.notify_all();
+    GTEST_SKIP() << "this process may not have as many descriptors open";
+  }
+  WorkerProcess refused(loop, options, vault, "w0", false, events);
+  const Status status = refused.start();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code(), ErrorCode::kResourceExhausted);
+  EXPECT_NE(status.error().message().find("1024 descriptors"), std::string::npos)
+      << status.error().message();
+
+  stuck = false;
+  stuck.notify_all();
+  for (int i = 0; i < 10000 && closer->full(); ++i)
+    ::usleep(1000);
+  EXPECT_FALSE(closer->full());
 }
 
 }  // namespace

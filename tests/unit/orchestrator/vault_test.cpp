@@ -17,7 +17,7 @@ namespace {
 class DescriptorChannel final : public ipc::Channel {
  public:
   void offer(std::uint64_t tag, int count) {
-    Descriptors packet;
+    Descriptors packet(ipc::PeerCloser::make());
     packet.tag = tag;
     for (int i = 0; i < count; ++i)
       packet.fds.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -50,6 +50,7 @@ class DescriptorChannel final : public ipc::Channel {
   int wait_fd() const override { return -1; }
   Result<bool> prepare_sleep() override { return unused(); }
   void finish_sleep() override {}
+  std::size_t waiting_descriptors() const override { return offered_.size(); }
   std::size_t max_record_bytes() const override { return 0; }
   ipc::ChannelStats stats() const override { return {}; }
   void beat(std::uint64_t) override {}

@@ -1,0 +1,146 @@
+// What a worker sent may take for ever to close. Here it does: closing waits until the test allows it.
+#include "ipc/peer_descriptors.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "ipc/peer_socket.hpp"
+#include "tests/unit/ipc/harness.hpp"
+
+namespace bulkhead::ipc {
+namespace {
+
+using namespace test;
+
+std::atomic<bool> stuck;
+
+void close_when_allowed(UniqueFd fd) {
+  stuck.wait(true);
+  PeerCloser::close_for_good(std::move(fd));
+}
+void allow() {
+  stuck = false;
+  stuck.notify_all();
+}
+
+// One that is closed on a thread: neither memory nor a pipe.
+UniqueFd file() {
+  return UniqueFd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+}
+bool settles(const PeerCloser& closer, std::size_t unclosed) {
+  for (int i = 0; i < 10000 && closer.unclosed() != unclosed; ++i)
+    ::usleep(1000);
+  return closer.unclosed() == unclosed;
+}
+bool send_packet(int socket, std::span<const int> fds) {
+  char payload[8] = {};
+  std::vector<char> control(CMSG_SPACE(fds.size_bytes()));
+  iovec vector{payload, sizeof payload};
+  msghdr message{};
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+}
+
+class StuckPeer : public testing::Test {
+ protected:
+  void SetUp() override {
+    stuck = true;
+    ::getrlimit(RLIMIT_NOFILE, &limit_);
+    const rlimit more{std::min<rlim_t>(limit_.rlim_max, 8192), limit_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &more);
+  }
+  void TearDown() override {
+    allow();
+    ::setrlimit(RLIMIT_NOFILE, &limit_);
+    EXPECT_TRUE(settles(*closer_, 0));
+    EXPECT_LE(open_descriptors(),
+              before_);  // fewer where an earlier test's were still being closed
+  }
+  rlimit limit_{};
+  std::size_t before_ = open_descriptors();
+  std::shared_ptr<PeerCloser> closer_ = PeerCloser::make(close_when_allowed);
+};
+
+TEST_F(StuckPeer, HoldsNeitherItsCallerNorAnothersDescriptorsUp) {
+  for (std::size_t i = 0; i < 3 * PeerCloser::kMostThreads; ++i)
+    closer_->close(file());
+  EXPECT_EQ(closer_->unclosed(), 3 * PeerCloser::kMostThreads);
+  const auto neighbour = PeerCloser::make();
+  std::vector<UniqueFd> lot;
+  for (int i = 0; i < 100; ++i) {
+    neighbour->close(file());
+    lot.push_back(file());
+  }
+  neighbour->close_lot(std::move(lot));
+  EXPECT_TRUE(settles(*neighbour, 0));
+  EXPECT_EQ(closer_->unclosed(), 3 * PeerCloser::kMostThreads);
+}
+
+TEST_F(StuckPeer, IsFullAfterSoMany) {
+  for (std::size_t i = 0; i + 1 < PeerCloser::kMostWaiting; i += 100) {
+    std::vector<UniqueFd> lot;
+    for (std::size_t j = i; j + 1 < PeerCloser::kMostWaiting && j < i + 100; ++j)
+      lot.push_back(file());
+    closer_->close_lot(std::move(lot));
+  }
+  if (closer_->unclosed() != PeerCloser::kMostWaiting - 1) {
+    GTEST_SKIP() << "this process may not have as many descriptors open";
+  }
+  EXPECT_FALSE(closer_->full());
+  closer_->close(file());
+  EXPECT_TRUE(closer_->full());
+}
+
+// A socket's queue may hold many times what a worker has open.
+TEST_F(StuckPeer, WhatIsInItsSocketsQueueStaysThere) {
+  auto pair = make_socket_pair(SOCK_SEQPACKET);
+  ASSERT_TRUE(pair.ok());
+  const UniqueFd one = file();
+  const std::vector<int> copies(200, one.get());
+  std::size_t queued = 0;
+  while (queued < 2 * PeerCloser::kMostWaiting && send_packet(pair->theirs.get(), copies))
+    queued += copies.size();
+  if (queued < 2 * PeerCloser::kMostWaiting) {
+    GTEST_SKIP() << "only " << queued << " descriptors fit in the socket's queue here";
+  }
+  closer_->close_socket(std::move(pair->ours), ::getpid());
+  EXPECT_TRUE(closer_->full());
+  EXPECT_LE(closer_->unclosed(), PeerCloser::kMostWaiting + copies.size() + 1);
+  EXPECT_LE(open_descriptors(), before_ + closer_->unclosed() + 2);
+  pair->theirs.reset();
+  // The thread that has the socket closes what is left in it.
+  allow();
+  EXPECT_TRUE(settles(*closer_, 0));
+}
+
+// Sockets within sockets: what a thread takes out of them is bounded, too.
+TEST_F(StuckPeer, SocketsWithinSocketsAreClosed) {
+  auto outer = make_socket_pair(SOCK_SEQPACKET);
+  ASSERT_TRUE(outer.ok());
+  for (int i = 0; i < 50; ++i) {
+    auto inner = make_socket_pair(SOCK_STREAM);
+    ASSERT_TRUE(inner.ok());
+    const UniqueFd one = file();
+    const std::vector<int> copies(10, one.get());
+    ASSERT_TRUE(send_packet(inner->theirs.get(), copies));
+    ASSERT_TRUE(send_packet(outer->theirs.get(), std::array{inner->ours.get()}));
+  }
+  allow();
+  closer_->close_socket(std::move(outer->ours), ::getpid());
+  EXPECT_TRUE(settles(*closer_, 0));
+}
+
+}  // namespace
+}  // namespace bulkhead::ipc
