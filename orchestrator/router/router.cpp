@@ -17,6 +17,15 @@ namespace {
 // memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
+constexpr std::uint32_t kDeathsFromOutsideThatCountAsOne = 4;
+
+// What its deaths in a row are held against it: the first is not.
+std::uint32_t strikes_of(const JournalEntry& entry) {
+  const std::uint32_t counted = entry.deaths - entry.deaths_from_outside +
+                                entry.deaths_from_outside / kDeathsFromOutsideThatCountAsOne;
+  return counted == 0 ? 0 : counted - 1;
+}
+
 FailureKind kind_of(ipc::FailureCode code) {
   switch (code) {
     case ipc::FailureCode::kInvalidRequest:
@@ -213,7 +222,7 @@ void Router::send(RequestId request, Worker& worker) {
 
 void Router::progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker) {
   bool first_sign = !std::exchange(active.progressed, true);
-  entry.deaths = 0;
+  entry.deaths = entry.deaths_from_outside = 0;
   if (active.recovering) {
     active.recovering = false;
     ++worker.recovered_requests;
@@ -314,7 +323,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
   return {};
 }
 
-void Router::worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) {
+void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
   if (on_death && !worker.ended_as_asked()) on_death(worker.name(), worker.last_death_cause());
   alone_.erase(&worker);
   worker.held_bytes = 0;  // all of its requests go elsewhere
@@ -331,21 +340,26 @@ void Router::worker_died(Worker& worker, const std::string& cause, std::vector<O
     }
     ++entry->resubmissions;
     active->second.recovering = true;
-    bool stuck = entry->tokens.size() == entry->tokens_when_sent;
-    entry->deaths = stuck ? entry->deaths + 1 : 0;
-    (stuck ? waiting_[model].suspects : waiting_[model].fresh).push_front(orphan->request);
+    const bool stuck = entry->tokens.size() == entry->tokens_when_sent;
+    if (stuck) {
+      ++entry->deaths;
+      entry->deaths_from_outside += death.from_outside ? 1 : 0;
+    } else {
+      entry->deaths = entry->deaths_from_outside = 0;
+    }
+    const bool suspect = entry->deaths > entry->deaths_from_outside;
+    (suspect ? waiting_[model].suspects : waiting_[model].fresh).push_front(orphan->request);
   }
   for (const Orphan& orphan : orphans) {
     JournalEntry* entry = journal_.find(orphan.request);
-    const std::uint32_t strikes =
-        entry == nullptr || entry->deaths == 0 ? 0 : entry->deaths - 1;  // the first is none
-    if (strikes < std::max(settings_.isolation.max_strikes, 1U)) continue;
+    if (entry == nullptr || strikes_of(*entry) < std::max(settings_.isolation.max_strikes, 1U))
+      continue;
     fail(
         orphan.request,
         {FailureKind::kWorkerCrashed,
          fmt::format("The worker died at each of {} tries in a row to serve this request, the last "
                      "time: {}.",
-                     entry->deaths, cause),
+                     entry->deaths, death.words),
          ""});
   }
   dispatch_later(model);

@@ -6,7 +6,9 @@
 // suspect: it is replayed with no other request beside it that has no token yet, so that a poisoned
 // request takes no other down with it. Each further death without a token since the one before is a
 // strike; at `max_strikes` the request fails with its own error. One death alone is no strike: it
-// may have been anybody's doing.
+// may have been anybody's doing. A death that came from outside (SIGKILL that is not the OOM
+// killer's, SIGSTOP) makes no suspects, and four of them count as one: something that kills workers
+// may still do so because of what a request makes of them.
 //
 // Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a
 // call of theirs, and may call back in.
@@ -178,7 +180,7 @@ class Router : private WorkerEvents {
   Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
                        std::span<const ipc::TokenLogprob> logprobs) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
-  void worker_died(Worker& worker, const std::string& cause, std::vector<Orphan> orphans) override;
+  void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
 

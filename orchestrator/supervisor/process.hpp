@@ -29,6 +29,8 @@ struct Exit {
 struct Activity {
   char state = '?';                       // as in /proc/PID/stat: R, S, D, T (stopped), Z
   std::chrono::milliseconds computed{0};  // all its threads, since its start
+
+  bool stopped() const { return state == 'T' || state == 't'; }
 };
 
 // A child that has been started. Destroying it kills and reaps a child that still runs, so no

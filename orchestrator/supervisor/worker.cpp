@@ -266,13 +266,13 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
   if (at_first_start && !death.as_asked &&
       (!death.last_word.empty() || policy_.deaths() >= kDeathsAtFirstStart)) {
     state_ = WorkerState::kFailed;
-    events_.worker_died(*this, death.words, std::move(orphans));
+    events_.worker_died(*this, death, std::move(orphans));
     events_.worker_changed(*this);
     events_.worker_failed(*this, death.last_word.empty() ? death.words : death.last_word);
     return;
   }
   state_ = WorkerState::kRestarting;
-  events_.worker_died(*this, death.words, std::move(orphans));
+  events_.worker_died(*this, death, std::move(orphans));
   if (state_ != WorkerState::kRestarting) return;  // stopped from within
   // Before a spare takes over: it would die of the same, and so on without an end.
   if (!death.as_asked && policy_.spent(options_.crash_budget)) return give_up(death.words);

@@ -55,8 +55,7 @@ class WorkerEvents {
   // The process has ended; its requests are the receiver's again. `sent`: those that it can have
   // seen.
   using Orphan = WorkerProcess::Unfinished;
-  virtual void worker_died(Worker& worker, const std::string& cause,
-                           std::vector<Orphan> orphans) = 0;
+  virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
   // Nothing is tried any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;

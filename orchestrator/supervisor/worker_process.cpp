@@ -388,6 +388,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
   death.vault = given_vault_;
   death.took_over = given_vault_ != 0 && loading();
+  death.from_outside = was_stopped_;
   if (!kill_cause_.empty()) return death;
   death.as_asked = asked_to_end_;
   const std::string words = describe_exit(exit.code, exit.status);
@@ -405,7 +406,8 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     if (fatal_.empty()) death.words += ", and gave no reason";
   } else if (exit.code != CLD_EXITED) {
     death.cause = DeathCause::kSignal;
-    death.by_sigkill = exit.killed_by(SIGKILL);
+    // A process can't do that to itself by mistake.
+    death.from_outside = exit.killed_by(SIGKILL);
   } else if (loading()) {
     death.vault_unusable = death.took_over && exit.exited_with(kExitVaultUnusable);
     death.cause = DeathCause::kFailedStart;
@@ -475,7 +477,10 @@ void WorkerProcess::check_heartbeat() {
       heartbeat_.look(steady_clock::now(), phase(), channel_->last_beat(), outbox_.empty(),
                       options_.heartbeat_timeout);
   if (!verdict.hang.empty()) {
-    tell_what_it_did(verdict.hang);
+    if (const std::optional<Activity> now = process_.activity(); now.has_value()) {
+      was_stopped_ = now->stopped();
+      tell_what_it_did(verdict.hang, *now);
+    }
     return kill(verdict.hang, DeathCause::kHang);
   }
   if (!verdict.doubtful) {
@@ -489,15 +494,13 @@ void WorkerProcess::check_heartbeat() {
 
 // Whether it was stopped, waited for something, or computed all the time: a machine that is too slow
 // for isolation.heartbeat_timeout_ms looks like a hang otherwise.
-void WorkerProcess::tell_what_it_did(const std::string& verdict) const {
-  const std::optional<Activity> now = process_.activity();
-  if (!now.has_value()) return;
-  const char* state = now->state == 'T' || now->state == 't' ? "stopped"
-                      : now->state == 'R'                    ? "running"
-                      : now->state == 'D'                    ? "in the kernel"
-                                                             : "waiting";
+void WorkerProcess::tell_what_it_did(const std::string& verdict, const Activity& now) const {
+  const char* state = now.stopped()      ? "stopped"
+                      : now.state == 'R' ? "running"
+                      : now.state == 'D' ? "in the kernel"
+                                         : "waiting";
   const milliseconds computed =
-      doubted_.has_value() ? now->computed - doubted_->computed : milliseconds(0);
+      doubted_.has_value() ? now.computed - doubted_->computed : milliseconds(0);
   double load[1] = {0};
   (void)::getloadavg(load, 1);
   spdlog::warn(

@@ -49,14 +49,14 @@ struct Death {
   std::string words;
   bool as_asked = false;        // it was told to end, and did: no death then
   std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
-  bool by_sigkill = false;      // somebody's, not this daemon's
+  bool from_outside = false;    // somebody's SIGKILL, or a SIGSTOP that made it hang
   std::uint64_t vault = 0;      // the number of the vault that it was given; 0: none
   bool took_over = false;       // it was taking that over, and had not served yet
   bool vault_unusable = false;  // and ended because it could do nothing with it
 
   // Whether somebody else ended it: that says nothing about what it was doing.
   bool by_others() const {
-    return by_sigkill || cause == DeathCause::kAsked || cause == DeathCause::kOutOfMemory;
+    return from_outside || cause == DeathCause::kAsked || cause == DeathCause::kOutOfMemory;
   }
 };
 
@@ -167,7 +167,7 @@ class WorkerProcess {
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
-  void tell_what_it_did(const std::string& verdict) const;
+  void tell_what_it_did(const std::string& verdict, const Activity& now) const;
   Heartbeat::Phase phase() const;
 
   EventLoop& loop_;
@@ -200,7 +200,8 @@ class WorkerProcess {
   bool asked_to_drain_ = false;
   std::string kill_cause_;  // why we ended it, in words; empty: it ended itself
   DeathCause kill_kind_ = DeathCause::kAsked;
-  std::string fatal_;  // its last word
+  bool was_stopped_ = false;  // when it was killed for a hang
+  std::string fatal_;         // its last word
 
   ipc::Ready ready_;
   ipc::Progress progress_;

@@ -13,7 +13,7 @@
 //   kill@N exit@N device@N hang@N gap@N garbage@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
 //                   that has lost its device, without a word
-//   poison          kills the process as soon as it is seen
+//   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
@@ -197,7 +197,7 @@ class Worker {
       for (unsigned char c : sequence.prompt)
         accepted.prompt_tokens.push_back(c);
     }
-    if (sequence.prompt.find("poison") != std::string::npos) die_by_signal();
+    if (sequence.prompt.find("poison") != std::string::npos) std::abort();
     if (sequence.prompt.find("toolong") != std::string::npos) {
       return send(ipc::Failed{submit.request, ipc::FailureCode::kContextExceeded,
                               "the prompt has too many tokens", "prompt"});

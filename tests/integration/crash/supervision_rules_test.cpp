@@ -81,13 +81,44 @@ TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
     clients.back()->send("POST", "/v1/completions", stream_of("never", 10).dump());
   }
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 8; }));
-  send_signal(ready_worker(serving), SIGKILL);
+  send_signal(ready_worker(serving), SIGSEGV);
   // They still wait, none has failed: the successor has the first of them, alone.
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.worker()["restarts"] == 1 && serving.worker()["outstanding_requests"] == 1;
   }));
   EXPECT_EQ(serving.metric("bulkhead_requests_outstanding"), 8);
   EXPECT_EQ(serving.metric("bulkhead_requests_waiting"), 7);
+}
+
+// Somebody's SIGKILL or SIGSTOP says nothing of the request that it meets.
+TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
+  const Serving serving = serve({"isolation.max_strikes=1", "isolation.heartbeat_timeout_ms=300"});
+  HttpClient waiting(serving.port);
+  waiting.send("POST", "/v1/completions", stream_of("never", 10).dump());
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("slow", 1000).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  int deaths = 0;
+  const auto strike = [&](int signal) {
+    ASSERT_TRUE(
+        Serving::eventually([&] { return serving.metric("bulkhead_requests_waiting") == 0; }));
+    send_signal(ready_worker(serving), signal);
+    ++deaths;
+    ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == deaths; }));
+  };
+  for (const int signal : {SIGKILL, SIGSTOP, SIGKILL, SIGKILL, SIGSTOP, SIGKILL, SIGKILL})
+    strike(signal);
+  // No suspect, either: nobody waits for anybody.
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 2; }));
+  expect_whole(rest_of(client), 1000);
+  // But not for ever: the eighth makes two that count.
+  strike(SIGKILL);
+  const Events events = events_of(waiting.receive().body);
+  EXPECT_FALSE(events.done);
+  ASSERT_FALSE(events.chunks.empty());
+  const json& error = events.chunks.back()["error"];
+  EXPECT_EQ(error["code"], "worker_crashed");
+  EXPECT_NE(error["message"].get<std::string>().find("8 tries"), std::string::npos) << error;
 }
 
 TEST(Strikes, PoisonAmongManyFailsAndTheyFinish) {
