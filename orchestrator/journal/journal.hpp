@@ -36,8 +36,6 @@ struct JournalEntry {
   std::string file_mark;             // of the model file that they were made with
   std::string made_by;  // identity of an earlier daemon's worker that began it; empty: ours did
 
-  std::uint32_t deaths = 0;  // of its workers in a row, without a token of it in between
-  std::uint32_t deaths_from_outside = 0;  // of these
   std::uint32_t resubmissions = 0;
   std::size_t tokens_when_sent = 0;  // tokens.size() when it last went to a worker
 };

@@ -17,15 +17,6 @@ namespace {
 // memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
-constexpr std::uint32_t kDeathsFromOutsideThatCountAsOne = 4;
-
-// What its deaths in a row are held against it: the first is not.
-std::uint32_t strikes_of(const JournalEntry& entry) {
-  const std::uint32_t counted = entry.deaths - entry.deaths_from_outside +
-                                entry.deaths_from_outside / kDeathsFromOutsideThatCountAsOne;
-  return counted == 0 ? 0 : counted - 1;
-}
-
 FailureKind kind_of(ipc::FailureCode code) {
   switch (code) {
     case ipc::FailureCode::kInvalidRequest:
@@ -220,9 +211,9 @@ void Router::send(RequestId request, Worker& worker) {
 
 // ---- what workers say ----
 
-void Router::progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker) {
+void Router::progressed(RequestId request, Active& active, Worker& worker) {
   bool first_sign = !std::exchange(active.progressed, true);
-  entry.deaths = entry.deaths_from_outside = 0;
+  active.blame.progressed();
   if (active.recovering) {
     active.recovering = false;
     ++worker.recovered_requests;
@@ -264,7 +255,7 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   if (entry->tokens.size() == view.tokens.size()) entry->file_mark = worker.file_mark();
   entry->numerics_id = worker.ready().numerics_id;
   worker.token_accepted();
-  progressed(view.request, active->second, *entry, worker);
+  progressed(view.request, active->second, worker);
   active->second.observer->on_tokens(view.request, view.tokens, view.text, logprobs);
   return {};
 }
@@ -290,7 +281,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     return {};
   }
   if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
-    progressed(request, active->second, *entry, worker);
+    progressed(request, active->second, worker);
     forget(request, false);
     observer.on_failed(request, {kind_of(failed->code), failed->message, failed->parameter});
     return {};
@@ -303,7 +294,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "more tokens from its cache than the prompt has");
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
-    progressed(request, active->second, *entry, worker);
+    progressed(request, active->second, worker);
     // The entry lives on here while the observer reads it; everything else has let go, so the
     // observer may start another.
     worker.held_bytes -= std::min(worker.held_bytes, held);
@@ -317,7 +308,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
               (std::holds_alternative<ipc::Detokenized>(answer) &&
                std::holds_alternative<ipc::Detokenize>(entry->work));
   if (!fits) return violation(request, "an answer of another kind than was asked for");
-  progressed(request, active->second, *entry, worker);
+  progressed(request, active->second, worker);
   forget(request, false);
   observer.on_answer(request, answer);
   return {};
@@ -340,26 +331,26 @@ void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan>
     }
     ++entry->resubmissions;
     active->second.recovering = true;
-    const bool stuck = entry->tokens.size() == entry->tokens_when_sent;
-    if (stuck) {
-      ++entry->deaths;
-      entry->deaths_from_outside += death.from_outside ? 1 : 0;
+    Blame& blame = active->second.blame;
+    if (entry->tokens.size() == entry->tokens_when_sent) {
+      blame.died(death);
     } else {
-      entry->deaths = entry->deaths_from_outside = 0;
+      blame.progressed();
     }
-    const bool suspect = entry->deaths > entry->deaths_from_outside;
-    (suspect ? waiting_[model].suspects : waiting_[model].fresh).push_front(orphan->request);
+    Waiting& waiting = waiting_[model];
+    (blame.suspect() ? waiting.suspects : waiting.fresh).push_front(orphan->request);
   }
   for (const Orphan& orphan : orphans) {
-    JournalEntry* entry = journal_.find(orphan.request);
-    if (entry == nullptr || strikes_of(*entry) < std::max(settings_.isolation.max_strikes, 1U))
-      continue;
+    const auto active = active_.find(orphan.request);
+    if (active == active_.end()) continue;
+    const Blame& blame = active->second.blame;
+    if (blame.strikes() < std::max(settings_.isolation.max_strikes, 1U)) continue;
     fail(
         orphan.request,
         {FailureKind::kWorkerCrashed,
          fmt::format("The worker died at each of {} tries in a row to serve this request, the last "
                      "time: {}.",
-                     entry->deaths, death.words),
+                     blame.deaths(), death.words),
          ""});
   }
   dispatch_later(model);

@@ -4,11 +4,9 @@
 //
 // A request that was with a worker when it died, and had made no progress since it went there, is a
 // suspect: it is replayed with no other request beside it that has no token yet, so that a poisoned
-// request takes no other down with it. Each further death without a token since the one before is a
-// strike; at `max_strikes` the request fails with its own error. One death alone is no strike: it
-// may have been anybody's doing. A death that came from outside (SIGKILL that is not the OOM
-// killer's, SIGSTOP) makes no suspects, and four of them count as one: something that kills workers
-// may still do so because of what a request makes of them.
+// request takes no other down with it. Each further death of the same kind without a token since the
+// one before is a strike; at `max_strikes` the request fails with its own error. What counts, and
+// how: blame.hpp.
 //
 // Knows nothing of HTTP. One thread. Observers are called from the event loop, never from within a
 // call of theirs, and may call back in.
@@ -30,6 +28,7 @@
 #include "config/settings.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
+#include "orchestrator/router/blame.hpp"
 #include "orchestrator/supervisor/worker.hpp"
 
 namespace bulkhead::orchestrator {
@@ -170,6 +169,7 @@ class Router : private WorkerEvents {
     Worker* worker = nullptr;  // null: waiting
     bool progressed = false;   // a token, or its end, since it went to this worker
     bool recovering = false;   // resubmitted, and no sign of it yet
+    Blame blame = {};
   };
   struct Waiting {
     std::deque<RequestId> fresh;     // new ones, and those that had made progress
@@ -204,7 +204,7 @@ class Router : private WorkerEvents {
   Worker* least_loaded(std::size_t model);
   void send(RequestId request, Worker& worker);
   std::string identity(const Worker& worker) const;
-  void progressed(RequestId request, Active& active, JournalEntry& entry, Worker& worker);
+  void progressed(RequestId request, Active& active, Worker& worker);
   // Takes the request out of everything; the observer is the caller's to tell.
   void forget(RequestId request, bool tell_worker);
   void fail(RequestId request, Failure failure);

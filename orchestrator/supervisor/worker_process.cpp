@@ -406,6 +406,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     if (fatal_.empty()) death.words += ", and gave no reason";
   } else if (exit.code != CLD_EXITED) {
     death.cause = DeathCause::kSignal;
+    death.signal = exit.status;
     // A process can't do that to itself by mistake.
     death.from_outside = exit.killed_by(SIGKILL);
   } else if (loading()) {

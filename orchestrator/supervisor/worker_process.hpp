@@ -47,6 +47,7 @@ class WorkerProcess;
 struct Death {
   DeathCause cause = DeathCause::kExit;
   std::string words;
+  int signal = 0;               // that ended it, if one did
   bool as_asked = false;        // it was told to end, and did: no death then
   std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
   bool from_outside = false;    // somebody's SIGKILL, or a SIGSTOP that made it hang

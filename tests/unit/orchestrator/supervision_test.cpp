@@ -1,14 +1,16 @@
 // The rules of supervision that need no process: when a worker counts as hung, when a successor is
-// started, when none yet and when no more are.
+// started, when none yet and when no more are, when a request is to blame.
 #include <fcntl.h>
 
 #include <atomic>
+#include <csignal>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "orchestrator/router/blame.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
@@ -99,6 +101,52 @@ TEST(Heartbeat, TheDaemonsOwnAbsenceIsNobodysHang) {
     // But what is silent after it is hung.
     EXPECT_NE(look_until(heartbeat, kStart + 1h, kStart + 2h, phase, std::nullopt).hang, "");
   }
+}
+
+Death of_signal(int signal) {
+  return {.cause = DeathCause::kSignal, .words = "killed", .signal = signal};
+}
+
+TEST(Blame, FirstDeathIsNoneAndEachFurtherOfTheSameKindIsAStrike) {
+  Blame blame;
+  EXPECT_FALSE(blame.suspect());
+  EXPECT_EQ(blame.strikes(), 0U);
+  for (std::uint32_t strikes = 0; strikes < 4; ++strikes) {
+    blame.died(of_signal(SIGSEGV));
+    EXPECT_TRUE(blame.suspect());
+    EXPECT_EQ(blame.strikes(), strikes);
+    EXPECT_EQ(blame.deaths(), strikes + 1);
+  }
+  blame.progressed();
+  EXPECT_FALSE(blame.suspect());
+  EXPECT_EQ(blame.strikes() + blame.deaths(), 0U);
+}
+
+TEST(Blame, DeathsOfManyKindsAreABadHourAndNoRequestsDoing) {
+  Blame blame;
+  for (int round = 0; round < 2; ++round) {
+    for (const DeathCause cause : {DeathCause::kExit, DeathCause::kDeviceLost, DeathCause::kHang,
+                                   DeathCause::kProtocolViolation, DeathCause::kOutOfMemory})
+      blame.died({.cause = cause, .words = "?"});
+    blame.died(of_signal(SIGSEGV));
+    blame.died(of_signal(SIGABRT));
+    EXPECT_EQ(blame.strikes(), static_cast<std::uint32_t>(round));
+  }
+  EXPECT_EQ(blame.deaths(), 14U);
+}
+
+TEST(Blame, OfDeathsFromOutsideFourCountAsOne) {
+  Blame blame;
+  Death killed = of_signal(SIGKILL);
+  killed.from_outside = true;
+  Death stopped{.cause = DeathCause::kHang, .words = "hang", .from_outside = true};
+  for (int i = 0; i < 7; ++i)
+    blame.died(i % 2 == 0 ? killed : stopped);
+  EXPECT_FALSE(blame.suspect());
+  EXPECT_EQ(blame.strikes(), 0U);
+  blame.died(killed);
+  EXPECT_EQ(blame.strikes(), 1U);
+  EXPECT_EQ(blame.deaths(), 8U);
 }
 
 TEST(RestartPolicy, WaitsLongerAndLongerUntilAToken) {

@@ -1,0 +1,48 @@
+// What the deaths of its workers say against a request that got no token of its own in between.
+// Only counts: no request, no process.
+//
+// A poisonous request ends each worker in the same way, and an innocent one that meets a bad hour sees
+// deaths of many kinds: so the kind that came most often counts, and of that kind the first is
+// anybody's doing. A SIGKILL that is not the OOM killer's, and a SIGSTOP, come from outside and say
+// next to nothing of the request; but for ever it is not tried, for what kills workers may do so
+// because of what the request makes of them: four such deaths count as one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "orchestrator/supervisor/worker_process.hpp"
+
+namespace bulkhead::orchestrator {
+
+class Blame {
+ public:
+  static constexpr std::uint32_t kFromOutsideThatCountAsOne = 4;
+
+  void died(const Death& death) {
+    death.from_outside ? ++from_outside_ : ++by_kind_[{death.cause, death.signal}];
+  }
+  void progressed() { *this = Blame(); }
+
+  std::uint32_t deaths() const {
+    return std::accumulate(by_kind_.begin(), by_kind_.end(), from_outside_,
+                           [](std::uint32_t sum, const auto& kind) { return sum + kind.second; });
+  }
+  // To be tried where no other request is that could be blamed for what it does.
+  bool suspect() const { return !by_kind_.empty(); }
+  std::uint32_t strikes() const {
+    std::uint32_t most = from_outside_ / kFromOutsideThatCountAsOne;
+    for (const auto& [kind, count] : by_kind_)
+      most = std::max(most, count);
+    return most == 0 ? 0 : most - 1;
+  }
+
+ private:
+  std::map<std::pair<DeathCause, int>, std::uint32_t> by_kind_;
+  std::uint32_t from_outside_ = 0;
+};
+
+}  // namespace bulkhead::orchestrator
