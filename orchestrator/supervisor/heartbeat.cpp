@@ -32,7 +32,7 @@ Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
   }
   if (beat != beat_) {
     beat_ = beat;
-    last_sign_ = now;
+    sign_of_life(now);
   }
   const bool loading = phase == Phase::kLoading;
   const milliseconds patience = timeout * (loading ? kLoadingPatience : 1);
@@ -43,8 +43,9 @@ Heartbeat::Verdict Heartbeat::look(Clock::time_point now, Phase phase,
             true};
   }
   const bool doubtful = now - last_sign_ > patience / 2;
+  if (loading) return {"", {}, doubtful, now - last_sign_ > timeout};
   const milliseconds between_pings = std::min(kPingBusy, timeout / 4);
-  if (!loading && !beat.has_value() && can_send && now - pinged_at_ >= between_pings)
+  if (!beat.has_value() && can_send && now - pinged_at_ >= between_pings)
     return {"", ping(now), doubtful};
   return {"", {}, doubtful};
 }

@@ -24,18 +24,34 @@ class Heartbeat {
   enum class Phase { kLoading, kBusy, kIdle };
 
   // A new process, or the first request of an idle one: its time begins now.
-  void begin(Clock::time_point now) { last_sign_ = looked_at_ = now; }
-  void sign_of_life(Clock::time_point now) { last_sign_ = now; }
+  void begin(Clock::time_point now) {
+    sign_of_life(now);
+    looked_at_ = now;
+  }
+  void sign_of_life(Clock::time_point now) {
+    last_sign_ = now;
+    waited_longer_ = 0;
+  }
   void answered(std::uint64_t nonce, Clock::time_point now) {
     answered_ = nonce;
     // With a step counter, a pong alone proves no progress.
-    if (!beat_.has_value()) last_sign_ = now;
+    if (!beat_.has_value()) sign_of_life(now);
   }
+  // In spite of a verdict: the same time once more. False when it has had that too often without a
+  // sign of life in between.
+  bool wait_longer(Clock::time_point now) {
+    if (waited_longer_ == kMostWaits) return false;
+    ++waited_longer_;
+    last_sign_ = pinged_at_ = now;
+    return true;
+  }
+  static constexpr int kMostWaits = 4;
 
   struct Verdict {
     std::string hang;                   // in words; empty: it lives, or has time left
     std::optional<std::uint64_t> ping;  // to be sent now
     bool doubtful = false;              // silent for half of its patience
+    bool overdue = false;  // loading, and silent for one timeout of the ten that it has
   };
   // `can_send`: nothing waits to be sent before a ping.
   Verdict look(Clock::time_point now, Phase phase, std::optional<std::uint64_t> beat, bool can_send,
@@ -57,6 +73,7 @@ class Heartbeat {
   Clock::time_point last_sign_{}, pinged_at_{}, looked_at_{};
   std::optional<std::uint64_t> beat_;
   std::uint64_t pinged_ = 0, answered_ = 0;  // nonces of the last ping and the last answer
+  int waited_longer_ = 0;
 };
 
 }  // namespace bulkhead::orchestrator

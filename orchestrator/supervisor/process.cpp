@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -174,6 +176,16 @@ std::optional<Activity> Process::activity() const {
   if (!(fields >> user >> system)) return std::nullopt;
   const std::int64_t per_second = ::sysconf(_SC_CLK_TCK);
   activity.computed = std::chrono::milliseconds((user + system) * 1000 / per_second);
+  std::chrono::nanoseconds starved{0};
+  std::error_code gone;
+  for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", pid_), gone), end;
+       !gone && task != end; task.increment(gone)) {
+    std::ifstream schedule(task->path() / "schedstat");  // "ran waited slices", in nanoseconds
+    std::int64_t ran = 0, waited = 0;
+    if (schedule >> ran >> waited) starved += std::chrono::nanoseconds(waited);
+  }
+  activity.starved = std::chrono::duration_cast<std::chrono::milliseconds>(starved);
+  activity.at = std::chrono::steady_clock::now();
   return activity;
 }
 

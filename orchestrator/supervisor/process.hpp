@@ -29,7 +29,13 @@ struct Exit {
 struct Activity {
   char state = '?';                       // as in /proc/PID/stat: R, S, D, T (stopped), Z
   std::chrono::milliseconds computed{0};  // all its threads, since its start
+  std::chrono::milliseconds starved{0};   // all that it has now: ready to run, with no CPU for them
+  std::chrono::steady_clock::time_point at{};
 
+  // Between the two, half of the time or more: it is slow because the machine is busy.
+  static bool was_starved(const Activity& before, const Activity& after) {
+    return 2 * (after.starved - before.starved) >= after.at - before.at;
+  }
   bool stopped() const { return state == 'T' || state == 't'; }
 };
 

@@ -481,9 +481,18 @@ void WorkerProcess::check_heartbeat() {
     if (const std::optional<Activity> now = process_.activity(); now.has_value()) {
       was_stopped_ = now->stopped();
       tell_what_it_did(verdict.hang, *now);
+      // A machine with more to do than it has cores for is no hang.
+      const bool starved = doubted_.has_value() && Activity::was_starved(*doubted_, *now);
+      if (starved && heartbeat_.wait_longer(steady_clock::now())) {
+        spdlog::warn("worker {}: its threads waited for a CPU meanwhile: it is given more time",
+                     name_);
+        doubted_.reset();
+        return look_again();
+      }
     }
     return kill(verdict.hang, DeathCause::kHang);
   }
+  if (verdict.overdue && ended_as_stopped()) return;
   if (!verdict.doubtful) {
     doubted_.reset();
   } else if (!doubted_.has_value()) {
@@ -491,6 +500,16 @@ void WorkerProcess::check_heartbeat() {
   }
   if (verdict.ping.has_value()) send(ipc::Ping{*verdict.ping});
   look_again();
+}
+
+// A driver may take its time with a kernel; one that is stopped takes everybody's.
+bool WorkerProcess::ended_as_stopped() {
+  const std::optional<Activity> now = process_.activity();
+  if (!now.has_value() || !now->stopped()) return false;
+  was_stopped_ = true;
+  kill(fmt::format("hang: stopped for {} ms while loading", options_.heartbeat_timeout.count()),
+       DeathCause::kHang);
+  return true;
 }
 
 // Whether it was stopped, waited for something, or computed all the time: a machine that is too slow

@@ -168,6 +168,7 @@ class WorkerProcess {
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
+  bool ended_as_stopped();
   void tell_what_it_did(const std::string& verdict, const Activity& now) const;
   Heartbeat::Phase phase() const;
 

@@ -239,6 +239,25 @@ TEST_P(Hang, OfAnIdleWorkerIsNoticedBeforeTheNextRequest) {
   expect_whole(serving.complete(stream_of("x", 5)).body, 5);
 }
 
+TEST_P(Hang, OfAWorkerThatIsStoppedWhileItLoadsNeedsNoLongPatience) {
+  const Serving serving =
+      serve({"isolation.heartbeat_timeout_ms=1000", std::string("ipc.transport=") + GetParam()},
+            {{"FAKE_LOAD_MS", "700"}});
+  const pid_t first = ready_worker(serving);
+  send_signal(first, SIGKILL);
+  pid_t loading = -1;
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json worker = serving.worker();
+    if (worker["state"] != "loading" || !worker["pid"].is_number()) return false;
+    loading = worker["pid"].get<pid_t>();
+    return loading != first;
+  }));
+  send_signal(loading, SIGSTOP);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 2; }));
+  EXPECT_EQ(serving.worker()["last_death"], "hang: stopped for 1000 ms while loading");
+  expect_whole(serving.complete(stream_of("x", 5)).body, 5);
+}
+
 TEST_P(Hang, OfTheDaemonItselfIsNoneOfItsWorkers) {
   const Serving serving =
       serve({"models.0.path=builtin", "models.0.workers=2", "isolation.heartbeat_timeout_ms=500",

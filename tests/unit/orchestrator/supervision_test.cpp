@@ -92,6 +92,35 @@ TEST(Heartbeat, ALoadingOneHasTenTimesThePatience) {
   EXPECT_GT(looked.after, 10s);
 }
 
+TEST(Heartbeat, WaitsLongerWhenToldToButNotForEver) {
+  Heartbeat heartbeat;
+  auto now = kStart;
+  heartbeat.begin(now);
+  for (const bool sign : {true, false}) {
+    for (int i = 0; i < Heartbeat::kMostWaits; ++i) {
+      const Looked looked = look_until(heartbeat, now, now + 10s, Phase::kBusy, std::nullopt);
+      EXPECT_NE(looked.hang, "");
+      EXPECT_GE(looked.after, kTimeout);
+      now += looked.after;
+      EXPECT_TRUE(heartbeat.wait_longer(now));
+    }
+    if (sign) heartbeat.sign_of_life(now);
+  }
+  EXPECT_FALSE(heartbeat.wait_longer(now));
+  EXPECT_NE(look_until(heartbeat, now, now + 2s, Phase::kBusy, std::nullopt).hang, "");
+}
+
+TEST(Activity, OfAProcessThatGetsNoCpuIsNoHang) {
+  const Activity before{.state = 'R', .computed = 10ms, .starved = 3000ms, .at = kStart};
+  const auto after = [&](std::chrono::milliseconds starved) {
+    return Activity{.state = 'S', .computed = 20ms, .starved = 3000ms + starved, .at = kStart + 1s};
+  };
+  EXPECT_FALSE(Activity::was_starved(before, after(0ms)));
+  EXPECT_FALSE(Activity::was_starved(before, after(400ms)));
+  EXPECT_TRUE(Activity::was_starved(before, after(500ms)));
+  EXPECT_TRUE(Activity::was_starved(before, after(4000ms)));  // of several threads
+}
+
 TEST(Heartbeat, TheDaemonsOwnAbsenceIsNobodysHang) {
   for (const Phase phase : {Phase::kBusy, Phase::kIdle, Phase::kLoading}) {
     Heartbeat heartbeat;
