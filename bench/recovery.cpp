@@ -30,9 +30,9 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "bench/served_stream.hpp"
 
@@ -389,9 +389,7 @@ int main(int argc, char** argv) {
       "From a worker's death to the next token of its stream, on the client's socket: how long, "
       "and "
       "which part\ntakes how much"};
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name")
-      ->capture_default_str();
+  bench::add_model_options(app, plan);
   app.add_option("--context", plan.contexts, "tokens of the prompt, one row for each")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
@@ -413,17 +411,7 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-bystander", plan.bystander, "no second worker with a stream of its own");
   app.add_option("--set", plan.settings, "a setting of the daemon, key=value")
       ->allow_extra_args(false);
-  app.add_option("--json", plan.json_path, "write the figures there, too");
+  bench::add_json_option(app, plan);
   CLI11_PARSE(app, argc, argv);
-  Status status;
-  try {
-    status = run(plan);
-  } catch (const std::exception& error) {
-    status = Error(ErrorCode::kInternal, error.what());
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-recovery: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-recovery", [&] { return run(plan); });
 }

@@ -24,9 +24,9 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "bench/served_stream.hpp"
 
@@ -376,9 +376,7 @@ int main(int argc, char** argv) {
       "Concurrent clients of a bulkheadd: rates, times to the first token, memory, and what the "
       "GPU "
       "layer did"};
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name")
-      ->capture_default_str();
+  bench::add_model_options(app, plan);
   app.add_option(
          "--streams", plan.streams,
          "clients side by side, one run for each number; 1,8 if left out, 16 with --minutes")
@@ -400,20 +398,10 @@ int main(int argc, char** argv) {
       ->expected(1)
       ->take_all();
   app.add_flag("--baseline", plan.baseline, "gpu_optimizations.enabled=false");
-  app.add_option("--json", plan.json_path, "write the figures there, too");
+  bench::add_json_option(app, plan);
   CLI11_PARSE(app, argc, argv);
   if (plan.streams.empty())
     plan.streams =
         plan.minutes > 0 ? std::vector<std::uint32_t>{16} : std::vector<std::uint32_t>{1, 8};
-  Status status;
-  try {
-    status = run(plan);
-  } catch (const std::exception& error) {
-    status = Error(ErrorCode::kInternal, error.what());
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-serving-load: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return bench::run_program("bench-serving-load", [&] { return run(plan); });
 }

@@ -7,506 +7,294 @@
 //            process
 //
 // over both transports, each token sent at once (flush_tokens 1) and four at a time. All of them
-// stay loaded and take turns, so that what else the machine does meets them alike; an overhead is
-// the median of the ratios within each turn.
+// stay loaded and take short turns, each beside one of the engine's (paired.hpp).
 //
-// A stream's rate is its tokens after the first over the time since the first, taken where the
-// tokens arrive: prompts and admission are not in it. The engine's tokens are checked against every
-// other variant's.
+// The rate is that of all streams together while all of them decode, taken where the tokens arrive:
+// from the last stream's first token to the first stream's last. Prompts are not in it: the engine
+// gets them all before its first step, a server one after another, so that its streams begin a step
+// or two apart. What that costs is told beside it ("with prompts"). The engine's tokens are checked
+// against every other variant's.
+//
+// On a GPU the daemon and the client have cores of their own and cost the device nothing. On a CPU
+// device they compete with it for the same cores, the client among them, who is not served from this
+// machine otherwise. So CPU time a token is told by process, and --pin gives the engine (or the
+// worker) one half of the cores and everything else the other.
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <cstdio>
-#include <functional>
+#include <iterator>
 #include <memory>
-#include <optional>
 #include <string>
-#include <unordered_map>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/paired.hpp"
+#include "bench/program.hpp"
 #include "bench/report.hpp"
 #include "bench/served_stream.hpp"
+#include "bench/serving_variants.hpp"
 #include "config/base/log.hpp"
-#include "config/config.hpp"
-#include "gpu/device.hpp"
-#include "ipc/channel.hpp"
-#include "orchestrator/supervisor/process.hpp"
-#include "worker/engine/engine.hpp"
-#include "worker/forward/transformer.hpp"
-#include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
-#include "worker/model/tokenizer.hpp"
+#include "config/settings.hpp"
 
 namespace {
 
 using namespace bulkhead;         // NOLINT: a program
 using namespace bulkhead::bench;  // NOLINT
 using nlohmann::json;
-using Tokens = std::vector<engine::TokenId>;
-using std::chrono::milliseconds;
+using Tokens = std::vector<std::uint32_t>;
 
 constexpr std::uint32_t kBatchedTokens = 4;
-constexpr milliseconds kPatience{120000};
-constexpr milliseconds kLoadPatience{600000};
+constexpr double kLimitPercent = 5;
+// Of the machine's CPU time. A turn beside more than that is left out of the figures of calm turns.
+constexpr double kCalmPercent = 5;
 
-struct Plan {
-  std::string model = "builtin", device = "auto", json_path;
-  std::uint32_t tokens = 128, prompt = 16;
-  int repeats = 7;
-  std::vector<std::uint32_t> streams{1, 16};
-  std::vector<std::string> transports{"shm", "stdio"};
+struct Plan : DecodePlan {
+  std::string json_path;
+  int repeats = 15;
+  std::vector<std::string> transports{"shm", "stdio"}, kinds{"worker", "http"};
   std::vector<std::uint32_t> flush{1, kBatchedTokens};
   std::uint32_t flush_interval_us = 1'000'000;
+  std::uint32_t rest_ms = 0;
+  bool pin = false;
 };
 
-// When the tokens of one request came.
-struct Trace {
-  std::uint64_t begin_ns = 0;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> arrivals;  // when, tokens so far
-  void add(std::uint64_t at_ns, std::size_t tokens) {
-    if (!arrivals.empty() && arrivals.back().second >= tokens) return;
-    arrivals.emplace_back(at_ns, static_cast<std::uint32_t>(tokens));
+// ---- one turn ----
+
+struct Turn {
+  double decode_tokens_per_s = 0, all_tokens_per_s = 0;
+  std::vector<double> ttft_ms, inter_token_ms;
+  std::vector<std::pair<const char*, double>> cpu_us_per_token;
+  double foreign_percent = 0;  // of the machine's CPU time, by whoever else runs here
+
+  double cpu_us() const {
+    double sum = 0;
+    for (const auto& [process, us] : cpu_us_per_token)
+      sum += us;
+    return sum;
   }
-};
-using Traces = std::vector<Trace>;
-
-// What a run gave: once with the tokens themselves (check), then only timed.
-struct Run {
-  Traces traces;
-  std::vector<Tokens> tokens;
+  bool calm() const { return foreign_percent <= kCalmPercent; }
 };
 
-ipc::Submit request(const Plan& plan, std::uint32_t vocabulary, std::uint32_t stream,
-                    std::uint64_t id) {
-  ipc::Submit submit;
-  submit.request = RequestId{id};
-  Tokens prompt(plan.prompt);
-  for (std::uint32_t i = 0; i < plan.prompt; ++i)
-    prompt[i] = (stream * 7919 + i * 104729 + 17) % vocabulary;
-  submit.prompt = std::move(prompt);
-  submit.sampling.temperature = 0;
-  submit.max_tokens = plan.tokens;
-  submit.ignore_eos = true;
-  return submit;
+// Tokens that have come by `at_ns`, which is not before the first; in proportion between two arrivals,
+// so that it does not matter in which order the streams of a step are told.
+double tokens_by(const Trace& trace, std::uint64_t at_ns) {
+  const auto& arrivals = trace.arrivals;
+  const auto next =
+      std::lower_bound(arrivals.begin(), arrivals.end(), at_ns,
+                       [](const auto& arrival, std::uint64_t at) { return arrival.first < at; });
+  if (next == arrivals.begin()) return next->second;
+  const auto& before = *std::prev(next);
+  if (next == arrivals.end()) return before.second;
+  const double part =
+      static_cast<double>(at_ns - before.first) / static_cast<double>(next->first - before.first);
+  return before.second + part * (next->second - before.second);
 }
 
-class Variant {
- public:
-  virtual ~Variant() = default;
-  virtual Result<Run> run(std::uint32_t streams, bool check) = 0;
-  // The processes whose CPU time is told apart; 0 is this one.
-  virtual std::vector<std::pair<const char*, pid_t>> processes() const = 0;
-};
-
-// Tells tokens of request `first_id + i` to trace i.
-class Taker {
- public:
-  Taker(std::uint32_t streams, std::uint64_t first_id, bool check) : first_id_(first_id) {
-    run_.traces.resize(streams);
-    for (Trace& trace : run_.traces)
-      trace.arrivals.reserve(4096);
-    if (check) run_.tokens.resize(streams);
+Status take_times(Turn& turn, const Traces& traces, std::uint32_t tokens) {
+  std::uint64_t all_begun = 0, one_ended = UINT64_MAX;
+  for (const Trace& trace : traces) {
+    all_begun = std::max(all_begun, trace.arrivals.front().first);
+    one_ended = std::min(one_ended, trace.arrivals.back().first);
   }
-  void begin(std::uint64_t id) { run_.traces[id - first_id_].begin_ns = now_ns(); }
-  void tokens(RequestId id, std::uint32_t first_index, std::span<const engine::TokenId> tokens) {
-    const std::uint64_t i = id.value - first_id_;
-    run_.traces[i].add(now_ns(), first_index + tokens.size());
-    if (!run_.tokens.empty())
-      run_.tokens[i].insert(run_.tokens[i].end(), tokens.begin(), tokens.end());
-  }
-  // Anything else than tokens. Counts ends; false for a failure.
-  Status other(const ipc::FromWorker& message) {
-    if (std::holds_alternative<ipc::Finished>(message)) ++finished_;
-    if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
-      return Error(ErrorCode::kInternal, "a request failed: " + failed->message);
-    }
-    if (const auto* fatal = std::get_if<ipc::Fatal>(&message)) {
-      return Error(ErrorCode::kInternal, "the worker failed: " + fatal->message);
-    }
-    return {};
-  }
-  bool done() const { return finished_ == run_.traces.size(); }
-  Run take() { return std::move(run_); }
-
- private:
-  std::uint64_t first_id_;
-  std::size_t finished_ = 0;
-  Run run_;
-};
-
-// ---- (a) ----
-
-class EngineAlone final : public Variant {
- public:
-  static Result<std::unique_ptr<EngineAlone>> load(const Plan& plan, config::Settings& settings) {
-    auto self = std::unique_ptr<EngineAlone>(new EngineAlone(plan));
-    gpu::DeviceOptions device;
-    device.selector = plan.device;
-    BULKHEAD_TRY(self->device_, gpu::Device::open(device));
-    BULKHEAD_TRY(self->file_, model::GgufFile::open(plan.model));
-    BULKHEAD_TRY(const auto config, model::read_model_config(*self->file_));
-    BULKHEAD_TRY(self->tokenizer_, model::Tokenizer::from_gguf(*self->file_));
-    self->language_.tokenizer = self->tokenizer_.get();
-
-    // Room for every stream, and no more: many of these are loaded at once.
-    const std::uint32_t length = plan.prompt + plan.tokens;
-    if (length > config.context) {
-      return Error(
-          ErrorCode::kInvalidArgument,
-          "--prompt and --tokens exceed the model's context of " + std::to_string(config.context));
-    }
-    settings.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
-    const std::uint64_t positions =
-        std::uint64_t{(length + 63) / 32 * 32} * settings.engine.max_batch + 32;
-    settings.engine.kv_cache_mb = static_cast<std::uint32_t>(
-        (forward::memory_need(*self->file_, config, settings.engine).kv_per_token * positions >>
-         20) +
-        1);
-
-    forward::TransformerOptions options;
-    options.engine = settings.engine;
-    options.gpu = settings.gpu_optimizations;
-    options.context = length;
-    options.wait_timeout_ms = 60000;
-    BULKHEAD_TRY(self->executor_,
-                 forward::make_transformer(*self->device_, *self->file_, config, options));
-    engine::EngineOptions engine;
-    engine.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
-                        settings.engine.prefix_cache};
-    self->engine_ = std::make_unique<engine::Engine>(
-        *self->executor_, self->language_, engine,
-        [self = self.get()](const ipc::FromWorker& message) { self->take(message); });
-    return self;
-  }
-
-  Result<Run> run(std::uint32_t streams, bool check) override {
-    Taker taker(streams, next_id_, check);
-    taker_ = &taker;
-    failure_ = {};
-    text_bytes_.assign(streams, {});
-    first_id_ = next_id_;
-    for (std::uint32_t i = 0; i < streams; ++i, ++next_id_) {
-      taker.begin(next_id_);
-      engine_->submit(request(plan_, vocabulary(), i, next_id_));
-    }
-    while (!taker.done() && failure_.ok()) {
-      BULKHEAD_TRY(const bool ran, engine_->turn([] {}));
-      if (!ran && engine_->outstanding() > 0 && !engine_->runnable()) {
-        return Error(ErrorCode::kInternal, "the engine waits for nothing");
-      }
-    }
-    BULKHEAD_RETURN_IF_ERROR(failure_);
-    return taker.take();
-  }
-  std::vector<std::pair<const char*, pid_t>> processes() const override { return {{"engine", 0}}; }
-
-  std::uint32_t vocabulary() const { return executor_->limits().vocabulary; }
-  const std::string& device_name() const { return device_->info().name; }
-  const std::string& driver() const { return device_->info().driver; }
-  // After a run: bytes of text that the first tokens of each stream have released, token by token.
-  const std::vector<std::vector<std::size_t>>& text_bytes() const { return text_bytes_; }
-
- private:
-  explicit EngineAlone(const Plan& plan) : plan_(plan) {}
-  void take(const ipc::FromWorker& message) {
-    const auto* batch = std::get_if<ipc::TokenBatch>(&message);
-    if (batch == nullptr) {
-      if (failure_.ok()) failure_ = taker_->other(message);
-      return;
-    }
-    for (const ipc::SequenceTokens& sequence : batch->sequences) {
-      taker_->tokens(sequence.request, sequence.first_index, sequence.tokens);
-      auto& bytes = text_bytes_[sequence.request.value - first_id_];
-      bytes.push_back((bytes.empty() ? 0 : bytes.back()) + sequence.text.size());
+  if (all_begun >= one_ended)
+    return Error(ErrorCode::kInvalidArgument, "the streams were never all at it: more --tokens");
+  const double together_s = static_cast<double>(one_ended - all_begun) / 1e9;
+  std::uint64_t begin = UINT64_MAX, end = 0;
+  for (const Trace& trace : traces) {
+    const auto& arrivals = trace.arrivals;
+    turn.decode_tokens_per_s +=
+        (tokens_by(trace, one_ended) - tokens_by(trace, all_begun)) / together_s;
+    begin = std::min(begin, trace.begin_ns);
+    end = std::max(end, arrivals.back().first);
+    turn.ttft_ms.push_back(static_cast<double>(arrivals.front().first - trace.begin_ns) / 1e6);
+    for (std::size_t i = 1; i < arrivals.size(); ++i) {
+      const std::uint32_t count = arrivals[i].second - arrivals[i - 1].second;
+      const double gap =
+          static_cast<double>(arrivals[i].first - arrivals[i - 1].first) / 1e6 / count;
+      turn.inter_token_ms.insert(turn.inter_token_ms.end(), count, gap);
     }
   }
+  turn.all_tokens_per_s =
+      static_cast<double>(traces.size()) * tokens * 1e9 / static_cast<double>(end - begin);
+  return {};
+}
 
-  const Plan& plan_;
-  std::unique_ptr<gpu::Device> device_;
-  std::unique_ptr<model::GgufFile> file_;
-  std::unique_ptr<model::Tokenizer> tokenizer_;
-  engine::Language language_;
-  std::unique_ptr<engine::Executor> executor_;
-  std::unique_ptr<engine::Engine> engine_;
-  std::uint64_t next_id_ = 1, first_id_ = 1;
-  Taker* taker_ = nullptr;
-  Status failure_;
-  std::vector<std::vector<std::size_t>> text_bytes_;
-};
-
-// ---- (b) ----
-
-class WorkerAndChannel final : public Variant {
- public:
-  static Result<std::unique_ptr<WorkerAndChannel>> start(const Plan& plan,
-                                                         const config::Settings& settings,
-                                                         std::uint32_t vocabulary) {
-    auto self = std::unique_ptr<WorkerAndChannel>(new WorkerAndChannel(plan, vocabulary));
-    std::vector<std::string> arguments = {
-        "--model", plan.model, "--device",  plan.device,
-        "--name",  "bench",    "--context", std::to_string(plan.prompt + plan.tokens)};
-    for (const std::string& assignment : config::worker_assignments(settings))
-      arguments.insert(arguments.end(), {"--set", assignment});
-    BULKHEAD_TRY(auto pair, ipc::make_channel_pair(settings.ipc));
-    BULKHEAD_TRY(self->process_,
-                 orchestrator::Process::start(program_beside("bulkhead-worker"), arguments, pair));
-    self->channel_ = std::move(pair.daemon);
-    bool ready = false;
-    while (!ready) {
-      BULKHEAD_RETURN_IF_ERROR(self->receive(kLoadPatience, [&](const ipc::FromWorker& message) {
-        ready |= std::holds_alternative<ipc::Ready>(message);
-        if (const auto* fatal = std::get_if<ipc::Fatal>(&message)) {
-          return Status(Error(ErrorCode::kInternal, "the worker failed: " + fatal->message));
-        }
-        return Status();
-      }));
-    }
-    return self;
+Result<Turn> take_turn(const Plan& plan, Variant& variant, std::uint32_t streams) {
+  const auto processes = variant.processes();
+  std::vector<std::uint64_t> before;
+  for (const auto& [name, pid] : processes)
+    before.push_back(cpu_ns(pid));
+  const std::uint64_t busy = busy_cpu_ns(), begin = now_ns();
+  BULKHEAD_TRY(const Run run, variant.run(streams, false));
+  const double machine_ns =
+      static_cast<double>(now_ns() - begin) * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
+  auto foreign_ns = static_cast<double>(busy_cpu_ns() - busy);
+  Turn turn;
+  for (std::size_t p = 0; p < processes.size(); ++p) {
+    const auto used = static_cast<double>(cpu_ns(processes[p].second) - before[p]);
+    foreign_ns -= used;
+    turn.cpu_us_per_token.emplace_back(processes[p].first,
+                                       used / 1e3 / (double{1} * streams * plan.tokens));
   }
-
-  Result<Run> run(std::uint32_t streams, bool check) override {
-    Taker taker(streams, next_id_, check);
-    for (std::uint32_t i = 0; i < streams; ++i, ++next_id_) {
-      taker.begin(next_id_);
-      BULKHEAD_RETURN_IF_ERROR(
-          ipc::send(*channel_, ipc::ToWorker{request(plan_, vocabulary_, i, next_id_)}, kPatience));
-    }
-    taker_ = &taker;
-    while (!taker.done()) {
-      BULKHEAD_RETURN_IF_ERROR(
-          receive(kPatience, [&](const ipc::FromWorker& message) { return taker.other(message); }));
-    }
-    taker_ = nullptr;
-    return taker.take();
-  }
-  std::vector<std::pair<const char*, pid_t>> processes() const override {
-    return {{"worker", process_.pid()}, {"reader", 0}};
-  }
-
- private:
-  WorkerAndChannel(const Plan& plan, std::uint32_t vocabulary)
-      : plan_(plan), vocabulary_(vocabulary) {}
-
-  // All records that are there; waits for one.
-  Status receive(milliseconds patience,
-                 const std::function<Status(const ipc::FromWorker&)>& other) {
-    BULKHEAD_TRY(const bool readable,
-                 ipc::wait_readable(*channel_, std::chrono::microseconds(0), patience));
-    if (!readable) return Error(ErrorCode::kDeadlineExceeded, "the worker says nothing");
-    for (;;) {
-      BULKHEAD_TRY(const std::span<const std::byte> record, channel_->try_receive());
-      if (record.empty()) return {};
-      BULKHEAD_TRY(const bool tokens,
-                   ipc::visit_tokens(record, [this](const ipc::SequenceTokensView& view) {
-                     taker_->tokens(view.request, view.first_index, view.tokens);
-                   }));
-      if (!tokens) {
-        BULKHEAD_TRY(const ipc::FromWorker message, ipc::decode_from_worker(record));
-        BULKHEAD_RETURN_IF_ERROR(other(message));
-      }
-      channel_->release();
-    }
-  }
-
-  const Plan& plan_;
-  std::uint32_t vocabulary_;
-  orchestrator::Process process_;
-  std::unique_ptr<ipc::Channel> channel_;
-  std::uint64_t next_id_ = 1;
-  Taker* taker_ = nullptr;
-};
-
-// ---- (c) ----
-
-class OverHttp final : public Variant {
- public:
-  static Result<std::unique_ptr<OverHttp>> start(const Plan& plan, const config::Settings& settings,
-                                                 std::uint32_t vocabulary,
-                                                 const EngineAlone& engine) {
-    std::vector<std::string> arguments;
-    const auto set = [&](const std::string& assignment) {
-      arguments.insert(arguments.end(), {"--set", assignment});
-    };
-    set("models.0.path=" + plan.model);
-    set("models.0.device=" + plan.device);
-    set("models.0.context=" + std::to_string(plan.prompt + plan.tokens));
-    for (const std::string& assignment : config::worker_assignments(settings))
-      set(assignment);
-    BULKHEAD_TRY(auto daemon, DaemonProcess::start(arguments));
-    BULKHEAD_TRY(const pid_t worker, daemon.worker_pid());
-    return std::unique_ptr<OverHttp>(
-        new OverHttp(plan, vocabulary, engine, std::move(daemon), worker));
-  }
-
-  Result<Run> run(std::uint32_t streams, bool check) override {
-    std::vector<std::string> bodies;
-    for (std::uint32_t i = 0; i < streams; ++i) {
-      const ipc::Submit submit = request(plan_, vocabulary_, i, 0);
-      bodies.push_back(json{
-          {"prompt", std::get<Tokens>(submit.prompt)},
-          {"max_tokens", submit.max_tokens},
-          {"temperature", 0},
-          {"ignore_eos", true},
-          {"stream", true},
-          {"return_token_ids",
-           check}}.dump());
-    }
-    BULKHEAD_TRY(const std::vector<Stream> answers, stream_completions(daemon_.port(), bodies));
-    Run run;
-    run.traces.resize(streams);
-    if (check) run.tokens.resize(streams);
-    for (std::uint32_t i = 0; i < streams; ++i) {
-      Trace& trace = run.traces[i];
-      trace.begin_ns = answers[i].sent_ns;
-      // How many tokens have come shows in how much of their text has.
-      const std::vector<std::size_t>& released = engine_.text_bytes()[i];
-      std::size_t bytes = 0;
-      bool any = false;
-      for (const Event& event : answers[i].events) {
-        if (event.data == "[DONE]") break;
-        const json chunk = json::parse(event.data, nullptr, false);
-        if (!chunk.is_object() || chunk.value("choices", json::array()).empty()) {
-          return Error(ErrorCode::kInternal, "an event is no chunk: " + event.data);
-        }
-        const json& choice = chunk["choices"][0];
-        const std::string text = choice.value("text", "");
-        bytes += text.size();
-        any |= !text.empty();
-        const auto known = std::upper_bound(released.begin(), released.end(), bytes);
-        const bool last = choice["finish_reason"].is_string();
-        const auto tokens = static_cast<std::size_t>(known - released.begin());
-        if (any) trace.add(event.at_ns, last ? released.size() : std::max<std::size_t>(tokens, 1));
-        if (check) {
-          for (const auto& id : choice.value("token_ids", json::array()))
-            run.tokens[i].push_back(id.get<engine::TokenId>());
-        }
-      }
-    }
-    return run;
-  }
-  std::vector<std::pair<const char*, pid_t>> processes() const override {
-    return {{"worker", worker_}, {"daemon", daemon_.pid()}, {"client", 0}};
-  }
-
- private:
-  OverHttp(const Plan& plan, std::uint32_t vocabulary, const EngineAlone& engine,
-           DaemonProcess daemon, pid_t worker)
-      : plan_(plan),
-        vocabulary_(vocabulary),
-        engine_(engine),
-        daemon_(std::move(daemon)),
-        worker_(worker) {}
-
-  const Plan& plan_;
-  std::uint32_t vocabulary_;
-  const EngineAlone& engine_;
-  DaemonProcess daemon_;
-  pid_t worker_;
-};
+  turn.foreign_percent = 100 * std::max(0.0, foreign_ns) / machine_ns;
+  BULKHEAD_RETURN_IF_ERROR(take_times(turn, run.traces, plan.tokens));
+  return turn;
+}
 
 // ---- figures ----
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-double share(std::vector<double>& values, double part) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1,
-                         static_cast<std::size_t>(part * static_cast<double>(values.size())))];
-}
-
-// The runs of one variant with one number of streams.
+// The turns of one variant with one number of streams.
 struct Series {
-  Series(std::string the_name, std::string the_kind, std::string the_transport,
-         std::uint32_t tokens)
-      : name(std::move(the_name)),
-        kind(std::move(the_kind)),
-        transport(std::move(the_transport)),
-        flush(tokens) {}
-
   std::string name, kind, transport;
   std::uint32_t flush = 0;
-  std::vector<double> decode_tokens_per_s, all_tokens_per_s;  // of each repeat
-  std::vector<double> ttft_ms, inter_token_ms;                // of all repeats
-  std::vector<std::pair<std::string, std::vector<double>>> cpu_us_per_token;
+  std::vector<Turn> turns;
+  // Beside the engine's turn, in percent: how much slower, and how much more CPU time all processes
+  // together took for a token. Calm: both turns were.
+  std::vector<double> slower, more_cpu, calm_slower, slower_with_prompts;
 
-  void add(const Traces& traces, std::uint32_t tokens) {
-    double rate = 0;
-    std::uint64_t begin = UINT64_MAX, end = 0;
-    for (const Trace& trace : traces) {
-      const auto& arrivals = trace.arrivals;
-      const double seconds =
-          static_cast<double>(arrivals.back().first - arrivals.front().first) / 1e9;
-      rate += (arrivals.back().second - arrivals.front().second) / seconds;
-      begin = std::min(begin, trace.begin_ns);
-      end = std::max(end, arrivals.back().first);
-      ttft_ms.push_back(static_cast<double>(arrivals.front().first - trace.begin_ns) / 1e6);
-      for (std::size_t i = 1; i < arrivals.size(); ++i) {
-        const std::uint32_t count = arrivals[i].second - arrivals[i - 1].second;
-        const double gap =
-            static_cast<double>(arrivals[i].first - arrivals[i - 1].first) / 1e6 / count;
-        inter_token_ms.insert(inter_token_ms.end(), count, gap);
-      }
-    }
-    decode_tokens_per_s.push_back(rate);
-    all_tokens_per_s.push_back(static_cast<double>(traces.size()) * tokens * 1e9 /
-                               static_cast<double>(end - begin));
+  void add(Turn turn, const Turn& engine) {
+    slower.push_back(100 * (1 - turn.decode_tokens_per_s / engine.decode_tokens_per_s));
+    slower_with_prompts.push_back(100 * (1 - turn.all_tokens_per_s / engine.all_tokens_per_s));
+    more_cpu.push_back(100 * (turn.cpu_us() / engine.cpu_us() - 1));
+    if (turn.calm() && engine.calm()) calm_slower.push_back(slower.back());
+    turns.push_back(std::move(turn));
+  }
+  template <class Value>
+  double median_of(Value value) const {
+    std::vector<double> values;
+    for (const Turn& turn : turns)
+      values.push_back(value(turn));
+    return median(std::move(values));
+  }
+  std::vector<double> all_of(std::vector<double> Turn::*values) const {
+    std::vector<double> all;
+    for (const Turn& turn : turns)
+      all.insert(all.end(), (turn.*values).begin(), (turn.*values).end());
+    return all;
   }
 };
 
-// Of each repeat's rate, how much less it is than the engine's in the same repeat, in percent.
-std::vector<double> overheads(const Series& series, const Series& engine) {
-  std::vector<double> all;
-  for (std::size_t i = 0; i < series.decode_tokens_per_s.size(); ++i)
-    all.push_back(100 * (1 - series.decode_tokens_per_s[i] / engine.decode_tokens_per_s[i]));
-  return all;
+json to_json(const MedianInterval& interval, std::size_t turns) {
+  return {{"median", interval.median},
+          {"low", interval.low},
+          {"high", interval.high},
+          {"confidence", interval.confident ? 0.95 : 0.0},
+          {"turns", turns}};
 }
 
-json to_json(const Series& series, const Series& engine, std::uint32_t streams) {
-  std::vector<double> overhead = overheads(series, engine);
-  std::vector<double> ttft = series.ttft_ms, gaps = series.inter_token_ms;
+json to_json(const Series& series, std::uint32_t streams) {
+  const std::vector<double> ttft = series.all_of(&Turn::ttft_ms);
+  const std::vector<double> gaps = series.all_of(&Turn::inter_token_ms);
+  std::vector<double> rates;
+  for (const Turn& turn : series.turns)
+    rates.push_back(turn.decode_tokens_per_s);
   json out = {{"name", series.name},
               {"kind", series.kind},
               {"streams", streams},
-              {"decode_tokens_per_s", median(series.decode_tokens_per_s)},
-              {"decode_tokens_per_s_repeats", series.decode_tokens_per_s},
-              {"with_prefill_tokens_per_s", median(series.all_tokens_per_s)},
-              {"overhead_percent", median(overhead)},
-              {"overhead_percent_repeats", overhead},
-              {"ttft_p50_ms", share(ttft, 0.5)},
-              {"ttft_p99_ms", share(ttft, 0.99)},
-              {"inter_token_p50_ms", share(gaps, 0.5)},
-              {"inter_token_p99_ms", share(gaps, 0.99)}};
+              {"decode_tokens_per_s", median(rates)},
+              {"decode_tokens_per_s_repeats", rates},
+              {"with_prefill_tokens_per_s",
+               series.median_of([](const Turn& turn) { return turn.all_tokens_per_s; })},
+              {"foreign_cpu_percent",
+               series.median_of([](const Turn& turn) { return turn.foreign_percent; })},
+              {"ttft_p50_ms", quantile(ttft, 0.5)},
+              {"ttft_p99_ms", quantile(ttft, 0.99)},
+              {"inter_token_p50_ms", quantile(gaps, 0.5)},
+              {"inter_token_p99_ms", quantile(gaps, 0.99)}};
   if (!series.transport.empty()) {
+    const MedianInterval slower = median_interval(series.slower);
     out["transport"] = series.transport;
     out["flush_tokens"] = series.flush;
+    out["overhead_percent"] = slower.median;
+    out["overhead_percent_repeats"] = series.slower;
+    out["overhead"] = to_json(slower, series.slower.size());
+    out["overhead_calm"] = to_json(median_interval(series.calm_slower), series.calm_slower.size());
+    out["overhead_with_prompts"] =
+        to_json(median_interval(series.slower_with_prompts), series.slower_with_prompts.size());
+    out["more_cpu"] = to_json(median_interval(series.more_cpu), series.more_cpu.size());
+    out["verdict"] = verdict(slower, kLimitPercent);
   }
-  for (const auto& [process, values] : series.cpu_us_per_token)
-    out["cpu_us_per_token"][process] = median(values);
+  for (std::size_t p = 0; !series.turns.empty() && p < series.turns[0].cpu_us_per_token.size(); ++p)
+    out["cpu_us_per_token"][series.turns[0].cpu_us_per_token[p].first] =
+        series.median_of([p](const Turn& turn) { return turn.cpu_us_per_token[p].second; });
   return out;
 }
 
+std::string interval_text(const json& interval) {
+  if (interval["turns"] == 0) return "-";
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f (%.1f to %.1f)", interval["median"].get<double>(),
+                interval["low"].get<double>(), interval["high"].get<double>());
+  return text;
+}
+
 void print(const json& line) {
-  std::vector<double> repeats = line["overhead_percent_repeats"];
-  std::sort(repeats.begin(), repeats.end());
-  std::printf("%-16s %9.1f   %6.1f %% (%6.1f to %6.1f)  %8.2f %8.2f  %7.3f %8.3f  ",
+  const bool engine = line["kind"] == "engine";
+  std::printf("%-16s %9.1f  %-22s %-22s %4d  %-22s %-22s %7.2f %8.2f  %7.3f %8.3f %6.0f ",
               line["name"].get<std::string>().c_str(), line["decode_tokens_per_s"].get<double>(),
-              line["overhead_percent"].get<double>(), repeats.front(), repeats.back(),
+              engine ? "" : interval_text(line["overhead"]).c_str(),
+              engine ? "" : interval_text(line["overhead_calm"]).c_str(),
+              engine ? 0 : line["overhead_calm"]["turns"].get<int>(),
+              engine ? "" : interval_text(line["overhead_with_prompts"]).c_str(),
+              engine ? "" : interval_text(line["more_cpu"]).c_str(),
               line["ttft_p50_ms"].get<double>(), line["ttft_p99_ms"].get<double>(),
-              line["inter_token_p50_ms"].get<double>(), line["inter_token_p99_ms"].get<double>());
+              line["inter_token_p50_ms"].get<double>(), line["inter_token_p99_ms"].get<double>(),
+              line["foreign_cpu_percent"].get<double>());
   for (const auto& [process, us] : line["cpu_us_per_token"].items())
     std::printf(" %s %.1f", process.c_str(), us.get<double>());
   std::printf("\n");
 }
+
+// ---- running ----
+
+struct Entry {
+  std::unique_ptr<Variant> variant;
+  Series series;  // empty: copied for each number of streams
+};
+
+// The engine and what decodes in its stead on the first half of the cores, this thread there while
+// it is the engine's, everything else on the others.
+class Cores {
+ public:
+  Status split() {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    ::sched_getaffinity(0, sizeof allowed, &allowed);
+    const int count = CPU_COUNT(&allowed);
+    if (count < 2) return Error(ErrorCode::kInvalidArgument, "--pin needs two cores");
+    CPU_ZERO(&decoding_);
+    CPU_ZERO(&others_);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, seen++ < count / 2 ? &decoding_ : &others_);
+    }
+    split_ = true;
+    return {};
+  }
+  void keep_engine_apart() const {
+    if (split_) pin_threads(0, decoding_, true);
+  }
+  void keep_apart(const Variant& variant) const {
+    if (!split_) return;
+    const auto processes = variant.processes();
+    for (const auto& [name, pid] : processes) {
+      if (pid != 0) pin_threads(pid, pid == processes.front().second ? decoding_ : others_);
+    }
+  }
+  void before_turn(bool engine) const {
+    if (split_) ::sched_setaffinity(0, sizeof(cpu_set_t), engine ? &decoding_ : &others_);
+  }
+
+ private:
+  bool split_ = false;
+  cpu_set_t decoding_, others_;
+};
 
 Status check_tokens(const std::string& name, const std::vector<Tokens>& expected,
                     const std::vector<Tokens>& got) {
@@ -520,23 +308,9 @@ Status check_tokens(const std::string& name, const std::vector<Tokens>& expected
   return {};
 }
 
-Status run(const Plan& plan) {
-  config::Settings settings;
-  settings.log.level = "warn";
-  settings.engine.prefix_cache = false;  // the prompts are the same in every turn
-  BULKHEAD_TRY(const auto engine, EngineAlone::load(plan, settings));
-  std::printf("%s (%s), %s: %u tokens after prompts of %u, %d repeats\n",
-              engine->device_name().c_str(), engine->driver().c_str(), plan.model.c_str(),
-              plan.tokens, plan.prompt, plan.repeats);
-  std::fflush(stdout);
-
-  struct Entry {
-    std::unique_ptr<Variant> made;  // empty: the engine
-    Variant* variant = nullptr;
-    Series series;
-  };
+Result<std::vector<Entry>> start_variants(const Plan& plan, config::Settings settings,
+                                          const EngineVariant& engine) {
   std::vector<Entry> entries;
-  entries.push_back({nullptr, engine.get(), Series("engine", "engine", "", 0)});
   for (const std::string& transport : plan.transports) {
     for (const std::uint32_t flush : plan.flush) {
       settings.ipc.transport =
@@ -545,66 +319,106 @@ Status run(const Plan& plan) {
       // Only where tokens are to wait for each other; else one that did would blur the comparison.
       settings.ipc.flush_interval_us =
           flush > 1 ? plan.flush_interval_us : config::IpcSettings{}.flush_interval_us;
-      BULKHEAD_TRY(auto worker, WorkerAndChannel::start(plan, settings, engine->vocabulary()));
-      BULKHEAD_TRY(auto http, OverHttp::start(plan, settings, engine->vocabulary(), *engine));
-      const std::string suffix = " " + transport + " " + std::to_string(flush);
-      const auto add = [&](std::unique_ptr<Variant> made, const char* kind) {
-        Variant* variant = made.get();
-        entries.push_back(
-            {std::move(made), variant, Series(kind + suffix, kind, transport, flush)});
-      };
-      add(std::move(worker), "worker");
-      add(std::move(http), "http");
-    }
-  }
-
-  double load[3] = {};
-  ::getloadavg(load, 3);
-  json report{
-      {"benchmark", "serving-overhead"}, {"device", engine->device_name()},
-      {"driver", engine->driver()},      {"model", plan.model},
-      {"tokens", plan.tokens},           {"prompt", plan.prompt},
-      {"repeats", plan.repeats},         {"cpus_online", ::sysconf(_SC_NPROCESSORS_ONLN)},
-      {"load_average_before", load[0]},  {"batched_flush_interval_us", plan.flush_interval_us},
-      {"results", json::array()}};
-  for (const std::uint32_t streams : plan.streams) {
-    std::vector<Series> series;
-    for (const Entry& entry : entries)
-      series.push_back(entry.series);
-    // Warms up, and shows that all of them decode the same.
-    std::vector<Tokens> expected;
-    for (const Entry& entry : entries) {
-      BULKHEAD_TRY(const Run checked, entry.variant->run(streams, true));
-      if (expected.empty()) expected = checked.tokens;
-      BULKHEAD_RETURN_IF_ERROR(check_tokens(entry.series.name, expected, checked.tokens));
-    }
-    for (int repeat = 0; repeat < plan.repeats; ++repeat) {
-      for (std::size_t turn = 0; turn < entries.size(); ++turn) {
-        // Another begins each time: nobody is always the first after a pause.
-        const std::size_t i = (turn + static_cast<std::size_t>(repeat)) % entries.size();
-        const auto processes = entries[i].variant->processes();
-        std::vector<std::uint64_t> before;
-        for (const auto& [name, pid] : processes)
-          before.push_back(cpu_ns(pid));
-        BULKHEAD_TRY(const Run timed, entries[i].variant->run(streams, false));
-        series[i].add(timed.traces, plan.tokens);
-        auto& cpu = series[i].cpu_us_per_token;
-        cpu.resize(processes.size());
-        for (std::size_t p = 0; p < processes.size(); ++p) {
-          cpu[p].first = processes[p].first;
-          cpu[p].second.push_back(static_cast<double>(cpu_ns(processes[p].second) - before[p]) /
-                                  1e3 / (double{1} * streams * plan.tokens));
+      for (const std::string& kind : plan.kinds) {
+        Entry entry;
+        if (kind == "worker") {
+          BULKHEAD_TRY(entry.variant, start_worker(plan, settings, engine.vocabulary()));
+        } else {
+          BULKHEAD_TRY(entry.variant, start_daemon(plan, settings, engine));
         }
+        entry.series.name = kind + " " + transport + " " + std::to_string(flush);
+        entry.series.kind = kind;
+        entry.series.transport = transport;
+        entry.series.flush = flush;
+        entries.push_back(std::move(entry));
       }
     }
-    std::printf(
-        "\n%u streams      decode tokens/s  overhead (least to most)   TTFT p50      p99 ms  "
-        "token p50      p99 ms   CPU us a token\n",
-        streams);
+  }
+  return entries;
+}
+
+// All turns with one number of streams, the engine's first.
+Result<std::vector<Series>> measure(const Plan& plan, const Cores& cores, EngineVariant& engine,
+                                    const std::vector<Entry>& entries, std::uint32_t streams) {
+  std::vector<Series> series(1);
+  series[0].name = series[0].kind = "engine";
+  // Warms up, and shows that all of them decode the same.
+  cores.before_turn(true);
+  BULKHEAD_TRY(const Run expected, engine.run(streams, true));
+  cores.before_turn(false);
+  for (const Entry& entry : entries) {
+    series.push_back(entry.series);
+    BULKHEAD_TRY(const Run checked, entry.variant->run(streams, true));
+    BULKHEAD_RETURN_IF_ERROR(check_tokens(entry.series.name, expected.tokens, checked.tokens));
+  }
+  const auto take = [&](Variant& variant) {
+    cores.before_turn(&variant == &engine);
+    return take_turn(plan, variant, streams);
+  };
+  for (int repeat = 0; repeat < plan.repeats; ++repeat) {
+    for (std::size_t at = 0; at < entries.size(); ++at) {
+      // Another begins each time, and in every other pair the engine comes second.
+      const std::size_t i = (at + static_cast<std::size_t>(repeat)) % entries.size();
+      const bool engine_first = repeat % 2 == 0;
+      Variant& variant = *entries[i].variant;
+      BULKHEAD_TRY(Turn first, take(engine_first ? static_cast<Variant&>(engine) : variant));
+      BULKHEAD_TRY(Turn second, take(engine_first ? variant : static_cast<Variant&>(engine)));
+      if (!engine_first) std::swap(first, second);
+      series[i + 1].add(std::move(second), first);
+      series[0].turns.push_back(std::move(first));
+      std::this_thread::sleep_for(std::chrono::milliseconds(plan.rest_ms));
+    }
+  }
+  return series;
+}
+
+Status run(const Plan& plan) {
+  config::Settings settings;
+  settings.log.level = "warn";
+  settings.engine.prefix_cache = false;  // the prompts are the same in every turn
+  Cores cores;
+  if (plan.pin) BULKHEAD_RETURN_IF_ERROR(cores.split());
+  BULKHEAD_TRY(const auto engine, load_engine(plan, settings));
+  BULKHEAD_TRY(const std::vector<Entry> entries, start_variants(plan, settings, *engine));
+  cores.keep_engine_apart();
+  for (const Entry& entry : entries)
+    cores.keep_apart(*entry.variant);
+  double load[3] = {};
+  ::getloadavg(load, 3);
+  std::printf("%s (%s), %s: %u tokens after prompts of %u, %d repeats%s, load %.1f\n",
+              engine->device_name().c_str(), engine->driver().c_str(), plan.model.c_str(),
+              plan.tokens, plan.prompt, plan.repeats,
+              plan.pin ? ", the engine on cores of its own" : "", load[0]);
+  std::fflush(stdout);
+  json report{{"benchmark", "serving-overhead"},
+              {"device", engine->device_name()},
+              {"driver", engine->driver()},
+              {"model", plan.model},
+              {"tokens", plan.tokens},
+              {"prompt", plan.prompt},
+              {"repeats", plan.repeats},
+              {"cpus_online", ::sysconf(_SC_NPROCESSORS_ONLN)},
+              {"pinned", plan.pin},
+              {"niceness", ::getpriority(PRIO_PROCESS, 0)},
+              {"scheduler", ::sched_getscheduler(0)},
+              {"load_average_before", load[0]},
+              {"batched_flush_interval_us", plan.flush_interval_us},
+              {"results", json::array()}};
+  for (const std::uint32_t streams : plan.streams) {
+    BULKHEAD_TRY(const std::vector<Series> series, measure(plan, cores, *engine, entries, streams));
+    std::printf("\n%-16s %9s  %-22s %-22s %4s  %-22s %-22s %7s %8s  %7s %8s %6s  %s\n",
+                (std::to_string(streams) + " streams").c_str(), "tokens/s", "slower, %",
+                "in calm turns, %", "", "with prompts, %", "more CPU, %", "TTFT", "p99 ms", "token",
+                "p99 ms", "others", "CPU us a token");
     for (const Series& each : series) {
-      const json line = to_json(each, series.front(), streams);
+      const json line = to_json(each, streams);
       print(line);
       report["results"].push_back(line);
+    }
+    for (const Series& each : series) {
+      if (each.kind != "http") continue;
+      std::printf("%s: %s %.0f %% of the engine's speed\n", each.name.c_str(),
+                  verdict(median_interval(each.slower), kLimitPercent), kLimitPercent);
     }
     std::fflush(stdout);
   }
@@ -618,10 +432,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "What the channel and HTTP take of the bare engine's speed: the same decode by the engine "
       "alone, by a worker\nthrough its channel, and streamed over HTTP"};
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name")
-      ->capture_default_str();
-  app.add_option("--tokens", plan.tokens, "generated tokens of each stream")
+  add_model_options(app, plan);
+  app.add_option("--tokens", plan.tokens, "generated tokens of each stream in a turn")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
   app.add_option("--prompt", plan.prompt, "prompt tokens of each stream")
@@ -631,8 +443,12 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--repeats", plan.repeats, "turns of all variants, taken one after another")
+  app.add_option("--repeats", plan.repeats, "turns of each variant, each beside one of the engine")
       ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--kinds", plan.kinds, "worker, http")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"worker", "http"}))
       ->capture_default_str();
   app.add_option("--transports", plan.transports, "shm, stdio")
       ->delimiter(',')
@@ -645,19 +461,15 @@ int main(int argc, char** argv) {
   app.add_option("--flush-interval-us", plan.flush_interval_us,
                  "ipc.flush_interval_us where tokens wait for each other")
       ->capture_default_str();
-  app.add_option("--json", plan.json_path, "write the figures there, too");
+  app.add_option(
+      "--rest-ms", plan.rest_ms,
+      "after each pair of turns: for what else the machine does, where this has priority");
+  app.add_flag("--pin", plan.pin,
+               "the engine (or the worker) on one half of the cores, all else on the other");
+  add_json_option(app, plan);
   CLI11_PARSE(app, argc, argv);
-  Status status = log::init("warn", "text", "bench-serving-overhead");
-  if (status.ok()) {
-    try {
-      status = run(plan);
-    } catch (const std::exception& error) {
-      status = Error(ErrorCode::kInternal, error.what());
-    }
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench-serving-overhead: %s\n", status.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  return run_program("bench-serving-overhead", [&] {
+    const Status status = log::init("warn", "text", "bench-serving-overhead");
+    return status.ok() ? run(plan) : status;
+  });
 }
