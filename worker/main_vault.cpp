@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -18,6 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
+constexpr std::chrono::milliseconds kRoomForDescriptors{3000};
 constexpr std::size_t kDescriptorsOfPacket = 32;
 
 std::uint64_t microseconds_since(Clock::time_point begin) {
@@ -198,6 +200,18 @@ void MainVault::adopt(engine::Engine& engine, bool keep_kv) {
   report_.adopt_microseconds = microseconds_since(begin);
 }
 
+// What the user's other processes have on the way counts against what this one may send, so there may
+// be no room for a moment.
+Status MainVault::send_in_time(std::span<const int> descriptors, std::uint64_t epoch) {
+  const auto end = Clock::now() + kRoomForDescriptors;
+  for (;;) {
+    const Status sent = channel_.send_descriptors(descriptors, epoch);
+    const bool full = !sent.ok() && sent.error().code() == ErrorCode::kResourceExhausted;
+    if (!full || Clock::now() > end) return sent;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 Status MainVault::offer(const engine::Executor& executor, const model::GgufFile& file) {
   BULKHEAD_TRY(forward::KeptMemory kept, forward::keep_memory(executor));
   const engine::ExecutorLimits& limits = executor.limits();
@@ -226,7 +240,7 @@ Status MainVault::offer(const engine::Executor& executor, const model::GgufFile&
   std::random_device random;
   const std::uint64_t epoch = (std::uint64_t{random()} << 32 | random()) | 1;
   for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
-    BULKHEAD_RETURN_IF_ERROR(channel_.send_descriptors(
+    BULKHEAD_RETURN_IF_ERROR(send_in_time(
         std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)), epoch));
   }
   outbox_.send(ipc::VaultOffer{epoch, static_cast<std::uint32_t>(files.size()),

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ class MainVault final : private engine::PageLedger {
 
  private:
   Status take_descriptors(std::vector<UniqueFd>& all);
+  Status send_in_time(std::span<const int> descriptors, std::uint64_t epoch);
   Status offer(const engine::Executor& executor, const model::GgufFile& file);
   void adopt(engine::Engine& engine, bool keep_kv);
 

@@ -138,7 +138,9 @@ class Faults : public testing::Test {
     EXPECT_EQ(send_signal(daemon_, 0), 0);
     if (before_.descriptors != 0) {
       EXPECT_TRUE(settled()) << testing::PrintToString(Holdings::of(daemon_)) << " after "
-                             << testing::PrintToString(before_);
+                             << testing::PrintToString(before_) << ", vault "
+                             << serving_.worker()["vault"] << "\n"
+                             << serving_.daemon->log();
     }
     faults_ += acted ? 1 : 0;
     return acted;

@@ -5,11 +5,13 @@
 // as a process that runs wild would.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <future>
+#include <thread>
 
 #include <gmock/gmock.h>
 
@@ -297,6 +299,42 @@ TEST_P(Vault, TheBaselineTakesItOverToo) {
   kill_in_stream();
   EXPECT_EQ(vault()["state"], "imported") << vault();
   EXPECT_GT(vault()["pages_adopted"], 0);
+}
+
+// What other processes of the same user have on the way counts against what a worker may send.
+TEST_P(Vault, IsOfferedAgainWhenThereWasNoRoomForItsDescriptors) {
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
+  UniqueFd from(sockets[0]), to(sockets[1]);
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  constexpr int kOnTheWay = 250;
+  for (int packet = 0; packet < 6; ++packet) {  // a worker's limit is 1024
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kOnTheWay)] = {};
+    char byte = 0;
+    iovec payload{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &payload;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * kOnTheWay);
+    const std::vector<int> same(kOnTheWay, nothing.get());
+    std::memcpy(CMSG_DATA(header), same.data(), sizeof(int) * kOnTheWay);
+    if (::sendmsg(from.get(), &message, MSG_DONTWAIT) < 0)
+      GTEST_SKIP() << "this process may not have as many on the way itself";
+  }
+  // Loading takes less; what waits for room does so for longer.
+  std::thread room([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+    to.reset();
+    from.reset();
+  });
+  start("");
+  room.join();
+  EXPECT_EQ(vault()["state"], "kept") << vault();
 }
 
 // ---- what looks wrong ----
