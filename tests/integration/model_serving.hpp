@@ -10,12 +10,13 @@
 
 namespace bulkhead::test {
 
-inline Serving serve_model(const std::string& model,
-                           const std::vector<std::string>& settings = {},
-                           std::map<std::string, std::string> environment = {}) {
+inline Serving serve_model(const std::string& model, const std::vector<std::string>& settings = {},
+                           std::map<std::string, std::string> environment = {},
+                           std::vector<std::string> arguments = {}) {
   Daemon::Options options;
   options.environment = std::move(environment);
-  if (!model.empty()) options.arguments = {"--model", model};
+  options.arguments = std::move(arguments);
+  if (!model.empty()) options.arguments.insert(options.arguments.end(), {"--model", model});
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});
   // Pipelines compiled by one test serve the next.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -335,6 +336,60 @@ TEST_P(Vault, IsOfferedAgainWhenThereWasNoRoomForItsDescriptors) {
   start("");
   room.join();
   EXPECT_EQ(vault()["state"], "kept") << vault();
+}
+
+// A model comes, is replaced by another file, and goes, each by SIGHUP, the last under a stream whose
+// worker dies on the way: its own vault serves each, and nothing of it stays.
+TEST_P(Vault, OfAModelThatIsReplacedOrTakenOutGoesWithIt) {
+  for (const char* const name : {"a.gguf", "b.gguf"})
+    fs::copy_file(BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf", folder_ / name);
+  const auto write = [&](const std::string& other) {
+    std::ofstream file(folder_ / "config.yaml");
+    file << "models:\n  - {name: stays, path: builtin}\n";
+    if (!other.empty()) file << "  - {name: other, path: " << (folder_ / other).string() << "}\n";
+  };
+  write("");
+  serving_ = serve_model("", {std::string("ipc.transport=") + GetParam()}, {},
+                         {"--config", (folder_ / "config.yaml").string()});
+  const pid_t daemon = serving_.daemon->pid();
+  const auto workers = [&] { return json::parse(serving_.get("/v1/workers").body); };
+  const auto reload = [&](const std::string& other, const std::function<bool()>& done) {
+    write(other);
+    serving_.daemon->signal(SIGHUP);
+    ASSERT_TRUE(Serving::eventually(done)) << workers() << serving_.daemon->log();
+  };
+  const auto other_serves = [&](const json& not_this_pid) {
+    const json all = workers();
+    return all.size() == 2 && all[1]["state"] == "ready" && all[1]["pid"] != not_this_pid &&
+           all[1]["vault"]["held"] == true;
+  };
+  request_["model"] = "other";
+  std::size_t alone = 0;
+  for (int round = 0; round < 2; ++round) {
+    SCOPED_TRACE(round);
+    reload("a.gguf", [&] { return other_serves(nullptr); });
+    const Timed undisturbed = stream(serving_.port, request_);
+    ASSERT_TRUE(undisturbed.heard.done);
+    const json first = workers()[1];
+    reload("b.gguf", [&] { return other_serves(first["pid"]); });
+    const json second = workers()[1];
+    EXPECT_EQ(second["vault"]["state"], "kept") << "it took over another file's memory";
+    const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+      reload("", [&] { return serving_.get("/v1/models/other").status == 404; });
+      send_signal(second["pid"].get<pid_t>(), SIGKILL);
+    });
+    EXPECT_EQ(killed.heard, undisturbed.heard) << serving_.daemon->log();
+    ASSERT_TRUE(Serving::eventually([&] { return workers().size() == 1; })) << workers();
+    ASSERT_TRUE(Serving::eventually([&] { return serving_.metric("bulkhead_connections") == 1; }));
+    if (round == 0) {  // what the daemon keeps from then on it keeps
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      alone = descriptors_of(daemon);
+    }
+    EXPECT_TRUE(Serving::eventually([&] { return descriptors_of(daemon) <= alone; }))
+        << alone << " descriptors, now " << descriptors_of(daemon);
+  }
+  EXPECT_EQ(workers()[0]["restarts"], 0);
+  EXPECT_TRUE(workers()[0]["vault"]["held"]);
 }
 
 // ---- what looks wrong ----
