@@ -34,6 +34,14 @@ inline std::uint64_t monotonic_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+// How long this thread has been ready to run while others had the cores, since its start (the kernel's
+// run delay); 0 where the kernel does not tell.
+inline std::uint64_t waited_for_a_core_ns() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  std::uint64_t ran = 0, waited = 0;
+  return file >> ran >> waited ? waited : 0;
+}
+
 class Conversation {
  public:
   Conversation(Channel& channel, End end) : channel_(channel), daemon_(end == End::kDaemon) {}

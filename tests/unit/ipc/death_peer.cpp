@@ -2,7 +2,7 @@
 //   death_peer worker KIND [REPORT]   has the worker's end: its descriptors are as spawn_worker's
 //   death_peer daemon KIND REPORT     makes a channel and starts a worker, which has no plan and
 //                                     reports how it saw the daemon's end
-// The report: "CODE NOTICED_NS LEAKED_DESCRIPTORS LEAKED_REGIONS MESSAGE".
+// The report: "CODE NOTICED_NS WAITED_NS LEAKED_DESCRIPTORS LEAKED_REGIONS MESSAGE".
 #include <cstdio>
 #include <fstream>
 
@@ -30,7 +30,7 @@ int worker(const Kind& kind, const char* report) {
     return status.ok() ? 0 : 4;
   }
   const Error error = conversation.run_to_the_peers_end();
-  const std::uint64_t noticed = monotonic_ns();
+  const std::uint64_t noticed = monotonic_ns(), waited = waited_for_a_core_ns();
   channel->reset();
   const auto leaked = [&] {
     return static_cast<long>(open_descriptors()) - static_cast<long>(own);
@@ -39,8 +39,8 @@ int worker(const Kind& kind, const char* report) {
     ::usleep(1000);  // what came over the socket is closed on a thread of its own
   const long leaks = leaked();
   const std::string whole = std::string(report) + ".whole";
-  std::ofstream(whole) << static_cast<int>(error.code()) << " " << noticed << " " << leaks << " "
-                       << mapped_regions() << " " << error.message() << "\n";
+  std::ofstream(whole) << static_cast<int>(error.code()) << " " << noticed << " " << waited << " "
+                       << leaks << " " << mapped_regions() << " " << error.message() << "\n";
   return std::rename(whole.c_str(), report) == 0 ? 0 : 5;
 }
 
