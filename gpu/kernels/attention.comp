@@ -1,4 +1,4 @@
-// Attention (attention.glsl): a workgroup makes a column's head or some heads, or one split of them.
+// Attention (attention.glsl): how a column's heads and splits are shared out among workgroups. No way of sharing changes a bit.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -16,16 +16,39 @@ layout(push_constant, std430) uniform Push {
   uint64_t out_address;  // kPartial: [column][head][kMaximumSplits][kPartialFloats]; else [column][out_stride]
   uint out_stride;
   uint padded_width;
+  uint64_t partials;     // attention_spread.glsl: [column][head][most_splits][kPartialFloats]
+  uint64_t counts;       // and workgroups that are done: [column][group of heads], zeros before and after
+  uint most_splits;
+  uint unused;
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
 
-layout(constant_id = 9) const uint kPartial = 0;  // 1: a workgroup makes one split
-layout(constant_id = 10) const uint kInvocations = 8;  // kLanes, or kLanes * kMaximumSplits: a subgroup makes a split
-layout(constant_id = 11) const uint kNearFirst = 0;  // in a chain: keys and values come nearer while it waits
-layout(local_size_x_id = 10) in;
+// A subgroup makes a column's head or heads; or one split of them, in a workgroup of its own (CPUs); or a workgroup makes a
+// column's head, and some together make the heads of columns that see much; or some together make those of all columns.
+const uint kWhole = 0, kPartial = 1, kTogether = 2, kSpread = 3;
+layout(constant_id = 10) const uint kMode = 0;
+layout(constant_id = 11) const uint kInvocations = 8;
+layout(constant_id = 12) const uint kNearFirst = 0;  // in a chain: keys and values come nearer while it waits
+layout(constant_id = 13) const uint kShare = 1;      // query heads of a KV head that are loaded for at once; 1 on a CPU
+layout(constant_id = 14) const uint kAhead = 1;
+layout(constant_id = 15) const uint kSpreadFrom = 1024;  // kTogether: columns that see more than so many are spread
+layout(local_size_x_id = 11) in;
+
+const uint kSubgroups = kInvocations / kLanes;
+#include "attention_sizes.glsl"
+#define SEVERAL_ROUNDS (kSpreadFrom > kSubgroups * kMinimumSplit)
+const uint kRoomsOfQ = kMode == kWhole ? kSubgroups : 1u;
+const uint kWeightsRoom = kShare > 1u ? kSubgroups * kRoomOfWeights : 0u;
+const uint kWholeRoom = kWeightsRoom > 1u ? kWeightsRoom : 1u;
+const uint kSpreadRoom = kWeightsRoom > kRoomOfShares ? kWeightsRoom : kRoomOfShares;
+const uint kSplitsRoom = kSubgroups * kPartialFloats;
+const uint kTogetherRoom = kSpreadRoom > kSplitsRoom ? kSpreadRoom : kSplitsRoom;
+shared float room[kMode == kTogether ? kTogetherRoom : kMode == kSpread ? kSpreadRoom : kWholeRoom];
 
 #include "attention.glsl"
+#include "attention_heads.glsl"
+#include "attention_spread.glsl"
 
 #ifdef BULKHEAD_CHAINED
 // A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
@@ -37,7 +60,7 @@ void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uin
   uint start = gl_SubgroupID * size;
   uint end = min(start + size, visible);
   [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
-  if (!kTogether || start >= visible) return;
+  if (start >= visible) return;
   uint pages[kTouchBlocks];
   [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
     pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
@@ -61,26 +84,54 @@ void keep_touched(uint touched[kTouchWords]) {
 #endif
 
 void attend() {
-  uint column = gl_WorkGroupID.x;
+  // Of several columns' heads a subgroup makes one's.
+  bool several = kMode == kWhole && kShare > 1u;
+  uint column = several ? gl_WorkGroupID.x * kSubgroups + gl_SubgroupID : gl_WorkGroupID.x;
+  // The first column is always there: it need not wait for the count.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
+  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  uint visible = info.y + 1u;
+  if (several) {
+    attend_heads_whole(column, gl_WorkGroupID.y, visible, info.z);
+    return;
+  }
   uint lane = gl_SubgroupInvocationID;
   uint head0 = gl_WorkGroupID.y * kHeadsTogether;
   uint kv_head = head0 / (kHeads / kKvHeads);
-  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
-  uint visible = info.y + 1u;
   uint size = split_size(visible);
-#ifdef BULKHEAD_CHAINED
-  // Of what was there before this step, keys and values come nearer meanwhile.
-  uint touched[kTouchWords];
-  if (kNearFirst != 0u) touch_split(info.z, visible, size, kv_head, touched);
-#endif
-  if (!chain_wait()) return;
-#ifdef BULKHEAD_CHAINED
-  if (kNearFirst != 0u) keep_touched(touched);
-#endif
-  uint64_t q_base = push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u);
 
-  if (kPartial != 0u) {
+  if (kMode == kSpread || (kMode == kTogether && visible > kSpreadFrom)) {
+    uint group = gl_WorkGroupID.y, member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
+    if (kMode == kTogether) {
+      // All of the column's workgroups, dealt out among the groups.
+      uint index = gl_WorkGroupID.z * kHeads + gl_WorkGroupID.y;
+      group = index % kGroups;
+      member = index / kGroups;
+      members = (kHeads * gl_NumWorkGroups.z + kGroups - 1u - group) / kGroups;
+    }
+    if (member * size >= visible) return;
+    if (!chain_wait()) return;
+    attend_spread(column, group, member, members, visible, info.z);
+    return;
+  }
+  if (kMode == kTogether) {  // one head
+    if (gl_WorkGroupID.z != 0u) return;
+#ifdef BULKHEAD_CHAINED
+    // Of what was there before this step, keys and values come nearer meanwhile.
+    uint touched[kTouchWords];
+    if (kNearFirst != 0u) touch_split(info.z, visible, size, kv_head, touched);
+#endif
+    if (!chain_wait()) return;
+#ifdef BULKHEAD_CHAINED
+    if (kNearFirst != 0u) keep_touched(touched);
+#endif
+    attend_together(column, head0, visible, info.z);
+    return;
+  }
+
+  if (!chain_wait()) return;
+  uint64_t q_base = push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u);
+  if (kMode == kPartial) {
     uint start = gl_WorkGroupID.z * size;
     if (start >= visible) return;
     attend_split(start, min(start + size, visible), info.z, kv_head, q_base);
@@ -96,11 +147,6 @@ void attend() {
         partial.v[kHeadPadded + 1u] = sums[h];
       }
     }
-    return;
-  }
-
-  if (kTogether) {  // one head
-    attend_together(column, head0, visible, info.z);
     return;
   }
 

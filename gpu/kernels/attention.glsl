@@ -1,19 +1,17 @@
 // Attention of one column's query heads over the pages of its sequence, with a running softmax over blocks of as many
 // positions as a subgroup has lanes. Positions are taken in splits (split_size); each split's result is folded into
 // the column's in rising order with the same operations: by the subgroup that made them all, by the workgroup whose
-// subgroups made one each, or by attention_combine.comp.
+// subgroups made one each, by the workgroup that was the last to make some (attention_spread.glsl), or by
+// attention_combine.comp.
 //
 // Scores come in powers of two: q was scaled by log2(e) / sqrt(head size).
 //
-// The includer has `push` and kInvocations: kLanes, or kLanes * kMaximumSplits where a subgroup makes a split.
-const bool kTogether = kInvocations > kLanes;
-const uint kSharedFloats = kInvocations > kLanes ? kMaximumSplits * kPartialFloats : 1u;
+// The includer has `push`, kInvocations, kSubgroups, `shared float room[]`, for attend_together() of a partial result for each
+// subgroup, and SEVERAL_ROUNDS: whether that may be asked for more splits than the workgroup has subgroups.
 // Values are fetched beside the keys while registers last.
 const uint kBlockWords = kLanes * kLaneWords;
 const uint kKeptWords = kRowsMapping == 0u && kBlockWords <= 64u ? kBlockWords : 1u;
 const bool kKeepValues = kKeptWords > 1u;
-
-shared float split_results[kSharedFloats];
 
 float maxima[kHeadsTogether];
 float sums[kHeadsTogether];  // a lane's share
@@ -178,45 +176,61 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) sums[h] = sum_over_lanes(sums[h]);
 }
 
-// A head's whole result by a workgroup that has a subgroup for each split.
+const uint kItems = (kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
+
+// A head's whole result by a workgroup, as many splits at a time as it has subgroups.
 void attend_together(uint column, uint head, uint visible, uint page_table) {
   uint lane = gl_SubgroupInvocationID;
   uint size = split_size(visible);
   uint kv_head = head / (kHeads / kKvHeads);
   uint64_t q_base = push.q + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u);
-  uint start = gl_SubgroupID * size;
-  if (start < visible) {
-    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
-    uint base = gl_SubgroupID * kPartialFloats;
-    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-      uint entry = entry_of(lane, i);
-      if (entry < kHeadPadded) split_results[base + entry] = results[i];
+  float all_maximum = -1e30;
+  precise float all_sum = 0.0;
+  precise float all_results[kItems];
+  [[unroll]] for (uint i = 0; i < kItems; i++) all_results[i] = 0.0;
+  bool more = true;
+  for (uint first = 0; more; first += size * kSubgroups) {
+    uint start = first + gl_SubgroupID * size;
+    if (start < visible) {
+      attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
+      uint base = gl_SubgroupID * kPartialFloats;
+      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+        uint entry = entry_of(lane, i);
+        if (entry < kHeadPadded) room[base + entry] = results[i];
+      }
+      if (lane == 0u) {
+        room[base + kHeadPadded] = maxima[0];
+        room[base + kHeadPadded + 1u] = sums[0];
+      }
     }
-    if (lane == 0u) {
-      split_results[base + kHeadPadded] = maxima[0];
-      split_results[base + kHeadPadded + 1u] = sums[0];
+    barrier();
+    more = SEVERAL_ROUNDS && first + size * kSubgroups < visible;
+    float maximum_before = all_maximum;
+    precise float sum_before = all_sum;
+    [[unroll]] for (uint i = 0; i < kItems; i++) {
+      uint entry = min(i * kInvocations + gl_SubgroupID * kLanes + lane, kHeadPadded - 1u);
+      all_maximum = maximum_before;
+      all_sum = sum_before;
+      for (uint base = 0, at = first; base < kSubgroups * kPartialFloats && at < visible; at += size, base += kPartialFloats) {
+        float split_maximum = room[base + kHeadPadded];
+        float maximum = max(all_maximum, split_maximum);
+        precise float old_share = exp2(all_maximum - maximum);
+        precise float new_share = exp2(split_maximum - maximum);
+        precise float scaled = room[base + kHeadPadded + 1u] * new_share;
+        precise float sum = fma(all_sum, old_share, scaled);
+        precise float part = room[base + entry] * new_share;
+        precise float folded = fma(all_results[i], old_share, part);
+        all_sum = sum;
+        all_results[i] = folded;
+        all_maximum = maximum;
+      }
     }
+    if (more) barrier();
   }
-  barrier();
-  for (uint entry = gl_SubgroupID * kLanes + lane; entry < kHead; entry += kInvocations) {
-    float all_maximum = -1e30;
-    precise float all_sum = 0.0;
-    precise float all_result = 0.0;
-    for (uint base = 0, at = 0; at < visible; at += size, base += kPartialFloats) {
-      float split_maximum = split_results[base + kHeadPadded];
-      float maximum = max(all_maximum, split_maximum);
-      precise float old_share = exp2(all_maximum - maximum);
-      precise float new_share = exp2(split_maximum - maximum);
-      precise float scaled = split_results[base + kHeadPadded + 1u] * new_share;
-      precise float sum = fma(all_sum, old_share, scaled);
-      precise float part = split_results[base + entry] * new_share;
-      precise float folded = fma(all_result, old_share, part);
-      all_sum = sum;
-      all_result = folded;
-      all_maximum = maximum;
-    }
-    precise float value = all_result / all_sum;
-    store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
+  [[unroll]] for (uint i = 0; i < kItems; i++) {
+    uint entry = i * kInvocations + gl_SubgroupID * kLanes + lane;
+    precise float value = all_results[i] / all_sum;
+    if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
   }
   if (head == 0u) {
     for (uint pad = kHeads * kHead + gl_SubgroupID * kLanes + lane; pad < push.padded_width; pad += kInvocations) {

@@ -1,4 +1,5 @@
-// Folds the splits' partial results of attention.comp, in the same order and by the same operations as it does alone.
+// Folds the splits' partial results of attention.comp, in the same order and by the same operations as it does alone: on a
+// CPU. GPUs do without a kernel of its own (attention_spread.glsl).
 #version 460
 #include "common.glsl"
 #include "kv_layout.glsl"
@@ -26,36 +27,8 @@ void main() {
   precise float all_sum = 0.0;
   precise float all_results[kLaneEntries];
   [[unroll]] for (uint i = 0; i < kLaneEntries; i++) all_results[i] = 0.0;
-  if (kRowsMapping == 0u) {
-    // On a GPU this kernel is all waiting: every split's part is asked for at once, those never written too.
-    Floats partials = Floats(push.partials + (uint64_t(column) * kHeads + head) * (kMaximumSplits * kPartialFloats * 4u));
-    float maxima[kMaximumSplits], sums[kMaximumSplits], parts[kMaximumSplits * kLaneEntries];
-    [[unroll]] for (uint s = 0; s < kMaximumSplits; s++) {
-      maxima[s] = partials.v[s * kPartialFloats + kHeadPadded];
-      sums[s] = partials.v[s * kPartialFloats + kHeadPadded + 1u];
-      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-        parts[s * kLaneEntries + i] = partials.v[s * kPartialFloats + min(entry_of(lane, i), kHeadPadded - 1u)];
-      }
-    }
-    [[unroll]] for (uint s = 0; s < kMaximumSplits; s++) {
-      if (s * size < visible) {
-        float maximum = max(all_maximum, maxima[s]);
-        precise float old_share = exp2(all_maximum - maximum);
-        precise float new_share = exp2(maxima[s] - maximum);
-        precise float scaled = sums[s] * new_share;
-        precise float sum = fma(all_sum, old_share, scaled);
-        all_sum = sum;
-        all_maximum = maximum;
-        [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-          precise float part = parts[s * kLaneEntries + i] * new_share;
-          precise float result = fma(all_results[i], old_share, part);
-          all_results[i] = result;
-        }
-      }
-    }
-  }
   uint split = 0;
-  for (uint start = 0; kRowsMapping != 0u && start < visible; start += size, split++) {
+  for (uint start = 0; start < visible; start += size, split++) {
     Floats partial = Floats(push.partials + ((uint64_t(column) * kHeads + head) * kMaximumSplits + split) *
                                                 (kPartialFloats * 4u));
     float split_maximum = partial.v[kHeadPadded];

@@ -3,17 +3,17 @@
 #ifndef BULKHEAD_HAS_LANES
 layout(constant_id = 0) const uint kLanes = 8;
 #endif
-layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup
+layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup: a CPU's
 layout(constant_id = 6) const uint kOutForm = 0;  // the result is a product's input
 layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
 layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
+layout(constant_id = 9) const uint kMaximumSplits = 16;
 
 // Words of a value row that one lane holds, and head entries in them.
 const uint kWordEntries = 4u / kEntryBytes;
 const uint kRowWords = kHeadPadded / kWordEntries;
 const uint kLaneWords = (kRowWords + kLanes - 1u) / kLanes;
 const uint kLaneEntries = kLaneWords * kWordEntries;
-const uint kMaximumSplits = 16;
 // A split's partial result: kHeadPadded entries, largest score, sum.
 const uint kPartialFloats = kHeadPadded + 8u;
 

@@ -88,8 +88,13 @@ Mapping lanes_mapping(const DeviceInfo& info) {
   mapping.required_subgroup = info.kind == DeviceKind::kCpu ? 0 : mapping.lanes;
   mapping.wide_invocations = std::min(256U, info.max_workgroup_invocations);
   mapping.norm_invocations = kNormParts * mapping.lanes;
-  mapping.attention_together = mapping.lanes * kMaximumSplits <= info.max_workgroup_invocations;
-  if (info.kind == DeviceKind::kCpu) mapping.most_columns = 4;
+  mapping.attention_together = mapping.lanes * kTogetherSubgroups <= info.max_workgroup_invocations;
+  mapping.shared_bytes = info.shared_memory_bytes;
+  if (info.kind == DeviceKind::kCpu) {
+    mapping.most_columns = 4;
+    mapping.attention_heads = 3;
+    mapping.attention_ahead = 1;
+  }
   return mapping;
 }
 
@@ -102,6 +107,7 @@ Mapping mapping_for(const DeviceInfo& info) {
     mapping.wide_invocations = mapping.lanes;
     mapping.norm_invocations = mapping.lanes;
     mapping.attention_together = false;
+    mapping.attention_splits = 16;
   }
   return mapping;
 }
@@ -242,16 +248,39 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
           0};
 }
 
+namespace {
+
+// What the subgroups of a workgroup make at once, a split each.
+std::uint32_t together_positions(const Mapping& mapping) {
+  return kTogetherSubgroups * mapping.attention_split;
+}
+
+}  // namespace
+
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
   if (!mapping.rows) {
-    if (mapping.attention_together && columns <= 16) return AttentionMode::kTogether;
-    return columns <= 16 ? AttentionMode::kPartial : AttentionMode::kWhole;
+    // A few columns' heads are made soonest each by a workgroup of its own.
+    if (mapping.attention_together && columns <= 4) return AttentionMode::kTogether;
+    // Many columns keep a GPU busy without their being spread; and partial results take room.
+    return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
   }
   // llvmpipe ends an invocation's loops after 65,535 rounds in all.
   const std::uint64_t rounds =
       std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
   return rounds < 50000 ? AttentionMode::kWhole : AttentionMode::kPartial;
+}
+
+std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context) {
+  const std::uint32_t least = mapping.attention_split;
+  return std::clamp((context + least - 1) / least, 1U, mapping.attention_splits);
+}
+
+std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context) {
+  if (mode == AttentionMode::kWhole) return 0;
+  if (mode == AttentionMode::kPartial) return mapping.attention_splits;
+  if (mode == AttentionMode::kTogether && context <= together_positions(mapping)) return 0;
+  return attention_splits(mapping, context);
 }
 
 namespace {
@@ -266,6 +295,35 @@ std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape
   return 1;
 }
 
+// attention.comp's `room`, shared_q and wide_weights, or a little more, of a GPU's workgroup.
+std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShape& shape,
+                                     AttentionMode mode, std::uint32_t heads,
+                                     std::uint32_t subgroups) {
+  const std::uint32_t padded = shape.head_padded();
+  const std::uint32_t parts = std::max(mapping.lanes / (padded / 8), 1U);
+  const std::uint32_t of_part = (heads + parts - 1) / parts;
+  const std::uint32_t weights = subgroups * (mapping.lanes + 1) *
+                                ((heads + of_part - 1) / of_part) *
+                                (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
+  const std::uint32_t shares = heads * mapping.attention_splits * 3;
+  const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
+  return 4 * (q + weights + std::max(subgroups * partial_floats(shape), shares) + 4);
+}
+
+// Heads of a KV head for which a GPU's subgroup loads keys and values once.
+std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
+                            std::uint32_t most, std::uint32_t subgroups) {
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  std::uint32_t heads = 1;
+  for (std::uint32_t parts = 1; parts <= group; ++parts) {
+    heads = (group + parts - 1) / parts;
+    if (heads > std::min(most, mapping.attention_heads)) continue;
+    if (attention_shared_bytes(mapping, shape, mode, heads, subgroups) <= mapping.shared_bytes)
+      break;
+  }
+  return heads;
+}
+
 std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
                                                std::uint32_t heads) {
   return {mapping.lanes,
@@ -276,22 +334,56 @@ std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const Att
           heads,
           form_of(mapping),
           mapping.attention_split,
-          flag(mapping.rows)};
+          flag(mapping.rows),
+          mapping.attention_splits};
 }
 
 }  // namespace
 
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
-                           bool near_first) {
+                           std::uint32_t columns, std::uint32_t context, bool near_first) {
   const std::uint32_t heads = heads_together(mapping, shape);
   std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
-  constants.push_back(flag(mode == AttentionMode::kPartial));
-  constants.push_back(mode == AttentionMode::kTogether ? mapping.lanes * kMaximumSplits
-                                                       : mapping.lanes);
-  constants.push_back(flag(near_first));
-  return {{"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
-           mapping.required_subgroup},
-          heads};
+  AttentionVariant variant;
+  std::uint32_t subgroups = 1, sharing = 1, ahead = mapping.attention_ahead, spread_from = 0;
+  variant.x = columns;
+  variant.y = shape.heads / heads;
+  if (mode == AttentionMode::kPartial) variant.z = mapping.attention_splits;
+  const auto groups = [&] {
+    return (shape.heads / shape.kv_heads + sharing - 1) / sharing * shape.kv_heads;
+  };
+  switch (mode) {
+    case AttentionMode::kWhole:
+      if (mapping.rows) break;
+      ahead = std::min(ahead, 4U);
+      sharing = heads_sharing(mapping, shape, mode, mapping.attention_heads, 4);
+      if (sharing == 1) break;
+      subgroups = 4;
+      variant.x = (columns + subgroups - 1) / subgroups;
+      variant.y = groups();
+      break;
+    case AttentionMode::kPartial:
+      break;
+    case AttentionMode::kTogether:
+      subgroups = kTogetherSubgroups;
+      sharing = heads_sharing(mapping, shape, mode, 4, subgroups);
+      spread_from = together_positions(mapping);
+      // A few columns' heads are fewer than a large device's processors.
+      if (context > spread_from) variant.z = std::clamp(128 / (columns * shape.heads), 1U, 4U);
+      break;
+    case AttentionMode::kSpread:
+      subgroups = 8;
+      sharing = heads_sharing(mapping, shape, mode, mapping.attention_heads, subgroups);
+      variant.y = groups();
+      variant.z = std::clamp(4096 / (columns * variant.y * subgroups), 1U,
+                             (attention_splits(mapping, context) + subgroups - 1) / subgroups);
+      break;
+  }
+  constants.insert(constants.end(), {static_cast<std::uint32_t>(mode), mapping.lanes * subgroups,
+                                     flag(near_first), sharing, ahead, spread_from});
+  variant.spec = {"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
+                  mapping.required_subgroup};
+  return variant;
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {

@@ -31,10 +31,14 @@ struct Mapping {
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
       256;  // workgroups of norms, element-wise kernels and the greedy choice
-  std::uint32_t attention_split = 64;  // least positions in a split
-  std::uint32_t most_columns = 8;      // of a matrix-vector workgroup
-  std::uint32_t norm_invocations = 8;  // of a norm's workgroup
-  // A workgroup may have a subgroup for each split of attention.
+  std::uint32_t attention_split = 64;   // least positions in a split
+  std::uint32_t attention_splits = 64;  // at most, of a column
+  std::uint32_t attention_heads = 8;    // of a KV head that attention takes together, at most
+  std::uint32_t attention_ahead = 8;    // how much of anything it asks for at once
+  std::uint32_t shared_bytes = 32768;   // of a workgroup
+  std::uint32_t most_columns = 8;       // of a matrix-vector workgroup
+  std::uint32_t norm_invocations = 8;   // of a norm's workgroup
+  // A workgroup may have kTogetherSubgroups of them for the splits of attention.
   bool attention_together = false;
 
   InputForm input_form() const {
@@ -215,7 +219,9 @@ struct RopeKvPush {
 static_assert(sizeof(RopeKvPush) == 104);
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape);
 
-constexpr std::uint32_t kMaximumSplits = 16;
+// Attention takes a column's positions in splits and folds their results in order.
+constexpr std::uint32_t kTogetherSubgroups = 16;
+constexpr std::uint32_t kAttentionCountBytes = 128;
 inline std::uint32_t partial_floats(const AttentionShape& shape) {
   return shape.head_padded() + 8;
 }
@@ -229,23 +235,39 @@ struct AttentionPush {
   std::uint64_t out;
   std::uint32_t out_stride;
   std::uint32_t padded_width;
+  // GPUs, where a mode leaves partial results behind (`out` is the result in every mode):
+  std::uint64_t partials;  // [column][head][most_splits][partial_floats]
+  // [column][head], kAttentionCountBytes each: zeros, which the kernel leaves there, too.
+  std::uint64_t counts;
+  std::uint32_t most_splits;  // attention_splits()
+  std::uint32_t unused = 0;
 };
-// kPartial: a workgroup (column, head group, split) leaves a partial result for attention_combine.
-// kWhole: a subgroup (column, head group) makes the whole result. kTogether: a workgroup (column,
-// head) does, its subgroups a split each; only where the mapping has attention_together. Bit for
-// bit the same.
-enum class AttentionMode { kWhole, kPartial, kTogether };
+// How a column's heads and splits are shared out; bit for bit the same.
+// kWhole: a subgroup makes a column's head, or the heads that share a KV head.
+// kPartial: rows mapping; a workgroup (column, head group, split) leaves a partial result for
+// attention_combine.
+// kTogether: a workgroup (column, head) has a subgroup for each split; of columns that see much,
+// all of the column's workgroups share the splits out, as kSpread. Only where the mapping has
+// attention_together.
+// kSpread: some workgroups make the heads of a column that share a KV head; the last of them folds
+// the partial results. Neither in the rows mapping.
+enum class AttentionMode { kWhole, kPartial, kTogether, kSpread };
 struct AttentionVariant {
   KernelSpec spec;
-  std::uint32_t heads_per_workgroup = 1;
+  std::uint32_t x = 1, y = 1, z = 1;  // workgroups
 };
+// For a step of so many columns of at most `context` positions each.
 // `near_first`: as a link of a chain it brings keys and values nearer while it waits, which costs
 // more than it gains where many columns do.
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
-                           bool near_first = false);
+                           std::uint32_t columns, std::uint32_t context, bool near_first = false);
 // The mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);
+// Splits of a column of up to `context` positions.
+std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context);
+// Partial results of a column's head for which `partials` must have room.
+std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context);
 
 struct AttentionCombinePush {
   std::uint64_t partials;

@@ -80,10 +80,11 @@ KernelSpec persistent_step(const Mapping& mapping, const AttentionShape& shape,
                                                1,
                                                form,
                                                mapping.attention_split,
-                                               0};
+                                               0,
+                                               mapping.attention_splits};
   std::copy(std::begin(attention_constants), std::end(attention_constants), constants.begin());
   constants[20] = columns;
-  constants[21] = mapping.lanes * kMaximumSplits;
+  constants[21] = mapping.lanes * kTogetherSubgroups;
   constants[22] = kMostSpins;
   constants[23] = form;
   // Matrix units: tiles of eight columns, groups in a step of the loop, tiles of a subgroup.

@@ -187,6 +187,8 @@ void sum_stream_squares(FusedRef fused, uint count) {
 #include "kv_layout.glsl"
 #define BULKHEAD_HAS_LANES
 #include "attention_state.glsl"
+shared float room[kSubgroups * kPartialFloats];
+#define SEVERAL_ROUNDS true
 #include "attention.glsl"
 
 void main() {

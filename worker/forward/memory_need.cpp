@@ -44,8 +44,10 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
   const std::uint64_t per_column = block(config.embedding) * 2 + q_width + 2 * config.kv_width() +
                                    config.heads * head + block(q_width) +
                                    block(config.feed_forward) * 3;
+  // Attention's partial results on a GPU: of up to 64 columns, a split of 64 positions or more each.
+  const std::uint64_t splits = std::min<std::uint64_t>((config.context + 63) / 64, 64);
   const std::uint64_t partials =
-      std::min<std::uint64_t>(columns, 16) * config.heads * 16 * (head + 8);
+      std::min<std::uint64_t>(columns, 64) * config.heads * splits * (head + 8);
   need.transient = 4 * (columns * per_column + partials +
                         outputs * (std::uint64_t{config.vocabulary} * 2 + block(config.embedding)));
   return need;

@@ -407,7 +407,7 @@ class Builder {
     if (chained_) {
       push.chain_counts = context_.chain.counts.address();
       push.chain_failed = status_address();
-      push.chain_links = chain_links(config_.layers);
+      push.chain_links = chain_counts(config_, shape_.columns);
     }
     if (fuses_) {
       push.gain = context_.weights.layers.front().attention_norm;
@@ -506,19 +506,26 @@ class Builder {
     push.padded_width = k::input_padded(context_.mapping, attended_width);
     constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
     const k::AttentionVariant variant =
-        k::attention(context_.mapping, shape, mode_, linking_ && shape_.columns <= kFewColumns);
-    const std::uint32_t head_groups = config_.heads / variant.heads_per_workgroup;
-    if (mode_ != k::AttentionMode::kPartial) {
-      push.out = at(activations_.attended);
-      if (collecting_) {
-        collect(k::persistent_attention(push));
-        return {};
-      }
-      return dispatch(variant.spec, push, shape_.columns, head_groups);
+        k::attention(context_.mapping, shape, mode_, shape_.columns, context_.context,
+                     linking_ && shape_.columns <= kFewColumns);
+    push.out = at(activations_.attended);
+    if (collecting_) {
+      collect(k::persistent_attention(push));
+      return {};
     }
+    const std::uint32_t splits = k::partial_splits(context_.mapping, mode_, context_.context);
+    if (splits > 0 && mode_ != k::AttentionMode::kPartial) {
+      push.partials = at(activations_.partials);
+      push.most_splits = splits;
+      // A chain that is given up leaves counts behind; each begins with its own at zero.
+      push.counts = linking_ ? context_.chain.counts.address() +
+                                   std::uint64_t{chain_links(config_.layers)} * k::kChainCountBytes
+                             : at(activations_.attention_counts);
+    }
+    if (mode_ != k::AttentionMode::kPartial)
+      return dispatch(variant.spec, push, variant.x, variant.y, variant.z);
     push.out = at(activations_.partials);
-    BULKHEAD_RETURN_IF_ERROR(
-        dispatch(variant.spec, push, shape_.columns, head_groups, k::kMaximumSplits));
+    BULKHEAD_RETURN_IF_ERROR(dispatch(variant.spec, push, variant.x, variant.y, variant.z));
     barrier();
     k::AttentionCombinePush combine{};
     combine.partials = at(activations_.partials);
@@ -733,14 +740,16 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
                                         std::span<const StepShape> shapes) {
   const model::ModelConfig& config = context.config;
   StepShape widest{0, 0};
-  std::uint64_t partial_columns = 0;
+  std::uint64_t partial_columns = 0, partials = 0;  // of columns
   for (const StepShape& shape : shapes) {
     widest.columns = std::max(widest.columns, shape.columns);
     widest.outputs = std::max(widest.outputs, shape.outputs);
-    if (k::attention_mode(context.mapping, context.attention, shape.columns, context.context) ==
-        k::AttentionMode::kPartial) {
-      partial_columns = std::max<std::uint64_t>(partial_columns, shape.columns);
-    }
+    const k::AttentionMode mode =
+        k::attention_mode(context.mapping, context.attention, shape.columns, context.context);
+    const std::uint64_t splits = k::partial_splits(context.mapping, mode, context.context);
+    if (splits == 0) continue;
+    partial_columns = std::max<std::uint64_t>(partial_columns, shape.columns);
+    partials = std::max(partials, shape.columns * splits);
   }
   // Kept memory takes any tile. What is allocated for a step and freed after it is as small as a
   // step of its shape allows.
@@ -777,11 +786,10 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_RETURN_IF_ERROR(floats(a.qkv, columns * qkv_width(config), "q, k, v"));
     BULKHEAD_RETURN_IF_ERROR(
         floats(a.q, columns * config.heads * context.attention.head_padded(), "rotated q"));
-    if (partial_columns > 0) {
-      BULKHEAD_RETURN_IF_ERROR(floats(
-          a.partials,
-          partial_columns * config.heads * k::kMaximumSplits * k::partial_floats(context.attention),
-          "attention partials"));
+    if (partials > 0) {
+      BULKHEAD_RETURN_IF_ERROR(
+          floats(a.partials, partials * config.heads * k::partial_floats(context.attention),
+                 "attention partials"));
     }
     BULKHEAD_RETURN_IF_ERROR(floats(a.attended, columns * stride(attended), "attention result"));
     if (any_separate_gate(context.weights)) {
@@ -816,6 +824,11 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     const std::size_t count = context.weights.layers.size() * kFusedOfLayer * context.slots;
     BULKHEAD_TRY(a.fused, pool.acquire(count * sizeof(k::FusedOperands), "fused operands"));
     list_operands(context, a);
+    if (partial_columns > 0) {
+      BULKHEAD_TRY(a.attention_counts,
+                   pool.acquire(partial_columns * config.heads * k::kAttentionCountBytes,
+                                "attention counts"));
+    }
   }
   if (context.persistent.columns > 0) {
     for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
@@ -832,6 +845,11 @@ Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
   if (activations.fused_operands.empty()) return {};
   BULKHEAD_RETURN_IF_ERROR(
       blit.upload(std::as_bytes(std::span(activations.fused_operands)), activations.fused.slice()));
+  if (activations.attention_counts.valid()) {
+    const gpu::BufferSlice counts = activations.attention_counts.slice();
+    const std::vector<std::byte> zeros(counts.bytes);
+    BULKHEAD_RETURN_IF_ERROR(blit.upload(zeros, counts));
+  }
   if (activations.operations.empty()) return {};
   return blit.upload(std::as_bytes(std::span(activations.operations)),
                      activations.persistent.slice());

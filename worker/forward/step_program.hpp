@@ -73,6 +73,11 @@ struct ChainedSteps {
 constexpr std::uint32_t chain_links(std::uint32_t layers) {
   return layers * 10 + 8;
 }
+// Counts of a chain: of its links, then of attention's workgroups (AttentionPush::counts).
+inline std::uint32_t chain_counts(const model::ModelConfig& config, std::uint32_t columns) {
+  static_assert(gpu::kernels::kAttentionCountBytes == gpu::kernels::kChainCountBytes);
+  return chain_links(config.layers) + columns * config.heads;
+}
 
 // What programs of all shapes share.
 struct StepContext {
@@ -106,14 +111,15 @@ struct StepContext {
 // The buffers that a step works in. Their layout does not depend on the step's shape, so those of
 // the widest serve all.
 struct Activations {
-  gpu::MemoryPool::Lease stream;    // [column][embedding]: the residual stream
-  gpu::MemoryPool::Lease normed;    // [column][input_stride(embedding)]
-  gpu::MemoryPool::Lease qkv;       // [column][q, k, v]
-  gpu::MemoryPool::Lease q;         // [column][head][padded]
-  gpu::MemoryPool::Lease partials;  // kPartial attention
-  gpu::MemoryPool::Lease attended;  // [column][input_stride(heads * head)]
-  gpu::MemoryPool::Lease gate, up;  // only where they differ in type
-  gpu::MemoryPool::Lease hidden;    // [column][input_stride(feed_forward)]
+  gpu::MemoryPool::Lease stream;            // [column][embedding]: the residual stream
+  gpu::MemoryPool::Lease normed;            // [column][input_stride(embedding)]
+  gpu::MemoryPool::Lease qkv;               // [column][q, k, v]
+  gpu::MemoryPool::Lease q;                 // [column][head][padded]
+  gpu::MemoryPool::Lease partials;          // attention's
+  gpu::MemoryPool::Lease attention_counts;  // GPUs: [column][head], zeros at first
+  gpu::MemoryPool::Lease attended;          // [column][input_stride(heads * head)]
+  gpu::MemoryPool::Lease gate, up;          // only where they differ in type
+  gpu::MemoryPool::Lease hidden;            // [column][input_stride(feed_forward)]
   gpu::MemoryPool::Lease output_normed;
   gpu::MemoryPool::Lease logits;  // [slot][logits_rows][vocabulary]
   std::uint32_t logits_rows = 0;

@@ -96,7 +96,7 @@ Status prepare_waiting_kernels(StepContext& context, gpu::Optimizations& parts) 
   if (context.persistent.columns > 0) BULKHEAD_RETURN_IF_ERROR(prepare_persistent(context, parts));
   if (context.chain.columns > 0) {
     const std::uint64_t bytes =
-        std::uint64_t{chain_links(context.config.layers)} * k::kChainCountBytes;
+        std::uint64_t{chain_counts(context.config, context.chain.columns)} * k::kChainCountBytes;
     BULKHEAD_TRY(context.chain.counts,
                  context.device->allocate(bytes, gpu::Memory::kDeviceLocal, "chain of kernels"));
   }

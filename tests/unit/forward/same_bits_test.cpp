@@ -1,5 +1,6 @@
 // The numerics contract end to end: the same bits for every way of cutting a prompt, every company a
 // sequence keeps in a step, every variant of a kernel and every optimisation switched on or off.
+#include <map>
 #include <string>
 #include <vector>
 
@@ -248,6 +249,86 @@ TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
       EXPECT_EQ(counter_of(*model.executor, "steps_computed_again"), 0);
     }
     expect_same_bits(made[1], made[0], name + ": chained kernels");
+  }
+}
+
+// Attention shares long contexts out in ways of its own for each width of a step: positions around
+// the borders where these change, with every kernel that there is on the device.
+TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
+  const bool on_cpu = device().info().kind == gpu::DeviceKind::kCpu;
+  struct Way {
+    const char* name;
+    config::ChainedKernels chained;
+    config::PersistentStep persistent;
+  };
+  const Way ways[] = {
+      {"dispatched", config::ChainedKernels::kOff, config::PersistentStep::kOff},
+      {"chained", config::ChainedKernels::kOn, config::PersistentStep::kOff},
+      {"in one dispatch", config::ChainedKernels::kOff, config::PersistentStep::kOn},
+  };
+  for (const std::string& name :
+       {or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M")}) {
+    if (on_cpu && name == "tiny-qwen3-Q4_K_M") continue;
+    std::map<std::uint32_t, std::vector<Row>> wanted;  // by length
+    for (const Way& way : ways) {
+      if (on_cpu && &way != ways) break;  // a GPU's
+      Options options;
+      options.lanes = on_cpu;
+      options.chunk = 256;
+      options.max_batch = 20;
+      options.gpu = [&](config::GpuOptimizations& gpu) {
+        gpu.chained_kernels = way.chained;
+        gpu.persistent_step = way.persistent;
+      };
+      const Loaded model = load(name, options);
+      ASSERT_NE(model.executor, nullptr);
+      Executor& executor = *model.executor;
+      const std::uint32_t context = executor.limits().context;
+      for (const std::uint32_t length : {1060U, 2040U}) {
+        if (length + 8 > context || (on_cpu && length > 1100)) continue;
+        const auto prompt = some_prompt(length);
+        const std::uint32_t tail = 44;
+        // Of the sequence, last page first; behind them those of its company.
+        std::vector<std::vector<PageIndex>> pages(1);
+        const std::uint32_t count = (length + 8 + 31) / 32;
+        for (std::uint32_t i = 0; i < count; ++i)
+          pages[0].push_back(count - 1 - i);
+        const auto feed = [&](std::uint32_t first, std::uint32_t last, std::uint32_t chunk) {
+          std::vector<Row> rows;
+          for (std::uint32_t at = first; at < last; at += chunk) {
+            std::vector<Column> columns;
+            for (std::uint32_t i = at; i < std::min(at + chunk, last); ++i)
+              columns.push_back({prompt[i], i, 0, i + 1 == last ? Output::kLogits : Output::kNone});
+            rows = step(executor, columns, {pages[0]});
+          }
+          return rows;
+        };
+        feed(0, length - tail, 256);
+        for (const std::uint32_t chunk : {256U, 40U, 16U, 3U, 1U}) {
+          if (on_cpu && chunk != 40 && chunk != 3) continue;  // each shape is compiled there
+          const auto rows = feed(length - tail, length, chunk);
+          ASSERT_EQ(rows.size(), 1U);
+          if (wanted[length].empty()) wanted[length] = rows;
+          expect_same_bits(rows, wanted[length],
+                           name + " " + way.name + ", the end by " + std::to_string(chunk));
+        }
+        // The next token alone, and beside others.
+        const Column next{prompt[1], length, 0, Output::kLogits};
+        const auto alone = step(executor, {next}, pages);
+        for (const std::uint32_t others : {1U, 9U, 19U}) {
+          if (on_cpu && others == 1) continue;
+          std::vector<Column> columns{next};
+          auto all_pages = pages;
+          for (std::uint32_t s = 0; s < others; ++s) {
+            all_pages.push_back({count + s});
+            columns.push_back({prompt[s], 0, s + 1, Output::kNone});
+          }
+          expect_same_bits(step(executor, columns, all_pages), alone,
+                           name + " " + way.name + ", beside " + std::to_string(others));
+        }
+      }
+      EXPECT_EQ(counter_of(executor, "steps_computed_again"), 0);
+    }
   }
 }
 

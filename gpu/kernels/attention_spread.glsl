@@ -1,0 +1,184 @@
+// Attention of a column by several workgroups: the splits of a group of heads are dealt out over all subgroups of the
+// group's workgroups. Each leaves a split's result in memory, and the workgroup that is the last to have done its splits
+// folds them all, in rising order.
+//
+// The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, and `room` of kRoomOfShares.
+
+// What one workgroup writes and another reads.
+#ifdef BULKHEAD_CHAINED
+layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer PartialRef { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer PartialFloatRef { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer DoneRef { uint v[]; };
+#else
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer PartialRef { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer PartialFloatRef { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer DoneRef { uint v[]; };
+#endif
+
+// A count has a line of its own.
+const uint kDoneWords = 32;
+
+shared uint is_last;
+
+uint64_t partial_at(uint64_t base, uint h, uint split) {
+  return base + (h * push.most_splits + split) * (kPartialFloats * 4u);
+}
+
+void leave_partial(uint64_t base, uint heads, uint split) {
+  uint lane = gl_SubgroupInvocationID;
+  if (kShare == 1u) {
+    PartialFloatRef partial = PartialFloatRef(partial_at(base, 0u, split));
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      if (entry < kHeadPadded) partial.v[entry] = results[i];
+    }
+    if (lane == 0u) PartialRef(partial_at(base, 0u, split)).v[kHeadQuads] = vec4(maxima[0], sums[0], 0.0, 0.0);
+    return;
+  }
+  uint part = part_of_lane();
+  [[unroll]] for (uint c = 0; c < kLaneChunks; c++) {
+    [[unroll]] for (uint i = 0; i < kPartHeads; i++) {
+      uint h = part * kPartHeads + i, chunk = c * kLanes + lane % kChunks, from = (c * kPartHeads + i) * 8u;
+      if (kLaneChunks > 1u) chunk = c * kLanes + lane;
+      if (lane_counts() && h < heads && chunk < kChunks) {
+        PartialRef partial = PartialRef(partial_at(base, h, split));
+        partial.v[chunk * 2u] = vec4(share_results[from], share_results[from + 1u], share_results[from + 2u], share_results[from + 3u]);
+        partial.v[chunk * 2u + 1u] =
+            vec4(share_results[from + 4u], share_results[from + 5u], share_results[from + 6u], share_results[from + 7u]);
+      }
+    }
+  }
+  if (lane == 0u) {
+    [[unroll]] for (uint h = 0; h < kShare; h++) {
+      if (h < heads) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(share_maxima[h], share_sums[h], 0.0, 0.0);
+    }
+  }
+}
+
+// All invocations: whether the workgroup is the last of `members` to have left its results; it then sees the others'.
+bool last_of(uint which, uint members) {
+#ifdef BULKHEAD_CHAINED
+  controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                 gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+  if (gl_LocalInvocationIndex == 0u) {
+    memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease | gl_SemanticsMakeAvailable);
+    uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    bool last = before + 1u == members;
+    // As the next layer finds it.
+    if (last) atomicStore(DoneRef(push.counts).v[which * kDoneWords], 0u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
+    is_last = last ? 1u : 0u;
+  }
+  controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                 gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+#else
+  memoryBarrierBuffer();
+  barrier();
+  if (gl_LocalInvocationIndex == 0u) {
+    uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u);
+    bool last = before + 1u == members;
+    if (last) DoneRef(push.counts).v[which * kDoneWords] = 0u;
+    is_last = last ? 1u : 0u;
+  }
+  barrier();
+  memoryBarrierBuffer();
+#endif
+  return is_last != 0u;
+}
+
+void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint splits) {
+  uint index = gl_LocalInvocationIndex;
+  for (uint i = index; i < heads * splits; i += kInvocations) {
+    uint h = i / splits, split = i % splits;
+    vec4 ends = PartialRef(partial_at(base, h, split)).v[kHeadQuads];
+    room[h * kMaximumSplits + split] = ends.x;
+    room[kShares + h * kMaximumSplits + split] = ends.y;
+  }
+  barrier();
+  float old_shares[kOwnShares], new_shares[kOwnShares];
+  [[unroll]] for (uint i = 0; i < kOwnShares; i++) {
+    uint at = i * kInvocations + index;
+    uint h = at / kMaximumSplits, split = at % kMaximumSplits;
+    old_shares[i] = new_shares[i] = 0.0;
+    if (h < heads && split < splits) {
+      float before = -1e30;
+      for (uint s = 0; s < split; s++) before = max(before, room[h * kMaximumSplits + s]);
+      float own = room[at];
+      float maximum = max(before, own);
+      precise float old_share = exp2(before - maximum);
+      precise float new_share = exp2(own - maximum);
+      old_shares[i] = old_share;
+      new_shares[i] = new_share;
+    }
+  }
+  barrier();
+  [[unroll]] for (uint i = 0; i < kOwnShares; i++) {
+    uint at = i * kInvocations + index;
+    if (at / kMaximumSplits < heads && at % kMaximumSplits < splits) {
+      precise float scaled = room[kShares + at] * new_shares[i];
+      room[at] = old_shares[i];
+      room[kShares + at] = scaled;
+      room[2u * kShares + at] = new_shares[i];
+    }
+  }
+  barrier();
+  for (uint item = index; item < heads * kHeadQuads; item += kInvocations) {
+    uint h = item / kHeadQuads, quad = item % kHeadQuads;
+    precise float all_sum = 0.0;
+    precise vec4 all_results = vec4(0.0);
+    for (uint first = 0; first < splits; first += kSplitsAtOnce) {
+      vec4 parts[kSplitsAtOnce];
+      [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+        parts[s] = PartialRef(partial_at(base, h, min(first + s, splits - 1u))).v[quad];
+      }
+      [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+        if (first + s < splits) {
+          uint at = h * kMaximumSplits + first + s;
+          float old_share = room[at], new_share = room[2u * kShares + at];
+          precise float sum = fma(all_sum, old_share, room[kShares + at]);
+          all_sum = sum;
+          [[unroll]] for (uint e = 0; e < 4; e++) {
+            precise float mine = parts[s][e] * new_share;
+            precise float folded = fma(all_results[e], old_share, mine);
+            all_results[e] = folded;
+          }
+        }
+      }
+    }
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+      uint entry = quad * 4u + e;
+      precise float value = all_results[e] / all_sum;
+      if (entry < kHead) {
+        store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
+      }
+    }
+  }
+  if (head0 == 0u) {
+    for (uint pad = kHeads * kHead + index; pad < push.padded_width; pad += kInvocations) {
+      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
+    }
+  }
+}
+
+// All invocations of the `member`th of the group's workgroups, of which as many have something to do as there are splits.
+void attend_spread(uint column, uint group, uint member, uint members, uint visible, uint page_table) {
+  uint size = split_size(visible);
+  uint splits = (visible + size - 1u) / size;
+  uint head0 = first_head(group), kv_head = group / kGroupsOfKv;
+  uint64_t base = push.partials + (uint64_t(column) * kHeads + head0) * (push.most_splits * kPartialFloats * 4u);
+  if (kShare > 1u) {
+    keep_q(0u, column, group, gl_LocalInvocationIndex, kInvocations);
+    barrier();
+  }
+  for (uint split = gl_SubgroupID * members + member; split < splits; split += members * kSubgroups) {
+    uint start = split * size, end = min(start + size, visible);
+    if (kShare > 1u) {
+      attend_heads(start, end, page_table, kv_head, 0u);
+    } else {
+      attend_split(start, end, page_table, kv_head, push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u));
+    }
+    leave_partial(base, heads_of(group), split);
+  }
+  if (!last_of(column * kGroups + group, min(members, splits))) return;
+  fold_partials(base, column, head0, heads_of(group), splits);
+}
