@@ -13,7 +13,7 @@
 // row's segments or one makes them all.
 //
 // A weight is the half nearest to what its block says, up to the rounding of scale and minimum to halves: quants are exact,
-// centred exactly, then scaled by one multiplication or fma.
+// centred exactly, then scaled by one multiplication or fma. Minima are those of the centred quants: what the middle one stands for.
 #extension GL_NV_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -171,7 +171,7 @@ uint unit_codebook(uint index) {
 // Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: fifth bits of its
 // pairs from bit 0 on, or Q6_K's two bits.
 void unpack_nibbles(const uint type, uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
-  const float bias = type == kQ4_0 ? 8.0 : type == kQ5_0 ? 16.0 : type == kQ6_K ? 32.0 : 0.0;
+  const float bias = type == kQ4_0 || type == kQ4_1 ? 8.0 : type == kQ5_0 || type == kQ5_1 ? 16.0 : type == kQ6_K ? 32.0 : 0.0;
   [[unroll]] for (uint p = 0; p < 4; p++) {
     uint w = p >= 2u ? word >> 8 : word;
     f16vec2 n;

@@ -26,6 +26,7 @@
 //                    Q5_*: [lane] of 8 bytes: of two groups a word, with each row's fifth bits at
 //                    8 * (group % 2) + 4 * (row % 2) + p and 16 bits on; scales, minima
 //   scales, minima   [r][group 4][row 2] halves
+//                    (minima: of the integers less 8 or 16, which are what kernels multiply)
 //   Q4_K, Q5_K       as Q4_1 and Q5_1: each group's scale and minimum multiplied out, rounded to halves
 //   Q6_K             [r] d of both rows; of each stage [lane]: of each row the scales of groups q % 2 and
 //                    q % 2 + 2 for weights 0..15 (q < 2) or 16..31, plus 128; nibbles; two bits each:

@@ -168,12 +168,22 @@ SmallBlock small_block(WeightType type) {
   }
 }
 
-// A block's scale, and minimum, of one row to [row / 2][group][row % 2].
+// A block's minimum as kernels take it: what the middle of its integers stands for. A scale that is rounded to a half is then
+// off by a share of a weight's distance from the middle; from the minimum it would be twice as far, and the minimum, which
+// is as large as the largest weight, would be rounded as coarsely.
+std::uint16_t middle(float scale, float minimum, bool five_bits) {
+  return to_half(minimum + scale * (five_bits ? 16.0F : 8.0F));
+}
+
+// A block's scale, and middle, of one row to [row / 2][group][row % 2].
 void pack_small_scales(const SmallBlock& block, const std::uint8_t* from, std::uint32_t row,
                        std::uint32_t group, std::uint8_t* to) {
   const std::uint32_t at = row / 2 * 16 + group * 4 + (row & 1) * 2;
   store16(to + at, load16(from));
-  if (block.minimum != 0) store16(to + 128 + at, load16(from + block.minimum));
+  if (block.minimum != 0) {
+    store16(to + 128 + at, middle(half_to_float(load16(from)),
+                                  half_to_float(load16(from + block.minimum)), block.high != 0));
+  }
 }
 
 void pack_bytes(Rows rows, std::uint32_t width, std::uint32_t stages, std::uint8_t* to) {
@@ -250,7 +260,7 @@ SixBits six_bits(const std::uint8_t* packed, std::uint32_t group) {
           static_cast<std::uint8_t>((packed[group + 4] >> 4) | ((packed[group] >> 6) << 4))};
 }
 
-// Each group's scale and minimum are multiplied out: the layout of Q4_1 or Q5_1.
+// Each group's scale and middle are multiplied out: the layout of Q4_1 or Q5_1.
 void pack_q4_k(bool five_bits, Rows rows, std::uint32_t stages, std::uint8_t* to) {
   const std::uint32_t block_bytes = five_bits ? 176 : 144;
   const std::uint32_t scales = five_bits ? 1280 : 1024;
@@ -267,8 +277,10 @@ void pack_q4_k(bool five_bits, Rows rows, std::uint32_t stages, std::uint8_t* to
         const std::uint32_t in_block = stage % 2 * kStageGroups + group;
         const SixBits bits = six_bits(from + 4, in_block);
         const std::uint32_t at = scales + row / 2 * 16 + group * 4 + (row & 1) * 2;
-        store16(to + at, to_half(d * static_cast<float>(bits.scale)));
-        store16(to + at + 128, to_half(-minimum * static_cast<float>(bits.minimum)));
+        const float scale = d * static_cast<float>(bits.scale);
+        store16(to + at, to_half(scale));
+        store16(to + at + 128,
+                middle(scale, -minimum * static_cast<float>(bits.minimum), five_bits));
         for (std::uint32_t q = 0; q < 4; ++q) {
           const std::uint32_t lane = first_lane(row) + q;
           const std::uint64_t x = load64(quants + in_block / 2 * 32 + q * 8) >> (in_block % 2 * 4);

@@ -47,12 +47,11 @@ struct TestMatrix {
 };
 
 TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
-                       std::mt19937& random) {
+                       std::span<const std::byte> data) {
   TestMatrix m;
   m.type = type;
   m.rows = rows;
   m.width = width;
-  const std::vector<std::byte> data = reference::random_rows(type, rows, width, random);
   const std::size_t row_bytes = data.size() / rows;
   m.layout = k::unit_layout(weight_type(type), rows, width);
   m.packed.assign(m.layout.bytes, std::byte{0xee});
@@ -67,9 +66,13 @@ TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
     m.values.push_back(
-        reference::dequantize(type, std::span(data).subspan(row * row_bytes, row_bytes), width));
+        reference::dequantize(type, data.subspan(row * row_bytes, row_bytes), width));
   }
   return m;
+}
+TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
+                       std::mt19937& random) {
+  return make_matrix(type, rows, width, reference::random_rows(type, rows, width, random));
 }
 
 // Weight k of a row, read back from the packed bytes as gpu/kernels/weight_layout.hpp describes
@@ -117,11 +120,12 @@ class Unpacked {
       case TensorType::kIQ4_NL:
         return kCodebook[low] * half(base + 1024 + small);
       case TensorType::kQ4_1:
-        return low * half(base + 1024 + small) + half(base + 1152 + small);
+        return (low - 8) * half(base + 1024 + small) + half(base + 1152 + small);
       case TensorType::kQ5_0:
         return (low + fifth(base + 1024) - 16) * half(base + 1280 + small);
       case TensorType::kQ5_1:
-        return (low + fifth(base + 1024)) * half(base + 1280 + small) + half(base + 1408 + small);
+        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small) +
+               half(base + 1408 + small);
       case TensorType::kQ6_K: {
         const std::uint32_t bits = word(base + 2336 + s * 512 + lane * 16 + group * 4);
         const int n =
@@ -131,9 +135,10 @@ class Unpacked {
         return half(base + r * 4 + odd * 2) * scale * (n - 32);
       }
       case TensorType::kQ4_K:
-        return low * half(base + 1024 + small) + half(base + 1152 + small);
+        return (low - 8) * half(base + 1024 + small) + half(base + 1152 + small);
       default:  // Q5_K
-        return (low + fifth(base + 1024)) * half(base + 1280 + small) + half(base + 1408 + small);
+        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small) +
+               half(base + 1408 + small);
     }
   }
 
@@ -166,15 +171,61 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
         largest = std::max(largest, std::abs(value));
       for (std::uint32_t i = 0; i < m.layout.groups * 32; ++i) {
         const double want = i < width ? m.values[row][i] : 0.0;
-        // F32 and BF16 become halves; so do products of two scales, beside which a weight may be small.
+        // F32 and BF16 become halves; so do middles and products of two scales, beside which a weight may be small.
         const bool multiplied = type == TensorType::kQ4_K || type == TensorType::kQ5_K;
+        const bool middles = type == TensorType::kQ4_1 || type == TensorType::kQ5_1;
         const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25
-                             : multiplied   ? largest * 0x1p-10
+                             : multiplied   ? largest * 0x1p-10 + 0x1p-20
+                             : middles      ? largest * 0x1p-11 + 0x1p-25
                                             : 1e-12;
         ASSERT_NEAR(unpacked.at(row, i), want, bound)
             << model::traits(type)->name << " row " << row << " weight " << i;
       }
     }
+  }
+}
+
+// As a quantiser makes them of weights around zero: a group's minimum is half its range, and what is made of it in halves
+// must not be as coarse as the minimum. (5.2e-4 if integers were not centred.)
+TEST(UnitPacking, WeightsAroundZeroAreAsGoodAsTheirScales) {
+  std::mt19937 random(20240614);
+  for (const TensorType type : {TensorType::kQ4_K, TensorType::kQ5_K}) {
+    const std::uint32_t rows = 32, width = 1024;
+    std::vector<std::byte> data = reference::random_rows(type, rows, width, random);
+    const std::size_t block_bytes = type == TensorType::kQ4_K ? 144 : 176;
+    for (std::size_t at = 0; at < data.size(); at += block_bytes) {
+      // 2^-7 and some, and as much times half of 15 or 31.
+      const std::uint32_t some = random() % 1024;
+      const double d = reference::half(static_cast<std::uint16_t>(0x2000 + some));
+      const double minimum = d * (type == TensorType::kQ4_K ? 7.5 : 15.5);
+      std::uint16_t bits = 0x2000;
+      while (reference::half(bits) < minimum)
+        ++bits;
+      const auto put = [&](std::size_t where, std::uint32_t value) {
+        data[at + where] = static_cast<std::byte>(value);
+      };
+      put(0, some & 255);
+      put(1, 0x20 + (some >> 8));
+      put(2, bits & 255U);
+      put(3, bits >> 8U);
+      for (std::uint32_t j = 0; j < 4; ++j) {  // minima are their scales
+        const std::uint32_t low = 32 + random() % 32, high = 32 + random() % 32;
+        put(4 + j, low | (high >> 4) << 6);
+        put(8 + j, low | (high >> 4) << 6);
+        put(12 + j, (high & 15) | (high & 15) << 4);
+      }
+    }
+    const TestMatrix m = make_matrix(type, rows, width, data);
+    const Unpacked unpacked(m);
+    double errors = 0, squares = 0;
+    for (std::uint32_t row = 0; row < rows; ++row) {
+      for (std::uint32_t i = 0; i < width; ++i) {
+        const double want = m.values[row][i];
+        errors += (unpacked.at(row, i) - want) * (unpacked.at(row, i) - want);
+        squares += want * want;
+      }
+    }
+    EXPECT_LT(std::sqrt(errors / squares), 3e-4) << model::traits(type)->name;
   }
 }
 
