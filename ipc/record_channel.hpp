@@ -197,7 +197,8 @@ class RecordChannel final : public Channel {
   Result<bool> prepare_sleep() override {
     if (!record_.empty() || corrupt_) return false;
     if (outgoing_size_ != 0 || !link_.flush()) {
-      // All of it went: whoever waits for that must look, for nobody would wake it.
+      // All of it went: whoever waits for that must look, for nobody would wake it (tests/model:
+      // SLEEP_WHEN_OUT).
       if (const auto flushed = flush(); flushed.ok() && *flushed) {
         link_.withdraw_sleep();
         asleep_ = false;

@@ -294,8 +294,7 @@ class RingProducer {
   std::byte* data_;
   std::uint64_t size_;
   std::uint64_t head_ = 0;  // ours (I5)
-  std::uint64_t tail_ =
-      0;  // the consumer's, as last seen: read again only when this one says "full"
+  std::uint64_t tail_ = 0;  // the consumer's, as last seen: read again only when this says "full"
   std::uint64_t padding_ = 0;  // bytes to skip before the reserved frame
   SleepWord wait_;
   WakeWord consumer_;
@@ -326,9 +325,10 @@ class RingConsumer {
       refresh(std::memory_order_acquire);  // (a)
     }
     if (fault_ != RingFault::kNone || head_ == tail_) return false;
-    if (!read_header()) return false;
+    read_header();
     if (header_.kind == FrameKind::kPadding) {
-      if (!skip_padding() || !read_header()) return false;
+      if (!skip_padding()) return false;
+      read_header();
     }
     if (header_.length == 0 || header_.length > max_payload(size_) ||
         frame_bytes(header_.length) > size_ - (tail_ & (size_ - 1)) ||
@@ -410,12 +410,11 @@ class RingConsumer {
   }
   // head_ - tail_ is a positive multiple of 8, and so is what is left to the end: a header has
   // room.
-  bool read_header() {
+  void read_header() {
     auto* at = const_cast<std::byte*>(data_ + (tail_ & (size_ - 1)));
     const std::uint64_t word = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at))
                                    .load(std::memory_order_relaxed);  // (e)
     std::memcpy(&header_, &word, sizeof header_);
-    return true;
   }
   // I3. The skipped bytes are published with the frame behind them.
   bool skip_padding() {
@@ -433,9 +432,8 @@ class RingConsumer {
   const std::byte* data_;
   std::uint64_t size_;
   std::uint64_t tail_ = 0;  // ours (I5)
-  std::uint64_t head_ =
-      0;  // the producer's, as last seen: read again only when this one says "empty"
-  std::uint64_t held_ = 0;    // bytes that release() gives back
+  std::uint64_t head_ = 0;  // the producer's, as last seen: read again only when this says "empty"
+  std::uint64_t held_ = 0;  // bytes that release() gives back
   std::uint64_t looked_ = 0;  // tail_ when this end last looked for a waiting producer (d)
   bool look_ = false;
   FrameHeader header_{};
