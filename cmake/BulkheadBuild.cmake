@@ -20,6 +20,9 @@ if(BULKHEAD_CCACHE)
   find_program(BULKHEAD_CCACHE_PROGRAM ccache)
   if(BULKHEAD_CCACHE_PROGRAM)
     set(CMAKE_CXX_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
+    if(BULKHEAD_PRECOMPILED_TESTS)  # as ccache's manual asks for precompiled headers
+      list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros)
+    endif()
     set(CMAKE_C_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
   endif()
 endif()
@@ -106,6 +109,29 @@ function(bulkhead_label name)
   endforeach()
 endfunction()
 
+# GoogleTest's and the standard library's headers, compiled once for all test programs with these flags: 0.6 to 0.9 s of
+# the 2 to 3 s that a small test takes. Sources include what they use all the same.
+function(bulkhead_test_headers name flags)
+  set(headers bulkhead_test_headers)
+  foreach(flag IN LISTS flags)
+    string(APPEND headers "${flag}")
+  endforeach()
+  if(NOT TARGET ${headers})
+    set(nothing "${CMAKE_BINARY_DIR}/generated/${headers}.cpp")
+    file(CONFIGURE OUTPUT "${nothing}" CONTENT "")
+    add_library(${headers} OBJECT EXCLUDE_FROM_ALL "${nothing}")
+    target_link_libraries(${headers} PRIVATE bulkhead_options GTest::gmock GTest::gtest)
+    # As programs are compiled: GCC refuses headers compiled otherwise.
+    set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${headers} PRIVATE -fPIE ${flags})
+    target_precompile_headers(${headers} PRIVATE
+      <algorithm> <atomic> <chrono> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <span> <sstream> <string>
+      <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ${headers})
+  target_compile_options(${name} PRIVATE -fpch-preprocess)  # for ccache
+endfunction()
+
 # One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
 # tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
 # matches: gtest_discover_tests loses all but the first of a list. TIMEOUT (default 120): seconds that a test takes at most
@@ -122,11 +148,19 @@ function(bulkhead_test name)
   target_compile_definitions(${name} PRIVATE
     BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  # Tests are the half of a build's compile time. Those of real processes, and of sanitizer builds, wait for what they test.
+  set(flags "")
   if(BULKHEAD_SANITIZE)
-    # Tests are the half of a sanitizer build's compile time, and wait for what they test.
-    target_compile_options(${name} PRIVATE -O0)
+    set(flags -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(${name} PRIVATE -O1 -g0)
+    set(flags -O1 -g0)
+    if("integration" IN_LIST arg_LABELS)
+      set(flags -O0 -g0)
+    endif()
+  endif()
+  target_compile_options(${name} PRIVATE ${flags})
+  if(BULKHEAD_PRECOMPILED_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    bulkhead_test_headers(${name} "${flags}")
   endif()
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
