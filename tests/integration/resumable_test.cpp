@@ -66,6 +66,16 @@ void expect_whole(const ResumableClient& client, int tokens) {
   }
 }
 
+// Whoever asks for the stream from its beginning gets what `client` got.
+void expect_all_of_it_again(const Serving& serving, const ResumableClient& client) {
+  ResumableClient reader;
+  reader.id = client.id;
+  HttpClient connection(serving.port);
+  reader.resume(connection);
+  reader.read_to_end(connection);
+  EXPECT_EQ(reader.body(), client.body());
+}
+
 void kill_daemon(Serving& serving) {
   serving.daemon->signal(SIGKILL);
   EXPECT_EQ(serving.daemon->wait_for_exit(), -SIGKILL);
@@ -87,12 +97,7 @@ TEST(ResumableStream, GoesOnAfterABrokenConnection) {
     client.read_to_end(second);
     expect_whole(client, 200);
 
-    ResumableClient reader;  // all of it again, from the beginning
-    reader.id = client.id;
-    HttpClient third(serving.port);
-    reader.resume(third);
-    reader.read_to_end(third);
-    EXPECT_EQ(reader.body(), client.body());
+    expect_all_of_it_again(serving, client);
   }
 }
 
@@ -233,12 +238,7 @@ TEST(ResumableStream, AFinishedOneCanBeReadAgainByTheNextDaemon) {
   ASSERT_EQ(::stat(folder.file().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
   serving = serve({folder.setting()});
-  ResumableClient reader;
-  reader.id = client.id;
-  HttpClient second(serving.port);
-  reader.resume(second);
-  reader.read_to_end(second);
-  EXPECT_EQ(reader.body(), client.body());
+  expect_all_of_it_again(serving, client);
 }
 
 TEST(ResumableStream, ATornJournalIsCutAndTheStreamGoesOn) {
