@@ -28,7 +28,7 @@
 #include "config/settings.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
-#include "orchestrator/router/blame.hpp"
+#include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/worker.hpp"
 
 namespace bulkhead::orchestrator {

@@ -118,7 +118,8 @@ void Spare::died(const Death& death) {
   spdlog::error("worker {}: died: {}; it had no request", name_, death.words);
   if (death.cause != DeathCause::kAsked) {
     const bool stood_by = state_ == State::kStandby;
-    policy_.died(false, stood_by ? steady_clock::now() - ready_since_ : steady_clock::duration{});
+    policy_.died(death, false,
+                 stood_by ? steady_clock::now() - ready_since_ : steady_clock::duration{});
   }
   ended_(*this, death);
   if (policy_.spent(options_.crash_budget)) {

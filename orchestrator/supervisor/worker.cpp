@@ -90,7 +90,7 @@ void Worker::start_process() {
     last_death_ = "failed start: " + started.error().message();
     last_death_cause_ = DeathCause::kFailedStart;
     spdlog::error("worker {}: {}", name(), last_death_);
-    policy_.died(false, {});
+    policy_.died({.cause = DeathCause::kFailedStart, .words = last_death_}, false, {});
     if (!ever_ready_ || policy_.spent(options_.crash_budget)) return give_up(last_death_);
     schedule_restart(false);
     events_.worker_changed(*this);
@@ -259,7 +259,7 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
     if (death.cause != DeathCause::kAsked) {
       const bool to_blame = std::ranges::any_of(orphans, &WorkerEvents::Orphan::sent);
       const bool was_ready = serves(state_);
-      policy_.died(to_blame,
+      policy_.died(death, to_blame,
                    was_ready ? steady_clock::now() - ready_since_ : steady_clock::duration::zero());
     }
   }

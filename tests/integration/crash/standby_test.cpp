@@ -192,7 +192,7 @@ TEST(CrashBudget, SparesAreGivenUpWithTheirWorker) {
   const Serving serving = serve({"isolation.standby=1", "isolation.crash_budget=3"});
   for (int death = 1; death <= 3; ++death) {
     pid_in(serving, "builtin-0.standby-0", "standby");
-    send_signal(pid_in(serving, "builtin-0", "ready"), SIGKILL);
+    send_signal(pid_in(serving, "builtin-0", "ready"), SIGSEGV);
     if (death == 3) break;
     ASSERT_TRUE(
         Serving::eventually([&] { return find(serving, "builtin-0")["takeovers"] == death; }));

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "orchestrator/router/blame.hpp"
+#include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
@@ -182,25 +182,41 @@ TEST(RestartPolicy, WaitsLongerAndLongerUntilAToken) {
   RestartPolicy policy;
   std::vector<std::int64_t> delays;
   for (int death = 0; death < 10; ++death) {
-    policy.died(true, 0s);
+    policy.died(of_signal(SIGSEGV), true, 0s);
     delays.push_back(policy.delay().count());
   }
   EXPECT_EQ(delays,
             (std::vector<std::int64_t>{0, 250, 500, 1000, 2000, 4000, 8000, 16000, 30000, 30000}));
   policy.reset();
-  policy.died(true, 0s);
+  policy.died(of_signal(SIGSEGV), true, 0s);
   EXPECT_EQ(policy.delay(), 0ms);
+}
+
+TEST(RestartPolicy, DeathsOfManyKindsAreNoReasonToGiveUp) {
+  RestartPolicy policy;
+  Death killed = of_signal(SIGKILL);
+  killed.from_outside = true;
+  for (int round = 0; round < 2; ++round) {
+    for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGILL})
+      policy.died(of_signal(signal), false, 0s);
+    policy.died({.cause = DeathCause::kFailedStart, .words = "?"}, false, 0s);
+    for (int i = 0; i < 4; ++i)
+      policy.died(killed, false, 0s);
+    EXPECT_FALSE(policy.spent(3));
+  }
+  policy.died(of_signal(SIGSEGV), false, 0s);
+  EXPECT_TRUE(policy.spent(3));
 }
 
 TEST(RestartPolicy, OnlyDeathsThatNoRequestExplainsCountAgainstTheBudget) {
   RestartPolicy policy;
   for (int death = 0; death < 100; ++death)
-    policy.died(true, 0s);
+    policy.died(of_signal(SIGSEGV), true, 0s);
   EXPECT_FALSE(policy.spent(3));
-  policy.died(false, 0s);
-  policy.died(false, 1s);
+  policy.died(of_signal(SIGSEGV), false, 0s);
+  policy.died(of_signal(SIGSEGV), false, 1s);
   EXPECT_FALSE(policy.spent(3));
-  policy.died(false, 1s);
+  policy.died(of_signal(SIGSEGV), false, 1s);
   EXPECT_TRUE(policy.spent(3));
   policy.reset();
   EXPECT_FALSE(policy.spent(3));
@@ -209,7 +225,7 @@ TEST(RestartPolicy, OnlyDeathsThatNoRequestExplainsCountAgainstTheBudget) {
 TEST(RestartPolicy, AMinuteOfServingIsANewBeginning) {
   RestartPolicy policy;
   for (int day = 0; day < 100; ++day)
-    policy.died(false, 24h);
+    policy.died(of_signal(SIGSEGV), false, 24h);
   EXPECT_FALSE(policy.spent(2));
   EXPECT_EQ(policy.delay(), 0ms);
 }

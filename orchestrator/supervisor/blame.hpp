@@ -1,5 +1,6 @@
-// What the deaths of its workers say against a request that got no token of its own in between.
-// Only counts: no request, no process.
+// What deaths in a row say against a request that got no token of its own in between; or, of those
+// that no request explains, against a worker (restart_policy.hpp). Only counts: no request, no
+// process.
 //
 // A poisonous request ends each worker in the same way, and an innocent one that meets a bad hour sees
 // deaths of many kinds: so the kind that came most often counts, and of that kind the first is
@@ -33,12 +34,13 @@ class Blame {
   }
   // To be tried where no other request is that could be blamed for what it does.
   bool suspect() const { return !by_kind_.empty(); }
-  std::uint32_t strikes() const {
+  std::uint32_t most_of_a_kind() const {
     std::uint32_t most = from_outside_ / kFromOutsideThatCountAsOne;
     for (const auto& [kind, count] : by_kind_)
       most = std::max(most, count);
-    return most == 0 ? 0 : most - 1;
+    return most;
   }
+  std::uint32_t strikes() const { return std::max(most_of_a_kind(), 1U) - 1; }
 
  private:
   std::map<std::pair<DeathCause, int>, std::uint32_t> by_kind_;
