@@ -17,6 +17,16 @@ const uint kChainMostSpins = 1000000;
 
 shared uint chain_gives_up;
 
+// Counts a look in vain. True: enough of them, here or elsewhere.
+bool chain_in_vain(inout uint spins) {
+  spins++;
+  if (spins >= kChainMostSpins) {
+    atomicStore(ChainRef(push.chain_failed).word, 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+  }
+  return (spins & 255u) == 0u && atomicLoad(ChainRef(push.chain_failed).word, gl_ScopeDevice, gl_StorageSemanticsNone,
+                                            gl_SemanticsRelaxed) != 0u;
+}
+
 bool chain_wait() {
   if (push.chain_expected == 0u) return true;
   if (gl_LocalInvocationIndex == 0u) {
@@ -24,14 +34,7 @@ bool chain_wait() {
     bool give_up = false;
     while (!give_up && atomicLoad(CHAIN_COUNT(push.chain_link - 1u).word, gl_ScopeDevice, gl_StorageSemanticsNone,
                                   gl_SemanticsRelaxed) < push.chain_expected) {
-      spins++;
-      if (spins >= kChainMostSpins) {
-        atomicStore(ChainRef(push.chain_failed).word, 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-      }
-      if ((spins & 255u) == 0u) {
-        give_up = atomicLoad(ChainRef(push.chain_failed).word, gl_ScopeDevice, gl_StorageSemanticsNone,
-                             gl_SemanticsRelaxed) != 0u;
-      }
+      give_up = chain_in_vain(spins);
     }
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     chain_gives_up = give_up ? 1u : 0u;

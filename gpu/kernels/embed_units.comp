@@ -3,6 +3,7 @@
 #version 460
 #include "common.glsl"
 #include "units.glsl"
+#include "tagged.glsl"
 
 layout(push_constant, std430) uniform Push {
   uint64_t quants, high, scales, supers;
@@ -18,7 +19,8 @@ layout(push_constant, std430) uniform Push {
   uint64_t chain_counts;   // chain.glsl: of the chain that begins behind this kernel
   uint64_t chain_failed;
   uint chain_links;
-  uint unused;
+  uint hidden_words;       // a step of one column (tagged.glsl): words to clear behind those of stream and input
+  uint64_t tagged;         // or 0
 } push;
 
 layout(constant_id = 0) const uint kType = 8;
@@ -42,6 +44,14 @@ void main() {
   uint lane = gl_SubgroupInvocationID;
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
+  uint64_t tagged_input = push.tagged + uint64_t((push.width + 3u) & ~3u) * 8u;
+  if (push.tagged != 0ul) {
+    uint64_t hidden = tagged_input + push.groups * 128u;
+    for (uint i = gl_WorkGroupID.y * kInvocations + gl_LocalInvocationIndex; i < push.hidden_words;
+         i += kInvocations * gl_NumWorkGroups.y) {
+      tagged_store(hidden, i, 0u);
+    }
+  }
   // A column's groups are shared by some workgroups.
   const uint subgroups = kInvocations / 32u;
   for (uint group = gl_WorkGroupID.y * subgroups + gl_SubgroupID; group < push.groups;
@@ -59,6 +69,10 @@ void main() {
       if (push.gain != 0ul) {
         precise float input_value = k < push.width ? value * Floats(push.gain).v[k] * kInputShrink : 0.0;
         store_input(push.input_address, column, push.input_stride, k, input_value, kInputUnits);
+        if (push.tagged != 0ul) {
+          store_tagged_input(tagged_input, k, input_value, kTagOfEmbedding);
+          if (k < push.width) store_tagged_float(push.tagged, k, value, kTagOfEmbedding);
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/kernels/matvec_single.hpp"
 #include "gpu/kernels/matvec_units.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -139,6 +140,68 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   const std::uint32_t row_subgroups =
       tiling.serial ? tiling.subgroups / tiling.column_subgroups : tiling.subgroups / in_workgroup;
   variant.rows_per_workgroup = row_subgroups * tiling.row_blocks * results_of_block(shape);
+  return variant;
+}
+
+bool single_pays(WeightType type) {
+  return unit_type(type) == WeightType::kF16 || type == WeightType::kQ8_0;
+}
+
+SingleTiling single_tiling(const MatvecShape& shape) {
+  constexpr std::uint32_t kProcessors = 132, kSubgroups = 16;  // of an H200, and for each of them
+  const bool halves = unit_type(shape.type) == WeightType::kF16;
+  const std::uint32_t segments = unit_segments(shape).count, blocks = blocks_of(shape);
+  SingleTiling tiling;
+  std::uint32_t subgroups = 8,
+                most = 32;  // of a workgroup, about; of all on a processor: the rest in turn
+  if (shape.epilogue == Epilogue::kGated) {
+    most = halves ? 16 : 24;
+    if (!halves) {
+      tiling.share = segments;
+      subgroups = 4;
+    }
+  } else if (shape.epilogue != Epilogue::kAdd) {
+    // A large matrix is the logits'. Of others as few subgroups for each block as fill the device.
+    const bool large = segments <= 2;
+    const std::uint32_t parts = std::clamp(kSubgroups * kProcessors / blocks, 1U, segments);
+    tiling.share = !large ? (segments + parts - 1) / parts : halves ? 1 : segments;
+  }
+  const std::uint32_t parts = (segments + tiling.share - 1) / tiling.share;
+  tiling.places = std::max(subgroups / parts, 1U);
+  // With halves loads are long, and more registers cost more than earlier loads gain.
+  tiling.ahead = !halves && shape.epilogue != Epilogue::kAdd ? 1 : 0;
+  tiling.workgroups = kProcessors * std::max(most / (parts * tiling.places), 1U);
+  return tiling;
+}
+
+MatvecVariant single_product(const MatvecShape& shape, const SingleTiling& tiling) {
+  const UnitSegments segments = unit_segments(shape);
+  const std::uint32_t parts = (segments.count + tiling.share - 1) / tiling.share;
+  const std::uint32_t subgroups = parts * tiling.places;
+  MatvecVariant variant;
+  variant.spec.name = name_of(shape.type);
+  variant.spec.spirv = spirv::matvec_single;
+  variant.spec.push_bytes = sizeof(SinglePush);
+  variant.spec.required_subgroup_size = kLanes;
+  variant.spec.constants = {
+      static_cast<std::uint32_t>(unit_type(shape.type)),
+      1,
+      1,
+      kLanes,
+      static_cast<std::uint32_t>(shape.epilogue),
+      static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows),
+      subgroups,
+      subgroups * kLanes,
+      segments.count,
+      segments.stages,
+      tiling.step_groups,
+      tiling.ahead,
+      static_cast<std::uint32_t>(shape.scaling),
+      shape.groups * 8,
+      tiling.share,
+      parts};
+  variant.rows_per_workgroup = tiling.places * results_of_block(shape);
+  variant.most_workgroups = tiling.workgroups;
   return variant;
 }
 

@@ -53,6 +53,7 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
     return;
   }
   context.chain.columns = kChainedColumns;
+  context.chain.tagged = setting == config::ChainedKernels::kTagged;
 }
 
 // Workgroups wait for each other, so that no more may be started than run at the same time.
@@ -95,8 +96,7 @@ void want_waiting_kernels(StepContext& context, const config::GpuOptimizations& 
 Status prepare_waiting_kernels(StepContext& context, gpu::Optimizations& parts) {
   if (context.persistent.columns > 0) BULKHEAD_RETURN_IF_ERROR(prepare_persistent(context, parts));
   if (context.chain.columns > 0) {
-    const std::uint64_t bytes =
-        std::uint64_t{chain_counts(context.config, context.chain.columns)} * k::kChainCountBytes;
+    const std::uint64_t bytes = chain_layout(context.config, context.chain.columns).bytes;
     BULKHEAD_TRY(context.chain.counts,
                  context.device->allocate(bytes, gpu::Memory::kDeviceLocal, "chain of kernels"));
   }

@@ -221,10 +221,12 @@ TEST_F(SameBits, OneDispatchForAllLayersDoesNotChangeABit) {
 TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
   const auto prompt = some_prompt(9);
   for (const std::string& name :
-       {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M")}) {
+       {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M"),
+        or_builtin("tiny-llama-F16"), or_builtin("tiny-qwen3-BF16")}) {
     std::vector<std::vector<Row>> made;
     for (const config::ChainedKernels setting :
-         {config::ChainedKernels::kOff, config::ChainedKernels::kOn}) {
+         {config::ChainedKernels::kOff, config::ChainedKernels::kOn,
+          config::ChainedKernels::kTagged}) {
       Options options;
       options.max_batch = 16;
       options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = setting; };
@@ -249,6 +251,7 @@ TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
       EXPECT_EQ(counter_of(*model.executor, "steps_computed_again"), 0);
     }
     expect_same_bits(made[1], made[0], name + ": chained kernels");
+    expect_same_bits(made[2], made[0], name + ": with tagged inputs");
   }
 }
 

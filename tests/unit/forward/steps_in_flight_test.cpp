@@ -10,7 +10,11 @@
 namespace bulkhead::forward {
 namespace {
 
-using StepsInFlight = TransformerTest;
+class StepsInFlight : public TransformerTest {
+ protected:
+  void expect_computed_again(const std::string& name, std::size_t prompt_tokens,
+                             std::uint32_t broken_link, config::ChainedKernels setting);
+};
 
 TEST_F(StepsInFlight, SteadyDecodingAllocatesNothingOnTheDevice) {
   const Loaded model = load(or_builtin("tiny-qwen2-Q4_0"));
@@ -164,21 +168,22 @@ TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
   EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
 }
 
-// With two steps in flight, of which the second works with what the first one left.
-TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
-  const auto prompt = some_prompt(9);
+// A link of a model's chain that waits in vain, with two steps in flight, of which the second works
+// with what the first one left.
+void StepsInFlight::expect_computed_again(const std::string& name, std::size_t prompt_tokens,
+                                          std::uint32_t broken_link,
+                                          config::ChainedKernels setting) {
+  const auto prompt = some_prompt(prompt_tokens);
   const std::size_t tokens = 6;
   Options options;
-  options.broken_link = 7;
-  options.gpu = [](config::GpuOptimizations& gpu) {
-    gpu.chained_kernels = config::ChainedKernels::kOn;
-  };
-  const Loaded model = load(or_builtin("tiny-qwen2-Q4_K_M"), options);
+  options.broken_link = broken_link;
+  options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = setting; };
+  const Loaded model = load(name, options);
   ASSERT_NE(model.executor, nullptr);
   Executor& executor = *model.executor;
   if (!has_units(executor))
     GTEST_SKIP() << "only products by matrix units are chained (BULKHEAD_TEST_DEVICE=auto)";
-  const Loaded other = load(or_builtin("tiny-qwen2-Q4_K_M"));
+  const Loaded other = load(name);
   ASSERT_NE(other.executor, nullptr);
   const auto want = generate(*other.executor, prompt, tokens, 64);
 
@@ -194,7 +199,7 @@ TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
   };
   for (std::uint32_t n = 1; n < tokens; ++n) {
     Column column;
-    column.position = 8 + n;
+    column.position = static_cast<std::uint32_t>(prompt_tokens) - 1 + n;
     column.output = Output::kGreedy;
     column.chosen_by = 0;
     columns = {column};
@@ -208,6 +213,14 @@ TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
     EXPECT_EQ(got[n].best_logprob, want[n].logprob);
   }
   EXPECT_EQ(counter_of(executor, "steps_computed_again"), 2);
+}
+
+TEST_F(StepsInFlight, AStepThatWaitedInVainIsComputedAgain) {
+  expect_computed_again(or_builtin("tiny-qwen2-Q4_K_M"), 9, 7, config::ChainedKernels::kOn);
+}
+// The prompt is too wide to be chained, and one column's link waits for what is tagged, not counted.
+TEST_F(StepsInFlight, AStepOfOneColumnThatWaitedInVainIsComputedAgain) {
+  expect_computed_again(or_builtin("tiny-qwen2-Q8_0"), 20, 8, config::ChainedKernels::kTagged);
 }
 
 }  // namespace
