@@ -4,7 +4,8 @@
 // last_recovery; the same clock) split it:
 //
 //   detect   from the kill until the daemon knows
-//   exit     until the process is gone and reaped: the kernel and the driver take its memory back
+//   exit     until its successor may begin: the process is gone and reaped (the kernel and the driver
+//            take its memory back), or, with a spare, known to have stopped
 //   spawn    until the successor's hello: exec, libraries, sandbox
 //   load     until it serves: device, kernels, weights read and packed, or imported
 //   replay   until the daemon has the stream's next token: prompt and tokens computed again, or kept
@@ -19,10 +20,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -194,36 +197,51 @@ class Served {
     return kill_of(streams[0], killed_ns);
   }
 
-  // A stream of the other worker beside it; the kill comes after a quiet time.
+  // Streams of the other worker beside it, one after the other where a context is short; the kill
+  // comes after a quiet time.
   Result<Gaps> kill_beside(double quiet_ms) const {
     BULKHEAD_TRY(const json victim, quiet_worker());
     const std::uint32_t tokens = std::min(kBystanderTokens, context_ - kBystanderPrompt - 1);
     const auto prompt = prompt_of(kBystanderPrompt, vocabulary_);
-    std::uint64_t quiet_ns = 0, killed_ns = 0, end_ns = 0;
-    std::size_t at_kill = 0, events[2] = {};
-    BULKHEAD_TRY(
-        const auto streams,
-        stream_completions(
-            daemon_.port(),
-            {body_of("carrier", prompt, tokens), body_of("bystander", prompt, tokens)},
-            [&](std::size_t stream, std::size_t seen, std::uint64_t at_ns) {
-              events[stream] = seen;
-              if (quiet_ns == 0 && std::min(events[0], events[1]) >= kFirstKill) quiet_ns = at_ns;
-              if (quiet_ns == 0) return true;
-              if (killed_ns == 0 && ms_between(quiet_ns, at_ns) >= quiet_ms && stream == 0) {
-                at_kill = seen;
-                killed_ns = end_worker(victim);
-              }
-              // Some events may have been on their way.
-              if (killed_ns != 0 && events[0] >= at_kill + 2 * kEventsAfter) end_ns = at_ns;
-              return end_ns == 0;
-            }));
-    if (end_ns == 0 || streams[1].events.back().data == "[DONE]") {
-      return Error(ErrorCode::kInvalidArgument,
-                   "the model's context is too short: a stream ended before the other recovered");
-    }
-    return Gaps{longest_gap_ms(streams[1], quiet_ns, killed_ns),
-                longest_gap_ms(streams[1], killed_ns, end_ns)};
+    std::atomic<std::uint64_t> quiet_ns = 0, killed_ns = 0, end_ns = 0;
+    std::atomic<std::size_t> seen[2] = {};
+    std::size_t at_kill = 0;
+    const auto watch = [&](std::size_t which, std::uint64_t at_ns) {
+      ++seen[which];
+      if (which == 1) return end_ns == 0;
+      if (quiet_ns == 0 && std::min(seen[0], seen[1]) >= kFirstKill) quiet_ns = at_ns;
+      if (quiet_ns == 0) return true;
+      if (killed_ns == 0 && ms_between(quiet_ns, at_ns) >= quiet_ms) {
+        at_kill = seen[0];
+        killed_ns = end_worker(victim);
+      }
+      // Some events may have been on their way.
+      if (killed_ns != 0 && seen[0] >= at_kill + 2 * kEventsAfter) end_ns = at_ns;
+      return end_ns == 0;
+    };
+    Stream all[2];
+    Status status[2];
+    const auto stream_on = [&](std::size_t which, const char* model) {
+      while (end_ns == 0 && status[which].ok()) {
+        auto streams = stream_completions(
+            daemon_.port(), {body_of(model, prompt, tokens)},
+            [&](std::size_t, std::size_t, std::uint64_t at_ns) { return watch(which, at_ns); });
+        if (!streams.ok()) {
+          status[which] = streams.error();
+          end_ns = now_ns();
+          return;
+        }
+        auto& events = (*streams)[0].events;
+        std::move(events.begin(), events.end(), std::back_inserter(all[which].events));
+      }
+    };
+    std::thread bystander([&] { stream_on(1, "bystander"); });
+    stream_on(0, "carrier");
+    bystander.join();
+    for (const Status& each : status)
+      BULKHEAD_RETURN_IF_ERROR(each);
+    return Gaps{longest_gap_ms(all[1], quiet_ns, killed_ns),
+                longest_gap_ms(all[1], killed_ns, end_ns)};
   }
 
   const std::string& device() const { return device_; }

@@ -34,6 +34,7 @@ struct Message {
     drain @21 :Void;
     shutdown @22 :Void;
     profile @23 :Void;     # time the kernels of one step; the figures come with the next Stats
+    settled @26 :Void;     # to who was promoted while its predecessor's work was still on the device: it is not any more
     promote @24 :Promote;  # to a standby: serve from now on. Answered by a second Ready, with Progress before it if that takes time
   }
 }
@@ -79,6 +80,7 @@ struct VaultReport {
   checkMicroseconds @3 :UInt64;   # the weights' checksum on the device
   adoptMicroseconds @4 :UInt64;   # reading the directory of KV pages
   pagesAdopted @5 :UInt64;        # full KV pages that need not be computed again
+  pagesWithheld @6 :UInt64;       # that are not written to before Settled: the predecessor's last steps may
 }
 
 struct Optimization {
@@ -251,6 +253,7 @@ struct Vault {                  # daemon -> worker: what a predecessor left; its
 
 struct Promote {
   keepKv @0 :Bool;              # the predecessor's end casts no doubt on the KV pages that both know
+  unsettled @1 :Bool;           # its last steps may still run on the device: Settled follows
 }
 
 struct Fatal {                  # the worker's last word before it exits

@@ -56,6 +56,7 @@ struct VaultReport {
   std::uint64_t check_microseconds = 0;
   std::uint64_t adopt_microseconds = 0;
   std::uint64_t pages_adopted = 0;
+  std::uint64_t pages_withheld = 0;  // until Settled
   bool operator==(const VaultReport&) const = default;
 };
 
@@ -259,7 +260,14 @@ struct Profile {
 // Ready (and Progress before that, if it takes time); requests come after that one.
 struct Promote {
   bool keep_kv = false;  // as in Vault: of a standby that took its memory over
+  bool unsettled =
+      false;  // the predecessor's last steps may still write to its KV pages: Settled follows
   bool operator==(const Promote&) const = default;
+};
+
+// The process that it took over from is gone, and its work on the device has ended.
+struct Settled {
+  bool operator==(const Settled&) const = default;
 };
 
 // ---- tokens, both as plain data and as a view ----
@@ -297,7 +305,7 @@ using FromWorker =
     std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
                  Detokenized, Embedded, Stats, Pong, Fatal, Drained, VaultOffer>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain,
-                              Shutdown, Profile, Promote>;
+                              Shutdown, Profile, Promote, Settled>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

@@ -192,6 +192,7 @@ Ready read_ready(const Decoder& d, wire::Ready::Reader r) {
   m.vault.check_microseconds = vault.getCheckMicroseconds();
   m.vault.adopt_microseconds = vault.getAdoptMicroseconds();
   m.vault.pages_adopted = vault.getPagesAdopted();
+  m.vault.pages_withheld = vault.getPagesWithheld();
   return m;
 }
 
@@ -421,7 +422,9 @@ ToWorker read_to_worker(Decoder& d) {
     case wire::Message::PROFILE:
       return Profile{};
     case wire::Message::PROMOTE:
-      return Promote{message.getPromote().getKeepKv()};
+      return Promote{message.getPromote().getKeepKv(), message.getPromote().getUnsettled()};
+    case wire::Message::SETTLED:
+      return Settled{};
     default:
       break;
   }

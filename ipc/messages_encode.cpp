@@ -155,6 +155,9 @@ std::size_t body_words(const Profile&) {
 std::size_t body_words(const Promote&) {
   return struct_words<wire::Promote>();
 }
+std::size_t body_words(const Settled&) {
+  return 0;
+}
 
 template <typename Body>
 std::size_t bound_bytes(const Body& body) {
@@ -240,6 +243,7 @@ void put(const Ready& m, wire::Message::Builder message) {
   vault.setCheckMicroseconds(m.vault.check_microseconds);
   vault.setAdoptMicroseconds(m.vault.adopt_microseconds);
   vault.setPagesAdopted(m.vault.pages_adopted);
+  vault.setPagesWithheld(m.vault.pages_withheld);
 }
 void put(const Accepted& m, wire::Message::Builder message) {
   auto b = message.initAccepted();
@@ -417,7 +421,12 @@ void put(const Profile&, wire::Message::Builder message) {
   message.setProfile();
 }
 void put(const Promote& m, wire::Message::Builder message) {
-  message.initPromote().setKeepKv(m.keep_kv);
+  auto b = message.initPromote();
+  b.setKeepKv(m.keep_kv);
+  b.setUnsettled(m.unsettled);
+}
+void put(const Settled&, wire::Message::Builder message) {
+  message.setSettled();
 }
 
 #undef INIT

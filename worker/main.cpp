@@ -313,18 +313,23 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
   ipc::Ready ready = ready_message(loaded, engine, load_time);
-  const auto serve_with_vault = [&](bool keep_kv) {
-    return vault.begin(*loaded.executor, *loaded.file, engine, keep_kv);
+  const auto serve_with_vault = [&](bool keep_kv, MainVault::Writer writer) {
+    return vault.begin(*loaded.executor, *loaded.file, engine, keep_kv, writer);
   };
-  ready.vault =
-      arguments.standby ? vault.stand_by(*loaded.executor) : serve_with_vault(vault.keep_kv());
+  ready.vault = arguments.standby
+                    ? vault.stand_by(*loaded.executor)
+                    : serve_with_vault(vault.keep_kv(), MainVault::Writer::kGone).value();
   outbox.send(ready);
   if (arguments.standby) spdlog::debug("standing by");
 
   const auto promoted = [&](const ipc::Promote& promote, ipc::Ready& again) {
     if (const Status whole = vault.check_again(*loaded.executor); !whole.ok())
       die(outbox, device_failed(whole.error()) ? kExitDevice : kExitVault, whole.error());
-    again.vault = serve_with_vault(promote.keep_kv);
+    const auto report =
+        serve_with_vault(promote.keep_kv, promote.unsettled ? MainVault::Writer::kUnsettled
+                                                            : MainVault::Writer::kGone);
+    if (report.has_value()) again.vault = *report;
+    return report.has_value();
   };
   MainLoop loop(channel, outbox, engine, std::move(ready), promoted, settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {

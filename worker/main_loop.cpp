@@ -100,12 +100,26 @@ void MainLoop::handle(ipc::ToWorker message) {
                    engine_.profile();
                    was_busy_ = true;  // its figures go out at once, of an idle worker, too
                  },
-                 [this](ipc::Promote& promote) {
-                   if (promoted_) promoted_(promote, ready_);
-                   outbox_.send(ready_);
-                 },
+                 [this](ipc::Promote& word) { promote(word); },
+                 [this](ipc::Settled&) { settle(); },
              },
              message);
+}
+
+void MainLoop::promote(const ipc::Promote& promote) {
+  if (promoted_ && !promoted_(promote, ready_)) {
+    waiting_ = promote;
+    return;
+  }
+  outbox_.send(ready_);
+}
+
+void MainLoop::settle() {
+  engine_.settle();
+  if (!waiting_.has_value()) return;
+  ipc::Promote again = *std::exchange(waiting_, std::nullopt);
+  again.unsettled = false;
+  promote(again);
 }
 
 void MainLoop::send_stats(bool busy) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "config/base/error.hpp"
 #include "config/settings.hpp"
@@ -20,8 +21,9 @@ namespace bulkhead::worker {
 
 class MainLoop {
  public:
-  // Called when the daemon promotes this standby; fills in what is news in the second Ready.
-  using Promoted = std::function<void(const ipc::Promote&, ipc::Ready&)>;
+  // Called when the daemon promotes this standby; fills in what is news in the second Ready. False:
+  // it can't serve before its predecessor is gone, and is called again when it is.
+  using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
   // `ready`: what the daemon has been told, and is told again when it promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
            Promoted promoted, const config::IpcSettings& settings);
@@ -33,6 +35,8 @@ class MainLoop {
  private:
   void receive();
   void handle(ipc::ToWorker message);
+  void promote(const ipc::Promote& promote);
+  void settle();
   void send_stats(bool busy);
   Status sleep();
   // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment
@@ -48,7 +52,8 @@ class MainLoop {
   ipc::Ready ready_;
   Promoted promoted_;
   std::chrono::microseconds spin_;
-  Status received_;  // the first error of receiving
+  Status received_;                      // the first error of receiving
+  std::optional<ipc::Promote> waiting_;  // for the end of the predecessor
   bool shutdown_ = false;
   bool was_busy_ = true;  // idle statistics are due
   std::uint64_t beats_ = 0;

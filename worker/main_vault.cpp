@@ -142,13 +142,15 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
   return file;
 }
 
-ipc::VaultReport MainVault::begin(const engine::Executor& executor, const model::GgufFile& file,
-                                  engine::Engine& engine, bool keep_kv) {
+std::optional<ipc::VaultReport> MainVault::begin(const engine::Executor& executor,
+                                                 const model::GgufFile& file,
+                                                 engine::Engine& engine, bool keep_kv,
+                                                 Writer writer) {
   if (!wanted_) return report_;
   report_.reason.clear();
   if (given()) {
     stand_by(executor);
-    adopt(engine, keep_kv);
+    if (!adopt(engine, keep_kv, writer)) return std::nullopt;
   } else if (const Status offered = offer(executor, file); offered.ok()) {
     report_.state = ipc::VaultState::kKept;
     engine.set_ledger(this);
@@ -170,7 +172,7 @@ ipc::VaultReport MainVault::stand_by(const engine::Executor& executor) {
   return report_;
 }
 
-void MainVault::adopt(engine::Engine& engine, bool keep_kv) {
+bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   const auto begin = Clock::now();
   const vault::Description& described = directory_->description();
   const engine::PagePool& pool = engine.scheduler().pool();
@@ -186,10 +188,12 @@ void MainVault::adopt(engine::Engine& engine, bool keep_kv) {
       report_.reason = fmt::format("{} entries of the directory are not whole", kept.doubtful);
   }
   if (!report_.reason.empty()) {
+    // Which pages the device may still write to is then not to be told either.
+    if (writer == Writer::kUnsettled) return false;
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();
     engine.set_ledger(this);
-    return;
+    return true;
   }
   engine.set_ledger(this);
   std::vector<engine::KeptPage> pages;
@@ -197,7 +201,9 @@ void MainVault::adopt(engine::Engine& engine, bool keep_kv) {
   for (const vault::KeptPage& page : kept.pages)
     pages.push_back({page.page, page.before, page.tokens});
   report_.pages_adopted = engine.take_over(pages);
+  report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(kept.open) : 0;
   report_.adopt_microseconds = microseconds_since(begin);
+  return true;
 }
 
 // What the user's other processes have on the way counts against what this one may send, so there may

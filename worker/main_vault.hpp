@@ -45,9 +45,13 @@ class MainVault final : private engine::PageLedger {
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
   forward::KeptMemory* kept() { return given() ? &kept_ : nullptr; }
   // Once, with nothing submitted to the engine yet, which this must outlive. `keep_kv`: the KV pages
-  // that the directory tells of may be believed.
-  ipc::VaultReport begin(const engine::Executor& executor, const model::GgufFile& file,
-                         engine::Engine& engine, bool keep_kv);
+  // that the directory tells of may be believed. `unsettled`: its writer has stopped, but the device
+  // may still be at its last steps; what they can write to is withheld from the engine until
+  // settled(). False: not without that word, which is to be waited for; nothing has been done.
+  enum class Writer : std::uint8_t { kGone, kUnsettled };
+  std::optional<ipc::VaultReport> begin(const engine::Executor& executor,
+                                        const model::GgufFile& file, engine::Engine& engine,
+                                        bool keep_kv, Writer writer);
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
   ipc::VaultReport stand_by(const engine::Executor& executor);
@@ -61,7 +65,7 @@ class MainVault final : private engine::PageLedger {
   Status take_descriptors(std::vector<UniqueFd>& all);
   Status send_in_time(std::span<const int> descriptors, std::uint64_t epoch);
   Status offer(const engine::Executor& executor, const model::GgufFile& file);
-  void adopt(engine::Engine& engine, bool keep_kv);
+  bool adopt(engine::Engine& engine, bool keep_kv, Writer writer);
 
   void entered(const engine::KeptPage& page) override {
     directory_->enter(page.page, page.before, page.tokens);

@@ -22,22 +22,23 @@ KernelSpec checksum_kernel() {
   return {"checksum", spirv::memory_checksum, sizeof(ChecksumPush), {}, 0};
 }
 
-Result<std::vector<Checksum>> checksums(Device& device, std::span<const BufferSlice> slices,
-                                        std::uint32_t timeout_ms) {
-  std::vector<Checksum> sums(slices.size());
-  if (slices.empty()) return sums;
+Result<std::unique_ptr<Checksums>> Checksums::create(Device& device,
+                                                     std::span<const BufferSlice> slices,
+                                                     std::uint32_t timeout_ms) {
   for (const BufferSlice& slice : slices) {
     if (slice.address % 16 != 0 || slice.bytes % 16 != 0)
       return Error(ErrorCode::kInvalidArgument, "checksums: not of whole lots of 16 bytes");
   }
-  const std::uint64_t bytes = sums.size() * sizeof(Checksum);
-  BULKHEAD_TRY(const Buffer out, device.allocate(bytes, Memory::kReadback, "checksums"));
-  std::memset(out.mapped().data(), 0, bytes);
+  std::unique_ptr<Checksums> self(new Checksums);
+  self->count_ = slices.size();
+  if (slices.empty()) return self;
+  BULKHEAD_TRY(self->out_,
+               device.allocate(slices.size() * sizeof(Checksum), Memory::kReadback, "checksums"));
   BULKHEAD_TRY(const Kernel kernel, device.make_kernel(checksum_kernel()));
-  BULKHEAD_TRY(const auto ring, CommandRing::create(device, {}, true, timeout_ms));
-  BULKHEAD_TRY(const auto id, ring->record([&](Recorder& recorder) {
+  BULKHEAD_TRY(self->ring_, CommandRing::create(device, {}, true, timeout_ms));
+  BULKHEAD_TRY(self->recording_, self->ring_->record([&](Recorder& recorder) {
     for (std::size_t i = 0; i < slices.size(); ++i) {
-      const ChecksumPush push{slices[i].address, out.address() + i * sizeof(Checksum),
+      const ChecksumPush push{slices[i].address, self->out_.address() + i * sizeof(Checksum),
                               slices[i].bytes / 16};
       const std::uint64_t groups = (push.quads + kQuadsOfGroup - 1) / kQuadsOfGroup;
       recorder.dispatch(
@@ -46,10 +47,23 @@ Result<std::vector<Checksum>> checksums(Device& device, std::span<const BufferSl
           slices[i].bytes);
     }
   }));
-  BULKHEAD_TRY(const auto ticket, ring->submit(id));
-  BULKHEAD_RETURN_IF_ERROR(ring->wait(ticket));
-  std::memcpy(sums.data(), out.mapped().data(), bytes);
+  return self;
+}
+
+Result<std::vector<Checksum>> Checksums::run() {
+  std::vector<Checksum> sums(count_);
+  if (sums.empty()) return sums;
+  std::memset(out_.mapped().data(), 0, sums.size() * sizeof(Checksum));
+  BULKHEAD_TRY(const auto ticket, ring_->submit(recording_));
+  BULKHEAD_RETURN_IF_ERROR(ring_->wait(ticket));
+  std::memcpy(sums.data(), out_.mapped().data(), sums.size() * sizeof(Checksum));
   return sums;
+}
+
+Result<std::vector<Checksum>> checksums(Device& device, std::span<const BufferSlice> slices,
+                                        std::uint32_t timeout_ms) {
+  BULKHEAD_TRY(const auto made, Checksums::create(device, slices, timeout_ms));
+  return made->run();
 }
 
 }  // namespace bulkhead::gpu::kernels

@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -54,6 +57,38 @@ void prefer_as_victim(pid_t pid) {
   constexpr std::string_view kScore = "500";  // of 1000; more would make it everybody's victim
   // Where that can't be written, nothing but the preference is lost.
   if (file.valid()) (void)!::write(file.get(), kScore.data(), kScore.size());
+}
+
+// Of /proc/PID/stat behind the name, which may hold anything.
+constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
+                      kStatExitCode = 49;
+
+std::vector<std::string> stat_fields(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  std::vector<std::string> fields;
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return fields;
+  std::istringstream rest(line.substr(name_end + 1));
+  for (std::string field; rest >> field;)
+    fields.push_back(field);
+  return fields;
+}
+
+std::int64_t number(const std::string& field) {
+  std::int64_t value = 0;
+  std::from_chars(field.data(), field.data() + field.size(), value);
+  return value;
+}
+
+std::set<std::string> threads_of(pid_t pid) {
+  std::set<std::string> ids;
+  std::error_code gone;
+  for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", pid), gone), end;
+       !gone && task != end; task.increment(gone))
+    ids.insert(task->path().filename().string());
+  return ids;
 }
 
 std::vector<char*> environment_without_secrets() {
@@ -159,23 +194,13 @@ void Process::kill() {
 
 std::optional<Activity> Process::activity() const {
   if (pid_ < 0) return std::nullopt;
-  std::ifstream file(fmt::format("/proc/{}/stat", pid_));
-  std::string line;
-  std::getline(file, line);
-  // "PID (name) state ...": the name may hold anything, so from its end on. 10 fields follow the
-  // state before the times in user and system mode.
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(line.substr(name_end + 1));
-  Activity activity;
-  std::string skipped;
-  fields >> activity.state;
-  for (int i = 0; i < 10; ++i)
-    fields >> skipped;
-  std::int64_t user = 0, system = 0;
-  if (!(fields >> user >> system)) return std::nullopt;
+  const auto fields = stat_fields(fmt::format("/proc/{}/stat", pid_));
+  if (fields.size() <= kStatSystemTime) return std::nullopt;
   const std::int64_t per_second = ::sysconf(_SC_CLK_TCK);
-  activity.computed = std::chrono::milliseconds((user + system) * 1000 / per_second);
+  Activity activity;
+  activity.state = fields[kStatState][0];
+  activity.computed = std::chrono::milliseconds(
+      (number(fields[kStatUserTime]) + number(fields[kStatSystemTime])) * 1000 / per_second);
   std::chrono::nanoseconds starved{0};
   std::error_code gone;
   for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", pid_), gone), end;
@@ -187,6 +212,39 @@ std::optional<Activity> Process::activity() const {
   activity.starved = std::chrono::duration_cast<std::chrono::milliseconds>(starved);
   activity.at = std::chrono::steady_clock::now();
   return activity;
+}
+
+std::vector<UniqueFd> Process::thread_exit_fds() const {
+  constexpr std::size_t kThreads = 2;
+  constexpr unsigned kOneThread = O_EXCL;  // PIDFD_THREAD
+  std::vector<UniqueFd> fds;
+  if (pid_ < 0) return fds;
+  for (const std::string& id : threads_of(pid_)) {
+    const auto thread = static_cast<pid_t>(number(id));
+    if (thread == pid_ || fds.size() == kThreads) continue;
+    UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, thread, kOneThread)));
+    if (fd.valid()) fds.push_back(std::move(fd));
+  }
+  return fds;
+}
+
+std::optional<Exit> Process::stopped() const {
+  if (pid_ < 0) return std::nullopt;
+  // One that is on its way out starts no other, so a second look shows whether one was missed.
+  const std::set<std::string> seen = threads_of(pid_);
+  std::int64_t code = 0;
+  for (const std::string& id : seen) {
+    const auto fields = stat_fields(fmt::format("/proc/{}/task/{}/stat", pid_, id));
+    if (fields.empty()) continue;           // gone
+    constexpr std::int64_t kExiting = 0x4;  // PF_EXITING, which only a thread in do_exit() has
+    if (fields.size() <= kStatExitCode || (number(fields[kStatFlags]) & kExiting) == 0)
+      return std::nullopt;
+    if (id == std::to_string(pid_)) code = number(fields[kStatExitCode]);
+  }
+  if (seen.empty() || !std::ranges::includes(seen, threads_of(pid_))) return std::nullopt;
+  const int signal = static_cast<int>(code & 0x7f);
+  if (signal != 0) return Exit{(code & 0x80) != 0 ? CLD_DUMPED : CLD_KILLED, signal};
+  return Exit{CLD_EXITED, static_cast<int>(code >> 8 & 0xff)};
 }
 
 std::optional<Exit> Process::ended() {

@@ -61,6 +61,14 @@ class Process {
   pid_t pid() const { return pid_; }
   // Readable once the process has ended.
   int exit_fd() const { return pidfd_.get(); }
+  // Of two of its threads, but not the first: each is readable once its thread has ended. Of a process
+  // that is killed all threads end within a millisecond, and the last of them then takes its memory
+  // back; of two, one is not the last. Fewer where it has fewer; none where the kernel (before 6.9) has
+  // no such descriptors. (Of the first thread the kernel tells the end only with the process's.)
+  std::vector<UniqueFd> thread_exit_fds() const;
+  // Whether none of its threads will run another instruction, and what ended them: all are on their
+  // way out in the kernel, which takes back what they held. Empty: some may, or it is not to be told.
+  std::optional<Exit> stopped() const;
   std::optional<Activity> activity() const;
   void kill();
   // How the process ended; empty while it runs. Reaps it.

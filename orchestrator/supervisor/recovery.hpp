@@ -21,7 +21,8 @@ class Recovery {
   // process that has been asked to end it means nothing: ended_as_asked() forgets it.
   void noticed() { set(pending_); }
   void ended_as_asked() { pending_.reset(); }
-  // The process is reaped. `carried`: requests that it leaves unfinished.
+  // The process is reaped, or known to have stopped: its successor may begin. `carried`: requests that
+  // it leaves unfinished.
   void ended(std::size_t carried) {
     noticed();
     // A second death on the way: those who wait since the first are still carried.
@@ -32,6 +33,8 @@ class Recovery {
     carried_ = carried + waiting;
     set(ended_);
   }
+  // The process is reaped.
+  void gone() { set_after_end(gone_); }
   // Of the successor: its hello, and that it serves.
   void greeted() { set_after_end(greeted_); }
   void ready(Way way) {
@@ -46,6 +49,7 @@ class Recovery {
   bool any() const { return noticed_.has_value(); }
   const Time& noticed_at() const { return noticed_; }
   const Time& ended_at() const { return ended_; }
+  const Time& gone_at() const { return gone_; }
   const Time& greeted_at() const { return greeted_; }
   const Time& ready_at() const { return ready_; }
   const Time& resumed_at() const { return resumed_; }
@@ -61,7 +65,7 @@ class Recovery {
   }
 
   Time pending_;  // of a process that has not been reaped yet
-  Time noticed_, ended_, greeted_, ready_, resumed_;
+  Time noticed_, ended_, gone_, greeted_, ready_, resumed_;
   std::size_t carried_ = 0;
   Way way_ = Way::kLoaded;
 };

@@ -61,8 +61,13 @@ void Spare::restart() {
   set_state(State::kRestarting);
 }
 
+bool Spare::ready(std::uint64_t vault) const {
+  if (leaving_ || state_ != State::kStandby) return false;
+  return vault == 0 || (process_->imported() && process_->given_vault() == vault);
+}
+
 std::unique_ptr<WorkerProcess> Spare::take() {
-  if (leaving_ || state_ != State::kStandby) return nullptr;
+  if (!ready(0)) return nullptr;
   leaving_ = true;
   return std::move(process_);
 }
@@ -168,8 +173,13 @@ void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
   remove_gone();
 }
 
-std::unique_ptr<WorkerProcess> StandbyPool::take() {
+bool StandbyPool::ready(std::uint64_t vault) const {
+  return std::ranges::any_of(spares_, [&](const auto& spare) { return spare->ready(vault); });
+}
+
+std::unique_ptr<WorkerProcess> StandbyPool::take(std::uint64_t vault) {
   for (auto& spare : spares_) {
+    if (!spare->ready(vault)) continue;
     if (auto process = spare->take()) {
       remove_gone_later();
       return process;

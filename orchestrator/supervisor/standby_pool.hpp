@@ -28,6 +28,8 @@ class Spare : private ProcessEvents {
 
   void start_in(std::chrono::milliseconds delay);
   void restart();  // a fresh process, failed or not
+  // Whether it stands by, with this vault's memory (0: or any).
+  bool ready(std::uint64_t vault) const;
   // Gives the process away; null when none stands by.
   std::unique_ptr<WorkerProcess> take();
   void leave(const std::string& why);  // ends it for good; asked, where it can hear that
@@ -48,6 +50,7 @@ class Spare : private ProcessEvents {
                         std::span<const ipc::TokenLogprob>) override;
   Status process_answer(ipc::FromWorker&&) override;
   void process_dying(WorkerProcess&) override {}
+  void process_stopped(WorkerProcess&) override {}
   void process_ended(WorkerProcess& process, const Death& death) override;
   void start();
   void died(const Death& death);
@@ -79,8 +82,11 @@ class StandbyPool {
 
   // From now on there are so many spares; missing ones are started after `delay`.
   void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
+  // Whether a spare stands by that has this vault's memory.
+  bool ready(std::uint64_t vault) const;
   // A loaded process that nobody else has any more; null when none stands by. keep() replaces it.
-  std::unique_ptr<WorkerProcess> take();
+  // `vault`: only with this memory; 0: with any.
+  std::unique_ptr<WorkerProcess> take(std::uint64_t vault = 0);
   void discard(const std::string& why);  // ends all; keep() starts others
   // The same of those that share memory with the process that has just ended.
   void discard_imported(const std::string& why);

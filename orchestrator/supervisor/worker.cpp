@@ -71,6 +71,10 @@ void Worker::set_state(WorkerState state) {
 // ---- one process after the other ----
 
 void Worker::start_process() {
+  if (leaving_ != nullptr) {  // its last steps may still write to what would be taken over
+    starts_when_it_is_gone_ = true;
+    return;
+  }
   if (next_options_.has_value()) {
     // It has yet to show that it can serve.
     options_ = *std::exchange(next_options_, std::nullopt);
@@ -101,7 +105,8 @@ void Worker::start_process() {
 }
 
 bool Worker::take_over() {
-  std::unique_ptr<WorkerProcess> spare = pool_.take();
+  const bool unsettled = leaving_ != nullptr;
+  std::unique_ptr<WorkerProcess> spare = pool_.take(unsettled ? vault_.epoch() : 0);
   if (spare == nullptr) return false;
   restart_timer_.cancel();
   restart_after_drain_ = false;
@@ -111,7 +116,7 @@ bool Worker::take_over() {
   ++takeovers_;
   way_ = Recovery::Way::kStandby;
   recovery.greeted();
-  process_->promote(name());
+  process_->promote(name(), unsettled);
   state_ = WorkerState::kLoading;
   events_.worker_changed(*this);
   return true;
@@ -189,8 +194,36 @@ Status Worker::process_answer(ipc::FromWorker&& answer) {
   return events_.worker_answer(*this, std::move(answer));
 }
 
-void Worker::process_dying(WorkerProcess&) {
-  recovery.noticed();
+void Worker::process_dying(WorkerProcess& process) {
+  if (&process == process_.get()) recovery.noticed();
+}
+
+// The kernel can take half a second to take back what it held, and a spare is there. What may go on
+// meanwhile is work of its last steps on the device, and the spare knows where they can write: see
+// worker/vault/README.md. Only after a kill from outside: who ended itself, crashed or was killed by
+// this daemon may have given the device something else to do.
+void Worker::process_stopped(WorkerProcess& process) {
+  if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
+  if (!vault_.keep_kv() || !pool_.ready(vault_.epoch())) return;
+  const Death& death = process.death_by_others();
+  if (!death.by_others()) return;
+  leaving_ = std::move(process_);
+  died(process, death);
+}
+
+void Worker::predecessor_gone(const Death& death) {
+  loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // it is the caller of this
+  recovery.gone();
+  if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
+  if (!death.by_others()) {  // it was taken for another end
+    spdlog::error("worker {}: the process before it ended otherwise: {}", name(), death.words);
+    vault_.drop("the process that made it did not end as it seemed");
+    vault_dropped();
+    if (process_ != nullptr) process_->kill("took over from a process whose end casts doubt");
+  } else if (process_ != nullptr) {
+    process_->settle();
+  }
+  if (std::exchange(starts_when_it_is_gone_, false) && process_ == nullptr) start_process();
 }
 
 void Worker::tell_vault_of_end(const Death& death) {
@@ -228,10 +261,16 @@ void Worker::vault_dropped() {
 }
 
 void Worker::process_ended(WorkerProcess& process, const Death& death) {
+  if (&process == leaving_.get()) return predecessor_gone(death);
+  loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // it is the caller of this
+  died(process, death);
+  recovery.gone();
+}
+
+void Worker::died(WorkerProcess& process, const Death& death) {
   std::vector<WorkerEvents::Orphan> orphans = process.unfinished();
   ended_channels_ = sum(ended_channels_, process.channel_stats());
   ended_traffic_ = ended_traffic_ + process.traffic();
-  loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // it is the caller of this
   if (state_ == WorkerState::kStopped) {
     events_.worker_changed(*this);
     return;

@@ -93,7 +93,8 @@ class Worker : private ProcessEvents {
   const std::string& name() const { return options_.name; }
   WorkerState state() const { return state_; }
   pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
-  bool gone() const { return process_ == nullptr && pool_.gone(); }  // after stop()
+  // After stop().
+  bool gone() const { return process_ == nullptr && leaving_ == nullptr && pool_.gone(); }
   bool ever_ready() const { return ever_ready_; }
   std::uint64_t restarts() const { return restarts_; }    // successors, of either kind
   std::uint64_t takeovers() const { return takeovers_; }  // of these, spares
@@ -125,8 +126,11 @@ class Worker : private ProcessEvents {
                         std::span<const ipc::TokenLogprob> logprobs) override;
   Status process_answer(ipc::FromWorker&& answer) override;
   void process_dying(WorkerProcess& process) override;
+  void process_stopped(WorkerProcess& process) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
 
+  void died(WorkerProcess& process, const Death& death);
+  void predecessor_gone(const Death& death);
   void tell_vault_of_end(const Death& death);
   void spare_ended(const Spare& spare, const Death& death);
   void vault_dropped();
@@ -146,6 +150,9 @@ class Worker : private ProcessEvents {
   Vault vault_;                             // outlives those that are given from it
   std::uint32_t kills_at_take_over_ = 0;    // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
+  // A process before it that has stopped and whose exit is not over: somebody else serves already.
+  std::unique_ptr<WorkerProcess> leaving_;
+  bool starts_when_it_is_gone_ = false;
   StandbyPool pool_;
   Timer restart_timer_;
   RestartPolicy policy_;

@@ -19,6 +19,11 @@ constexpr int kRecordsPerTurn = 256;  // then other workers and clients get thei
 // A process that closed its channel ends within this, or is made to.
 constexpr milliseconds kExitAfterEndOfFile{250};
 constexpr milliseconds kExitAfterShutdown{5000};
+// Between the end of a process's first thread, or of its channel, and that of its other threads. So
+// often it is looked, then its exit is waited for.
+constexpr milliseconds kBetweenLooks{1};
+constexpr int kMostLooks = 50;
+constexpr milliseconds kLongExit{5000};
 // Requests that were cancelled and of which the worker has not said the last word.
 constexpr std::size_t kMaxCancelled = 65536;
 // More than a dead process can have left to be read, whatever the transport, but for its ring.
@@ -59,6 +64,7 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
       standby_(standby),
       heartbeat_timer_(loop),
       kill_timer_(loop),
+      stop_timer_(loop),
       alive_(std::make_shared<bool>(true)) {}
 
 Status WorkerProcess::start() {
@@ -93,13 +99,18 @@ Status WorkerProcess::start() {
   return {};
 }
 
-void WorkerProcess::promote(std::string name) {
+void WorkerProcess::promote(std::string name, bool unsettled) {
   spdlog::info("worker {}: process {}, which stood by, takes over", name, process_.pid());
   name_ = std::move(name);
   promoted_ = true;
   stage_ = Stage::kLoading;
-  send(ipc::Promote{vault_.keep_kv() && vault_.epoch() == given_vault_});
+  unsettled_ = unsettled;
+  send(ipc::Promote{vault_.keep_kv() && vault_.epoch() == given_vault_, unsettled});
   begin_heartbeat();
+}
+
+void WorkerProcess::settle() {
+  if (std::exchange(unsettled_, false)) send(ipc::Settled{});
 }
 
 // ---- receiving ----
@@ -210,6 +221,7 @@ Status WorkerProcess::handle_ready(ipc::Ready&& ready) {
     }
   }
   stage_ = standby_ && !promoted_ ? Stage::kStandby : Stage::kServing;
+  watch_threads();
   events_->process_changed(*this);
   return {};
 }
@@ -379,8 +391,54 @@ void WorkerProcess::violated(const std::string& rule) {
 
 void WorkerProcess::channel_ended() {
   events_->process_dying(*this);
+  look_whether_stopped();
+  if (stopped_.has_value()) return;
   // The exit follows within moments; a process that only closed its end is no use to anyone.
-  kill_timer_.start(kExitAfterEndOfFile, [this] { kill("closed its channel without ending"); });
+  kill_timer_.start(kExitAfterEndOfFile, [this] {
+    look_whether_stopped();
+    if (!stopped_.has_value()) kill("closed its channel without ending");
+  });
+}
+
+// Once it serves, with the threads that it then has: the news of its death, which its channel brings
+// only when its memory has been unmapped.
+void WorkerProcess::watch_threads() {
+  thread_watches_.clear();
+  thread_exits_ = process_.thread_exit_fds();
+  for (const UniqueFd& fd : thread_exits_) {
+    thread_watches_.push_back(std::make_unique<ReadableWatch>(loop_, fd.get()));
+    thread_watches_.back()->wait([this] {
+      looks_ = 0;
+      look_whether_stopped();
+    });
+  }
+}
+
+// Its exit may take long: a driver unmaps and frees what it had, gigabyte by gigabyte. That no thread
+// of it runs any more is known at once.
+void WorkerProcess::look_whether_stopped() {
+  if (stopped_.has_value() || channel_ == nullptr) return;
+  stopped_ = process_.stopped();
+  if (!stopped_.has_value()) {
+    if (++looks_ <= kMostLooks)
+      stop_timer_.start(kBetweenLooks, [this] { look_whether_stopped(); });
+    return;
+  }
+  events_->process_dying(*this);
+  heartbeat_timer_.cancel();
+  channel_watch_.reset();
+  kill_timer_.start(kLongExit, [this] {
+    spdlog::warn("worker {}: process {} has ended, but the kernel has not taken it back for {} ms",
+                 name_, process_.pid(), kLongExit.count());
+  });
+  receive_last_words();
+  const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
+  if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
+}
+
+const Death& WorkerProcess::death_by_others() {
+  if (!told_.has_value()) told_ = how_it_ended(*stopped_);
+  return *told_;
 }
 
 // Before anything of the process is forgotten.
@@ -443,11 +501,14 @@ void WorkerProcess::ended() {
     exit_watch_->wait([this] { ended(); });
     return;
   }
-  const Death death = how_it_ended(*exit);
+  const Death death = told_.has_value() && exit->killed_by(SIGKILL) ? *told_ : how_it_ended(*exit);
   heartbeat_timer_.cancel();
   kill_timer_.cancel();
+  stop_timer_.cancel();
   channel_watch_.reset();
   exit_watch_.reset();
+  thread_watches_.clear();
+  thread_exits_.clear();
   if (channel_ != nullptr) last_channel_stats_ = channel_->stats();
   channel_.reset();
   process_ = Process();

@@ -73,6 +73,10 @@ class ProcessEvents {
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
   // First sign of its end: the channel's end, the process's, or the decision to end it.
   virtual void process_dying(WorkerProcess& process) = 0;
+  // Somebody killed it while it served: none of its threads runs any more, and what it had sent has
+  // been received. What it gave the device to do may still be done; process_ended() follows when the
+  // kernel has taken everything back.
+  virtual void process_stopped(WorkerProcess& process) = 0;
   // It is gone and reaped; the object may be given up, in a turn of its own.
   virtual void process_ended(WorkerProcess& process, const Death& death) = 0;
 };
@@ -106,8 +110,13 @@ class WorkerProcess {
 
   Status start();
   void set_events(ProcessEvents& events) { events_ = &events; }
-  // Of a standby: serve from now on. `name`: as the log calls it from here.
-  void promote(std::string name);
+  // Of a standby: serve from now on. `name`: as the log calls it from here. `unsettled`: of the process
+  // before it something may still run on the device, until settle() says that it is over.
+  void promote(std::string name, bool unsettled);
+  void settle();
+  // After process_stopped(): how it ended. process_ended() tells the same, or the truth should that be
+  // another.
+  const Death& death_by_others();
 
   // Queued in the daemon while the ring is full. kInvalidArgument: the message is larger than the
   // channel can carry.
@@ -160,6 +169,8 @@ class WorkerProcess {
   Status chatter();
   void flush();
   void channel_ended();
+  void watch_threads();
+  void look_whether_stopped();
   void receive_last_words();
   void ended();
   Death how_it_ended(const Exit& exit) const;
@@ -188,7 +199,13 @@ class WorkerProcess {
   Process process_;
   std::unique_ptr<ipc::Channel> channel_;  // null before start() and after the end
   std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
-  Timer heartbeat_timer_, kill_timer_;
+  std::vector<UniqueFd> thread_exits_;  // before their watches: they go after them
+  std::vector<std::unique_ptr<ReadableWatch>> thread_watches_;
+  Timer heartbeat_timer_, kill_timer_, stop_timer_;
+  int looks_ = 0;                // whether it has stopped
+  std::optional<Exit> stopped_;  // it has
+  std::optional<Death> told_;
+  bool unsettled_ = false;
   Heartbeat heartbeat_;
   std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience
   std::shared_ptr<bool> alive_;      // deferred calls after the end come to nothing

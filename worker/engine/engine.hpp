@@ -74,6 +74,8 @@ class Engine {
   // that are to be found from the start, while no request has come. How many of these were taken.
   void set_ledger(PageLedger* ledger) { scheduler_.set_ledger(ledger); }
   std::uint32_t take_over(std::span<const KeptPage> pages) { return scheduler_.take_over(pages); }
+  std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
+  void settle() { scheduler_.settle(); }
   // Times a step's kernels as soon as no step is in flight; stats() tells from then on.
   void profile() { profile_wanted_ = true; }
 

@@ -1,5 +1,6 @@
 #include "worker/engine/kv_cache.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace bulkhead::engine {
@@ -28,9 +29,9 @@ PageIndex PagePool::take() {
       page = pages_[page].newer;
     unlink(page);
     index_.erase(page);
-    if (ledger_ != nullptr) ledger_->left(page);
     ++evictions_;
   }
+  if (ledger_ != nullptr) ledger_->left(page);
   pages_[page].users = 1;
   return page;
 }
@@ -68,6 +69,24 @@ std::uint32_t PagePool::take_over(std::span<const KeptPage> pages) {
     make_idle(*page);
   std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
   return static_cast<std::uint32_t>(taken.size());
+}
+
+std::uint32_t PagePool::withhold(std::span<const PageIndex> pages) {
+  std::vector<bool> wanted(total_);
+  for (const PageIndex page : pages) {
+    if (page < total_) wanted[page] = true;
+  }
+  // In their order, so that they come back as they were.
+  const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
+                                          [&](PageIndex page) { return !wanted[page]; });
+  withheld_.insert(withheld_.end(), kept, empty_.end());
+  empty_.erase(kept, empty_.end());
+  return static_cast<std::uint32_t>(withheld_.size());
+}
+
+void PagePool::settle() {
+  empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
+  withheld_.clear();
 }
 
 void PagePool::make_idle(PageIndex page) {

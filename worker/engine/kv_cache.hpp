@@ -42,13 +42,14 @@ struct KeptPage {
   std::span<const TokenId> tokens;        // its own
 };
 
-// Is told which pages can be found by their tokens, and when one can't any more: which is before any
-// step may write to it.
+// Is told which pages can be found by their tokens, and of each page that is handed out: before any
+// step may write to it. So of a process that died, steps that the device still works on write to no
+// other pages than those that were handed out and not entered since.
 class PageLedger {
  public:
   virtual ~PageLedger() = default;
   virtual void entered(const KeptPage& page) = 0;
-  virtual void left(PageIndex page) = 0;
+  virtual void left(PageIndex page) = 0;  // it may be written to from now on
 };
 
 class PagePool {
@@ -78,6 +79,10 @@ class PagePool {
   // now on, so that they can be found. Only while every page is empty. Says how many were taken; the
   // ledger is told of those that were not.
   std::uint32_t take_over(std::span<const KeptPage> pages);
+  // Empty pages that somebody else may still write to: nobody gets them before settle(). They count
+  // as used. Says how many there are.
+  std::uint32_t withhold(std::span<const PageIndex> pages);
+  void settle();
   const PrefixIndex& index() const { return index_; }
 
  private:
@@ -97,6 +102,7 @@ class PagePool {
   std::uint32_t page_tokens_;
   Sharing sharing_;
   std::vector<PageIndex> empty_;  // a stack: a page used lately is used again first
+  std::vector<PageIndex> withheld_;
   std::vector<Page> pages_;
   PageIndex oldest_ = kNone, newest_ = kNone;  // of the idle ones
   std::uint32_t idle_ = 0;

@@ -138,6 +138,8 @@ class Scheduler {
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
   std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
+  std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }
+  void settle() { pool_.settle(); }
   std::size_t running() const { return running_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
   std::uint64_t steps() const { return step_number_; }

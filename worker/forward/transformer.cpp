@@ -81,7 +81,9 @@ class Transformer final : public engine::Executor {
   const TakeOverTimes& take_over_times() const { return take_over_times_; }
   Status check_weights_again() {
     const auto begin = Clock::now();
-    BULKHEAD_TRY(const std::vector<k::Checksum> sums, weight_sums());
+    if (summing_ == nullptr)
+      return Error(ErrorCode::kInternal, "this executor has taken over no weights");
+    BULKHEAD_TRY(const std::vector<k::Checksum> sums, summing_->run());
     take_over_times_.check_ns = nanoseconds_since(begin);
     return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
   }
@@ -293,8 +295,7 @@ class Transformer final : public engine::Executor {
   // Their sums, for a successor; or whether they are what the predecessor had.
   Status check_weights(const TransformerOptions& options) {
     const auto begin = Clock::now();
-    wait_timeout_ms_ = options.wait_timeout_ms;
-    auto sums = weight_sums();
+    auto sums = weight_sums(options.wait_timeout_ms);
     if (!sums.ok()) {
       const ErrorCode code = sums.error().code();
       const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
@@ -304,18 +305,22 @@ class Transformer final : public engine::Executor {
       return {};
     }
     checksums_ = std::move(*sums);
-    if (options.kept == nullptr) return {};
+    if (options.kept == nullptr) {
+      summing_.reset();  // nobody asks again
+      return {};
+    }
     take_over_times_.check_ns = nanoseconds_since(begin);
     if (checksums_ != options.kept->checksums)
       return not_as_expected("the weights' checksums differ");
     return {};
   }
 
-  Result<std::vector<k::Checksum>> weight_sums() {
+  Result<std::vector<k::Checksum>> weight_sums(std::uint32_t timeout_ms) {
     std::vector<gpu::BufferSlice> slices;
     for (const gpu::Buffer& block : context_.weights.blocks)
       slices.push_back(gpu::slice(block));
-    return k::checksums(*context_.device, slices, wait_timeout_ms_);
+    BULKHEAD_TRY(summing_, k::Checksums::create(*context_.device, slices, timeout_ms));
+    return summing_->run();
   }
 
   // What the programs of all shapes are made of.
@@ -352,8 +357,8 @@ class Transformer final : public engine::Executor {
   std::string numerics_id_;
   bool keepable_ = false;
   MemoryLayout memory_layout_;
-  std::vector<k::Checksum> checksums_;  // of the weights' blocks, if keepable
-  std::uint32_t wait_timeout_ms_ = 0;
+  std::vector<k::Checksum> checksums_;     // of the weights' blocks, if keepable
+  std::unique_ptr<k::Checksums> summing_;  // made once, of weights that were taken over
 
   TakeOverTimes take_over_times_;
   LoadTimes load_times_;

@@ -273,6 +273,7 @@ KeptPages Directory::pages() const {
   for (std::uint32_t page = 0; page < count; ++page) {
     std::byte* const at = entry(page);
     const std::uint32_t sequence = word_at(at).load(std::memory_order_acquire);
+    if (sequence % 2 != 0) kept.open.push_back(page);
     if (sequence == 0 || sequence % 2 != 0) continue;
     Candidate& candidate = all[page];
     candidate.before = word_at(at + offsetof(Entry, before)).load(std::memory_order_relaxed);

@@ -7,7 +7,8 @@
 //   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
 //   +pages   one entry for each KV page, of 16 + 4 * page_tokens bytes
 //
-//   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back
+//   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back;
+//                               0: no step of anybody has ever been given the page
 //            +4  u32 before     the page that comes before, or kRoot
 //            +8  u64 sum        over epoch, page number, `before` and tokens
 //            +16 u32 tokens[page_tokens]
@@ -64,6 +65,9 @@ struct KeptPage {
 struct KeptPages {
   std::vector<KeptPage> pages;
   std::uint64_t doubtful = 0;  // entries that say they are whole and are not, or hang in the air
+  // Pages that the writer's steps may have been writing to when it ended: all that it had ever
+  // taken back, or been about to enter.
+  std::vector<std::uint32_t> open;
   std::vector<std::uint32_t> tokens;  // what KeptPage::tokens shows
 };
 

@@ -19,6 +19,7 @@
 #include "config/base/unique_fd.hpp"
 #include "tests/integration/crash/streams.hpp"
 #include "tests/support/fixtures.hpp"
+#include "tests/support/held_process.hpp"
 #include "worker/vault/directory.hpp"
 
 namespace bulkhead::test {
@@ -256,6 +257,86 @@ TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
     std::printf("%s: pause %lld ms with a spare\n", GetParam(), pause_ms_);
   }
   EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+// ---- a process whose exit takes long ----
+
+TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
+  start("", {"isolation.standby=1"});
+  for (int i = 1; i <= 2; ++i) {
+    const json spare = spare_with("imported");
+    const pid_t victim = serving_worker(serving_);
+    HeldProcess held(victim);
+    if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+    const Timed killed =
+        stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
+    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    json worker = serving_.worker();
+    EXPECT_EQ(worker["pid"], spare["pid"]);
+    EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(worker["last_death_cause"], "signal");
+    EXPECT_TRUE(worker["last_recovery"]["gone_ms"].is_null()) << worker["last_recovery"];
+    EXPECT_GT(vault()["pages_adopted"], 1) << vault();
+    EXPECT_GT(vault()["pages_withheld"], 0) << vault();
+    // It serves on with the pages that are left, and with all of them afterwards.
+    EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+    held.release();
+    EXPECT_TRUE(Serving::eventually(
+        [&] { return serving_.worker()["last_recovery"]["gone_ms"].is_number(); }));
+    EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+    EXPECT_EQ(serving_.worker()["takeovers"], i);
+    EXPECT_EQ(vault()["drops_total"], 0) << vault();
+  }
+  EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+// A second death meanwhile, with no spare: the successor is started when nobody writes any more.
+TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
+  start("", {"isolation.standby=1"});
+  spare_with("imported");
+  const pid_t first = serving_worker(serving_);
+  HeldProcess held(first);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+    send_signal(first, SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != first;
+    }));
+    const pid_t second = serving_.worker()["pid"].get<pid_t>();
+    send_signal(second, SIGKILL);
+    EXPECT_TRUE(Serving::eventually([&] { return serving_.worker()["pid"].is_null(); }));
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(serving_.worker()["pid"].is_null()) << serving_.worker();
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    held.release();
+  });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(serving_.worker()["restarts"], 2);
+}
+
+// Its own crash casts doubt on what it gave the device to do: that must be over.
+TEST_P(Vault, NobodyTakesOverFromACrashBeforeItsExit) {
+  start("", {"isolation.standby=1"});
+  const json spare = spare_with("imported");
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+    // A traced thread would stop at a signal that only one process is sent; each gets its own.
+    send_signal(victim, SIGSEGV);
+    for (int i = 0; i < 25; ++i) {
+      EXPECT_NE(serving_.worker()["pid"], spare["pid"]);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    held.release();
+  });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(serving_.worker()["pid"], spare["pid"]);
+  EXPECT_EQ(serving_.worker()["last_death"], "killed by signal 11 (SIGSEGV)");
+  EXPECT_EQ(vault()["pages_withheld"], 0) << vault();
+  EXPECT_GT(vault()["pages_adopted"], 0) << vault();
 }
 
 TEST_P(Vault, WhatIsOfNoUseToASpareIsNotGivenToASuccessor) {

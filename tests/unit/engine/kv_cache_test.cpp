@@ -117,10 +117,43 @@ TEST(KeptPages, AreFoundByTheirTokensAndEvictedFollowersFirst) {
   }
   PageList greedy(pool);
   ASSERT_TRUE(greedy.cover(12));  // two empty ones, and one of those
-  EXPECT_EQ(ledger.out, std::vector<PageIndex>{0});
+  EXPECT_EQ(ledger.out, (std::vector<PageIndex>{1, 3, 0}));
   EXPECT_TRUE(ledger.in.empty());
   greedy.publish(tokens);
   EXPECT_EQ(ledger.in.size(), 1U) << "the beginning is known already: page 2";
+}
+
+TEST(KeptPages, EachPageThatIsHandedOutIsToldBefore) {
+  PagePool pool(3, 2, Sharing::kPrefixes);
+  Ledger ledger;
+  pool.set_ledger(&ledger);
+  PageList list(pool);
+  ASSERT_TRUE(list.cover(3));
+  EXPECT_EQ(ledger.out, (std::vector<PageIndex>{0, 1}));
+  list.clear();
+  ASSERT_TRUE(list.cover(1));  // a page is told again when it is handed out again
+  EXPECT_EQ(ledger.out.size(), 3u);
+}
+
+TEST(KeptPages, WithheldOnesAreHandedOutOnlyOnceSettled) {
+  PagePool pool(4, 2, Sharing::kPrefixes);
+  const std::vector<TokenId> tokens{1, 2};
+  const KeptPage kept{2, PrefixIndex::kRoot, tokens};
+  ASSERT_EQ(pool.take_over(std::span(&kept, 1)), 1u);
+  // Of these one is kept, and one is none of the pool's.
+  const std::vector<PageIndex> open{0, 2, 3, 9};
+  EXPECT_EQ(pool.withhold(open), 2u);
+  EXPECT_EQ(pool.free_pages(), 2u);
+  PageList list(pool), other(pool);
+  ASSERT_TRUE(list.cover(4));
+  EXPECT_EQ(std::vector<PageIndex>(list.pages().begin(), list.pages().end()),
+            (std::vector<PageIndex>{1, 2}));
+  EXPECT_FALSE(other.cover(1));
+  pool.settle();
+  EXPECT_EQ(pool.free_pages(), 2u);
+  EXPECT_TRUE(other.cover(4));
+  pool.settle();
+  EXPECT_EQ(pool.free_pages(), 0u);
 }
 
 TEST(KeptPages, UnsoundOnesAreLeftOutAndTheLedgerIsTold) {

@@ -99,7 +99,8 @@ inline std::vector<ToWorker> samples_to_worker() {
       Drain{},
       Shutdown{},
       Profile{},
-      Promote{true},
+      Promote{true, true},
+      Settled{},
   };
 }
 
