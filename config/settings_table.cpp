@@ -117,7 +117,7 @@ const Setting kSettings[] = {
 
   {.key = "engine.max_batch", .help = "Sequences computed together in one step.",
    .reach = NUMBER(engine.max_batch), .least = 1, .most = 1024},
-  {.key = "engine.kv_cache_mb", .help = "Memory for keys and values in MiB; 0: what the model asks and the device has free, up to 12 GiB or four full contexts.",
+  {.key = "engine.kv_cache_mb", .help = "Memory for keys and values in MiB; 0: what the model asks and the device has free, up to 8 GiB or four full contexts.",
    .reach = NUMBER(engine.kv_cache_mb), .most = kTebibyteMb},
   {.key = "engine.kv_type", .help = "Number format of cached keys and values: f16, f32 or q8_0 (8 bits, a scale for each 32).",
    .reach = CHOICE(engine.kv_type), .choices = {"f16", "f32", "q8_0"}},

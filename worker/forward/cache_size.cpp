@@ -13,7 +13,7 @@ namespace {
 
 // Mapping and unmapping memory is most of what a death costs on a GPU (22 ms for each GiB, NVIDIA
 // H200): who has not asked for more gets what is plenty.
-constexpr std::uint64_t kMostUnasked = std::uint64_t{12} << 30;
+constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
 constexpr std::uint64_t kFullContexts = 4;
 
 std::string mib(std::uint64_t bytes) {
