@@ -261,8 +261,9 @@ std::uint32_t together_positions(const Mapping& mapping) {
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
   if (!mapping.rows) {
-    // A few columns' heads are made soonest each by a workgroup of its own.
-    if (mapping.attention_together && columns <= 4) return AttentionMode::kTogether;
+    // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
+    // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
+    if (mapping.attention_together && columns <= 16) return AttentionMode::kTogether;
     // Many columns keep a GPU busy without their being spread; and partial results take room.
     return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
   }
