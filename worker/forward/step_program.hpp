@@ -156,13 +156,6 @@ Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
 // Before the first step in these buffers.
 Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
 
-// The slots of the persistent kernel that the model takes; empty: it can't have one.
-std::vector<gpu::kernels::PersistentSlot> persistent_slots(const StepContext& context);
-// How many workgroups of the persistent kernel for so many columns run at the same time, tried on
-// the device; 0: it can't be told.
-Result<std::uint32_t> workgroups_at_once(const StepContext& context, gpu::CommandRing& ring,
-                                         std::uint32_t columns);
-
 struct StepOp {
   gpu::Kernel kernel;  // no pipeline: a barrier
   std::array<std::byte, 128> push{};

@@ -3,13 +3,34 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "config/base/log.hpp"
+#include "gpu/kernels/units.hpp"
+#include "worker/forward/step_layout.hpp"
 
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
+
+bool fits_single(const StepContext& context) {
+  const model::ModelConfig& config = context.config;
+  const auto pays = [](const LayerWeights& layer) {
+    return std::ranges::all_of(
+               layer.qkv,
+               [](const Segment& segment) { return k::single_pays(segment.matrix.type); }) &&
+           k::single_pays(layer.attention_output.type) && k::single_pays(layer.gate.type) &&
+           (layer.gate_up_joined || k::single_pays(layer.up.type)) &&
+           k::single_pays(layer.down.type);
+  };
+  if (!std::ranges::all_of(context.weights.layers, pays)) return false;
+  const std::uint32_t widest =
+      std::max({config.embedding, config.feed_forward, config.heads * config.head_size});
+  return k::input_padded(context.mapping, widest) <= k::kMostSingleGroups * k::kGroupWeights &&
+         context.device->info().shared_memory_bytes >= k::kSingleSharedBytes &&
+         chain_links(config.layers) < 0x8000;
+}
 
 namespace {
 
@@ -18,6 +39,65 @@ constexpr bool kPersistentByDefault = false;
 // Steps that have gained by kernels without barriers between them: wider ones lose where products
 // are bound by arithmetic.
 constexpr std::uint32_t kChainedColumns = 16;
+
+// The slots of the persistent kernel that the model takes; empty: it can't have one.
+std::vector<k::PersistentSlot> persistent_slots(const StepContext& context) {
+  const ModelWeights& weights = context.weights;
+  if (context.mapping.rows || !context.mapping.attention_together ||
+      !weights.rotating_rows_paired || any_separate_gate(weights)) {
+    return {};
+  }
+  std::vector<k::PersistentSlot> slots;
+  const auto add = [&](const DeviceMatrix& matrix, k::Epilogue epilogue) {
+    k::MatvecShape shape;
+    shape.type = matrix.type;
+    shape.epilogue = epilogue;
+    const k::PersistentSlot slot = k::persistent_slot(context.mapping, shape);
+    if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
+  };
+  for (const LayerWeights& layer : weights.layers) {
+    for (const Segment& segment : layer.qkv)
+      add(segment.matrix, k::Epilogue::kQkv);
+    add(layer.attention_output, k::Epilogue::kAdd);
+    add(layer.gate, k::Epilogue::kGated);
+    add(layer.down, k::Epilogue::kAdd);
+  }
+  if (slots.size() > k::kPersistentSlots) slots.clear();
+  return slots;
+}
+
+// How many workgroups of the persistent kernel for so many columns run at the same time, tried on
+// the device; 0: it can't be told.
+Result<std::uint32_t> workgroups_at_once(const StepContext& context, gpu::CommandRing& ring,
+                                         std::uint32_t columns) {
+  // More than any device's processors take of such large workgroups.
+  constexpr std::uint32_t kMany = 1024;
+  BULKHEAD_TRY(const gpu::Kernel kernel, context.device->make_kernel(k::persistent_step(
+                                             context.mapping, context.attention,
+                                             context.persistent.slots, tile_of(columns))));
+  BULKHEAD_TRY(const gpu::Buffer told, context.device->allocate(sizeof(k::PersistentSync),
+                                                                gpu::Memory::kReadback, "probe"));
+  k::PersistentPush push{};
+  push.sync = context.persistent.sync.address();
+  push.parameters = context.parameters.address();
+  push.workgroups = kMany;
+  const gpu::BufferSlice sync = gpu::slice(context.persistent.sync);
+  BULKHEAD_TRY(const auto id, ring.record([&](gpu::Recorder& recorder) {
+    recorder.fill(sync, 0);
+    recorder.barrier();
+    recorder.dispatch(kernel, gpu::push_bytes(push), kMany);
+    recorder.barrier();
+    recorder.copy(sync, gpu::slice(told));
+    recorder.barrier();
+    recorder.fill(sync, 0);
+  }));
+  BULKHEAD_TRY(const auto ticket, ring.submit(id));
+  BULKHEAD_RETURN_IF_ERROR(ring.wait(ticket));
+  ring.drop(id);
+  k::PersistentSync words{};
+  std::memcpy(&words, told.mapped().data(), sizeof words);
+  return words.peak < kMany ? words.peak : 0;
+}
 
 void want_persistent(StepContext& context, config::PersistentStep setting) {
   // A CPU has few processors to wait on each other.
