@@ -50,6 +50,17 @@ bool held_anywhere(const std::set<ino_t>& files) {
   return false;
 }
 
+// Orphans are reaped by the first process of the machine, some of which look for them once a second:
+// a zombie holds nothing and runs no more.
+bool has_ended(pid_t process) {
+  std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return true;
+  const std::size_t name_end = line.rfind(')');
+  const char state = name_end + 2 < line.size() ? line[name_end + 2] : '?';
+  return state == 'Z' || state == 'X';
+}
+
 class DaemonDeath : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transport, DaemonDeath, testing::Values("shm", "stdio"),
                          [](const auto& test) { return std::string(test.param); });
@@ -83,7 +94,7 @@ TEST_P(DaemonDeath, TakesWorkersSparesAndTheirMemoryWithIt) {
   serving.daemon->signal(SIGKILL);
   EXPECT_EQ(serving.daemon->wait_for_exit(), -SIGKILL);
   for (const pid_t process : processes)
-    EXPECT_TRUE(Serving::eventually([&] { return send_signal(process, 0) != 0; }));
+    EXPECT_TRUE(Serving::eventually([&] { return has_ended(process); }));
   const long long ended_ms = after_ms();
   EXPECT_TRUE(Serving::eventually([&] { return !held_anywhere(shared); }));
   std::printf("%s: workers gone %lld ms after the daemon was killed, memory after %lld ms\n",
