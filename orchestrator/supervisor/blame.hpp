@@ -1,6 +1,5 @@
-// What deaths in a row say against a request that got no token of its own in between; or, of those
-// that no request explains, against a worker (restart_policy.hpp). Only counts: no request, no
-// process.
+// What deaths in a row say against a request that got no token of its own in between, or against a
+// worker (restart_policy.hpp). Only counts: no request, no process.
 //
 // A poisonous request ends each worker in the same way, and an innocent one that meets a bad hour sees
 // deaths of many kinds: so the kind that came most often counts, and of that kind the first is

@@ -121,6 +121,39 @@ TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   EXPECT_NE(error["message"].get<std::string>().find("8 tries"), std::string::npos) << error;
 }
 
+// Nor is it a reason to keep everybody waiting for the next start.
+TEST(BackOff, HardlyGrowsWhenALoadingWorkerIsKilledFromOutside) {
+  const Serving serving = serve({}, {{"FAKE_LOAD_MS", "200"}});
+  pid_t last = ready_worker(serving);
+  send_signal(last, SIGKILL);
+  for (int deaths = 1; deaths < 7; ++deaths) {
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving.worker();
+      if (!worker["pid"].is_number() || worker["pid"] == last) return false;
+      last = worker["pid"].get<pid_t>();
+      return true;
+    }));
+    send_signal(last, SIGKILL);
+  }
+  expect_whole(serving.complete(stream_of("x", 5)).body, 5);
+  EXPECT_EQ(serving.worker()["restarts"], 7);
+  EXPECT_EQ(serving.daemon->log().find("next start in"), std::string::npos)
+      << serving.daemon->log();
+}
+
+TEST(BackOff, GrowsWhenAWorkerEndsItself) {
+  char counter[] = "/tmp/bulkhead-count-XXXXXX";
+  UniqueFd file(::mkstemp(counter));
+  // The first start is well, no other is.
+  const Serving serving = serve({"isolation.crash_budget=8"},
+                                {{"FAKE_COUNTER_FILE", counter}, {"FAKE_DIE_AFTER", "1"}});
+  send_signal(ready_worker(serving), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.daemon->log().find("next start in 500 ms") != std::string::npos;
+  })) << serving.daemon->log();
+  ::unlink(counter);
+}
+
 TEST(Strikes, PoisonAmongManyFailsAndTheyFinish) {
   const Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
   std::vector<std::unique_ptr<HttpClient>> clients;

@@ -192,10 +192,42 @@ TEST(RestartPolicy, WaitsLongerAndLongerUntilAToken) {
   EXPECT_EQ(policy.delay(), 0ms);
 }
 
+Death from_outside(int signal) {
+  if (signal == SIGSTOP) return {.cause = DeathCause::kHang, .words = "hang", .from_outside = true};
+  Death death = of_signal(signal);
+  death.from_outside = true;
+  return death;
+}
+
+std::vector<std::int64_t> delays_of(const std::vector<Death>& deaths) {
+  RestartPolicy policy;
+  std::vector<std::int64_t> delays;
+  for (const Death& death : deaths) {
+    policy.died(death, false, 0s);
+    delays.push_back(policy.delay().count());
+  }
+  return delays;
+}
+
+TEST(RestartPolicy, KillsFromOutsideHardlyKeepAnybodyWaiting) {
+  std::vector<Death> kills;
+  for (int i = 0; i < 16; ++i)
+    kills.push_back(from_outside(i % 3 == 0 ? SIGSTOP : SIGKILL));
+  EXPECT_EQ(delays_of(kills), (std::vector<std::int64_t>{0, 0, 0, 0, 0, 0, 0, 250, 250, 250, 250,
+                                                         500, 500, 500, 500, 1000}));
+}
+
+TEST(RestartPolicy, KillsFromOutsideHideNoDeathLoopOfItsOwn) {
+  std::vector<Death> deaths;
+  for (int i = 0; i < 10; ++i)
+    deaths.push_back(i % 2 == 0 ? of_signal(SIGSEGV) : from_outside(SIGKILL));
+  EXPECT_EQ(delays_of(deaths),
+            (std::vector<std::int64_t>{0, 0, 250, 250, 500, 500, 1000, 1000, 2000, 2000}));
+}
+
 TEST(RestartPolicy, DeathsOfManyKindsAreNoReasonToGiveUp) {
   RestartPolicy policy;
-  Death killed = of_signal(SIGKILL);
-  killed.from_outside = true;
+  const Death killed = from_outside(SIGKILL);
   for (int round = 0; round < 2; ++round) {
     for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGILL})
       policy.died(of_signal(signal), false, 0s);
