@@ -13,11 +13,12 @@
 //   kill@N exit@N device@N hang@N gap@N garbage@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
 //                   that has lost its device, without a word
+//   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
 //   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
-// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME.
+// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -227,6 +228,9 @@ class Worker {
     std::vector<ipc::Finished> finished;
     for (auto& [id, sequence] : sequences_) {
       if (sequence.prompt.find("never") != std::string::npos) continue;
+      if (order(sequence.prompt, "hold") == sequence.next &&
+          ::access(environment("FAKE_HOLD").c_str(), F_OK) == 0)
+        continue;
       obey(sequence, batch);
       auto eos = order(sequence.prompt, "eos");
       if (sequence.next >= sequence.limit || (eos && sequence.next >= *eos)) {
