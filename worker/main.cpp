@@ -25,6 +25,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
 #include "config/config.hpp"
 #include "gpu/device.hpp"
@@ -88,20 +89,12 @@ const char* architecture_name(model::Architecture architecture) {
 // pipelines are compiled at each start.
 std::string cache_folder(const std::string& asked) {
   namespace fs = std::filesystem;
-  fs::path folder = asked;
+  const fs::path folder = asked.empty() ? cache_home() : asked;
   if (folder.empty()) {
-    const char* xdg = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    if (xdg != nullptr && xdg[0] == '/') {
-      folder = fs::path(xdg) / "bulkhead";
-    } else if (home != nullptr && home[0] == '/') {
-      folder = fs::path(home) / ".cache" / "bulkhead";
-    } else {
-      spdlog::warn(
-          "no cache folder: neither XDG_CACHE_HOME nor HOME is set; every start compiles all "
-          "kernels");
-      return {};
-    }
+    spdlog::warn(
+        "no cache folder: neither XDG_CACHE_HOME nor HOME is set; every start compiles all "
+        "kernels");
+    return {};
   }
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);
@@ -358,8 +351,10 @@ int run(int argc, char** argv) {
       ->required();
   app.add_option("--region", arguments.region,
                  "inherited descriptor of the shared region; without it: stdio");
-  app.add_option("--cache", arguments.cache,
-                 "folder for compiled kernels (default: ~/.cache/bulkhead)");
+  bool no_cache = false;
+  auto* const cache = app.add_option("--cache", arguments.cache,
+                                     "folder for compiled kernels (default: ~/.cache/bulkhead)");
+  app.add_flag("--no-cache", no_cache, "compile them at each start")->excludes(cache);
   app.add_flag("--standby", arguments.standby, "take no request before the daemon promotes it");
   app.add_flag("--vault", arguments.vault,
                "the daemon's first message tells what an earlier process left");
@@ -388,7 +383,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "bulkhead-worker: %s\n", status.error().message().c_str());
     return kExitUsage;
   }
-  arguments.cache = cache_folder(arguments.cache);
+  arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
   if (settings.isolation.sandbox) {
     if (const Status status = confine(arguments); !status.ok()) {
       spdlog::error(

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
 #include "config/config.hpp"
 #include "orchestrator/router/router.hpp"
@@ -78,6 +79,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   for (const std::string& assignment : config::worker_assignments(settings_))
     worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
   worker.name = std::move(name);
+  worker.cache_home = cache_home();
   worker.ipc = settings_.ipc;
   worker.heartbeat_timeout = std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
   worker.vault = settings_.isolation.vault;

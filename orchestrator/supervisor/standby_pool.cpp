@@ -26,11 +26,12 @@ const char* to_string(Spare::State state) {
   return "unknown";
 }
 
-Spare::Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
-             std::function<void()> changed, Ended ended)
+Spare::Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
+             std::string name, std::function<void()> changed, Ended ended)
     : loop_(loop),
       options_(options),
       vault_(vault),
+      cache_(cache),
       name_(std::move(name)),
       changed_(std::move(changed)),
       ended_(std::move(ended)),
@@ -46,7 +47,7 @@ void Spare::start_in(milliseconds delay) {
 }
 
 void Spare::start() {
-  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, name_, true,
+  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name_, true,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();
   if (started.ok()) return set_state(State::kStarting);
@@ -139,10 +140,11 @@ void Spare::died(const Death& death) {
 }
 
 StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
-                         std::function<void()> changed, Spare::Ended ended)
+                         CacheFolder& cache, std::function<void()> changed, Spare::Ended ended)
     : loop_(loop),
       options_(options),
       vault_(vault),
+      cache_(cache),
       changed_(std::move(changed)),
       ended_(std::move(ended)) {}
 
@@ -162,7 +164,7 @@ void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
   }
   for (; have < count; ++have) {
     spares_.push_back(std::make_unique<Spare>(
-        loop_, options_, vault_, free_name(),
+        loop_, options_, vault_, cache_, free_name(),
         [this] {
           remove_gone_later();
           changed_();
@@ -198,6 +200,13 @@ void StandbyPool::discard_imported(const std::string& why) {
   for (auto& spare : spares_) {
     // At once: what comes next loads cold, and finds no room beside what this one has imported.
     if (spare->process() != nullptr && spare->process()->given_vault() != 0) spare->kill(why);
+  }
+  remove_gone_later();
+}
+
+void StandbyPool::discard_running(const std::string& why) {
+  for (auto& spare : spares_) {
+    if (spare->process() != nullptr) spare->kill(why);
   }
   remove_gone_later();
 }

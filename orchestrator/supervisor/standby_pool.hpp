@@ -23,8 +23,8 @@ class Spare : private ProcessEvents {
   // `changed` is called at each change of state; `ended` for each end that was not asked for, with
   // last_death() set if it was a death, before a successor is started.
   using Ended = std::function<void(const Spare&, const Death&)>;
-  Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
-        std::function<void()> changed, Ended ended);
+  Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
+        std::string name, std::function<void()> changed, Ended ended);
 
   void start_in(std::chrono::milliseconds delay);
   void restart();  // a fresh process, failed or not
@@ -59,6 +59,7 @@ class Spare : private ProcessEvents {
   EventLoop& loop_;
   const WorkerOptions& options_;
   Vault& vault_;
+  CacheFolder& cache_;
   std::string name_;
   std::function<void()> changed_;
   Ended ended_;
@@ -76,8 +77,8 @@ const char* to_string(Spare::State state);
 
 class StandbyPool {
  public:
-  // `options` and `vault` must outlive it. See Spare for `changed` and `ended`.
-  StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
+  // `options`, `vault` and `cache` must outlive it. See Spare for `changed` and `ended`.
+  StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
               std::function<void()> changed, Spare::Ended ended);
 
   // From now on there are so many spares; missing ones are started after `delay`.
@@ -90,6 +91,8 @@ class StandbyPool {
   void discard(const std::string& why);  // ends all; keep() starts others
   // The same of those that share memory with the process that has just ended.
   void discard_imported(const std::string& why);
+  // The same of those that have a process.
+  void discard_running(const std::string& why);
   void kill(const std::string& why);
   bool gone() const { return spares_.empty(); }
   Spare* find(std::string_view name);
@@ -103,6 +106,7 @@ class StandbyPool {
   EventLoop& loop_;
   const WorkerOptions& options_;
   Vault& vault_;
+  CacheFolder& cache_;
   std::function<void()> changed_;
   Spare::Ended ended_;
   std::vector<std::unique_ptr<Spare>> spares_;

@@ -50,8 +50,9 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
     : loop_(loop),
       options_(std::move(options)),
       events_(events),
+      cache_(options_.cache_home, options_.name),
       pool_(
-          loop, options_, vault_, [this] { spares_changed(); },
+          loop, options_, vault_, cache_, [this] { spares_changed(); },
           [this](const Spare& spare, const Death& death) { spare_ended(spare, death); }),
       restart_timer_(loop) {}
 
@@ -85,7 +86,7 @@ void Worker::start_process() {
   if (!options_.vault) vault_.drop("isolation.vault is off");
   restart_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
-  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, name(), false,
+  process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name(), false,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();
   if (!started.ok()) {
@@ -247,12 +248,23 @@ void Worker::tell_vault_of_end(const Death& death) {
 // successor shall be given.
 void Worker::spare_ended(const Spare& spare, const Death& death) {
   if (!death.vault_unusable) events_.standby_died(spare);
-  if (death.vault == 0 || death.vault != vault_.epoch()) return;
+  discard_readers_of_cache(death);
+  const bool had_it = death.vault != 0 && death.vault == vault_.epoch();
   const bool spoilt =
       death.cause == DeathCause::kDeviceLost || death.cause == DeathCause::kProtocolViolation;
-  if (!spoilt && (!death.took_over || death.by_others())) return;
-  vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
-  vault_dropped();
+  if (had_it && (spoilt || (death.took_over && !death.by_others()))) {
+    vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
+    vault_dropped();
+  }
+  // Others that went with it are replaced, too.
+  if (serves(state_)) pool_.keep(options_.standby, kSpareAfterTakeover);
+}
+
+// The folder is wiped already. But a spare that has loaded kernels from it would go on with them, and
+// write them to the next one where no sandbox keeps it from that.
+void Worker::discard_readers_of_cache(const Death& death) {
+  if (death.cause != DeathCause::kProtocolViolation) return;
+  pool_.discard_running("it may have read what was in the cache folder that is wiped");
 }
 
 void Worker::vault_dropped() {
@@ -277,6 +289,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   }
 
   tell_vault_of_end(death);
+  discard_readers_of_cache(death);
   if (death.vault_unusable) {  // no death, but a cold start
     state_ = WorkerState::kRestarting;
     if (take_over()) return;

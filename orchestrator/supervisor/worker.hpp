@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "orchestrator/event_loop.hpp"
+#include "orchestrator/supervisor/cache_folder.hpp"
 #include "orchestrator/supervisor/recovery.hpp"
 #include "orchestrator/supervisor/restart_policy.hpp"
 #include "orchestrator/supervisor/standby_pool.hpp"
@@ -134,6 +135,7 @@ class Worker : private ProcessEvents {
   void tell_vault_of_end(const Death& death);
   void spare_ended(const Spare& spare, const Death& death);
   void vault_dropped();
+  void discard_readers_of_cache(const Death& death);
   void start_process();
   bool take_over();
   void spares_changed();
@@ -148,6 +150,7 @@ class Worker : private ProcessEvents {
   WorkerState state_ = WorkerState::kStarting;
 
   Vault vault_;                             // outlives those that are given from it
+  CacheFolder cache_;                       // outlives those that write to it
   std::uint32_t kills_at_take_over_ = 0;    // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
   // A process before it that has stopped and whose exit is not over: somebody else serves already.

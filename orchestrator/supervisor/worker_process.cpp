@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "config/base/log.hpp"
@@ -55,10 +56,12 @@ ipc::ChannelStats sum(ipc::ChannelStats a, const ipc::ChannelStats& b) {
 }
 
 WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault,
-                             std::string name, bool standby, ProcessEvents& events)
+                             CacheFolder& cache, std::string name, bool standby,
+                             ProcessEvents& events)
     : loop_(loop),
       options_(options),
       vault_(vault),
+      cache_(cache),
       name_(std::move(name)),
       events_(&events),
       standby_(standby),
@@ -79,6 +82,7 @@ Status WorkerProcess::start() {
   }
   BULKHEAD_TRY(ipc::ChannelPair pair, ipc::make_channel_pair(options_.ipc, vault_.closer()));
   std::vector<std::string> arguments = options_.arguments;
+  std::ranges::move(cache_.arguments(), std::back_inserter(arguments));
   if (standby_) arguments.push_back("--standby");
   asked_for_vault_ = options_.vault;
   if (asked_for_vault_) arguments.push_back("--vault");
@@ -513,6 +517,8 @@ void WorkerProcess::ended() {
   channel_.reset();
   process_ = Process();
   alive_.reset();
+  // Before anybody can start a successor.
+  if (death.cause == DeathCause::kProtocolViolation) cache_.drop();
   events_->process_ended(*this, death);
 }
 

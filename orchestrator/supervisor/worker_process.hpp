@@ -20,6 +20,7 @@
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
+#include "orchestrator/supervisor/cache_folder.hpp"
 #include "orchestrator/supervisor/death.hpp"
 #include "orchestrator/supervisor/file_mark.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
@@ -34,7 +35,8 @@ struct WorkerOptions {
   std::size_t model = 0;  // index among the router's models
   std::string model_file;
   std::string program;
-  std::vector<std::string> arguments;  // all but the channel's
+  std::vector<std::string> arguments;  // all but the channel's and the cache folder's
+  std::string cache_home;              // workers' cache folders are here; empty: there are none
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
   bool vault = false;              // isolation.vault
@@ -103,10 +105,10 @@ class WorkerProcess {
  public:
   enum class Stage { kStarting, kLoading, kStandby, kServing };
 
-  // `options` and `vault`, which it is given from and offers to, must outlive it; `name` is for the
-  // log.
-  WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, std::string name,
-                bool standby, ProcessEvents& events);
+  // `options`, `vault`, which it is given from and offers to, and `cache`, which it writes to, must
+  // outlive it; `name` is for the log.
+  WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
+                std::string name, bool standby, ProcessEvents& events);
 
   Status start();
   void set_events(ProcessEvents& events) { events_ = &events; }
@@ -186,6 +188,7 @@ class WorkerProcess {
   EventLoop& loop_;
   const WorkerOptions& options_;
   Vault& vault_;
+  CacheFolder& cache_;
   std::uint64_t given_vault_ = 0;
   bool asked_for_vault_ = false;  // when it was started, whatever the settings are now
   bool offered_vault_ = false;

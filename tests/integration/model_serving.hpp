@@ -19,10 +19,6 @@ inline Serving serve_model(const std::string& model, const std::vector<std::stri
   if (!model.empty()) options.arguments.insert(options.arguments.end(), {"--model", model});
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});
-  // Pipelines compiled by one test serve the next.
-  const std::string cache = std::string(BULKHEAD_BIN_DIR) + "/../tests/cache";
-  std::filesystem::create_directories(cache);
-  options.environment["XDG_CACHE_HOME"] = cache;
   Serving serving;
   serving.daemon = std::make_unique<Daemon>(std::string(BULKHEAD_BIN_DIR) + "/bulkheadd", options);
   serving.port = serving.daemon->wait_until_listening(120000);

@@ -28,8 +28,10 @@ namespace bulkhead::test {
 class Daemon {
  public:
   struct Options {
-    std::vector<std::string> arguments;              // besides --set server.port=0
-    std::map<std::string, std::string> environment;  // added to ours
+    std::vector<std::string> arguments;  // besides --set server.port=0
+    // Added to ours. Without an XDG_CACHE_HOME the tests' own is taken: kernels that one compiles
+    // serve the next.
+    std::map<std::string, std::string> environment;
   };
 
   Daemon(const std::string& program, const Options& options) {
@@ -49,6 +51,7 @@ class Daemon {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(out[1], 1);
       ::dup2(log.get(), 2);
+      ::setenv("XDG_CACHE_HOME", BULKHEAD_BIN_DIR "/../tests/cache", 1);
       for (const auto& [key, value] : options.environment)
         ::setenv(key.c_str(), value.c_str(), 1);
       ::execv(program.c_str(), argv.data());

@@ -14,8 +14,11 @@
 // points at which it is stopped, which costs ten heartbeats each, the further ones, the wider apart.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "config/base/fault_points.hpp"
 #include "ipc/fault_points.hpp"
@@ -74,12 +77,13 @@ class Faults : public testing::Test {
     ASSERT_TRUE(std::filesystem::exists(model)) << model;
     // Little to warm up, for most of the time goes into starting workers; and no looking at the
     // channel before sleeping, which would pass the same points as often as the machine is fast.
-    serving_ = serve_model(
-        model,
-        {"ipc.transport="s + transport, "ipc.spin_us=0", "engine.max_batch=2",
-         "engine.prefill_chunk=32",
-         "isolation.heartbeat_timeout_ms=" + std::to_string(heartbeat_ms)},
-        {{"BULKHEAD_WORKER", WORKER_WITH_FAULTS}, {"BULKHEAD_FAULTS_LIVE", plan_.path()}});
+    serving_ = serve_model(model,
+                           {"ipc.transport="s + transport, "ipc.spin_us=0", "engine.max_batch=2",
+                            "engine.prefill_chunk=32",
+                            "isolation.heartbeat_timeout_ms=" + std::to_string(heartbeat_ms)},
+                           {{"BULKHEAD_WORKER", WORKER_WITH_FAULTS},
+                            {"BULKHEAD_FAULTS_LIVE", plan_.path()},
+                            {"XDG_CACHE_HOME", caches_.string()}});
     ASSERT_NE(serving_.port, 0);
     daemon_ = serving_.daemon->pid();
     expected_ = complete(serving_, request());
@@ -91,6 +95,11 @@ class Faults : public testing::Test {
     before_ = Holdings::of(daemon_);
     mappings_ = Mappings::of(daemon_);
     faults_ = 0;
+  }
+  ~Faults() override {
+    serving_.daemon.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(caches_, ignored);
   }
   void TearDown() override {
     if (serving_.port == 0) return;
@@ -172,7 +181,17 @@ class Faults : public testing::Test {
     return points;
   }
 
+  // Of its own: a spoilt record costs a worker its cache folder.
+  static std::filesystem::path new_caches() {
+    char name[] = "/tmp/bulkhead-faults-XXXXXX";
+    return ::mkdtemp(name);
+  }
+  std::filesystem::path cache_folder() {
+    return caches_ / "bulkhead" / serving_.worker()["name"].get<std::string>();
+  }
+
   const char* transport_ = "";
+  const std::filesystem::path caches_ = new_caches();
   Plan plan_;
   Serving serving_;
   Answer expected_;
@@ -236,6 +255,26 @@ TEST_P(FaultSample, EveryStreamIsWhole) {
   strike_some(Phase::kSuccessor, "fail@file.map", {1});
   strike_some(Phase::kSuccessor, "fail@file.read", {1});
   EXPECT_GE(reached_, 8);  // a vault leaves out some of loading
+}
+
+// A driver runs what it finds in the cache folder, so what a process that lied may have put there must
+// not be found: its successor compiles again. A killed one's is kept.
+TEST_P(FaultSample, OnlyALiarsCompiledKernelsAreThrownAway) {
+  namespace fs = std::filesystem;
+  const fs::path planted = cache_folder() / "planted";
+  const auto compiled = [&] {
+    return std::ranges::any_of(fs::directory_iterator(cache_folder()), [](const auto& entry) {
+      return entry.path().filename().string().starts_with("pipelines-");
+    });
+  };
+  ASSERT_TRUE(compiled());
+  std::ofstream(planted) << "x";
+  ASSERT_TRUE(strike(Phase::kRequest, "kill@ipc.commit", 4));
+  EXPECT_TRUE(fs::exists(planted));
+  ASSERT_TRUE(strike(Phase::kRequest, "corrupt@ipc.commit", 4));
+  EXPECT_EQ(serving_.worker()["last_death_cause"], "protocol_violation") << serving_.worker();
+  EXPECT_FALSE(fs::exists(planted));
+  EXPECT_TRUE(compiled());
 }
 
 // A part of the loop; no points: the channel's.

@@ -299,7 +299,8 @@ TEST(Successor, WaitsUntilWhatItsPredecessorsSentIsClosed) {
     stuck.notify_all();
     GTEST_SKIP() << "this process may not have as many descriptors open";
   }
-  WorkerProcess refused(loop, options, vault, "w0", false, events);
+  CacheFolder cache("", "w0");
+  WorkerProcess refused(loop, options, vault, cache, "w0", false, events);
   const Status status = refused.start();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kResourceExhausted);
