@@ -106,6 +106,7 @@ struct EngineSettings {
 
 struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
+  std::uint32_t exit_timeout_ms = 15000;
   std::uint32_t max_strikes = 2;
   bool vault = true;
   std::uint32_t standby = 0;       // spare processes of each worker

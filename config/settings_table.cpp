@@ -130,6 +130,8 @@ const Setting kSettings[] = {
 
   {.key = "isolation.heartbeat_timeout_ms", .help = "A worker that makes no sign of life for so long is killed and replaced.",
    .reach = NUMBER(isolation.heartbeat_timeout_ms), .least = 100, .most = kHourMs},
+  {.key = "isolation.exit_timeout_ms", .help = "A killed worker that the kernel has not taken back after so long is replaced beside it.",
+   .reach = NUMBER(isolation.exit_timeout_ms), .least = 1000, .most = kHourMs},
   {.key = "isolation.max_strikes", .help = "A request is given up when its worker died so often in the same way without a token of it since the death before.",
    .reach = NUMBER(isolation.max_strikes), .least = 1, .most = 100},
   {.key = "isolation.vault", .help = "Keep weights and KV pages in device memory that outlives a worker.",

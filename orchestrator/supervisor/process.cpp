@@ -1,6 +1,7 @@
 #include "orchestrator/supervisor/process.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -175,6 +176,7 @@ Process& Process::operator=(Process&& other) noexcept {
     end();
     pid_ = std::exchange(other.pid_, -1);
     pidfd_ = std::move(other.pidfd_);
+    waited_for_ = std::exchange(other.waited_for_, true);
   }
   return *this;
 }
@@ -183,7 +185,7 @@ void Process::end() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  while (::waitpid(pid_, &status, waited_for_ ? 0 : WNOHANG) < 0 && errno == EINTR) {
   }
   pid_ = -1;
 }
@@ -245,6 +247,11 @@ std::optional<Exit> Process::stopped() const {
   const int signal = static_cast<int>(code & 0x7f);
   if (signal != 0) return Exit{(code & 0x80) != 0 ? CLD_DUMPED : CLD_KILLED, signal};
   return Exit{CLD_EXITED, static_cast<int>(code >> 8 & 0xff)};
+}
+
+bool Process::has_ended() const {
+  pollfd item{pidfd_.get(), POLLIN, 0};
+  return pidfd_.valid() && ::poll(&item, 1, 0) > 0;
 }
 
 std::optional<Exit> Process::ended() {

@@ -71,14 +71,19 @@ class Process {
   std::optional<Exit> stopped() const;
   std::optional<Activity> activity() const;
   void kill();
+  bool has_ended() const;
   // How the process ended; empty while it runs. Reaps it.
   std::optional<Exit> ended();
+  // It does not end, though it was killed: destroying this does not wait for it. Until ended() has
+  // reaped it, or this process ends, the kernel keeps what is left of it.
+  void let_go() { waited_for_ = false; }
 
  private:
   void end();
 
   pid_t pid_ = -1;
   UniqueFd pidfd_;
+  bool waited_for_ = true;
 };
 
 // From siginfo_t's code and status: "killed by signal 9 (SIGKILL)", "exited with code 3".

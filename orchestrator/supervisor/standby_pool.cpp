@@ -104,7 +104,18 @@ Status Spare::process_answer(ipc::FromWorker&&) {
   return Error(ErrorCode::kCorrupt, "an answer, though it stands by");
 }
 
-void Spare::process_ended(WorkerProcess&, const Death& death) {
+void Spare::process_stuck(WorkerProcess&, const Death& death) {
+  stuck_.push_back(std::move(process_));
+  leaving_ ? changed_() : died(death);
+}
+
+void Spare::process_ended(WorkerProcess& process, const Death& death) {
+  const auto stuck = std::ranges::find(stuck_, &process, &std::unique_ptr<WorkerProcess>::get);
+  if (stuck != stuck_.end()) {
+    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});
+    stuck_.erase(stuck);
+    return;
+  }
   loop_.post([gone = std::shared_ptr(std::move(process_))] {});
   if (leaving_) {
     spdlog::info("worker {}: ended", name_);

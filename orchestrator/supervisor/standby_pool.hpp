@@ -51,6 +51,7 @@ class Spare : private ProcessEvents {
   Status process_answer(ipc::FromWorker&&) override;
   void process_dying(WorkerProcess&) override {}
   void process_stopped(WorkerProcess&) override {}
+  void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
   void start();
   void died(const Death& death);
@@ -65,6 +66,7 @@ class Spare : private ProcessEvents {
   Ended ended_;
   State state_ = State::kStarting;
   std::unique_ptr<WorkerProcess> process_;
+  std::vector<std::unique_ptr<WorkerProcess>> stuck_;  // earlier ones, still in the kernel
   Timer timer_;
   RestartPolicy policy_;
   std::chrono::steady_clock::time_point ready_since_{};

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
 constexpr std::uint32_t kKillsAtTakeOver = 3;     // then the vault is under suspicion
+constexpr std::size_t kMostStuck = 3;  // processes that don't end: no further one is tried
 // A new spare loads beside the one that has just taken over and replays: it lets it get going first.
 constexpr milliseconds kSpareAfterTakeover{1000};
 
@@ -72,10 +73,10 @@ void Worker::set_state(WorkerState state) {
 // ---- one process after the other ----
 
 void Worker::start_process() {
-  if (leaving_ != nullptr) {  // its last steps may still write to what would be taken over
-    starts_when_it_is_gone_ = true;
-    return;
-  }
+  // Its last steps may still write to what would be taken over.
+  starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
+  if (starts_when_it_is_gone_) return;
+  if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
   if (next_options_.has_value()) {
     // It has yet to show that it can serve.
     options_ = *std::exchange(next_options_, std::nullopt);
@@ -212,6 +213,30 @@ void Worker::process_stopped(WorkerProcess& process) {
   died(process, death);
 }
 
+// It counts as dead, and its successor is started beside it. That one is given nothing of it: what it
+// had the device do may go on for as long as it is there. There may be no memory for two; then the
+// successor says so, and is tried again until the crash budget is spent.
+void Worker::process_stuck(WorkerProcess& process, const Death& death) {
+  if (&process == leaving_.get()) {
+    if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
+    // A spare serves with what it could take over so far, and needs no more.
+    if (starts_when_it_is_gone_ && process_ == nullptr) start_process();
+    return;
+  }
+  leave_in_kernel(std::move(process_));
+  died(process, death);
+  if (state_ != WorkerState::kRestarting || stuck_.size() < kMostStuck) return;
+  restart_timer_.cancel();
+  give_up(death.words);
+}
+
+void Worker::leave_in_kernel(std::unique_ptr<WorkerProcess> process) {
+  stuck_.push_back(std::move(process));
+  if (!vault_.held()) return;
+  vault_.drop("a process that has it does not end");
+  vault_dropped();
+}
+
 void Worker::predecessor_gone(const Death& death) {
   loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // it is the caller of this
   recovery.gone();
@@ -274,6 +299,12 @@ void Worker::vault_dropped() {
 
 void Worker::process_ended(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) return predecessor_gone(death);
+  const auto stuck = std::ranges::find(stuck_, &process, &std::unique_ptr<WorkerProcess>::get);
+  if (stuck != stuck_.end()) {
+    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});  // it is the caller of this
+    stuck_.erase(stuck);
+    return;
+  }
   loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // it is the caller of this
   died(process, death);
   recovery.gone();

@@ -95,7 +95,9 @@ class Worker : private ProcessEvents {
   WorkerState state() const { return state_; }
   pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
   // After stop().
-  bool gone() const { return process_ == nullptr && leaving_ == nullptr && pool_.gone(); }
+  bool gone() const {
+    return process_ == nullptr && (leaving_ == nullptr || leaving_->stuck()) && pool_.gone();
+  }
   bool ever_ready() const { return ever_ready_; }
   std::uint64_t restarts() const { return restarts_; }    // successors, of either kind
   std::uint64_t takeovers() const { return takeovers_; }  // of these, spares
@@ -128,10 +130,12 @@ class Worker : private ProcessEvents {
   Status process_answer(ipc::FromWorker&& answer) override;
   void process_dying(WorkerProcess& process) override;
   void process_stopped(WorkerProcess& process) override;
+  void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
 
   void died(WorkerProcess& process, const Death& death);
   void predecessor_gone(const Death& death);
+  void leave_in_kernel(std::unique_ptr<WorkerProcess> process);
   void tell_vault_of_end(const Death& death);
   void spare_ended(const Spare& spare, const Death& death);
   void vault_dropped();
@@ -156,6 +160,7 @@ class Worker : private ProcessEvents {
   // A process before it that has stopped and whose exit is not over: somebody else serves already.
   std::unique_ptr<WorkerProcess> leaving_;
   bool starts_when_it_is_gone_ = false;
+  std::vector<std::unique_ptr<WorkerProcess>> stuck_;  // earlier ones that nobody waits for
   StandbyPool pool_;
   Timer restart_timer_;
   RestartPolicy policy_;

@@ -24,7 +24,6 @@ constexpr milliseconds kExitAfterShutdown{5000};
 // often it is looked, then its exit is waited for.
 constexpr milliseconds kBetweenLooks{1};
 constexpr int kMostLooks = 50;
-constexpr milliseconds kLongExit{5000};
 // Requests that were cancelled and of which the worker has not said the last word.
 constexpr std::size_t kMaxCancelled = 65536;
 // More than a dead process can have left to be read, whatever the transport, but for its ring.
@@ -68,6 +67,7 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
       heartbeat_timer_(loop),
       kill_timer_(loop),
       stop_timer_(loop),
+      exit_timer_(loop),
       alive_(std::make_shared<bool>(true)) {}
 
 Status WorkerProcess::start() {
@@ -385,7 +385,7 @@ void WorkerProcess::kill(const std::string& words, DeathCause cause) {
   if (process_.pid() < 0 || !kill_cause_.empty()) return;
   kill_cause_ = words;
   kill_kind_ = cause;
-  events_->process_dying(*this);
+  dying();
   process_.kill();  // its end comes through the pidfd
 }
 
@@ -393,8 +393,14 @@ void WorkerProcess::violated(const std::string& rule) {
   kill("protocol violation: " + rule, DeathCause::kProtocolViolation);
 }
 
-void WorkerProcess::channel_ended() {
+void WorkerProcess::dying() {
   events_->process_dying(*this);
+  if (exit_timer_.running() || stuck_) return;
+  exit_timer_.start(options_.exit_timeout, [this] { exit_took_too_long(); });
+}
+
+void WorkerProcess::channel_ended() {
+  dying();
   look_whether_stopped();
   if (stopped_.has_value()) return;
   // The exit follows within moments; a process that only closed its end is no use to anyone.
@@ -428,13 +434,10 @@ void WorkerProcess::look_whether_stopped() {
       stop_timer_.start(kBetweenLooks, [this] { look_whether_stopped(); });
     return;
   }
-  events_->process_dying(*this);
+  dying();
   heartbeat_timer_.cancel();
+  kill_timer_.cancel();
   channel_watch_.reset();
-  kill_timer_.start(kLongExit, [this] {
-    spdlog::warn("worker {}: process {} has ended, but the kernel has not taken it back for {} ms",
-                 name_, process_.pid(), kLongExit.count());
-  });
   receive_last_words();
   const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
   if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
@@ -443,6 +446,41 @@ void WorkerProcess::look_whether_stopped() {
 const Death& WorkerProcess::death_by_others() {
   if (!told_.has_value()) told_ = how_it_ended(*stopped_);
   return *told_;
+}
+
+// SIGKILL does not end a process that waits in the kernel for a driver, and one that has ended may
+// wait there while it is taken back. Nobody knows for how long; its requests shall not.
+void WorkerProcess::exit_took_too_long() {
+  if (process_.has_ended()) return;  // ended() is on its way
+  receive_last_words();
+  Death death = told_.has_value()      ? *told_
+                : stopped_.has_value() ? how_it_ended(*stopped_)
+                                       : how_it_ended({CLD_KILLED, SIGKILL});
+  death.words += fmt::format(", and the kernel has not taken the process back for {} ms",
+                             options_.exit_timeout.count());
+  spdlog::error(
+      "worker {}: process {} {}, but the kernel has not taken it back for {} ms "
+      "(isolation.exit_timeout_ms); it is not waited for any more. What it has on the device is "
+      "not "
+      "free",
+      name_, process_.pid(), stopped_.has_value() ? "has ended" : "was killed",
+      options_.exit_timeout.count());
+  stuck_ = true;
+  close_channel();
+  process_.let_go();
+  if (death.cause == DeathCause::kProtocolViolation) cache_.drop();
+  events_->process_stuck(*this, death);
+}
+
+void WorkerProcess::close_channel() {
+  heartbeat_timer_.cancel();
+  kill_timer_.cancel();
+  stop_timer_.cancel();
+  channel_watch_.reset();
+  thread_watches_.clear();
+  thread_exits_.clear();
+  if (channel_ != nullptr) last_channel_stats_ = channel_->stats();
+  channel_.reset();
 }
 
 // Before anything of the process is forgotten.
@@ -500,25 +538,24 @@ void WorkerProcess::receive_last_words() {
 void WorkerProcess::ended() {
   events_->process_dying(*this);
   receive_last_words();
+  const pid_t process_pid = process_.pid();  // none once it is reaped
   std::optional<Exit> exit = process_.ended();
   if (!exit.has_value()) {  // a spurious wake-up
     exit_watch_->wait([this] { ended(); });
     return;
   }
   const Death death = told_.has_value() && exit->killed_by(SIGKILL) ? *told_ : how_it_ended(*exit);
-  heartbeat_timer_.cancel();
-  kill_timer_.cancel();
-  stop_timer_.cancel();
-  channel_watch_.reset();
+  close_channel();
+  exit_timer_.cancel();
   exit_watch_.reset();
-  thread_watches_.clear();
-  thread_exits_.clear();
-  if (channel_ != nullptr) last_channel_stats_ = channel_->stats();
-  channel_.reset();
+  if (stuck_) {
+    spdlog::info("worker {}: process {}, which was not waited for any more, has gone", name_,
+                 process_pid);
+  }
   process_ = Process();
   alive_.reset();
   // Before anybody can start a successor.
-  if (death.cause == DeathCause::kProtocolViolation) cache_.drop();
+  if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop();
   events_->process_ended(*this, death);
 }
 

@@ -39,6 +39,7 @@ struct WorkerOptions {
   std::string cache_home;              // workers' cache folders are here; empty: there are none
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
+  std::chrono::milliseconds exit_timeout{15000};
   bool vault = false;              // isolation.vault
   std::uint32_t standby = 0;       // spare processes
   std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
@@ -79,6 +80,10 @@ class ProcessEvents {
   // been received. What it gave the device to do may still be done; process_ended() follows when the
   // kernel has taken everything back.
   virtual void process_stopped(WorkerProcess& process) = 0;
+  // Its end was seen or decided options.exit_timeout ago, and the kernel has not taken it back: it
+  // counts as dead. What it had on the device may be in use for as long as it is there; its channel is
+  // closed. process_ended() follows if it goes after all.
+  virtual void process_stuck(WorkerProcess& process, const Death& death) = 0;
   // It is gone and reaped; the object may be given up, in a turn of its own.
   virtual void process_ended(WorkerProcess& process, const Death& death) = 0;
 };
@@ -138,6 +143,7 @@ class WorkerProcess {
   void shut_down();  // asks it to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
   void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
+  bool stuck() const { return stuck_; }  // since process_stuck()
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
@@ -170,7 +176,10 @@ class WorkerProcess {
   Status handle_offer(const ipc::VaultOffer& offer);
   Status chatter();
   void flush();
+  void dying();
   void channel_ended();
+  void exit_took_too_long();
+  void close_channel();
   void watch_threads();
   void look_whether_stopped();
   void receive_last_words();
@@ -204,11 +213,12 @@ class WorkerProcess {
   std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;
   std::vector<UniqueFd> thread_exits_;  // before their watches: they go after them
   std::vector<std::unique_ptr<ReadableWatch>> thread_watches_;
-  Timer heartbeat_timer_, kill_timer_, stop_timer_;
+  Timer heartbeat_timer_, kill_timer_, stop_timer_, exit_timer_;
   int looks_ = 0;                // whether it has stopped
   std::optional<Exit> stopped_;  // it has
   std::optional<Death> told_;
   bool unsettled_ = false;
+  bool stuck_ = false;
   Heartbeat heartbeat_;
   std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience
   std::shared_ptr<bool> alive_;      // deferred calls after the end come to nothing

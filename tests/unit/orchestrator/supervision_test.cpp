@@ -280,6 +280,7 @@ struct NoEvents : ProcessEvents {
   Status process_answer(ipc::FromWorker&&) override { return {}; }
   void process_dying(WorkerProcess&) override {}
   void process_stopped(WorkerProcess&) override {}
+  void process_stuck(WorkerProcess&, const Death&) override {}
   void process_ended(WorkerProcess&, const Death&) override {}
 };
 
