@@ -129,8 +129,10 @@ struct KernelSpec {
   // 0: the driver's choice. Else exactly this, with full subgroups: the workgroup's x must be a
   // multiple of it. kUnsupported outside [info().min_subgroup_size, max_subgroup_size].
   std::uint32_t required_subgroup_size = 0;
+  // A driver is at it several times as long as at most others: who compiles many begins with it.
+  bool slow_to_compile = false;
 };
-// Orders specs by all that makes the pipeline: everything but the name.
+// Orders specs by all that makes the pipeline.
 struct MakesAnotherPipeline {
   bool operator()(const KernelSpec& a, const KernelSpec& b) const;
 };

@@ -385,6 +385,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
                                      flag(near_first), sharing, ahead, spread_from});
   variant.spec = {"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
                   mapping.required_subgroup};
+  variant.spec.slow_to_compile = true;
   return variant;
 }
 

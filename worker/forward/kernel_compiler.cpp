@@ -56,6 +56,8 @@ KernelCompiler::KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec>
   for (gpu::KernelSpec& spec : specs) {
     if (known.insert(spec).second) impl_->specs.push_back(std::move(spec));
   }
+  // Whatever takes longest must not be what is begun last.
+  std::ranges::stable_partition(impl_->specs, &gpu::KernelSpec::slow_to_compile);
   const std::size_t count = std::min<std::size_t>(
       {impl_->specs.size(), std::max(std::thread::hardware_concurrency(), 1U), kMostThreads});
   for (std::size_t i = 0; i < count; ++i)

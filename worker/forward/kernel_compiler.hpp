@@ -15,7 +15,8 @@ namespace bulkhead::forward {
 
 class KernelCompiler {
  public:
-  // Starts at once. Equal specs are compiled once.
+  // Starts at once, with those that are slow to compile, then in the order given. Equal specs are
+  // compiled once.
   KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec> specs);
   // Waits for the kernels that are being compiled, starts no more.
   ~KernelCompiler();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <ranges>
 
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
@@ -256,6 +257,8 @@ class Transformer final : public engine::Executor {
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
     if (keepable_) BULKHEAD_RETURN_IF_ERROR(check_weights(options));
     const auto weights_there = Clock::now();
+    // While kernels are still being compiled.
+    BULKHEAD_RETURN_IF_ERROR(wear_in_queues(device, options.wait_timeout_ms));
     BULKHEAD_RETURN_IF_ERROR(compiler.finish([&](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("kernels", done, total);
     }));
@@ -323,20 +326,20 @@ class Transformer final : public engine::Executor {
     return summing_->run();
   }
 
-  // What the programs of all shapes are made of.
+  // What the programs of all shapes are made of; of wide ones, which take longer to compile, first.
   Result<std::vector<gpu::KernelSpec>> kernels_needed(std::span<const StepShape> shapes) {
     std::vector<gpu::KernelSpec> specs;
     if (keepable_) specs.push_back(k::checksum_kernel());
     context_.wanted = &specs;
     Status status;
-    for (const StepShape shape : shapes) {
-      if (const auto listed = build_step(context_, Activations(), shape); !listed.ok())
-        status = listed.error();
-    }
     if (const auto listed = build_sampling(context_, Activations()); !listed.ok())
       status = listed.error();
     if (const auto listed = build_logprobs(context_, Activations()); !listed.ok())
       status = listed.error();
+    for (const StepShape shape : std::views::reverse(shapes)) {
+      if (const auto listed = build_step(context_, Activations(), shape); !listed.ok())
+        status = listed.error();
+    }
     context_.wanted = nullptr;
     if (!status.ok()) return status.error();
     return specs;

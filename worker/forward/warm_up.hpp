@@ -11,6 +11,7 @@
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/step_runner.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/forward/tuning.hpp"
 
 namespace bulkhead::forward {
 
@@ -26,12 +27,17 @@ class WarmUp {
 
  private:
   Status run(const engine::Step& step, StepShape shape);
+  Status heat_up(const Tuning::Measure& measure);
   Result<double> time_step(std::uint32_t columns, const engine::ExecutorLimits& limits);
 
   StepContext& context_;
   StepRunner& steps_;
   const TransformerOptions& options_;
 };
+
+// Where a driver does something slow at some later submission of a process: next to empty ones, until
+// it has. Once no other thread submits.
+Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms);
 
 // The page behind those that are given to sequences.
 inline engine::PageIndex hidden_page(const engine::ExecutorLimits& limits) {
