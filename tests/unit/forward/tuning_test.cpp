@@ -71,7 +71,8 @@ TEST_F(TuningTest, TakesTheFastestAndKnowsItTheNextTime) {
     chosen(tuning);
     ASSERT_TRUE(tune(tuning, variants[2].spec.constants).ok());
     EXPECT_EQ(chosen(tuning), variants[2].spec.constants);
-    EXPECT_EQ(measurements_, static_cast<int>(variants.size()));
+    EXPECT_EQ(measurements_, static_cast<int>(variants.size()) + 2)
+        << "the best and the usual twice";
     EXPECT_TRUE(tuning.unmeasured().empty());
   }
   Tuning again(mapping_, path_);
@@ -95,6 +96,39 @@ TEST_F(TuningTest, WhatIsHardlyFasterIsNotTaken) {
                   .run(
                       [&](std::uint32_t columns) -> Result<double> {
                         return chosen(tuning, columns) == variants[1].spec.constants ? 99.5 : 100.0;
+                      },
+                      60000)
+                  .ok());
+  EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
+}
+
+TEST_F(TuningTest, WhatWasFasterOnlyOnceIsNotTaken) {
+  const auto variants = product_variants(mapping_, shape_, 1);
+  Tuning tuning(mapping_, path_);
+  chosen(tuning);
+  int of_second = 0;
+  ASSERT_TRUE(tuning
+                  .run(
+                      [&](std::uint32_t columns) -> Result<double> {
+                        const bool second = chosen(tuning, columns) == variants[1].spec.constants;
+                        return second && ++of_second == 1 ? 50.0 : 100.0;
+                      },
+                      60000)
+                  .ok());
+  EXPECT_EQ(of_second, 2);
+  EXPECT_EQ(chosen(tuning), variants[0].spec.constants);
+}
+
+TEST_F(TuningTest, ADeviceWhoseClockRisesTakesTheDefault) {
+  const auto variants = product_variants(mapping_, shape_, 1);
+  Tuning tuning(mapping_, path_);
+  chosen(tuning);
+  double clock = 0.3;
+  ASSERT_TRUE(tuning
+                  .run(
+                      [&](std::uint32_t) -> Result<double> {
+                        clock = std::min(1.0, clock + 0.2);
+                        return 100.0 / clock;
                       },
                       60000)
                   .ok());
