@@ -381,7 +381,9 @@ class DirectQueue final : public BlitBase {
     TransferLane::Options lane;
     lane.queue = device_.compute_queue();
     lane.family = device_.compute_family();
-    lane.timeline = settings_.use_shared_events;
+    lane.timeline = false;  // a fence is what a plain program waits for
+    // A CPU device needs its cores to copy.
+    lane.polls = device_.info().kind != DeviceKind::kCpu;
     lane.timeout_ms = timeout_ms_;
     lane.track = false;
     lane.keep_recordings = false;

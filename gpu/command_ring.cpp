@@ -4,8 +4,10 @@
 #include <chrono>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "config/base/log.hpp"
+#include "gpu/fault_injection.hpp"
 #include "gpu/profile.hpp"
 #include "gpu/recorders.hpp"
 #include "gpu/stamps.hpp"
@@ -34,10 +36,10 @@ class RingBase : public CommandRing {
   Status wait(Ticket ticket) override {
     if (ticket > submitted_) return never_submitted(ticket);
     if (!settings_.track_statistics && !settings_.log_wait_events) {
-      return named(timeline_.wait(ticket, timeout_ms_, kWaiting), ticket);
+      return named(reach(ticket, timeout_ms_), ticket);
     }
     const auto start = std::chrono::steady_clock::now();
-    const Status status = named(timeline_.wait(ticket, timeout_ms_, kWaiting), ticket);
+    const Status status = named(reach(ticket, timeout_ms_), ticket);
     const auto end = std::chrono::steady_clock::now();
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - start).count();
     if (status.ok()) stamps_.collect(ticket);
@@ -56,7 +58,7 @@ class RingBase : public CommandRing {
 
   Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) override {
     if (ticket > submitted_) return never_submitted(ticket);
-    const Status status = timeline_.wait(ticket, wait_ms, kWaiting);
+    const Status status = reach(ticket, wait_ms);
     if (status.ok()) {
       stamps_.collect(ticket);
       return true;
@@ -74,6 +76,10 @@ class RingBase : public CommandRing {
   CommandRingStats stats() const override { return stats_; }
 
  protected:
+  virtual Status reach(Ticket ticket, std::uint32_t timeout_ms) {
+    return timeline_.wait(ticket, timeout_ms, kWaiting);
+  }
+
   Result<std::vector<KernelTime>> profile_build(const Build& build) {
     auto times = profile_once(pool_, timeout_ms_, build);
     if (times.ok()) count(&CommandRingStats::submissions);
@@ -288,11 +294,17 @@ class RecordedRing final : public RingBase {
   std::vector<VkCommandBuffer> idle_;
 };
 
-// The baseline: nothing is kept but what to do. Each submit waits for the one before, records a
-// command buffer anew and submits it once.
+// The baseline: nothing is kept but what to do. Each submit waits for the one before, records its
+// commands anew and submits them once, with a fence.
 class PlainRing final : public RingBase {
  public:
   using RingBase::RingBase;
+
+  ~PlainRing() override {
+    if (fence_ == VK_NULL_HANDLE || !RingBase::drain()) return;
+    settle_queues(device_);
+    vkDestroyFence(device_.handle(), fence_, nullptr);
+  }
 
   Result<RecordingId> record_variants(std::vector<Build> variants, Keep) override {
     builds_.emplace(++last_id_, std::move(variants));
@@ -307,22 +319,16 @@ class PlainRing final : public RingBase {
                         std::uint32_t variant) override {
     const auto found = builds_.find(id);
     if (found == builds_.end() || variant >= found->second.size()) return unknown_recording(id);
-    if (commands_ != VK_NULL_HANDLE) {
-      BULKHEAD_RETURN_IF_ERROR(wait(submitted_));
+    BULKHEAD_RETURN_IF_ERROR(make_idle());
+    const Status submitted = record_and_submit(commands_, found->second[variant], after);
+    if (!submitted.ok()) {
       stamps_.forget(commands_);
       pool_.free(std::exchange(commands_, VK_NULL_HANDLE));
-    }
-    BULKHEAD_TRY(const VkCommandBuffer commands, pool_.allocate());
-    const Status submitted = record_and_submit(commands, found->second[variant], after);
-    if (!submitted.ok()) {
-      stamps_.forget(commands);
-      pool_.free(commands);
       return submitted.error();
     }
-    commands_ = commands;
     count(&CommandRingStats::recordings);
     count(&CommandRingStats::submissions);
-    stamps_.submitted(commands, ++submitted_);
+    stamps_.submitted(commands_, fence_ticket_ = ++submitted_);
     return submitted_;
   }
 
@@ -334,12 +340,37 @@ class PlainRing final : public RingBase {
 
   bool enabled() const override { return false; }
 
+ protected:
+  Status reach(Ticket ticket, std::uint32_t timeout_ms) override {
+    if (ticket == 0 || ticket != fence_ticket_) return RingBase::reach(ticket, timeout_ms);
+    return waited(
+        fault::wait_fence(device_.handle(), fence_, timeout_ms * kNanosecondsPerMillisecond),
+        timeout_ms, kWaiting);
+  }
+
  private:
+  Status make_idle() {
+    if (submitted_ > 0) BULKHEAD_RETURN_IF_ERROR(wait(submitted_));
+    if (fence_ == VK_NULL_HANDLE) {
+      const VkFenceCreateInfo info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
+      const VkResult made = vkCreateFence(device_.handle(), &info, nullptr, &fence_);
+      if (made != VK_SUCCESS) return Device::vulkan_error(made, "creating a fence");
+    }
+    if (commands_ == VK_NULL_HANDLE) {
+      BULKHEAD_TRY(commands_, pool_.allocate());
+    }
+    return {};
+  }
+
   Status record_and_submit(VkCommandBuffer commands, const Build& build,
                            std::span<const After> after) {
     BULKHEAD_RETURN_IF_ERROR(record_once(commands, build));
     const Timed timed(*this, &CommandRingStats::submit_nanoseconds);
+    fence_ticket_ = 0;
+    const VkResult reset = vkResetFences(device_.handle(), 1, &fence_);
+    if (reset != VK_SUCCESS) return Device::vulkan_error(reset, "submitting GPU work");
     Submission submission;
+    submission.fence = fence_;
     submission.commands = commands;
     submission.after = after;
     submission.signal = timeline_.handle();
@@ -362,7 +393,9 @@ class PlainRing final : public RingBase {
 
   RecordingId last_id_ = 0;
   std::unordered_map<RecordingId, std::vector<Build>> builds_;
-  VkCommandBuffer commands_ = VK_NULL_HANDLE;  // of the last submission
+  VkCommandBuffer commands_ = VK_NULL_HANDLE;  // recorded anew for each submission
+  VkFence fence_ = VK_NULL_HANDLE;
+  Ticket fence_ticket_ = 0;  // the submission that the fence is of
 };
 
 }  // namespace

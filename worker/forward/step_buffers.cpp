@@ -16,13 +16,14 @@ namespace {
 
 // The widest column tile: buffers have room for the columns that pad the last tile.
 constexpr std::uint32_t kTile = 16, kUnitsTile = 128;
+constexpr std::uint32_t kLeastUnitsTile = 8;
 std::uint32_t widest_tile(const StepContext& context) {
   return context.mapping.units ? kUnitsTile : kTile;
 }
 
 // The widest column tile of any product in a step of so many columns.
 std::uint32_t tile_of_products(const StepContext& context, std::uint32_t columns) {
-  std::uint32_t tile = kTile;
+  std::uint32_t tile = context.mapping.units ? kLeastUnitsTile : kTile;
   const auto include = [&](const DeviceMatrix& matrix, k::Epilogue epilogue) {
     k::MatvecShape shape;
     shape.type = matrix.type;
