@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
 #include "bench/report.hpp"
+#include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
@@ -293,33 +293,29 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{
+  ProgramOptions options{
       "Prefill and decode speed of a model on the executor alone, beside the device's read "
       "bandwidth"};
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->required();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name");
-  app.add_option("--streams", plan.streams,
-                 "sequences that decode side by side, one run for each number")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256));
-  app.add_option("--prompt", plan.prompt, "prompt tokens of each sequence")
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--tokens", plan.tokens, "generated tokens of each sequence")
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--chunk", plan.chunk, "prompt tokens in a step")->check(CLI::Range(1, 4096));
-  app.add_option("--kv-type", plan.kv_type, "f16, f32 or q8_0")->capture_default_str();
-  app.add_option("--json", plan.json_path, "write the figures there, too");
-  app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
-  app.add_option("--depths", plan.depths, "tokens that sequences have behind them")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--set", plan.assignments,
-                 "a setting of engine.* or gpu_optimizations.*, key=value")
-      ->expected(1)
-      ->take_all();
-  app.add_flag("--profile", plan.profile, "time each kernel of one decode step");
-  app.add_flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");
-  CLI11_PARSE(app, argc, argv);
+  options.add("--model", plan.model, "GGUF file, or \"builtin\"").required();
+  options.add("--device", plan.device, "auto, cpu, an index or part of a device's name");
+  options
+      .add("--streams", plan.streams, "sequences that decode side by side, one run for each number")
+      .comma_separated()
+      .within(1, 256);
+  options.add("--prompt", plan.prompt, "prompt tokens of each sequence").within(1, 1 << 20);
+  options.add("--tokens", plan.tokens, "generated tokens of each sequence").within(1, 1 << 20);
+  options.add("--chunk", plan.chunk, "prompt tokens in a step").within(1, 4096);
+  options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
+  options.add("--json", plan.json_path, "write the figures there, too");
+  options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");
+  options.add("--depths", plan.depths, "tokens that sequences have behind them")
+      .comma_separated()
+      .within(0, 1 << 20);
+  options.add("--set", plan.assignments, "a setting of engine.* or gpu_optimizations.*, key=value")
+      .repeated();
+  options.flag("--profile", plan.profile, "time each kernel of one decode step");
+  options.flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");
+  if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);
   if (!status.ok()) {
     std::fprintf(stderr, "bench-decode: %s\n", status.error().message().c_str());

@@ -20,13 +20,13 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/ipc_ports.hpp"
 #include "bench/ipc_throughput.hpp"
 #include "bench/report.hpp"
 #include "bench/token_latency.hpp"
+#include "config/base/program_options.hpp"
 
 namespace bulkhead::bench {
 
@@ -222,24 +222,24 @@ int main(int argc, char** argv) {
   using namespace bulkhead;         // NOLINT: a program
   using namespace bulkhead::bench;  // NOLINT
   if (int code = 0; run_as_worker(argc, argv, code)) return code;
-  CLI::App app(
+  ProgramOptions line(
       "Latency and throughput of the channel between the daemon and a worker, and of the "
       "alternatives");
   IpcOptions options;
   std::string json_file;
   bool latency = true, streams = true, sizes = true;
   std::vector<std::string> only;
-  app.add_flag("!--throughput-only", latency, "Leave the latencies out");
-  app.add_option("--only", only, "Of the latencies, only these names")->delimiter(',');
-  app.add_flag("!--no-throughput", sizes, "Leave the throughput out");
-  app.add_flag("!--no-tokens", streams, "Leave out the way of a token to a client");
-  app.add_option("--json", json_file, "Write the results to this file");
-  app.add_option("--seconds", options.seconds, "At most this long for each repeat of each pass");
-  app.add_option("--repeats", options.repeats, "Repeats, all counted together");
-  app.add_option("--rounds", options.rounds, "At most so many round trips for each repeat");
-  app.add_option("--cpus", options.cpus, "The daemon's and the worker's core")->expected(2);
-  app.add_option("--ring-kib", options.ring_kib, "ipc.ring_kib");
-  CLI11_PARSE(app, argc, argv);
+  line.flag("!--throughput-only", latency, "Leave the latencies out");
+  line.add("--only", only, "Of the latencies, only these names").comma_separated();
+  line.flag("!--no-throughput", sizes, "Leave the throughput out");
+  line.flag("!--no-tokens", streams, "Leave out the way of a token to a client");
+  line.add("--json", json_file, "Write the results to this file");
+  line.add("--seconds", options.seconds, "At most this long for each repeat of each pass");
+  line.add("--repeats", options.repeats, "Repeats, all counted together");
+  line.add("--rounds", options.rounds, "At most so many round trips for each repeat");
+  line.add("--cpus", options.cpus, "The daemon's and the worker's core").values(2);
+  line.add("--ring-kib", options.ring_kib, "ipc.ring_kib");
+  if (const auto code = line.parse(argc, argv)) return *code;
   const std::vector<int> allowed = allowed_cpus();
   if (options.cpus.empty()) options.cpus = allowed;
   if (options.cpus.size() < 2)

@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/report.hpp"
+#include "config/base/program_options.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
@@ -375,17 +375,18 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{"Times every variant of the matrix-vector kernel on a 1B's and a 7B's matrices"};
-  app.add_option("--device", plan.device, "auto, an index or part of a device's name");
-  app.add_option("--columns", plan.columns, "columns of a step, one run for each number")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 512));
-  app.add_option("--shapes", plan.shapes, "only shapes whose name has this in it");
-  app.add_flag("--lanes", plan.lanes, "the lanes' product on a device with matrix units, too");
-  app.add_flag("--splits", plan.splits,
+  ProgramOptions options{
+      "Times every variant of the matrix-vector kernel on a 1B's and a 7B's matrices"};
+  options.add("--device", plan.device, "auto, an index or part of a device's name");
+  options.add("--columns", plan.columns, "columns of a step, one run for each number")
+      .comma_separated()
+      .within(1, 512);
+  options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
+  options.flag("--lanes", plan.lanes, "the lanes' product on a device with matrix units, too");
+  options.flag("--splits", plan.splits,
                "other splits of a row too: they are another order of additions");
-  app.add_option("--json", plan.json_path, "write the figures there, too");
-  CLI11_PARSE(app, argc, argv);
+  options.add("--json", plan.json_path, "write the figures there, too");
+  if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);
   if (!status.ok()) {
     std::fprintf(stderr, "bench-matvec: %s\n", status.error().message().c_str());

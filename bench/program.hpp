@@ -4,22 +4,21 @@
 #include <cstdio>
 #include <exception>
 
-#include <CLI/CLI.hpp>
-
 #include "config/base/error.hpp"
+#include "config/base/program_options.hpp"
 
 namespace bulkhead::bench {
 
 template <class Plan>
-void add_model_options(CLI::App& app, Plan& plan) {
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name")
-      ->capture_default_str();
+void add_model_options(ProgramOptions& options, Plan& plan) {
+  options.add("--model", plan.model, "GGUF file, or \"builtin\"").show_default();
+  options.add("--device", plan.device, "auto, cpu, an index or part of a device's name")
+      .show_default();
 }
 
 template <class Plan>
-void add_json_option(CLI::App& app, Plan& plan) {
-  app.add_option("--json", plan.json_path, "write the figures there, too");
+void add_json_option(ProgramOptions& options, Plan& plan) {
+  options.add("--json", plan.json_path, "write the figures there, too");
 }
 
 // Runs it; the program's exit code. Why it failed is told on stderr.

@@ -403,33 +403,29 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{
+  ProgramOptions options{
       "From a worker's death to the next token of its stream, on the client's socket: how long, "
       "and "
       "which part\ntakes how much"};
-  bench::add_model_options(app, plan);
-  app.add_option("--context", plan.contexts, "tokens of the prompt, one row for each")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--modes", plan.modes, "cold, vault, standby")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"cold", "vault", "standby"}))
-      ->capture_default_str();
-  app.add_option("--repeats", plan.repeats, "kills for each row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--transport", plan.transport, "shm or stdio")
-      ->check(CLI::IsMember({"shm", "stdio"}))
-      ->capture_default_str();
-  app.add_option("--signal", plan.signal,
-                 "kill; or stop: a hang, with a heartbeat timeout of 1000 ms")
-      ->check(CLI::IsMember({"kill", "stop"}))
-      ->capture_default_str();
-  app.add_flag("!--no-bystander", plan.bystander, "no second worker with a stream of its own");
-  app.add_option("--set", plan.settings, "a setting of the daemon, key=value")
-      ->allow_extra_args(false);
-  bench::add_json_option(app, plan);
-  CLI11_PARSE(app, argc, argv);
+  bench::add_model_options(options, plan);
+  options.add("--context", plan.contexts, "tokens of the prompt, one row for each")
+      .comma_separated()
+      .within(1, 1 << 20)
+      .show_default();
+  options.add("--modes", plan.modes, "cold, vault, standby")
+      .comma_separated()
+      .one_of({"cold", "vault", "standby"})
+      .show_default();
+  options.add("--repeats", plan.repeats, "kills for each row").within(1, 1000).show_default();
+  options.add("--transport", plan.transport, "shm or stdio")
+      .one_of({"shm", "stdio"})
+      .show_default();
+  options.add("--signal", plan.signal, "kill; or stop: a hang, with a heartbeat timeout of 1000 ms")
+      .one_of({"kill", "stop"})
+      .show_default();
+  options.flag("!--no-bystander", plan.bystander, "no second worker with a stream of its own");
+  options.add("--set", plan.settings, "a setting of the daemon, key=value").repeated();
+  bench::add_json_option(options, plan);
+  if (const auto code = options.parse(argc, argv)) return *code;
   return bench::run_program("bench-recovery", [&] { return run(plan); });
 }

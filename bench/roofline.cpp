@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
 #include "bench/report.hpp"
+#include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "worker/forward/transformer.hpp"
@@ -148,24 +148,24 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{
+  ProgramOptions options{
       "What a decode step must read over what the device can read, and each kernel's part in the "
       "rest"};
-  app.add_option("--model", plan.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--device", plan.device, "auto, cpu, an index or part of a device's name");
-  app.add_option("--streams", plan.streams, "sequences in a step, one run for each number")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256));
-  app.add_option("--depth", plan.depth, "tokens that each sequence has")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--steps", plan.steps, "steps, of which the median counts")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--kv-type", plan.kv_type, "f16, f32 or q8_0")->capture_default_str();
-  app.add_option("--json", plan.json_path, "write the figures there, too");
-  app.add_option("--cache", plan.cache_folder, "folder where compiled kernels are kept");
-  CLI11_PARSE(app, argc, argv);
+  options.add("--model", plan.model, "GGUF file, or \"builtin\"").show_default();
+  options.add("--device", plan.device, "auto, cpu, an index or part of a device's name");
+  options.add("--streams", plan.streams, "sequences in a step, one run for each number")
+      .comma_separated()
+      .within(1, 256);
+  options.add("--depth", plan.depth, "tokens that each sequence has")
+      .show_default()
+      .within(1, 1 << 20);
+  options.add("--steps", plan.steps, "steps, of which the median counts")
+      .show_default()
+      .within(1, 1 << 20);
+  options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
+  options.add("--json", plan.json_path, "write the figures there, too");
+  options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");
+  if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);
   if (!status.ok()) {
     std::fprintf(stderr, "bench-roofline: %s\n", status.error().message().c_str());

@@ -372,34 +372,32 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{
+  ProgramOptions options{
       "Concurrent clients of a bulkheadd: rates, times to the first token, memory, and what the "
       "GPU "
       "layer did"};
-  bench::add_model_options(app, plan);
-  app.add_option(
-         "--streams", plan.streams,
-         "clients side by side, one run for each number; 1,8 if left out, 16 with --minutes")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256));
-  app.add_option("--prompt", plan.prompt, "prompt tokens of each request")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--tokens", plan.tokens, "generated tokens of each request")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--requests", plan.requests, "requests of each client, one after another")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--context", plan.context, "models.0.context; left out: what is needed");
-  app.add_option("--minutes", plan.minutes, "a mixed load for so long, and verdicts on it")
-      ->check(CLI::Range(0.01, 1e4));
-  app.add_option("--set", plan.assignments, "a setting of the daemon's, key=value")
-      ->expected(1)
-      ->take_all();
-  app.add_flag("--baseline", plan.baseline, "gpu_optimizations.enabled=false");
-  bench::add_json_option(app, plan);
-  CLI11_PARSE(app, argc, argv);
+  bench::add_model_options(options, plan);
+  options
+      .add("--streams", plan.streams,
+           "clients side by side, one run for each number; 1,8 if left out, 16 with --minutes")
+      .comma_separated()
+      .within(1, 256);
+  options.add("--prompt", plan.prompt, "prompt tokens of each request")
+      .within(1, 1 << 20)
+      .show_default();
+  options.add("--tokens", plan.tokens, "generated tokens of each request")
+      .within(2, 1 << 20)
+      .show_default();
+  options.add("--requests", plan.requests, "requests of each client, one after another")
+      .within(1, 1 << 20)
+      .show_default();
+  options.add("--context", plan.context, "models.0.context; left out: what is needed");
+  options.add("--minutes", plan.minutes, "a mixed load for so long, and verdicts on it")
+      .within(0.01, 1e4);
+  options.add("--set", plan.assignments, "a setting of the daemon's, key=value").repeated();
+  options.flag("--baseline", plan.baseline, "gpu_optimizations.enabled=false");
+  bench::add_json_option(options, plan);
+  if (const auto code = options.parse(argc, argv)) return *code;
   if (plan.streams.empty())
     plan.streams =
         plan.minutes > 0 ? std::vector<std::uint32_t>{16} : std::vector<std::uint32_t>{1, 8};

@@ -429,45 +429,45 @@ Status run(const Plan& plan) {
 
 int main(int argc, char** argv) {
   Plan plan;
-  CLI::App app{
+  ProgramOptions options{
       "What the channel and HTTP take of the bare engine's speed: the same decode by the engine "
       "alone, by a worker\nthrough its channel, and streamed over HTTP"};
-  add_model_options(app, plan);
-  app.add_option("--tokens", plan.tokens, "generated tokens of each stream in a turn")
-      ->check(CLI::Range(8, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--prompt", plan.prompt, "prompt tokens of each stream")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--streams", plan.streams, "streams side by side, one comparison for each number")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--repeats", plan.repeats, "turns of each variant, each beside one of the engine")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--kinds", plan.kinds, "worker, http")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"worker", "http"}))
-      ->capture_default_str();
-  app.add_option("--transports", plan.transports, "shm, stdio")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "stdio"}))
-      ->capture_default_str();
-  app.add_option("--flush-tokens", plan.flush, "ipc.flush_tokens, one comparison for each number")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--flush-interval-us", plan.flush_interval_us,
-                 "ipc.flush_interval_us where tokens wait for each other")
-      ->capture_default_str();
-  app.add_option(
-      "--rest-ms", plan.rest_ms,
-      "after each pair of turns: for what else the machine does, where this has priority");
-  app.add_flag("--pin", plan.pin,
+  add_model_options(options, plan);
+  options.add("--tokens", plan.tokens, "generated tokens of each stream in a turn")
+      .within(8, 1 << 20)
+      .show_default();
+  options.add("--prompt", plan.prompt, "prompt tokens of each stream")
+      .within(1, 1 << 20)
+      .show_default();
+  options.add("--streams", plan.streams, "streams side by side, one comparison for each number")
+      .comma_separated()
+      .within(1, 256)
+      .show_default();
+  options.add("--repeats", plan.repeats, "turns of each variant, each beside one of the engine")
+      .within(1, 1000)
+      .show_default();
+  options.add("--kinds", plan.kinds, "worker, http")
+      .comma_separated()
+      .one_of({"worker", "http"})
+      .show_default();
+  options.add("--transports", plan.transports, "shm, stdio")
+      .comma_separated()
+      .one_of({"shm", "stdio"})
+      .show_default();
+  options.add("--flush-tokens", plan.flush, "ipc.flush_tokens, one comparison for each number")
+      .comma_separated()
+      .within(1, 1024)
+      .show_default();
+  options
+      .add("--flush-interval-us", plan.flush_interval_us,
+           "ipc.flush_interval_us where tokens wait for each other")
+      .show_default();
+  options.add("--rest-ms", plan.rest_ms,
+              "after each pair of turns: for what else the machine does, where this has priority");
+  options.flag("--pin", plan.pin,
                "the engine (or the worker) on one half of the cores, all else on the other");
-  add_json_option(app, plan);
-  CLI11_PARSE(app, argc, argv);
+  add_json_option(options, plan);
+  if (const auto code = options.parse(argc, argv)) return *code;
   return run_program("bench-serving-overhead", [&] {
     const Status status = log::init("warn", "text", "bench-serving-overhead");
     return status.ok() ? run(plan) : status;

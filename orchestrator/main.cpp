@@ -12,9 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "config/base/log.hpp"
+#include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "config/reload.hpp"
 #include "orchestrator/event_loop.hpp"
@@ -290,24 +289,22 @@ int serve(const config::Sources& sources, config::Settings settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  ProgramOptions options{
       "Serves language models over an OpenAI-compatible HTTP API, each in a worker process of its "
       "own."};
-  app.footer(kFooter);
-  app.set_version_flag("--version", "bulkheadd " BULKHEAD_VERSION);
+  options.footer(kFooter);
+  options.version("bulkheadd " BULKHEAD_VERSION);
   CommandLine line;
-  app.add_option("--config", line.config_file, "Settings file (YAML)");
-  app.add_option("--model", line.model, "GGUF file to serve (models.0.path)");
-  app.add_option("--set", line.assignments, "A setting as key=value; may be given several times")
-      ->take_all()
-      ->allow_extra_args(false);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fail(std::string(error.what()) + "; `bulkheadd --help` shows what there is");
+  options.add("--config", line.config_file, "Settings file (YAML)");
+  options.add("--model", line.model, "GGUF file to serve (models.0.path)");
+  options.add("--set", line.assignments, "A setting as key=value; may be given several times")
+      .repeated();
+  const Result<bool> read = options.read(argc, argv);
+  if (!read.ok()) {
+    fail(read.error().message() + "; `bulkheadd --help` shows what there is");
     return kUsageError;
   }
+  if (!*read) return 0;
 
   config::Sources sources;
   sources.file = line.config_file.empty() ? from_environment("BULKHEAD_CONFIG") : line.config_file;

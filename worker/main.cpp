@@ -17,16 +17,14 @@
 #include <exception>
 #include <filesystem>
 #include <future>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
+#include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "ipc/channel.hpp"
@@ -334,41 +332,42 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
 
 int run(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app{
+  ProgramOptions options{
       "One model on one device, as a process of its own. bulkheadd starts it and talks to it over "
       "an inherited\n"
       "channel; there is nothing to be had by starting it by hand. To serve a model: bulkheadd "
       "--model FILE.\n"
       "To look at a model file: bulkhead inspect FILE.",
       "bulkhead-worker"};
-  app.add_option("--model", arguments.model, "GGUF file, or \"builtin\"")->capture_default_str();
-  app.add_option("--name", arguments.name, "what the log calls this worker");
-  app.add_option("--device", arguments.device, "auto, cpu, an index, or part of a device's name")
-      ->capture_default_str();
-  app.add_option("--context", arguments.context,
-                 "tokens a sequence may have; 0: the model's own limit");
-  app.add_option("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
-      ->required();
-  app.add_option("--region", arguments.region,
-                 "inherited descriptor of the shared region; without it: stdio");
+  options.add("--model", arguments.model, "GGUF file, or \"builtin\"").show_default();
+  options.add("--name", arguments.name, "what the log calls this worker");
+  options.add("--device", arguments.device, "auto, cpu, an index, or part of a device's name")
+      .show_default();
+  options.add("--context", arguments.context,
+              "tokens a sequence may have; 0: the model's own limit");
+  options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
+      .required();
+  options.add("--region", arguments.region,
+              "inherited descriptor of the shared region; without it: stdio");
   bool no_cache = false;
-  auto* const cache = app.add_option("--cache", arguments.cache,
-                                     "folder for compiled kernels (default: ~/.cache/bulkhead)");
-  app.add_flag("--no-cache", no_cache, "compile them at each start")->excludes(cache);
-  app.add_flag("--standby", arguments.standby, "take no request before the daemon promotes it");
-  app.add_flag("--vault", arguments.vault,
+  const auto cache = options.add("--cache", arguments.cache,
+                                 "folder for compiled kernels (default: ~/.cache/bulkhead)");
+  options.flag("--no-cache", no_cache, "compile them at each start").excludes(cache);
+  options.flag("--standby", arguments.standby, "take no request before the daemon promotes it");
+  options.flag("--vault", arguments.vault,
                "the daemon's first message tells what an earlier process left");
-  app.add_option("--set", arguments.assignments, "a setting, key=value")->expected(1)->take_all();
+  options.add("--set", arguments.assignments, "a setting, key=value").repeated();
   if (argc == 1) {
-    std::fprintf(stderr, "%s", app.help().c_str());
+    std::fprintf(stderr, "%s", options.help().c_str());
     return kExitUsage;
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error, std::cerr, std::cerr);
-    return code == 0 ? 0 : kExitUsage;
+  const Result<bool> read = options.read(argc, argv);
+  if (!read.ok()) {
+    std::fprintf(stderr, "bulkhead-worker: %s; --help shows what there is\n",
+                 read.error().message().c_str());
+    return kExitUsage;
   }
+  if (!*read) return 0;
 
   config::Settings settings;
   for (const std::string& assignment : arguments.assignments) {

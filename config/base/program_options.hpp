@@ -1,0 +1,74 @@
+// A program's command line. CLI11 stays behind program_options.cpp: its headers are six seconds of compiling in each program.
+//
+//   ProgramOptions options("What the program is for");
+//   options.add("--device", plan.device, "auto, cpu, an index or part of a device's name").show_default();
+//   options.add("--streams", plan.streams, "one run for each number").comma_separated().within(1, 256);
+//   options.flag("--baseline", plan.baseline, "without any of it");
+//   if (const auto code = options.parse(argc, argv)) return *code;
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead {
+
+class ProgramOptions {
+ public:
+  // What more there is to say of an option; valid as long as the ProgramOptions.
+  class Option {
+   public:
+    Option& show_default();  // --help tells the value that it has now
+    Option& required();
+    Option& comma_separated();  // "1,4,16" are three values
+    Option& repeated();         // each time it is given it takes one value; all are kept
+    Option& values(int count);  // exactly so many
+    Option& within(int least, int most);
+    Option& within(double least, double most);
+    Option& one_of(std::vector<std::string> words);
+    Option& excludes(const Option& other);
+
+   private:
+    friend class ProgramOptions;
+    explicit Option(void* option) : option_(option) {}
+    void* option_;  // CLI11's
+  };
+
+  // The name is for programs that may be started under another one.
+  explicit ProgramOptions(const std::string& description, const std::string& name = "");
+  ~ProgramOptions();
+  ProgramOptions(const ProgramOptions&) = delete;
+  ProgramOptions& operator=(const ProgramOptions&) = delete;
+
+  // `value` holds the default, and what was given once parse() has returned; it must live until then.
+  Option add(const std::string& names, std::string& value, const std::string& help);
+  Option add(const std::string& names, int& value, const std::string& help);
+  Option add(const std::string& names, std::uint32_t& value, const std::string& help);
+  Option add(const std::string& names, std::uint64_t& value, const std::string& help);
+  Option add(const std::string& names, double& value, const std::string& help);
+  Option add(const std::string& names, std::vector<std::string>& value, const std::string& help);
+  Option add(const std::string& names, std::vector<int>& value, const std::string& help);
+  Option add(const std::string& names, std::vector<std::uint32_t>& value, const std::string& help);
+  // "!--no-thing" makes it false.
+  Option flag(const std::string& names, bool& value, const std::string& help);
+
+  void version(const std::string& text);  // what --version prints
+  void footer(const std::string& text);   // the end of --help
+  std::string help() const;
+
+  // The exit code of a program that must not go on: 0 after --help or --version, another after a mistake, which stderr tells.
+  std::optional<int> parse(int argc, char** argv);
+
+  // For programs that tell mistakes themselves. False: --help or --version was asked for, and printed.
+  Result<bool> read(int argc, char** argv);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bulkhead
