@@ -18,7 +18,8 @@
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
-// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD.
+// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD,
+// SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -71,7 +72,8 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
 
 class Worker {
  public:
-  Worker(ipc::Channel& channel, bool other) : channel_(channel), other_(other) {}
+  Worker(ipc::Channel& channel, bool other, bool stands_by)
+      : channel_(channel), other_(other), stands_by_(stands_by) {}
 
   void run() {
     load();
@@ -81,6 +83,8 @@ class Worker {
         slow |= sequence.prompt.find("slow") != std::string::npos;
         busy |= sequence.prompt.find("never") == std::string::npos;
       }
+      if (stands_by_ && ::unlink(environment("FAKE_SPARE_LIES").c_str()) == 0)
+        send(ipc::Finished{});
       milliseconds wait = busy ? milliseconds(slow ? 5 : 0) : milliseconds(20);
       auto readable = ipc::wait_readable(channel_, std::chrono::microseconds(0), wait);
       if (!readable.ok()) std::exit(0);
@@ -173,6 +177,7 @@ class Worker {
           {"kernel_norm_microseconds", 12}, {"pool_hits", 3}, {"steps_ahead_total", 5}};
       send(stats);
     } else if (std::holds_alternative<ipc::Promote>(*message)) {
+      stands_by_ = false;
       send(ready_);
     } else if (std::holds_alternative<ipc::Drain>(*message)) {
       draining_ = true;
@@ -309,6 +314,7 @@ class Worker {
 
   ipc::Channel& channel_;
   bool other_;
+  bool stands_by_;
   std::map<RequestId, Sequence> sequences_;
   std::uint64_t step_ = 0;
   std::uint32_t skew_ = 0;
@@ -322,12 +328,13 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
-  bool other = false;
+  bool other = false, stands_by = false;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--model") == 0) {
       const std::string model = argv[i + 1];
       other = model.find("other", model.rfind('/') + 1) != std::string::npos;
     }
+    stands_by |= std::strcmp(argv[i], "--standby") == 0;
     if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
     if (std::strncmp(argv[i + 1], "ipc.ring_kib=", 13) == 0) {
@@ -346,5 +353,5 @@ int main(int argc, char** argv) {
   }
   std::printf("a library that prints to stdout harms nothing\n");
   std::fflush(stdout);
-  Worker(**channel, other).run();
+  Worker(**channel, other, stands_by).run();
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
@@ -78,6 +79,31 @@ TEST_F(CacheFolder, ASpareThatMayHaveReadItDoesNotTakeOver) {
     const json all = workers(serving);
     return std::ranges::any_of(all, [](const json& each) { return each["state"] == "standby"; });
   }));
+}
+
+// It wrote to the same folder. Who serves goes on; the other spare goes with it, and both are replaced.
+TEST_F(CacheFolder, OfASpareThatBrokeARuleIsGivenToNobodyEither) {
+  const fs::path lie = caches_ / "lie";
+  const Serving serving = serve({"isolation.standby=2"}, {{"XDG_CACHE_HOME", caches_.string()},
+                                                          {"FAKE_SPARE_LIES", lie.string()}});
+  const pid_t serves = pid_in(serving, "builtin-0", "ready");
+  const std::set<pid_t> before = {pid_in(serving, "builtin-0.standby-0", "standby"),
+                                  pid_in(serving, "builtin-0.standby-1", "standby")};
+  plant();
+  HttpClient client(serving.port);
+  client.send("POST", "/v1/completions", stream_of("slow", 100).dump());
+  ASSERT_EQ(client.receive_head().status, 200);
+  std::ofstream(lie) << "x";
+  ASSERT_TRUE(Serving::eventually([&] {
+    int others = 0;
+    for (const json& each : workers(serving)) {
+      if (each["state"] == "standby" && !before.contains(each["pid"].get<pid_t>())) ++others;
+    }
+    return others == 2;
+  })) << workers(serving);
+  EXPECT_FALSE(fs::exists(folder()));
+  expect_whole(rest_of(client), 100);
+  EXPECT_EQ(pid_in(serving, "builtin-0", "ready"), serves);
 }
 
 TEST_F(CacheFolder, WhatAnEarlierDaemonLeftIsDeleted) {
