@@ -382,8 +382,7 @@ class DirectQueue final : public BlitBase {
     lane.queue = device_.compute_queue();
     lane.family = device_.compute_family();
     lane.timeline = false;  // a fence is what a plain program waits for
-    // A CPU device needs its cores to copy.
-    lane.polls = device_.info().kind != DeviceKind::kCpu;
+    lane.polls = true;
     lane.timeout_ms = timeout_ms_;
     lane.track = false;
     lane.keep_recordings = false;

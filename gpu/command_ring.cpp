@@ -343,6 +343,7 @@ class PlainRing final : public RingBase {
  protected:
   Status reach(Ticket ticket, std::uint32_t timeout_ms) override {
     if (ticket == 0 || ticket != fence_ticket_) return RingBase::reach(ticket, timeout_ms);
+    poll(device_, fence_);
     return waited(
         fault::wait_fence(device_.handle(), fence_, timeout_ms * kNanosecondsPerMillisecond),
         timeout_ms, kWaiting);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
@@ -215,6 +216,15 @@ Status submit_commands(VkQueue queue, const Submission& submission, const char* 
   const VkResult result = fault::queue_submit(queue, info, submission.fence);
   if (result != VK_SUCCESS) return Device::vulkan_error(result, what);
   return {};
+}
+
+void poll(const Device& device, VkFence fence) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLongest{2};
+  if (device.info().kind == DeviceKind::kCpu) return;
+  const Clock::time_point end = Clock::now() + kLongest;
+  while (vkGetFenceStatus(device.handle(), fence) == VK_NOT_READY && Clock::now() < end) {
+  }
 }
 
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,

@@ -83,6 +83,11 @@ struct Submission {
 };
 Status submit_commands(VkQueue queue, const Submission& submission, const char* what);
 
+// Looks at the fence for up to 2 ms, as drivers of other interfaces do by default: a host that sleeps
+// hears of its end 20 us later after a copy, 80 after a step, and is slower for a while (H200).
+// Whoever calls it waits afterwards in any case. Not with a CPU device, which needs the cores.
+void poll(const Device& device, VkFence fence);
+
 // As a plain program does it: a new command buffer, one submit, a new fence, a wait, and all of it
 // freed.
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,

@@ -21,15 +21,6 @@ bool same_copy(const TransferLane::Copy& a, const TransferLane::Copy& b) {
          a.from.bytes == b.from.bytes && a.to.buffer == b.to.buffer && a.to.offset == b.to.offset;
 }
 
-// A small copy is over in 10 us, of which a host that sleeps hears 20 to 60 us later (H200).
-void poll_for_a_moment(const Device& device, VkFence fence) {
-  constexpr std::chrono::microseconds kMoment{100};
-  const auto begin = std::chrono::steady_clock::now();
-  while (vkGetFenceStatus(device.handle(), fence) == VK_NOT_READY &&
-         std::chrono::steady_clock::now() - begin < kMoment) {
-  }
-}
-
 }  // namespace
 
 TransferLane::~TransferLane() {
@@ -207,7 +198,7 @@ Status TransferLane::wait_untimed(std::uint64_t number) {
     return {};
   }
   while (done_ < number) {
-    if (options_.polls) poll_for_a_moment(*device_, pending_.front().slot.fence);
+    if (options_.polls) poll(*device_, pending_.front().slot.fence);
     const VkResult result = fault::wait_fence(device_->handle(), pending_.front().slot.fence,
                                               options_.timeout_ms * kNanosecondsPerMillisecond);
     if (result != VK_SUCCESS) return named(waited(result, options_.timeout_ms, options_.name));

@@ -24,7 +24,7 @@ class TransferLane {
     DeviceLane lane = DeviceLane::kUpload;
     bool track = true;            // time the copies and the waits for them
     bool keep_recordings = true;  // false: buffers come and go, and each copy is recorded anew
-    bool polls = false;           // a fence for a moment before the host falls asleep over it
+    bool polls = false;           // a fence before the host falls asleep over it
   };
 
   TransferLane() = default;

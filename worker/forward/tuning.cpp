@@ -23,7 +23,7 @@ namespace k = gpu::kernels;
 namespace {
 
 // Less than steps differ by themselves is no reason to part from the default.
-constexpr double kWorthIt = 0.01;  // both times that it is measured
+constexpr double kWorthIt = 0.005;  // both times that it is measured
 constexpr std::uintmax_t kLargestFileBytes = 1 << 20;
 constexpr const char* kFirstWords = "bulkhead-tuning 1";
 

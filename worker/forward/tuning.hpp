@@ -43,7 +43,8 @@ class Tuning {
   using Measure = std::function<Result<double>(std::uint32_t columns)>;
   // Tries the variants of products that were never measured, one product after another, narrow steps
   // first, until `budget_ms` are over: the rest is for the next time. A variant must be faster by
-  // kWorthIt twice, the second time right behind the default, to be taken. Keeps what it found. The caller makes its steps anew afterwards.
+  // kWorthIt twice, the second time right behind the default, to be taken. Keeps what it found. The
+  // caller makes its steps anew afterwards.
   Status run(const Measure& measure, std::uint32_t budget_ms);
 
   // For tests: variant `index` (of as many as there are) of every product asked for so far.
