@@ -6,7 +6,7 @@
 #   bulkhead_shaders(TARGET SHADERS a.comp b.comp ... [DEFINES ...])
 #       one module for each file, named as the file is
 #
-# The SPIR-V is rebuilt when a file that it includes changes (glslc writes a depfile); DEPENDS is for what glslc can't see,
+# The SPIR-V is rebuilt when a file that it includes changes (glslc tells them); DEPENDS is for what glslc can't see,
 # such as generated includes. Includes are looked up beside the file and in its folder.
 
 find_program(BULKHEAD_GLSLC glslc)
@@ -24,10 +24,10 @@ function(bulkhead_shader target symbol file)
 
   add_custom_command(
     OUTPUT "${words}"
-    COMMAND "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror -mfmt=num ${defines} -I "${folder}"
-            -MD -MF "${words}.d" -MT "${words}" -o "${words}" "${file}"
+    COMMAND "${PROJECT_SOURCE_DIR}/cmake/compile_shader" "${PROJECT_SOURCE_DIR}/build/spirv" "${words}"
+            "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines} -I "${folder}" "${file}"
     MAIN_DEPENDENCY "${file}"
-    DEPENDS ${arg_DEPENDS}
+    DEPENDS ${arg_DEPENDS} "${PROJECT_SOURCE_DIR}/cmake/compile_shader"
     DEPFILE "${words}.d"
     COMMENT "Compiling shader ${symbol}"
     VERBATIM)
@@ -57,7 +57,8 @@ constexpr std::uint32_t kWords[] = {
 constinit const std::span<const std::uint32_t> @symbol@{kWords};
 }  // namespace bulkhead::gpu::spirv
 ")
-  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES OBJECT_DEPENDS "${words}")
+  set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
+    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
 endfunction()
 
