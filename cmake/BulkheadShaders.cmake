@@ -1,9 +1,10 @@
 # Compute shaders compiled at build time and embedded in the library that uses them:
 #
-#   bulkhead_shader(TARGET SYMBOL FILE.comp [DEFINES A=1 B=2 ...] [DEPENDS files ...])
+#   bulkhead_shader(TARGET SYMBOL FILE.comp [MATRICES] [DEFINES A=1 B=2 ...] [DEPENDS files ...])
 #       one SPIR-V module for each (file, defines): include "gpu/kernels/SYMBOL.hpp" and use
-#       bulkhead::gpu::spirv::SYMBOL, a std::span<const std::uint32_t>
-#   bulkhead_shaders(TARGET SHADERS a.comp b.comp ... [DEFINES ...])
+#       bulkhead::gpu::spirv::SYMBOL, a std::span<const std::uint32_t>. MATRICES: it has cooperative matrices
+#       (khr_matrices.cpp)
+#   bulkhead_shaders(TARGET [MATRICES] SHADERS a.comp b.comp ... [DEFINES ...])
 #       one module for each file, named as the file is
 #
 # The SPIR-V is rebuilt when a file that it includes changes (glslc tells them); DEPENDS is for what glslc can't see,
@@ -15,17 +16,27 @@ if(NOT BULKHEAD_GLSLC)
 endif()
 
 function(bulkhead_shader target symbol file)
-  cmake_parse_arguments(arg "" "" "DEFINES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "MATRICES" "" "DEFINES;DEPENDS" ${ARGN})
   cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
   cmake_path(GET file PARENT_PATH folder)
   set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
   set(words "${generated}/${symbol}.inc")
   list(TRANSFORM arg_DEFINES PREPEND "-D" OUTPUT_VARIABLE defines)
+  set(translation)
+  if(arg_MATRICES)
+    if(NOT TARGET khr-matrices)
+      add_executable(khr-matrices "${CMAKE_SOURCE_DIR}/cmake/khr_matrices.cpp")
+      target_link_libraries(khr-matrices PRIVATE bulkhead_options)
+      set_target_properties(khr-matrices PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/cmake")
+    endif()
+    set(translation COMMAND khr-matrices "${words}" "${words}")
+  endif()
 
   add_custom_command(
     OUTPUT "${words}"
     COMMAND "${PROJECT_SOURCE_DIR}/cmake/compile_shader" "${PROJECT_SOURCE_DIR}/build/spirv" "${words}"
             "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines} -I "${folder}" "${file}"
+    ${translation}
     MAIN_DEPENDENCY "${file}"
     DEPENDS ${arg_DEPENDS} "${PROJECT_SOURCE_DIR}/cmake/compile_shader"
     DEPFILE "${words}.d"
@@ -63,9 +74,13 @@ constinit const std::span<const std::uint32_t> @symbol@{kWords};
 endfunction()
 
 function(bulkhead_shaders target)
-  cmake_parse_arguments(arg "" "" "SHADERS;DEFINES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "MATRICES" "" "SHADERS;DEFINES;DEPENDS" ${ARGN})
+  set(matrices)
+  if(arg_MATRICES)
+    set(matrices MATRICES)
+  endif()
   foreach(file IN LISTS arg_SHADERS)
     cmake_path(GET file STEM symbol)
-    bulkhead_shader(${target} ${symbol} "${file}" DEFINES ${arg_DEFINES} DEPENDS ${arg_DEPENDS})
+    bulkhead_shader(${target} ${symbol} "${file}" ${matrices} DEFINES ${arg_DEFINES} DEPENDS ${arg_DEPENDS})
   endforeach()
 endfunction()

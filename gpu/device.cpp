@@ -156,30 +156,43 @@ bool blob_fits(std::span<const std::byte> blob, const VkPhysicalDeviceProperties
          std::memcmp(header.pipelineCacheUUID, properties.pipelineCacheUUID, VK_UUID_SIZE) == 0;
 }
 
+// VK_KHR_cooperative_matrix is younger than Debian 12's headers: what we need of it, as the specification numbers it.
+constexpr const char* kMatrixExtension = "VK_KHR_cooperative_matrix";
+struct MatrixFeatures {
+  VkStructureType type = static_cast<VkStructureType>(1000506000);
+  void* next = nullptr;
+  VkBool32 matrices = VK_FALSE;
+  VkBool32 robust_buffer_access = VK_FALSE;
+};
+struct MatrixOffer {
+  VkStructureType type = static_cast<VkStructureType>(1000506001);
+  void* next = nullptr;
+  std::uint32_t m = 0, n = 0, k = 0;
+  std::uint32_t a = 0, b = 0, c = 0, result = 0;  // types of components
+  VkBool32 saturating = VK_FALSE;
+  std::uint32_t scope = 0;
+};
+constexpr std::uint32_t kHalfComponents = 0, kFloatComponents = 1, kSubgroupScope = 3;
+using MatrixQuery = VkResult(VKAPI_PTR*)(VkPhysicalDevice, std::uint32_t*, MatrixOffer*);
+
 // Whether the device multiplies 16x16 by 16x8 halves into float32 sums, a subgroup together.
 bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical) {
-  if (!has_extension(physical, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME)) return false;
-  VkPhysicalDeviceCooperativeMatrixFeaturesNV features{
-      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+  if (!has_extension(physical, kMatrixExtension)) return false;
+  MatrixFeatures features;
   VkPhysicalDeviceFeatures2 all{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &features, {}};
   vkGetPhysicalDeviceFeatures2(physical, &all);
-  const auto query = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV>(
-      vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV"));
-  if (features.cooperativeMatrix != VK_TRUE || query == nullptr) return false;
+  const auto query = reinterpret_cast<MatrixQuery>(
+      vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+  if (features.matrices != VK_TRUE || query == nullptr) return false;
   std::uint32_t count = 0;
   if (query(physical, &count, nullptr) != VK_SUCCESS) return false;
-  std::vector<VkCooperativeMatrixPropertiesNV> offers(
-      count,
-      {VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV, nullptr, 0, 0, 0, {}, {}, {}, {}, {}});
+  std::vector<MatrixOffer> offers(count);
   if (query(physical, &count, offers.data()) < 0) return false;
-  return std::any_of(
-      offers.begin(), offers.end(), [](const VkCooperativeMatrixPropertiesNV& offer) {
-        return offer.MSize == 16 && offer.NSize == 8 && offer.KSize == 16 &&
-               offer.AType == VK_COMPONENT_TYPE_FLOAT16_NV &&
-               offer.BType == VK_COMPONENT_TYPE_FLOAT16_NV &&
-               offer.CType == VK_COMPONENT_TYPE_FLOAT32_NV &&
-               offer.DType == VK_COMPONENT_TYPE_FLOAT32_NV && offer.scope == VK_SCOPE_SUBGROUP_NV;
-      });
+  return std::any_of(offers.begin(), offers.end(), [](const MatrixOffer& offer) {
+    return offer.m == 16 && offer.n == 8 && offer.k == 16 && offer.a == kHalfComponents &&
+           offer.b == kHalfComponents && offer.c == kFloatComponents &&
+           offer.result == kFloatComponents && offer.scope == kSubgroupScope;
+  });
 }
 
 // Whether memory of our buffers can go to another process and come from one.
@@ -270,13 +283,12 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceOptions& options) {
   DeviceFeatures features = features_to_enable(self->physical_);
   features.chain();
   impl.has_host_query_reset = features.v12.hostQueryReset != VK_FALSE;
-  VkPhysicalDeviceCooperativeMatrixFeaturesNV matrix_units{
-      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+  MatrixFeatures matrix_units;
   self->info_.matrix_units = has_matrix_units(impl.instance->handle(), self->physical_);
   if (self->info_.matrix_units) {
-    extensions.push_back(VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME);
-    matrix_units.cooperativeMatrix = VK_TRUE;
-    matrix_units.pNext = features.base.pNext;
+    extensions.push_back(kMatrixExtension);
+    matrix_units.matrices = VK_TRUE;
+    matrix_units.next = features.base.pNext;
     features.base.pNext = &matrix_units;
   }
   const Sharing sharing = sharing_of(self->physical_);

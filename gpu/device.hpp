@@ -47,7 +47,7 @@ struct DeviceInfo {
       0;  // of one Buffer (2 GiB on lavapipe): split what is larger
   double timestamp_period_ns = 0;
   bool has_transfer_queue = false;
-  // Of an opened Device only: its shaders may use GL_NV_cooperative_matrix for matrices of halves,
+  // Of an opened Device only: its shaders may use VK_KHR_cooperative_matrix for matrices of halves,
   // 16x16 times 16x8, with float32 sums.
   bool matrix_units = false;
   // Of an opened Device only: Memory::kShared can be had, exported and imported.

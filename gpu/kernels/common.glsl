@@ -39,8 +39,9 @@ uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index])
 // kInputRows (a lane computes a row): floats, each column in order.
 // kInputLanes (a subgroup computes a row, a lane takes 32 neighbouring weights): floats; blocks of 1024 entries of a column
 // are stored [8 quarters of a group][32 groups][4], so that the vec4 that each lane needs next lie side by side.
-// kInputUnits (matrix units): halves, eight columns together and 32 entries of each: 512 bytes in the order of the unit's
-// fragments, which units.glsl explains. Of larger values than a half can hold, the largest half is kept.
+// kInputUnits (matrix units): halves; eight columns together, of each 32 entries before the next 32 of all: 512 bytes, in
+// which the sixteen that lane i of a subgroup takes into the unit's fragments are the i-th. Of larger values than a half can
+// hold, the largest half is kept.
 const uint kInputRows = 0, kInputLanes = 1, kInputUnits = 2;
 
 uint input_index(uint k, uint form) {
@@ -51,9 +52,7 @@ uint input_index(uint k, uint form) {
 void store_input(uint64_t base, uint column, uint stride, uint k, float value, uint form) {
   if (form == kInputUnits) {
     uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;
-    uint lane = ((k >> 3) & 3u) * 8u + (k & 1u) * 4u + ((column >> 1) & 3u);
-    uint place = ((k >> 2) & 1u) * 4u + ((k >> 1) & 1u) * 2u + (column & 1u);
-    HalvesOut(base + block).v[lane * 8u + place] = float16_t(clamp(value, -65504.0, 65504.0));
+    HalvesOut(base + block).v[(column & 7u) * 32u + (k & 31u)] = float16_t(clamp(value, -65504.0, 65504.0));
   } else {
     FloatsOut(base + uint64_t(column) * stride * 4u).v[input_index(k, form)] = value;
   }

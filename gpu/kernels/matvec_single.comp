@@ -23,7 +23,7 @@ layout(constant_id = 10) const uint kStepGroups = 4;     // groups of a step of 
 // 1: a step's weights are asked for before the step before is computed; 0: behind it, in fewer registers.
 layout(constant_id = 11) const uint kAhead = 0;
 layout(constant_id = 12) const uint kScaling = 0;
-layout(constant_id = 13) const uint kInputPieces = 8;    // of four entries, in the input
+layout(constant_id = 13) const uint kInputPieces = 4;    // of eight entries, in the input
 layout(constant_id = 14) const uint kShare = 1;          // segments that a subgroup makes, one after another
 layout(constant_id = 15) const uint kParts = 1;          // subgroups that share a block: kSegments / kShare, rounded up
 layout(local_size_x_id = 7) in;
@@ -41,35 +41,30 @@ const uint kColumnTiles = 1;
 #include "norm_scale.glsl"
 #include "units_product.glsl"
 
-shared uvec2 inputs[kInputPieces];           // halves of four entries
+shared uvec4 inputs[kInputPieces];           // halves of eight entries
 const uint kPlaces = kSubgroups / kParts;
 // Of two blocks in turn: [place][segment][pair of rows].
 shared vec2 partials[2 * kPlaces * kSegments * 8];
 shared float norm_parts[kNormParts];
 
-const uint kBatch = 4;
+const uint kBatch = 2;
 
-// The input to shared memory. Its words have the column's halves below, tagged or not.
-void keep_input(uint first, uvec4 words[kBatch]) {
-  [[unroll]] for (uint i = 0; i < kBatch; i++) {
-    uint at = first + i * kInvocations;
-    if (at < kInputPieces) {
-      inputs[at] = uvec2(words[i].x & 0xffffu | words[i].y << 16, words[i].z & 0xffffu | words[i].w << 16);
-    }
-  }
-}
+uvec2 halves_of(uvec4 tagged) { return uvec2(tagged.x & 0xffffu | tagged.y << 16, tagged.z & 0xffffu | tagged.w << 16); }
 
-// False: not all of it is there yet.
+// Some pieces of the input to shared memory. False: not all of them are there yet.
 bool take_tagged_batch(uint first, uint tag) {
-  uvec4 words[kBatch];
-  [[unroll]] for (uint i = 0; i < kBatch; i++) {
-    if (first + i * kInvocations < kInputPieces) words[i] = tagged_quad(push.x, first + i * kInvocations);
+  uvec4 words[kBatch * 2];
+  [[unroll]] for (uint i = 0; i < kBatch * 2u; i++) {
+    uint at = first + i / 2u * kInvocations;
+    words[i] = uvec4(tag << 16);
+    if (at < kInputPieces) words[i] = tagged_quad(push.x, at * 2u + i % 2u);
   }
   bool there = true;
+  [[unroll]] for (uint i = 0; i < kBatch * 2u; i++) there = there && has_high_tag(words[i], tag);
   [[unroll]] for (uint i = 0; i < kBatch; i++) {
-    if (first + i * kInvocations < kInputPieces) there = there && has_high_tag(words[i], tag);
+    uint at = first + i * kInvocations;
+    if (at < kInputPieces) inputs[at] = uvec4(halves_of(words[i * 2u]), halves_of(words[i * 2u + 1u]));
   }
-  keep_input(first, words);
   return there;
 }
 
@@ -80,7 +75,7 @@ void take_tagged_input(uint tag) {
   if (take_tagged_batch(first, tag)) first += kInvocations * kBatch;
   if (gl_LocalInvocationIndex == 0u) {
     uint at = gl_WorkGroupID.y * 2654435761u % kInputPieces;
-    while (!has_high_tag(tagged_quad(push.x, at), tag) && !chain_in_vain(spins)) {}
+    while (!has_high_tag(tagged_quad(push.x, at * 2u), tag) && !chain_in_vain(spins)) {}
   }
   barrier();
   spins = 0u;
@@ -91,12 +86,15 @@ void take_tagged_input(uint tag) {
 
 void take_input() {
   [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < kInputPieces; first += kInvocations * kBatch) {
-    uvec4 words[kBatch];
+    uvec4 pieces[kBatch];
     [[unroll]] for (uint i = 0; i < kBatch; i++) {
       uint at = first + i * kInvocations;
-      if (at < kInputPieces) words[i] = Quads(push.x + (at >> 3) * 512u + (at & 7u) * 64u).v[0];
+      if (at < kInputPieces) pieces[i] = Quads(push.x + (at >> 2) * 512u).v[at & 3u];
     }
-    keep_input(first, words);
+    [[unroll]] for (uint i = 0; i < kBatch; i++) {
+      uint at = first + i * kInvocations;
+      if (at < kInputPieces) inputs[at] = pieces[i];
+    }
   }
 }
 
@@ -185,7 +183,7 @@ void multiply_block(uint slot) {
     if (kAhead != 0u) load_ahead();
     prepare(UNIT_TYPE, now);
     [[unroll]] for (uint g = 0; g < kStepGroups; g++) {
-      uvec2 x = inputs[(group + g) * 8u + (lane >> 2)];
+      uvec4 x = inputs[(group + g) * 4u + (lane & 3u)];  // for all of the unit's columns: nobody reads the others' sums
       f16vec2 even_row[4], odd_row[4];
       unpack_group(UNIT_TYPE, now, g, lane, even_row, odd_row);
       [[unroll]] for (uint j = 0; j < 2; j++) {
@@ -198,9 +196,8 @@ void multiply_block(uint slot) {
         a[5] = odd_row[j * 2u].y;
         a[6] = odd_row[j * 2u + 1u].x;
         a[7] = odd_row[j * 2u + 1u].y;
-        // The other columns get whatever lies there: nobody reads theirs.
         fcoopmatNV<16, gl_ScopeSubgroup, 16, 8> b;
-        f16vec2 b0 = unpackFloat2x16(x[j]), b1 = unpackFloat2x16(x[j] >> 16);
+        f16vec2 b0 = unpackFloat2x16(x[j * 2u]), b1 = unpackFloat2x16(x[j * 2u + 1u]);
         b[0] = b0.x;
         b[1] = b0.y;
         b[2] = b1.x;

@@ -5,7 +5,7 @@
 // as one. A tag comes once in a step: embed_units.comp sets all words to its own or to zero, where a barrier follows, and link
 // n's is n + 2.
 //
-//   input   a word an entry: a half below, the tag above. A lane's four entries of a group lie side by side (tagged_index).
+//   input   a word an entry: a half below, the tag above
 //   stream  two words an entry, a float's upper and lower half above, the tag below.
 //
 // Who may overwrite them? A link's workgroups ask for all of an input before they store anything. So the first result of
@@ -29,14 +29,9 @@ void tagged_store(uint64_t base, uint index, uint word) { TaggedWords(base).v[in
 const uint kTagOfEmbedding = 1;
 uint tag_of_link(uint link) { return link + 2u; }
 
-// As store_input() has a column's entries in the order of the units' fragments.
-uint tagged_index(uint k) {
-  uint lanes_place = ((k >> 3) & 3u) * 2u + (k & 1u), slot = ((k >> 2) & 1u) * 2u + ((k >> 1) & 1u);
-  return (k & ~31u) + lanes_place * 4u + slot;
-}
 void store_tagged_input(uint64_t base, uint k, float value, uint tag) {
   uint half_word = packFloat2x16(f16vec2(float16_t(clamp(value, -65504.0, 65504.0)), float16_t(0.0)));
-  tagged_store(base, tagged_index(k), half_word & 0xffffu | (tag << 16));
+  tagged_store(base, k, half_word & 0xffffu | (tag << 16));
 }
 void store_tagged_float(uint64_t base, uint index, float value, uint tag) {
   uint bits = floatBitsToUint(value);

@@ -197,7 +197,7 @@ MatvecVariant single_product(const MatvecShape& shape, const SingleTiling& tilin
       tiling.step_groups,
       tiling.ahead,
       static_cast<std::uint32_t>(shape.scaling),
-      shape.groups * 8,
+      shape.groups * 4,
       tiling.share,
       parts};
   variant.rows_per_workgroup = tiling.places * results_of_block(shape);

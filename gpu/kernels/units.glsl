@@ -1,11 +1,14 @@
-// Products by matrix units (GL_NV_cooperative_matrix, 16x8x16, halves in, float32 sums): how weights packed in the order of
+// Products by matrix units (cooperative matrices, 16x8x16, halves in, float32 sums): how weights packed in the order of
 // the unit's own fragments (weight_layout.hpp, UnitLayout) become fragments, and a tile of a product.
 //
 // A block is sixteen rows of the matrix, a group 32 neighbouring k, a stage four groups. In a fragment of weights, lane
 // 4 * r + q holds the unit's rows r and r + 8: the block's rows 2 * r and 2 * r + 1, so that its results are neighbours, too.
-// (Of a gate's and an up's rows in turn: a gate and its up.) Of a group it takes k = 8 * q ... 8 * q + 7 of both: the same eight of a column are
-// sixteen neighbouring bytes of its input. As both sides agree, which k goes to which slot of the unit is ours to choose.
-// units_check.comp shows at start that the device's fragments are ordered so.
+// (Of a gate's and an up's rows in turn: a gate and its up.) Of a group it takes k = 8 * q ... 8 * q + 7 of both. In a fragment of inputs it has the
+// same k of column r: sixteen neighbouring bytes. As both sides agree, which k goes to which slot of the unit is ours to
+// choose. units_fragments.comp shows at start that the device's fragments are ordered so.
+//
+// The source says GL_NV_cooperative_matrix, which is what glslc knows; the build makes VK_KHR_cooperative_matrix of it
+// (cmake/khr_matrices.cpp).
 //
 // Order of additions of a result: k in segments of kSegmentStages stages. Within a segment a chain of multiply-adds by the
 // unit, two a group, groups in rising order. Then the segments' sums in rising order, in float32. Type and shape choose the

@@ -54,7 +54,7 @@ void multiply(uint first, uint last) {
           a[7] = odd_row[j * 2u + 1u].y;
           [[unroll]] for (uint n = 0; n < kColumnTiles; n++) {
             fcoopmatNV<16, gl_ScopeSubgroup, 16, 8> b;
-            f16vec2 b0 = unpackFloat2x16(j == 0u ? x[n].x : x[n].z), b1 = unpackFloat2x16(j == 0u ? x[n].y : x[n].w);
+            f16vec2 b0 = unpackFloat2x16(x[n][j * 2u]), b1 = unpackFloat2x16(x[n][j * 2u + 1u]);
             b[0] = b0.x;
             b[1] = b0.y;
             b[2] = b1.x;
@@ -76,9 +76,9 @@ void take_place(uint block0, uint tile0) {
   uint last_block = (push.rows + results_of_block() - 1u) / results_of_block() - 1u;
   uint64_t block_bytes = unit_block_bytes(UNIT_TYPE, push.groups);
   [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = push.quants + min(block0 + r, last_block) * block_bytes;
-  // Where there are fewer columns than a tile has, lanes read the last ones again.
-  uint own_columns = min(lane & 3u, (kColumns - 1u) >> 1);
-  x_base = push.x + uint64_t(tile0) * push.x_stride * 16u + ((lane & 28u) | own_columns) * 16u;
+  // Where there are fewer columns than a tile has, lanes read the last one again.
+  uint own_column = min(lane >> 2, kColumns - 1u);
+  x_base = push.x + uint64_t(tile0) * push.x_stride * 16u + (own_column * 4u + (lane & 3u)) * 16u;
 }
 
 // A lane's results of a tile are two rows that are neighbours (kGated: a gate and its up), of columns 2 * q and 2 * q + 1.

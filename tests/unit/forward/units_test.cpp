@@ -327,9 +327,8 @@ class Units : public KernelTest {
     auto* halves = reinterpret_cast<std::uint16_t*>(made.mapped().data());
     for (std::size_t c = 0; c < x.size(); ++c) {
       for (std::uint32_t i = 0; i < stride; ++i) {
-        const std::size_t lane = i % 32 / 8 * 8 + i % 2 * 4 + c % 8 / 2;
-        halves[(c / 8 * (stride / 32) + i / 32) * 256 + lane * 8 + i / 4 % 2 * 4 + i / 2 % 2 * 2 +
-               c % 2] = i < x[c].size() ? half_of(x[c][i]) : 0;
+        halves[(c / 8 * (stride / 32) + i / 32) * 256 + c % 8 * 32 + i % 32] =
+            i < x[c].size() ? half_of(x[c][i]) : 0;
       }
     }
     return made;
