@@ -41,7 +41,8 @@ void main() {
   if (column >= Words(push.parameters).v[0]) return;
   uvec4 entry = ColumnsRef(push.parameters + 64u).v[column];
   uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
-  uint lane = gl_SubgroupInvocationID;
+  uint lane = unit_lane;
+  hide_constants(push.quants);
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
   uint64_t tagged_input = push.tagged + uint64_t((push.width + 3u) & ~3u) * 8u;
@@ -54,7 +55,7 @@ void main() {
   }
   // A column's groups are shared by some workgroups.
   const uint subgroups = kInvocations / 32u;
-  for (uint group = gl_WorkGroupID.y * subgroups + gl_SubgroupID; group < push.groups;
+  for (uint group = gl_WorkGroupID.y * subgroups + unit_subgroup; group < push.groups;
        group += subgroups * gl_NumWorkGroups.y) {
     LaneWeights weights = load_weights(kType, 1u, block, group, lane);
     prepare(kType, weights);

@@ -101,7 +101,7 @@ void take_input() {
 // The squares of the residual stream, in the order that norm_scale.glsl tells.
 void sum_squares(FusedRef fused, uint tag) {
   const uint kRounds = 2;  // on their way together
-  for (uint part = gl_SubgroupID; part < kNormParts; part += kSubgroups) {
+  for (uint part = unit_subgroup; part < kNormParts; part += kSubgroups) {
     precise float sum = 0.0;
     uint spins = 0u;
     [[dont_unroll]] for (uint first = part * kLanes + lane; first * 4u < fused.stream_width; first += kRounds * kNormParts * kLanes) {
@@ -151,7 +151,8 @@ float made_scale(uvec2 words, FusedRef fused) {
   return tagged_float(words);
 }
 
-// Where the weights are that `next` gets next, of whatever blocks the subgroup takes in turn.
+// Where the weights are that `next_weights` gets next, of whatever blocks the subgroup takes in turn.
+LaneWeights next_weights;
 struct Cursor {
   uint64_t block;
   uint turn, group;
@@ -170,16 +171,16 @@ void begin_block(uint first) {
 
 void load_ahead() {
   if (cursor.turn >= work.block_count) return;
-  next[0] = load_weights(UNIT_TYPE, kStepGroups, cursor.block, cursor.group, lane);
+  next_weights = load_weights(UNIT_TYPE, kStepGroups, cursor.block, cursor.group, lane);
   cursor.group += kStepGroups;
   if (cursor.group >= work.last_group) begin_block(cursor.turn + work.stride);
 }
 
 // The sums of the next block, which are whole segments, to `partials` from `slot` on.
 void multiply_block(uint slot) {
-  sums[0] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>(0.0);
+  sums[0] = no_sums();
   [[dont_unroll]] for (uint group = work.first_group; group < work.last_group; group += kStepGroups) {
-    LaneWeights now = next[0];
+    LaneWeights now = next_weights;
     if (kAhead != 0u) load_ahead();
     prepare(UNIT_TYPE, now);
     [[unroll]] for (uint g = 0; g < kStepGroups; g++) {
@@ -187,36 +188,21 @@ void multiply_block(uint slot) {
       f16vec2 even_row[4], odd_row[4];
       unpack_group(UNIT_TYPE, now, g, lane, even_row, odd_row);
       [[unroll]] for (uint j = 0; j < 2; j++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> a;
-        a[0] = even_row[j * 2u].x;
-        a[1] = even_row[j * 2u].y;
-        a[2] = even_row[j * 2u + 1u].x;
-        a[3] = even_row[j * 2u + 1u].y;
-        a[4] = odd_row[j * 2u].x;
-        a[5] = odd_row[j * 2u].y;
-        a[6] = odd_row[j * 2u + 1u].x;
-        a[7] = odd_row[j * 2u + 1u].y;
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 8> b;
-        f16vec2 b0 = unpackFloat2x16(x[j * 2u]), b1 = unpackFloat2x16(x[j * 2u + 1u]);
-        b[0] = b0.x;
-        b[1] = b0.y;
-        b[2] = b1.x;
-        b[3] = b1.y;
-        sums[0] = coopMatMulAddNV(a, b, sums[0]);
+        sums[0] = multiply_add(weight_fragment(even_row, odd_row, j), input_fragment(x, j), sums[0]);
       }
     }
     if (kAhead == 0u) load_ahead();
     uint done = group + kStepGroups;
     if (done >= work.last_group || (kShare > 1u && done % (kSegmentStages * 4u) == 0u)) {
       if ((lane & 3u) == 0u) partials[slot + group / (kSegmentStages * 4u) * 8u + (lane >> 2)] = vec2(sums[0][0], sums[0][2]);
-      if (kShare > 1u) sums[0] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>(0.0);
+      if (kShare > 1u) sums[0] = no_sums();
     }
   }
 }
 
 void make_product() {
   const uint kOthers = kScaling == kScaledHere ? 1u : 0u;
-  uint place = gl_SubgroupID / kParts, part = gl_SubgroupID % kParts;
+  uint place = unit_subgroup / kParts, part = unit_subgroup % kParts;
   work.own = (gl_WorkGroupID.y - kOthers) * kPlaces;
   work.stride = (gl_NumWorkGroups.y - kOthers) * kPlaces;
   work.place = place;
@@ -271,7 +257,8 @@ void make_product() {
 }
 
 void main() {
-  lane = gl_SubgroupInvocationID;
+  lane = unit_lane;
+  hide_constants(push.quants);
   if (kScaling == kScaledHere && gl_WorkGroupID.y == 0u) {
     make_scale(FusedRef(push.fused));
   } else {

@@ -16,10 +16,10 @@ layout(constant_id = 7) const uint kSubgroups = 4;
 layout(constant_id = 8) const uint kInvocations = 128;   // kLanes * kSubgroups
 layout(constant_id = 9) const uint kSegments = 1;
 layout(constant_id = 10) const uint kSegmentStages = 1;
-layout(constant_id = 11) const uint kStepGroups = 4;     // groups of a step of the loop
+layout(constant_id = 11) const uint kStepGroups = 4;     // groups of a step of the loop: 1, 2 or a multiple of 4
 layout(constant_id = 12) const uint kSerial = 0;
 layout(constant_id = 13) const uint kColumnSubgroups = 1;  // kSerial: subgroups side by side over columns
-// 1: weights are loaded a step ahead. 2: only a segment's first ones are loaded ahead, of what has to be waited for.
+// 1: weights are loaded a step ahead. 2: only a segment's first ones are, ahead of what has to be waited for.
 layout(constant_id = 14) const uint kAhead = 0;
 layout(constant_id = 15) const uint kPartialFloats = 1;  // shared: kSubgroups * kRows * kColumnTiles * 128
 layout(constant_id = 16) const uint kScaling = 0;
@@ -43,7 +43,7 @@ shared float norm_parts[kNormParts * kNormColumns];
 
 // The squares of the residual stream's columns, in the order that norm_scale.glsl tells.
 void sum_squares(FusedRef fused) {
-  for (uint part = gl_SubgroupID; part < kNormParts; part += kSubgroups) {
+  for (uint part = unit_subgroup; part < kNormParts; part += kSubgroups) {
     [[dont_unroll]] for (uint c = 0; c < kNormColumns; c++) {
       precise float sum = 0.0;
       for (uint quad = part * kLanes + lane; quad * 4u < fused.stream_width; quad += kNormParts * kLanes) {
@@ -66,9 +66,9 @@ void sum_squares(FusedRef fused) {
 const uint kStreamTouches = 4;
 void touch_stream(FusedRef fused, out uint touched[kStreamTouches]) {
   [[unroll]] for (uint i = 0; i < kStreamTouches; i++) {
-    uint entry = ((i * 2u + lane / 16u) * kNormParts + gl_SubgroupID) * (kLanes * 4u) + lane % 16u * 8u;
+    uint entry = ((i * 2u + lane / 16u) * kNormParts + unit_subgroup) * (kLanes * 4u) + lane % 16u * 8u;
     touched[i] = 0u;
-    if (gl_SubgroupID < kNormParts && entry < fused.stream_width) touched[i] = Words(fused.stream + entry * 4u).v[0];
+    if (unit_subgroup < kNormParts && entry < fused.stream_width) touched[i] = Words(fused.stream + entry * 4u).v[0];
   }
 }
 
@@ -93,7 +93,8 @@ const uint kOwnPairs = (kPairs + kSegments - 1u) / kSegments;
 void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   take_place(block0, tile0);
   uint first_group = segment * kSegmentStages * 4u;
-  if (kAhead != 0u) load_next(first_group);
+  uint last_group = min((segment + 1u) * kSegmentStages * 4u, push.groups);
+  if (kAhead != 0u) load_step(kEarly, first_group, last_group);
   FusedRef fused = FusedRef(push.fused);
   uint block_count = (push.written_rows + results_of_block() - 1u) / results_of_block();
   uint count = Words(push.parameters).v[push.count_word];
@@ -115,10 +116,10 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
 #else
   if (kScaling == kScaledHere) sum_squares(fused);
 #endif
-  multiply(first_group, min((segment + 1u) * kSegmentStages * 4u, push.groups));
+  multiply(first_group, last_group);
   if (kSegments > 1u) {
     [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
-      partials[(gl_SubgroupID * kTiles * 4u + i) * 32u + lane] = sums[i / 4u][i % 4u];
+      partials[(unit_subgroup * kTiles * 4u + i) * 32u + lane] = sums[i / 4u][i % 4u];
     }
   }
 #ifdef BULKHEAD_CHAINED
@@ -158,14 +159,14 @@ void multiply_tile() {
   uint tile0 = gl_WorkGroupID.x * column_subgroups * kColumnTiles;
   if (gl_WorkGroupID.x != 0u && tile0 * 8u >= Words(push.parameters).v[push.count_word]) return;
   if (kSerial != 0u) {
-    uint row_place = gl_WorkGroupID.y * (kSubgroups / kColumnSubgroups) + gl_SubgroupID / kColumnSubgroups;
-    uint own_tile = tile0 + gl_SubgroupID % kColumnSubgroups * kColumnTiles;
+    uint row_place = gl_WorkGroupID.y * (kSubgroups / kColumnSubgroups) + unit_subgroup / kColumnSubgroups;
+    uint own_tile = tile0 + unit_subgroup % kColumnSubgroups * kColumnTiles;
     uint count = Words(push.parameters).v[push.count_word];
     if (own_tile * 8u < count) serial_product(row_place * kRows, own_tile, count);
   } else {
-    uint place = gl_SubgroupID / kSegments;
+    uint place = unit_subgroup / kSegments;
     uint block0 = (gl_WorkGroupID.y * (kSubgroups / kSegments) + place) * kRows;
-    split_product(block0, gl_SubgroupID % kSegments, place * kSegments, tile0);
+    split_product(block0, unit_subgroup % kSegments, place * kSegments, tile0);
   }
 }
 

@@ -78,11 +78,20 @@ UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_
           halves || (type == WeightType::kQ4_0 && segments <= 4) || type == WeightType::kQ8_0;
       tiling.row_blocks = little_to_unpack ? 2 : 1;
       if (in_chain) {
-        // The first weights are asked for before the link before is over. A large matrix of little
-        // to unpack has others that wait, too; registers are dearer there.
-        const bool bytes = halves || type == WeightType::kQ8_0;
-        tiling.ahead = bytes || blocks_of(shape) <= 512 ? 1 : 0;
-        if (type == WeightType::kQ8_0) tiling.row_blocks = 1;
+        // The first weights are asked for before the link before is over.
+        const bool small = blocks_of(shape) <= 512, bytes = halves || type == WeightType::kQ8_0;
+        if (shape.epilogue == Epilogue::kGated && !small) {
+          tiling.row_blocks = 2;
+          tiling.step_groups = type == WeightType::kQ4_0 ? 4 : 2;
+          tiling.ahead = 2;
+        } else if (bytes) {
+          tiling.ahead = 1;
+          if (!halves) tiling.row_blocks = 1;
+        } else if (small) {
+          tiling.row_blocks = 1;
+          if (type == WeightType::kQ4_0 || shape.groups <= 256) tiling.step_groups = 8;
+          tiling.ahead = 2;
+        }
       }
     } else {
       tiling.column_tiles = 2;

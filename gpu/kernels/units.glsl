@@ -17,9 +17,21 @@
 //
 // A weight is the half nearest to what its block says, up to the rounding of scale and minimum to halves: quants are exact,
 // centred exactly, then scaled by one multiplication or fma. Minima are those of the centred quants: what the middle one stands for.
-#extension GL_NV_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#ifdef BULKHEAD_EMULATED_UNITS
+#include "units_emulated.glsl"
+#else
+#extension GL_NV_cooperative_matrix : require
+#define WeightFragment fcoopmatNV<16, gl_ScopeSubgroup, 16, 16>
+#define InputFragment fcoopmatNV<16, gl_ScopeSubgroup, 16, 8>
+#define SumFragment fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>
+#define no_sums() SumFragment(0.0)
+#define multiply_add coopMatMulAddNV
+#define unit_lane gl_SubgroupInvocationID
+#define unit_subgroup gl_SubgroupID
+#define from_lane subgroupShuffle
+#endif
 
 const uint kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ6_K = 14, kIQ4_NL = 20;
 
@@ -142,14 +154,21 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
   return w;
 }
 
-// 1024 + the integers in both halves of a word, minus 1024 + `bias`: exact.
+// 1024 in both halves of a word, of which the compiler must not know that it is one number: an instruction that masks by a
+// number and adds by another takes only one of them as such, and would become two.
+uint halves_of_1024;
+void hide_constants(uint64_t address) {
+  halves_of_1024 = 0x64006400u + ((unit_lane + uint(address >> 63)) >> 5);  // no address is that high
+}
+
+// Of integers in both halves of a word with halves_of_1024: less `bias`, exact.
 f16vec2 centred(uint word, const float bias) {
-  precise f16vec2 n = unpackFloat2x16(word | 0x64006400u) - f16vec2(1024.0 + bias);
+  precise f16vec2 n = unpackFloat2x16(word) - f16vec2(1024.0 + bias);
   return n;
 }
 // The same for integers that lie four bits higher.
 f16vec2 centred_high(uint word, const float bias) {
-  precise f16vec2 n = fma(unpackFloat2x16(word | 0x64006400u), f16vec2(0.0625), f16vec2(-64.0 - bias));
+  precise f16vec2 n = fma(unpackFloat2x16(word), f16vec2(0.0625), f16vec2(-64.0 - bias));
   return n;
 }
 
@@ -158,8 +177,8 @@ f16vec2 centred_high(uint word, const float bias) {
 void prepare(const uint type, inout LaneWeights w) {
   if (type != kQ6_K) return;
   uint word = w.scales[0];
-  precise f16vec2 early = centred(word & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.d);
-  precise f16vec2 late = centred((word >> 8) & 0x00ff00ffu, 128.0) * unpackFloat2x16(w.d);
+  precise f16vec2 early = centred(word & 0x00ff00ffu | halves_of_1024, 128.0) * unpackFloat2x16(w.d);
+  precise f16vec2 late = centred((word >> 8) & 0x00ff00ffu | halves_of_1024, 128.0) * unpackFloat2x16(w.d);
   w.scales[0] = packFloat2x16(early);
   w.scales[1] = packFloat2x16(late);
 }
@@ -180,14 +199,14 @@ void unpack_nibbles(const uint type, uint word, uint high, f16vec2 scale, f16vec
     f16vec2 n;
     if (type == kIQ4_NL) {
       uint v = (p & 1u) != 0u ? w >> 4 : w;
-      n = centred(unit_codebook(v & 15u) | (unit_codebook((v >> 16) & 15u) << 16), 128.0);
+      n = centred(unit_codebook(v & 15u) | (unit_codebook((v >> 16) & 15u) << 16) | halves_of_1024, 128.0);
     } else if ((p & 1u) == 0u) {
-      uint bits = w & 0x000f000fu;
+      uint bits = w & 0x000f000fu | halves_of_1024;
       if (has_high(type)) bits |= ((p == 0u ? high << 4 : high << 2)) & 0x00100010u;
       if (type == kQ6_K) bits |= (p == 0u ? high << 4 : high) & 0x00300030u;
       n = centred(bits, bias);
     } else {
-      uint bits = w & 0x00f000f0u;
+      uint bits = w & 0x00f000f0u | halves_of_1024;
       if (has_high(type)) bits |= ((p == 1u ? high << 7 : high << 5)) & 0x01000100u;
       if (type == kQ6_K) bits |= (p == 1u ? high << 6 : high << 2) & 0x03000300u;
       n = centred_high(bits, bias);
@@ -200,6 +219,29 @@ void unpack_nibbles(const uint type, uint word, uint high, f16vec2 scale, f16vec
     }
     pairs[p] = weight;
   }
+}
+
+// Of the j-th half of a group.
+WeightFragment weight_fragment(f16vec2 low_row[4], f16vec2 high_row[4], const uint j) {
+  WeightFragment a;
+  a[0] = low_row[j * 2u].x;
+  a[1] = low_row[j * 2u].y;
+  a[2] = low_row[j * 2u + 1u].x;
+  a[3] = low_row[j * 2u + 1u].y;
+  a[4] = high_row[j * 2u].x;
+  a[5] = high_row[j * 2u].y;
+  a[6] = high_row[j * 2u + 1u].x;
+  a[7] = high_row[j * 2u + 1u].y;
+  return a;
+}
+InputFragment input_fragment(uvec4 x, const uint j) {
+  InputFragment b;
+  f16vec2 first = unpackFloat2x16(x[j * 2u]), second = unpackFloat2x16(x[j * 2u + 1u]);
+  b[0] = first.x;
+  b[1] = first.y;
+  b[2] = second.x;
+  b[3] = second.y;
+  return b;
 }
 
 // A group's weights: row r's pairs and row r + 8's.
@@ -222,8 +264,8 @@ void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, o
         a >>= 8;
         b >>= 8;
       }
-      precise f16vec2 low_weight = centred(a & 0x00ff00ffu, 128.0) * scale.xx;
-      precise f16vec2 high_weight = centred(b & 0x00ff00ffu, 128.0) * scale.yy;
+      precise f16vec2 low_weight = centred(a & 0x00ff00ffu | halves_of_1024, 128.0) * scale.xx;
+      precise f16vec2 high_weight = centred(b & 0x00ff00ffu | halves_of_1024, 128.0) * scale.yy;
       low_row[p] = low_weight;
       high_row[p] = high_weight;
     }
@@ -235,7 +277,7 @@ void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, o
     uint at = w.first + group;
     uint owner = (lane & 30u) | (at & 1u);
     // Where groups are taken one by one, `at` is not known when the kernel is compiled.
-    scale = unpackFloat2x16(subgroupShuffle((at & 2u) != 0u ? w.scales[1] : w.scales[0], owner));
+    scale = unpackFloat2x16(from_lane((at & 2u) != 0u ? w.scales[1] : w.scales[0], owner));
   } else {
     scale = unpackFloat2x16(w.scales[group]);
     if (has_minima(type)) minimum = unpackFloat2x16(w.minima[group]);

@@ -21,7 +21,7 @@ struct UnitTiling {
   std::uint32_t row_blocks = 1;        // of a subgroup
   std::uint32_t column_tiles = 1;      // of a subgroup, each of 8 columns
   std::uint32_t subgroups = 4;         // of a workgroup
-  std::uint32_t step_groups = 4;       // of a step: 1, 2 or 4
+  std::uint32_t step_groups = 4;       // of a step: 1, 2 or a multiple of 4
   bool serial = false;                 // a subgroup makes all of a row's segments
   std::uint32_t column_subgroups = 1;  // serial: side by side over columns
   std::uint32_t ahead = 0;             // kAhead of matvec_units.comp
@@ -35,7 +35,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling);
 struct SingleTiling {
   std::uint32_t share = 1;        // segments that a subgroup makes, one after another
   std::uint32_t places = 1;       // blocks of rows that a workgroup makes at a time
-  std::uint32_t step_groups = 4;  // of a step: 1, 2 or 4
+  std::uint32_t step_groups = 4;  // of a step: 1, 2 or a multiple of 4
   std::uint32_t ahead = 0;        // kAhead of matvec_single.comp
   std::uint32_t workgroups = 1;   // at most
 };

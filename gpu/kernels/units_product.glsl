@@ -14,57 +14,73 @@ const uint kTiles = kRows * kColumnTiles;
 uint lane;
 uint64_t blocks[kRows];
 uint64_t x_base;
-fcoopmatNV<32, gl_ScopeSubgroup, 16, 8> sums[kTiles];
+SumFragment sums[kTiles];
 
-// The weights of the next step, where they are asked for ahead of it.
-LaneWeights next[kRows];
-void load_next(uint group) {
-  [[unroll]] for (uint r = 0; r < kRows; r++) next[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], group, lane);
+// A step's weights: a part of a stage, or some stages, all asked for before the first is used.
+//
+// What a loop asks for in one round and uses in the next is moved by the compilers we know, which waits for it. So a round uses
+// what it asks for, other subgroups use the time, and only the first step's weights come ahead of the loop.
+const uint kStepStages = kStepGroups > 4u ? kStepGroups / 4u : 1u, kPartGroups = kStepGroups > 4u ? 4u : kStepGroups;
+const uint kStepParts = kRows * kStepStages;
+// Of two steps: the early one's, and those of the round.
+const uint kEarly = 0, kNow = kStepParts;
+LaneWeights parts[2 * kStepParts];
+
+void load_step(const uint place, uint group, uint last) {
+  [[unroll]] for (uint s = 0; s < kStepStages; s++) {
+    if (s == 0u || group + s * 4u < last) {
+      [[unroll]] for (uint r = 0; r < kRows; r++) {
+        parts[place + s * kRows + r] = load_weights(UNIT_TYPE, kPartGroups, blocks[r], group + s * 4u, lane);
+      }
+    }
+  }
 }
 
-// Sets the sums to those of groups [first, last). With kAhead load_next(first) came before.
-void multiply(uint first, uint last) {
-  [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>(0.0);
-  uint64_t tile_bytes = uint64_t(push.x_stride) * 16u;
-  [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
-    LaneWeights now[kRows];
-    if (kAhead != 0u) {
-      [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = next[r];
-      if (kAhead == 1u && group + kStepGroups < last) load_next(group + kStepGroups);
-    } else {
-      [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = load_weights(UNIT_TYPE, kStepGroups, blocks[r], group, lane);
-    }
-    [[unroll]] for (uint r = 0; r < kRows; r++) prepare(UNIT_TYPE, now[r]);
-    uint64_t x_at = x_base + group * 512u;
-    [[unroll]] for (uint g = 0; g < kStepGroups; g++) {
-      uvec4 x[kColumnTiles];
-      [[unroll]] for (uint n = 0; n < kColumnTiles; n++) x[n] = Quads(x_at + n * tile_bytes).v[g * 32u];
-      [[unroll]] for (uint r = 0; r < kRows; r++) {
-        f16vec2 even_row[4], odd_row[4];
-        unpack_group(UNIT_TYPE, now[r], g, lane, even_row, odd_row);
-        [[unroll]] for (uint j = 0; j < 2; j++) {
-          fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> a;
-          a[0] = even_row[j * 2u].x;
-          a[1] = even_row[j * 2u].y;
-          a[2] = even_row[j * 2u + 1u].x;
-          a[3] = even_row[j * 2u + 1u].y;
-          a[4] = odd_row[j * 2u].x;
-          a[5] = odd_row[j * 2u].y;
-          a[6] = odd_row[j * 2u + 1u].x;
-          a[7] = odd_row[j * 2u + 1u].y;
-          [[unroll]] for (uint n = 0; n < kColumnTiles; n++) {
-            fcoopmatNV<16, gl_ScopeSubgroup, 16, 8> b;
-            f16vec2 b0 = unpackFloat2x16(x[n][j * 2u]), b1 = unpackFloat2x16(x[n][j * 2u + 1u]);
-            b[0] = b0.x;
-            b[1] = b0.y;
-            b[2] = b1.x;
-            b[3] = b1.y;
-            sums[r * kColumnTiles + n] = coopMatMulAddNV(a, b, sums[r * kColumnTiles + n]);
-          }
+void multiply_part(LaneWeights now[kRows], uint64_t x_at, uint64_t tile_bytes) {
+  [[unroll]] for (uint r = 0; r < kRows; r++) prepare(UNIT_TYPE, now[r]);
+  [[unroll]] for (uint g = 0; g < kPartGroups; g++) {
+    uvec4 x[kColumnTiles];
+    [[unroll]] for (uint n = 0; n < kColumnTiles; n++) x[n] = Quads(x_at + n * tile_bytes).v[g * 32u];
+    [[unroll]] for (uint r = 0; r < kRows; r++) {
+      f16vec2 even_row[4], odd_row[4];
+      unpack_group(UNIT_TYPE, now[r], g, lane, even_row, odd_row);
+      [[unroll]] for (uint j = 0; j < 2; j++) {
+        WeightFragment a = weight_fragment(even_row, odd_row, j);
+        [[unroll]] for (uint n = 0; n < kColumnTiles; n++) {
+          sums[r * kColumnTiles + n] = multiply_add(a, input_fragment(x[n], j), sums[r * kColumnTiles + n]);
         }
       }
     }
-    if (kAhead == 2u && group + kStepGroups < last) load_next(group + kStepGroups);
+  }
+}
+
+void multiply_step(const uint place, uint group, uint last, uint64_t tile_bytes) {
+  [[unroll]] for (uint s = 0; s < kStepStages; s++) {
+    if (s == 0u || group + s * 4u < last) {
+      LaneWeights now[kRows];
+      [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = parts[place + s * kRows + r];
+      multiply_part(now, x_base + (group + s * 4u) * 512u, tile_bytes);
+    }
+  }
+}
+
+// Sets the sums to those of groups [first, last). With kAhead load_step(kEarly, first, last) came before.
+void multiply(uint first, uint last) {
+  [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = no_sums();
+  uint64_t tile_bytes = uint64_t(push.x_stride) * 16u;
+  if (kAhead == 1u) {
+    // A step ahead all along: pays in wide products alone.
+    [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
+      [[unroll]] for (uint i = 0; i < kStepParts; i++) parts[kNow + i] = parts[kEarly + i];
+      if (group + kStepGroups < last) load_step(kEarly, group + kStepGroups, last);
+      multiply_step(kNow, group, last, tile_bytes);
+    }
+    return;
+  }
+  if (kAhead != 0u) multiply_step(kEarly, first, last, tile_bytes);
+  [[dont_unroll]] for (uint group = first + (kAhead != 0u ? kStepGroups : 0u); group < last; group += kStepGroups) {
+    load_step(kNow, group, last);
+    multiply_step(kNow, group, last, tile_bytes);
   }
 }
 
@@ -72,7 +88,8 @@ uint results_of_block() { return EPILOGUE == kGated ? 8u : 16u; }
 
 // Where the weights of blocks block0 ... and the input of column tiles tile0 ... begin.
 void take_place(uint block0, uint tile0) {
-  lane = gl_SubgroupInvocationID;
+  lane = unit_lane;
+  hide_constants(push.quants);
   uint last_block = (push.rows + results_of_block() - 1u) / results_of_block() - 1u;
   uint64_t block_bytes = unit_block_bytes(UNIT_TYPE, push.groups);
   [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = push.quants + min(block0 + r, last_block) * block_bytes;
@@ -113,8 +130,9 @@ void serial_product(uint block0, uint tile0, uint count) {
   take_place(block0, tile0);
   precise float totals[kTiles * 4];
   [[dont_unroll]] for (uint s = 0; s < SEGMENTS; s++) {
-    if (kAhead != 0u) load_next(s * SEGMENT_STAGES * 4u);
-    multiply(s * SEGMENT_STAGES * 4u, min((s + 1u) * SEGMENT_STAGES * 4u, push.groups));
+    uint last = min((s + 1u) * SEGMENT_STAGES * 4u, push.groups);
+    if (kAhead != 0u) load_step(kEarly, s * SEGMENT_STAGES * 4u, last);
+    multiply(s * SEGMENT_STAGES * 4u, last);
     [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
       float sum = sums[i / 4u][i % 4u];
       totals[i] = s == 0u ? sum : totals[i] + sum;

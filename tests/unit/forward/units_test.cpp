@@ -12,68 +12,10 @@
 #include <gmock/gmock.h>
 
 #include "gpu/kernels/units_check.hpp"
-#include "kernel_harness.hpp"
-#include "reference.hpp"
-#include "worker/forward/unit_packing.hpp"
-#include "worker/forward/weight_packing.hpp"
+#include "unit_products.hpp"
 
 namespace bulkhead::forward {
 namespace {
-
-namespace k = gpu::kernels;
-using model::TensorType;
-
-constexpr TensorType kTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
-                                 TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
-                                 TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
-                                 TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
-
-bool is_float(TensorType type) {
-  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
-}
-bool is_super(TensorType type) {
-  return model::traits(type)->block_weights == 256;
-}
-bool has_header(TensorType type) {
-  return type == TensorType::kQ6_K;
-}
-
-struct TestMatrix {
-  TensorType type = TensorType::kF16;
-  std::uint32_t rows = 0, width = 0;
-  k::WeightLayout layout;
-  std::vector<std::byte> packed;
-  std::vector<std::vector<double>> values;
-};
-
-TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
-                       std::span<const std::byte> data) {
-  TestMatrix m;
-  m.type = type;
-  m.rows = rows;
-  m.width = width;
-  const std::size_t row_bytes = data.size() / rows;
-  m.layout = k::unit_layout(weight_type(type), rows, width);
-  m.packed.assign(m.layout.bytes, std::byte{0xee});
-  for (std::uint32_t block = 0; block * k::kUnitBlockRows < rows; ++block) {
-    std::array<const std::byte*, k::kUnitBlockRows> block_rows{};
-    for (std::uint32_t i = 0; i < k::kUnitBlockRows; ++i) {
-      const std::uint32_t row = block * k::kUnitBlockRows + i;
-      if (row < rows) block_rows[i] = data.data() + row * row_bytes;
-    }
-    pack_unit_block(weight_type(type), block_rows, width,
-                    m.packed.data() + block * m.layout.block_bytes);
-  }
-  for (std::uint32_t row = 0; row < rows; ++row) {
-    m.values.push_back(
-        reference::dequantize(type, data.subspan(row * row_bytes, row_bytes), width));
-  }
-  return m;
-}
-TestMatrix make_matrix(TensorType type, std::uint32_t rows, std::uint32_t width,
-                       std::mt19937& random) {
-  return make_matrix(type, rows, width, reference::random_rows(type, rows, width, random));
-}
 
 // Weight k of a row, read back from the packed bytes as gpu/kernels/weight_layout.hpp describes
 // them; exact.
@@ -289,106 +231,16 @@ TEST(UnitSegments, CoverARow) {
   }
 }
 
-class Units : public KernelTest {
+class Units : public UnitProducts {
  protected:
   void SetUp() override {
-    KernelTest::SetUp();
+    UnitProducts::SetUp();
     if (IsSkipped()) return;
     const auto usable = k::fragments_as_expected(device());
     ASSERT_TRUE(usable.ok()) << usable.error().message();
     if (!*usable) GTEST_SKIP() << device().info().name << " has no matrix units that are used";
   }
-
-  // Halves, as floats.
-  std::vector<std::vector<float>> columns(std::uint32_t count, std::uint32_t width) {
-    std::normal_distribution<float> normal;
-    std::vector<std::vector<float>> x(count, std::vector<float>(width));
-    for (auto& column : x) {
-      for (float& value : column) {
-        value = std::bit_cast<float>((std::bit_cast<std::uint32_t>(normal(random_)) + 0x1000U) &
-                                     0xffffe000U);
-        if (std::abs(value) < 0x1p-14F) value = 0;
-      }
-    }
-    return x;
-  }
-
-  static std::uint16_t half_of(float value) {  // one that holds it exactly
-    if (value == 0) return 0;
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    return static_cast<std::uint16_t>(
-        ((bits >> 16) & 0x8000U) | ((((bits >> 23) & 255U) - 112U) << 10) | ((bits >> 13) & 1023U));
-  }
-
-  // As producers lay them out: zeros from the width to the stride; other columns NaN.
-  gpu::Buffer input(const std::vector<std::vector<float>>& x, std::uint32_t stride) {
-    const std::size_t tiles = (x.size() + 127) / 128 * 16;
-    gpu::Buffer made = empty(tiles * stride * 16);
-    auto* halves = reinterpret_cast<std::uint16_t*>(made.mapped().data());
-    for (std::size_t c = 0; c < x.size(); ++c) {
-      for (std::uint32_t i = 0; i < stride; ++i) {
-        halves[(c / 8 * (stride / 32) + i / 32) * 256 + c % 8 * 32 + i % 32] =
-            i < x[c].size() ? half_of(x[c][i]) : 0;
-      }
-    }
-    return made;
-  }
-
-  // out[column][row].
-  std::vector<float> multiply(const TestMatrix& m, const gpu::Buffer& weights,
-                              const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
-                              const k::UnitTiling& tiling, std::vector<float> before = {}) {
-    const auto count = static_cast<std::uint32_t>(x.size());
-    const std::uint32_t rows = epilogue == k::Epilogue::kGated ? m.rows / 2 : m.rows;
-    const std::uint32_t stride = m.layout.groups * 32;
-    const gpu::Buffer in = input(x, stride);
-    gpu::Buffer out = empty(std::uint64_t{count} * rows * 4);
-    std::memcpy(out.mapped().data(), before.data(), before.size() * 4);
-    const gpu::Buffer counts = parameters(count);
-    const k::MatvecVariant variant =
-        k::unit_product({weight_type(m.type), rows, m.layout.groups, epilogue}, tiling);
-    k::MatvecPush push{};
-    push.quants = weights.address();
-    push.x = in.address();
-    push.out = out.address();
-    push.parameters = counts.address();
-    push.rows = rows;
-    push.groups = m.layout.groups;
-    push.x_stride = stride;
-    push.out_stride = rows;
-    push.written_rows = rows;
-    push.count_word = k::kColumnCountWord;
-    run(variant.spec, push,
-        (count + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup,
-        (rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
-    return read<float>(out, std::size_t{count} * rows);
-  }
-  std::vector<float> multiply(const TestMatrix& m, const gpu::Buffer& weights,
-                              const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
-                              std::vector<float> before = {}) {
-    const std::uint32_t rows = epilogue == k::Epilogue::kGated ? m.rows / 2 : m.rows;
-    return multiply(m, weights, x, epilogue,
-                    k::unit_tiling({weight_type(m.type), rows, m.layout.groups, epilogue},
-                                   static_cast<std::uint32_t>(x.size())),
-                    std::move(before));
-  }
-
-  std::mt19937 random_{20240613};
 };
-
-double exact(const std::vector<double>& row, const std::vector<float>& x) {
-  double sum = 0;
-  for (std::size_t i = 0; i < row.size(); ++i)
-    sum += row[i] * static_cast<double>(x[i]);
-  return sum;
-}
-
-double magnitude(const std::vector<double>& row, const std::vector<float>& x) {
-  double sum = 0;
-  for (std::size_t i = 0; i < row.size(); ++i)
-    sum += std::abs(row[i] * static_cast<double>(x[i]));
-  return sum;
-}
 
 TEST_F(Units, AgreeWithDoubleForEveryType) {
   for (const TensorType type : kTypes) {
@@ -447,8 +299,8 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
     compare(multiply(m, weights, later, k::Epilogue::kStore), later.size(), "moved", 5);
     for (const std::uint32_t blocks : {1U, 2U}) {
       for (const std::uint32_t tiles : {1U, 2U}) {
-        for (const std::uint32_t step : {1U, 2U, 4U}) {
-          for (const bool ahead : {false, true}) {
+        for (const std::uint32_t step : {1U, 2U, 4U, 8U}) {
+          for (const std::uint32_t ahead : {0U, 1U, 2U}) {
             const k::UnitTiling split{130, blocks, tiles, segments, step, false, 1, ahead};
             const k::UnitTiling serial{130,  blocks, tiles * 4, 4, step > 2 ? 1 : step,
                                        true, 2,      ahead};

@@ -1,0 +1,101 @@
+// The products of matrix units where a device has none: the kernel's own source with fragments emulated
+// (gpu/kernels/units_emulated.glsl), so that what it loads, unpacks and adds is tested on every machine.
+#include <cstring>
+
+#include <gmock/gmock.h>
+
+#include "gpu/kernels/matvec_units_emulated.hpp"
+#include "unit_products.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+class EmulatedUnits : public UnitProducts {
+ protected:
+  // Places of matvec_units.comp's constants.
+  enum Constant { kSubgroups = 7, kInvocations = 8, kSegments = 9, kSegmentStages = 10 };
+
+  // A workgroup of one subgroup, which makes all of a row by itself.
+  k::MatvecVariant variant_of(const k::MatvecShape& shape, const k::UnitTiling& tiling) override {
+    k::UnitTiling alone = tiling;
+    alone.subgroups = 1;
+    alone.column_subgroups = 1;
+    k::MatvecVariant variant = k::unit_product(shape, alone);
+    variant.spec.spirv = gpu::spirv::matvec_units_emulated;
+    variant.spec.required_subgroup_size = 0;
+    variant.spec.constants[kSubgroups] = 1;
+    variant.spec.constants[kInvocations] = 32;
+    variant.columns_per_workgroup = alone.column_tiles * 8;
+    variant.rows_per_workgroup =
+        alone.row_blocks * (shape.epilogue == k::Epilogue::kGated ? 8 : 16);
+    if (!alone.serial) {
+      variant.spec.constants[kSegments] = 1;
+      variant.spec.constants[kSegmentStages] = shape.groups / 4;
+    }
+    return variant;
+  }
+};
+
+struct Way {
+  std::uint32_t blocks, step, ahead;
+};
+// Compiling is what takes the time: each way with some types, each type in some ways.
+constexpr Way kFewWays[] = {{1, 8, 2}, {2, 2, 2}};
+constexpr Way kAllWays[] = {{1, 4, 0}, {1, 1, 0}, {1, 1, 2}, {1, 2, 1}, {1, 4, 1},
+                            {1, 4, 2}, {1, 8, 0}, {1, 8, 1}, {1, 8, 2}, {2, 1, 1},
+                            {2, 2, 2}, {2, 4, 0}, {2, 4, 1}, {2, 4, 2}, {2, 8, 2}};
+
+// How a subgroup goes about a row changes no bit, and what comes is the product.
+TEST_F(EmulatedUnits, EveryWayOfEveryTypeIsTheProduct) {
+  for (const TensorType type : kTypes) {
+    // Three stages, so that steps of two have one left.
+    const std::uint32_t width = is_super(type) ? 768 : is_float(type) ? 290 : 288, rows = 20;
+    const TestMatrix m = make_matrix(type, rows, width, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    const auto x = columns(9, width);
+    const bool all = type == TensorType::kQ4_K;
+    std::vector<float> first;
+    for (const Way& way : all ? std::span<const Way>(kAllWays) : std::span<const Way>(kFewWays)) {
+      const k::UnitTiling tiling{9, way.blocks, way.blocks, 1, way.step, false, 1, way.ahead};
+      const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
+      if (first.empty()) {
+        first = y;
+        for (std::uint32_t c = 0; c < x.size(); ++c) {
+          for (std::uint32_t row = 0; row < rows; ++row) {
+            const double want = exact(m.values[row], x[c]);
+            ASSERT_LT(std::abs(static_cast<double>(y[c * rows + row]) - want),
+                      0x1p-11 * magnitude(m.values[row], x[c]))
+                << model::traits(type)->name << " row " << row << " column " << c;
+          }
+        }
+      }
+      ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0)
+          << model::traits(type)->name << ": blocks " << way.blocks << ", step " << way.step
+          << ", ahead " << way.ahead;
+    }
+  }
+}
+
+// One column, as a single stream's steps have it, and rows' segments one after another.
+TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ4_0, TensorType::kQ4_K,
+                                TensorType::kQ6_K, TensorType::kQ8_0}) {
+    const TestMatrix m = make_matrix(type, 17, 1536, random_);
+    const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
+    const auto x = columns(1, 1536);
+    std::vector<float> first;
+    for (const std::uint32_t ahead : {0U, 1U, 2U}) {
+      const k::UnitTiling tiling{1, 1, 1, 1, 2, true, 1, ahead};
+      const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
+      if (first.empty()) first = y;
+      ASSERT_EQ(y, first) << model::traits(type)->name;
+      for (std::uint32_t row = 0; row < 17; ++row) {
+        ASSERT_LT(std::abs(static_cast<double>(y[row]) - exact(m.values[row], x[0])),
+                  0x1p-11 * magnitude(m.values[row], x[0]));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
