@@ -140,7 +140,7 @@ TEST_P(Reload, AModelIsNotFailedWhileThePredecessorsOfAFailedReplacementServe) {
   EXPECT_FALSE(answers_as_other(serving, "one"));
   // What is not ready now is another model, and it is still tried.
   send_signal(pid_in(serving, "two-0", "ready"), SIGKILL);
-  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "two-0")["restarts"] == 1; }));
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "two-0")["restarts"] >= 1; }));
   const HttpReply health = serving.get("/health");
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(json::parse(health.body)["status"], "loading") << health.body;
