@@ -1,6 +1,7 @@
 # Compiler settings, third-party packages and the two helpers that every folder uses:
 #   bulkhead_library(NAME SOURCES ... PUBLIC ... PRIVATE ...)   a static library
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
+#   bulkhead_apart(SOURCE ...)                                  see BULKHEAD_UNITY
 #   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])   a GoogleTest program, discovered by CTest;
 #     a test of it is killed after 4 times TIMEOUT
 
@@ -25,6 +26,13 @@ if(BULKHEAD_CCACHE)
     endif()
     set(CMAKE_C_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
   endif()
+endif()
+
+# What a source includes is half of what there is to compile of it. Tests stay apart: they have precompiled headers, and
+# each its own helpers; so do sources with flags of their own.
+if(BULKHEAD_UNITY)
+  set(CMAKE_UNITY_BUILD ON)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 endif()
 
 # Everything of ours compiles with these; third-party headers are system headers.
@@ -87,6 +95,11 @@ function(bulkhead_library name)
   target_link_libraries(${name} PUBLIC bulkhead_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
 endfunction()
 
+# Sources of this folder that have names which others of their library have, too: compiled alone where BULKHEAD_UNITY is on.
+function(bulkhead_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 function(bulkhead_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -147,7 +160,7 @@ function(bulkhead_test name)
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
   target_compile_definitions(${name} PRIVATE
     BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests" UNITY_BUILD OFF)
   # Tests are the half of a build's compile time. Those of real processes, and of sanitizer builds, wait for what they test.
   set(flags "")
   if(BULKHEAD_SANITIZE)
