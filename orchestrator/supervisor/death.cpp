@@ -64,6 +64,11 @@ std::uint64_t OomKills::read() const {
   return 0;
 }
 
+OomKills& OomKills::of_workers() {
+  static OomKills kills(files());
+  return kills;
+}
+
 bool OomKills::grew() {
   const std::uint64_t now = read();
   return now > std::exchange(seen_, now);

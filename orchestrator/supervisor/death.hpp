@@ -32,6 +32,9 @@ class OomKills {
   explicit OomKills(std::vector<std::string> files);
   // The files for this process.
   static std::vector<std::string> files();
+  // One for all workers, which counts from the first call on: each kill that is counted ends one of
+  // them. The event loop's thread.
+  static OomKills& of_workers();
 
   // Whether the counter has grown since the last call (or since the start).
   bool grew();

@@ -20,21 +20,8 @@ constexpr int kRecordsPerTurn = 256;  // then other workers and clients get thei
 // A process that closed its channel ends within this, or is made to.
 constexpr milliseconds kExitAfterEndOfFile{250};
 constexpr milliseconds kExitAfterShutdown{5000};
-// Between the end of a process's first thread, or of its channel, and that of its other threads. So
-// often it is looked, then its exit is waited for.
-constexpr milliseconds kBetweenLooks{1};
-constexpr int kMostLooks = 50;
 // Requests that were cancelled and of which the worker has not said the last word.
 constexpr std::size_t kMaxCancelled = 65536;
-// More than a dead process can have left to be read, whatever the transport, but for its ring.
-constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
-
-// One for all workers: each kill that is counted ends one of them.
-OomKills& oom_kills() {
-  static OomKills kills(OomKills::files());
-  return kills;
-}
-
 Error violation(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
 }
@@ -71,7 +58,7 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
       alive_(std::make_shared<bool>(true)) {}
 
 Status WorkerProcess::start() {
-  oom_kills();  // counts from the first start on
+  OomKills::of_workers();  // counts from the first start on
   file_mark_ = file_mark_of(options_.model_file);
   if (vault_.closer()->full()) {
     return Error(
@@ -408,155 +395,6 @@ void WorkerProcess::channel_ended() {
     look_whether_stopped();
     if (!stopped_.has_value()) kill("closed its channel without ending");
   });
-}
-
-// Once it serves, with the threads that it then has: the news of its death, which its channel brings
-// only when its memory has been unmapped.
-void WorkerProcess::watch_threads() {
-  thread_watches_.clear();
-  thread_exits_ = process_.thread_exit_fds();
-  for (const UniqueFd& fd : thread_exits_) {
-    thread_watches_.push_back(std::make_unique<ReadableWatch>(loop_, fd.get()));
-    thread_watches_.back()->wait([this] {
-      looks_ = 0;
-      look_whether_stopped();
-    });
-  }
-}
-
-// Its exit may take long: a driver unmaps and frees what it had, gigabyte by gigabyte. That no thread
-// of it runs any more is known at once.
-void WorkerProcess::look_whether_stopped() {
-  if (stopped_.has_value() || channel_ == nullptr) return;
-  stopped_ = process_.stopped();
-  if (!stopped_.has_value()) {
-    if (++looks_ <= kMostLooks)
-      stop_timer_.start(kBetweenLooks, [this] { look_whether_stopped(); });
-    return;
-  }
-  dying();
-  heartbeat_timer_.cancel();
-  kill_timer_.cancel();
-  channel_watch_.reset();
-  receive_last_words();
-  const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
-  if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
-}
-
-const Death& WorkerProcess::death_by_others() {
-  if (!told_.has_value()) told_ = how_it_ended(*stopped_);
-  return *told_;
-}
-
-// SIGKILL does not end a process that waits in the kernel for a driver, and one that has ended may
-// wait there while it is taken back. Nobody knows for how long; its requests shall not.
-void WorkerProcess::exit_took_too_long() {
-  if (process_.has_ended()) return;  // ended() is on its way
-  receive_last_words();
-  Death death = told_.has_value()      ? *told_
-                : stopped_.has_value() ? how_it_ended(*stopped_)
-                                       : how_it_ended({CLD_KILLED, SIGKILL});
-  death.words += fmt::format(", and the kernel has not taken the process back for {} ms",
-                             options_.exit_timeout.count());
-  spdlog::error(
-      "worker {}: process {} {}, but the kernel has not taken it back for {} ms "
-      "(isolation.exit_timeout_ms); it is not waited for any more, and what it has on the device "
-      "is "
-      "not free",
-      name_, process_.pid(), stopped_.has_value() ? "has ended" : "was killed",
-      options_.exit_timeout.count());
-  stuck_ = true;
-  close_channel();
-  process_.let_go();
-  if (death.cause == DeathCause::kProtocolViolation) cache_.drop();
-  events_->process_stuck(*this, death);
-}
-
-void WorkerProcess::close_channel() {
-  heartbeat_timer_.cancel();
-  kill_timer_.cancel();
-  stop_timer_.cancel();
-  channel_watch_.reset();
-  thread_watches_.clear();
-  thread_exits_.clear();
-  if (channel_ != nullptr) last_channel_stats_ = channel_->stats();
-  channel_.reset();
-}
-
-// Before anything of the process is forgotten.
-Death WorkerProcess::how_it_ended(const Exit& exit) const {
-  Death death{.cause = kill_kind_, .words = kill_cause_, .last_word = fatal_};
-  death.vault = given_vault_;
-  death.took_over = given_vault_ != 0 && loading();
-  death.from_outside = was_stopped_;
-  if (!kill_cause_.empty()) return death;
-  death.as_asked = asked_to_end_;
-  const std::string words = describe_exit(exit.code, exit.status);
-  if (exit.killed_by(SIGKILL) && oom_kills().grew()) {
-    death.cause = DeathCause::kOutOfMemory;
-    death.words = "out of memory: " + words + " by the kernel's OOM killer";
-    return death;
-  }
-  death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
-  if (exit.exited_with(kExitDeviceLost)) {
-    // What it wanted to say may have found no room: the code alone is doubt enough.
-    const bool told = fatal_.find("device lost") != std::string::npos;
-    death.cause = DeathCause::kDeviceLost;
-    if (!told) death.words = "device failure: " + death.words;
-    if (fatal_.empty()) death.words += ", and gave no reason";
-  } else if (exit.code != CLD_EXITED) {
-    death.cause = DeathCause::kSignal;
-    death.signal = exit.status;
-    // A process can't do that to itself by mistake.
-    death.from_outside = exit.killed_by(SIGKILL);
-  } else if (loading()) {
-    death.vault_unusable = death.took_over && exit.exited_with(kExitVaultUnusable);
-    death.cause = DeathCause::kFailedStart;
-    death.words = "failed start: " + death.words;
-  } else {
-    death.cause = DeathCause::kExit;
-  }
-  return death;
-}
-
-// What it sent before it died counts: those tokens are accepted, and the client gets them. A process
-// of its own making may still write: it is not listened to for long.
-void WorkerProcess::receive_last_words() {
-  const std::uint64_t most_bytes = kMostLastBytes + std::uint64_t{options_.ipc.ring_kib} * 1024;
-  std::uint64_t bytes = 0;
-  for (int i = 0; channel_ != nullptr && i < 65536 && bytes < most_bytes && kill_cause_.empty();
-       ++i) {
-    auto record = channel_->try_receive();
-    if (!record.ok() || record->empty()) break;
-    bytes += record->size();
-    Status handled = receive_record(*record);
-    channel_->release();
-    if (!handled.ok()) break;
-  }
-}
-
-void WorkerProcess::ended() {
-  events_->process_dying(*this);
-  receive_last_words();
-  const pid_t process_pid = process_.pid();  // none once it is reaped
-  std::optional<Exit> exit = process_.ended();
-  if (!exit.has_value()) {  // a spurious wake-up
-    exit_watch_->wait([this] { ended(); });
-    return;
-  }
-  const Death death = told_.has_value() && exit->killed_by(SIGKILL) ? *told_ : how_it_ended(*exit);
-  close_channel();
-  exit_timer_.cancel();
-  exit_watch_.reset();
-  if (stuck_) {
-    spdlog::info("worker {}: process {}, which was not waited for any more, has gone", name_,
-                 process_pid);
-  }
-  process_ = Process();
-  alive_.reset();
-  // Before anybody can start a successor.
-  if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop();
-  events_->process_ended(*this, death);
 }
 
 // ---- heartbeat ----

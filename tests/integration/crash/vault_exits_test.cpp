@@ -1,0 +1,210 @@
+// Spares, and processes that are dead and not gone: who takes over what before an exit is over, and what becomes of a worker
+// whose exit never comes.
+#include <thread>
+
+#include "tests/integration/crash/vault_harness.hpp"
+#include "tests/support/held_process.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
+  start("", {"isolation.standby=1"});
+  for (int i = 1; i <= 2; ++i) {
+    spare_with("imported");
+    kill_in_stream();
+    EXPECT_EQ(way(), "standby");
+    EXPECT_EQ(vault()["state"], "imported") << vault();
+    EXPECT_GT(vault()["pages_adopted"], 1) << vault();
+    EXPECT_EQ(vault()["drops_total"], 0) << vault();
+    std::printf("%s: pause %lld ms with a spare\n", GetParam(), pause_ms_);
+  }
+  EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+// ---- a process whose exit takes long ----
+
+TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
+  start("", {"isolation.standby=1"});
+  for (int i = 1; i <= 2; ++i) {
+    const json spare = spare_with("imported");
+    const pid_t victim = serving_worker(serving_);
+    HeldProcess held(victim);
+    if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+    const Timed killed =
+        stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
+    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    json worker = serving_.worker();
+    EXPECT_EQ(worker["pid"], spare["pid"]);
+    EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(worker["last_death_cause"], "signal");
+    EXPECT_TRUE(worker["last_recovery"]["gone_ms"].is_null()) << worker["last_recovery"];
+    EXPECT_GT(vault()["pages_adopted"], 1) << vault();
+    EXPECT_GT(vault()["pages_withheld"], 0) << vault();
+    // It serves on with the pages that are left, and with all of them afterwards.
+    EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+    held.release();
+    EXPECT_TRUE(Serving::eventually(
+        [&] { return serving_.worker()["last_recovery"]["gone_ms"].is_number(); }));
+    EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+    EXPECT_EQ(serving_.worker()["takeovers"], i);
+    EXPECT_EQ(vault()["drops_total"], 0) << vault();
+  }
+  EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+}
+
+// A second death meanwhile, with no spare: the successor is started when nobody writes any more.
+TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
+  start("", {"isolation.standby=1"});
+  spare_with("imported");
+  const pid_t first = serving_worker(serving_);
+  HeldProcess held(first);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+    send_signal(first, SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != first;
+    }));
+    const pid_t second = serving_.worker()["pid"].get<pid_t>();
+    send_signal(second, SIGKILL);
+    EXPECT_TRUE(Serving::eventually([&] { return serving_.worker()["pid"].is_null(); }));
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(serving_.worker()["pid"].is_null()) << serving_.worker();
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    held.release();
+  });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(serving_.worker()["restarts"], 2);
+}
+
+// Its own crash casts doubt on what it gave the device to do: that must be over.
+TEST_P(Vault, NobodyTakesOverFromACrashBeforeItsExit) {
+  start("", {"isolation.standby=1"});
+  const json spare = spare_with("imported");
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+    // A traced thread would stop at a signal that only one process is sent; each gets its own.
+    send_signal(victim, SIGSEGV);
+    for (int i = 0; i < 25; ++i) {
+      EXPECT_NE(serving_.worker()["pid"], spare["pid"]);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    held.release();
+  });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(serving_.worker()["pid"], spare["pid"]);
+  EXPECT_EQ(serving_.worker()["last_death"], "killed by signal 11 (SIGSEGV)");
+  EXPECT_EQ(vault()["pages_withheld"], 0) << vault();
+  EXPECT_GT(vault()["pages_adopted"], 0) << vault();
+}
+
+// A process that SIGKILL does not end, for it stands still in a driver. Its memory on the device is
+// nobody's to take over, and nobody waits for it.
+TEST_P(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
+  start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=5000"});
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed =
+      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  std::printf("%s: pause %lld ms, of which 1000 waited for the exit\n", GetParam(),
+              static_cast<long long>(killed.longest_pause.count()));
+  EXPECT_EQ(
+      serving_.worker()["last_death"],
+      "killed by signal 9 (SIGKILL), and the kernel has not taken the process back for 1000 ms");
+  EXPECT_EQ(serving_.worker()["last_death_cause"], "signal");
+  EXPECT_EQ(way(), "loaded") << vault();
+  EXPECT_EQ(vault()["last_drop"], "a process that has it does not end");
+  // The one beside it is as any other, also in its death.
+  kill_in_stream();
+  EXPECT_EQ(way(), "imported") << vault();
+  held.release();
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving_.daemon->log().find("process " + std::to_string(victim) +
+                                       ", which was not waited for any more, has gone") !=
+           std::string::npos;
+  })) << serving_.daemon->log();
+  EXPECT_NE(send_signal(victim, 0), 0) << "it is reaped, too";
+  kill_in_stream();
+  EXPECT_EQ(serving_.worker()["restarts"], 3);
+}
+
+// A hang that the daemon ends, with a spare that shares the memory: that goes, too.
+TEST_P(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
+  start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=2000",
+             "isolation.standby=1"});
+  const json spare = spare_with("imported");
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed stopped =
+      stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGSTOP); });
+  EXPECT_EQ(stopped.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_THAT(serving_.worker()["last_death"].get<std::string>(),
+              HasSubstr("hang: no progress for 2000 ms, and the kernel has not taken"));
+  EXPECT_EQ(way(), "loaded") << vault();
+  EXPECT_NE(spare_with("imported")["pid"], spare["pid"]);
+}
+
+// After a spare has taken over early, a further death does not wait for ever for the one before.
+TEST_P(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
+  start("", {"isolation.exit_timeout_ms=1000", "isolation.standby=1"});
+  spare_with("imported");
+  const pid_t first = serving_worker(serving_);
+  HeldProcess held(first);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+    send_signal(first, SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != first;
+    }));
+    send_signal(serving_.worker()["pid"].get<pid_t>(), SIGKILL);
+  });
+  EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_EQ(serving_.worker()["restarts"], 2);
+}
+
+TEST_P(Vault, TheDaemonEndsBesideAProcessThatDoesNot) {
+  start("", {"isolation.exit_timeout_ms=1000"});
+  const pid_t victim = serving_worker(serving_);
+  HeldProcess held(victim);
+  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  send_signal(victim, SIGKILL);
+  serving_.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving_.daemon->wait_for_exit(), 0) << serving_.daemon->log();
+}
+
+// Each successor that does not end either takes memory with it: that is not gone on with.
+TEST_P(Vault, IsGivenUpWithItsWorkerWhenNoneOfItsProcessesEnds) {
+  start("", {"isolation.exit_timeout_ms=1000"});
+  std::vector<std::unique_ptr<HeldProcess>> held;
+  for (int i = 0; i < 3; ++i) {
+    const pid_t victim = serving_worker(serving_);
+    held.push_back(std::make_unique<HeldProcess>(victim));
+    if (!held.back()->held()) GTEST_SKIP() << "this system does not let processes be traced";
+    send_signal(victim, SIGKILL);
+    if (i == 2) break;
+    ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["restarts"] == i + 1; }));
+  }
+  ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["state"] == "failed"; }));
+  const HttpReply health = serving_.get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_THAT(health.body, HasSubstr("has not taken the process back"));
+  const HttpReply reply = serving_.complete(request_);
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "worker_failed");
+  held.clear();
+  restart_failed();
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,152 @@
+// A daemon with a worker whose memory outlives it, one undisturbed stream, and ways to kill in the middle of another.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "config/base/unique_fd.hpp"
+#include "tests/integration/crash/streams.hpp"
+#include "tests/support/fixtures.hpp"
+
+namespace bulkhead::test {
+
+namespace fs = std::filesystem;
+inline constexpr int kTokens = 80;
+
+// A memory file that another process holds, by a part of its name.
+class HeldMemory {
+ public:
+  HeldMemory(pid_t holder, const std::string& name) {
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(holder) + "/fd")) {
+      std::error_code gone;
+      const std::string target = fs::read_symlink(entry.path(), gone).string();
+      if (gone || target.find("memfd:") == std::string::npos ||
+          target.find(name) == std::string::npos)
+        continue;
+      UniqueFd fd(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+      struct stat status {};
+      if (!fd.valid() || ::fstat(fd.get(), &status) != 0) continue;
+      bytes_ = static_cast<std::size_t>(status.st_size);
+      void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+      if (memory == MAP_FAILED) continue;
+      memory_ = static_cast<std::byte*>(memory);
+      fd_ = std::move(fd);
+      return;
+    }
+  }
+  ~HeldMemory() {
+    if (memory_ != nullptr) ::munmap(memory_, bytes_);
+  }
+  HeldMemory(const HeldMemory&) = delete;
+  HeldMemory& operator=(const HeldMemory&) = delete;
+  bool valid() const { return memory_ != nullptr; }
+  std::span<std::byte> bytes() const { return {memory_, bytes_}; }
+  const UniqueFd& fd() const { return fd_; }
+
+ private:
+  UniqueFd fd_;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+inline std::size_t descriptors_of(pid_t pid) {
+  return static_cast<std::size_t>(std::distance(
+      fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"), fs::directory_iterator()));
+}
+
+class Vault : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("bulkhead-vault-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A copy of a model that may be deleted and changed; empty: there are no fixtures.
+  std::string copy_of(const std::string& fixture) const {
+    const fs::path from = fixtures() / "models" / fixture;
+    if (!fs::exists(from)) return {};
+    const fs::path to = folder_ / "model.gguf";
+    fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+    return to.string();
+  }
+
+  void start(const std::string& model, std::vector<std::string> settings = {}) {
+    settings.push_back(std::string("ipc.transport=") + GetParam());
+    serving_ = serve_model(model, settings);
+    undisturbed_ = stream(serving_.port, request_);
+    ASSERT_TRUE(undisturbed_.heard.done);
+    ASSERT_EQ(undisturbed_.heard.ids.size(), static_cast<std::size_t>(kTokens));
+  }
+
+  // Kills the worker in the middle of a stream, which must not be told.
+  void kill_in_stream(const std::function<void()>& before_the_kill = [] {}) {
+    const pid_t victim = serving_worker(serving_);
+    const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
+      before_the_kill();
+      send_signal(victim, SIGKILL);
+    });
+    EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
+    EXPECT_NE(serving_worker(serving_), victim);
+    pause_ms_ = killed.longest_pause.count();
+  }
+
+  void restart_failed() {
+    const std::string name = serving_.worker()["name"];
+    EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
+    serving_worker(serving_);
+  }
+
+  void restart() {
+    const json before = serving_.worker();
+    const std::string name = before["name"];
+    EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != before["pid"];
+    }));
+  }
+
+  // The spare, once it stands by with memory that it has come by so.
+  json spare_with(const std::string& memory) const {
+    json spare;
+    EXPECT_TRUE(Serving::eventually([&] {
+      const json all = json::parse(serving_.get("/v1/workers").body);
+      spare = all.size() == 2 ? all[1] : json::object();
+      return spare.value("state", "") == "standby" && spare.value("vault", "") == memory;
+    })) << serving_.get("/v1/workers").body
+        << serving_.daemon->log();
+    return spare;
+  }
+
+  // False where device memory is no file in memory.
+  bool flip_a_weight() const {
+    const HeldMemory block(serving_.daemon->pid(), "llvmpipe");
+    // Behind the driver's own header.
+    if (block.valid()) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
+    return block.valid();
+  }
+
+  json vault() const { return serving_.worker()["vault"]; }
+  std::string way() const { return serving_.worker()["last_recovery"]["way"]; }
+
+  fs::path folder_;
+  Serving serving_;
+  json request_ = request_of(true, kTokens, "Once upon a time there was a little robot who", 17);
+  Timed undisturbed_;
+  long long pause_ms_ = 0;
+};
+
+}  // namespace bulkhead::test
