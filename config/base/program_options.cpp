@@ -33,7 +33,7 @@ ProgramOptions::Option& ProgramOptions::Option::comma_separated() {
 }
 
 ProgramOptions::Option& ProgramOptions::Option::repeated() {
-  of(option_).expected(1)->take_all();
+  of(option_).expected(1)->take_all()->allow_extra_args(false);
   return *this;
 }
 

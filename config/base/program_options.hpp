@@ -1,4 +1,4 @@
-// A program's command line. CLI11 stays behind program_options.cpp: its headers are six seconds of compiling in each program.
+// The command line of most programs. CLI11 stays behind program_options.cpp: its headers are six seconds of compiling in each.
 //
 //   ProgramOptions options("What the program is for");
 //   options.add("--device", plan.device, "auto, cpu, an index or part of a device's name").show_default();

@@ -336,10 +336,9 @@ TEST(Notices, SettingsThatChangeNothingSaySo) {
     messages.push_back(notice.message);
   }
   EXPECT_THAT(messages, SizeIs(1));
-  EXPECT_THAT(messages,
-              testing::Contains(
-                  "engine.numerics: no kernel that depends on the batch is faster than those that don't: fast "
-                  "computes as exact does"));
+  EXPECT_THAT(messages, testing::Contains("engine.numerics: no kernel that depends on the batch is "
+                                          "faster than those that don't: fast "
+                                          "computes as exact does"));
 }
 
 TEST(Notices, OpenToTheNetworkWithoutAKey) {
