@@ -212,6 +212,8 @@ struct Reloader {
 int serve(const config::Sources& sources, config::Settings settings) {
   raise_descriptor_limit();
   close_descriptors_on_exec();
+  std::signal(SIGCHLD,
+              SIG_DFL);  // whoever started us may ignore it, and children would reap themselves
   std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
   const bool loopback = is_loopback(settings.server.host);
 

@@ -73,6 +73,8 @@ void Worker::set_state(WorkerState state) {
 // ---- one process after the other ----
 
 void Worker::start_process() {
+  restart_timer_.cancel();
+  if (process_ != nullptr) return;
   // Its last steps may still write to what would be taken over.
   starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
   if (starts_when_it_is_gone_) return;
@@ -107,10 +109,13 @@ void Worker::start_process() {
 }
 
 bool Worker::take_over() {
+  // What it had the device do may go on for as long as it is there: nothing of it is taken over.
+  if (leaving_ != nullptr && leaving_->stuck()) leave_in_kernel(std::move(leaving_));
   const bool unsettled = leaving_ != nullptr;
   std::unique_ptr<WorkerProcess> spare = pool_.take(unsettled ? vault_.epoch() : 0);
   if (spare == nullptr) return false;
   restart_timer_.cancel();
+  starts_when_it_is_gone_ = false;
   restart_after_drain_ = false;
   process_ = std::move(spare);
   process_->set_events(*this);
@@ -147,11 +152,13 @@ void Worker::schedule_restart(bool immediately) {
 void Worker::give_up(const std::string& reason) {
   vault_.drop("its worker is given up");  // the device has others, perhaps
   pool_.discard("their worker is given up");
+  starts_when_it_is_gone_ = false;
   set_state(WorkerState::kFailed);
   if (ever_ready_) {
     spdlog::error(
-        "worker {}: given up after {} deaths in a row; `bulkhead workers restart {}` tries again",
-        name(), policy_.deaths(), name());
+        "worker {}: given up after {} death(s) without a token in between, the last: {}; `bulkhead "
+        "workers restart {}` tries again",
+        name(), policy_.deaths(), reason, name());
   }
   events_.worker_failed(*this, reason);
 }

@@ -107,7 +107,8 @@ void WorkerProcess::settle() {
 // ---- receiving ----
 
 void WorkerProcess::watch_channel() {
-  if (!kill_cause_.empty()) return;  // nothing that a condemned process says counts
+  // Nothing that a condemned process says counts, and what a stopped one said has been read.
+  if (!kill_cause_.empty() || stopped_.has_value()) return;
   Result<bool> asleep = channel_->prepare_sleep();
   if (asleep.ok() && *asleep) {
     channel_watch_->wait([this] {
@@ -121,7 +122,7 @@ void WorkerProcess::watch_channel() {
     return violated(asleep.error().message());
   // Something is there already (or the end is): look at it in a turn of its own.
   loop_.post([this, weak = std::weak_ptr(alive_)] {
-    if (weak.expired() || channel_ == nullptr) return;
+    if (weak.expired() || channel_ == nullptr || stopped_.has_value()) return;
     channel_->finish_sleep();
     receive();
   });
@@ -320,7 +321,8 @@ void WorkerProcess::send(const ipc::ToWorker& message) {
 }
 
 void WorkerProcess::flush() {
-  while (!outbox_.empty() && channel_ != nullptr && kill_cause_.empty()) {
+  // What a stopped process is not sent, no request can be blamed for.
+  while (!outbox_.empty() && channel_ != nullptr && kill_cause_.empty() && !stopped_.has_value()) {
     Result<bool> sent = ipc::try_send(*channel_, outbox_.front().message);
     if (!sent.ok()) {
       if (sent.error().code() == ErrorCode::kUnavailable) return;  // its death is noticed elsewhere
@@ -415,7 +417,7 @@ void WorkerProcess::look_again() {
 }
 
 void WorkerProcess::check_heartbeat() {
-  if (channel_ == nullptr || !kill_cause_.empty() || asked_to_end_) return;
+  if (channel_ == nullptr || !kill_cause_.empty() || asked_to_end_ || stopped_.has_value()) return;
   const Heartbeat::Verdict verdict =
       heartbeat_.look(steady_clock::now(), phase(), channel_->last_beat(), outbox_.empty(),
                       options_.heartbeat_timeout);

@@ -183,6 +183,7 @@ class WorkerProcess {
   void watch_threads();
   void look_whether_stopped();
   void receive_last_words();
+  void condemn(const std::string& rule);
   void ended();
   Death how_it_ended(const Exit& exit) const;
   void violated(const std::string& rule);

@@ -62,9 +62,8 @@ const Death& WorkerProcess::death_by_others() {
 void WorkerProcess::exit_took_too_long() {
   if (process_.has_ended()) return;  // ended() is on its way
   receive_last_words();
-  Death death = told_.has_value()      ? *told_
-                : stopped_.has_value() ? how_it_ended(*stopped_)
-                                       : how_it_ended({CLD_KILLED, SIGKILL});
+  if (!told_.has_value()) told_ = how_it_ended(stopped_.value_or(Exit{CLD_KILLED, SIGKILL}));
+  Death death = *told_;
   death.words += fmt::format(", and the kernel has not taken the process back for {} ms",
                              options_.exit_timeout.count());
   spdlog::error(
@@ -136,12 +135,21 @@ void WorkerProcess::receive_last_words() {
   for (int i = 0; channel_ != nullptr && i < 65536 && bytes < most_bytes && kill_cause_.empty();
        ++i) {
     auto record = channel_->try_receive();
+    if (!record.ok() && record.error().code() == ErrorCode::kCorrupt)
+      return condemn(record.error().message());
     if (!record.ok() || record->empty()) break;
     bytes += record->size();
     Status handled = receive_record(*record);
     channel_->release();
-    if (!handled.ok()) break;
+    if (!handled.ok()) return condemn(handled.error().message());
   }
+}
+
+// It has ended already, but not as one that kept the rules: that counts for what a successor may be
+// given.
+void WorkerProcess::condemn(const std::string& rule) {
+  kill_cause_ = "protocol violation: " + rule;
+  kill_kind_ = DeathCause::kProtocolViolation;
 }
 
 void WorkerProcess::ended() {
@@ -153,7 +161,8 @@ void WorkerProcess::ended() {
     exit_watch_->wait([this] { ended(); });
     return;
   }
-  const Death death = told_.has_value() && exit->killed_by(SIGKILL) ? *told_ : how_it_ended(*exit);
+  const bool known = told_.has_value() && (stuck_ || exit->killed_by(SIGKILL));
+  const Death death = known ? *told_ : how_it_ended(*exit);
   close_channel();
   exit_timer_.cancel();
   exit_watch_.reset();

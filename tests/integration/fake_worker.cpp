@@ -10,9 +10,9 @@
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
 //   cached@N        says that N of the prompt's tokens came from its cache, unless it was given accepted tokens
-//   kill@N exit@N device@N hang@N gap@N garbage@N
+//   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
-//                   that has lost its device, without a word
+//                   that has lost its device, without a word; lie@N leaves garbage and dies at once
 //   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
 //   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
@@ -300,12 +300,13 @@ class Worker {
         std::this_thread::sleep_for(milliseconds(1000));
     }
     if (due("gap")) skew_ = 1;
-    if (due("garbage")) {
+    if (due("garbage") || due("lie")) {
       auto room = channel_.try_reserve(64);
       if (room.ok() && room->size() >= 64) {
         std::memset(room->data(), 0xee, 64);
         (void)channel_.commit(64);
       }
+      if (due("lie")) die_by_signal();
       std::this_thread::sleep_for(milliseconds(5000));
     }
   }

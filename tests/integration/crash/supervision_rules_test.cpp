@@ -182,8 +182,8 @@ TEST(Causes, AreCountedByKindAndToldInWords) {
   };
   for (const Case& each :
        {Case{"exit@3", "exit"}, Case{"kill@3", "signal"}, Case{"gap@3", "protocol_violation"},
-        Case{"garbage@3", "protocol_violation"}, Case{"hang@3", "hang"},
-        Case{"device@3", "device_lost"}}) {
+        Case{"garbage@3", "protocol_violation"}, Case{"lie@3", "protocol_violation"},
+        Case{"hang@3", "hang"}, Case{"device@3", "device_lost"}}) {
     SCOPED_TRACE(each.order);
     const Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
     expect_whole(serving.complete(stream_of(each.order, 10)).body, 10);
