@@ -30,6 +30,7 @@ function(bulkhead_shader target symbol file)
       set_target_properties(khr-matrices PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/cmake")
     endif()
     set(translation COMMAND khr-matrices "${words}" "${words}")
+    list(APPEND arg_DEPENDS khr-matrices)
   endif()
 
   add_custom_command(

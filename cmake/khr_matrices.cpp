@@ -9,6 +9,7 @@
 // those of the SPIR-V registry.)
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -25,6 +26,7 @@ enum Op : std::uint32_t {
   kTypeInt = 21,
   kTypeFloat = 22,
   kConstant = 43,
+  kSpecConstantOp = 52,
   kTypeMatrixNv = 5358,
   kLoadNv = 5359,
   kStoreNv = 5360,
@@ -116,6 +118,9 @@ class Translation {
         return put(kMultiplyAddKhr, operands);
       case kLengthNv:
         return put(kLengthKhr, operands);
+      case kSpecConstantOp:  // type, result, instruction: a length is asked for so, too
+        if (operands[2] == kLengthNv) operands[2] = kLengthKhr;
+        return put(op, operands);
       case kLoadNv:
       case kStoreNv:
         fail("loads and stores of matrices are not translated");

@@ -1,8 +1,8 @@
 // One column's product by matrix units, as a link of a chain: the bits of matvec_units.comp, made for the one stream that
 // waits for every link.
 //
-// Workgroups are few and each takes rows' blocks in turn, the next block's weights on their way before the last one's sums are
-// done: memory never waits for a workgroup's start or end. The input is asked for once, and kept in shared memory. Where it is
+// Workgroups are few and each takes rows' blocks in turn, the next block's weights asked for before the last one's sums are
+// done. The input is asked for once, and kept in shared memory. Where it is
 // tagged (tagged.glsl) the wait for it is the reading of it.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -35,7 +35,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling);
 struct SingleTiling {
   std::uint32_t share = 1;        // segments that a subgroup makes, one after another
   std::uint32_t places = 1;       // blocks of rows that a workgroup makes at a time
-  std::uint32_t step_groups = 4;  // of a step: 1, 2 or a multiple of 4
+  std::uint32_t step_groups = 4;  // of a step: 1, 2 or 4
   std::uint32_t ahead = 0;        // kAhead of matvec_single.comp
   std::uint32_t workgroups = 1;   // at most
 };

@@ -19,7 +19,8 @@ SumFragment sums[kTiles];
 // A step's weights: a part of a stage, or some stages, all asked for before the first is used.
 //
 // What a loop asks for in one round and uses in the next is moved by the compilers we know, which waits for it. So a round uses
-// what it asks for, other subgroups use the time, and only the first step's weights come ahead of the loop.
+// what it asks for, other subgroups use the time, and the first step's weights come ahead of the loop. (kAhead == 1 asks a step
+// ahead all the same: with weights that are bytes or halves it is not slower.)
 const uint kStepStages = kStepGroups > 4u ? kStepGroups / 4u : 1u, kPartGroups = kStepGroups > 4u ? 4u : kStepGroups;
 const uint kStepParts = kRows * kStepStages;
 // Of two steps: the early one's, and those of the round.
@@ -69,7 +70,7 @@ void multiply(uint first, uint last) {
   [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = no_sums();
   uint64_t tile_bytes = uint64_t(push.x_stride) * 16u;
   if (kAhead == 1u) {
-    // A step ahead all along: pays in wide products alone.
+    // A step ahead all along.
     [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
       [[unroll]] for (uint i = 0; i < kStepParts; i++) parts[kNow + i] = parts[kEarly + i];
       if (group + kStepGroups < last) load_step(kEarly, group + kStepGroups, last);
