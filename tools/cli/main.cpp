@@ -42,7 +42,8 @@ void add_sampling(CLI::App& command, Sampling& sampling) {
   command.add_option("--seed", sampling.seed, "Same seed, same prompt, same text");
   command.add_option("--stop", sampling.stop, "End before this text (may be given several times)")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
 }
 
 // One message that says what was wrong, and where to read how it is right. CLI11 itself says only
@@ -171,7 +172,8 @@ int run(int argc, char** argv) {
       ->add_option("--set", check.assignments,
                    "KEY=VALUE, as for bulkheadd (may be given several times)")
       ->expected(1)
-      ->take_all();
+      ->take_all()
+      ->allow_extra_args(false);
   check_command->add_flag("--reference", check.reference,
                           "Print every setting with its default (config/runtime.yaml)");
   check_command->footer(

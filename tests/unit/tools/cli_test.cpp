@@ -89,6 +89,10 @@ TEST_F(Cli, AWrongCommandLineIsCode2) {
   EXPECT_EQ(run(kTool + " chat --nope").err,
             "bulkhead: The following argument was not expected: --nope\n"
             "See `bulkhead chat --help`.\n");
+  // What stands behind a value that may come several times is no further one.
+  EXPECT_EQ(run(kTool + " check --set log.level=info more").err,
+            "bulkhead: The following argument was not expected: more\n"
+            "See `bulkhead check --help`.\n");
 }
 
 TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
@@ -105,9 +109,7 @@ TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
 
   const Outcome set = run(kTool + " check --set engine.numerics=fast --set engine.max_batch=4");
   EXPECT_EQ(set.code, 0);
-  EXPECT_THAT(
-      set.out,
-      HasSubstr("engine.numerics: no kernel that depends on the batch is faster"));
+  EXPECT_THAT(set.out, HasSubstr("engine.numerics: no kernel that depends on the batch is faster"));
 }
 
 TEST_F(Cli, InspectDescribesAMadeModel) {
