@@ -39,10 +39,6 @@ class Blame {
       most = std::max(most, count);
     return most;
   }
-  // Of whatever kinds: all that no kill from outside explains, or every fourth of those kills.
-  std::uint32_t of_all_kinds() const {
-    return std::max(deaths() - from_outside_, from_outside_ / kFromOutsideThatCountAsOne);
-  }
   std::uint32_t strikes() const { return std::max(most_of_a_kind(), 1U) - 1; }
 
  private:

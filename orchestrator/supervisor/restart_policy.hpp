@@ -1,8 +1,11 @@
 // When a process that died gets its successor, and when no more are tried. Only counts: no timers.
 //
-// The first death costs no wait. Further ones without an accepted token in between wait from 250 ms,
-// doubling up to 30 s, whatever they die of: a worker can choose its signal. Somebody who kills it from outside is no reason to keep its clients waiting: four such
-// deaths count as one here, too.
+// The first death costs no wait. Further ones of a kind (blame.hpp) without an accepted token in
+// between wait from 250 ms, doubling up to 30 s: a worker that dies of its own doing dies of the same
+// each time. (One that means to can send itself another signal each time; counting all kinds
+// together would make it wait, and with it the clients of a worker that has a bad hour.) Somebody who
+// kills it from outside is no reason to keep its clients waiting: four such deaths count as one here,
+// too.
 //
 // A death with no request to blame for it (while it loaded, or idle) counts against the crash budget,
 // as well, by the same rule. What a request can be blamed for counts against that request (the
@@ -39,9 +42,9 @@ class RestartPolicy {
   bool spent(std::uint32_t budget) const { return blameless_.most_of_a_kind() >= budget; }
   std::chrono::milliseconds delay() const {
     constexpr std::chrono::milliseconds kFirst{250}, kLongest{30000};
-    const std::uint32_t deaths = since_token_.of_all_kinds();
-    if (deaths <= 1) return std::chrono::milliseconds(0);
-    const std::uint32_t doublings = std::min(deaths - 2, 10U);
+    const std::uint32_t alike = since_token_.most_of_a_kind();
+    if (alike <= 1) return std::chrono::milliseconds(0);
+    const std::uint32_t doublings = std::min(alike - 2, 10U);
     return std::min(kFirst * (1 << doublings), kLongest);
   }
 

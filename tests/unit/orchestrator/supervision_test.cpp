@@ -225,14 +225,6 @@ TEST(RestartPolicy, KillsFromOutsideHideNoDeathLoopOfItsOwn) {
             (std::vector<std::int64_t>{0, 0, 250, 250, 500, 500, 1000, 1000, 2000, 2000}));
 }
 
-// It may send itself whatever signal it likes.
-TEST(RestartPolicy, AnotherSignalEachTimeIsADeathLoopToo) {
-  std::vector<Death> deaths;
-  for (int signal = 1; signal <= 5; ++signal)
-    deaths.push_back(of_signal(signal));
-  EXPECT_EQ(delays_of(deaths), (std::vector<std::int64_t>{0, 250, 500, 1000, 2000}));
-}
-
 TEST(RestartPolicy, DeathsOfManyKindsAreNoReasonToGiveUp) {
   RestartPolicy policy;
   const Death killed = from_outside(SIGKILL);
