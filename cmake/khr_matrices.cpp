@@ -4,8 +4,9 @@
 //
 //   khr-matrices IN OUT     both are lists of numbers, as `glslc -mfmt=num` writes them; they may be one file
 //
-// A matrix' use is told by its type: halves of 16 x 16 are first factors, halves of 16 x 8 second ones, floats sums. Loads
-// and stores are not translated; kernels fill matrices entry by entry. (The numbers of instructions and capabilities are
+// A matrix' use is told by its type: halves of 16 x 16 are first factors, halves of 16 x 8 second ones, floats sums. Loads,
+// stores and lengths are not translated: kernels fill matrices entry by entry and know how many entries a lane has (NVIDIA's
+// driver 580.159.04 dies of a length as a constant). (The numbers of instructions and capabilities are
 // those of the SPIR-V registry.)
 #include <cstdint>
 #include <cstdio>
@@ -34,7 +35,6 @@ enum Op : std::uint32_t {
   kLengthNv = 5362,
   kTypeMatrixKhr = 4456,
   kMultiplyAddKhr = 4459,
-  kLengthKhr = 4460,
 };
 constexpr std::uint32_t kCapabilityNv = 5357, kCapabilityKhr = 6022;
 constexpr std::size_t kHeader = 5, kBound = 3;
@@ -63,6 +63,10 @@ Words name_words(const std::string& name) {
   for (std::size_t i = 0; i < name.size(); ++i)
     words[i / 4] |= static_cast<std::uint32_t>(static_cast<unsigned char>(name[i])) << (i % 4 * 8);
   return words;
+}
+
+[[noreturn]] void refuse() {
+  fail("loads, stores and lengths of matrices are not translated");
 }
 
 class Translation {
@@ -116,14 +120,13 @@ class Translation {
       }
       case kMultiplyAddNv:
         return put(kMultiplyAddKhr, operands);
-      case kLengthNv:
-        return put(kLengthKhr, operands);
-      case kSpecConstantOp:  // type, result, instruction: a length is asked for so, too
-        if (operands[2] == kLengthNv) operands[2] = kLengthKhr;
+      case kSpecConstantOp:  // type, result, instruction: a length is asked for so
+        if (operands[2] == kLengthNv) refuse();
         return put(op, operands);
+      case kLengthNv:
       case kLoadNv:
       case kStoreNv:
-        fail("loads and stores of matrices are not translated");
+        refuse();
       default:
         return put(op, operands);
     }
