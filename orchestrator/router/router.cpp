@@ -129,7 +129,10 @@ Worker* Router::least_loaded(std::size_t model) {
   Worker* best = nullptr;
   for (Worker* worker : models_[model].workers) {
     if (worker->state() != WorkerState::kReady || alone_.contains(worker)) continue;
-    if (best == nullptr || worker->outstanding() < best->outstanding()) best = worker;
+    const auto rank = [](const Worker& each) {
+      return std::pair(each.in_doubt(), each.outstanding());
+    };
+    if (best == nullptr || rank(*worker) < rank(*best)) best = worker;
   }
   return best;
 }
@@ -316,6 +319,18 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 
 void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
   if (on_death && !worker.ended_as_asked()) on_death(worker.name(), worker.last_death_cause());
+  take_back(worker, death, orphans);
+}
+
+// A peer may have them as long as they are not asked for twice: of the dying one nothing more is heard.
+void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
+  spdlog::warn(
+      "worker {}: {}: its {} unfinished request(s) do not wait for the exit of its process",
+      worker.name(), death.words, orphans.size());
+  take_back(worker, death, orphans);
+}
+
+void Router::take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans) {
   alone_.erase(&worker);
   worker.held_bytes = 0;  // all of its requests go elsewhere
   std::size_t model = worker.options().model;
@@ -325,17 +340,15 @@ void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan>
     auto active = active_.find(orphan->request);
     if (entry == nullptr || active == active_.end()) continue;
     active->second.worker = nullptr;
-    if (!orphan->sent) {
-      waiting_[model].fresh.push_front(orphan->request);
-      continue;
-    }
-    ++entry->resubmissions;
-    active->second.recovering = true;
     Blame& blame = active->second.blame;
-    if (entry->tokens.size() == entry->tokens_when_sent) {
-      blame.died(death);
-    } else {
-      blame.progressed();
+    if (orphan->sent) {
+      ++entry->resubmissions;
+      active->second.recovering = true;
+      if (entry->tokens.size() == entry->tokens_when_sent) {
+        blame.died(death);
+      } else {
+        blame.progressed();
+      }
     }
     Waiting& waiting = waiting_[model];
     (blame.suspect() ? waiting.suspects : waiting.fresh).push_front(orphan->request);

@@ -181,6 +181,7 @@ class Router : private WorkerEvents {
                        std::span<const ipc::TokenLogprob> logprobs) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
   void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
+  void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
 
@@ -203,6 +204,7 @@ class Router : private WorkerEvents {
   void dispatch_later(std::size_t model);
   Worker* least_loaded(std::size_t model);
   void send(RequestId request, Worker& worker);
+  void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
   void progressed(RequestId request, Active& active, Worker& worker);
   // Takes the request out of everything; the observer is the caller's to tell.

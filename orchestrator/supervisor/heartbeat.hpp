@@ -37,6 +37,11 @@ class Heartbeat {
     // With a step counter, a pong alone proves no progress.
     if (!beat_.has_value()) sign_of_life(now);
   }
+  // It was asked a while ago, and an honest one that is idle has long answered.
+  bool waits_for_answer(Clock::time_point now) const {
+    return answered_ != pinged_ && now - pinged_at_ > kPromptAnswer;
+  }
+  static constexpr std::chrono::milliseconds kPromptAnswer{500};
   // In spite of a verdict: the same time once more. False when it has had that too often without a
   // sign of life in between.
   bool wait_longer(Clock::time_point now) {

@@ -27,19 +27,18 @@ const char* to_string(Spare::State state) {
 }
 
 Spare::Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
-             std::string name, std::function<void()> changed, Ended ended)
+             std::string name, const Hooks& hooks)
     : loop_(loop),
       options_(options),
       vault_(vault),
       cache_(cache),
       name_(std::move(name)),
-      changed_(std::move(changed)),
-      ended_(std::move(ended)),
+      hooks_(hooks),
       timer_(loop) {}
 
 void Spare::set_state(State state) {
   state_ = state;
-  changed_();
+  hooks_.changed();
 }
 
 void Spare::start_in(milliseconds delay) {
@@ -47,6 +46,11 @@ void Spare::start_in(milliseconds delay) {
 }
 
 void Spare::start() {
+  held_up_ = !hooks_.may_start();
+  if (held_up_) {
+    spdlog::error("worker {}: not started: too many processes of its worker have not ended", name_);
+    return set_state(State::kFailed);
+  }
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name_, true,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();
@@ -58,6 +62,12 @@ void Spare::start() {
 void Spare::restart() {
   policy_.reset();
   if (process_ != nullptr) return process_->kill("restarted by request");
+  start_in(milliseconds(0));
+  set_state(State::kRestarting);
+}
+
+void Spare::go_on() {
+  if (!held_up_ || leaving_) return;
   start_in(milliseconds(0));
   set_state(State::kRestarting);
 }
@@ -105,26 +115,20 @@ Status Spare::process_answer(ipc::FromWorker&&) {
 }
 
 void Spare::process_stuck(WorkerProcess&, const Death& death) {
-  stuck_.push_back(std::move(process_));
-  leaving_ ? changed_() : died(death);
+  hooks_.left_in_kernel(std::move(process_));
+  leaving_ ? hooks_.changed() : died(death);
 }
 
-void Spare::process_ended(WorkerProcess& process, const Death& death) {
-  const auto stuck = std::ranges::find(stuck_, &process, &std::unique_ptr<WorkerProcess>::get);
-  if (stuck != stuck_.end()) {
-    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});
-    stuck_.erase(stuck);
-    return;
-  }
+void Spare::process_ended(WorkerProcess&, const Death& death) {
   loop_.post([gone = std::shared_ptr(std::move(process_))] {});
   if (leaving_) {
     spdlog::info("worker {}: ended", name_);
-    changed_();
+    hooks_.changed();
     return;
   }
   if (!death.vault_unusable) return died(death);
   spdlog::warn("worker {}: {}", name_, death.words);
-  ended_(*this, death);
+  hooks_.ended(*this, death);
   start_in(milliseconds(0));
   set_state(State::kRestarting);
 }
@@ -138,7 +142,7 @@ void Spare::died(const Death& death) {
     policy_.died(death, false,
                  stood_by ? steady_clock::now() - ready_since_ : steady_clock::duration{});
   }
-  ended_(*this, death);
+  hooks_.ended(*this, death);
   if (policy_.spent(options_.crash_budget)) {
     spdlog::error("worker {}: given up after {} deaths; `bulkhead workers restart {}` tries again",
                   name_, policy_.deaths(), name_);
@@ -151,13 +155,20 @@ void Spare::died(const Death& death) {
 }
 
 StandbyPool::StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault,
-                         CacheFolder& cache, std::function<void()> changed, Spare::Ended ended)
+                         CacheFolder& cache, Spare::Hooks hooks)
     : loop_(loop),
       options_(options),
       vault_(vault),
       cache_(cache),
-      changed_(std::move(changed)),
-      ended_(std::move(ended)) {}
+      changed_(hooks.changed),
+      hooks_{.changed =
+                 [this] {
+                   remove_gone_later();
+                   changed_();
+                 },
+             .ended = std::move(hooks.ended),
+             .left_in_kernel = std::move(hooks.left_in_kernel),
+             .may_start = std::move(hooks.may_start)} {}
 
 std::string StandbyPool::free_name() const {
   for (int i = 0;; ++i) {
@@ -174,13 +185,8 @@ void StandbyPool::keep(std::uint32_t count, milliseconds delay) {
     if (++have > count) spare->leave("one spare too many");
   }
   for (; have < count; ++have) {
-    spares_.push_back(std::make_unique<Spare>(
-        loop_, options_, vault_, cache_, free_name(),
-        [this] {
-          remove_gone_later();
-          changed_();
-        },
-        ended_));
+    spares_.push_back(
+        std::make_unique<Spare>(loop_, options_, vault_, cache_, free_name(), hooks_));
     spares_.back()->start_in(delay);
   }
   remove_gone();
@@ -225,6 +231,11 @@ void StandbyPool::discard_running(const std::string& why) {
 void StandbyPool::kill(const std::string& why) {
   for (auto& spare : spares_)
     spare->kill(why);
+}
+
+void StandbyPool::go_on() {
+  for (auto& spare : spares_)
+    spare->go_on();
 }
 
 Spare* StandbyPool::find(std::string_view name) {

@@ -20,14 +20,22 @@ class Spare : private ProcessEvents {
  public:
   enum class State { kStarting, kLoading, kStandby, kRestarting, kFailed };
 
-  // `changed` is called at each change of state; `ended` for each end that was not asked for, with
-  // last_death() set if it was a death, before a successor is started.
-  using Ended = std::function<void(const Spare&, const Death&)>;
+  struct Hooks {
+    std::function<void()> changed;  // at each change of state
+    // At each end that was not asked for, with last_death() set if it was a death, before a successor
+    // is started.
+    std::function<void(const Spare&, const Death&)> ended;
+    // Of a process that does not end (ProcessEvents::process_stuck): it is the receiver's.
+    std::function<void(std::unique_ptr<WorkerProcess>)> left_in_kernel;
+    // Whether there may be another process beside those.
+    std::function<bool()> may_start;
+  };
   Spare(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
-        std::string name, std::function<void()> changed, Ended ended);
+        std::string name, const Hooks& hooks);
 
   void start_in(std::chrono::milliseconds delay);
   void restart();  // a fresh process, failed or not
+  void go_on();    // if it waited for may_start()
   // Whether it stands by, with this vault's memory (0: or any).
   bool ready(std::uint64_t vault) const;
   // Gives the process away; null when none stands by.
@@ -50,6 +58,7 @@ class Spare : private ProcessEvents {
                         std::span<const ipc::TokenLogprob>) override;
   Status process_answer(ipc::FromWorker&&) override;
   void process_dying(WorkerProcess&) override {}
+  void process_lost(WorkerProcess&, const Death&) override {}
   void process_stopped(WorkerProcess&) override {}
   void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
@@ -62,11 +71,10 @@ class Spare : private ProcessEvents {
   Vault& vault_;
   CacheFolder& cache_;
   std::string name_;
-  std::function<void()> changed_;
-  Ended ended_;
+  const Hooks& hooks_;
   State state_ = State::kStarting;
+  bool held_up_ = false;  // failed until may_start()
   std::unique_ptr<WorkerProcess> process_;
-  std::vector<std::unique_ptr<WorkerProcess>> stuck_;  // earlier ones, still in the kernel
   Timer timer_;
   RestartPolicy policy_;
   std::chrono::steady_clock::time_point ready_since_{};
@@ -79,9 +87,9 @@ const char* to_string(Spare::State state);
 
 class StandbyPool {
  public:
-  // `options`, `vault` and `cache` must outlive it. See Spare for `changed` and `ended`.
+  // `options`, `vault` and `cache` must outlive it.
   StandbyPool(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
-              std::function<void()> changed, Spare::Ended ended);
+              Spare::Hooks hooks);
 
   // From now on there are so many spares; missing ones are started after `delay`.
   void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
@@ -96,6 +104,7 @@ class StandbyPool {
   // The same of those that have a process.
   void discard_running(const std::string& why);
   void kill(const std::string& why);
+  void go_on();  // may_start() holds again
   bool gone() const { return spares_.empty(); }
   Spare* find(std::string_view name);
   const std::vector<std::unique_ptr<Spare>>& spares() const { return spares_; }
@@ -109,8 +118,8 @@ class StandbyPool {
   const WorkerOptions& options_;
   Vault& vault_;
   CacheFolder& cache_;
-  std::function<void()> changed_;
-  Spare::Ended ended_;
+  const std::function<void()> changed_;
+  const Spare::Hooks hooks_;  // of its spares
   std::vector<std::unique_ptr<Spare>> spares_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for deferred calls
 };

@@ -52,9 +52,15 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
       options_(std::move(options)),
       events_(events),
       cache_(options_.cache_home, options_.name),
-      pool_(
-          loop, options_, vault_, cache_, [this] { spares_changed(); },
-          [this](const Spare& spare, const Death& death) { spare_ended(spare, death); }),
+      pool_(loop, options_, vault_, cache_,
+            {.changed = [this] { spares_changed(); },
+             .ended = [this](const Spare& spare, const Death& death) { spare_ended(spare, death); },
+             .left_in_kernel =
+                 [this](std::unique_ptr<WorkerProcess> process) {
+                   process->set_events(*this);
+                   stuck_.push_back(std::move(process));
+                 },
+             .may_start = [this] { return may_start(); }}),
       restart_timer_(loop) {}
 
 Worker::~Worker() = default;
@@ -207,6 +213,16 @@ void Worker::process_dying(WorkerProcess& process) {
   if (&process == process_.get()) recovery.noticed();
 }
 
+// Its successor waits for its exit, which may take long, and a peer need not.
+void Worker::process_lost(WorkerProcess& process, const Death& death) {
+  if (&process != process_.get() || !serves(state_)) return;
+  std::vector<WorkerEvents::Orphan> orphans = process.take_unfinished();
+  if (orphans.empty()) return;
+  given_back_ += orphans.size();
+  blame_given_back_ |= std::ranges::any_of(orphans, &WorkerEvents::Orphan::sent);
+  events_.worker_lost(*this, death, std::move(orphans));
+}
+
 // The kernel can take half a second to take back what it held, and a spare is there. What may go on
 // meanwhile is work of its last steps on the device, and the spare knows where they can write: see
 // worker/vault/README.md. Only after a kill from outside: who ended itself, crashed or was killed by
@@ -214,7 +230,7 @@ void Worker::process_dying(WorkerProcess& process) {
 void Worker::process_stopped(WorkerProcess& process) {
   if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
   if (!vault_.keep_kv() || !pool_.ready(vault_.epoch())) return;
-  const Death& death = process.death_by_others();
+  const Death& death = process.known_death();
   if (!death.by_others()) return;
   leaving_ = std::move(process_);
   died(process, death);
@@ -232,9 +248,12 @@ void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   }
   leave_in_kernel(std::move(process_));
   died(process, death);
-  if (state_ != WorkerState::kRestarting || stuck_.size() < kMostStuck) return;
-  restart_timer_.cancel();
-  give_up(death.words);
+}
+
+// Each has memory of its own, and the next may not end either.
+bool Worker::may_start() const {
+  const std::size_t leaving = leaving_ != nullptr && leaving_->stuck() ? 1 : 0;
+  return stuck_.size() + leaving < kMostStuck;
 }
 
 void Worker::leave_in_kernel(std::unique_ptr<WorkerProcess> process) {
@@ -310,6 +329,7 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
   if (stuck != stuck_.end()) {
     loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});  // it is the caller of this
     stuck_.erase(stuck);
+    if (may_start()) pool_.go_on();
     return;
   }
   loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // it is the caller of this
@@ -319,6 +339,9 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
 
 void Worker::died(WorkerProcess& process, const Death& death) {
   std::vector<WorkerEvents::Orphan> orphans = process.unfinished();
+  const std::size_t unfinished = orphans.size() + std::exchange(given_back_, 0);
+  const bool to_blame = std::exchange(blame_given_back_, false) ||
+                        std::ranges::any_of(orphans, &WorkerEvents::Orphan::sent);
   ended_channels_ = sum(ended_channels_, process.channel_stats());
   ended_traffic_ = ended_traffic_ + process.traffic();
   if (state_ == WorkerState::kStopped) {
@@ -341,13 +364,11 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     recovery.ended_as_asked();
     spdlog::info("worker {}: ended as asked", name());
   } else {
-    recovery.ended(orphans.size());
+    recovery.ended(unfinished);
     last_death_ = death.words;
     last_death_cause_ = death.cause;
-    spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), death.words,
-                  orphans.size());
+    spdlog::error("worker {}: died: {}; {} unfinished request(s)", name(), death.words, unfinished);
     if (death.cause != DeathCause::kAsked) {
-      const bool to_blame = std::ranges::any_of(orphans, &WorkerEvents::Orphan::sent);
       const bool was_ready = serves(state_);
       policy_.died(death, to_blame,
                    was_ready ? steady_clock::now() - ready_since_ : steady_clock::duration::zero());
@@ -367,6 +388,11 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   // Before a spare takes over: it would die of the same, and so on without an end.
   if (!death.as_asked && policy_.spent(options_.crash_budget)) return give_up(death.words);
   if (take_over()) return;
+  if (!death.as_asked && !may_start()) {
+    spdlog::error("worker {}: {} processes of it have not ended: no further one is tried", name(),
+                  kMostStuck);
+    return give_up(death.words);
+  }
   schedule_restart(death.as_asked);
   events_.worker_changed(*this);
 }
@@ -390,7 +416,7 @@ void Worker::finished(RequestId request) {
 }
 
 bool Worker::profile() {
-  if (state_ != WorkerState::kReady) return false;
+  if (state() != WorkerState::kReady) return false;
   process_->send(ipc::Profile{});
   return true;
 }

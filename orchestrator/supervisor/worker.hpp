@@ -6,6 +6,7 @@
 // States:   starting -> loading -> ready <-> draining -> drained
 //               ^---- restarting <----- any of them, when the process ends
 //                     loading    <----- the same, when a spare takes over: ready in a moment
+//           restarting, too: the process that was ready is on its way out
 //           failed: it can't serve (it said so at its first start, or died too often in a row
 //           with no request to blame); restart() tries again. stopped: the daemon is ending.
 // One thread. Of the events only worker_changed is ever called from within a call of the router's
@@ -57,6 +58,9 @@ class WorkerEvents {
   // seen.
   using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
+  // Its process is dead or as good as dead, and the kernel has yet to take it back: its requests are the
+  // receiver's again already. worker_died() follows, without them.
+  virtual void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
   // Nothing is tried any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
@@ -92,7 +96,13 @@ class Worker : private ProcessEvents {
 
   const WorkerOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
-  WorkerState state() const { return state_; }
+  // Ready is one that can be given requests: not one whose process is on its way out.
+  WorkerState state() const {
+    const bool leaves = process_ != nullptr && process_->is_dying();
+    return state_ == WorkerState::kReady && leaves ? WorkerState::kRestarting : state_;
+  }
+  // Of one that is ready: another is to be preferred.
+  bool in_doubt() const { return process_ != nullptr && process_->in_doubt(); }
   pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
   // After stop().
   bool gone() const {
@@ -129,6 +139,7 @@ class Worker : private ProcessEvents {
                         std::span<const ipc::TokenLogprob> logprobs) override;
   Status process_answer(ipc::FromWorker&& answer) override;
   void process_dying(WorkerProcess& process) override;
+  void process_lost(WorkerProcess& process, const Death& death) override;
   void process_stopped(WorkerProcess& process) override;
   void process_stuck(WorkerProcess& process, const Death& death) override;
   void process_ended(WorkerProcess& process, const Death& death) override;
@@ -136,6 +147,7 @@ class Worker : private ProcessEvents {
   void died(WorkerProcess& process, const Death& death);
   void predecessor_gone(const Death& death);
   void leave_in_kernel(std::unique_ptr<WorkerProcess> process);
+  bool may_start() const;
   void tell_vault_of_end(const Death& death);
   void spare_ended(const Spare& spare, const Death& death);
   void vault_dropped();
@@ -160,7 +172,11 @@ class Worker : private ProcessEvents {
   // A process before it that has stopped and whose exit is not over: somebody else serves already.
   std::unique_ptr<WorkerProcess> leaving_;
   bool starts_when_it_is_gone_ = false;
-  std::vector<std::unique_ptr<WorkerProcess>> stuck_;  // earlier ones that nobody waits for
+  // Earlier ones that nobody waits for, spares among them.
+  std::vector<std::unique_ptr<WorkerProcess>> stuck_;
+  // Requests that the process that is dying had, and whether it had seen one.
+  std::size_t given_back_ = 0;
+  bool blame_given_back_ = false;
   StandbyPool pool_;
   Timer restart_timer_;
   RestartPolicy policy_;

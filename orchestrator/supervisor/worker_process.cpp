@@ -360,6 +360,13 @@ std::vector<WorkerProcess::Unfinished> WorkerProcess::unfinished() const {
   return all;
 }
 
+std::vector<WorkerProcess::Unfinished> WorkerProcess::take_unfinished() {
+  std::vector<Unfinished> all = unfinished();
+  outstanding_.clear();
+  outbox_.clear();
+  return all;
+}
+
 // ---- ending ----
 
 void WorkerProcess::shut_down() {
@@ -376,6 +383,7 @@ void WorkerProcess::kill(const std::string& words, DeathCause cause) {
   kill_kind_ = cause;
   dying();
   process_.kill();  // its end comes through the pidfd
+  lost();
 }
 
 void WorkerProcess::violated(const std::string& rule) {
@@ -383,6 +391,7 @@ void WorkerProcess::violated(const std::string& rule) {
 }
 
 void WorkerProcess::dying() {
+  dying_ = true;
   events_->process_dying(*this);
   if (exit_timer_.running() || stuck_) return;
   exit_timer_.start(options_.exit_timeout, [this] { exit_took_too_long(); });
@@ -404,6 +413,11 @@ void WorkerProcess::channel_ended() {
 Heartbeat::Phase WorkerProcess::phase() const {
   if (loading()) return Heartbeat::Phase::kLoading;
   return outstanding_.empty() ? Heartbeat::Phase::kIdle : Heartbeat::Phase::kBusy;
+}
+
+bool WorkerProcess::in_doubt() const {
+  return doubted_.has_value() ||
+         (outstanding_.empty() && heartbeat_.waits_for_answer(steady_clock::now()));
 }
 
 void WorkerProcess::begin_heartbeat() {

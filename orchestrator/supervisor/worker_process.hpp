@@ -76,6 +76,10 @@ class ProcessEvents {
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
   // First sign of its end: the channel's end, the process's, or the decision to end it.
   virtual void process_dying(WorkerProcess& process) = 0;
+  // After process_dying(), in a turn of its own: nothing that it says counts any more, and how it ends
+  // is known. Its requests can be had of it (take_unfinished()), long before the kernel has taken it
+  // back, perhaps.
+  virtual void process_lost(WorkerProcess& process, const Death& death) = 0;
   // Somebody killed it while it served: none of its threads runs any more, and what it had sent has
   // been received. What it gave the device to do may still be done; process_ended() follows when the
   // kernel has taken everything back.
@@ -114,6 +118,7 @@ class WorkerProcess {
   // outlive it; `name` is for the log.
   WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
                 std::string name, bool standby, ProcessEvents& events);
+  ~WorkerProcess();  // one that is stuck is reaped when it ends after all
 
   Status start();
   void set_events(ProcessEvents& events) { events_ = &events; }
@@ -121,9 +126,9 @@ class WorkerProcess {
   // before it something may still run on the device, until settle() says that it is over.
   void promote(std::string name, bool unsettled);
   void settle();
-  // After process_stopped(): how it ended. process_ended() tells the same, or the truth should that be
+  // Once all of its threads have ended: how. process_ended() tells the same, or the truth should that be
   // another.
-  const Death& death_by_others();
+  const Death& known_death();
 
   // Queued in the daemon while the ring is full. kInvalidArgument: the message is larger than the
   // channel can carry.
@@ -139,11 +144,17 @@ class WorkerProcess {
     bool sent = false;  // the process can have seen it
   };
   std::vector<Unfinished> unfinished() const;  // by id
+  std::vector<Unfinished> take_unfinished();   // they are the caller's from here on
 
   void shut_down();  // asks it to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
   void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
   bool stuck() const { return stuck_; }  // since process_stuck()
+  // Since process_dying(): it brings no request forward any more.
+  bool is_dying() const { return dying_; }
+  // It may bring none forward: it has been silent for half of its patience, or is asked whether it is
+  // there and has not answered for a while.
+  bool in_doubt() const;
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
@@ -177,6 +188,7 @@ class WorkerProcess {
   Status chatter();
   void flush();
   void dying();
+  void lost();
   void channel_ended();
   void exit_took_too_long();
   void close_channel();
@@ -219,6 +231,7 @@ class WorkerProcess {
   std::optional<Exit> stopped_;  // it has
   std::optional<Death> told_;
   bool unsettled_ = false;
+  bool dying_ = false;
   bool stuck_ = false;
   Heartbeat heartbeat_;
   std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience

@@ -17,7 +17,34 @@ constexpr int kMostLooks = 50;
 // More than a dead process can have left to be read, whatever the transport, but for its ring.
 constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
 
+// A process that did not end, when nobody has a WorkerProcess of it any more. It keeps itself.
+struct Leftover {
+  std::string name;
+  Process process;
+  ReadableWatch watch;
+
+  Leftover(EventLoop& loop, std::string of, Process its)
+      : name(std::move(of)), process(std::move(its)), watch(loop, process.exit_fd()) {}
+
+  static void reap_at_its_end(const std::shared_ptr<Leftover>& self) {
+    self->watch.wait([self] {
+      const pid_t pid = self->process.pid();
+      if (!self->process.ended().has_value()) return reap_at_its_end(self);
+      tell(self->name, pid);
+    });
+  }
+  static void tell(const std::string& name, pid_t pid) {
+    spdlog::info("worker {}: process {}, which was not waited for any more, has gone", name, pid);
+  }
+};
+
 }  // namespace
+
+WorkerProcess::~WorkerProcess() {
+  if (!stuck_ || process_.pid() < 0) return;
+  exit_watch_.reset();  // of the same descriptor
+  Leftover::reap_at_its_end(std::make_shared<Leftover>(loop_, name_, std::move(process_)));
+}
 
 // Once it serves, with the threads that it then has: the news of its death, which its channel brings
 // only when its memory has been unmapped.
@@ -50,9 +77,21 @@ void WorkerProcess::look_whether_stopped() {
   receive_last_words();
   const bool killed = stopped_->killed_by(SIGKILL) && kill_cause_.empty() && !asked_to_end_;
   if (killed && fatal_.empty() && stage_ == Stage::kServing) events_->process_stopped(*this);
+  // What ended it the kernel tells only those who may trace it; to others it says 0.
+  if (kill_cause_.empty() && stopped_->status == 0) return;
+  if (kill_cause_.empty()) known_death();
+  lost();
 }
 
-const Death& WorkerProcess::death_by_others() {
+// In a turn of its own: whoever kills it may be in the middle of something.
+void WorkerProcess::lost() {
+  loop_.post([this, weak = std::weak_ptr(alive_)] {
+    if (weak.expired()) return;
+    events_->process_lost(*this, told_ ? *told_ : how_it_ended(Exit{CLD_KILLED, SIGKILL}));
+  });
+}
+
+const Death& WorkerProcess::known_death() {
   if (!told_.has_value()) told_ = how_it_ended(*stopped_);
   return *told_;
 }
@@ -166,10 +205,7 @@ void WorkerProcess::ended() {
   close_channel();
   exit_timer_.cancel();
   exit_watch_.reset();
-  if (stuck_) {
-    spdlog::info("worker {}: process {}, which was not waited for any more, has gone", name_,
-                 process_pid);
-  }
+  if (stuck_) Leftover::tell(name_, process_pid);
   process_ = Process();
   alive_.reset();
   // Before anybody can start a successor.

@@ -18,8 +18,8 @@
 //   toolong refused fails with that answer
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
-// COUNTER_FILE), DIE_AFTER (all starts but so many do), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD,
-// SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
+// COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
+// another), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -30,6 +30,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -67,6 +68,16 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
 
 [[noreturn]] void die_by_signal() {
   ::raise(SIGKILL);
+  std::abort();
+}
+
+[[noreturn]] void die_while_loading(std::size_t start) {
+  if (environment("FAKE_DIE_BY_SIGNALS").empty()) std::exit(7);
+  constexpr int kSignals[] = {SIGHUP,  SIGINT,  SIGILL,  SIGABRT, SIGBUS,  SIGFPE, SIGUSR1,
+                              SIGSEGV, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGSYS, SIGXCPU};
+  const int number = kSignals[start % std::size(kSignals)];
+  ::signal(number, SIG_DFL);
+  ::raise(number);
   std::abort();
 }
 
@@ -115,7 +126,8 @@ class Worker {
       std::ifstream file(counter, std::ios::ate);
       if (file.tellg() <= std::atoi(environment("FAKE_DIE_FIRST").c_str())) std::exit(7);
       const std::string after = environment("FAKE_DIE_AFTER");
-      if (!after.empty() && file.tellg() > std::atoi(after.c_str())) std::exit(7);
+      if (!after.empty() && file.tellg() > std::atoi(after.c_str()))
+        die_while_loading(static_cast<std::size_t>(file.tellg()));
     }
     int load_ms = std::atoi(environment("FAKE_LOAD_MS").c_str());
     for (int done = 0; done < load_ms; done += 10) {
@@ -347,6 +359,8 @@ int main(int argc, char** argv) {
   for (int fd = 5; fd < 256; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) return 9;  // nothing else may be inherited
   }
+  if (!environment("FAKE_THREAD").empty())
+    std::thread([] { std::this_thread::sleep_for(std::chrono::hours(24)); }).detach();
   auto channel = ipc::open_worker_channel(inherited, settings);
   if (!channel.ok()) {
     std::fprintf(stderr, "fake worker: %s\n", channel.error().message().c_str());

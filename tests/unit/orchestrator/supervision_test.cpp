@@ -78,7 +78,10 @@ TEST(Heartbeat, AnIdleOneIsAskedAndHasToAnswer) {
   heartbeat.begin(kStart);
   const Looked asked = look_until(heartbeat, kStart, kStart + 1s, Phase::kIdle, 5);
   ASSERT_TRUE(asked.ping.has_value());
+  EXPECT_FALSE(heartbeat.waits_for_answer(kStart + 400ms));
+  EXPECT_TRUE(heartbeat.waits_for_answer(kStart + 1100ms));
   heartbeat.answered(*asked.ping, kStart + 1100ms);
+  EXPECT_FALSE(heartbeat.waits_for_answer(kStart + 1h));
   const Looked again = look_until(heartbeat, kStart + 2s, kStart + 10s, Phase::kIdle, 5);
   EXPECT_EQ(again.hang, "hang: idle, and no answer for 1000 ms");
   EXPECT_LE(again.after, 3s);
@@ -279,6 +282,7 @@ struct NoEvents : ProcessEvents {
   }
   Status process_answer(ipc::FromWorker&&) override { return {}; }
   void process_dying(WorkerProcess&) override {}
+  void process_lost(WorkerProcess&, const Death&) override {}
   void process_stopped(WorkerProcess&) override {}
   void process_stuck(WorkerProcess&, const Death&) override {}
   void process_ended(WorkerProcess&, const Death&) override {}
