@@ -39,6 +39,10 @@ class Blame {
       most = std::max(most, count);
     return most;
   }
+  // Whatever they died of, those from outside by their rule.
+  std::uint32_t of_all_kinds() const {
+    return deaths() - from_outside_ + from_outside_ / kFromOutsideThatCountAsOne;
+  }
   std::uint32_t strikes() const { return std::max(most_of_a_kind(), 1U) - 1; }
 
  private:

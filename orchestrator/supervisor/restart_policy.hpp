@@ -2,10 +2,14 @@
 //
 // The first death costs no wait. Further ones of a kind (blame.hpp) without an accepted token in
 // between wait from 250 ms, doubling up to 30 s: a worker that dies of its own doing dies of the same
-// each time. (One that means to can send itself another signal each time; counting all kinds
-// together would make it wait, and with it the clients of a worker that has a bad hour.) Somebody who
-// kills it from outside is no reason to keep its clients waiting: four such deaths count as one here,
-// too.
+// each time. Somebody who kills it from outside is no reason to keep its clients waiting: four such
+// deaths count as one here, too.
+//
+// One that means to can die of something else each time. To its parent that looks like a worker that
+// others kill in many ways while it has hardly come to serve, a bad hour, and to wait 30 s for that one
+// would be to serve nobody. So deaths of all kinds in a row that came soon, before the process was ready
+// or within ten seconds of that, wait as well, from the fourth on, but two seconds at the most: a loop
+// of them keeps no machine busy, and a bad hour costs little. They are no reason to give it up.
 //
 // A death with no request to blame for it (while it loaded, or idle) counts against the crash budget,
 // as well, by the same rule. What a request can be blamed for counts against that request (the
@@ -24,16 +28,21 @@ namespace bulkhead::orchestrator {
 class RestartPolicy {
  public:
   static constexpr std::chrono::seconds kSettled{60};
+  static constexpr std::chrono::seconds kSoon{10};
 
   // `ready_for`: how long it had been ready.
   void died(const Death& death, bool request_to_blame,
             std::chrono::steady_clock::duration ready_for) {
     if (ready_for >= kSettled) reset();
     since_token_.died(death);
+    // One that held out for a while is not in a loop.
+    if (ready_for >= kSoon) soon_.progressed();
+    soon_.died(death);
     if (!request_to_blame) blameless_.died(death);
   }
   void reset() {
     since_token_.progressed();
+    soon_.progressed();
     blameless_.progressed();
   }
 
@@ -41,15 +50,22 @@ class RestartPolicy {
   // Deaths in a row of one kind that nobody's request explains.
   bool spent(std::uint32_t budget) const { return blameless_.most_of_a_kind() >= budget; }
   std::chrono::milliseconds delay() const {
-    constexpr std::chrono::milliseconds kFirst{250}, kLongest{30000};
-    const std::uint32_t alike = since_token_.most_of_a_kind();
-    if (alike <= 1) return std::chrono::milliseconds(0);
-    const std::uint32_t doublings = std::min(alike - 2, 10U);
-    return std::min(kFirst * (1 << doublings), kLongest);
+    constexpr std::uint32_t kAlikeAtNoCost = 1, kMixedAtNoCost = 3;
+    return std::max(grown(since_token_.most_of_a_kind(), kAlikeAtNoCost, std::chrono::seconds(30)),
+                    grown(soon_.of_all_kinds(), kMixedAtNoCost, std::chrono::seconds(2)));
   }
 
  private:
+  static std::chrono::milliseconds grown(std::uint32_t deaths, std::uint32_t at_no_cost,
+                                         std::chrono::milliseconds longest) {
+    constexpr std::chrono::milliseconds kFirst{250};
+    if (deaths <= at_no_cost) return std::chrono::milliseconds(0);
+    const std::uint32_t doublings = std::min(deaths - at_no_cost - 1, 10U);
+    return std::min(kFirst * (1 << doublings), longest);
+  }
+
   Blame since_token_;  // all deaths without a token in between
+  Blame soon_;         // of these, those in a row that came soon
   Blame blameless_;    // of these, those with no request at hand
 };
 

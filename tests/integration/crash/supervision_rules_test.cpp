@@ -154,6 +154,20 @@ TEST(BackOff, GrowsWhenAWorkerEndsItself) {
   ::unlink(counter);
 }
 
+TEST(BackOff, GrowsWhateverSignalItSendsItself) {
+  char counter[] = "/tmp/bulkhead-count-XXXXXX";
+  UniqueFd file(::mkstemp(counter));
+  const Serving serving = serve(
+      {}, {{"FAKE_COUNTER_FILE", counter}, {"FAKE_DIE_AFTER", "1"}, {"FAKE_DIE_BY_SIGNALS", "1"}});
+  send_signal(ready_worker(serving), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.daemon->log().find("next start in 2000 ms") != std::string::npos;
+  })) << serving.daemon->log();
+  // No kind came twice.
+  EXPECT_EQ(serving.worker()["state"], "restarting");
+  ::unlink(counter);
+}
+
 TEST(Strikes, PoisonAmongManyFailsAndTheyFinish) {
   const Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
   std::vector<std::unique_ptr<HttpClient>> clients;

@@ -228,6 +228,45 @@ TEST(RestartPolicy, KillsFromOutsideHideNoDeathLoopOfItsOwn) {
             (std::vector<std::int64_t>{0, 0, 250, 250, 500, 500, 1000, 1000, 2000, 2000}));
 }
 
+// Its own doing, each time in another way: a loop all the same.
+TEST(RestartPolicy, DeathsOfManyKindsThatComeSoonKeepNoMachineBusy) {
+  std::vector<Death> deaths;
+  for (int signal = 1; signal <= 12; ++signal)
+    deaths.push_back(of_signal(signal));
+  EXPECT_EQ(delays_of(deaths), (std::vector<std::int64_t>{0, 0, 0, 250, 500, 1000, 2000, 2000, 2000,
+                                                          2000, 2000, 2000}));
+}
+
+// Kills in every way, and from outside, each before a token: nobody waits as long as for a loop of one kind.
+TEST(RestartPolicy, ABadHourCostsTwoSecondsAtATimeAndNoWorker) {
+  RestartPolicy policy;
+  for (int i = 0; i < 7; ++i) {
+    for (const Death& death : {of_signal(SIGSEGV), from_outside(SIGKILL), of_signal(SIGABRT),
+                               from_outside(SIGSTOP), Death{DeathCause::kDeviceLost, "?"}}) {
+      policy.died(death, false, 100ms);
+      if (i < 5) {
+        EXPECT_LE(policy.delay(), 2s);
+      }
+    }
+    EXPECT_FALSE(policy.spent(8));
+  }
+}
+
+TEST(RestartPolicy, OneThatHeldOutForAWhileIsInNoLoop) {
+  RestartPolicy policy;
+  for (int signal = 1; signal <= 12; ++signal) {
+    policy.died(of_signal(signal), false, RestartPolicy::kSoon);
+    EXPECT_EQ(policy.delay(), 0ms) << signal;
+  }
+  policy.reset();
+  for (int signal = 1; signal <= 12; ++signal) {
+    policy.died(of_signal(signal), false, 0s);
+    policy.reset();  // a token
+  }
+  policy.died(of_signal(SIGSEGV), false, 0s);
+  EXPECT_EQ(policy.delay(), 0ms);
+}
+
 TEST(RestartPolicy, DeathsOfManyKindsAreNoReasonToGiveUp) {
   RestartPolicy policy;
   const Death killed = from_outside(SIGKILL);
