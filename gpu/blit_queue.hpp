@@ -27,8 +27,9 @@ struct BlitQueueStats {
   std::uint64_t bytes_uploaded = 0, bytes_downloaded = 0;
   std::uint64_t stalls = 0;  // waits for staging room or for a pending operation to finish
   std::uint64_t submissions = 0;
-  // Copies that are known to be done, and how long they took: on the device by its timestamps, or,
-  // where its transfer queue has none, until the host looked.
+  // Copies that are known to be done, and how long they took on the device by its timestamps; where
+  // its transfer queue has none that can be read while it works (Mesa's CPU driver's), none. Switched
+  // off, how long the host waited.
   std::uint64_t upload_copies = 0, upload_nanoseconds = 0;
   std::uint64_t download_copies = 0, download_nanoseconds = 0;
   std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // the host waited for a copy

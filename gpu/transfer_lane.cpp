@@ -42,7 +42,7 @@ Status TransferLane::init(Device& device, const Options& options) {
   idle_.reserve(options_.max_pending);
   has_compute_ = options.queue == device.compute_queue();
   BULKHEAD_RETURN_IF_ERROR(pool_.init(device, options.family));
-  // A copy is over while other work runs: without an answer at once, the host's clock has to do.
+  // A copy is over while other work runs: without an answer at once it is not timed.
   const std::uint32_t bits =
       device.tells_timestamps_at_once() ? device.transfer_timestamp_bits() : 0;
   // A queue that only copies can't reset queries; the host can, where the device lets it.
@@ -73,9 +73,7 @@ Result<std::uint64_t> TransferLane::copy(const Copy& copy,
     idle_.push_back(slot);
     return submitted.error();
   }
-  Pending pending{++submitted_, slot, copy.from.bytes, {}};
-  if (options_.track) pending.submitted = std::chrono::steady_clock::now();
-  pending_.push_back(pending);
+  pending_.push_back({++submitted_, slot, copy.from.bytes});
   timing_.most_pending = std::max<std::uint64_t>(timing_.most_pending, pending_.size());
   return submitted_;
 }
@@ -224,14 +222,12 @@ void TransferLane::retire_until(std::uint64_t number) {
 }
 
 void TransferLane::note_done(const Pending& pending) {
-  ++timing_.copies;
   std::uint64_t ticks[2] = {};
   if (queries_ == VK_NULL_HANDLE ||
       vkGetQueryPoolResults(device_->handle(), queries_, pending.slot.query, 2, sizeof ticks, ticks,
-                            sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS) {
-    timing_.copy_ns += ns_between(pending.submitted, std::chrono::steady_clock::now());
+                            sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
     return;
-  }
+  ++timing_.copies;
   const double period = device_->info().timestamp_period_ns;
   const auto begin =
       static_cast<std::uint64_t>(static_cast<double>(ticks[0] & tick_mask_) * period);

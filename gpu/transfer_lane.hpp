@@ -51,8 +51,8 @@ class TransferLane {
   }  // with a timeline
   std::uint64_t stalls() const { return stalls_; }
   std::uint64_t pending() const { return pending_.size(); }
-  // Of copies that are known to be done, with Options::track. By the device's timestamps where its
-  // queue has any, else by the host's clock from submission to the moment it looked.
+  // With Options::track. Copies are those that are known to be done, by the device's timestamps;
+  // where its queue has none that can be read, none: the host does not know when they ran.
   struct Timing {
     std::uint64_t copies = 0, copy_ns = 0;
     std::uint64_t waits = 0, wait_ns = 0;  // of the host, for a copy not known to be done
@@ -74,7 +74,6 @@ class TransferLane {
     std::uint64_t number;
     Slot slot;
     std::uint64_t bytes;
-    std::chrono::steady_clock::time_point submitted;
   };
   Result<Slot> free_slot(const Copy& copy);
   Status record(Slot& slot, const Copy& copy);

@@ -52,6 +52,11 @@ class GpuTest : public ::testing::Test {
   void SetUp() override;
   void TearDown() override;
   static Device& device();
+  // Whether its transfer queue has timestamps that can be read while it works.
+  static bool times_copies() {
+    return device().has_host_query_reset() && device().tells_timestamps_at_once() &&
+           device().transfer_timestamp_bits() > 0;
+  }
 
   // The kernel over whole slices of floats.
   static void axpb(Recorder& recorder, const Kernel& kernel, const BufferSlice& x,
