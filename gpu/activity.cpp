@@ -70,6 +70,11 @@ Status Activity::trace_to(const std::string& path, std::uint64_t max_bytes) {
   return {};
 }
 
+void Activity::flush_trace() {
+  const std::lock_guard lock(mutex_);
+  if (trace_ != nullptr) trace_->flush();
+}
+
 ActivityTotals Activity::totals() const {
   const std::lock_guard lock(mutex_);
   return totals_;

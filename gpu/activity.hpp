@@ -60,6 +60,8 @@ class Activity {
   // Before the first work. At most `max_bytes` are written. kInvalidArgument: the file cannot be
   // made.
   Status trace_to(const std::string& path, std::uint64_t max_bytes);
+  // Writes what the trace has down: a process that is killed leaves what came before.
+  void flush_trace();
 
   ActivityTotals totals() const;
   // Share of the host's time since the last call that the device computed, 0 to 1; 0 at the first.

@@ -43,8 +43,10 @@ class RingBase : public CommandRing {
     const auto end = std::chrono::steady_clock::now();
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - start).count();
     if (status.ok()) stamps_.collect(ticket);
-    if (device_.activity().tracing())
+    if (device_.activity().tracing()) {
       device_.activity().host_ran("wait for submission", start, end, ticket);
+      if (!status.ok()) device_.activity().flush_trace();  // this process ends soon
+    }
     if (settings_.track_statistics) {
       ++stats_.waits;
       stats_.wait_microseconds += static_cast<std::uint64_t>(took);

@@ -41,7 +41,7 @@ struct Optimizations {
 
 // Everything that the parts and the device count, by names fit for metrics: pool_*, blit_*, ring_*,
 // gpu_*. Rates and shares are 0 to 1; what ends in _microseconds or _seconds is time. gpu_busy_share
-// is of the time since the last call.
+// is of the time since the last call. A trace is written down by the way.
 struct Figure {
   std::string name;
   double value = 0;

@@ -12,7 +12,10 @@ Stamps::~Stamps() {
 Status Stamps::init(Device& device, bool wanted) {
   device_ = &device;
   const std::uint32_t bits = device.timestamp_bits();
-  if (!wanted || bits == 0) return {};
+  if (!wanted) return {};
+  runs_.reserve(kBuffers);
+  by_host_ = bits == 0 || !device.tells_timestamps_at_once();
+  if (by_host_) return {};
   VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
   info.queryType = VK_QUERY_TYPE_TIMESTAMP;
   info.queryCount = kBuffers * 2;
@@ -21,7 +24,6 @@ Status Stamps::init(Device& device, bool wanted) {
   mask_ = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
   for (std::uint32_t pair = kBuffers; pair-- > 0;)
     free_.push_back(pair);
-  runs_.reserve(kBuffers);
   return {};
 }
 
@@ -55,16 +57,20 @@ void Stamps::forget(VkCommandBuffer commands) {
 }
 
 void Stamps::submitted(VkCommandBuffer commands, std::uint64_t ticket) {
+  if (by_host_) {
+    if (runs_.size() == kBuffers) runs_.erase(runs_.begin());
+    runs_.push_back({ticket, 0, Clock::now()});
+    return;
+  }
   const auto found = pairs_.find(commands);
   if (found == pairs_.end()) return;
   // The next run writes over the last one's: that one is not timed, then.
   std::erase_if(runs_, [&](const Run& run) { return run.pair == found->second; });
-  runs_.push_back({ticket, found->second});
+  runs_.push_back({ticket, found->second, {}});
 }
 
 void Stamps::collect(std::uint64_t finished) {
-  if (!device_->tells_timestamps_at_once() && !runs_.empty() && runs_.back().ticket > finished)
-    return;
+  if (by_host_) return collect_by_host(finished);
   std::size_t over = 0;
   for (; over < runs_.size() && runs_[over].ticket <= finished; ++over) {
     std::uint64_t ticks[2] = {};
@@ -79,6 +85,21 @@ void Stamps::collect(std::uint64_t finished) {
                                    runs_[over].ticket);
   }
   runs_.erase(runs_.begin(), runs_.begin() + static_cast<std::ptrdiff_t>(over));
+}
+
+void Stamps::collect_by_host(std::uint64_t finished) {
+  const auto on_clock = [](Clock::time_point at) {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count());
+  };
+  const std::uint64_t now = on_clock(Clock::now());
+  const auto running = std::find_if(runs_.begin(), runs_.end(),
+                                    [&](const Run& run) { return run.ticket > finished; });
+  for (auto run = runs_.begin(); run != running; ++run) {
+    device_->activity().device_ran(DeviceLane::kCompute, "submission", on_clock(run->submitted),
+                                   now, run->ticket);
+  }
+  runs_.erase(runs_.begin(), running);
 }
 
 }  // namespace bulkhead::gpu

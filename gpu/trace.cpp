@@ -13,6 +13,7 @@ namespace bulkhead::gpu {
 namespace {
 
 constexpr std::size_t kHeldBack = 512;
+constexpr std::size_t kEnoughToSettle = 32;  // when somebody wants to see the file
 constexpr int kDeviceProcess = 1, kHostProcess = 2;
 constexpr const char* kHeading =
     R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"device"}},
@@ -63,6 +64,11 @@ void Trace::host_ran(const char* name, Clock::time_point begin, Clock::time_poin
         std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
   };
   add({name, kHostProcess, 0, ns(begin - start_), ns(end - begin), id, 0});
+}
+
+void Trace::flush() {
+  if (!settled_ && held_back_.size() >= kEnoughToSettle) settle();
+  std::fflush(file_);
 }
 
 void Trace::add(const Event& event) {

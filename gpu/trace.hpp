@@ -31,6 +31,8 @@ class Trace {
   void device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns, std::uint64_t end_ns,
                   std::uint64_t id, std::uint64_t bytes);
   void host_ran(const char* name, Clock::time_point begin, Clock::time_point end, std::uint64_t id);
+  // What is known so far goes to the file, but for the first few events.
+  void flush();
 
  private:
   struct Event {
