@@ -14,6 +14,8 @@ namespace bulkhead::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval{1000};
+// One at once, and one an interval later: what is of the time since the report before is zero there.
+constexpr int kIdleReports = 2;
 constexpr std::chrono::milliseconds kLookInterval{100};
 constexpr int kIdleSleep_ms = 1000;    // between heartbeats of an idle worker
 constexpr int kWaitingSleep_ms = 100;  // while the tokenizer's thread or a full ring is waited for
@@ -98,7 +100,7 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [this](ipc::Shutdown&) { shutdown_ = true; },
                  [this](ipc::Profile&) {
                    engine_.profile();
-                   was_busy_ = true;  // its figures go out at once, of an idle worker, too
+                   idle_reports_ = kIdleReports;  // its figures go out at once, when idle, too
                  },
                  [this](ipc::Promote& word) { promote(word); },
                  [this](ipc::Settled&) { settle(); },
@@ -124,9 +126,11 @@ void MainLoop::settle() {
 
 void MainLoop::send_stats(bool busy) {
   const auto now = Clock::now();
-  const bool due = busy ? now - stats_sent_ >= kStatsInterval : was_busy_;
-  was_busy_ = busy;
+  if (busy) idle_reports_ = kIdleReports;
+  const bool just_idle = !busy && idle_reports_ == kIdleReports;
+  const bool due = just_idle || (idle_reports_ > 0 && now - stats_sent_ >= kStatsInterval);
   if (!due || !outbox_.empty()) return;
+  if (!busy) --idle_reports_;
   stats_sent_ = now;
   ipc::Stats stats = engine_.stats();
   const ipc::ChannelStats channel = channel_.stats();

@@ -55,7 +55,7 @@ class MainLoop {
   Status received_;                      // the first error of receiving
   std::optional<ipc::Promote> waiting_;  // for the end of the predecessor
   bool shutdown_ = false;
-  bool was_busy_ = true;  // idle statistics are due
+  int idle_reports_ = 1;  // reports still due of a worker that does nothing
   std::uint64_t beats_ = 0;
   Clock::time_point stats_sent_{};
   Clock::time_point looked_{};

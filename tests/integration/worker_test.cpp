@@ -366,6 +366,8 @@ TEST(Worker, TellsWhatItsGpuDidAndAStepsKernelsOnRequest) {
   EXPECT_GT(figure("blit_uploads").value_or(0), 0);
   EXPECT_GT(figure("ring_submissions").value_or(0), 0);
   EXPECT_GT(figure("gpu_busy_seconds").value_or(0), 0);
+  ASSERT_TRUE(worker.receive_until([&] { return figure("gpu_busy_share") == 0; }))
+      << "a worker that does nothing leaves its device at rest";
   EXPECT_GT(figure("load_seconds").value_or(0), figure("load_weights_seconds").value_or(1));
 
   worker.send(ipc::Profile{});  // while it is idle
