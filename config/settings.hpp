@@ -131,4 +131,12 @@ struct Settings {
   LogSettings log;
 };
 
+// What bounds a worker's wait for its device, in milliseconds. By default a twentieth less than the
+// daemon's patience: so the worker says which step hangs before it is killed as one that hangs.
+inline std::uint32_t device_wait_ms(const Settings& settings) {
+  const std::uint32_t own = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
+  const std::uint32_t heartbeat = settings.isolation.heartbeat_timeout_ms;
+  return own != 0 ? own : heartbeat - heartbeat / 20;
+}
+
 }  // namespace bulkhead::config

@@ -185,8 +185,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.keepable = vault.wanted();
   options.kept = vault.kept();
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
-  options.wait_timeout_ms =
-      own_timeout != 0 ? own_timeout : settings.isolation.heartbeat_timeout_ms;
+  options.wait_timeout_ms = config::device_wait_ms(settings);
   // A CPU device compiles kernels inside its first step and shares the cores with everybody. The
   // daemon, which has that much patience while a model loads, still notices a hang later by the
   // heartbeat.

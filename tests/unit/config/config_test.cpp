@@ -372,5 +372,17 @@ TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
   EXPECT_EQ(all_texts(again), all_texts(expected));
 }
 
+// A worker that is killed as hung can't say what hung.
+TEST(Settings, ADevicesWaitEndsBeforeTheDaemonsPatience) {
+  Settings settings;
+  for (const std::uint32_t heartbeat : {100U, 10000U, 3600000U}) {
+    settings.isolation.heartbeat_timeout_ms = heartbeat;
+    EXPECT_LT(device_wait_ms(settings), heartbeat);
+    EXPECT_GE(device_wait_ms(settings), heartbeat / 10 * 9);
+  }
+  settings.gpu_optimizations.command_buffer_ring.timeout_ms = 700;
+  EXPECT_EQ(device_wait_ms(settings), 700U);
+}
+
 }  // namespace
 }  // namespace bulkhead::config
