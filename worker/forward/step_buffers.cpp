@@ -116,16 +116,20 @@ ChainLayout chain_layout(const model::ModelConfig& config, std::uint32_t columns
   return layout;
 }
 
-std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs) {
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs,
+                                   std::uint32_t most) {
   // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide
   // shape has too much costs little beside the columns that are there.
   std::vector<std::uint32_t> columns;
   for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U, 32U}) {
     if (narrow < max_columns) columns.push_back(narrow);
   }
+  const auto narrow = static_cast<std::ptrdiff_t>(columns.size());
   for (std::uint64_t wide = 64; wide * 2 < max_columns; wide *= 4)
     columns.push_back(static_cast<std::uint32_t>(wide));
   columns.push_back(max_columns);
+  while (columns.size() > most && std::ssize(columns) > narrow + 1)
+    columns.erase(columns.begin() + narrow);
   std::vector<StepShape> shapes;
   for (const std::uint32_t each : columns)
     shapes.push_back({each, std::min(each, max_outputs)});

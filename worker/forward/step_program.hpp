@@ -36,10 +36,12 @@ struct StepShape {
   auto operator<=>(const StepShape&) const = default;
 };
 // Every shape that steps are made for, rising: few enough that all of their recordings are kept
-// from the warm-up on, whatever mixture of prompts and decoding comes. The last one takes any step.
+// from the warm-up on, whatever mixture of prompts and decoding comes: where more than `most`, the
+// ring's size, would be made, wide ones are left out (narrow ones never). The last one takes any step.
 // A shape has as many outputs as its columns may ask for; workgroups past the real counts end at
 // once.
-std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs);
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs,
+                                   std::uint32_t most);
 // The narrowest that serves so many columns and outputs.
 StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
                     std::uint32_t outputs);

@@ -225,7 +225,8 @@ class Transformer final : public engine::Executor {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
       context_.tuning = &*tuning_;
     }
-    std::vector<StepShape> shapes = step_shapes(limits_.max_columns, limits_.max_outputs);
+    std::vector<StepShape> shapes = step_shapes(limits_.max_columns, limits_.max_outputs,
+                                                options.gpu.command_buffer_ring.ring_size);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
     if (options.product_variant != 0) {
       tuning_->choose_all(options.product_variant);

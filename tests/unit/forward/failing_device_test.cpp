@@ -13,6 +13,7 @@
 #include "gpu/fault_injection.hpp"
 #include "tests/support/gpu_fault_cases.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
+#include "worker/forward/step_program.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/model_config.hpp"
@@ -200,13 +201,26 @@ TEST_F(FailingDevice, APartThatCanNotStartIsDoneWithout) {
   ASSERT_TRUE(right.ok()) << right.error().message();
   options_.gpu.graceful_fallback = true;
   options_.gpu.fallback_log_level = "debug";
-  for (std::uint64_t n = 1; n <= 3; ++n) {  // a heap, two staging rings
-    fault::arm(n, fault::Call::kAllocate);
-    const auto rows = load_and_run();
+  const auto falls_back = [&](std::uint64_t n, fault::Call call, std::size_t part) {
+    fault::arm(n, call);
+    const auto executor = load();
     EXPECT_TRUE(fault::fired());
+    ASSERT_TRUE(executor.ok()) << executor.error().message();
+    const auto parts = (*executor)->optimizations();
+    ASSERT_EQ(parts.size(), 3U);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_EQ(parts[i].active, i != part) << parts[i].name;
+      EXPECT_EQ(parts[i].reason.empty(), i != part) << parts[i].reason;
+    }
+    fault::arm(n, call);
+    const auto rows = load_and_run();
     ASSERT_TRUE(rows.ok()) << rows.error().message();
     EXPECT_EQ(*rows, *right);
-  }
+  };
+  for (std::uint64_t n = 1; n <= 3; ++n)  // a heap, two staging rings
+    falls_back(n, fault::Call::kAllocate, n == 1 ? 0 : 1);
+  for (std::uint64_t n = 1; n <= 6; ++n)  // a pool and a semaphore for either lane and the ring
+    falls_back(n, fault::Call::kCreate, n <= 4 ? 1 : 2);
 }
 
 TEST_F(FailingDevice, AStepWithoutMemoryMayBeTriedAgain) {
@@ -386,6 +400,21 @@ double counter(const Executor& executor, const std::string& name) {
   }
   ADD_FAILURE() << "no counter " << name;
   return 0;
+}
+
+TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
+  for (const std::uint32_t most : {8U, 7U, 12U}) {
+    for (const std::uint32_t columns : {1U, 17U, 272U, 544U, 1056U, 4160U, 1U << 20}) {
+      const std::vector<StepShape> shapes = step_shapes(columns, 16, most);
+      EXPECT_LE(shapes.size(), most) << columns;
+      EXPECT_EQ(shapes.back().columns, columns);
+      EXPECT_EQ(shape_for(shapes, 1, 1).columns, 1U);
+      for (std::size_t i = 1; i < shapes.size(); ++i)
+        EXPECT_LT(shapes[i - 1].columns, shapes[i].columns);
+    }
+  }
+  EXPECT_EQ(step_shapes(272, 16, 8).size(), 8U) << "the defaults leave none out";
+  EXPECT_EQ(step_shapes(1056, 16, 1).size(), 7U) << "narrow ones are not left out";
 }
 
 // Prompts arrive at random, are cut into what the step has room for, and are decoded beside each
