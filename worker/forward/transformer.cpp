@@ -24,8 +24,6 @@ namespace {
 
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 5;
-// One is computed while the host looks at the one before and plans the next.
-constexpr std::uint32_t kStepsInFlight = 2;
 
 class Transformer final : public engine::Executor {
  public:
@@ -142,6 +140,7 @@ class Transformer final : public engine::Executor {
  private:
   Transformer() = default;
 
+  // One is computed while the host looks at the one before and plans the next.
   // Without the ring a command buffer is recorded once the one before has ended; without the blit
   // queue the host waits for each transfer; without the pool a step's memory goes with it.
   bool runs_ahead() const {
@@ -185,7 +184,8 @@ class Transformer final : public engine::Executor {
     }
 
     BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
-    context_.slots = limits_.steps_in_flight = runs_ahead() ? kStepsInFlight : 1;
+    context_.slots = limits_.steps_in_flight =
+        runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
 
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);

@@ -30,13 +30,21 @@ TEST_F(StepsInFlight, SteadyDecodingAllocatesNothingOnTheDevice) {
 // Two sequences side by side, each step submitted before the one before it is waited for: their
 // tokens never go through the host.
 TEST_F(StepsInFlight, TokensGoFromStepToStepOnTheDevice) {
-  for (const bool lanes : {false, true}) {
+  struct Way {
+    bool lanes;
+    std::uint32_t depth;
+  };
+  for (const auto [lanes, depth] : {Way{false, 2}, Way{true, 2}, Way{false, 3}}) {
+    SCOPED_TRACE(depth);
     Options options;
     options.lanes = lanes;
+    options.gpu = [depth = depth](config::GpuOptimizations& gpu) {
+      gpu.command_buffer_ring.steps_in_flight = depth;
+    };
     const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
-    ASSERT_EQ(executor.limits().steps_in_flight, 2U);
+    ASSERT_EQ(executor.limits().steps_in_flight, depth);
     const std::size_t tokens = 12;
     const std::vector<std::vector<TokenId>> prompts{some_prompt(5), some_prompt(20)};
     std::vector<std::vector<Row>> want;
@@ -73,10 +81,12 @@ TEST_F(StepsInFlight, TokensGoFromStepToStepOnTheDevice) {
         columns.push_back(column);
       }
       ASSERT_TRUE(executor.submit({columns, sequences}).ok());
-      EXPECT_FALSE(executor.submit({columns, sequences}).ok()) << "a third in flight";
+      if (n + 1 < depth) continue;
+      EXPECT_FALSE(executor.submit({columns, sequences}).ok()) << "one more in flight";
       take(executor);
     }
-    take(executor);
+    for (std::uint32_t left = 1; left < depth; ++left)
+      take(executor);
     ASSERT_EQ(got.size(), 2 * tokens);
     for (std::size_t n = 0; n < tokens; ++n) {
       for (std::size_t s = 0; s < 2; ++s) {
@@ -85,8 +95,21 @@ TEST_F(StepsInFlight, TokensGoFromStepToStepOnTheDevice) {
       }
     }
     EXPECT_EQ(before("device_allocations"), made);
-    EXPECT_LE(before("command_buffers_begun") - begun, 4) << "copies of this step's sizes";
+    EXPECT_LE(before("command_buffers_begun") - begun, 2 * depth) << "copies of this step's sizes";
   }
+}
+
+TEST_F(StepsInFlight, RunningAheadIsSwitchedByItself) {
+  Options options;
+  options.gpu = [](config::GpuOptimizations& gpu) { gpu.command_buffer_ring.steps_in_flight = 1; };
+  const Loaded ahead = load("builtin"), model = load("builtin", options);
+  ASSERT_NE(ahead.executor, nullptr);
+  ASSERT_NE(model.executor, nullptr);
+  EXPECT_EQ(model.executor->limits().steps_in_flight, 1U);
+  for (const auto& part : model.executor->optimizations())
+    EXPECT_TRUE(part.active) << part.name;
+  expect_same_bits(generate(*model.executor, some_prompt(9), 4, 64, Output::kLogits),
+                   generate(*ahead.executor, some_prompt(9), 4, 64, Output::kLogits), "in turn");
 }
 
 TEST_F(StepsInFlight, RowsOfLogitsComeWhileTheNextStepIsComputed) {
