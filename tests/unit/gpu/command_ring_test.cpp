@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gpu/submission.hpp"
 #include "tests/unit/gpu/gpu_fixture.hpp"
 
 namespace bulkhead::gpu {
@@ -203,6 +204,30 @@ TEST_F(RecordedRing, DropsTheLeastRecentlySubmitted) {
     ASSERT_TRUE(ring->wait(*ring->submit(*id)).ok());
   }
   EXPECT_EQ(read_floats(slice(x))[0], 14.0f);
+}
+
+// The device hangs: a place in the ring does not become free, and nobody waits for ever.
+TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
+  Timeline gate;
+  ASSERT_TRUE(gate.init(device()).ok());
+  config::CommandBufferRingSettings settings;
+  settings.ring_size = 1;
+  const auto ring = *CommandRing::create(device(), settings, GetParam(), 50);
+  const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
+  const auto fill = [&](Recorder& recorder) { recorder.fill(slice(y), 7); };
+  const auto id = *ring->record(fill);
+  const CommandRing::After held{gate.handle(), 1};
+  const auto ticket = *ring->submit(id, {&held, 1});
+  const Status refused = GetParam() ? Status(ring->record(fill).error())  // one more of one
+                                    : Status(ring->submit(id).error());   // records it anew
+  EXPECT_EQ(refused.error().code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_NE(refused.error().message().find("submission 1 of 1"), std::string::npos)
+      << refused.error().message();
+  EXPECT_EQ(ring->wait(ticket).error().code(), ErrorCode::kDeadlineExceeded);
+  ASSERT_TRUE(gate.signal(1).ok());
+  EXPECT_TRUE(*ring->finished(ticket, kTimeoutMs));
+  EXPECT_TRUE(ring->known(id));
+  EXPECT_TRUE(ring->record(fill).ok());
 }
 
 TEST_P(Ring, WhatIsKeptAlwaysTakesNoPlace) {
