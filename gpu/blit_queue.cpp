@@ -277,7 +277,7 @@ class StagedQueue final : public BlitBase {
     stats.download_nanoseconds = down.copy_ns;
     stats.sync_waits = up.waits + down.waits;
     stats.sync_wait_nanoseconds = up.wait_ns + down.wait_ns;
-    stats.pending = uploads_.pending() + downloads_.pending();
+    stats.pending = under_way(uploads_) + under_way(downloads_);
     stats.pending_peak = std::max(up.most_pending, down.most_pending);
     return stats;
   }
@@ -354,11 +354,16 @@ class StagedQueue final : public BlitBase {
     }
   }
 
+  // As of now, where the device can tell; a lost one is found by who waits.
+  static std::uint64_t under_way(TransferLane& lane) {
+    const auto reached = lane.reached();
+    return reached.ok() ? lane.submitted() - *reached : lane.pending();
+  }
+
   Buffer upload_buffer_, download_buffer_;
   StagingRing upload_ring_, download_ring_;
   std::uint64_t largest_piece_ = 0;
-  mutable TransferLane uploads_;
-  TransferLane downloads_;
+  mutable TransferLane uploads_, downloads_;  // stats() looks what is done
   std::deque<StagedPiece> pieces_;
   std::uint64_t first_piece_ = 1;  // the id of pieces_.front()
   std::map<Ticket, Open> open_;

@@ -3,6 +3,7 @@
 #include "gpu/blit_queue.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <ostream>
 #include <random>
@@ -223,6 +224,19 @@ TEST_P(Blit, PiecesAreFilledByManyThreadsAndSentInAnyOrder) {
   EXPECT_GT(stats.sync_waits, 0u);
   EXPECT_EQ(stats.pending, 0u);
   EXPECT_GE(stats.pending_peak, 1u);
+}
+
+// Without anybody waiting for it.
+TEST_P(Blit, WhatIsDoneIsNotPending) {
+  const auto queue = make_queue();
+  const Buffer buffer = *device().allocate(1000, Memory::kDeviceLocal, "target");
+  ASSERT_TRUE(queue->upload(std::vector<std::byte>(1000), slice(buffer)).ok());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kTimeoutMs);
+  while (queue->stats().pending > 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(queue->stats().pending, 0u);
+  EXPECT_EQ(queue->stats().pending_peak, 1u);
+  EXPECT_EQ(queue->stats().sync_waits, GetParam() == Form::kOff ? 1u : 0u);
 }
 
 TEST_P(Blit, CountsNothingWhereItShallNot) {
