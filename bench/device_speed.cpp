@@ -58,16 +58,21 @@ nlohmann::json kernel_table(std::vector<gpu::KernelTime> times, double bandwidth
     const double rate = time.microseconds > 0 ? bytes / time.microseconds * 1e6 : 0;
     const double share = all > 0 ? time.microseconds / all : 0;
     const double of_limit = bandwidth > 0 ? rate / bandwidth : 0;
-    std::printf("    %-20s %5llu %12.1f %5.1f %% %9.2f %10.1f %7.1f %%\n", time.name.c_str(),
-                static_cast<unsigned long long>(time.calls), time.microseconds, 100 * share,
-                bytes / 1e6, rate / 1e9, 100 * of_limit);
-    table.push_back({{"name", time.name},
-                     {"calls", time.calls},
-                     {"microseconds", time.microseconds},
-                     {"share", share},
-                     {"bytes", time.bytes_moved},
-                     {"gb_per_s", rate / 1e9},
-                     {"fraction_of_read_bandwidth", of_limit}});
+    std::printf("    %-20s %5llu %12.1f %5.1f %%", time.name.c_str(),
+                static_cast<unsigned long long>(time.calls), time.microseconds, 100 * share);
+    nlohmann::json row{{"name", time.name},
+                       {"calls", time.calls},
+                       {"microseconds", time.microseconds},
+                       {"share", share}};
+    // What moves as much as its input asks for (attention: positions) has no number of bytes.
+    if (time.bytes_moved > 0) {
+      std::printf(" %9.2f %10.1f %7.1f %%", bytes / 1e6, rate / 1e9, 100 * of_limit);
+      row.update({{"bytes", time.bytes_moved},
+                  {"gb_per_s", rate / 1e9},
+                  {"fraction_of_read_bandwidth", of_limit}});
+    }
+    std::printf("\n");
+    table.push_back(std::move(row));
   }
   return table;
 }

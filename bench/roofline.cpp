@@ -2,7 +2,8 @@
 // must read, over the device's own measured read speed, beside what a step takes; and where the
 // rest goes, kernel by kernel, by device timestamps.
 //
-//   bench-roofline [--model FILE] [--device SELECTOR] [--streams 1] [--depth 128] [--json FILE]
+//   bench-roofline [--model FILE] [--device SELECTOR] [--streams 1] [--depth 128]
+//                  [--set gpu_optimizations.chained_kernels=off]... [--json FILE]
 //
 // A step of S streams reads every weight once and each stream's keys and values up to its depth.
 #include <algorithm>
@@ -29,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 struct Plan {
   std::string model = "builtin", device = "auto", json_path, cache_folder;
   std::string kv_type = "f16";
+  std::vector<std::string> assignments;
   std::vector<std::uint32_t> streams{1};
   std::uint32_t depth = 128, steps = 64;
 };
@@ -58,12 +60,17 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
   const engine::ExecutorLimits& limits = executor.limits();
   const Streams streams = make_streams(limits, count, plan.depth);
   const engine::Step step{streams.columns, streams.sequences};
+  // As many in flight as in serving: from one end to the next.
   std::vector<double> seconds;
-  for (std::uint32_t i = 0; i < plan.steps; ++i) {
-    const Clock::time_point start = Clock::now();
-    BULKHEAD_RETURN_IF_ERROR(executor.submit(step));
+  std::uint32_t submitted = 0;
+  Clock::time_point before;
+  for (std::uint32_t i = 0; i <= plan.steps; ++i) {
+    for (; submitted <= plan.steps && submitted < i + limits.steps_in_flight; ++submitted)
+      BULKHEAD_RETURN_IF_ERROR(executor.submit(step));
     BULKHEAD_RETURN_IF_ERROR(executor.wait());
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    const Clock::time_point now = Clock::now();
+    if (i > 0) seconds.push_back(std::chrono::duration<double>(now - before).count());
+    before = now;
   }
   std::sort(seconds.begin(), seconds.end());
   const double step_s = seconds[seconds.size() / 2];
@@ -111,7 +118,10 @@ Status run(const Plan& plan) {
   config::Settings settings;
   forward::TransformerOptions options;
   BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
+  for (const std::string& assignment : plan.assignments)
+    BULKHEAD_RETURN_IF_ERROR(config::assign(settings, assignment));
   options.engine = settings.engine;
+  options.gpu = settings.gpu_optimizations;
   options.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
   options.engine.prefill_chunk = 16;
   const std::uint64_t kv_per_token =
@@ -133,6 +143,7 @@ Status run(const Plan& plan) {
                         {"device", device->info().name},
                         {"driver", device->info().driver},
                         {"model", plan.model},
+                        {"settings", plan.assignments},
                         {"numerics_id", executor->numerics_id()},
                         {"read_bandwidth_gb_per_s", bandwidth / 1e9},
                         {"results", nlohmann::json::array()}};
@@ -164,6 +175,8 @@ int main(int argc, char** argv) {
       .within(1, 1 << 20);
   options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.add("--json", plan.json_path, "write the figures there, too");
+  options.add("--set", plan.assignments, "a setting of engine.* or gpu_optimizations.*, key=value")
+      .repeated();
   options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");
   if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);
