@@ -62,7 +62,7 @@ class Compare(unittest.TestCase):
         for part in entry["parts"]:
             for way in ("alone", "last", "share"):
                 self.assertAlmostEqual(part[way], FACTORS[part["part"]] - 1)
-        self.assertEqual([check["verdict"] for check in entry["verdicts"]], ["met"] * 4)
+        self.assertEqual([check["verdict"] for check in entry["verdicts"]], ["met"] * 5)
         with open(self.path("out.svg")) as file:
             self.assertIn("<svg", file.read())
 
@@ -70,14 +70,29 @@ class Compare(unittest.TestCase):
         baseline, optimized, parts = self.everything(dict(zip(PARTS, (1.05, 1.0, 1.01))))
         done = self.compare("--baseline", baseline, "--optimized", optimized, "--parts", *parts)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("missed"), 4)
+        self.assertEqual(done.stdout.count("missed"), 5)
         self.assertIn("under the minimum", done.stdout)
 
     def test_without_the_runs_between_shares_are_unknown(self):
         done = self.compare("--baseline", self.write("a", report([])), "--optimized", self.write("b", report(PARTS)))
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("unknown"), 2)
+        self.assertEqual(done.stdout.count("unknown"), 3)
         self.assertEqual(done.stdout.count(" met"), 2)
+
+    def test_what_else_can_be_switched_off_is_told_by_itself(self):
+        baseline, optimized, parts = self.everything()
+        slower = report(PARTS, settings=["gpu_optimizations.command_buffer_ring.steps_in_flight=1"])
+        slower["results"][0]["tokens_per_s"] /= 1.25
+        out = self.path("out.json")
+        # In any order: it is not taken for the run with everything on.
+        for files in ([*parts, self.write("ahead", slower)], [self.write("ahead", slower), *parts]):
+            done = self.compare("--baseline", baseline, "--optimized", optimized, "--parts", *files, "--json", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out) as file:
+                entry = json.load(file)["streams"][0]
+            self.assertAlmostEqual(entry["gain"], 1.2 * 1.1 * 1.05 - 1)
+            self.assertEqual([extra["name"] for extra in entry["extras"]], ["steps ahead"])
+            self.assertAlmostEqual(entry["extras"][0]["last"], 0.25)
 
     def test_runs_that_can_not_be_compared_are_refused(self):
         baseline, optimized = self.write("a", report([])), self.write("b", report(PARTS, device="another"))
