@@ -51,8 +51,8 @@ struct PipelineTimes {
   std::uint64_t read = 0, pack = 0;
   std::uint64_t allocate = 0;
   std::uint64_t send = 0, starved = 0;  // the sender: handing copies out; with none to hand out
-  std::uint64_t upload = 0;  // the copies' own time on the device (without track_metrics: 0)
-  std::uint64_t total = 0;   // from start to the last byte's arrival
+  std::uint64_t upload = 0;             // the copies' own time on the device, where it is told
+  std::uint64_t total = 0;              // from start to the last byte's arrival
   std::uint32_t threads = 0;
 };
 
