@@ -81,7 +81,7 @@ class StagedQueue final : public BlitBase {
   using BlitBase::BlitBase;
 
   ~StagedQueue() override {
-    if (StagedQueue::drain()) settle_queues(device_);
+    if (StagedQueue::drain()) settle_queues(device_, timeout_ms_);
   }
 
   Status init() {
@@ -379,7 +379,7 @@ class DirectQueue final : public BlitBase {
   using BlitBase::BlitBase;
 
   ~DirectQueue() override {
-    if (DirectQueue::drain()) settle_queues(device_);
+    if (DirectQueue::drain()) settle_queues(device_, timeout_ms_);
   }
 
   Status init() {

@@ -24,7 +24,8 @@ class RingBase : public CommandRing {
       : device_(device), settings_(settings), timeout_ms_(timeout_ms) {}
 
   ~RingBase() override {
-    if (timeline_.handle() != VK_NULL_HANDLE && RingBase::drain()) settle_queues(device_);
+    if (timeline_.handle() != VK_NULL_HANDLE && RingBase::drain())
+      settle_queues(device_, timeout_ms_);
   }
 
   Status init() {
@@ -303,8 +304,8 @@ class PlainRing final : public RingBase {
   using RingBase::RingBase;
 
   ~PlainRing() override {
-    if (fence_ == VK_NULL_HANDLE || !RingBase::drain()) return;
-    settle_queues(device_);
+    if (fence_ == VK_NULL_HANDLE || !RingBase::drain() || !settle_queues(device_, timeout_ms_))
+      return;
     vkDestroyFence(device_.handle(), fence_, nullptr);
   }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
@@ -281,12 +282,24 @@ bool drained(Device& device, VkFence fence, std::uint32_t timeout_ms, const char
   return false;
 }
 
-void settle_queues(const Device& device) {
-  if (device.abandoned()) return;
-  // A failure is a lost device, which runs nothing any more.
-  vkQueueWaitIdle(device.compute_queue());
-  if (device.transfer_queue() != device.compute_queue()) vkQueueWaitIdle(device.transfer_queue());
-  if (device.download_queue() != device.transfer_queue()) vkQueueWaitIdle(device.download_queue());
+bool settle_queues(Device& device, std::uint32_t timeout_ms) {
+  if (device.abandoned()) return true;
+  const VkQueue queues[] = {device.compute_queue(), device.transfer_queue(),
+                            device.download_queue()};
+  for (std::size_t i = 0; i < std::size(queues); ++i) {
+    if (std::find(queues, queues + i, queues[i]) != queues + i) continue;
+    const VkFenceCreateInfo info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
+    VkFence fence = VK_NULL_HANDLE;
+    // vkQueueWaitIdle has no bound; a fence behind everything has, and leaves it moments to wait for.
+    // A failure is a lost device, which runs nothing any more.
+    if (vkCreateFence(device.handle(), &info, nullptr, &fence) == VK_SUCCESS &&
+        vkQueueSubmit2(queues[i], 0, nullptr, fence) == VK_SUCCESS &&
+        !drained(device, fence, timeout_ms, "ending"))
+      return false;
+    vkQueueWaitIdle(queues[i]);
+    if (fence != VK_NULL_HANDLE) vkDestroyFence(device.handle(), fence, nullptr);
+  }
+  return true;
 }
 
 }  // namespace bulkhead::gpu

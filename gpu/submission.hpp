@@ -102,8 +102,9 @@ bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::ui
 
 // Before semaphores are destroyed, once all work on them is drained: waits until the queues are
 // idle. Mesa's queue thread (22.3) still touches the semaphores of a submission after its end can
-// be seen, and crashes when they are gone. Nothing for an abandoned device.
-void settle_queues(const Device& device);
+// be seen, and crashes when they are gone. A queue that hangs with the work of others abandons the
+// device after as long as drained() waits: false. True, and nothing, for an abandoned device.
+bool settle_queues(Device& device, std::uint32_t timeout_ms);
 
 // For TransferLane's fences: as drained().
 bool drained(Device& device, VkFence fence, std::uint32_t timeout_ms, const char* what);

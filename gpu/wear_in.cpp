@@ -27,10 +27,13 @@ Status wear_in_queue(Device& device, VkQueue queue, std::uint32_t family, std::u
     submission.signal = done.handle();
     submission.value = i;
     const Status submitted = submit_commands(queue, submission, "a first submission");
-    const bool wait = i % kInFlight == 0 || i == submissions || !submitted.ok();
-    if (wait)
-      BULKHEAD_RETURN_IF_ERROR(
-          done.wait(submitted.ok() ? i : i - 1, timeout_ms, "a first submission"));
+    const std::uint64_t last = submitted.ok() ? i : i - 1;
+    if (i % kInFlight == 0 || i == submissions || !submitted.ok()) {
+      const Status over = done.wait(last, timeout_ms, "a first submission");
+      // Before the commands and the semaphore go.
+      if (!over.ok()) drained(device, done.handle(), last, timeout_ms, "a first submission");
+      BULKHEAD_RETURN_IF_ERROR(over);
+    }
     BULKHEAD_RETURN_IF_ERROR(submitted);
   }
   return {};

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/fault_injection.hpp"
+#include "gpu/wear_in.hpp"
 #include "tests/support/gpu_fault_cases.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/forward/step_program.hpp"
@@ -370,6 +371,29 @@ TEST_F(FailingDevice, AHangInAStepIsAnErrorAndTheEnd) {
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().message(), rows.error().message());
   executor->reset();
+  EXPECT_TRUE(device_->abandoned());
+}
+
+// What ends has nothing under way of its own, and somebody else's work does not end.
+TEST_F(FailingDevice, AnEndBesideAHangIsBounded) {
+  for (const bool enabled : {true, false}) {
+    device_ = open_device();
+    Standstill standstill(*device_);
+    {
+      const auto ring = gpu::CommandRing::create(*device_, {}, enabled, 200);
+      ASSERT_TRUE(ring.ok());
+      standstill.begin();
+    }
+    EXPECT_TRUE(device_->abandoned());
+  }
+}
+
+TEST_F(FailingDevice, AHangInTheFirstSubmissionsIsAnError) {
+  ASSERT_TRUE(gpu::wear_in(*device_, 200, 60000).ok());
+  Standstill standstill(*device_);
+  standstill.begin();
+  const Status status = gpu::wear_in(*device_, 200, 200);
+  EXPECT_EQ(status.error().code(), ErrorCode::kDeadlineExceeded) << status.error().message();
   EXPECT_TRUE(device_->abandoned());
 }
 
