@@ -3,9 +3,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -25,7 +27,24 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr const char* kDroppedPrefix = ".dropped-";
-constexpr int kMostNames = 100;  // for what waits to be deleted, of one worker
+constexpr int kMostNames = 100;   // for what waits to be deleted, of one worker
+constexpr int kMostDaemons = 64;  // of one user, with workers of one name
+// With what is put before and behind it, a file's name may have 255 bytes.
+constexpr std::size_t kMostNameBytes = 180;
+
+std::uint64_t hash_of(const std::string& text) {  // FNV-1a: the same in each daemon
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// Of a worker's name, in which there is no '%' and no '/'.
+std::string folder_name_of(const std::string& worker) {
+  std::string name = worker.starts_with('.') ? "%2E" + worker.substr(1) : worker;
+  if (name.size() <= kMostNameBytes) return name;
+  return fmt::format("{}%{:016x}", name.substr(0, kMostNameBytes), hash_of(worker));
+}
 
 // The folder of that name in `parent`, also when its owner may not look into it.
 UniqueFd open_folder(int parent, const char* name) {
@@ -58,50 +77,82 @@ std::vector<std::string> names_in(int folder) {
   return names;
 }
 
-// Files go, and empty folders. A folder with something in it comes up to the root, so that none is
-// ever deeper than that.
-bool remove_from_root(int root, const std::string& name, std::uint64_t& moved) {
-  if (::unlinkat(root, name.c_str(), 0) == 0 || errno == ENOENT) return true;
-  if (::unlinkat(root, name.c_str(), AT_REMOVEDIR) == 0) return true;
-  const UniqueFd folder = open_folder(root, name.c_str());
-  if (!folder.valid() || ::fchmod(folder.get(), 0700) != 0) return false;
-  for (std::vector<std::string> inner; !(inner = names_in(folder.get())).empty();) {
-    for (const std::string& each : inner) {
-      if (::unlinkat(folder.get(), each.c_str(), 0) == 0) continue;
-      if (::unlinkat(folder.get(), each.c_str(), AT_REMOVEDIR) == 0) continue;
-      // To rename a folder to another place its own ".." is written.
-      ::fchmodat(folder.get(), each.c_str(), 0700, AT_SYMLINK_NOFOLLOW);
-      std::string up;
-      do {
-        up = "d" + std::to_string(moved++);
-      } while (::faccessat(root, up.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);
-      if (::renameat(folder.get(), each.c_str(), root, up.c_str()) != 0) return false;
-    }
-  }
-  return ::unlinkat(root, name.c_str(), AT_REMOVEDIR) == 0;
+// Whether nothing of that name is there any more. What somebody else has removed meanwhile is as good.
+bool unlink_at(int folder, const std::string& name) {
+  return ::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT ||
+         ::unlinkat(folder, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
 }
+
+class Removal {
+ public:
+  Removal(int root, std::uint64_t most) : root_(root), left_(most) {}
+
+  bool run() {
+    for (std::vector<std::string> names; !(names = names_in(root_)).empty();) {
+      for (const std::string& name : names) {
+        if (!remove(name)) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  // Files go, and empty folders. A folder with something in it comes up to the root, so that none is
+  // ever deeper than that.
+  bool remove(const std::string& name) {
+    if (!count()) return false;
+    if (unlink_at(root_, name)) return true;
+    const UniqueFd folder = open_folder(root_, name.c_str());
+    if (!folder.valid() || ::fchmod(folder.get(), 0700) != 0) return false;
+    for (std::vector<std::string> inner; !(inner = names_in(folder.get())).empty();) {
+      for (const std::string& each : inner) {
+        if (!count()) return false;
+        if (!unlink_at(folder.get(), each) && !bring_up(folder.get(), each)) return false;
+      }
+    }
+    return unlink_at(root_, name);
+  }
+
+  bool bring_up(int folder, const std::string& name) {
+    // To rename a folder to another place its own ".." is written.
+    ::fchmodat(folder, name.c_str(), 0700, AT_SYMLINK_NOFOLLOW);
+    std::string up;
+    do {
+      if (!count()) return false;
+      up = "d" + std::to_string(moved_++);
+    } while (::faccessat(root_, up.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+    return ::renameat(folder, name.c_str(), root_, up.c_str()) == 0 || errno == ENOENT;
+  }
+
+  bool count() { return left_ != 0 && left_-- != 0; }
+
+  int root_;
+  std::uint64_t left_, moved_ = 0;
+};
 
 }  // namespace
 
-bool CacheFolder::remove_all(const std::string& folder) {
+bool CacheFolder::remove_all(const std::string& folder, std::uint64_t most) {
   {
     const UniqueFd root = open_folder(AT_FDCWD, folder.c_str());
-    if (!root.valid()) return errno == ENOENT;
-    if (::fchmod(root.get(), 0700) != 0) return false;
-    std::uint64_t moved = 0;
-    for (std::vector<std::string> names; !(names = names_in(root.get())).empty();) {
-      for (const std::string& name : names) {
-        if (!remove_from_root(root.get(), name, moved)) return false;
-      }
-    }
+    // A link, perhaps: that goes, and not what it leads to.
+    if (!root.valid()) return ::unlink(folder.c_str()) == 0 || errno == ENOENT;
+    if (::fchmod(root.get(), 0700) != 0 || !Removal(root.get(), most).run()) return false;
   }
-  return ::rmdir(folder.c_str()) == 0;
+  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
 class CacheFolder::Sweeper : public std::enable_shared_from_this<Sweeper> {
  public:
+  // One for all workers: each finds what was left of any.
+  static std::shared_ptr<Sweeper> get() {
+    static const auto sweeper = std::make_shared<Sweeper>();
+    return sweeper;
+  }
+
   void add(std::string folder) {
     const std::lock_guard lock(mutex_);
+    if (std::ranges::find(waiting_, folder) != waiting_.end()) return;
     waiting_.push_back(std::move(folder));
     if (std::exchange(running_, true)) return;
     // Signals are for the threads that expect them.
@@ -135,15 +186,40 @@ class CacheFolder::Sweeper : public std::enable_shared_from_this<Sweeper> {
 };
 
 CacheFolder::CacheFolder(std::string home, std::string name)
-    : home_(std::move(home)), name_(std::move(name)), sweeper_(std::make_shared<Sweeper>()) {
+    : home_(std::move(home)), name_(std::move(name)), sweeper_(Sweeper::get()) {
   if (home_.empty()) return;
-  path_ = home_ + "/" + name_;
   std::error_code none;
+  std::filesystem::create_directories(home_, none);
+  const std::string own_name = folder_name_of(name_);
+  for (int i = 0; path_.empty() && i < kMostDaemons; ++i) {
+    if (!claim(i == 0 ? own_name : fmt::format("{}%{}", own_name, i))) continue;
+    path_ = home_ + "/" + folder_name_;
+    if (i > 0)
+      spdlog::info("worker {}: its cache folder is {}: another daemon has {}/{}", name_, path_,
+                   home_, own_name);
+  }
+  if (path_.empty()) {
+    spdlog::warn(
+        "worker {}: {} daemons have cache folders of that name in {}; it has none, and its "
+        "processes compile their kernels at each start",
+        name_, kMostDaemons, home_);
+  }
   for (std::filesystem::directory_iterator entry(home_, none), end; !none && entry != end;
        entry.increment(none)) {
     if (entry->path().filename().string().starts_with(kDroppedPrefix))
       sweeper_->add(entry->path().string());
   }
+}
+
+// Locked until this daemon ends, however it ends. False: another one has it.
+bool CacheFolder::claim(const std::string& folder_name) {
+  const std::string file = fmt::format("{}/{}%lock", home_, folder_name);
+  UniqueFd lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  const bool locked = lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  if (lock.valid() && !locked && errno == EWOULDBLOCK) return false;
+  if (locked) lock_ = std::move(lock);
+  folder_name_ = folder_name;
+  return true;
 }
 
 std::vector<std::string> CacheFolder::arguments() const {
@@ -154,7 +230,7 @@ std::vector<std::string> CacheFolder::arguments() const {
 void CacheFolder::drop() {
   if (path_.empty()) return;
   for (int i = 0; i < kMostNames; ++i) {
-    const std::string aside = fmt::format("{}/{}{}-{}", home_, kDroppedPrefix, name_, i);
+    const std::string aside = fmt::format("{}/{}{}-{}", home_, kDroppedPrefix, folder_name_, i);
     if (std::rename(path_.c_str(), aside.c_str()) == 0) {
       spdlog::warn(
           "worker {}: its cache folder {} is wiped: a process that broke a rule could write to it; "

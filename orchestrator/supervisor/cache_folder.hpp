@@ -10,11 +10,22 @@
 // The daemon opens no file in it. A worker may have put there what it likes, however many and however
 // deep, so that deleting is a thread's business; what a daemon that ended had not deleted, the next
 // one deletes.
+//
+// What is in `home`, where no worker can write:
+//
+//     NAME             a worker's folder. A '.' in front becomes "%2E", a name that is longer than 180
+//                      bytes ends in a hash; '%' is in no worker's name, so no two get the same
+//     NAME%1 ...       the same, of further daemons of this user that have a worker of that name
+//     NAME%lock        locked by the daemon that has NAME for as long as it runs
+//     .dropped-NAME-N  taken out of the way, and being deleted
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -31,14 +42,21 @@ class CacheFolder {
 
   const std::string& path() const { return path_; }  // empty: there is none, or none any more
 
-  // Deletes all that is in a folder, and the folder. Follows no link, and needs two descriptors for
-  // any depth. False: something is left. Blocks for as long as it takes.
-  static bool remove_all(const std::string& folder);
+  // More than this in one folder is left to the next one who deletes it: a process that still has the
+  // folder may go on filling it.
+  static constexpr std::uint64_t kMostRemoved = std::uint64_t{1} << 22;
+  // Deletes all that is in a folder, and the folder. Follows no link, opens nothing but folders, and needs
+  // two descriptors for any depth. False: something is left. Blocks for as long as it takes.
+  static bool remove_all(const std::string& folder, std::uint64_t most = kMostRemoved);
 
  private:
   class Sweeper;  // what is to be deleted, and the thread that does it while there is something
 
+  bool claim(const std::string& folder_name);
+
   std::string home_, name_, path_;
+  std::string folder_name_;
+  UniqueFd lock_;  // invalid where this file system has no locks, or nothing can be made in `home`
   std::shared_ptr<Sweeper> sweeper_;
 };
 

@@ -21,7 +21,10 @@ class CacheFolder : public testing::Test {
     char name[] = "/tmp/bulkhead-caches-XXXXXX";
     caches_ = ::mkdtemp(name);
   }
-  ~CacheFolder() override { fs::remove_all(caches_); }
+  ~CacheFolder() override {
+    std::error_code swept_meanwhile;
+    fs::remove_all(caches_, swept_meanwhile);
+  }
 
   Serving serve_here(std::vector<std::string> settings = {}) const {
     return serve(std::move(settings), {{"XDG_CACHE_HOME", caches_.string()}});
@@ -32,7 +35,20 @@ class CacheFolder : public testing::Test {
   void plant(const std::string& worker = "builtin-0") const {
     fs::create_directories(folder(worker) / "ab" / "cd");
     std::ofstream(folder(worker) / "ab" / "cd" / "kernel") << "x";
+    ::mkfifo((folder(worker) / "ab" / "cd" / "pipe").c_str(), 0600);
+    std::error_code there;
+    fs::create_directory_symlink(caches_, folder(worker) / "link", there);
+    fs::create_symlink("/dev/tty", folder(worker) / "ab" / "link", there);
     ::chmod((folder(worker) / "ab").c_str(), 0);
+  }
+  // As the process was told.
+  static std::string folder_of(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::string last;
+    for (std::string word; std::getline(file, word, '\0'); last = word) {
+      if (last == "--cache" || word == "--no-cache") return word;
+    }
+    return {};
   }
   bool nothing_is_left() const {
     return std::ranges::none_of(fs::directory_iterator(caches_ / "bulkhead"), [](const auto& each) {
@@ -114,6 +130,54 @@ TEST_F(CacheFolder, WhatAnEarlierDaemonLeftIsDeleted) {
   EXPECT_TRUE(fs::exists(folder()));
 }
 
+// One user's, with workers of one name: the second has a folder of its own.
+TEST_F(CacheFolder, OfOneDaemonIsNotWipedByAnother) {
+  auto first = std::make_unique<Serving>(serve_here());
+  const Serving second = serve_here();
+  EXPECT_EQ(folder_of(pid_in(*first, "builtin-0", "ready")), folder());
+  EXPECT_EQ(folder_of(pid_in(second, "builtin-0", "ready")), folder("builtin-0%1"));
+  plant();
+  plant("builtin-0%1");
+  expect_whole(second.complete(stream_of("garbage@3", 10)).body, 10);
+  EXPECT_FALSE(fs::exists(folder("builtin-0%1")));
+  EXPECT_TRUE(fs::exists(folder()));
+  expect_whole(first->complete(stream_of("x", 5)).body, 5);
+  EXPECT_EQ(first->worker()["restarts"], 0);
+  // However it ends, its folder is the next one's.
+  first->daemon->signal(SIGKILL);
+  EXPECT_EQ(first->daemon->wait_for_exit(), -SIGKILL);
+  const Serving third = serve_here();
+  EXPECT_EQ(folder_of(pid_in(third, "builtin-0", "ready")), folder());
+}
+
+TEST_F(CacheFolder, OfAnyNameIsWipedAndNoOther) {
+  const std::string name(250, 'n');
+  const std::vector<std::string> settings = {"models.0.path=builtin", "models.0.name=" + name,
+                                             "models.1.path=builtin", "models.1.name=.dropped"};
+  auto serving = std::make_unique<Serving>(serve_here(settings));
+  const std::string long_one = folder_of(pid_in(*serving, name + "-0", "ready"));
+  const std::string odd_one = folder_of(pid_in(*serving, ".dropped-0", "ready"));
+  plant(fs::path(long_one).filename().string());
+  plant(fs::path(odd_one).filename().string());
+  ASSERT_TRUE(fs::exists(long_one) && fs::exists(odd_one));
+  json request = stream_of("garbage@3", 10);
+  request["model"] = name;
+  expect_whole(serving->complete(request).body, 10);
+  EXPECT_FALSE(fs::exists(long_one));
+  EXPECT_EQ(folder_of(pid_in(*serving, name + "-0", "ready")), long_one);
+  EXPECT_TRUE(fs::exists(odd_one));
+  EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));
+  // The next daemon takes it for no remains.
+  serving.reset();
+  serving = std::make_unique<Serving>(serve_here(settings));
+  EXPECT_EQ(folder_of(pid_in(*serving, ".dropped-0", "ready")), odd_one);
+  EXPECT_TRUE(fs::exists(odd_one));
+  request["model"] = ".dropped";
+  expect_whole(serving->complete(request).body, 10);
+  EXPECT_FALSE(fs::exists(odd_one));
+  EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));
+}
+
 TEST_F(CacheFolder, IsDoneWithoutWhereItCantBeTakenAway) {
   const Serving serving = serve_here();
   plant();
@@ -121,9 +185,7 @@ TEST_F(CacheFolder, IsDoneWithoutWhereItCantBeTakenAway) {
   for (int i = 0; i < 100; ++i)
     fs::create_directories(folder(".dropped-builtin-0-" + std::to_string(i)) / "x");
   expect_whole(serving.complete(stream_of("garbage@3", 10)).body, 10);
-  std::ifstream file("/proc/" + std::to_string(pid_in(serving, "builtin-0", "ready")) + "/cmdline");
-  const std::string words((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_NE(words.find("--no-cache"), std::string::npos) << words;
+  EXPECT_EQ(folder_of(pid_in(serving, "builtin-0", "ready")), "--no-cache");
   EXPECT_NE(serving.daemon->log().find("can't be taken out of the way"), std::string::npos);
 }
 

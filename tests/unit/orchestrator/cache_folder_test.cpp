@@ -8,7 +8,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -27,7 +30,11 @@ class Removal : public testing::Test {
     folder_ = root_ / "worker-0";
     fs::create_directory(folder_);
   }
-  ~Removal() override { fs::remove_all(root_); }
+  ~Removal() override {
+    // The sweeping thread may be there, too.
+    for (int i = 0; i < 100 && !CacheFolder::remove_all(root_.string()); ++i) {
+    }
+  }
 
   fs::path root_, folder_;
 };
@@ -49,7 +56,8 @@ TEST_F(Removal, FollowsNoLink) {
   EXPECT_TRUE(fs::exists(kept / "file"));
   // Nor where the folder itself is one.
   fs::create_directory_symlink(kept, folder_);
-  EXPECT_FALSE(CacheFolder::remove_all(folder_.string()));
+  EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
+  EXPECT_FALSE(fs::is_symlink(folder_));
   EXPECT_TRUE(fs::exists(kept / "file"));
 }
 
@@ -80,6 +88,97 @@ TEST_F(Removal, OfFoldersThatNobodyMayLookInto) {
     ASSERT_EQ(::chmod(each.c_str(), 0), 0);
   EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
   EXPECT_FALSE(fs::exists(folder_));
+}
+
+// To open one for reading would be to wait until somebody writes to it.
+TEST_F(Removal, WaitsForNoPipe) {
+  fs::create_directories(folder_ / "a" / "b");
+  for (const fs::path& pipe :
+       {folder_ / "pipe", folder_ / "a" / "pipe", folder_ / "a" / "b" / "pipe"})
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
+  EXPECT_FALSE(fs::exists(folder_));
+  // Nor where the folder itself is one.
+  ASSERT_EQ(::mkfifo(folder_.c_str(), 0600), 0);
+  EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+// Somebody may fill it as fast as it is emptied.
+TEST_F(Removal, EndsAfterSoMany) {
+  for (int i = 0; i < 100; ++i) {
+    fs::create_directories(folder_ / std::to_string(i) / "x" / "y");
+    std::ofstream(folder_ / std::to_string(i) / "x" / "file") << i;
+  }
+  EXPECT_FALSE(CacheFolder::remove_all(folder_.string(), 50));
+  EXPECT_TRUE(fs::exists(folder_));
+  EXPECT_TRUE(CacheFolder::remove_all(folder_.string()));
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_F(Removal, OfLongNamesAndOddOnesHarmsNoOther) {
+  std::vector<std::string> names = {".dropped-x-0", ".dropped-", "..-0", "a.dropped-0"};
+  for (const std::size_t length : {200U, 243U, 244U, 255U, 256U, 4000U})
+    names.push_back(std::string(length - 2, 'n') + "-0");
+  std::vector<CacheFolder> folders;
+  std::set<std::string> paths;
+  for (const std::string& name : names) {
+    folders.emplace_back(root_.string(), name);
+    const fs::path path = folders.back().path();
+    EXPECT_EQ(path.parent_path(), root_);
+    EXPECT_TRUE(paths.insert(path.string()).second) << path;
+    EXPECT_TRUE(fs::create_directory(path)) << path;
+    std::ofstream(path / "file") << "x";
+  }
+  // Nobody takes them for what is to be deleted.
+  const CacheFolder other(root_.string(), "other-0");
+  fs::create_directory(root_ / ".dropped-other-0-0");
+  const CacheFolder sweeps(root_.string(), "sweeps-0");
+  for (int i = 0; i < 10000 && fs::exists(root_ / ".dropped-other-0-0"); ++i)
+    ::usleep(1000);
+  EXPECT_FALSE(fs::exists(root_ / ".dropped-other-0-0"));
+  for (const std::string& path : paths)
+    EXPECT_TRUE(fs::exists(path + "/file")) << path;
+  for (CacheFolder& folder : folders) {
+    const std::string before = folder.path();
+    folder.drop();
+    EXPECT_EQ(folder.path(), before) << "it could not be taken away";
+    EXPECT_FALSE(fs::exists(before));
+    paths.erase(before);
+    for (const std::string& path : paths)
+      EXPECT_TRUE(fs::exists(path + "/file")) << path;
+  }
+}
+
+// Each daemon of a user has its own, whatever they call their workers.
+TEST_F(Removal, OfAnotherDaemonsFolderDoesNotHappen) {
+  auto first = std::make_unique<CacheFolder>(root_.string(), "worker-0");
+  CacheFolder second(root_.string(), "worker-0");
+  EXPECT_EQ(first->path(), folder_.string());
+  EXPECT_EQ(second.path(), folder_.string() + "%1");
+  fs::create_directory(second.path());
+  second.drop();
+  EXPECT_TRUE(fs::exists(folder_));
+  EXPECT_FALSE(fs::exists(second.path()));
+  // Whose daemon has ended is anybody's.
+  first.reset();
+  EXPECT_EQ(CacheFolder(root_.string(), "worker-0").path(), folder_.string());
+  // There are so many.
+  std::vector<CacheFolder> many;
+  for (int i = 0; i < 64; ++i)
+    many.emplace_back(root_.string(), "worker-0");
+  EXPECT_EQ(many.back().arguments(), std::vector<std::string>{"--no-cache"});
+  EXPECT_EQ(CacheFolder(root_.string(), "worker-1").path(), (root_ / "worker-1").string());
+}
+
+// Where nothing can be locked or made it is as it was: the worker says what is wrong with the folder.
+TEST_F(Removal, OfALockThatIsNoFileIsNotNeeded) {
+  fs::create_directory(root_ / "worker-0%lock");
+  EXPECT_EQ(CacheFolder(root_.string(), "worker-0").path(), folder_.string());
+  fs::create_directory(root_ / "pipes");
+  ASSERT_EQ(::mkfifo((root_ / "pipes" / "worker-0%lock").c_str(), 0600), 0);
+  EXPECT_EQ(CacheFolder((root_ / "pipes").string(), "worker-0").path(),
+            (root_ / "pipes" / "worker-0").string());
 }
 
 TEST_F(Removal, OfAWorkersFolderIsItsOwnAndOnlyOnDemand) {
