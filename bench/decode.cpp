@@ -108,7 +108,7 @@ std::map<std::string, double> host_seconds(const engine::Executor& executor) {
   constexpr std::string_view kSummed[] = {
       "pool_allocation_seconds", "pool_release_seconds", "plan_seconds",
       "ring_recording_seconds",  "ring_submit_seconds",  "ring_wait_microseconds",
-      "blit_sync_wait_seconds",  "gpu_busy_seconds"};
+      "blit_sync_wait_seconds",  "gpu_busy_seconds",     "gpu_idle_seconds"};
   std::map<std::string, double> sums;
   for (const auto& each : executor.counters()) {
     if (std::find(std::begin(kSummed), std::end(kSummed), each.name) == std::end(kSummed)) continue;

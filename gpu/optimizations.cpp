@@ -126,6 +126,7 @@ std::vector<Figure> figures(const Optimizations& parts, Device& device) {
   add("gpu_allocated_bytes", device.allocated_bytes());
   add("gpu_allocated_bytes_peak", device.allocated_bytes_peak());
   add("gpu_busy_seconds", seconds(activity.compute_ns));
+  add("gpu_idle_seconds", seconds(activity.compute_span_ns - activity.compute_ns));
   add("gpu_busy_share", device.activity().busy_share_since_last());
   device.activity().flush_trace();
   return all;

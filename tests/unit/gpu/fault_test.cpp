@@ -248,6 +248,8 @@ TEST_F(Optimized, FiguresAreOfEveryPartAndWithinTheirBounds) {
   EXPECT_EQ(by_name.at("pool_active_heaps"), 1);
   EXPECT_EQ(by_name.at("pool_largest_allocation_bytes"), 1024);
   EXPECT_EQ(by_name.at("blit_uploads"), 4);
+  EXPECT_GT(by_name.at("gpu_busy_seconds"), 0);
+  EXPECT_GE(by_name.at("gpu_idle_seconds"), 0);
   EXPECT_EQ(by_name.at("blit_average_upload_microseconds") > 0, times_copies());
   EXPECT_EQ(by_name.at("blit_pending"), 0);
   EXPECT_EQ(by_name.at("ring_submissions"), 4);
