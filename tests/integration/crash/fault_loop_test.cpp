@@ -19,6 +19,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include "config/base/fault_points.hpp"
 #include "ipc/fault_points.hpp"
@@ -272,6 +273,20 @@ TEST_P(FaultSample, EveryStreamIsWhole) {
   strike_some(Phase::kSuccessor, "fail@file.map", {1});
   strike_some(Phase::kSuccessor, "fail@file.read", {1});
   EXPECT_GE(reached_, 8);  // a vault leaves out some of loading
+}
+
+// Submits and waits while a request is computed are those of its steps.
+TEST_P(FaultSample, ADeviceThatIsLostSaysInWhichStep) {
+  for (const char* const fault : {"fail@gpu.wait", "fail@gpu.submit"}) {
+    ASSERT_TRUE(strike(Phase::kRequest, fault, 5)) << fault;
+    const json worker = serving_.worker();
+    const auto words = worker["last_death"].get<std::string>();
+    EXPECT_TRUE(
+        std::regex_search(words, std::regex("step \\d+ \\(\\d+ columns of \\d+ sequences\\)")))
+        << fault << ": " << words;
+    std::printf("%s: %s (%s)\n", fault, words.c_str(),
+                worker["last_death_cause"].get<std::string>().c_str());
+  }
 }
 
 // A driver runs what it finds in the cache folder, so what a process that lied may have put there must
