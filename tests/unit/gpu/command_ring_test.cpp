@@ -206,6 +206,26 @@ TEST_F(RecordedRing, DropsTheLeastRecentlySubmitted) {
   EXPECT_EQ(read_floats(slice(x))[0], 14.0f);
 }
 
+TEST_P(Ring, CountsAndLogsWhatItIsAskedTo) {
+  for (const bool wanted : {true, false}) {
+    config::CommandBufferRingSettings settings;
+    settings.track_statistics = settings.log_wait_events = wanted;
+    const auto ring = *CommandRing::create(device(), settings, GetParam(), kTimeoutMs);
+    const Buffer y = *device().allocate(4096, Memory::kDeviceLocal, "y");
+    const auto id = *ring->record([&](Recorder& recorder) { recorder.fill(slice(y), 7); });
+    device().activity().reset_totals();
+    const LogCapture log;
+    for (int i = 0; i < 3; ++i)
+      ASSERT_NO_FATAL_FAILURE(run(*ring, id));
+    const CommandRingStats stats = ring->stats();
+    EXPECT_EQ(stats.submissions, wanted ? 3u : 0u);
+    EXPECT_EQ(stats.recordings > 0, wanted);
+    EXPECT_EQ(stats.waits >= 3, wanted);
+    EXPECT_EQ(log.count("command ring: waited"), static_cast<int>(stats.waits));
+    EXPECT_EQ(device().activity().totals().computed, wanted ? 3u : 0u);
+  }
+}
+
 // The device hangs: a place in the ring does not become free, and nobody waits for ever.
 TEST_P(Ring, ACommandBufferThatIsNotFreeInTimeIsAnError) {
   Timeline gate;
