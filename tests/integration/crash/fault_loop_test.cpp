@@ -276,7 +276,8 @@ TEST_P(FaultSample, EveryStreamIsWhole) {
 }
 
 // Submits and waits while a request is computed are those of its steps.
-TEST_P(FaultSample, ADeviceThatIsLostSaysInWhichStep) {
+TEST_F(Faults, ADeviceThatIsLostSaysInWhichStep) {
+  serve("shm", 2000);
   for (const char* const fault : {"fail@gpu.wait", "fail@gpu.submit"}) {
     ASSERT_TRUE(strike(Phase::kRequest, fault, 5)) << fault;
     const json worker = serving_.worker();
@@ -287,6 +288,22 @@ TEST_P(FaultSample, ADeviceThatIsLostSaysInWhichStep) {
     std::printf("%s: %s (%s)\n", fault, words.c_str(),
                 worker["last_death_cause"].get<std::string>().c_str());
   }
+}
+
+// The stream goes on, in a successor that does without.
+TEST_F(Faults, APartThatFailsToStartIsDoneWithoutAndTold) {
+  serve("shm", 2000);
+  ASSERT_TRUE(strike(Phase::kSuccessor, "fail@gpu.create", 1));
+  const json worker = serving_.worker();
+  for (const json& part : worker["optimizations"]) {
+    const bool failed = part["name"] == "blit_queue";
+    EXPECT_EQ(part["active"], !failed) << part;
+    EXPECT_EQ(part["reason"].get<std::string>().empty(), !failed) << part;
+    const std::string metric = "part=\"" + part["name"].get<std::string>() + "\"} ";
+    EXPECT_NE(serving_.get("/metrics").body.find(metric + (failed ? "0" : "1")), std::string::npos);
+  }
+  EXPECT_NE(serving_.daemon->log().find("gpu_optimizations.blit_queue could not start"),
+            std::string::npos);
 }
 
 // A driver runs what it finds in the cache folder, so what a process that lied may have put there must
