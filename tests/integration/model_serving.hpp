@@ -16,6 +16,8 @@ inline Serving serve_model(const std::string& model, const std::vector<std::stri
   Daemon::Options options;
   options.environment = std::move(environment);
   options.arguments = std::move(arguments);
+  options.computing_worker =
+      (model.empty() ? "builtin" : std::filesystem::path(model).stem().string()) + "-0";
   if (!model.empty()) options.arguments.insert(options.arguments.end(), {"--model", model});
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});

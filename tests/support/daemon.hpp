@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "config/base/unique_fd.hpp"
+#include "tests/support/kernels.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -32,6 +34,8 @@ class Daemon {
     // Added to ours. Without an XDG_CACHE_HOME the tests' own is taken: kernels that one compiles
     // serve the next.
     std::map<std::string, std::string> environment;
+    // The name of a worker that computes: its cache folder begins with other tests' kernels.
+    std::string computing_worker = {};
   };
 
   Daemon(const std::string& program, const Options& options) {
@@ -46,12 +50,18 @@ class Daemon {
     for (std::string& word : words)
       argv.push_back(word.data());
     argv.push_back(nullptr);
+    if (!options.computing_worker.empty()) {
+      const auto home = options.environment.find("XDG_CACHE_HOME");
+      worker_cache_ = home == options.environment.end() ? kCacheHome : home->second;
+      worker_cache_ = worker_cache_ / "bulkhead" / options.computing_worker;
+      lend_kernels(worker_cache_);
+    }
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(out[1], 1);
       ::dup2(log.get(), 2);
-      ::setenv("XDG_CACHE_HOME", BULKHEAD_BIN_DIR "/../tests/cache", 1);
+      ::setenv("XDG_CACHE_HOME", kCacheHome, 1);
       for (const auto& [key, value] : options.environment)
         ::setenv(key.c_str(), value.c_str(), 1);
       ::execv(program.c_str(), argv.data());
@@ -67,6 +77,7 @@ class Daemon {
       ::waitpid(pid_, &status, 0);
     }
     ::unlink(log_file_.c_str());
+    if (!worker_cache_.empty()) keep_kernels(worker_cache_);
   }
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
@@ -117,9 +128,12 @@ class Daemon {
   }
 
  private:
+  static constexpr const char* kCacheHome = BULKHEAD_BIN_DIR "/../tests/cache";
+
   pid_t pid_ = -1;
   UniqueFd stdout_;
   std::string output_, log_file_;
+  std::filesystem::path worker_cache_;
   std::uint16_t port_ = 0;
   bool ended_ = false;
 };

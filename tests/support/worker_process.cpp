@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/kernels.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -17,6 +18,10 @@ namespace {
 
 constexpr int kChannel = 3, kRegion = 4;
 constexpr std::chrono::milliseconds kSendTimeout{10000};
+
+std::filesystem::path cache_folder() {
+  return std::filesystem::temp_directory_path() / "bulkhead-test-cache";
+}
 
 // Out of the way of the numbers that the child's descriptors get.
 int high_copy(const UniqueFd& fd) {
@@ -38,8 +43,8 @@ WorkerProcess::WorkerProcess(const std::string& program, std::vector<std::string
   arguments.insert(arguments.begin(), program);
   arguments.insert(arguments.end(), {"--channel", std::to_string(kChannel)});
   if (region >= 0) arguments.insert(arguments.end(), {"--region", std::to_string(kRegion)});
-  const auto cache = std::filesystem::temp_directory_path() / "bulkhead-test-cache";
-  arguments.insert(arguments.end(), {"--cache", cache.string()});
+  lend_kernels(cache_folder());
+  arguments.insert(arguments.end(), {"--cache", cache_folder().string()});
   std::vector<char*> argv;
   for (std::string& argument : arguments)
     argv.push_back(argument.data());
@@ -60,6 +65,7 @@ WorkerProcess::WorkerProcess(const std::string& program, std::vector<std::string
 }
 
 WorkerProcess::~WorkerProcess() {
+  keep_kernels(cache_folder());
   if (pid_ <= 0) return;
   send_signal(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
