@@ -210,6 +210,16 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
     }
     BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, tables}));
     result["kernels"] = bench::kernel_table(times, bandwidth);
+    // A prompt's step: the first sequence's once more, to the same keys and values.
+    const std::uint32_t chunk = std::min({prompt, plan.chunk, limits.max_columns});
+    columns.clear();
+    for (std::uint32_t i = 0; i < chunk; ++i)
+      columns.push_back({loop.sequences().front()->tokens[i], i, 0, engine::Output::kNone});
+    columns.back().output = engine::Output::kGreedy;
+    std::printf("    a step of %u prompt tokens:\n", chunk);
+    BULKHEAD_TRY(const auto prompt_times,
+                 forward::profile_step(executor, {columns, std::span(tables).first(1)}));
+    result["prompt_kernels"] = bench::kernel_table(prompt_times, bandwidth);
   }
   return result;
 }
@@ -313,7 +323,8 @@ int main(int argc, char** argv) {
       .within(0, 1 << 20);
   options.add("--set", plan.assignments, "a setting of engine.* or gpu_optimizations.*, key=value")
       .repeated();
-  options.flag("--profile", plan.profile, "time each kernel of one decode step");
+  options.flag("--profile", plan.profile,
+               "time each kernel of a decode step and of a prompt's step");
   options.flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");
   if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);

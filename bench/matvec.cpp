@@ -49,6 +49,8 @@ constexpr Shape kShapes[] = {
     {"7B logits Q6_K", k::WeightType::kQ6_K, k::Epilogue::kStore, 152064, 3584},
     {"7B gate-up Q4_0", k::WeightType::kQ4_0, k::Epilogue::kGated, 18944, 3584},
     {"7B down Q4_0", k::WeightType::kQ4_0, k::Epilogue::kAdd, 3584, 18944},
+    {"7B qkv Q8_0", k::WeightType::kQ8_0, k::Epilogue::kStore, 4608, 3584},
+    {"7B out Q8_0", k::WeightType::kQ8_0, k::Epilogue::kAdd, 3584, 3584},
     {"7B gate-up Q8_0", k::WeightType::kQ8_0, k::Epilogue::kGated, 18944, 3584},
     {"7B down Q8_0", k::WeightType::kQ8_0, k::Epilogue::kAdd, 3584, 18944},
 };
@@ -122,16 +124,17 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
       if (known.spec.constants == made.spec.constants) return;
     }
     const auto text = [](std::uint32_t number) { return std::to_string(number); };
-    list.push_back({std::move(made.spec), made.columns_per_workgroup, made.rows_per_workgroup,
-                    std::string(tiling.serial ? "serial" : "split") + "/r" +
-                        text(tiling.row_blocks) + "/n" + text(tiling.column_tiles) + "/s" +
-                        text(tiling.subgroups) + "/g" + text(tiling.step_groups) +
-                        (tiling.ahead != 0 ? "/ahead" : "") + "/k" + text(segments),
-                    standard, 0});
+    list.push_back(
+        {std::move(made.spec), made.columns_per_workgroup, made.rows_per_workgroup,
+         std::string(tiling.serial ? "serial" : "split") + "/r" + text(tiling.row_blocks) + "/n" +
+             text(tiling.column_tiles) + "/s" + text(tiling.subgroups) +
+             (tiling.column_subgroups > 1 ? "x" + text(tiling.column_subgroups) : "") + "/g" +
+             text(tiling.step_groups) + (tiling.ahead != 0 ? "/ahead" : "") + "/k" + text(segments),
+         standard, 0});
   };
   add(usual);
   for (const std::uint32_t blocks : {1U, 2U, 4U}) {
-    for (const std::uint32_t tiles : {1U, 2U, 4U}) {
+    for (const std::uint32_t tiles : {1U, 2U, 4U, 8U}) {
       for (const std::uint32_t step : {1U, 2U, 4U}) {
         for (const bool ahead : {false, true}) {
           const bool split_fits =
@@ -143,9 +146,11 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
             add({columns, blocks, tiles, segments >= 4 ? segments : 4 / segments * segments, step,
                  false, 1, ahead ? 1U : 0U});
           }
-          if (columns > 32 && step < 4 && tiles >= 2 && blocks >= 2 && blocks * tiles <= 16) {
+          if (columns > 32 && step < 4 && tiles >= 2 && (blocks >= 2 || tiles == 8) &&
+              blocks * tiles <= 16) {
             add({columns, blocks, tiles, 4, step, true, 2, ahead ? 1U : 0U});
             add({columns, blocks, tiles, 8, step, true, 1, ahead ? 1U : 0U});
+            add({columns, blocks, tiles, 4, step, true, 1, ahead ? 1U : 0U});
           }
         }
       }
