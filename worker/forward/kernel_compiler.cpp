@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
+
+#include "config/base/log.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -30,6 +34,11 @@ struct KernelCompiler::Impl {
   std::size_t next = 0, done = 0;
   bool stop = false;
   Status failed;
+  struct Taken {
+    double milliseconds;
+    std::string name;
+  };
+  std::vector<Taken> taken;
   std::vector<std::jthread> threads;
 
   void compile() {
@@ -37,16 +46,32 @@ struct KernelCompiler::Impl {
     while (!stop && next < specs.size()) {
       const gpu::KernelSpec& spec = specs[next++];
       lock.unlock();
+      const Clock::time_point begin = Clock::now();
       const auto made = device.make_kernel(spec);
       lock.lock();
       ++done;
       end = Clock::now();
+      taken.push_back({std::chrono::duration<double, std::milli>(end - begin).count(), spec.name});
       if (!made.ok() && failed.ok()) {
         failed = made.error();
         stop = true;
       }
       progress.notify_all();
     }
+  }
+
+  // Who is slow is what a start with nothing compiled waits for. (All are done.)
+  void tell() {
+    constexpr std::size_t kLongest = 8;
+    double sum = 0;
+    for (const Taken& each : taken)
+      sum += each.milliseconds;
+    std::ranges::sort(taken, std::greater(), &Taken::milliseconds);
+    std::string longest;
+    for (std::size_t i = 0; i < std::min(kLongest, taken.size()); ++i)
+      longest +=
+          fmt::format("{}{} {:.0f}", i == 0 ? "" : ", ", taken[i].name, taken[i].milliseconds);
+    spdlog::debug("{} kernels in {:.0f} ms of threads; longest: {}", taken.size(), sum, longest);
   }
 };
 
@@ -85,6 +110,8 @@ Status KernelCompiler::finish(
     if (alive && headway) alive(done, impl_->specs.size());
     lock.lock();
   }
+  lock.unlock();
+  impl_->tell();
   return impl_->failed;
 }
 
