@@ -75,7 +75,7 @@ struct AutotuneSettings {
 enum class PersistentStep { kAuto, kOn, kOff };
 
 // Whether narrow steps go without barriers between their kernels. auto: where it has been found faster.
-enum class ChainedKernels { kAuto, kOn, kOff, kTagged };
+enum class ChainedKernels { kAuto, kOn, kOff };
 
 struct GpuOptimizations {
   bool enabled = true;  // false: the baseline, all three parts off

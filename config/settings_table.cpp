@@ -72,8 +72,8 @@ const Setting kSettings[] = {
 
   {.key = "gpu_optimizations.persistent_step", .help = "Narrow steps run all layers in one dispatch: auto (where it is known to be faster), on, off.",
    .reach = CHOICE(gpu_optimizations.persistent_step), .choices = {"auto", "on", "off"}},
-  {.key = "gpu_optimizations.chained_kernels", .help = "Narrow steps go without barriers between their kernels, which wait for each other: auto (NVIDIA devices with matrix units), on, off, tagged (on, and a single stream's F16 and Q8_0 products by kernels that are faster and on trial).",
-   .reach = CHOICE(gpu_optimizations.chained_kernels), .choices = {"auto", "on", "off", "tagged"}},
+  {.key = "gpu_optimizations.chained_kernels", .help = "Narrow steps go without barriers between their kernels, which wait for each other: auto (NVIDIA devices with matrix units), on, off.",
+   .reach = CHOICE(gpu_optimizations.chained_kernels), .choices = {"auto", "on", "off"}},
   {.key = "gpu_optimizations.autotune.enabled", .help = "Measure bit-equal variants of kernels on the device and keep the fastest in the cache folder. No token depends on it.",
    .reach = FLAG(gpu_optimizations.autotune.enabled)},
   {.key = "gpu_optimizations.autotune.budget_ms", .help = "The longest that a start measures, in ms; what is left is for the next start. 0: use only what is known.",

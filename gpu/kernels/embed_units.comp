@@ -3,7 +3,6 @@
 #version 460
 #include "common.glsl"
 #include "units.glsl"
-#include "tagged.glsl"
 
 layout(push_constant, std430) uniform Push {
   uint64_t quants, high, scales, supers;
@@ -19,8 +18,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t chain_counts;   // chain.glsl: of the chain that begins behind this kernel
   uint64_t chain_failed;
   uint chain_links;
-  uint hidden_words;       // a step of one column (tagged.glsl): words to clear behind those of stream and input
-  uint64_t tagged;         // or 0
+  uint unused;
 } push;
 
 layout(constant_id = 0) const uint kType = 8;
@@ -45,14 +43,6 @@ void main() {
   hide_constants(push.quants);
   uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
-  uint64_t tagged_input = push.tagged + uint64_t((push.width + 3u) & ~3u) * 8u;
-  if (push.tagged != 0ul) {
-    uint64_t hidden = tagged_input + push.groups * 128u;
-    for (uint i = gl_WorkGroupID.y * kInvocations + gl_LocalInvocationIndex; i < push.hidden_words;
-         i += kInvocations * gl_NumWorkGroups.y) {
-      tagged_store(hidden, i, 0u);
-    }
-  }
   // A column's groups are shared by some workgroups.
   const uint subgroups = kInvocations / 32u;
   for (uint group = gl_WorkGroupID.y * subgroups + unit_subgroup; group < push.groups;
@@ -70,10 +60,6 @@ void main() {
       if (push.gain != 0ul) {
         precise float input_value = k < push.width ? value * Floats(push.gain).v[k] * kInputShrink : 0.0;
         store_input(push.input_address, column, push.input_stride, k, input_value, kInputUnits);
-        if (push.tagged != 0ul) {
-          store_tagged_input(tagged_input, k, input_value, kTagOfEmbedding);
-          if (k < push.width) store_tagged_float(push.tagged, k, value, kTagOfEmbedding);
-        }
       }
     }
   }

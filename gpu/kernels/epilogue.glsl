@@ -37,9 +37,6 @@ layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Fus
   uint head, heads, kv_heads;
   uint head_padded;
   uint kv_float;
-  uint64_t tagged_stream;  // matvec_single.comp: tagged.glsl
-  uint64_t tagged_input;
-  uint64_t tagged_scale;
 };
 
 // What finishing a result takes besides its sums: asked for early, so that nobody waits for it.
@@ -49,9 +46,6 @@ struct Operands {
   uint64_t at;      // kQkv: where the two go; 0: nowhere
   uint kind;
   float scale;
-#ifdef BULKHEAD_SINGLE
-  uvec2 held;  // kAdd: the words of what is there, where they are tagged
-#endif
 };
 const uint kPlain = 0, kQuery = 1, kKey = 2, kValue = 3, kTurns = 4;
 
@@ -66,11 +60,7 @@ Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
   if (row >= push.rows) return o;
   if (SCALING == kScaledByMemory) o.scale = FloatsOut(fused.scales).v[column];
   if (EPILOGUE == kAdd) {
-#ifdef BULKHEAD_SINGLE
-    o.held = tagged_pair(fused.tagged_stream, row);
-#else
     o.a = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
-#endif
     if (push.fused != 0ul && fused.next_gain != 0ul) o.b = Floats(fused.next_gain).v[row];
   }
   if (EPILOGUE == kQkv && column < count) {
@@ -142,14 +132,6 @@ void finish_qkv(float a, float b, Operands o, FusedRef fused) {
   }
 }
 
-#ifdef BULKHEAD_SINGLE
-// What was there, made by the link whose tag the push constants have.
-float held_float(uint row, uvec2 words, FusedRef fused) {
-  uint tag = push.tags >> 16, spins = 0u;
-  while (!has_low_tag(words, tag) && !chain_in_vain(spins)) words = tagged_pair(fused.tagged_stream, row);
-  return tagged_float(words);
-}
-#endif
 
 // `second`: kGated's up row, kQkv's next row. `scale`: the column's, for SCALING == kScaledHere.
 void finish_result(uint column, uint row, float value, float second, float scale, Operands o, FusedRef fused) {
@@ -168,26 +150,12 @@ void finish_result(uint column, uint row, float value, float second, float scale
   // Entries past the last row are read by the next matrix as part of its last group: they are zero.
   bool beyond = row >= push.rows;
   if (EPILOGUE == kAdd) {
-#ifdef BULKHEAD_SINGLE
-    if (!beyond) o.a = held_float(row, o.held, fused);
-#endif
     precise float sum = o.a + value;
     if (!beyond) FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row] = sum;
-#ifdef BULKHEAD_SINGLE
-    uint tag = tag_of_link(push.chain_link);
-    if (fused.next_gain != 0ul) {
-      precise float input_value = beyond ? 0.0 : sum * o.b * kInputShrink;
-      store_tagged_input(fused.tagged_input, row, input_value, tag);
-      if (!beyond) store_tagged_float(fused.tagged_stream, row, sum, tag);
-    }
-  } else if (EPILOGUE == kGated) {
-    store_tagged_input(push.out_address, row, beyond ? 0.0 : gated_of(value, second), tag_of_link(push.chain_link));
-#else
     if (push.fused != 0ul && fused.next_gain != 0ul) {
       precise float input_value = beyond ? 0.0 : sum * o.b * kInputShrink;
       store_input(fused.next_input, column, fused.next_stride, row, input_value, INPUT_FORM);
     }
-#endif
   } else {
     float result = beyond ? 0.0 : EPILOGUE == kGated ? gated_of(value, second) : value;
     store_input(push.out_address, column, push.out_stride, row, result, OUT_FORM);

@@ -16,7 +16,6 @@
 #include "gpu/kernels/logprobs.hpp"
 #include "gpu/kernels/matvec_lanes.hpp"
 #include "gpu/kernels/matvec_rows.hpp"
-#include "gpu/kernels/matvec_single.hpp"
 #include "gpu/kernels/matvec_units.hpp"
 #include "gpu/kernels/matvec_units_chained.hpp"
 #include "gpu/kernels/persistent_lanes.hpp"
@@ -433,7 +432,6 @@ KernelSpec chained(KernelSpec spec) {
       {spirv::gated_product, spirv::gated_product_chained},
       {spirv::greedy, spirv::greedy_chained},
       {spirv::matvec_units, spirv::matvec_units_chained},
-      {spirv::matvec_single, spirv::matvec_single},
       {spirv::rms_norm, spirv::rms_norm_chained},
       {spirv::rope_kv, spirv::rope_kv_chained}};
   for (const auto& [alone, link] : links) {
@@ -467,7 +465,6 @@ std::uint64_t code_hash() {
                              spirv::gated_product_chained,
                              spirv::greedy_chained,
                              spirv::matvec_units_chained,
-                             spirv::matvec_single,
                              spirv::rms_norm_chained,
                              spirv::rope_kv_chained}) {
     for (const std::uint32_t word : module)

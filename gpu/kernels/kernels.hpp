@@ -96,11 +96,8 @@ struct FusedOperands {
   std::uint32_t head = 0, heads = 0, kv_heads = 0;
   std::uint32_t head_padded = 0;
   std::uint32_t kv_float = 0;
-  std::uint64_t tagged_stream = 0;  // single_product(): tagged.glsl
-  std::uint64_t tagged_input = 0;
-  std::uint64_t tagged_scale = 0;
 };
-static_assert(sizeof(FusedOperands) == 160);
+static_assert(sizeof(FusedOperands) == 136);
 
 struct MatvecPush {
   std::uint64_t quants, high, scales, supers;
@@ -117,15 +114,6 @@ struct MatvecPush {
 };
 static_assert(sizeof(MatvecPush) == 88);
 
-// Of single_product() (units.hpp): x, and kGated's out, are tagged inputs where it has a tag.
-struct SinglePush {
-  MatvecPush product;
-  std::uint32_t tags =
-      0;  // the input's, 0: it is counted, and lies as others do; << 16: kAdd: the stream's
-  std::uint32_t flags = 0;
-};
-static_assert(sizeof(SinglePush) == 96);
-
 struct MatvecShape {
   WeightType type = WeightType::kF32;
   std::uint32_t rows = 0;  // of a result
@@ -139,8 +127,6 @@ struct MatvecVariant {
   KernelSpec spec;
   std::uint32_t columns_per_workgroup = 1;
   std::uint32_t rows_per_workgroup = 1;
-  // Where a workgroup takes rows in turn, more than so many don't pay; 0: one for all rows.
-  std::uint32_t most_workgroups = 0;
 };
 // `in_chain`: the variant that is best as a link of a chain.
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
@@ -163,10 +149,7 @@ struct EmbedPush {
   // Matrix units: the chain that begins behind it, whose counts and `failed` it sets to zero.
   std::uint64_t chain_counts = 0, chain_failed = 0;
   std::uint32_t chain_links = 0;
-  // A step of one column: its tagged stream, behind it the tagged input, behind that so many words to
-  // clear; or 0.
-  std::uint32_t hidden_words = 0;
-  std::uint64_t tagged = 0;
+  std::uint32_t unused = 0;
 };
 // Matrix units: so many workgroups make a column.
 constexpr std::uint32_t kEmbedParts = 4;

@@ -15,10 +15,6 @@ layout(push_constant, std430) uniform Push {
   uint written_rows;  // rows, and then zeros up to here
   uint count_word;  // which of the parameters' counts bounds the columns
   uint64_t fused;   // lanes mapping: epilogue.glsl's FusedRef, or 0
-#ifdef BULKHEAD_SINGLE
-  // matvec_single.comp: gpu/kernels/kernels.hpp, SinglePush.
-  uint tags, flags;
-#endif
   CHAIN_PUSH
 } push;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "gpu/kernels/matvec_single.hpp"
 #include "gpu/kernels/matvec_units.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -62,60 +61,6 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   return segments;
 }
 
-UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
-  const WeightType type = unit_type(shape.type);
-  const bool halves = type == WeightType::kF16;
-  const std::uint32_t segments = unit_segments(shape).count;
-  // Two blocks of a subgroup share each x; that must leave subgroups enough, with long rows.
-  const bool plenty = segments <= 4 || shape.groups / kStageGroups >= 64;
-  UnitTiling tiling;
-  tiling.columns = columns;
-  tiling.step_groups = halves ? 2 : 4;
-  if (columns <= 128) {
-    tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
-    if (columns <= 8) {
-      const bool little_to_unpack =
-          halves || (type == WeightType::kQ4_0 && segments <= 4) || type == WeightType::kQ8_0;
-      tiling.row_blocks = little_to_unpack ? 2 : 1;
-      if (in_chain) {
-        // The first weights are asked for before the link before is over.
-        const bool small = blocks_of(shape) <= 512, bytes = halves || type == WeightType::kQ8_0;
-        if (shape.epilogue == Epilogue::kGated && !small) {
-          tiling.row_blocks = 2;
-          tiling.step_groups = type == WeightType::kQ4_0 ? 4 : 2;
-          tiling.ahead = 2;
-        } else if (bytes) {
-          tiling.ahead = 1;
-          if (!halves) tiling.row_blocks = 1;
-        } else if (small) {
-          tiling.row_blocks = 1;
-          if (type == WeightType::kQ4_0 || shape.groups <= 256) tiling.step_groups = 8;
-          tiling.ahead = 2;
-        }
-      }
-    } else {
-      tiling.column_tiles = 2;
-      tiling.row_blocks = plenty && !halves ? 2 : 1;
-      if (halves && columns > 16 && segments <= 8) tiling.column_tiles = 4;
-    }
-  } else {
-    tiling.serial = true;
-    tiling.row_blocks = 2;
-    tiling.column_tiles = 4;
-    tiling.step_groups = 2;
-    tiling.subgroups = 8;
-    if (halves && blocks_of(shape) <= 256) {
-      tiling.column_tiles = 2;
-      tiling.subgroups = 4;
-      tiling.column_subgroups = 2;
-      tiling.ahead = 1;
-    } else if (halves) {
-      tiling.row_blocks = 4;
-    }
-  }
-  return tiling;
-}
-
 MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   const UnitSegments segments = unit_segments(shape);
   const std::uint32_t in_workgroup = tiling.serial ? 1 : segments.count;
@@ -149,68 +94,6 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   const std::uint32_t row_subgroups =
       tiling.serial ? tiling.subgroups / tiling.column_subgroups : tiling.subgroups / in_workgroup;
   variant.rows_per_workgroup = row_subgroups * tiling.row_blocks * results_of_block(shape);
-  return variant;
-}
-
-bool single_pays(WeightType type) {
-  return unit_type(type) == WeightType::kF16 || type == WeightType::kQ8_0;
-}
-
-SingleTiling single_tiling(const MatvecShape& shape) {
-  constexpr std::uint32_t kProcessors = 132, kSubgroups = 16;  // of an H200, and for each of them
-  const bool halves = unit_type(shape.type) == WeightType::kF16;
-  const std::uint32_t segments = unit_segments(shape).count, blocks = blocks_of(shape);
-  SingleTiling tiling;
-  std::uint32_t subgroups = 8,
-                most = 32;  // of a workgroup, about; of all on a processor: the rest in turn
-  if (shape.epilogue == Epilogue::kGated) {
-    most = halves ? 16 : 24;
-    if (!halves) {
-      tiling.share = segments;
-      subgroups = 4;
-    }
-  } else if (shape.epilogue != Epilogue::kAdd) {
-    // A large matrix is the logits'. Of others as few subgroups for each block as fill the device.
-    const bool large = segments <= 2;
-    const std::uint32_t parts = std::clamp(kSubgroups * kProcessors / blocks, 1U, segments);
-    tiling.share = !large ? (segments + parts - 1) / parts : halves ? 1 : segments;
-  }
-  const std::uint32_t parts = (segments + tiling.share - 1) / tiling.share;
-  tiling.places = std::max(subgroups / parts, 1U);
-  // With halves loads are long, and more registers cost more than earlier loads gain.
-  tiling.ahead = !halves && shape.epilogue != Epilogue::kAdd ? 1 : 0;
-  tiling.workgroups = kProcessors * std::max(most / (parts * tiling.places), 1U);
-  return tiling;
-}
-
-MatvecVariant single_product(const MatvecShape& shape, const SingleTiling& tiling) {
-  const UnitSegments segments = unit_segments(shape);
-  const std::uint32_t parts = (segments.count + tiling.share - 1) / tiling.share;
-  const std::uint32_t subgroups = parts * tiling.places;
-  MatvecVariant variant;
-  variant.spec.name = name_of(shape.type);
-  variant.spec.spirv = spirv::matvec_single;
-  variant.spec.push_bytes = sizeof(SinglePush);
-  variant.spec.required_subgroup_size = kLanes;
-  variant.spec.constants = {
-      static_cast<std::uint32_t>(unit_type(shape.type)),
-      1,
-      1,
-      kLanes,
-      static_cast<std::uint32_t>(shape.epilogue),
-      static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows),
-      subgroups,
-      subgroups * kLanes,
-      segments.count,
-      segments.stages,
-      tiling.step_groups,
-      tiling.ahead,
-      static_cast<std::uint32_t>(shape.scaling),
-      shape.groups * 4,
-      tiling.share,
-      parts};
-  variant.rows_per_workgroup = tiling.places * results_of_block(shape);
-  variant.most_workgroups = tiling.workgroups;
   return variant;
 }
 

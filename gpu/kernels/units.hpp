@@ -26,26 +26,8 @@ struct UnitTiling {
   std::uint32_t column_subgroups = 1;  // serial: side by side over columns
   std::uint32_t ahead = 0;             // kAhead of matvec_units.comp
 };
-// What has been fastest on an H200 (bench-matvec).
+// What has been fastest on an H200 (unit_tilings.cpp).
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain = false);
 MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling);
-
-// One column's product as a link of a chain (matvec_single.comp; push constants: SinglePush): the
-// same bits.
-struct SingleTiling {
-  std::uint32_t share = 1;        // segments that a subgroup makes, one after another
-  std::uint32_t places = 1;       // blocks of rows that a workgroup makes at a time
-  std::uint32_t step_groups = 4;  // of a step: 1, 2 or 4
-  std::uint32_t ahead = 0;        // kAhead of matvec_single.comp
-  std::uint32_t workgroups = 1;   // at most
-};
-// Where it is faster than unit_product(): not with 4-bit types.
-bool single_pays(WeightType type);
-// Inputs of so many groups and fewer, and what they take of shared memory.
-constexpr std::uint32_t kMostSingleGroups = 640;
-constexpr std::uint32_t kSingleSharedBytes = kMostSingleGroups * 64 + 4096;
-// What has been fastest on an H200.
-SingleTiling single_tiling(const MatvecShape& shape);
-MatvecVariant single_product(const MatvecShape& shape, const SingleTiling& tiling);
 
 }  // namespace bulkhead::gpu::kernels

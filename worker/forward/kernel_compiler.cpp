@@ -110,8 +110,7 @@ Status KernelCompiler::finish(
     if (alive && headway) alive(done, impl_->specs.size());
     lock.lock();
   }
-  lock.unlock();
-  impl_->tell();
+  if (impl_->failed.ok()) impl_->tell();
   return impl_->failed;
 }
 

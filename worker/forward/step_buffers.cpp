@@ -69,12 +69,6 @@ std::vector<k::FusedOperands> fused_operands(const StepContext& context, const A
   common.kv_heads = config.kv_heads;
   common.head_padded = context.attention.head_padded();
   common.kv_float = context.attention.kv == k::KvFormat::kF32 ? 1 : 0;
-  if (context.chain.columns > 0) {
-    const ChainLayout layout = chain_layout(config, context.chain.columns);
-    common.tagged_stream = context.chain.counts.address() + layout.stream;
-    common.tagged_input = context.chain.counts.address() + layout.input;
-    common.tagged_scale = context.chain.counts.address() + layout.scale;
-  }
   std::vector<k::FusedOperands> all(layers.size() * kFusedOfLayer, common);
   for (std::size_t index = 0; index < layers.size(); ++index) {
     const LayerWeights& layer = layers[index];
@@ -102,19 +96,6 @@ void list_operands(const StepContext& context, Activations& a) {
 }
 
 }  // namespace
-
-ChainLayout chain_layout(const model::ModelConfig& config, std::uint32_t columns) {
-  const auto padded = [](std::uint32_t width) {
-    return std::uint64_t{up_to(width, k::kUnitStageWeights)} * 4;
-  };
-  ChainLayout layout;
-  layout.stream = std::uint64_t{chain_counts(config, columns)} * k::kChainCountBytes;
-  layout.input = layout.stream + std::uint64_t{up_to(config.embedding, 4)} * 8;
-  layout.hidden = layout.input + padded(config.embedding);
-  layout.scale = layout.hidden + padded(config.feed_forward);
-  layout.bytes = layout.scale + k::kChainCountBytes;
-  return layout;
-}
 
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs,
                                    std::uint32_t most) {

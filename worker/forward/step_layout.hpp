@@ -52,9 +52,6 @@ inline std::uint32_t tile_of(std::uint32_t columns) {
   return tile;
 }
 
-// Whether a step of one column hands its inputs on with tags: all of its layers' products or none.
-bool fits_single(const StepContext& context);
-
 // The layers' operations for the persistent kernel. The same for every shape that it serves.
 Result<std::vector<gpu::kernels::PersistentOperation>> persistent_operations(
     const StepContext& context, const Activations& activations, std::uint32_t slot);

@@ -30,8 +30,7 @@ class Builder {
         fuses_(!context.mapping.rows),
         fuses_rope_(fuses_ && context.weights.rotating_rows_paired),
         chained_(shape.columns <= context.chain.columns &&
-                 shape.columns > context.persistent.columns),
-        single_(chained_ && context.chain.tagged && shape.columns == 1 && fits_single(context)) {}
+                 shape.columns > context.persistent.columns) {}
 
   Result<StepProgram> build_sampling() {
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::sample(context_.mapping), sample_push(), shape_.outputs));
@@ -179,7 +178,6 @@ class Builder {
     bool of_outputs = false;    // the columns are the step's outputs
     bool to_scale = false;      // the input is still to be normed (GPUs)
     std::uint64_t fused = 0;    // a FusedOperands (GPUs)
-    std::uint32_t tag = 0;      // single_: x is tagged with it
   };
   // Every workgroup can make the scales itself; of a dispatch's thousands that reads more than a
   // kernel costs, but for a single column by matrix units.
@@ -201,10 +199,7 @@ class Builder {
                                                  : k::Scaling::kByMemory;
     const k::MatvecShape shape{matrix.type,          rows,   matrix.layout.groups, product.epilogue,
                                product.out_is_input, scaling};
-    // Of the layers' products all or none are single ones.
-    const bool single = single_ && k::single_pays(matrix.type);
-    const k::MatvecVariant variant = single ? k::single_product(shape, k::single_tiling(shape))
-                                     : context_.tuning != nullptr
+    const k::MatvecVariant variant = context_.tuning != nullptr
                                          ? context_.tuning->matvec(shape, columns, linking_)
                                          : k::matvec(context_.mapping, shape, columns, linking_);
     k::MatvecPush push{};
@@ -239,35 +234,7 @@ class Builder {
         (push.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
     const std::uint64_t bytes =
         matrix.layout.bytes_read() + std::uint64_t{columns} * (matrix.width + rows) * 4;
-    if (single) return dispatch_single(variant, push, product, blocks, bytes);
     return dispatch(variant.spec, push, tiles, blocks, 1, bytes);
-  }
-
-  // Every link's number is in the tags of what it makes (tagged.glsl).
-  static constexpr std::uint32_t kTagOfEmbedding = 1;
-  std::uint32_t own_tag() const { return link_ + 2; }
-  std::uint64_t tagged(std::uint64_t ChainLayout::*part) const {
-    return context_.chain.counts.address() + chain_layout(config_, context_.chain.columns).*part;
-  }
-  Status dispatch_single(const k::MatvecVariant& variant, const k::MatvecPush& push,
-                         const Product& product, std::uint32_t blocks, std::uint64_t bytes) {
-    k::SinglePush single{push};
-    const bool broken = link_ != 0 && link_ == context_.chain.broken_link;
-    if (product.tag != 0) single.tags = product.tag + (broken ? 1 : 0);
-    if (product.epilogue == k::Epilogue::kAdd) {
-      single.tags |= stream_tag_ << 16;
-      stream_tag_ = own_tag();
-    }
-    // As many for each as it takes.
-    const std::uint32_t turns = (blocks + variant.most_workgroups - 1) / variant.most_workgroups;
-    // A norm's scale is a workgroup's own affair.
-    return dispatch(variant.spec, single, 1,
-                    (blocks + turns - 1) / turns + (product.to_scale ? 1 : 0), 1, bytes);
-  }
-  // A product of the normed stream.
-  void read_normed(Product& product) const {
-    product.x = single_ ? tagged(&ChainLayout::input) : at(activations_.normed);
-    product.tag = single_ ? stream_tag_ : 0;
   }
 
   Status norm(std::uint64_t in, std::uint64_t gain, std::uint64_t out, std::uint64_t list) {
@@ -332,12 +299,6 @@ class Builder {
       push.chain_failed = status_address();
       push.chain_links = chain_counts(config_, shape_.columns);
     }
-    if (single_) {
-      const ChainLayout layout = chain_layout(config_, context_.chain.columns);
-      push.tagged = context_.chain.counts.address() + layout.stream;
-      push.hidden_words = static_cast<std::uint32_t>((layout.bytes - layout.hidden) / 4);
-      stream_tag_ = kTagOfEmbedding;
-    }
     if (fuses_) {
       push.gain = context_.weights.layers.front().attention_norm;
       push.input = at(activations_.normed);
@@ -356,7 +317,7 @@ class Builder {
     for (std::size_t i = 0; i < layer.qkv.size(); ++i) {
       const Segment& segment = layer.qkv[i];
       Product product{&segment.matrix};
-      read_normed(product);
+      product.x = at(activations_.normed);
       product.out = at(activations_.qkv) + std::uint64_t{segment.first_row} * 4;
       product.out_stride = qkv_width(config_);
       if (fuses_) {
@@ -385,10 +346,6 @@ class Builder {
     barrier();
     Product down{&layer.down, k::Epilogue::kAdd};
     down.x = at(activations_.hidden);
-    if (single_ && layer.gate_up_joined) {
-      down.x = tagged(&ChainLayout::hidden);
-      down.tag = hidden_tag_;
-    }
     down.out = at(activations_.stream);
     down.out_stride = stream_stride(context_);
     if (fuses_) down.fused = fused(index, kDown);
@@ -474,9 +431,8 @@ class Builder {
     const std::uint32_t hidden_stride = k::input_stride(context_.mapping, config_.feed_forward);
     if (layer.gate_up_joined) {
       Product both{&layer.gate, k::Epilogue::kGated};
-      read_normed(both);
-      both.out = single_ ? tagged(&ChainLayout::hidden) : at(activations_.hidden);
-      hidden_tag_ = own_tag();
+      both.x = at(activations_.normed);
+      both.out = at(activations_.hidden);
       both.out_stride = hidden_stride;
       both.out_is_input = true;
       both.to_scale = fuses_;
@@ -484,7 +440,7 @@ class Builder {
       return multiply(both);
     }
     Product gate{&layer.gate};
-    read_normed(gate);
+    gate.x = at(activations_.normed);
     gate.out = at(activations_.gate);
     gate.out_stride = config_.feed_forward;
     gate.to_scale = fuses_;
@@ -551,9 +507,7 @@ class Builder {
   StepProgram program_;
   bool collecting_ = false;
   const bool chained_;    // kernels behind the embedding are links of a chain
-  const bool single_;     // of one column: what they hand on is tagged
   bool linking_ = false;  // from here on
-  std::uint32_t stream_tag_ = 0, hidden_tag_ = 0;  // of what was made last
   std::uint32_t link_ = 0, groups_ = 0, groups_before_ = 0;
   std::vector<k::PersistentOperation> operations_;
   std::uint32_t phase_ = 0;

@@ -67,9 +67,7 @@ struct PersistentLayers {
 // Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), where the device
 // allows it.
 struct ChainedSteps {
-  std::uint32_t columns = 0;  // of the widest step; 0: none
-  bool tagged =
-      false;  // one column's inputs, where the model's types allow it (gpu/kernels/tagged.glsl)
+  std::uint32_t columns = 0;      // of the widest step; 0: none
   std::uint32_t broken_link = 0;  // for tests: this one waits in vain; 0: none
   gpu::Buffer counts;
 };
@@ -82,13 +80,6 @@ inline std::uint32_t chain_counts(const model::ModelConfig& config, std::uint32_
   static_assert(gpu::kernels::kAttentionCountBytes == gpu::kernels::kChainCountBytes);
   return chain_links(config.layers) + columns * config.heads;
 }
-// Behind the counts lies what a step of one column hands on with tags
-// (gpu/kernels/tagged.glsl): the residual stream, the layers' inputs, the hidden ones, a norm's scale.
-struct ChainLayout {
-  std::uint64_t stream = 0, input = 0, hidden = 0, scale = 0, bytes = 0;
-};
-ChainLayout chain_layout(const model::ModelConfig& config, std::uint32_t columns);
-
 // What programs of all shapes share.
 struct StepContext {
   gpu::Device* device = nullptr;

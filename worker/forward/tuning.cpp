@@ -75,25 +75,53 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain
                std::vector<k::MatvecVariant>& variants) {
   const k::UnitTiling usual = k::unit_tiling(shape, columns, in_chain);
   const std::uint32_t segments = k::unit_segments(shape).count;
-  if (usual.serial) return;
-  const auto add = [&](std::uint32_t blocks, std::uint32_t step, std::uint32_t ahead) {
-    k::UnitTiling tiling = usual;
-    tiling.row_blocks = blocks;
-    tiling.step_groups = step;
-    tiling.ahead = ahead;
+  const auto add = [&](const k::UnitTiling& tiling) {
     const bool fits =  // shared memory
-        segments == 1 || segments * blocks * tiling.column_tiles * 512 <= 48 * 1024;
-    if (!fits || tiling.column_tiles * step > 8) return;
+        tiling.serial || segments == 1 ||
+        tiling.subgroups * tiling.row_blocks * tiling.column_tiles * 512 <= 48 * 1024;
+    if (!fits || tiling.column_tiles * tiling.step_groups > 16) return;
     k::MatvecVariant variant = k::unit_product(shape, tiling);
     const bool known = std::any_of(variants.begin(), variants.end(), [&](const auto& other) {
       return other.spec.constants == variant.spec.constants;
     });
     if (!known) variants.push_back(std::move(variant));
   };
-  for (const std::uint32_t blocks : {1U, 2U}) {
-    for (const std::uint32_t step : {2U, 4U}) {
-      add(blocks, step, usual.ahead);
-      if (in_chain) add(blocks, step, 1 - std::min(usual.ahead, 1U));
+  k::UnitTiling tiling = usual;
+  if (usual.serial) {
+    struct Layout {
+      std::uint32_t blocks, tiles, subgroups, column_subgroups, step, ahead;
+    };
+    for (const Layout& each : {Layout{2, 4, 8, 1, 2, 0}, Layout{2, 4, 4, 1, 2, 1},
+                               Layout{2, 2, 4, 2, 2, 1}, Layout{2, 8, 4, 1, 1, 0}}) {
+      tiling.row_blocks = each.blocks;
+      tiling.column_tiles = each.tiles;
+      tiling.subgroups = each.subgroups;
+      tiling.column_subgroups = each.column_subgroups;
+      tiling.step_groups = each.step;
+      tiling.ahead = each.ahead;
+      add(tiling);
+    }
+    return;
+  }
+  // Whoever waits for a link asks for weights before that, or doesn't.
+  for (const std::uint32_t ahead : {0U, 1U, 2U}) {
+    if (!in_chain && ahead != usual.ahead) continue;
+    for (const std::uint32_t blocks : {1U, 2U}) {
+      for (const std::uint32_t step : {2U, 4U}) {
+        tiling.row_blocks = blocks;
+        tiling.step_groups = step;
+        tiling.ahead = ahead;
+        add(tiling);
+      }
+    }
+  }
+  // More rows in a workgroup.
+  if (segments >= 4 && usual.subgroups == segments && segments * 2 <= 16) {
+    tiling = usual;
+    tiling.subgroups = segments * 2;
+    for (const std::uint32_t blocks : {1U, 2U}) {
+      tiling.row_blocks = blocks;
+      add(tiling);
     }
   }
 }

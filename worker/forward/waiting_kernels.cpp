@@ -14,24 +14,6 @@ namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 
-bool fits_single(const StepContext& context) {
-  const model::ModelConfig& config = context.config;
-  const auto pays = [](const LayerWeights& layer) {
-    return std::ranges::all_of(
-               layer.qkv,
-               [](const Segment& segment) { return k::single_pays(segment.matrix.type); }) &&
-           k::single_pays(layer.attention_output.type) && k::single_pays(layer.gate.type) &&
-           (layer.gate_up_joined || k::single_pays(layer.up.type)) &&
-           k::single_pays(layer.down.type);
-  };
-  if (!std::ranges::all_of(context.weights.layers, pays)) return false;
-  const std::uint32_t widest =
-      std::max({config.embedding, config.feed_forward, config.heads * config.head_size});
-  return k::input_padded(context.mapping, widest) <= k::kMostSingleGroups * k::kGroupWeights &&
-         context.device->info().shared_memory_bytes >= k::kSingleSharedBytes &&
-         chain_links(config.layers) < 0x8000;
-}
-
 namespace {
 
 // gpu_optimizations.persistent_step: auto.
@@ -133,7 +115,6 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
     return;
   }
   context.chain.columns = kChainedColumns;
-  context.chain.tagged = setting == config::ChainedKernels::kTagged;
 }
 
 // Workgroups wait for each other, so that no more may be started than run at the same time.
@@ -176,7 +157,8 @@ void want_waiting_kernels(StepContext& context, const config::GpuOptimizations& 
 Status prepare_waiting_kernels(StepContext& context, gpu::Optimizations& parts) {
   if (context.persistent.columns > 0) BULKHEAD_RETURN_IF_ERROR(prepare_persistent(context, parts));
   if (context.chain.columns > 0) {
-    const std::uint64_t bytes = chain_layout(context.config, context.chain.columns).bytes;
+    const std::uint64_t bytes =
+        std::uint64_t{chain_counts(context.config, context.chain.columns)} * k::kChainCountBytes;
     BULKHEAD_TRY(context.chain.counts,
                  context.device->allocate(bytes, gpu::Memory::kDeviceLocal, "chain of kernels"));
   }

@@ -310,6 +310,13 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
         }
       }
     }
+    // Large tiles, and several blocks' rows in a workgroup.
+    const k::UnitTiling tall{130, 4, 1, segments, 2, false, 1, 2};
+    compare(multiply(m, weights, x, k::Epilogue::kStore, tall), x.size(), "four blocks");
+    const k::UnitTiling side_by_side{130, 2, 1, segments * 2, 2, false, 1, 2};
+    compare(multiply(m, weights, x, k::Epilogue::kStore, side_by_side), x.size(), "side by side");
+    const k::UnitTiling large{130, 2, 8, 4, 1, true, 2, 0};
+    compare(multiply(m, weights, x, k::Epilogue::kStore, large), x.size(), "large tiles");
   }
 }
 

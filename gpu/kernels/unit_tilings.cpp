@@ -1,0 +1,219 @@
+// Which way of sharing a product among subgroups is taken: what an H200 was fastest with, whole steps of a Qwen2.5-7B
+// (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16) timed by turns (bench/RESULTS.md), and by like of these what was not measured.
+#include <algorithm>
+#include <iterator>
+
+#include "gpu/kernels/units.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+// A layer's products by what they are like: few or many rows, short or long ones.
+enum class Part : std::uint8_t {
+  kQkv,
+  kOut,
+  kGateUp,
+  kDown,
+  kOther,  // logits, and what is small
+};
+
+Part part_of(const MatvecShape& shape) {
+  constexpr std::uint32_t kFewBlocks = 512, kLongGroups = 256;
+  const std::uint32_t results =
+      shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
+  const std::uint32_t blocks = (shape.rows + results - 1) / results;
+  switch (shape.epilogue) {
+    case Epilogue::kGated:
+      return blocks > kFewBlocks ? Part::kGateUp : Part::kOther;
+    case Epilogue::kAdd:
+      return shape.groups >= kLongGroups ? Part::kDown : Part::kOut;
+    default:
+      return blocks <= kFewBlocks ? Part::kQkv : Part::kOther;
+  }
+}
+
+// Types that cost about the same to unpack.
+enum Kind : std::uint8_t {
+  kHalves = 1,
+  kBytes = 2,
+  kPlainNibbles = 4,
+  kOtherNibbles = 8,
+  kSixBits = 16
+};
+constexpr std::uint8_t kNibbles = kPlainNibbles | kOtherNibbles, kAny = 31;
+
+Kind kind_of(WeightType type) {
+  switch (unit_type(type)) {
+    case WeightType::kF16:
+      return kHalves;
+    case WeightType::kQ8_0:
+      return kBytes;
+    case WeightType::kQ4_0:
+      return kPlainNibbles;
+    case WeightType::kQ6_K:
+      return kSixBits;
+    default:
+      return kOtherNibbles;
+  }
+}
+
+enum class Chained : std::uint8_t { kNo, kYes };
+
+// Segments of a row by subgroups that are neighbours; steps of a chain, or behind barriers.
+struct Split {
+  std::uint8_t kinds;
+  Part part;
+  Chained chained;
+  std::uint32_t from, to;  // columns
+  std::uint32_t row_blocks, column_tiles, row_sets, step_groups, ahead;
+};
+// The first that fits counts.
+constexpr Split kSplits[] = {
+    // One column.
+    {kHalves, Part::kGateUp, Chained::kYes, 1, 1, 4, 1, 1, 2, 2},
+    {kHalves, Part::kDown, Chained::kYes, 1, 1, 1, 1, 1, 8, 2},
+    {kBytes, Part::kGateUp, Chained::kYes, 1, 1, 2, 1, 2, 2, 2},
+    {kBytes, Part::kQkv, Chained::kYes, 1, 8, 2, 1, 1, 4, 0},
+    {kPlainNibbles, Part::kQkv, Chained::kYes, 1, 1, 2, 1, 1, 2, 1},
+    {kOtherNibbles, Part::kQkv, Chained::kYes, 1, 1, 2, 1, 1, 2, 2},
+    // A tile of columns.
+    {kHalves, Part::kGateUp, Chained::kYes, 3, 8, 2, 1, 2, 2, 2},
+    {kHalves, Part::kOut, Chained::kYes, 3, 8, 1, 1, 1, 4, 2},
+    {kHalves, Part::kDown, Chained::kYes, 2, 8, 1, 1, 1, 4, 1},
+    {kBytes | kOtherNibbles, Part::kGateUp, Chained::kYes, 2, 8, 1, 1, 2, 2, 1},
+    {kPlainNibbles, Part::kGateUp, Chained::kYes, 2, 8, 2, 1, 1, 2, 1},
+    {kBytes, Part::kDown, Chained::kYes, 2, 8, 2, 1, 1, 4, 1},
+    {kPlainNibbles, Part::kQkv, Chained::kYes, 2, 8, 2, 1, 1, 4, 2},
+    {kOtherNibbles, Part::kQkv, Chained::kYes, 2, 4, 2, 1, 1, 2, 1},
+    {kOtherNibbles, Part::kQkv, Chained::kYes, 5, 8, 2, 1, 1, 4, 2},
+    // Two tiles.
+    {kAny, Part::kGateUp, Chained::kYes, 9, 16, 1, 2, 2, 2, 2},
+    {kBytes, Part::kOut, Chained::kYes, 9, 16, 1, 2, 1, 2, 2},
+    {kNibbles, Part::kOut, Chained::kYes, 9, 16, 1, 2, 1, 4, 1},
+    {kHalves, Part::kDown, Chained::kYes, 9, 16, 1, 2, 1, 2, 2},
+    {kBytes | kPlainNibbles, Part::kDown, Chained::kYes, 9, 16, 2, 2, 1, 4, 2},
+    {kHalves, Part::kQkv, Chained::kYes, 9, 16, 2, 2, 1, 2, 1},
+    {kBytes, Part::kQkv, Chained::kYes, 9, 16, 1, 2, 1, 2, 2},
+    {kPlainNibbles, Part::kQkv, Chained::kYes, 9, 16, 1, 2, 1, 4, 1},
+    // Some, behind barriers.
+    {kBytes | kNibbles, Part::kGateUp, Chained::kNo, 17, 32, 1, 2, 1, 2, 0},
+    {kBytes, Part::kOut, Chained::kNo, 17, 32, 2, 2, 1, 4, 0},
+    {kOtherNibbles, Part::kOut, Chained::kNo, 17, 32, 1, 2, 1, 2, 0},
+    {kBytes, Part::kQkv, Chained::kNo, 17, 32, 1, 2, 1, 2, 0},
+    {kOtherNibbles | kSixBits, Part::kDown, Chained::kNo, 17, 32, 1, 2, 1, 4, 0},
+    {kBytes, Part::kGateUp, Chained::kNo, 33, 64, 1, 2, 2, 2, 0},
+    {kBytes, Part::kQkv, Chained::kNo, 33, 64, 2, 2, 1, 4, 0},
+};
+
+// All segments of a row by one subgroup.
+struct Serial {
+  std::uint8_t kinds;
+  Part part;
+  std::uint32_t to;  // columns
+  std::uint32_t row_blocks, column_tiles, subgroups, column_subgroups, step_groups, ahead;
+};
+constexpr std::uint32_t kNoMatter = 0xffffffffU;
+constexpr Serial kSerials[] = {
+    {kHalves, Part::kGateUp, kNoMatter, 2, 4, 4, 2, 2, 0},
+    {kHalves, Part::kOther, kNoMatter, 4, 4, 8, 1, 2, 0},
+    {kHalves, Part::kQkv, kNoMatter, 2, 2, 4, 2, 2, 1},
+    {kHalves, Part::kOut, kNoMatter, 2, 2, 4, 2, 2, 1},
+    {kHalves, Part::kDown, kNoMatter, 2, 2, 4, 2, 2, 1},
+    // Small matrices by small tiles, or the device is not full; of many columns there is enough.
+    {kBytes, Part::kQkv, 384, 2, 2, 4, 2, 2, 1},
+    {kNibbles, Part::kQkv, 384, 2, 2, 4, 2, 2, 0},
+    {kSixBits, Part::kQkv, 384, 1, 4, 4, 1, 2, 1},
+    {kBytes | kNibbles, Part::kOut, 384, 2, 2, 4, 2, 2, 1},
+    {kBytes | kNibbles, Part::kDown, 384, 2, 2, 4, 2, 2, 1},
+    {kSixBits, Part::kDown, 384, 2, 4, 4, 1, 2, 1},
+    {kBytes, Part::kGateUp, 384, 2, 4, 4, 1, 2, 1},
+    {kBytes | kNibbles, Part::kGateUp, kNoMatter, 2, 8, 4, 1, 1, 0},
+    {kBytes, Part::kDown, kNoMatter, 2, 8, 4, 1, 1, 0},
+    {kAny, Part::kOther, kNoMatter, 2, 4, 8, 1, 2, 0},
+};
+
+UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
+  UnitTiling tiling;
+  tiling.columns = columns;
+  tiling.serial = true;
+  tiling.row_blocks = 2;
+  tiling.column_tiles = 4;
+  tiling.subgroups = 8;
+  tiling.step_groups = 2;
+  const Kind kind = kind_of(shape.type);
+  const Part part = part_of(shape);
+  const auto* const found = std::ranges::find_if(kSerials, [&](const Serial& each) {
+    return (each.kinds & kind) != 0 && each.part == part && columns <= each.to;
+  });
+  if (found == std::end(kSerials)) return tiling;
+  tiling.row_blocks = found->row_blocks;
+  tiling.column_tiles = found->column_tiles;
+  tiling.subgroups = found->subgroups;
+  tiling.column_subgroups = found->column_subgroups;
+  tiling.step_groups = found->step_groups;
+  tiling.ahead = found->ahead;
+  return tiling;
+}
+
+// What the table does not have.
+UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
+  const WeightType type = unit_type(shape.type);
+  const bool halves = type == WeightType::kF16, bytes = type == WeightType::kQ8_0;
+  const std::uint32_t segments = unit_segments(shape).count;
+  const std::uint32_t stages = shape.groups * kGroupWeights / kUnitStageWeights;
+  UnitTiling tiling;
+  tiling.columns = columns;
+  tiling.step_groups = halves ? 2 : 4;
+  tiling.subgroups = segments >= 4 ? segments : 4 / segments * segments;
+  if (columns > 8) {
+    // Two blocks of a subgroup share each x; that must leave subgroups enough, with long rows.
+    const bool plenty = segments <= 4 || stages >= 64;
+    tiling.column_tiles = halves && columns > 16 && segments <= 8 ? 4 : 2;
+    tiling.row_blocks = plenty && !halves ? 2 : 1;
+    return tiling;
+  }
+  const bool little_to_unpack = halves || bytes || (type == WeightType::kQ4_0 && segments <= 4);
+  tiling.row_blocks = little_to_unpack ? 2 : 1;
+  if (!in_chain) return tiling;
+  // The first weights are asked for before the link before is over.
+  const Part part = part_of(shape);
+  if (part == Part::kGateUp) {
+    tiling.row_blocks = 2;
+    tiling.step_groups = type == WeightType::kQ4_0 ? 4 : 2;
+    tiling.ahead = 2;
+  } else if (halves || bytes) {
+    tiling.ahead = 1;
+    if (bytes) tiling.row_blocks = 1;
+  } else if (part != Part::kOther || shape.epilogue == Epilogue::kGated) {
+    tiling.row_blocks = 1;
+    if (type == WeightType::kQ4_0 || shape.groups <= 256) tiling.step_groups = 8;
+    tiling.ahead = 2;
+  }
+  return tiling;
+}
+
+}  // namespace
+
+UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
+  constexpr std::uint32_t kSplitColumns = 128, kMostSubgroups = 16;
+  if (columns > kSplitColumns) return serial_tiling(shape, columns);
+  UnitTiling tiling = usual_split(shape, columns, in_chain);
+  const Kind kind = kind_of(shape.type);
+  const Part part = part_of(shape);
+  const auto* const found = std::ranges::find_if(kSplits, [&](const Split& each) {
+    return (each.kinds & kind) != 0 && each.part == part &&
+           (each.chained == Chained::kYes) == in_chain && columns >= each.from &&
+           columns <= each.to;
+  });
+  if (found == std::end(kSplits)) return tiling;
+  const std::uint32_t segments = unit_segments(shape).count;
+  tiling.row_blocks = found->row_blocks;
+  tiling.column_tiles = found->column_tiles;
+  tiling.step_groups = found->step_groups;
+  tiling.ahead = found->ahead;
+  if (segments >= 4)
+    tiling.subgroups = segments * std::clamp(kMostSubgroups / segments, 1U, found->row_sets);
+  return tiling;
+}
+
+}  // namespace bulkhead::gpu::kernels
