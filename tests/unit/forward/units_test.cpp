@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <map>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -240,6 +243,18 @@ class Units : public UnitProducts {
     ASSERT_TRUE(usable.ok()) << usable.error().message();
     if (!*usable) GTEST_SKIP() << device().info().name << " has no matrix units that are used";
   }
+
+  // Side by side: a driver takes half a second for some of them.
+  void compile(const k::MatvecShape& shape, const std::vector<k::UnitTiling>& tilings) {
+    std::atomic<std::size_t> next = 0;
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 1U, 16U); ++i) {
+      threads.emplace_back([&] {
+        for (std::size_t at = next++; at < tilings.size(); at = next++)
+          (void)device().make_kernel(k::unit_product(shape, tilings[at]).spec);
+      });
+    }
+  }
 };
 
 TEST_F(Units, AgreeWithDoubleForEveryType) {
@@ -297,26 +312,28 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
     // Other places in a tile.
     const std::vector<std::vector<float>> later(x.begin() + 5, x.begin() + 44);
     compare(multiply(m, weights, later, k::Epilogue::kStore), later.size(), "moved", 5);
+    // Four blocks, several blocks' rows in a workgroup, large tiles; and whatever goes together.
+    std::vector<k::UnitTiling> tilings{{130, 4, 1, segments, 2, false, 1, 2},
+                                       {130, 2, 1, segments * 2, 2, false, 1, 2},
+                                       {130, 2, 8, 4, 1, true, 2, 0}};
     for (const std::uint32_t blocks : {1U, 2U}) {
       for (const std::uint32_t tiles : {1U, 2U}) {
-        for (const std::uint32_t step : {1U, 2U, 4U, 8U}) {
-          for (const std::uint32_t ahead : {0U, 1U, 2U}) {
-            const k::UnitTiling split{130, blocks, tiles, segments, step, false, 1, ahead};
-            const k::UnitTiling serial{130,  blocks, tiles * 4, 4, step > 2 ? 1 : step,
-                                       true, 2,      ahead};
-            compare(multiply(m, weights, x, k::Epilogue::kStore, split), x.size(), "split");
-            compare(multiply(m, weights, x, k::Epilogue::kStore, serial), x.size(), "serial");
-          }
+        for (const std::uint32_t ahead : {0U, 1U, 2U}) {
+          for (const std::uint32_t step : {1U, 2U, 4U, 8U})
+            tilings.push_back({130, blocks, tiles, segments, step, false, 1, ahead});
+          for (const std::uint32_t step : {1U, 2U})
+            tilings.push_back({130, blocks, tiles * 4, 4, step, true, 2, ahead});
         }
       }
     }
-    // Large tiles, and several blocks' rows in a workgroup.
-    const k::UnitTiling tall{130, 4, 1, segments, 2, false, 1, 2};
-    compare(multiply(m, weights, x, k::Epilogue::kStore, tall), x.size(), "four blocks");
-    const k::UnitTiling side_by_side{130, 2, 1, segments * 2, 2, false, 1, 2};
-    compare(multiply(m, weights, x, k::Epilogue::kStore, side_by_side), x.size(), "side by side");
-    const k::UnitTiling large{130, 2, 8, 4, 1, true, 2, 0};
-    compare(multiply(m, weights, x, k::Epilogue::kStore, large), x.size(), "large tiles");
+    compile(shape, tilings);
+    for (const k::UnitTiling& each : tilings) {
+      SCOPED_TRACE(testing::Message()
+                   << each.row_blocks << " blocks, " << each.column_tiles << " tiles, steps of "
+                   << each.step_groups << ", ahead " << each.ahead);
+      compare(multiply(m, weights, x, k::Epilogue::kStore, each), x.size(),
+              each.serial ? "serial" : "split");
+    }
   }
 }
 
