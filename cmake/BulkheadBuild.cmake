@@ -2,7 +2,7 @@
 #   bulkhead_library(NAME SOURCES ... PUBLIC ... PRIVATE ...)   a static library
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
 #   bulkhead_apart(SOURCE ...)                                  see BULKHEAD_UNITY
-#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s])   a GoogleTest program, discovered by CTest;
+#   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s])   a GoogleTest program, discovered by CTest;
 #     a test of it is killed after 4 times TIMEOUT
 
 set(CMAKE_CXX_STANDARD 20)
@@ -148,9 +148,10 @@ endfunction()
 # One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
 # tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
 # matches: gtest_discover_tests loses all but the first of a list. TIMEOUT (default 120): seconds that a test takes at most
-# on a machine as slow as a laptop; CTest takes it for hung after four times that.
+# on a machine as slow as a laptop; CTest takes it for hung after four times that. COST: of tests side by side those that
+# take longest begin first.
 function(bulkhead_test name)
-  cmake_parse_arguments(arg "SINGLE" "TIMEOUT" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "SINGLE" "TIMEOUT;COST" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -179,11 +180,14 @@ function(bulkhead_test name)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
   bulkhead_label(${name} ${arg_LABELS})
+  set(properties TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
+  if(arg_COST)
+    list(APPEND properties COST ${arg_COST})
+  endif()
   if(arg_SINGLE)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
+    set_tests_properties(${name} PROPERTIES ${properties})
   else()
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
-      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${label}")
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
   endif()
 endfunction()
