@@ -324,7 +324,7 @@ void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan>
 
 // A peer may have them as long as they are not asked for twice: of the dying one nothing more is heard.
 void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
-  spdlog::warn(
+  spdlog::info(
       "worker {}: {}: its {} unfinished request(s) do not wait for the exit of its process",
       worker.name(), death.words, orphans.size());
   take_back(worker, death, orphans);
