@@ -22,7 +22,8 @@ if(BULKHEAD_CCACHE)
   if(BULKHEAD_CCACHE_PROGRAM)
     set(CMAKE_CXX_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
     if(BULKHEAD_PRECOMPILED_TESTS)  # as ccache's manual asks for precompiled headers
-      list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros)
+      list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros
+           CCACHE_IGNOREOPTIONS=--param=ggc-min-heapsize=*)
     endif()
     set(CMAKE_C_COMPILER_LAUNCHER "${BULKHEAD_CCACHE_PROGRAM}")
   endif()
@@ -33,6 +34,11 @@ endif()
 if(BULKHEAD_UNITY)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+endif()
+
+# GCC collects its garbage as soon as it has 128 MiB, over and over: a tenth of the compile time, for a quarter less memory.
+if(BULKHEAD_PRECOMPILED_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 endif()
 
 # Everything of ours compiles with these; third-party headers are system headers.
