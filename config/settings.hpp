@@ -95,6 +95,8 @@ constexpr const char* to_string(KvType type) {
   return type == KvType::kF16 ? "f16" : type == KvType::kF32 ? "f32" : "q8_0";
 }
 enum class Numerics { kExact, kFast };
+// Whether products go by the device's matrix units. auto: where it has those that the kernels know.
+enum class MatrixUnits { kAuto, kOff };
 
 struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
@@ -103,6 +105,7 @@ struct EngineSettings {
   std::uint32_t prefill_chunk = 256;  // prompt tokens in a step
   bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
+  MatrixUnits matrix_units = MatrixUnits::kAuto;
 };
 
 struct IsolationSettings {

@@ -129,6 +129,8 @@ const Setting kSettings[] = {
    .reach = FLAG(engine.prefix_cache)},
   {.key = "engine.numerics", .help = "exact: a token never depends on what else runs. fast allows for kernels by batch size; none is faster, so it is as exact.",
    .reach = CHOICE(engine.numerics), .choices = {"exact", "fast"}},
+  {.key = "engine.matrix_units", .help = "Products by the device's matrix units: auto (where they are as the kernels know them), off. Tokens may differ between the two.",
+   .reach = CHOICE(engine.matrix_units), .choices = {"auto", "off"}},
 
   {.key = "isolation.heartbeat_timeout_ms", .help = "A worker that makes no sign of life for so long is killed and replaced.",
    .reach = NUMBER(isolation.heartbeat_timeout_ms), .least = 100, .most = kHourMs},

@@ -1,7 +1,6 @@
 #include "gpu/kernels/kernels.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "config/base/log.hpp"
 #include "gpu/kernels/attention.hpp"
@@ -114,9 +113,6 @@ Mapping mapping_for(const DeviceInfo& info) {
 
 Mapping mapping_for(Device& device) {
   Mapping mapping = mapping_for(device.info());
-  // To compare with: 0 goes without.
-  const char* const wanted = std::getenv("BULKHEAD_MATRIX_UNITS");
-  if (wanted != nullptr && *wanted == '0') return mapping;
   if (mapping.rows || !device.info().matrix_units) return mapping;
   const Result<bool> usable = fragments_as_expected(device);
   mapping.units = usable.ok() && *usable;

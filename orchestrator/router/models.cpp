@@ -84,6 +84,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   worker.heartbeat_timeout = std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
   worker.exit_timeout = std::chrono::milliseconds(settings_.isolation.exit_timeout_ms);
   worker.vault = settings_.isolation.vault;
+  worker.fallback = settings_.gpu_optimizations.graceful_fallback;
   worker.standby = settings_.isolation.standby;
   worker.crash_budget = settings_.isolation.crash_budget;
   return worker;

@@ -18,6 +18,11 @@ constexpr std::size_t kMostStuck = 3;  // processes that don't end: no further o
 // A new spare loads beside the one that has just taken over and replays: it lets it get going first.
 constexpr milliseconds kSpareAfterTakeover{1000};
 
+// A setting that comes later counts.
+void leave_units_out(WorkerOptions& options) {
+  options.arguments.insert(options.arguments.end(), {"--set", "engine.matrix_units=off"});
+}
+
 bool serves(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kDraining ||
          state == WorkerState::kDrained;
@@ -88,7 +93,7 @@ void Worker::start_process() {
   if (next_options_.has_value()) {
     // It has yet to show that it can serve.
     options_ = *std::exchange(next_options_, std::nullopt);
-    ever_ready_ = false;
+    ever_ready_ = without_units_ = false;
     ready_ = {};
     vault_.drop("the worker becomes another one");
   }
@@ -382,6 +387,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     events_.worker_failed(*this, death.last_word.empty() ? death.words : death.last_word);
     return;
   }
+  if (at_first_start) try_without_units(death);
   state_ = WorkerState::kRestarting;
   events_.worker_died(*this, death, std::move(orphans));
   if (state_ != WorkerState::kRestarting) return;  // stopped from within
@@ -395,6 +401,23 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   }
   schedule_restart(death.as_asked);
   events_.worker_changed(*this);
+}
+
+// A driver's compiler that crashes or hangs does so at each start. What asks most of it are kernels for matrix units: the last
+// try before the daemon gives up goes without them. Nobody has had a token of it, so nobody sees another one.
+void Worker::try_without_units(const Death& death) {
+  const bool its_own = death.cause == DeathCause::kSignal || death.cause == DeathCause::kHang ||
+                       death.cause == DeathCause::kDeviceLost;
+  if (!options_.fallback || without_units_ || death.by_others() || !its_own ||
+      policy_.deaths() + 1 < kDeathsAtFirstStart) {
+    return;
+  }
+  without_units_ = true;
+  leave_units_out(options_);
+  spdlog::warn(
+      "worker {}: it has never been ready; the next try goes without the device's matrix units "
+      "(engine.matrix_units=off), which is slower: a driver may fail to compile kernels for them",
+      name());
 }
 
 // ---- work ----
@@ -452,6 +475,7 @@ void Worker::configure(WorkerOptions options) {
     return;
   }
   options_ = std::move(options);
+  if (without_units_) leave_units_out(options_);
   if (serves(state_)) pool_.keep(options_.standby);
 }
 

@@ -156,6 +156,7 @@ class Worker : private ProcessEvents {
   bool take_over();
   void spares_changed();
   void schedule_restart(bool immediately);
+  void try_without_units(const Death& death);
   void give_up(const std::string& reason);
   void end_after_drain();
   void set_state(WorkerState state);
@@ -185,6 +186,7 @@ class Worker : private ProcessEvents {
   std::chrono::steady_clock::time_point ready_since_{};
 
   bool ever_ready_ = false;
+  bool without_units_ = false;  // try_without_units()
   bool restart_after_drain_ = false;
   bool ended_as_asked_ = false;
   std::uint64_t restarts_ = 0;

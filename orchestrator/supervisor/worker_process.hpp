@@ -41,6 +41,7 @@ struct WorkerOptions {
   std::chrono::milliseconds heartbeat_timeout{10000};
   std::chrono::milliseconds exit_timeout{15000};
   bool vault = false;              // isolation.vault
+  bool fallback = true;            // gpu_optimizations.graceful_fallback
   std::uint32_t standby = 0;       // spare processes
   std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
 };

@@ -19,7 +19,7 @@
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
 // COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
-// another), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
+// another), CRASH_WITH_UNITS (so does every start without engine.matrix_units=off, by SIGSEGV), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -83,8 +83,8 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
 
 class Worker {
  public:
-  Worker(ipc::Channel& channel, bool other, bool stands_by)
-      : channel_(channel), other_(other), stands_by_(stands_by) {}
+  Worker(ipc::Channel& channel, bool other, bool stands_by, bool without_units)
+      : channel_(channel), other_(other), stands_by_(stands_by), without_units_(without_units) {}
 
   void run() {
     load();
@@ -120,6 +120,7 @@ class Worker {
       send(ipc::Fatal{environment("FAKE_FATAL")});
       std::exit(1);
     }
+    if (!environment("FAKE_CRASH_WITH_UNITS").empty() && !without_units_) ::raise(SIGSEGV);
     std::string counter = environment("FAKE_COUNTER_FILE");
     if (!counter.empty()) {
       std::ofstream(counter, std::ios::app) << "x";
@@ -327,7 +328,7 @@ class Worker {
 
   ipc::Channel& channel_;
   bool other_;
-  bool stands_by_;
+  bool stands_by_, without_units_;
   std::map<RequestId, Sequence> sequences_;
   std::uint64_t step_ = 0;
   std::uint32_t skew_ = 0;
@@ -341,13 +342,14 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
-  bool other = false, stands_by = false;
+  bool other = false, stands_by = false, without_units = false;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--model") == 0) {
       const std::string model = argv[i + 1];
       other = model.find("other", model.rfind('/') + 1) != std::string::npos;
     }
     stands_by |= std::strcmp(argv[i], "--standby") == 0;
+    without_units |= std::strcmp(argv[i + 1], "engine.matrix_units=off") == 0;
     if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--region") == 0) inherited.region = std::atoi(argv[i + 1]);
     if (std::strncmp(argv[i + 1], "ipc.ring_kib=", 13) == 0) {
@@ -368,5 +370,5 @@ int main(int argc, char** argv) {
   }
   std::printf("a library that prints to stdout harms nothing\n");
   std::fflush(stdout);
-  Worker(**channel, other, stands_by).run();
+  Worker(**channel, other, stands_by, without_units).run();
 }

@@ -175,6 +175,26 @@ TEST(Loading, MissingWorkerProgramAndWrongProtocolAreTold) {
   EXPECT_NE(wrong.log().find("protocol 99"), std::string::npos) << wrong.log();
 }
 
+TEST(Loading, AWorkerThatCrashesForMatrixUnitsServesWithout) {
+  const Serving serving = serve({"isolation.standby=1"}, {{"FAKE_CRASH_WITH_UNITS", "1"}});
+  EXPECT_NE(serving.daemon->log().find("engine.matrix_units=off"), std::string::npos)
+      << serving.daemon->log();
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 5}}).status, 200);
+  // So do its spare and its successor.
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving.get("/v1/workers").body.find("\"state\":\"standby\"") != std::string::npos;
+  })) << serving.get("/v1/workers").body;
+  send_signal(serving.worker()["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 5}}).status, 200);
+}
+
+TEST(Loading, ACrashForMatrixUnitsEndsTheDaemonWithoutFallback) {
+  Daemon daemon(BULKHEADD, {{"--set", "gpu_optimizations.graceful_fallback=false"},
+                            {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_CRASH_WITH_UNITS", "1"}}});
+  EXPECT_EQ(daemon.wait_for_exit(), 1);
+  EXPECT_NE(daemon.log().find("can't serve model"), std::string::npos) << daemon.log();
+}
+
 TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
   char counter[] = "/tmp/bulkhead-count-XXXXXX";
   UniqueFd file(::mkstemp(counter));

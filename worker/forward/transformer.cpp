@@ -152,8 +152,10 @@ class Transformer final : public engine::Executor {
               const TransformerOptions& options) {
     context_.device = &device;
     context_.config = config;
-    context_.mapping =
-        options.lanes_mapping ? k::lanes_mapping(device.info()) : k::mapping_for(device);
+    const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
+    context_.mapping = options.lanes_mapping ? k::lanes_mapping(device.info())
+                       : units               ? k::mapping_for(device)
+                                             : k::mapping_for(device.info());
     context_.attention = {config.head_size, config.heads, config.kv_heads,
                           kv_format(options.engine.kv_type),
                           config.rope_pairing == model::RopePairing::kHalves};
