@@ -149,8 +149,9 @@ Status prepare_persistent(StepContext& context, gpu::Optimizations& parts) {
 
 void want_waiting_kernels(StepContext& context, const config::GpuOptimizations& settings,
                           const gpu::Optimizations& parts) {
-  if (!settings.enabled || !parts.memory_pool->enabled()) return;
-  want_persistent(context, settings.persistent_step);
+  // Its list of operations is made for memory that stays.
+  if (settings.enabled && parts.memory_pool->enabled())
+    want_persistent(context, settings.persistent_step);
   want_chain(context, settings.chained_kernels);
 }
 
