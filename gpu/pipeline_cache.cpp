@@ -65,7 +65,8 @@ std::string pipeline_cache_path(const std::string& folder, const DeviceInfo& inf
 }
 
 std::vector<std::byte> read_pipeline_cache(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // A pipe that somebody put there must not keep the start waiting.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) {
     if (errno != ENOENT)
       spdlog::warn("pipeline cache {}: {}; kernels are compiled again", path, std::strerror(errno));

@@ -234,6 +234,46 @@ TEST(UnitSegments, CoverARow) {
   }
 }
 
+// Whatever the table has for a shape: workgroups of whole rows' segments that a device can hold.
+TEST(UnitTilings, FitADevice) {
+  constexpr std::uint32_t kMostInvocations = 1024, kSharedBytes = 48 * 1024, kTileBytes = 512;
+  for (const TensorType type : kTypes) {
+    for (const std::uint32_t rows :
+         {64U, 512U, 896U, 2048U, 3584U, 4608U, 8192U, 18944U, 152064U}) {
+      for (const std::uint32_t width : {256U, 896U, 2048U, 3584U, 8192U, 18944U}) {
+        for (const k::Epilogue epilogue :
+             {k::Epilogue::kStore, k::Epilogue::kAdd, k::Epilogue::kGated, k::Epilogue::kQkv}) {
+          const k::MatvecShape shape{weight_type(type), rows,
+                                     k::unit_layout(weight_type(type), rows, width).groups,
+                                     epilogue};
+          const std::uint32_t segments = k::unit_segments(shape).count;
+          for (const std::uint32_t columns : {1U, 2U, 4U, 8U, 16U, 32U, 64U, 128U, 272U, 512U}) {
+            for (const bool in_chain : {false, true}) {
+              const k::UnitTiling tiling = k::unit_tiling(shape, columns, in_chain);
+              SCOPED_TRACE(testing::Message()
+                           << model::traits(type)->name << ' ' << rows << " x " << width
+                           << ", epilogue " << static_cast<int>(epilogue) << ", " << columns
+                           << " columns" << (in_chain ? ", chained" : ""));
+              ASSERT_EQ(tiling.columns, columns);
+              ASSERT_LE(tiling.subgroups * 32, kMostInvocations);
+              ASSERT_EQ(tiling.subgroups % (tiling.serial ? tiling.column_subgroups : segments),
+                        0U);
+              ASSERT_TRUE(tiling.step_groups == 1 || tiling.step_groups == 2 ||
+                          tiling.step_groups % 4 == 0);
+              if (!tiling.serial && segments > 1) {
+                ASSERT_LE(tiling.subgroups * tiling.row_blocks * tiling.column_tiles * kTileBytes,
+                          kSharedBytes);
+              }
+              // A tile has no more columns than there are, rounded up.
+              ASSERT_LE(tiling.column_tiles, std::max(columns / 8, 1U));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 class Units : public UnitProducts {
  protected:
   void SetUp() override {

@@ -229,6 +229,11 @@ TEST_F(PipelineCacheFile, CorruptOnesAreIgnored) {
     EXPECT_TRUE(read_pipeline_cache(path).empty()) << size << " bytes";
     EXPECT_EQ(open_and_save(), path);
   }
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_TRUE(read_pipeline_cache(path).empty()) << "a pipe that nobody writes to";
+  EXPECT_EQ(open_and_save(), path);
+  EXPECT_FALSE(read_pipeline_cache(path).empty());
 }
 
 }  // namespace
