@@ -401,6 +401,7 @@ void WorkerProcess::channel_ended() {
   dying();
   look_whether_stopped();
   if (stopped_.has_value()) return;
+  if (asked_to_end_) return;  // and has its time for that since then
   // The exit follows within moments; a process that only closed its end is no use to anyone.
   kill_timer_.start(kExitAfterEndOfFile, [this] {
     look_whether_stopped();

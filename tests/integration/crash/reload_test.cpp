@@ -346,7 +346,8 @@ TEST_P(RestartUnderLoad, LosesNothingAndRefusesNobody) {
       EXPECT_TRUE(resumable[i].complete);
       expect_whole(resumable[i].body(), 200);
     }
-    EXPECT_TRUE(find(serving, "builtin-0")["last_death"].is_null());
+    EXPECT_TRUE(find(serving, "builtin-0")["last_death"].is_null())
+        << workers(serving) << serving.daemon->log();
   }
   std::filesystem::remove_all(folder);
 }
