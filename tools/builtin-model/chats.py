@@ -1,6 +1,7 @@
 """Writes chats in the ChatML form: greetings, stories told on request, questions about them, and small talk."""
 
 import words as W
+import plots
 import stories
 from grammar import expand, tidy
 
@@ -296,7 +297,7 @@ def story_question(story, rng):
         extra[key] = stories.fact(story, key, rng)
     problem = extra["problem"]
     extra["problem2"] = problem if problem.split()[0] in (c["h"], c["f"]) else problem[0].lower() + problem[1:]
-    extra["next"] = stories.tidy(expand(rng.choice(stories.EPILOGUES), c, rng))
+    extra["next"] = stories.tidy(expand(rng.choice(plots.EPILOGUES), c, rng))
     word, reason = story.facts["why"]
     extra["whyword"], extra["whyreason"] = word, reason
     extra["place_answer"] = rng.choice(("{H} was {inplace}.", "It happened {inplace}.", "{H} went {toplace}."))
