@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "config/base/fault_points.hpp"
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
 
@@ -26,13 +27,6 @@ struct Header {
 static_assert(sizeof(Header) == 24);
 constexpr char kMagic[8] = {'B', 'H', 'P', 'I', 'P', 'E', 'S', '1'};
 constexpr std::uint64_t kLargestFileBytes = std::uint64_t{1} << 30;
-
-std::uint64_t fnv1a(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes)
-    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  return hash;
-}
 
 bool write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

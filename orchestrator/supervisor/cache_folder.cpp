@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
 
@@ -32,18 +33,11 @@ constexpr int kMostDaemons = 64;  // of one user, with workers of one name
 // With what is put before and behind it, a file's name may have 255 bytes.
 constexpr std::size_t kMostNameBytes = 180;
 
-std::uint64_t hash_of(const std::string& text) {  // FNV-1a: the same in each daemon
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 // Of a worker's name, in which there is no '%' and no '/'.
 std::string folder_name_of(const std::string& worker) {
   std::string name = worker.starts_with('.') ? "%2E" + worker.substr(1) : worker;
   if (name.size() <= kMostNameBytes) return name;
-  return fmt::format("{}%{:016x}", name.substr(0, kMostNameBytes), hash_of(worker));
+  return fmt::format("{}%{:016x}", name.substr(0, kMostNameBytes), fnv1a(worker));
 }
 
 // The folder of that name in `parent`, also when its owner may not look into it.

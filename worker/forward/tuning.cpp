@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
 #include "gpu/kernels/units.hpp"
@@ -26,13 +27,6 @@ namespace {
 constexpr double kWorthIt = 0.005;  // both times that it is measured
 constexpr std::uintmax_t kLargestFileBytes = 1 << 20;
 constexpr const char* kFirstWords = "bulkhead-tuning 1";
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : text)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return hash;
-}
 
 // Only the shape itself: no pointer, no order of loading.
 std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape, bool in_chain) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "config/base/fnv1a.hpp"
 #include "worker/forward/rope_table.hpp"
 #include "worker/forward/weight_packing.hpp"
 
@@ -225,21 +226,14 @@ struct WeightUpload::Impl {
 
 namespace {
 
-// FNV-1a.
-std::uint64_t hash_of(std::uint64_t hash, std::span<const std::byte> bytes) {
-  for (const std::byte byte : bytes)
-    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;
-  return hash;
-}
-
 std::uint64_t hash_of_layout(const std::vector<PipelineJob>& jobs, const BlockPlan& plan,
                              ModelWeights& weights) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
+  std::uint64_t hash = kFnv1aStart;
   const auto number = [&hash](std::uint64_t value) {
-    hash = hash_of(hash, std::as_bytes(std::span(&value, 1)));
+    hash = fnv1a(std::as_bytes(std::span(&value, 1)), hash);
   };
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    hash = hash_of(hash, std::as_bytes(std::span(jobs[i].name)));
+    hash = fnv1a(std::as_bytes(std::span(jobs[i].name)), hash);
     for (const std::uint64_t value :
          {jobs[i].bytes, std::uint64_t{plan.places[i].block}, plan.places[i].offset})
       number(value);

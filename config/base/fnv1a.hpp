@@ -1,0 +1,24 @@
+// FNV-1a with 64 bits: tells texts and files from each other, the same in every process. Anybody can make two that have the
+// same, so it holds against accidents alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace bulkhead {
+
+constexpr std::uint64_t kFnv1aStart = 0xcbf29ce484222325U;
+
+// Of what `hash` is of and, behind that, `bytes`.
+inline std::uint64_t fnv1a(std::span<const std::byte> bytes, std::uint64_t hash = kFnv1aStart) {
+  for (const std::byte byte : bytes)
+    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;
+  return hash;
+}
+inline std::uint64_t fnv1a(std::string_view text) {
+  return fnv1a(std::as_bytes(std::span(text)));
+}
+
+}  // namespace bulkhead
