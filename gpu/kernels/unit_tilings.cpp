@@ -110,48 +110,39 @@ struct Serial {
   std::uint8_t kinds;
   Part part;
   std::uint32_t to;  // columns
-  std::uint32_t row_blocks, column_tiles, subgroups, column_subgroups, step_groups, ahead;
+  UnitTiling tiling;
 };
 constexpr std::uint32_t kNoMatter = 0xffffffffU;
+// UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial, column_subgroups, ahead.
 constexpr Serial kSerials[] = {
-    {kHalves, Part::kGateUp, kNoMatter, 2, 4, 4, 2, 2, 0},
-    {kHalves, Part::kOther, kNoMatter, 4, 4, 8, 1, 2, 0},
-    {kHalves, Part::kQkv, kNoMatter, 2, 2, 4, 2, 2, 1},
-    {kHalves, Part::kOut, kNoMatter, 2, 2, 4, 2, 2, 1},
-    {kHalves, Part::kDown, kNoMatter, 2, 2, 4, 2, 2, 1},
+    {kHalves, Part::kGateUp, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kOther, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
+    {kHalves, Part::kQkv, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kOut, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kDown, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
     // Small matrices by small tiles, or the device is not full; of many columns there is enough.
-    {kBytes, Part::kQkv, 384, 2, 2, 4, 2, 2, 1},
-    {kNibbles, Part::kQkv, 384, 2, 2, 4, 2, 2, 0},
-    {kSixBits, Part::kQkv, 384, 1, 4, 4, 1, 2, 1},
-    {kBytes | kNibbles, Part::kOut, 384, 2, 2, 4, 2, 2, 1},
-    {kBytes | kNibbles, Part::kDown, 384, 2, 2, 4, 2, 2, 1},
-    {kSixBits, Part::kDown, 384, 2, 4, 4, 1, 2, 1},
-    {kBytes, Part::kGateUp, 384, 2, 4, 4, 1, 2, 1},
-    {kBytes | kNibbles, Part::kGateUp, kNoMatter, 2, 8, 4, 1, 1, 0},
-    {kBytes, Part::kDown, kNoMatter, 2, 8, 4, 1, 1, 0},
-    {kAny, Part::kOther, kNoMatter, 2, 4, 8, 1, 2, 0},
+    {kBytes, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kNibbles, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 0}},
+    {kSixBits, Part::kQkv, 384, {0, 1, 4, 4, 2, true, 1, 1}},
+    {kBytes | kNibbles, Part::kOut, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kBytes | kNibbles, Part::kDown, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kSixBits, Part::kDown, 384, {0, 2, 4, 4, 2, true, 1, 1}},
+    {kBytes, Part::kGateUp, 384, {0, 2, 4, 4, 2, true, 1, 1}},
+    {kBytes | kNibbles, Part::kGateUp, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kBytes, Part::kDown, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
 };
+constexpr UnitTiling kOtherSerial{0, 2, 4, 8, 2, true, 1, 0};
+
+template <typename Row>
+bool is_for(const Row& row, const MatvecShape& shape) {
+  return (row.kinds & kind_of(shape.type)) != 0 && row.part == part_of(shape);
+}
 
 UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
-  UnitTiling tiling;
+  const auto* const found = std::ranges::find_if(
+      kSerials, [&](const Serial& each) { return is_for(each, shape) && columns <= each.to; });
+  UnitTiling tiling = found == std::end(kSerials) ? kOtherSerial : found->tiling;
   tiling.columns = columns;
-  tiling.serial = true;
-  tiling.row_blocks = 2;
-  tiling.column_tiles = 4;
-  tiling.subgroups = 8;
-  tiling.step_groups = 2;
-  const Kind kind = kind_of(shape.type);
-  const Part part = part_of(shape);
-  const auto* const found = std::ranges::find_if(kSerials, [&](const Serial& each) {
-    return (each.kinds & kind) != 0 && each.part == part && columns <= each.to;
-  });
-  if (found == std::end(kSerials)) return tiling;
-  tiling.row_blocks = found->row_blocks;
-  tiling.column_tiles = found->column_tiles;
-  tiling.subgroups = found->subgroups;
-  tiling.column_subgroups = found->column_subgroups;
-  tiling.step_groups = found->step_groups;
-  tiling.ahead = found->ahead;
   return tiling;
 }
 
@@ -198,12 +189,9 @@ UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_
   constexpr std::uint32_t kSplitColumns = 128, kMostSubgroups = 16;
   if (columns > kSplitColumns) return serial_tiling(shape, columns);
   UnitTiling tiling = usual_split(shape, columns, in_chain);
-  const Kind kind = kind_of(shape.type);
-  const Part part = part_of(shape);
   const auto* const found = std::ranges::find_if(kSplits, [&](const Split& each) {
-    return (each.kinds & kind) != 0 && each.part == part &&
-           (each.chained == Chained::kYes) == in_chain && columns >= each.from &&
-           columns <= each.to;
+    return is_for(each, shape) && (each.chained == Chained::kYes) == in_chain &&
+           columns >= each.from && columns <= each.to;
   });
   if (found == std::end(kSplits)) return tiling;
   const std::uint32_t segments = unit_segments(shape).count;

@@ -44,6 +44,12 @@ const char* name_of(WeightType type) {
   }
 }
 
+// A float of each entry of a tile.
+std::uint32_t shared_floats(const UnitSegments& segments, const UnitTiling& tiling) {
+  if (tiling.serial || segments.count == 1) return 0;
+  return tiling.subgroups * tiling.row_blocks * tiling.column_tiles * kUnitBlockRows * 8;
+}
+
 }  // namespace
 
 UnitSegments unit_segments(const MatvecShape& shape) {
@@ -61,10 +67,14 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   return segments;
 }
 
+bool unit_sums_fit(const MatvecShape& shape, const UnitTiling& tiling) {
+  constexpr std::uint32_t kSharedBytes = 48 * 1024;
+  return shared_floats(unit_segments(shape), tiling) * sizeof(float) <= kSharedBytes;
+}
+
 MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   const UnitSegments segments = unit_segments(shape);
   const std::uint32_t in_workgroup = tiling.serial ? 1 : segments.count;
-  const std::uint32_t tiles = tiling.row_blocks * tiling.column_tiles;
   MatvecVariant variant;
   variant.spec.name = name_of(shape.type);
   variant.spec.spirv = spirv::matvec_units;
@@ -86,7 +96,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
       tiling.serial ? 1U : 0U,
       tiling.column_subgroups,
       tiling.ahead,
-      in_workgroup > 1 ? tiling.subgroups * tiles * 128 : 1,
+      std::max(shared_floats(segments, tiling), 1U),
       static_cast<std::uint32_t>(shape.scaling),
       shape.scaling == Scaling::kHere ? tiling.columns : 1};
   variant.columns_per_workgroup =

@@ -29,5 +29,7 @@ struct UnitTiling {
 // What has been fastest on an H200 (unit_tilings.cpp).
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain = false);
 MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling);
+// Whether the sums that its subgroups share find room in a workgroup's shared memory.
+bool unit_sums_fit(const MatvecShape& shape, const UnitTiling& tiling);
 
 }  // namespace bulkhead::gpu::kernels

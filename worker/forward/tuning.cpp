@@ -70,33 +70,21 @@ void add_units(const k::MatvecShape& shape, std::uint32_t columns, bool in_chain
   const k::UnitTiling usual = k::unit_tiling(shape, columns, in_chain);
   const std::uint32_t segments = k::unit_segments(shape).count;
   const auto add = [&](const k::UnitTiling& tiling) {
-    const bool fits =  // shared memory
-        tiling.serial || segments == 1 ||
-        tiling.subgroups * tiling.row_blocks * tiling.column_tiles * 512 <= 48 * 1024;
-    if (!fits || tiling.column_tiles * tiling.step_groups > 16) return;
+    if (!k::unit_sums_fit(shape, tiling) || tiling.column_tiles * tiling.step_groups > 16) return;
     k::MatvecVariant variant = k::unit_product(shape, tiling);
     const bool known = std::any_of(variants.begin(), variants.end(), [&](const auto& other) {
       return other.spec.constants == variant.spec.constants;
     });
     if (!known) variants.push_back(std::move(variant));
   };
-  k::UnitTiling tiling = usual;
   if (usual.serial) {
-    struct Layout {
-      std::uint32_t blocks, tiles, subgroups, column_subgroups, step, ahead;
-    };
-    for (const Layout& each : {Layout{2, 4, 8, 1, 2, 0}, Layout{2, 4, 4, 1, 2, 1},
-                               Layout{2, 2, 4, 2, 2, 1}, Layout{2, 8, 4, 1, 1, 0}}) {
-      tiling.row_blocks = each.blocks;
-      tiling.column_tiles = each.tiles;
-      tiling.subgroups = each.subgroups;
-      tiling.column_subgroups = each.column_subgroups;
-      tiling.step_groups = each.step;
-      tiling.ahead = each.ahead;
-      add(tiling);
-    }
+    add({columns, 2, 4, 8, 2, true, 1, 0});
+    add({columns, 2, 4, 4, 2, true, 1, 1});
+    add({columns, 2, 2, 4, 2, true, 2, 1});
+    add({columns, 2, 8, 4, 1, true, 1, 0});
     return;
   }
+  k::UnitTiling tiling = usual;
   // Whoever waits for a link asks for weights before that, or doesn't.
   for (const std::uint32_t ahead : {0U, 1U, 2U}) {
     if (!in_chain && ahead != usual.ahead) continue;
