@@ -4,12 +4,11 @@
 //
 //   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--lanes] [--splits] [--json FILE]
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -20,6 +19,7 @@
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
 #include "gpu/kernels/units.hpp"
+#include "worker/forward/kernel_compiler.hpp"
 
 namespace {
 
@@ -137,14 +137,14 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
     for (const std::uint32_t tiles : {1U, 2U, 4U, 8U}) {
       for (const std::uint32_t step : {1U, 2U, 4U}) {
         for (const bool ahead : {false, true}) {
-          const bool split_fits =
-              segments == 1 || segments * blocks * tiles * 512 <= 48 * 1024;  // shared memory
           const bool useful =
               tiles * 8 <= std::max(columns, 8U) && tiles * 32 >= std::min(columns, 32U);
-          if (columns <= 128 && blocks <= 2 && tiles * step <= 8 && step > 1 && split_fits &&
-              useful) {
-            add({columns, blocks, tiles, segments >= 4 ? segments : 4 / segments * segments, step,
-                 false, 1, ahead ? 1U : 0U});
+          const k::UnitTiling split{
+              columns, blocks, tiles, segments >= 4 ? segments : 4 / segments * segments,
+              step,    false,  1,     ahead ? 1U : 0U};
+          if (columns <= 128 && blocks <= 2 && tiles * step <= 8 && step > 1 && useful &&
+              k::unit_sums_fit(shape, split)) {
+            add(split);
           }
           if (columns > 32 && step < 4 && tiles >= 2 && (blocks >= 2 || tiles == 8) &&
               blocks * tiles <= 16) {
@@ -260,20 +260,13 @@ class Bench {
   }
 
   Result<std::vector<gpu::Kernel>> compile(const std::vector<Variant>& list) {
-    std::vector<Result<gpu::Kernel>> results(list.size(), gpu::Kernel{});
-    std::atomic<std::size_t> next = 0;
-    {
-      std::vector<std::jthread> threads;
-      for (unsigned t = 0; t < std::max(std::thread::hardware_concurrency(), 1U); ++t) {
-        threads.emplace_back([&] {
-          for (std::size_t i = next++; i < list.size(); i = next++)
-            results[i] = device_.make_kernel(list[i].spec);
-        });
-      }
-    }
+    std::vector<gpu::KernelSpec> specs;
+    for (const Variant& each : list)
+      specs.push_back(each.spec);
+    BULKHEAD_RETURN_IF_ERROR(forward::KernelCompiler(device_, std::move(specs)).finish({}));
     std::vector<gpu::Kernel> made;
-    for (auto& result : results) {
-      BULKHEAD_TRY(made.emplace_back(), std::move(result));
+    for (const Variant& each : list) {
+      BULKHEAD_TRY(made.emplace_back(), device_.make_kernel(each.spec));
     }
     return made;
   }

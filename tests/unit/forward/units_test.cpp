@@ -4,18 +4,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <map>
 #include <random>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 
 #include "gpu/kernels/units_check.hpp"
 #include "unit_products.hpp"
+#include "worker/forward/kernel_compiler.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -284,16 +284,11 @@ class Units : public UnitProducts {
     if (!*usable) GTEST_SKIP() << device().info().name << " has no matrix units that are used";
   }
 
-  // Side by side: a driver takes half a second for some of them.
   void compile(const k::MatvecShape& shape, const std::vector<k::UnitTiling>& tilings) {
-    std::atomic<std::size_t> next = 0;
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 1U, 16U); ++i) {
-      threads.emplace_back([&] {
-        for (std::size_t at = next++; at < tilings.size(); at = next++)
-          (void)device().make_kernel(k::unit_product(shape, tilings[at]).spec);
-      });
-    }
+    std::vector<gpu::KernelSpec> specs;
+    for (const k::UnitTiling& each : tilings)
+      specs.push_back(k::unit_product(shape, each).spec);
+    ASSERT_TRUE(KernelCompiler(device(), std::move(specs)).finish({}).ok());
   }
 };
 
