@@ -63,11 +63,7 @@ TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
   HeldProcess held(first);
   if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
-    send_signal(first, SIGKILL);
-    ASSERT_TRUE(Serving::eventually([&] {
-      const json worker = serving_.worker();
-      return worker["state"] == "ready" && worker["pid"] != first;
-    }));
+    ASSERT_NO_FATAL_FAILURE(kill_until_a_spare_serves(first));
     const pid_t second = serving_.worker()["pid"].get<pid_t>();
     send_signal(second, SIGKILL);
     EXPECT_TRUE(Serving::eventually([&] { return serving_.worker()["pid"].is_null(); }));
@@ -161,11 +157,7 @@ TEST_P(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
   HeldProcess held(first);
   if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
-    send_signal(first, SIGKILL);
-    ASSERT_TRUE(Serving::eventually([&] {
-      const json worker = serving_.worker();
-      return worker["state"] == "ready" && worker["pid"] != first;
-    }));
+    ASSERT_NO_FATAL_FAILURE(kill_until_a_spare_serves(first));
     send_signal(serving_.worker()["pid"].get<pid_t>(), SIGKILL);
   });
   EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();

@@ -103,6 +103,14 @@ class Vault : public testing::TestWithParam<const char*> {
     pause_ms_ = killed.longest_pause.count();
   }
 
+  void kill_until_a_spare_serves(pid_t first) {
+    send_signal(first, SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] {
+      const json worker = serving_.worker();
+      return worker["state"] == "ready" && worker["pid"] != first;
+    }));
+  }
+
   void restart_failed() {
     const std::string name = serving_.worker()["name"];
     EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
