@@ -1,6 +1,7 @@
 #include "orchestrator/metrics/metrics.hpp"
 
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,26 +29,23 @@ const Histogram::BucketBoundaries kInterTokenSeconds = {
 const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
                                                      10,   30,   60,  120, 300, 600};
 
-// Families made at scrape time from figures that live elsewhere.
+// Families made at scrape time from figures that live elsewhere: first the daemon's own, then what
+// workers report.
 class Snapshot {
  public:
+  using Labels = std::vector<ClientMetric::Label>;
+
   void add(MetricType type, const std::string& name, const std::string& help, double value,
-           std::vector<ClientMetric::Label> labels = {}) {
-    MetricFamily& family = families_[name];
-    family.name = name;
-    family.help = help;
-    family.type = type;
-    for (const ClientMetric& known : family.metric) {
-      if (known.label == labels) return;  // a worker's own name for something that is told already
-    }
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    if (type == MetricType::Counter) {
-      metric.counter.value = value;
-    } else {
-      metric.gauge.value = value;
-    }
-    family.metric.push_back(std::move(metric));
+           Labels labels = {}) {
+    reserve(name);
+    put(type, name, help, value, std::move(labels));
+  }
+  // No worker can report a figure of this name.
+  void reserve(const std::string& name) { taken_.insert(name); }
+  // A figure whose name is a worker's choice. One that the daemon has keeps the daemon's meaning, and
+  // of two of one worker the first counts.
+  void add_reported(const std::string& name, const std::string& help, double value, Labels labels) {
+    if (!taken_.contains(name)) put(MetricType::Gauge, name, help, value, std::move(labels));
   }
   void append_to(std::vector<MetricFamily>& all) {
     for (auto& [name, family] : families_)
@@ -55,7 +53,23 @@ class Snapshot {
   }
 
  private:
+  void put(MetricType type, const std::string& name, const std::string& help, double value,
+           Labels labels) {
+    MetricFamily& family = families_[name];
+    family.name = name;
+    family.help = help;
+    family.type = type;
+    for (const ClientMetric& known : family.metric) {
+      if (known.label == labels) return;
+    }
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    family.metric.push_back(std::move(metric));
+  }
+
   std::map<std::string, MetricFamily> families_;
+  std::set<std::string> taken_;
 };
 
 // A worker chooses the names of its counters, and is not trusted with them.
@@ -66,6 +80,9 @@ bool is_metric_name(const std::string& name) {
   }
   return true;
 }
+
+// Kept in the registry, which has no figure of it before the first death.
+constexpr const char* kWorkerDeaths = "bulkhead_worker_deaths_total";
 
 }  // namespace
 
@@ -102,7 +119,7 @@ struct Metrics::Impl {
                             .Register(registry)
                             .Add({}, kRequestSeconds);
   Family<Counter>& deaths = prometheus::BuildCounter()
-                                .Name("bulkhead_worker_deaths_total")
+                                .Name(kWorkerDeaths)
                                 .Help("Worker processes that died unasked, by cause")
                                 .Register(registry);
   Family<Counter>& lost_clients = prometheus::BuildCounter()
@@ -181,103 +198,146 @@ void add_journal(Snapshot& now, const Journal& journal, const DiskJournal* disk)
           static_cast<double>(figures.torn_bytes));
 }
 
+// Adds figures that have one worker's label, and more where there are more.
+class OfWorker {
+ public:
+  OfWorker(Snapshot& now, const std::string& worker) : now_(now), labels_{{"worker", worker}} {}
+
+  void counter(const char* name, const char* help, std::uint64_t value) {
+    now_.add(MetricType::Counter, name, help, static_cast<double>(value), labels_);
+  }
+  void gauge(const char* name, const char* help, double value) {
+    now_.add(MetricType::Gauge, name, help, value, labels_);
+  }
+  void gauge_of(const ClientMetric::Label& label, const char* name, const char* help,
+                double value) {
+    Snapshot::Labels labels = labels_;
+    labels.push_back(label);
+    now_.add(MetricType::Gauge, name, help, value, std::move(labels));
+  }
+  void reported(const std::string& name, const char* help, double value) {
+    now_.add_reported(name, help, value, labels_);
+  }
+
+ private:
+  Snapshot& now_;
+  const Snapshot::Labels labels_;
+};
+
+// Of a worker and of each of its spares.
+void add_state(OfWorker& out, const char* state, std::uint64_t restarts) {
+  out.gauge_of({"state", state}, "bulkhead_worker_state", "1 for the state that a worker is in", 1);
+  out.counter("bulkhead_worker_restarts_total", "Successors started", restarts);
+}
+
+void add_supervision(Snapshot& now, const Worker& worker) {
+  OfWorker out(now, worker.name());
+  add_state(out, to_string(worker.state()), worker.restarts());
+  out.counter("bulkhead_worker_takeovers_total", "Of these, spares that stood by",
+              worker.takeovers());
+  for (const auto& spare : worker.pool().spares()) {
+    if (spare->leaving()) continue;
+    OfWorker of_spare(now, spare->name());
+    add_state(of_spare, to_string(spare->state()), spare->restarts());
+  }
+  out.counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
+              worker.recovered_requests);
+  const Vault& vault = worker.vault();
+  out.gauge("bulkhead_worker_vault_held", "1 while memory of the worker would outlive it",
+            vault.held() ? 1 : 0);
+  out.counter("bulkhead_worker_vault_imports_total", "Successors that took weights over",
+              vault.imports());
+  out.counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors went on with",
+              vault.pages_adopted());
+  out.counter("bulkhead_worker_vault_drops_total", "Vaults that were not used after all",
+              vault.drops());
+  const ipc::VaultReport& report = worker.ready().vault;
+  out.gauge("bulkhead_worker_vault_import_seconds",
+            "Mapping the memory, by the process that serves",
+            static_cast<double>(report.import_microseconds) / 1e6);
+  out.gauge("bulkhead_worker_vault_adopt_seconds", "Taking KV pages over, by the same",
+            static_cast<double>(report.adopt_microseconds) / 1e6);
+  out.gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
+            static_cast<double>(worker.outstanding()));
+}
+
+void add_channel(Snapshot& now, const Worker& worker) {
+  OfWorker out(now, worker.name());
+  const ipc::ChannelStats ipc = worker.channel_stats();
+  out.counter("bulkhead_ipc_records_sent_total", "Records to workers", ipc.records_sent);
+  out.counter("bulkhead_ipc_records_received_total", "Records from workers", ipc.records_received);
+  out.counter("bulkhead_ipc_bytes_sent_total", "Bytes to workers", ipc.bytes_sent);
+  out.counter("bulkhead_ipc_bytes_received_total", "Bytes from workers", ipc.bytes_received);
+  out.counter("bulkhead_ipc_full_stalls_total", "Sends that found no room in the ring",
+              ipc.full_stalls);
+  out.counter("bulkhead_ipc_doorbells_sent_total", "Wake-ups of workers", ipc.doorbells_sent);
+  out.counter("bulkhead_ipc_sleeps_total", "Times the daemon slept on a channel", ipc.sleeps);
+  out.gauge("bulkhead_ipc_depth_bytes", "Bytes waiting to be received, as of the last look",
+            static_cast<double>(ipc.depth_bytes));
+  out.gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
+            static_cast<double>(ipc.max_depth_bytes));
+  const TokenTraffic traffic = worker.token_traffic();
+  out.counter("bulkhead_ipc_tokens_received_total", "Tokens from workers", traffic.tokens);
+  out.counter("bulkhead_ipc_token_records_received_total", "Records that brought them",
+              traffic.records);
+  out.counter("bulkhead_ipc_wakeups_total", "Times a worker's channel woke the daemon",
+              traffic.wakeups);
+  out.gauge("bulkhead_ipc_tokens_per_record", "Of all tokens so far; divide rates for lately",
+            traffic.tokens_per_record());
+  out.gauge("bulkhead_ipc_wakeups_per_token", "Of all tokens so far; divide rates for lately",
+            traffic.wakeups_per_token());
+}
+
+// What the daemon takes from a worker's messages under names of its own.
+void add_engine(Snapshot& now, const Worker& worker) {
+  OfWorker out(now, worker.name());
+  for (const ipc::Optimization& part : worker.ready().optimizations) {
+    out.gauge_of({"part", part.name}, "bulkhead_worker_optimization_active",
+                 "1 for a part of gpu_optimizations that runs, 0 for one that does not",
+                 part.active ? 1 : 0);
+  }
+  const ipc::Stats& stats = worker.stats();
+  out.gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
+  out.gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
+  out.gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
+            stats.waiting_sequences);
+  out.gauge("bulkhead_worker_kv_pages_used", "KV pages in use",
+            static_cast<double>(stats.kv_pages_used));
+  out.gauge("bulkhead_worker_kv_pages_total", "KV pages there are",
+            static_cast<double>(stats.kv_pages_total));
+}
+
+void add_reported(Snapshot& now, const Worker& worker) {
+  OfWorker out(now, worker.name());
+  for (const ipc::Counter& own : worker.stats().counters) {
+    if (is_metric_name(own.name))
+      out.reported("bulkhead_worker_" + own.name, "Reported by the worker's engine", own.value);
+  }
+}
+
 }  // namespace
 
 std::string Metrics::text(std::size_t connections) const {
   Snapshot now;
   const Router& router = impl_->router;
-  now.add(MetricType::Gauge, "bulkhead_requests_outstanding", "Requests accepted and unfinished",
-          static_cast<double>(router.outstanding()));
-  now.add(MetricType::Gauge, "bulkhead_requests_waiting", "Of these, not with a worker now",
-          static_cast<double>(router.waiting()));
-  now.add(MetricType::Gauge, "bulkhead_connections", "Open HTTP connections",
-          static_cast<double>(connections));
-  now.add(MetricType::Gauge, "bulkhead_ready", "1 when every model has a worker that serves",
-          router.ready() ? 1 : 0);
+  const auto gauge = [&now](const char* name, const char* help, double value) {
+    now.add(MetricType::Gauge, name, help, value);
+  };
+  gauge("bulkhead_requests_outstanding", "Requests accepted and unfinished",
+        static_cast<double>(router.outstanding()));
+  gauge("bulkhead_requests_waiting", "Of these, not with a worker now",
+        static_cast<double>(router.waiting()));
+  gauge("bulkhead_connections", "Open HTTP connections", static_cast<double>(connections));
+  gauge("bulkhead_ready", "1 when every model has a worker that serves", router.ready() ? 1 : 0);
   add_journal(now, router.journal(), impl_->disk);
   for (const auto& worker : router.workers()) {
-    std::vector<ClientMetric::Label> labels = {{"worker", worker->name()}};
-    auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-      now.add(MetricType::Counter, name, help, static_cast<double>(value), labels);
-    };
-    auto gauge = [&](const std::string& name, const char* help, double value) {
-      now.add(MetricType::Gauge, name, help, value, labels);
-    };
-    std::vector<ClientMetric::Label> with_state = labels;
-    with_state.push_back({"state", to_string(worker->state())});
-    now.add(MetricType::Gauge, "bulkhead_worker_state", "1 for the state that a worker is in", 1,
-            with_state);
-    counter("bulkhead_worker_restarts_total", "Successors started", worker->restarts());
-    counter("bulkhead_worker_takeovers_total", "Of these, spares that stood by",
-            worker->takeovers());
-    for (const auto& spare : worker->pool().spares()) {
-      if (spare->leaving()) continue;
-      now.add(MetricType::Gauge, "bulkhead_worker_state", "1 for the state that a worker is in", 1,
-              {{"worker", spare->name()}, {"state", to_string(spare->state())}});
-      now.add(MetricType::Counter, "bulkhead_worker_restarts_total", "Successors started",
-              static_cast<double>(spare->restarts()), {{"worker", spare->name()}});
-    }
-    counter("bulkhead_worker_recovered_requests_total", "Requests carried over a worker's death",
-            worker->recovered_requests);
-    const Vault& vault = worker->vault();
-    gauge("bulkhead_worker_vault_held", "1 while memory of the worker would outlive it",
-          vault.held() ? 1 : 0);
-    counter("bulkhead_worker_vault_imports_total", "Successors that took weights over",
-            vault.imports());
-    counter("bulkhead_worker_vault_pages_adopted_total", "KV pages that successors went on with",
-            vault.pages_adopted());
-    counter("bulkhead_worker_vault_drops_total", "Vaults that were not used after all",
-            vault.drops());
-    gauge("bulkhead_worker_vault_import_seconds", "Mapping the memory, by the process that serves",
-          static_cast<double>(worker->ready().vault.import_microseconds) / 1e6);
-    gauge("bulkhead_worker_vault_adopt_seconds", "Taking KV pages over, by the same",
-          static_cast<double>(worker->ready().vault.adopt_microseconds) / 1e6);
-    gauge("bulkhead_worker_requests_outstanding", "Requests that the worker has",
-          static_cast<double>(worker->outstanding()));
-    ipc::ChannelStats ipc = worker->channel_stats();
-    counter("bulkhead_ipc_records_sent_total", "Records to workers", ipc.records_sent);
-    counter("bulkhead_ipc_records_received_total", "Records from workers", ipc.records_received);
-    counter("bulkhead_ipc_bytes_sent_total", "Bytes to workers", ipc.bytes_sent);
-    counter("bulkhead_ipc_bytes_received_total", "Bytes from workers", ipc.bytes_received);
-    counter("bulkhead_ipc_full_stalls_total", "Sends that found no room in the ring",
-            ipc.full_stalls);
-    counter("bulkhead_ipc_doorbells_sent_total", "Wake-ups of workers", ipc.doorbells_sent);
-    counter("bulkhead_ipc_sleeps_total", "Times the daemon slept on a channel", ipc.sleeps);
-    gauge("bulkhead_ipc_depth_bytes", "Bytes waiting to be received, as of the last look",
-          static_cast<double>(ipc.depth_bytes));
-    gauge("bulkhead_ipc_max_depth_bytes", "Most bytes seen waiting to be received",
-          static_cast<double>(ipc.max_depth_bytes));
-    const TokenTraffic traffic = worker->token_traffic();
-    counter("bulkhead_ipc_tokens_received_total", "Tokens from workers", traffic.tokens);
-    counter("bulkhead_ipc_token_records_received_total", "Records that brought them",
-            traffic.records);
-    counter("bulkhead_ipc_wakeups_total", "Times a worker's channel woke the daemon",
-            traffic.wakeups);
-    gauge("bulkhead_ipc_tokens_per_record", "Of all tokens so far; divide rates for lately",
-          traffic.tokens_per_record());
-    gauge("bulkhead_ipc_wakeups_per_token", "Of all tokens so far; divide rates for lately",
-          traffic.wakeups_per_token());
-    for (const ipc::Optimization& part : worker->ready().optimizations) {
-      std::vector<ClientMetric::Label> with_part = labels;
-      with_part.push_back({"part", part.name});
-      now.add(MetricType::Gauge, "bulkhead_worker_optimization_active",
-              "1 for a part of gpu_optimizations that runs, 0 for one that does not",
-              part.active ? 1 : 0, with_part);
-    }
-    const ipc::Stats& stats = worker->stats();
-    gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
-    gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
-    gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
-          stats.waiting_sequences);
-    gauge("bulkhead_worker_kv_pages_used", "KV pages in use",
-          static_cast<double>(stats.kv_pages_used));
-    gauge("bulkhead_worker_kv_pages_total", "KV pages there are",
-          static_cast<double>(stats.kv_pages_total));
-    for (const ipc::Counter& own : stats.counters) {
-      if (is_metric_name(own.name))
-        gauge("bulkhead_worker_" + own.name, "Reported by the worker's engine", own.value);
-    }
+    add_supervision(now, *worker);
+    add_channel(now, *worker);
+    add_engine(now, *worker);
   }
+  now.reserve(kWorkerDeaths);
+  for (const auto& worker : router.workers())
+    add_reported(now, *worker);
   std::vector<MetricFamily> all = impl_->registry.Collect();
   now.append_to(all);
   return prometheus::TextSerializer().Serialize(all);

@@ -207,7 +207,12 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(serving.metric("bulkhead_tokens_total{kind=\"completion\"}"), 5);
   EXPECT_EQ(serving.metric("bulkhead_worker_fallback_allocations_total{worker=\"builtin-0\"}"), 3);
   EXPECT_EQ(serving.metric("bulkhead_time_to_first_token_seconds_count"), 1);
-  EXPECT_EQ(serving.get("/metrics").body.find("Bad name"), std::string::npos);
+  const std::string text = serving.get("/metrics").body;
+  EXPECT_EQ(text.find("Bad name"), std::string::npos);
+  // What the daemon counts itself, no worker can take the name, the value or the type of.
+  EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
+  EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\"}"), 0);
+  EXPECT_EQ(text.find("bulkhead_worker_deaths_total"), std::string::npos);
 }
 
 TEST(Service, FiguresTellTokensPerRecordAndWakeUpsPerToken) {
