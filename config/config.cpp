@@ -10,6 +10,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include "config/base/loopback.hpp"
 #include "config/settings_table.hpp"
 
 namespace bulkhead::config {
@@ -413,10 +414,6 @@ Status Loader::assign(std::string_view assignment) {
   }
   origins_[key] = where;
   return {};
-}
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
 }
 
 // The rules between keys, and what deserves a word though it is allowed.

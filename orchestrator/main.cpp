@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/base/log.hpp"
+#include "config/base/loopback.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "config/reload.hpp"

@@ -1,7 +1,5 @@
 #include "orchestrator/http/api.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -185,12 +183,6 @@ std::string lower(std::string text) {
 }
 
 }  // namespace
-
-bool is_loopback(const std::string& host) {
-  if (host == "localhost" || host == "::1" || host == "[::1]") return true;
-  in_addr address{};  // "127.evil.example" is a name, not an address
-  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
-}
 
 bool constant_time_equal(std::string_view a, std::string_view b) {
   // Every byte of `a` (the caller's) is looked at, whatever `b` (the secret) is.

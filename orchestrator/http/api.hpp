@@ -57,8 +57,6 @@ class Api {
   std::shared_ptr<Context> context_;
 };
 
-// "127.0.0.0/8", "::1" and "localhost" are loopback.
-bool is_loopback(const std::string& host);
 bool constant_time_equal(std::string_view a, std::string_view b);
 // The Origin and Host rule above; the refusal's sentence, or empty.
 std::string origin_violation(const ApiOptions& options, const HttpRequest& request);

@@ -348,6 +348,7 @@ TEST(Notices, OpenToTheNetworkWithoutAKey) {
   EXPECT_EQ(notices({"server.host=0.0.0.0"}), 1U);
   EXPECT_EQ(notices({"server.host=0.0.0.0", "server.api_key=k"}), 0U);
   EXPECT_EQ(notices({"server.host=::1"}), 0U);
+  EXPECT_EQ(notices({"server.host=127.evil.example"}), 1U);  // a name, and the daemon refuses it
 }
 
 TEST(WorkerAssignments, CarryAllThatDiffersButNothingOfServerOrModels) {
