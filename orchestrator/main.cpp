@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include "config/base/log.hpp"
 #include "config/base/loopback.hpp"
+#include "config/base/percent.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "config/reload.hpp"
@@ -96,12 +98,9 @@ class LoadingProgress {
       if (worker->state() != WorkerState::kLoading || worker->ever_ready()) continue;
       const ipc::Progress& progress = worker->progress();
       if (progress.stage.empty()) continue;
-      int percent = progress.total == 0
-                        ? 0
-                        : static_cast<int>(100.0 * static_cast<double>(progress.done) /
-                                           static_cast<double>(progress.total));
+      const int percent = percent_of(progress.done, progress.total);
       std::string line = worker->name() + ": " + printable(progress.stage);
-      if (progress.total != 0) line += " " + std::to_string(std::min(percent, 100)) + "%";
+      if (progress.total != 0) line += " " + std::to_string(percent) + "%";
       if (terminal_) {
         std::fprintf(stderr, "\r\033[K%s", line.c_str());
         pending_ = true;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/base/percent.hpp"
 #include "tools/cli/sse.hpp"
 
 namespace bulkhead::cli {
@@ -37,11 +38,10 @@ std::string progress_of(const json& health) {
     if (worker.contains("stage") && worker["stage"].is_string() && worker["stage"] != "")
       text = worker["stage"];
     const json done = worker.value("done", json()), total = worker.value("total", json());
-    if (done.is_number() && total.is_number() && total.get<double>() > 0) {
+    if (done.is_number_unsigned() && total.is_number_unsigned() && total != 0)
       text += " " +
-              std::to_string(static_cast<int>(100 * done.get<double>() / total.get<double>())) +
+              std::to_string(percent_of(done.get<std::uint64_t>(), total.get<std::uint64_t>())) +
               " %";
-    }
     return text;
   }
   return "";

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "config/base/percent.hpp"
 #include "tools/model-maker/write_model.hpp"
 
 namespace bulkhead::model_maker {
@@ -83,7 +84,7 @@ Status make(const Options& options) {
   int shown = -1;
   if (show) {
     write.progress = [&](std::uint64_t done, std::uint64_t total) {
-      const int percent = static_cast<int>(100 * done / (total == 0 ? 1 : total));
+      const int percent = percent_of(done, total);
       if (percent != shown) std::fprintf(stderr, "\r%d %%", shown = percent);
     };
   }

@@ -1,7 +1,10 @@
 // What every folder may use of config/base/ and has no test of its own.
+#include <cstdint>
+
 #include <gtest/gtest.h>
 
 #include "config/base/loopback.hpp"
+#include "config/base/percent.hpp"
 
 namespace bulkhead {
 namespace {
@@ -13,6 +16,15 @@ TEST(Loopback, ByAddressAndName) {
                            "127.0.0.1.evil.example", "127.evil.example", "128.0.0.1"}) {
     EXPECT_FALSE(is_loopback(host)) << host;
   }
+}
+
+TEST(Percent, AnyTwoNumbersAreFrom0To100) {
+  EXPECT_EQ(percent_of(0, 0), 0);
+  EXPECT_EQ(percent_of(7, 0), 0);
+  EXPECT_EQ(percent_of(1, 3), 33);
+  EXPECT_EQ(percent_of(3, 3), 100);
+  EXPECT_EQ(percent_of(UINT64_MAX - 1, UINT64_MAX), 99);
+  EXPECT_EQ(percent_of(UINT64_MAX, 1), 100);  // of a worker that makes it up
 }
 
 }  // namespace
