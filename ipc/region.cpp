@@ -86,8 +86,13 @@ Result<Region> Region::create(config::RegionKind kind, std::uint64_t ring_bytes,
   if (::ftruncate(made.get(), size) != 0) {
     return errno_error(ErrorCode::kResourceExhausted, "sizing the shared region", errno);
   }
-  // Reserve the pages now: a full /dev/shm is an error here and would be a SIGBUS later.
-  if (const int failed = ::posix_fallocate(made.get(), 0, size); failed != 0) {
+  // Reserve the pages now: a full /dev/shm is an error here and would be a SIGBUS later. A signal
+  // that comes meanwhile (SIGHUP, a Ctrl-Z's SIGCONT) takes back what was reserved so far.
+  int failed = 0;
+  do {
+    failed = ::posix_fallocate(made.get(), 0, size);
+  } while (failed == EINTR);
+  if (failed != 0) {
     return errno_error(ErrorCode::kResourceExhausted,
                        "reserving " + std::to_string(size) +
                            " bytes of shared memory for a worker (lower ipc.ring_kib?)",
