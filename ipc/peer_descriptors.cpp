@@ -1,18 +1,17 @@
 #include "ipc/peer_descriptors.hpp"
 
 #include <linux/magic.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <utility>
+
+#include "config/base/quiet_thread.hpp"
 
 namespace bulkhead::ipc {
 namespace {
@@ -124,19 +123,13 @@ void PeerCloser::add(UniqueFd fd) {
 }
 
 bool PeerCloser::start() {
-  // Signals are for the threads that expect them.
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
   try {
-    std::thread([self = shared_from_this()] { self->run(); }).detach();
-    ++threads_;
+    quiet_thread([self = shared_from_this()] { self->run(); }).detach();
   } catch (const std::system_error&) {
-    started = false;
+    return false;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  ++threads_;
+  return true;
 }
 
 void PeerCloser::run() {

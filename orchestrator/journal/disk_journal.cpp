@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
@@ -73,6 +74,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                    fmt::format("isolation.journal_path: {} is no regular file", path));
     }
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return system_error(path, "lock");
       return Error(ErrorCode::kUnavailable,
                    fmt::format("isolation.journal_path: {} is in use by another daemon; each needs "
                                "a file of its own",
@@ -274,7 +276,7 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
     impl->figures.file_bytes = wanted.size();
     impl->compact_at = std::max(impl->options.compact_at_bytes, 2 * wanted.size());
   }
-  impl->thread = std::thread([raw = impl.get()] { raw->write_jobs(); });
+  impl->thread = quiet_thread([raw = impl.get()] { raw->write_jobs(); });
   opened.journal.reset(new DiskJournal(std::move(impl)));
   return opened;
 }

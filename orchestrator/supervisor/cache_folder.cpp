@@ -2,25 +2,23 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
+#include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
@@ -149,16 +147,11 @@ class CacheFolder::Sweeper : public std::enable_shared_from_this<Sweeper> {
     if (std::ranges::find(waiting_, folder) != waiting_.end()) return;
     waiting_.push_back(std::move(folder));
     if (std::exchange(running_, true)) return;
-    // Signals are for the threads that expect them.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      std::thread([self = shared_from_this()] { self->run(); }).detach();
+      quiet_thread([self = shared_from_this()] { self->run(); }).detach();
     } catch (const std::system_error&) {
       running_ = false;  // with the next one, then
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
  private:
