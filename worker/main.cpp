@@ -2,9 +2,8 @@
 // daemon starts it and hands it a channel; it opens no socket, runs no program and writes nothing
 // outside its cache folder.
 //
-// Exit codes: 0 told to stop, or the daemon is gone; 2 wrong usage; 3 the model could not be
-// loaded; 4 the device is lost or hangs; 5 anything else; 6 what a predecessor left in the vault is
-// of no use, so that a fresh process must load the model. For 3 to 6 its last message says why.
+// Its exit code (ipc/exit_codes.hpp) says how it ended; where the model could not be loaded or serving
+// went wrong its last message says why.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -28,6 +27,7 @@
 #include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "ipc/channel.hpp"
+#include "ipc/exit_codes.hpp"
 #include "worker/engine/engine.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/main_loop.hpp"
@@ -42,7 +42,6 @@
 namespace bulkhead::worker {
 namespace {
 
-constexpr int kExitUsage = 2, kExitLoad = 3, kExitDevice = 4, kExitInternal = 5, kExitVault = 6;
 constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kLastWords{1000};
 constexpr std::chrono::milliseconds kProgressInterval{100};
@@ -70,18 +69,6 @@ struct Loaded {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<engine::Executor> executor;
 };
-
-const char* architecture_name(model::Architecture architecture) {
-  switch (architecture) {
-    case model::Architecture::kLlama:
-      return "llama";
-    case model::Architecture::kQwen2:
-      return "qwen2";
-    case model::Architecture::kQwen3:
-      return "qwen3";
-  }
-  return "unknown";
-}
 
 // The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then
 // pipelines are compiled at each start.
@@ -206,7 +193,7 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   const engine::ExecutorLimits& limits = loaded.executor->limits();
   ipc::Ready ready;
   ready.model_name = loaded.config.name;
-  ready.architecture = architecture_name(loaded.config.architecture);
+  ready.architecture = model::to_string(loaded.config.architecture);
   ready.device = loaded.executor->device_name();
   ready.numerics_id = loaded.executor->numerics_id();
   ready.context_limit = engine.scheduler().sequence_limit();
@@ -267,7 +254,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   auto opened = ipc::open_worker_channel(inherited, settings.ipc);
   if (!opened.ok()) {
     spdlog::error("the channel: {}", opened.error().message());
-    return kExitUsage;
+    return ipc::kExitUsage;
   }
   keep_number(arguments.region);
   ipc::Channel& channel = **opened;
@@ -279,13 +266,13 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   ProgressReporter progress(channel, outbox);
   MainVault vault(channel, outbox, arguments.vault && settings.isolation.vault);
   if (const Status status = vault.receive(); !status.ok())
-    die(outbox, vault.given() ? kExitVault : kExitInternal, status.error());
+    die(outbox, vault.given() ? ipc::kExitVaultUnusable : ipc::kExitInternal, status.error());
   Loaded loaded;
   if (const Status status = load(arguments, settings, progress, vault, loaded); !status.ok()) {
     die(outbox,
-        vault.given()                   ? kExitVault
-        : device_failed(status.error()) ? kExitDevice
-                                        : kExitLoad,
+        vault.given()                   ? ipc::kExitVaultUnusable
+        : device_failed(status.error()) ? ipc::kExitDeviceLost
+                                        : ipc::kExitLoad,
         status.error());
   }
 
@@ -314,7 +301,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
 
   const auto promoted = [&](const ipc::Promote& promote, ipc::Ready& again) {
     if (const Status whole = vault.check_again(*loaded.executor); !whole.ok())
-      die(outbox, device_failed(whole.error()) ? kExitDevice : kExitVault, whole.error());
+      die(outbox, device_failed(whole.error()) ? ipc::kExitDeviceLost : ipc::kExitVaultUnusable,
+          whole.error());
     const auto report =
         serve_with_vault(promote.keep_kv, promote.unsettled ? MainVault::Writer::kUnsettled
                                                             : MainVault::Writer::kGone);
@@ -323,10 +311,11 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   };
   MainLoop loop(channel, outbox, engine, std::move(ready), promoted, settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {
-    die(outbox, device_failed(status.error()) ? kExitDevice : kExitInternal, status.error());
+    die(outbox, device_failed(status.error()) ? ipc::kExitDeviceLost : ipc::kExitInternal,
+        status.error());
   }
   outbox.drain(kLastWords);
-  return 0;
+  return ipc::kExitStopped;
 }
 
 int run(int argc, char** argv) {
@@ -358,13 +347,13 @@ int run(int argc, char** argv) {
   options.add("--set", arguments.assignments, "a setting, key=value").repeated();
   if (argc == 1) {
     std::fprintf(stderr, "%s", options.help().c_str());
-    return kExitUsage;
+    return ipc::kExitUsage;
   }
   const Result<bool> read = options.read(argc, argv);
   if (!read.ok()) {
     std::fprintf(stderr, "bulkhead-worker: %s; --help shows what there is\n",
                  read.error().message().c_str());
-    return kExitUsage;
+    return ipc::kExitUsage;
   }
   if (!*read) return 0;
 
@@ -372,14 +361,14 @@ int run(int argc, char** argv) {
   for (const std::string& assignment : arguments.assignments) {
     if (const Status status = config::assign(settings, assignment); !status.ok()) {
       std::fprintf(stderr, "bulkhead-worker: --set: %s\n", status.error().message().c_str());
-      return kExitUsage;
+      return ipc::kExitUsage;
     }
   }
   const std::string program = arguments.name.empty() ? "worker" : "worker " + arguments.name;
   if (const Status status = log::init(settings.log.level, settings.log.format, program);
       !status.ok()) {
     std::fprintf(stderr, "bulkhead-worker: %s\n", status.error().message().c_str());
-    return kExitUsage;
+    return ipc::kExitUsage;
   }
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
   if (settings.isolation.sandbox) {
@@ -387,7 +376,7 @@ int run(int argc, char** argv) {
       spdlog::error(
           "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
           status.error().message());
-      return kExitInternal;
+      return ipc::kExitInternal;
     }
   }
   return serve(arguments, settings);
@@ -409,6 +398,6 @@ int main(int argc, char** argv) {
     return bulkhead::worker::run(argc, argv);
   } catch (const std::exception& failure) {  // out of memory, most likely
     std::fprintf(stderr, "bulkhead-worker: %s\n", failure.what());
-    return 5;
+    return bulkhead::ipc::kExitInternal;
   }
 }

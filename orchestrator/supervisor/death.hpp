@@ -20,9 +20,6 @@ enum class DeathCause {
 // As metrics and /v1/workers have it: "signal", "out_of_memory".
 const char* to_string(DeathCause cause);
 
-// The exit code with which a worker says that its device is lost or stands still.
-inline constexpr int kExitDeviceLost = 4;
-
 // Tells a process that the OOM killer ended from one that somebody killed by hand: to its parent
 // both look the same, but the kernel counts the first. The memory cgroup's counter sees only this
 // daemon's own processes; where it can't be read, the machine's (/proc/vmstat) must do.

@@ -20,9 +20,6 @@
 
 namespace bulkhead::orchestrator {
 
-// The exit code with which a worker says that what it was given of a vault is of no use.
-inline constexpr int kExitVaultUnusable = 6;
-
 class Vault {
  public:
   explicit Vault(std::shared_ptr<ipc::PeerCloser> closer = ipc::PeerCloser::make())

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "config/base/log.hpp"
+#include "ipc/exit_codes.hpp"
 #include "orchestrator/supervisor/worker_process.hpp"
 
 namespace bulkhead::orchestrator {
@@ -145,7 +146,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     return death;
   }
   death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
-  if (exit.exited_with(kExitDeviceLost)) {
+  if (exit.exited_with(ipc::kExitDeviceLost)) {
     // What it wanted to say may have found no room: the code alone is doubt enough.
     const bool told = fatal_.find("device lost") != std::string::npos;
     death.cause = DeathCause::kDeviceLost;
@@ -157,7 +158,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     // A process can't do that to itself by mistake.
     death.from_outside = exit.killed_by(SIGKILL);
   } else if (loading()) {
-    death.vault_unusable = death.took_over && exit.exited_with(kExitVaultUnusable);
+    death.vault_unusable = death.took_over && exit.exited_with(ipc::kExitVaultUnusable);
     death.cause = DeathCause::kFailedStart;
     death.words = "failed start: " + death.words;
   } else {
