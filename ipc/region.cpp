@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "config/base/random.hpp"
 #include "ipc/fault_points.hpp"
 
 namespace bulkhead::ipc {
@@ -49,13 +49,9 @@ void remove_names_of_the_dead() {
 // Nobody else can open it: a random name, made exclusively, for its owner only, unlinked at once.
 Result<UniqueFd> make_posix_object() {
   remove_names_of_the_dead();
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != sizeof random) {
-    return errno_error(ErrorCode::kInternal, "getrandom", errno);
-  }
   char name[64];
   std::snprintf(name, sizeof name, "/bulkhead-%d-%016" PRIx64, static_cast<int>(::getpid()),
-                random);
+                random_u64());
   UniqueFd fd(::shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.valid()) {
     return errno_error(ErrorCode::kResourceExhausted, std::string("shm_open ") + name, errno);

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <thread>
 #include <utility>
 #include <variant>
 
 #include "config/base/log.hpp"
+#include "config/base/random.hpp"
 #include "worker/model/builtin_model.hpp"
 
 namespace bulkhead::worker {
@@ -243,8 +243,7 @@ Status MainVault::offer(const engine::Executor& executor, const model::GgufFile&
                  fmt::format("it would take {} descriptors, and {} are allowed", all.size(),
                              ipc::kMostVaultDescriptors));
   }
-  std::random_device random;
-  const std::uint64_t epoch = (std::uint64_t{random()} << 32 | random()) | 1;
+  const std::uint64_t epoch = random_u64() | 1;  // 0 is none
   for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
     BULKHEAD_RETURN_IF_ERROR(send_in_time(
         std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)), epoch));

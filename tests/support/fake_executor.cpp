@@ -7,14 +7,13 @@
 #include <set>
 #include <utility>
 
+#include "config/base/splitmix.hpp"
+
 namespace bulkhead::test {
 namespace {
 
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value += 0x9E3779B97F4A7C15;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
+std::uint64_t mix(std::uint64_t value) {
+  return splitmix(value + kSplitmixStep);
 }
 
 std::uint64_t fold(std::uint64_t hash, engine::TokenId token, std::uint32_t position) {

@@ -8,6 +8,8 @@
 #include <numbers>
 #include <vector>
 
+#include "config/base/splitmix.hpp"
+
 namespace bulkhead::model_maker {
 namespace {
 
@@ -72,13 +74,8 @@ void fill_table(const Store& table, Random& random, std::span<std::byte> out) {
 Random::Random(std::uint64_t seed, std::uint64_t tensor, std::uint64_t chunk) {
   std::uint64_t x =
       seed * 0x9e3779b97f4a7c15U ^ tensor * 0xbf58476d1ce4e5b9U ^ chunk * 0x94d049bb133111ebU;
-  for (std::uint64_t& word : state_) {  // splitmix64
-    x += 0x9e3779b97f4a7c15U;
-    std::uint64_t z = x;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    word = z ^ (z >> 31);
-  }
+  for (std::uint64_t& word : state_)
+    word = splitmix(x += kSplitmixStep);
 }
 
 void Random::fill(std::span<std::byte> bytes) {

@@ -2,38 +2,23 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
+
+#include "config/base/random.hpp"
+#include "config/base/splitmix.hpp"
 
 namespace bulkhead::engine {
-namespace {
-
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
-// Differs in every process, so that nobody can prepare prompts that fall into one bucket. (It would
-// cost time only, and no result depends on it.)
-std::uint64_t process_seed() {
-  static const char anywhere = 0;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return mix(static_cast<std::uint64_t>(now) ^ reinterpret_cast<std::uintptr_t>(&anywhere));
-}
-
-}  // namespace
 
 PrefixIndex::PrefixIndex(std::uint32_t pages, std::uint32_t page_tokens)
     : page_tokens_(page_tokens),
-      seed_(process_seed()),
+      seed_(random_u64()),
       entries_(pages),
       tokens_(std::size_t{pages} * page_tokens),
       buckets_(std::bit_ceil(std::max(1U, pages)), kRoot) {}
 
 std::uint64_t PrefixIndex::hash_of(PageIndex before, std::span<const TokenId> tokens) const {
-  std::uint64_t hash = mix(seed_ + before);
+  std::uint64_t hash = splitmix(seed_ + before);
   for (const TokenId token : tokens)
-    hash = mix(hash + token + 0x9E3779B97F4A7C15);
+    hash = splitmix(hash + token + kSplitmixStep);
   return hash;
 }
 

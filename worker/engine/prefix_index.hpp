@@ -58,6 +58,8 @@ class PrefixIndex {
   PageIndex& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
 
   std::uint32_t page_tokens_;
+  // Another one in every process, so that nobody can prepare prompts that fall into one bucket. (It
+  // would cost time only, and no result depends on it.)
   std::uint64_t seed_;
   std::vector<Entry> entries_;      // by page
   std::vector<TokenId> tokens_;     // page after page

@@ -1,19 +1,11 @@
 #include "worker/model/hash_maps.hpp"
 
-#include <sys/random.h>
-
-#include <chrono>
+#include "config/base/random.hpp"
 
 namespace bulkhead::model {
 
 std::uint64_t process_hash_seed() {
-  static const std::uint64_t seed = [] {
-    std::uint64_t random = 0;
-    if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-      random =
-          static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    return random;
-  }();
+  static const std::uint64_t seed = random_u64();
   return seed;
 }
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,6 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "config/base/random.hpp"
+#include "config/base/splitmix.hpp"
 
 namespace bulkhead::vault {
 namespace {
@@ -41,19 +43,13 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 16);
 
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, bytes.data() + at, std::min<std::size_t>(8, bytes.size() - at));
-    hash = mix(hash + word + 0x9E3779B97F4A7C15);
+    hash = splitmix(hash + word + kSplitmixStep);
   }
-  return mix(hash + bytes.size());
+  return splitmix(hash + bytes.size());
 }
 
 std::uint64_t entry_bytes(std::uint32_t page_tokens) {
@@ -78,13 +74,6 @@ std::atomic_ref<std::uint64_t> long_at(std::byte* at) {
 
 Error corrupt(const std::string& what) {
   return Error(ErrorCode::kCorrupt, "the vault's directory: " + what);
-}
-
-std::uint64_t any_number() {
-  std::uint64_t number = 0;
-  if (::getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
-    number = mix(reinterpret_cast<std::uintptr_t>(&number));
-  return number;
 }
 
 Status check_bounds(const Description& d) {
@@ -146,7 +135,7 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   header.weight_blocks = description.weight_blocks;
   header.blocks = static_cast<std::uint32_t>(description.block_bytes.size());
   header.identity_bytes = static_cast<std::uint32_t>(description.identity.size());
-  header.epoch = any_number();
+  header.epoch = random_u64();
   header.sum = hash_of({self->memory_ + kDescriptionOffset, length},
                        hash_of({reinterpret_cast<const std::byte*>(&header), kSummedHeader}, 0));
   std::memcpy(self->memory_, &header, sizeof header);
@@ -223,7 +212,7 @@ std::uint64_t Directory::epoch() const {
 std::uint64_t Directory::sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
                              std::span<const std::uint32_t> tokens) const {
   return hash_of(std::as_bytes(tokens),
-                 mix(epoch) + mix(std::uint64_t{page} << 32 | std::uint64_t{before}));
+                 splitmix(epoch) + splitmix(std::uint64_t{page} << 32 | std::uint64_t{before}));
 }
 
 void Directory::enter(std::uint32_t page, std::uint32_t before,
@@ -251,7 +240,8 @@ void Directory::leave(std::uint32_t page) {
 }
 
 void Directory::empty() {
-  long_at(memory_ + offsetof(Header, epoch)).store(mix(epoch() + 1), std::memory_order_seq_cst);
+  long_at(memory_ + offsetof(Header, epoch))
+      .store(splitmix(epoch() + 1), std::memory_order_seq_cst);
   // No longer believed, and not to be taken for damage either. One that never was entered stays so.
   for (std::uint32_t page = 0; page < description_.pages; ++page) {
     if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
