@@ -4,14 +4,13 @@
 #include <cstring>
 
 namespace bulkhead::ipc {
-namespace {
 
-// Bytes of the well-formed character at `at`, or 0 (Unicode 15, table 3-7).
-std::size_t character_length(const unsigned char* at, std::size_t left) {
-  const unsigned char lead = at[0];
+std::size_t utf8_character(std::string_view text) {
+  const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
   if (lead < 0x80) return 1;
   const auto tail = [&](std::size_t i, unsigned char low, unsigned char high) {
-    return i < left && at[i] >= low && at[i] <= high;
+    return i < text.size() && byte(i) >= low && byte(i) <= high;
   };
   if (lead >= 0xC2 && lead <= 0xDF) return tail(1, 0x80, 0xBF) ? 2 : 0;
   if (lead >= 0xE0 && lead <= 0xEF) {
@@ -27,8 +26,6 @@ std::size_t character_length(const unsigned char* at, std::size_t left) {
   return 0;
 }
 
-}  // namespace
-
 std::size_t valid_utf8_prefix(std::string_view text) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   std::size_t at = 0;
@@ -41,7 +38,7 @@ std::size_t valid_utf8_prefix(std::string_view text) {
       at += 8;
     }
     if (at == text.size()) break;
-    const std::size_t length = character_length(bytes + at, text.size() - at);
+    const std::size_t length = utf8_character(text.substr(at));
     if (length == 0) return at;
     at += length;
   }

@@ -1,4 +1,5 @@
-// UTF-8 as the wire needs it: is this text valid, and how to make it so without growing it.
+// UTF-8 as the wire needs it: is this text valid, and how to make it so without growing it. Looks at bytes
+// only; any thread.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,10 @@
 #include <string_view>
 
 namespace bulkhead::ipc {
+
+// Bytes of the well-formed character that `text`, which is not empty, begins with (Unicode 15, table
+// 3-7); 0: none.
+std::size_t utf8_character(std::string_view text);
 
 // Length of the longest valid prefix: text.size() when all of it is well-formed UTF-8 (no overlong
 // forms, no surrogates, nothing above U+10FFFF, no cut character at the end).

@@ -9,6 +9,7 @@
 
 #include "config/base/log.hpp"
 #include "orchestrator/http/describe.hpp"
+#include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/openai.hpp"
 
@@ -83,15 +84,6 @@ Route route_of(const std::string& path) {
     return {Endpoint::kRequestEvents, "/v1/requests/{id}/events", false};
   }
   return {};
-}
-
-ApiError plain_error(int status, std::string message, std::string code) {
-  ApiError error;
-  error.status = status;
-  error.message = std::move(message);
-  error.code = std::move(code);
-  if (status >= 500) error.type = "server_error";
-  return error;
 }
 
 HttpResponse json_response(int status, const json& body) {
@@ -364,7 +356,8 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
     spdlog::info("worker {}: {} requested", name, action);
     if (action == "drain") worker->drain();
     if (action == "restart") worker->restart();
-    response = json_response(202, describe_worker(context_->router, *worker, context_->streams.disk()));
+    response =
+        json_response(202, describe_worker(context_->router, *worker, context_->streams.disk()));
   }
   context_->metrics.request_done(label, response.status);
   exchange.respond(std::move(response));

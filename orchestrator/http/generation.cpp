@@ -2,83 +2,13 @@
 
 #include <algorithm>
 #include <ctime>
-#include <random>
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/random.hpp"
+#include "orchestrator/http/errors.hpp"
 
 namespace bulkhead::orchestrator {
-
-namespace {
-
-std::uint64_t random_u64() {
-  static std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
-}
-
-const char* finish_name(ipc::FinishReason reason) {
-  return reason == ipc::FinishReason::kLength ? "length" : "stop";
-}
-
-}  // namespace
-
-ApiError to_api_error(const Failure& failure) {
-  ApiError error;
-  error.message = failure.message;
-  error.parameter = failure.parameter;
-  auto as = [&error](int status, const char* type, const char* code, int retry_after_s = 0) {
-    error.status = status;
-    error.type = type;
-    error.code = code;
-    error.retry_after_s = retry_after_s;
-  };
-  switch (failure.kind) {
-    case FailureKind::kInvalid:
-      as(400, "invalid_request_error", "invalid_request");
-      break;
-    case FailureKind::kContextExceeded:
-      as(400, "invalid_request_error", "context_length_exceeded");
-      break;
-    case FailureKind::kUnsupported:
-      as(400, "invalid_request_error", "unsupported");
-      break;
-    case FailureKind::kUnknownModel:
-      as(404, "invalid_request_error", "model_not_found");
-      break;
-    case FailureKind::kOverloaded:
-      as(429, "rate_limit_error", "queue_full", 1);
-      break;
-    case FailureKind::kUnavailable:
-      as(503, "server_error", "unavailable", 2);
-      break;
-    case FailureKind::kWorkerFailed:
-      as(503, "server_error", "worker_failed", 10);
-      break;
-    case FailureKind::kTimeout:
-      as(504, "server_error", "timeout");
-      break;
-    case FailureKind::kWorkerCrashed:
-      as(500, "server_error", "worker_crashed");
-      break;
-    case FailureKind::kNotResumable:
-      as(409, "server_error", "not_resumable");
-      break;
-    case FailureKind::kInternal:
-      as(500, "server_error", "internal_error");
-      break;
-  }
-  return error;
-}
-
-HttpResponse to_response(const ApiError& error) {
-  HttpResponse response;
-  response.status = error.status;
-  response.body = error_body(error);
-  if (error.retry_after_s > 0)
-    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return response;
-}
 
 Generation::Generation(EventLoop& loop, Router& router, Metrics& metrics,
                        std::shared_ptr<Exchange> exchange, GenerationRequest request,
@@ -223,7 +153,7 @@ void Generation::on_finished(RequestId request, const ipc::Finished& finished,
   if (choice == nullptr || over_) return;
   choice->request = {};
   choice->done = true;
-  choice->finish_reason = finish_name(finished.reason);
+  choice->finish_reason = finish_reason_name(finished.reason);
   choice->cached_tokens = finished.cached_tokens;
   if (request_.stream) {
     if (!rest.empty()) send(sse_chunk(head_, part(*choice, rest, {}), request_.include_usage));

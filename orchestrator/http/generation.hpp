@@ -17,9 +17,6 @@
 
 namespace bulkhead::orchestrator {
 
-ApiError to_api_error(const Failure& failure);
-HttpResponse to_response(const ApiError& error);
-
 class Generation : private RequestObserver, public std::enable_shared_from_this<Generation> {
  public:
   // `finished` is called once, at the very end; until then somebody must hold the object.

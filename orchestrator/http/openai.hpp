@@ -113,6 +113,8 @@ struct ChoicePart {
   bool role = false;               // the first of a chat's chunks
 };
 
+const char* finish_reason_name(ipc::FinishReason reason);  // "length", else "stop"
+
 // One `data:` event with its blank line.
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);
 std::string sse_usage(const AnswerHead& head, const Usage& usage);

@@ -5,6 +5,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "ipc/utf8.hpp"
 #include "orchestrator/http/openai.hpp"
 
 namespace bulkhead::orchestrator {
@@ -27,34 +28,6 @@ void append_ids(std::string& out, std::span<const ipc::TokenId> ids) {
     append_number(out, ids[i]);
   }
   out += ']';
-}
-
-// Length of the UTF-8 character at `text`, 0 when there is none.
-std::size_t character_length(std::string_view text) {
-  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  std::size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                       : first >= 0xe0 && first <= 0xef ? 3
-                       : first >= 0xf0 && first <= 0xf4 ? 4
-                                                        : 0;
-  if (length == 0 || text.size() < length) return 0;
-  unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  return length;
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    std::size_t length = character_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
 }
 
 void append_head(std::string& out, const AnswerHead& head, const char* object) {
@@ -127,7 +100,7 @@ void append_json_string(std::string& out, std::string_view text) {
   while (i < text.size()) {
     auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x80) {
-      std::size_t length = character_length(text.substr(i));
+      const std::size_t length = ipc::utf8_character(text.substr(i));
       if (length > 0) {
         i += length;
         continue;
@@ -167,6 +140,10 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
+const char* finish_reason_name(ipc::FinishReason reason) {
+  return reason == ipc::FinishReason::kLength ? "length" : "stop";
+}
+
 std::string error_body(const ApiError& error) {
   std::string out = "{\"error\":{\"message\":";
   append_json_string(out, error.message);
@@ -191,7 +168,7 @@ void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
   };
   auto name = [](std::string& out, const std::string& bytes) {
     // Part of a character has no text of its own; OpenAI writes its bytes out.
-    if (is_utf8(bytes)) return append_json_string(out, bytes);
+    if (ipc::is_utf8(bytes)) return append_json_string(out, bytes);
     std::string escaped = "bytes:";
     for (char c : bytes)
       fmt::format_to(std::back_inserter(escaped), "\\x{:02x}", static_cast<unsigned char>(c));

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
-#include <random>
 #include <utility>
 
 #include "config/base/log.hpp"
-#include "orchestrator/http/generation.hpp"
+#include "config/base/random.hpp"
+#include "orchestrator/http/errors.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -19,23 +19,9 @@ constexpr std::size_t kMaxAheadBytes = 256 * 1024;
 constexpr std::size_t kSliceBytes = 64 * 1024;
 constexpr std::chrono::milliseconds kFullReaderPause{20};
 
-std::uint64_t random_u64() {
-  static std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
-}
-
 // Who knows the id may read the stream (with the API key, where there is one): 128 random bits.
 std::string new_id(bool chat) {
   return fmt::format("{}-{:016x}{:016x}", chat ? "chatcmpl" : "cmpl", random_u64(), random_u64());
-}
-
-ApiError plain_error(int status, const char* code, std::string message) {
-  ApiError error;
-  error.status = status;
-  error.code = code;
-  error.message = std::move(message);
-  if (status >= 500) error.type = "server_error";
-  return error;
 }
 
 }  // namespace
@@ -120,7 +106,7 @@ class ResumableStream : public RequestObserver,
       if (streaming_) {
         reader_->end_stream(true);
       } else {
-        reader_->respond(to_response(plain_error(409, "taken_over", kTakenOver)));
+        reader_->respond(to_response(plain_error(409, kTakenOver, "taken_over")));
       }
     }
     reader_ = std::move(exchange);
@@ -265,7 +251,7 @@ class ResumableStream : public RequestObserver,
   void render_finished(const ipc::Finished& finished) {
     over_ = true;
     cached_tokens_ = finished.cached_tokens;
-    finish_reason_ = finished.reason == ipc::FinishReason::kLength ? "length" : "stop";
+    finish_reason_ = finish_reason_name(finished.reason);
     if (!finished.text.empty())
       add_event(sse_chunk(head_, part(finished.text, {}), begun_.include_usage));
     ChoicePart last = part("", {});
@@ -442,9 +428,10 @@ ResumableStreams::~ResumableStreams() = default;
 std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationRequest request,
                                                 std::shared_ptr<Exchange> exchange) {
   if (disk_ != nullptr && disk_->failed()) {
-    return plain_error(503, "journal_unavailable",
+    return plain_error(503,
                        "The journal can't be written, so no stream can be made resumable; the "
-                       "server's log says why.");
+                       "server's log says why.",
+                       "journal_unavailable");
   }
   BegunRequest begun;
   begun.id = new_id(request.chat);
@@ -471,21 +458,23 @@ std::optional<ApiError> ResumableStreams::attach(const std::string& id,
                                                  std::shared_ptr<Exchange> exchange) {
   auto found = streams_.find(id);
   if (found == streams_.end()) {
-    return plain_error(404, "request_not_found",
+    return plain_error(404,
                        fmt::format("There is no resumable request '{}': it was not asked to be "
                                    "resumable, or was over for longer than {} s "
                                    "(isolation.resume_window_s).",
-                                   id, options_.window.count()));
+                                   id, options_.window.count()),
+                       "request_not_found");
   }
   std::size_t first = 0;
   if (!last_event_id.empty()) {
     const char* end = last_event_id.data() + last_event_id.size();
     auto [stop, error] = std::from_chars(last_event_id.data(), end, first);
     if (error != std::errc() || stop != end || first >= found->second->known_events()) {
-      return plain_error(400, "invalid_last_event_id",
+      return plain_error(400,
                          fmt::format("Last-Event-ID '{}' is no event of this stream, which has {} "
                                      "so far.",
-                                     last_event_id, found->second->known_events()));
+                                     last_event_id, found->second->known_events()),
+                         "invalid_last_event_id");
     }
     ++first;
   }
