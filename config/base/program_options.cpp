@@ -37,6 +37,13 @@ ProgramOptions::Option& ProgramOptions::Option::repeated() {
   return *this;
 }
 
+ProgramOptions::Option& ProgramOptions::Option::not_empty() {
+  of(option_).check([](const std::string& value) {
+    return value.empty() ? std::string("its value is empty") : std::string();
+  });
+  return *this;
+}
+
 ProgramOptions::Option& ProgramOptions::Option::values(int count) {
   of(option_).expected(count);
   return *this;

@@ -26,6 +26,7 @@ class ProgramOptions {
     Option& required();
     Option& comma_separated();  // "1,4,16" are three values
     Option& repeated();         // each time it is given it takes one value; all are kept
+    Option& not_empty();        // "": a variable of a shell, say, that was never set
     Option& values(int count);  // exactly so many
     Option& within(int least, int most);
     Option& within(double least, double most);

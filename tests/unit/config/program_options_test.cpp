@@ -13,6 +13,7 @@ class CommandLine : public testing::Test {
   CommandLine() : options_("A program for tests", "program") {
     options_.add("--set", set_, "a setting, key=value").repeated();
     options_.add("--streams", streams_, "numbers").comma_separated().within(1, 256);
+    options_.add("--model", model_, "a file").not_empty();
   }
 
   Result<bool> read(std::vector<std::string> words) {
@@ -26,7 +27,16 @@ class CommandLine : public testing::Test {
   ProgramOptions options_;
   std::vector<std::string> set_;
   std::vector<std::uint32_t> streams_{1};
+  std::string model_;
 };
+
+// `--model "$MODEL"` without a MODEL.
+TEST_F(CommandLine, AnEmptyValueIsNoAbsentOne) {
+  const Result<bool> read_it = read({"--model", ""});
+  ASSERT_FALSE(read_it.ok());
+  EXPECT_THAT(read_it.error().message(), HasSubstr("--model: its value is empty"));
+  EXPECT_TRUE(read({"--model", "a.gguf"}).ok());
+}
 
 TEST_F(CommandLine, ARepeatedOptionTakesOneValueEachTime) {
   const Result<bool> read_it = read({"--set", "a=1", "--streams", "1,4", "--set", "b=2"});
