@@ -290,6 +290,13 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
   ipc::Ready ready = ready_message(loaded, engine, load_time);
+  if (const std::uint32_t asked = loaded.executor->limits().asked_context;
+      ready.context_limit < asked) {
+    spdlog::warn(
+        "the context is {} tokens and not {}: the KV cache holds no more (engine.kv_cache_mb, or "
+        "what the device has free)",
+        ready.context_limit, asked);
+  }
   const auto serve_with_vault = [&](bool keep_kv, MainVault::Writer writer) {
     return vault.begin(*loaded.executor, *loaded.file, engine, keep_kv, writer);
   };

@@ -235,13 +235,15 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
                   "the prompt is empty: it needs a token at least");
   }
   if (prompt.size() >= limit) {
-    const bool cache = limit < executor_.limits().context;
-    return refuse(
-        ipc::FailureCode::kContextExceeded,
-        "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
-            (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
-            ", and the answer needs one at least; shorten the prompt or " +
-            (cache ? "raise engine.kv_cache_mb" : "serve the model with a larger context"));
+    const ExecutorLimits& limits = executor_.limits();
+    const bool cache = limit < std::max(limits.context, limits.asked_context);
+    return refuse(ipc::FailureCode::kContextExceeded,
+                  "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
+                      (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
+                      ", and the answer needs one at least; shorten the prompt" +
+                      (cache                          ? " or raise engine.kv_cache_mb"
+                       : limit < limits.model_context ? " or raise the model's `context`"
+                                                      : ": the model allows no more"));
   }
   Status known = check_tokens(prompt, vocabulary, "prompt token");
   if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");

@@ -88,6 +88,9 @@ struct ExecutorLimits {
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
   std::uint32_t context = 0;  // positions a sequence may have
+  std::uint32_t asked_context =
+      0;  // that it should have; context is less where memory holds no more
+  std::uint32_t model_context = 0;  // that the model allows
   std::uint32_t vocabulary = 0;
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for

@@ -179,6 +179,8 @@ class Transformer final : public engine::Executor {
     limits_.page_tokens = k::kPageTokens;
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
+    limits_.model_context = config.context;
+    limits_.asked_context = options.context != 0 ? options.context : config.context;
     limits_.vocabulary = config.vocabulary;
     if (config.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;

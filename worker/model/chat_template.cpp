@@ -127,8 +127,7 @@ const char* to_string(ChatForm form) {
 Result<ChatTemplate> ChatTemplate::from_gguf(const GgufFile& file) {
   BULKHEAD_TRY(const auto found, file.get_string("tokenizer.chat_template"));
   if (!found)
-    return Error(ErrorCode::kUnsupported,
-                 file.name() + ": the model has no chat template; use /v1/completions");
+    return Error(ErrorCode::kUnsupported, "the model has no chat template; use /v1/completions");
   const std::string_view source = *found;
   ChatTemplate chat;
   BULKHEAD_TRY(chat.bos_text_, token_text(file, "tokenizer.ggml.bos_token_id", "<s>"));
@@ -167,10 +166,9 @@ Result<ChatTemplate> ChatTemplate::from_gguf(const GgufFile& file) {
       chat.variant_ = kMistralPlain;
   } else {
     return Error(ErrorCode::kUnsupported,
-                 file.name() +
-                     ": the model's chat template is of no known form (known: ChatML, Llama 2, "
-                     "Llama 3, Mistral, Gemma); use /v1/completions and write the prompt in "
-                     "the model's own form");
+                 "the model's chat template is of no known form (known: ChatML, Llama 2, Llama 3, "
+                 "Mistral, Gemma); use /v1/completions and write the prompt in the model's own "
+                 "form");
   }
   return chat;
 }

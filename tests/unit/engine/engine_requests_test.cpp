@@ -65,6 +65,22 @@ TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
   EXPECT_THAT(harness.answer(1).failed->message, HasSubstr("engine.kv_cache_mb"));
 }
 
+// What helps depends on what the limit comes from.
+TEST(EngineRequests, ATooLongPromptIsToldWhatWouldTakeIt) {
+  const auto refusal = [](std::uint32_t asked, std::uint32_t of_the_model) {
+    ExecutorLimits limits = small_limits();  // context 128
+    limits.asked_context = asked;
+    limits.model_context = of_the_model;
+    EngineHarness harness(limits);
+    harness.engine.submit(greedy_request(1, some_tokens(1, 200), 1));
+    return harness.answer(1).failed->message;
+  };
+  EXPECT_THAT(refusal(128, 128), HasSubstr("shorten the prompt: the model allows no more"));
+  EXPECT_THAT(refusal(128, 4096), HasSubstr("or raise the model's `context`"));
+  EXPECT_THAT(refusal(4096, 4096), HasSubstr("the KV cache holds 128"));
+  EXPECT_THAT(refusal(4096, 4096), HasSubstr("engine.kv_cache_mb"));
+}
+
 TEST(EngineRequests, RefusesWhatMakesNoSense) {
   EngineHarness harness;
   harness.engine.submit(greedy_request(1, {}, 1));
