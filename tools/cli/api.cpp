@@ -28,6 +28,20 @@ void nap(std::chrono::milliseconds time) {
   }
 }
 
+// The workers in what /health tells that an asker for `model` waits for: of a name that none has,
+// it may be another for the same, all.
+json concerned(const json& health, const std::string& model) {
+  if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
+    return health;
+  json own = json::array();
+  for (const json& worker : health["workers"]) {
+    if (worker.is_object() && worker.value("model", json()) == model) own.push_back(worker);
+  }
+  json all = health;
+  if (!own.empty()) all["workers"] = std::move(own);
+  return all;
+}
+
 // "warm-up 43 %", from what /health tells of the first worker that is not ready.
 std::string progress_of(const json& health) {
   if (!health.is_object() || !health.contains("workers") || !health["workers"].is_array())
@@ -106,7 +120,7 @@ Error api_error(const HttpResponse& response) {
   return Error(code, message);
 }
 
-Status wait_until_ready(HttpClient& client) {
+Status wait_until_ready(HttpClient& client, const std::string& model) {
   const bool show = ::isatty(STDERR_FILENO) != 0;
   std::string shown;
   const auto clear = [&] {
@@ -122,10 +136,9 @@ Status wait_until_ready(HttpClient& client) {
       clear();
       return {};  // 200, or a server without /health: the request itself will tell
     }
-    const json body = json::parse(health->body, nullptr, false);
-    const std::string status =
-        body.is_object() ? body.value("status", std::string()) : std::string();
-    if (status == "draining" || status == "failed" || status == "stopping") {
+    const json body = concerned(json::parse(health->body, nullptr, false), model);
+    const json status = body.is_object() ? body.value("status", json()) : json();
+    if (status == "draining") {
       clear();
       return Error(ErrorCode::kUnavailable,
                    "the server at " + client.url() + " is ending and takes no requests");

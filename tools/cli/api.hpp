@@ -29,9 +29,10 @@ void watch_interrupts();
 
 Result<HttpClient> make_client(const Connection& connection);
 
-// Waits while the daemon says that a model is loading, with a line of progress on stderr when that
-// is a terminal.
-Status wait_until_ready(HttpClient& client);
+// Waits while the daemon says that the model (empty: any) is loading, with a line of progress on
+// stderr when that is a terminal. What is drained or has been given up is not waited for: the
+// request's own answer tells.
+Status wait_until_ready(HttpClient& client, const std::string& model);
 
 // The "message" of an OpenAI-shaped error body, or something readable in its place.
 Error api_error(const HttpResponse& response);

@@ -15,6 +15,9 @@ using nlohmann::json;
 
 namespace {
 
+// A terminal hands over lines of at most so many bytes, and drops what is behind them.
+constexpr std::size_t kTerminalLineBytes = 4095;
+
 constexpr const char* kChatHelp =
     "  /reset          forget the conversation\n"
     "  /system TEXT    forget it and start with TEXT as the system message (none: without one)\n"
@@ -76,7 +79,8 @@ int run_chat(const ChatOptions& options) {
   watch_interrupts();
   Result<HttpClient> client = make_client(options.connection);
   if (!client.ok()) return fail(client.error());
-  if (const Status ready = wait_until_ready(*client); !ready.ok()) return fail(ready.error());
+  if (const Status ready = wait_until_ready(*client, options.sampling.model); !ready.ok())
+    return fail(ready.error());
 
   const bool at_terminal = ::isatty(STDIN_FILENO) != 0;
   std::string system = options.system;
@@ -95,6 +99,13 @@ int run_chat(const ChatOptions& options) {
     if (outcome == LineReader::Outcome::kInterrupted) {
       if (!at_terminal) return 130;
       put("\n(Ctrl-D or /quit ends)\n");
+      continue;
+    }
+    if (at_terminal && line.size() >= kTerminalLineBytes) {
+      std::fprintf(stderr,
+                   "(not sent: the terminal has cut the line at %zu bytes; `bulkhead chat < FILE` "
+                   "takes lines of any length)\n",
+                   kTerminalLineBytes);
       continue;
     }
     const std::string_view text = trimmed(line);
@@ -166,7 +177,8 @@ int run_complete(const CompleteOptions& options) {
   }
   Result<HttpClient> client = make_client(options.connection);
   if (!client.ok()) return fail(client.error());
-  if (const Status ready = wait_until_ready(*client); !ready.ok()) return fail(ready.error());
+  if (const Status ready = wait_until_ready(*client, options.sampling.model); !ready.ok())
+    return fail(ready.error());
 
   json request = {{"prompt", prompt}};
   options.sampling.write_to(request);

@@ -189,7 +189,7 @@ TEST(Ready, WaitsWhileTheModelLoads) {
            R"({"status":"loading","workers":[{"name":"w","stage":"weights","done":1,"total":2}]})")},
        {whole_answer("200 OK", R"({"status":"ok"})")}});
   HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client);
+  const Status ready = wait_until_ready(client, "");
   EXPECT_TRUE(ready.ok()) << ready.error().message();
 }
 
@@ -198,14 +198,33 @@ TEST(Ready, ADrainedWorkerIsNotWaitedFor) {
       "503 Service Unavailable",
       R"({"status":"loading","workers":[{"name":"a","state":"ready"},{"name":"b","state":"drained"}]})")}});
   HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client);
+  const Status ready = wait_until_ready(client, "");
+  EXPECT_TRUE(ready.ok()) << ready.error().message();
+}
+
+// One model of several can't be loaded: the others serve.
+TEST(Ready, AFailedWorkerIsNotWaitedForAndNoEndOfTheServer) {
+  CannedServer server({{whole_answer(
+      "503 Service Unavailable",
+      R"({"status":"failed","reason":"r","workers":[{"name":"a","state":"ready"},{"name":"b","state":"failed"}]})")}});
+  HttpClient client = *make_client(server.connection());
+  const Status ready = wait_until_ready(client, "");
+  EXPECT_TRUE(ready.ok()) << ready.error().message();
+}
+
+TEST(Ready, OnlyTheModelsOwnWorkersAreWaitedFor) {
+  CannedServer server({{whole_answer(
+      "503 Service Unavailable",
+      R"({"status":"loading","workers":[{"name":"a","model":"A","state":"ready"},{"name":"b","model":"B","state":"loading"}]})")}});
+  HttpClient client = *make_client(server.connection());
+  const Status ready = wait_until_ready(client, "A");
   EXPECT_TRUE(ready.ok()) << ready.error().message();
 }
 
 TEST(Ready, ADrainingServerIsAnErrorAndNotAWait) {
   CannedServer server({{whole_answer("503 Service Unavailable", R"({"status":"draining"})")}});
   HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client);
+  const Status ready = wait_until_ready(client, "");
   ASSERT_FALSE(ready.ok());
   EXPECT_THAT(ready.error().message(), HasSubstr("takes no requests"));
 }
