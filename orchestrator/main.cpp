@@ -89,10 +89,12 @@ void close_descriptors_on_exec() {
   }
 }
 
-// Loading, told on stderr: one line that changes on a terminal, else a line for each stage and each
-// quarter of it.
+// Loading: one line on stderr that changes where that is a terminal, else a line of the log for each
+// stage and each quarter of it.
 class LoadingProgress {
  public:
+  explicit LoadingProgress(bool log_is_text) : terminal_(log_is_text && ::isatty(2) != 0) {}
+
   void show(const Router& router) {
     for (const auto& worker : router.workers()) {
       if (worker->state() != WorkerState::kLoading || worker->ever_ready()) continue;
@@ -106,10 +108,10 @@ class LoadingProgress {
         pending_ = true;
       } else if (std::string step = progress.stage + std::to_string(percent / 25);
                  std::exchange(last_[worker->name()], step) != step) {
-        std::fprintf(stderr, "%s\n", line.c_str());
+        spdlog::info("worker {}", line);
       }
     }
-    std::fflush(stderr);
+    if (terminal_) std::fflush(stderr);
   }
   void finish() {
     if (pending_) std::fprintf(stderr, "\r\033[K");
@@ -125,7 +127,7 @@ class LoadingProgress {
     return text.substr(0, 100);
   }
 
-  bool terminal_ = ::isatty(2) != 0;
+  bool terminal_;
   bool pending_ = false;
   std::map<std::string, std::string> last_;  // of each worker, what was told
 };
@@ -235,13 +237,13 @@ int serve(const config::Sources& sources, config::Settings settings) {
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});
-  Api api(loop, router, metrics, streams,
-          {settings.server.api_key, settings.server.host, server.port(), loopback,
-           settings.server.request_timeout_s});
+  Api api(
+      loop, router, metrics, streams,
+      {settings.server.api_key, settings.server.host, loopback, settings.server.request_timeout_s});
   api.connection_count = [&server] { return server.connections(); };
 
   int exit_code = 0;
-  LoadingProgress progress;
+  LoadingProgress progress(settings.log.format == "text");
   auto stop_workers = [&] { router.stop([&] { loop.stop(); }); };
   router.on_death = [&](const std::string& name, DeathCause cause) {
     metrics.worker_death(name, to_string(cause));
@@ -297,8 +299,8 @@ int main(int argc, char** argv) {
   options.footer(kFooter);
   options.version("bulkheadd " BULKHEAD_VERSION);
   CommandLine line;
-  options.add("--config", line.config_file, "Settings file (YAML)");
-  options.add("--model", line.model, "GGUF file to serve (models.0.path)");
+  options.add("--config", line.config_file, "Settings file (YAML)").not_empty();
+  options.add("--model", line.model, "GGUF file to serve (models.0.path)").not_empty();
   options.add("--set", line.assignments, "A setting as key=value; may be given several times")
       .repeated();
   const Result<bool> read = options.read(argc, argv);

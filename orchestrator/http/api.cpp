@@ -51,6 +51,7 @@ struct Route {
   bool post = false;
 };
 
+constexpr std::size_t kMostHostTold = 100;  // bytes of a Host in its refusal
 constexpr std::string_view kRequestsPath = "/v1/requests/";
 constexpr std::string_view kEventsPath = "/events";
 
@@ -139,7 +140,10 @@ class Lookup : public RequestObserver, public std::enable_shared_from_this<Looku
       }
       response.body += "],\"count\":" + std::to_string(tokenized->tokens.size()) + "}";
     } else if (const auto* detokenized = std::get_if<ipc::Detokenized>(&answer)) {
-      response.body = "{\"content\":";
+      // Its name in the request, and llama.cpp's.
+      response.body = "{\"prompt\":";
+      append_json_string(response.body, detokenized->text);
+      response.body += ",\"content\":";
       append_json_string(response.body, detokenized->text);
       response.body += '}';
     }
@@ -196,19 +200,25 @@ std::string origin_violation(const ApiOptions& options, const HttpRequest& reque
     }
   }
   if (!options.loopback) return "";
-  std::string name = host, port;
+  std::string name = host;
   std::size_t colon = host.rfind(':');
+  bool number = true;
   if (colon != std::string::npos && host.find(']', colon) == std::string::npos) {
     name = host.substr(0, colon);
-    port = host.substr(colon + 1);
+    number =
+        std::ranges::all_of(host.substr(colon + 1), [](char c) { return c >= '0' && c <= '9'; });
   }
   std::string bound = lower(options.bound_host);
   bool known_name = name == "localhost" || name == "127.0.0.1" || name == "[::1]" ||
                     name == bound || name == "[" + bound + "]";
-  bool known_port = port.empty() || port == std::to_string(options.bound_port);
-  if (!known_name || !known_port || name.empty())
-    return "This server is not known by the name that the request gives (Host).";
-  return "";
+  if (known_name && number && !name.empty()) return "";
+  return fmt::format(
+      "This server is not known by the name '{}' (Host); it answers to localhost, 127.0.0.1, "
+      "[::1]{}.",
+      request.host.substr(0, kMostHostTold),
+      bound == "localhost" || bound == "127.0.0.1" || bound == "::1" || bound == "[::1]"
+          ? ""
+          : " and " + options.bound_host);
 }
 
 Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,

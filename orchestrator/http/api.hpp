@@ -4,8 +4,8 @@
 // Who may call: with an API key set, everything but /health needs "Authorization: Bearer KEY".
 // Requests that change something (any method but GET, HEAD and OPTIONS) need an absent or
 // same-origin Origin, and a Host by which this server is known: localhost, 127.0.0.1, [::1] or the
-// bound address, with the bound port or none. That stops web pages from reaching a server on their
-// reader's machine, by forms or by rebinding a name. A server bound to anything but loopback has
+// bound address. That stops web pages from reaching a server on their reader's machine, by forms or
+// by rebinding a name; of the port a page has no choice, and a tunnel (`ssh -L`) has one of its own. A server bound to anything but loopback has
 // names that it can't know, and always has a key, which no foreign page holds: there any Host will
 // do, and the Origin rule stays.
 #pragma once
@@ -26,7 +26,6 @@ namespace bulkhead::orchestrator {
 struct ApiOptions {
   std::string api_key;
   std::string bound_host;  // as configured
-  std::uint16_t bound_port = 0;
   bool loopback = true;
   std::uint32_t request_timeout_s = 600;
 };

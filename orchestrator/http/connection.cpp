@@ -292,6 +292,11 @@ class ClientConnection final : public Connection,
       if (request.has_body) answer->close = true;  // its body stays unread
       return respond(*std::move(answer));
     }
+    if (auto encoding = message[http::field::content_encoding];
+        !encoding.empty() && !beast::iequals(encoding, "identity")) {
+      return respond(server_->api->protocol_error(
+          415, "Bodies are taken as they are, not compressed: send none with a Content-Encoding."));
+    }
     request_ = std::move(request);
     auto expect = message[http::field::expect];
     if (!expect.empty() && request_http_1_1_) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include <spdlog/fmt/fmt.h>
+
 namespace bulkhead::orchestrator {
 
 using nlohmann::json;
@@ -255,13 +257,22 @@ json describe_health(const Router& router) {
   for (const ModelInfo& model : router.models()) {
     if (model.retired || router.draining()) continue;
     std::string why = router.given_up(router.serving(model));
-    if (why.empty()) continue;
-    body["status"] = "failed";
-    body["reason"] = std::move(why);
+    if (!why.empty()) {
+      body["status"] = "failed";
+      body["reason"] = std::move(why);
+    } else if (body["status"] != "failed" && router.drained(router.serving(model))) {
+      body["status"] = "drained";
+      body["reason"] = fmt::format(
+          "All workers of the model {} are drained; `bulkhead workers restart NAME` starts one "
+          "again.",
+          model.id);
+    }
   }
   json workers = json::array();
   for (const auto& worker : router.workers()) {
-    json entry = {{"name", worker->name()}, {"state", to_string(worker->state())}};
+    json entry = {{"name", worker->name()},
+                  {"model", router.models()[worker->options().model].id},
+                  {"state", to_string(worker->state())}};
     if (worker->state() == WorkerState::kLoading) {
       const ipc::Progress& progress = worker->progress();
       entry["stage"] = progress.stage;

@@ -171,8 +171,9 @@ class Fields {
 };
 
 bool is_empty(const json& value) {
-  return value.is_null() ||
-         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+  if (value.is_string())
+    return value.get_ref<const std::string&>().empty();  // never empty() to nlohmann
+  return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
 }
 
 // Token ids of an array; false after a refusal.
@@ -234,6 +235,8 @@ void refuse_unsupported(Fields& fields) {
     if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
   }
   if (fields.boolean("echo", false)) unsupported("echo");
+  if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
+    unsupported("min_tokens");
   if (const json* format = fields.get("response_format")) {
     if (!format->is_object()) {
       fields.wrong_type("response_format", "an object", *format);
@@ -284,6 +287,8 @@ void read_common(Fields& fields, GenerationRequest& request) {
     } else if (std::optional<std::int64_t> whole =
                    seed->is_number() ? Fields::whole_number(*seed) : std::nullopt) {
       sampling.seed = static_cast<std::uint64_t>(*whole);
+    } else if (seed->is_number()) {
+      fields.refuse("seed", "must be an integer of 64 bits.", "invalid_type");
     } else {
       fields.wrong_type("seed", "an integer", *seed);
     }
@@ -293,7 +298,6 @@ void read_common(Fields& fields, GenerationRequest& request) {
   std::int64_t max_completion_tokens = fields.integer("max_completion_tokens", 0, 1, kMaxTokens);
   request.parameters.max_tokens =
       static_cast<std::uint32_t>(max_completion_tokens != 0 ? max_completion_tokens : max_tokens);
-  fields.integer("min_tokens", 0, 0, 0);
   request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
   read_stop(fields, request.parameters.stop);
   refuse_unsupported(fields);
@@ -453,7 +457,7 @@ Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
                      : fields.get("text") != nullptr  ? "text"
                                                       : "prompt";
   if (fields.get(name) == nullptr)
-    fields.refuse("content", "is missing: the text to tokenize.", "missing_parameter");
+    fields.refuse(name, "is missing: the text to tokenize.", "missing_parameter");
   request.message.text = fields.text(name);
   request.message.add_special =
       fields.boolean("add_special", fields.boolean("add_special_tokens", true));

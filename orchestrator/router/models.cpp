@@ -166,6 +166,10 @@ bool Router::will_serve(const ModelInfo& model) const {
          });
 }
 
+bool Router::drained(const ModelInfo& model) const {
+  return !will_serve(model) && model.ever_served && given_up(model).empty();
+}
+
 std::string Router::given_up(const ModelInfo& model) const {
   if (will_serve(model)) return "";
   for (const Worker* worker : model.workers) {

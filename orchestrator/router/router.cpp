@@ -37,6 +37,18 @@ Error violation(RequestId request, const char* what) {
   return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", request.value, what));
 }
 
+// ": a, b, c", so that nobody has to look further; or where to look when they are many.
+std::string names_of(const std::vector<ModelInfo>& models) {
+  constexpr std::size_t kMostBytes = 400;
+  std::string names;
+  for (const ModelInfo& model : models) {
+    if (model.retired) continue;
+    names += (names.empty() ? ": " : ", ") + model.id;
+    if (names.size() > kMostBytes) return " (see /v1/models)";
+  }
+  return names;
+}
+
 }  // namespace
 
 Router::~Router() = default;
@@ -66,7 +78,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
     model = &*std::ranges::find(models_, false, &ModelInfo::retired);
   } else {
     return refuse(FailureKind::kInvalid,
-                  "This server has several models; name one (see /v1/models).", "model");
+                  "This server has several models; name one" + names_of(models_) + ".", "model");
   }
   if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
   model = &serving(*model);
@@ -74,9 +86,15 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
     return refuse(FailureKind::kWorkerFailed, std::move(why));
   if (!model->ever_served)
     return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
-  if (!will_serve(*model)) {
+  if (drained(*model)) {
     return refuse(FailureKind::kUnavailable,
                   "All workers of this model are drained; restart one to go on.");
+  }
+  if (count > settings_.server.max_queue) {  // whenever it is tried
+    return refuse(FailureKind::kInvalid,
+                  fmt::format("The request asks for {} answers at once (prompts times 'n'), and "
+                              "server.max_queue allows {}.",
+                              count, settings_.server.max_queue));
   }
   if (active_.size() + count > settings_.server.max_queue) {
     return refuse(FailureKind::kOverloaded,

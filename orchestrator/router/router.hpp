@@ -156,6 +156,8 @@ class Router : private WorkerEvents {
   const ModelInfo& serving(const ModelInfo& model) const;
   // Why nobody serves it or will, where its workers have been given up; else empty.
   std::string given_up(const ModelInfo& model) const;
+  // Nobody serves it, since all of its workers were asked to take nothing more.
+  bool drained(const ModelInfo& model) const;
   // Null when the name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }

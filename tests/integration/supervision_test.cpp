@@ -264,7 +264,9 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   Serving serving = serve();
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
   EXPECT_EQ(serving.worker()["state"], "drained");
-  EXPECT_EQ(serving.get("/health").status, 503);
+  const HttpReply health = serving.get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(json::parse(health.body)["status"], "drained") << health.body;
   EXPECT_EQ(serving.complete({{"prompt", "x"}}).status, 503);
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
   // From here on requests wait for the successor.

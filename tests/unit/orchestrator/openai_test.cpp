@@ -81,6 +81,10 @@ TEST(ParseCompletion, MalformedRequestsNameTheirField) {
       {"{\"prompt\":\"x\",\"presence_penalty\":-3}", "presence_penalty"},
       {"{\"prompt\":\"x\",\"seed\":\"lucky\"}", "seed"},
       {"{\"prompt\":\"x\",\"seed\":0.5}", "seed"},
+      {"{\"prompt\":\"x\",\"seed\":18446744073709551616}", "seed"},
+      {"{\"prompt\":\"x\",\"min_tokens\":2}", "min_tokens"},
+      {"{\"prompt\":\"x\",\"min_tokens\":\"2\"}", "min_tokens"},
+      {"{\"prompt\":\"x\",\"guided_regex\":\"a+\"}", "guided_regex"},
       {"{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens"},
       {"{\"prompt\":\"x\",\"max_tokens\":-5}", "max_tokens"},
       {"{\"prompt\":\"x\",\"max_tokens\":1e12}", "max_tokens"},
@@ -182,6 +186,22 @@ TEST(ParseCompletion, DefaultsAreOpenAisButForTheLength) {
   EXPECT_FALSE(request.stream || request.has_seed);
 }
 
+TEST(ParseCompletion, WhatIsEmptyIsNotAskedFor) {
+  auto parsed = parse_completion(
+      R"({"prompt":"x","suffix":"","grammar":"","guided_regex":"","guided_json":{},"bad_words":[],"min_tokens":0})");
+  EXPECT_TRUE(std::holds_alternative<GenerationRequest>(parsed))
+      << std::get<ApiError>(parsed).message;
+}
+
+TEST(ParseCompletion, MessagesSayWhatIsTrue) {
+  const auto message = [](const char* body) {
+    return std::get<ApiError>(parse_completion(body)).message;
+  };
+  EXPECT_EQ(message(R"({"prompt":"x","seed":0.5})"), "'seed' must be an integer of 64 bits.");
+  EXPECT_EQ(message(R"({"prompt":"x","min_tokens":2})"),
+            "'min_tokens' is not supported by this server.");
+}
+
 TEST(ParseCompletion, SeveralPrompts) {
   EXPECT_EQ(
       std::get<GenerationRequest>(parse_completion(R"({"prompt":["a","b","c"]})")).prompts.size(),
@@ -209,7 +229,7 @@ TEST(ParseTokenize, NamesOfItsText) {
   auto request = std::get<TokenizeRequest>(
       parse_tokenize(R"({"content":"","add_special":false,"parse_special":false})"));
   EXPECT_FALSE(request.message.add_special || request.message.parse_special);
-  EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}")).parameter, "content");
+  EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}")).parameter, "prompt");
   EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens":["a"]})")).parameter, "tokens");
   EXPECT_EQ(
       std::get<DetokenizeRequest>(parse_detokenize(R"({"tokens":[1]})")).message.tokens.size(), 1U);

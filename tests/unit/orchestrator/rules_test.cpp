@@ -15,7 +15,7 @@ namespace {
 
 bool allowed(const std::string& host, const std::string& origin, bool loopback = true,
              const std::string& bound = "127.0.0.1") {
-  ApiOptions options{"", bound, 8484, loopback, 600};
+  ApiOptions options{"", bound, loopback, 600};
   HttpRequest request;
   request.host = host;
   request.origin = origin;
@@ -23,16 +23,24 @@ bool allowed(const std::string& host, const std::string& origin, bool loopback =
 }
 
 TEST(OriginRule, KnownHostsOnly) {
-  for (const char* host :
-       {"localhost", "localhost:8484", "127.0.0.1:8484", "[::1]:8484", "[::1]", "LocalHost:8484"}) {
+  for (const char* host : {"localhost", "localhost:8484", "127.0.0.1:8484", "[::1]:8484", "[::1]",
+                           "LocalHost:8484", "localhost:9000", "[::1]:9000"}) {
     EXPECT_TRUE(allowed(host, "")) << host;
   }
   for (const char* host : {"", "evil.example", "evil.example:8484", "localhost.evil.example:8484",
-                           "localhost:80", "127.0.0.1:8484x", ":8484", "[::2]:8484"}) {
+                           "localhost:8484:1", "127.0.0.1:8484x", ":8484", "[::2]:8484"}) {
     EXPECT_FALSE(allowed(host, "")) << host;
   }
   EXPECT_TRUE(allowed("127.0.0.2:8484", "", true, "127.0.0.2"));
   EXPECT_FALSE(allowed("127.0.0.2:8484", ""));
+}
+
+TEST(OriginRule, TheRefusalSaysWhichNamesThereAre) {
+  HttpRequest request;
+  request.host = "gpu-box:9000";
+  const std::string words = origin_violation({"", "127.0.0.5", true, 600}, request);
+  EXPECT_NE(words.find("'gpu-box:9000'"), std::string::npos) << words;
+  EXPECT_NE(words.find("localhost, 127.0.0.1, [::1] and 127.0.0.5"), std::string::npos) << words;
 }
 
 TEST(OriginRule, SameOriginOrNone) {
