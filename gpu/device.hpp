@@ -70,8 +70,7 @@ enum class Memory {
 class Device;
 
 // A buffer with its memory; frees both, unless its device was abandoned. `address` is what shaders
-// use. Ends before its
-// Device does.
+// use. Ends before its Device does.
 class Buffer {
  public:
   Buffer() = default;
@@ -225,6 +224,11 @@ class Device {
 
  private:
   Device() = default;
+  void read_limits();
+  Status make_logical_device(bool statistics);
+  Status load_pipeline_cache(const std::string& folder);
+  Status check(const KernelSpec& spec) const;
+  Result<VkPipeline> compile(const KernelSpec& spec, VkPipelineLayout layout);
   Result<Buffer> make_buffer(std::uint64_t bytes, Memory memory, const char* name, UniqueFd import);
   struct Impl;
   std::unique_ptr<Impl> impl_;

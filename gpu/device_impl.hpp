@@ -24,7 +24,6 @@ struct Device::Impl {
   VkPhysicalDeviceMemoryProperties memory{};
   VkPhysicalDeviceLimits limits{};
   VkShaderStageFlags required_subgroup_size_stages = 0;
-  std::uint32_t max_workgroup_subgroups = 0;
   std::uint32_t timestamp_bits = 0, transfer_timestamp_bits = 0;
   bool has_host_query_reset = false;
   bool has_memory_budget = false;

@@ -107,6 +107,18 @@ std::vector<std::string> unmet_requirements(VkPhysicalDevice physical,
   return missing;
 }
 
+// What a device offers of kMatrixExtension.
+struct MatrixOffer {
+  VkStructureType type = static_cast<VkStructureType>(1000506001);
+  void* next = nullptr;
+  std::uint32_t m = 0, n = 0, k = 0;
+  std::uint32_t a = 0, b = 0, c = 0, result = 0;  // types of components
+  VkBool32 saturating = VK_FALSE;
+  std::uint32_t scope = 0;
+};
+constexpr std::uint32_t kHalfComponents = 0, kFloatComponents = 1, kSubgroupScope = 3;
+using MatrixQuery = VkResult(VKAPI_PTR*)(VkPhysicalDevice, std::uint32_t*, MatrixOffer*);
+
 }  // namespace
 
 const char* to_string(DeviceKind kind) {
@@ -170,6 +182,38 @@ bool has_extension(VkPhysicalDevice physical, const char* name) {
                      [&](const VkExtensionProperties& extension) {
                        return std::strcmp(extension.extensionName, name) == 0;
                      });
+}
+
+bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical) {
+  if (!has_extension(physical, kMatrixExtension)) return false;
+  MatrixFeatures features;
+  VkPhysicalDeviceFeatures2 all{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &features, {}};
+  vkGetPhysicalDeviceFeatures2(physical, &all);
+  const auto query = reinterpret_cast<MatrixQuery>(
+      vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+  if (features.matrices != VK_TRUE || query == nullptr) return false;
+  std::uint32_t count = 0;
+  if (query(physical, &count, nullptr) != VK_SUCCESS) return false;
+  std::vector<MatrixOffer> offers(count);
+  if (query(physical, &count, offers.data()) < 0) return false;
+  return std::any_of(offers.begin(), offers.end(), [](const MatrixOffer& offer) {
+    return offer.m == 16 && offer.n == 8 && offer.k == 16 && offer.a == kHalfComponents &&
+           offer.b == kHalfComponents && offer.c == kFloatComponents &&
+           offer.result == kFloatComponents && offer.scope == kSubgroupScope;
+  });
+}
+
+Sharing sharing_of(VkPhysicalDevice physical, VkBufferUsageFlags usage) {
+  if (!has_extension(physical, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME)) return {};
+  VkPhysicalDeviceExternalBufferInfo asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
+  asked.usage = usage;
+  asked.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  VkExternalBufferProperties answer{VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+  vkGetPhysicalDeviceExternalBufferProperties(physical, &asked, &answer);
+  const VkExternalMemoryFeatureFlags can = answer.externalMemoryProperties.externalMemoryFeatures;
+  constexpr VkExternalMemoryFeatureFlags kBoth =
+      VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT | VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+  return {(can & kBoth) == kBoth, (can & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) != 0};
 }
 
 DeviceInfo describe_device(VkPhysicalDevice physical, std::uint32_t index) {

@@ -19,6 +19,22 @@ struct DeviceFeatures {
   void chain();  // again after a copy: the chain holds addresses
 };
 
+// VK_KHR_cooperative_matrix is younger than Debian 12's headers: what we need of it, as the
+// specification numbers it.
+inline constexpr const char* kMatrixExtension = "VK_KHR_cooperative_matrix";
+struct MatrixFeatures {
+  VkStructureType type = static_cast<VkStructureType>(1000506000);
+  void* next = nullptr;
+  VkBool32 matrices = VK_FALSE;
+  VkBool32 robust_buffer_access = VK_FALSE;
+};
+
+// Whether memory of our buffers can go to another process and come from one.
+struct Sharing {
+  bool possible = false;
+  bool dedicated = false;  // each buffer needs an allocation of its own kind
+};
+
 struct QueueFamilies {
   std::optional<std::uint32_t> compute;
   std::optional<std::uint32_t> transfer;  // a family that does nothing else
@@ -28,6 +44,11 @@ struct QueueFamilies {
 
 QueueFamilies find_queue_families(VkPhysicalDevice physical);
 bool has_extension(VkPhysicalDevice physical, const char* name);
+
+// Whether the device multiplies 16x16 by 16x8 halves into float32 sums, a subgroup together.
+bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical);
+// Of buffers of `usage`.
+Sharing sharing_of(VkPhysicalDevice physical, VkBufferUsageFlags usage);
 
 DeviceInfo describe_device(VkPhysicalDevice physical, std::uint32_t index);
 // What to enable: every feature that kernels may use and this device has. Only for a device of

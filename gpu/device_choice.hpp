@@ -1,0 +1,25 @@
+// Which of the machine's devices is meant.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/device_info.hpp"
+#include "gpu/vulkan_instance.hpp"
+
+namespace bulkhead::gpu {
+
+struct Candidate {
+  VkPhysicalDevice physical = VK_NULL_HANDLE;
+  DeviceInfo info;
+};
+
+// All devices, usable or not (DeviceInfo::missing), in the drivers' order.
+Result<std::vector<Candidate>> candidates_of(const Instance& instance);
+
+// The one that DeviceOptions::selector names, if it is usable. kNotFound lists what there is,
+// kUnsupported says what the device lacks.
+Result<Candidate> choose(const std::vector<Candidate>& candidates, const std::string& selector);
+
+}  // namespace bulkhead::gpu
