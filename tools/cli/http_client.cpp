@@ -25,6 +25,106 @@ Error stopped_error() {
   return Error(ErrorCode::kUnavailable, "stopped");
 }
 
+// One request and its answer over a connection of their own. Its steps are for perform(), in order.
+class Call {
+ public:
+  Call(const HttpClient& client, const Url& url) : client_(client), url_(url), stream_(context_) {}
+
+  Status connect() {
+    tcp::resolver resolver(context_);
+    const auto endpoints = resolver.resolve(url_.host, url_.port, code_);
+    if (code_) return failed("looking up", code_);
+    stream_.expires_after(kConnectTimeout);
+    if (!run([&](auto done) { stream_.async_connect(endpoints, done); })) return stopped_error();
+    if (code_ == asio::error::connection_refused) {
+      return Error(ErrorCode::kUnavailable,
+                   "nothing listens on " + client_.url() +
+                       "; start it with `bulkheadd`, or name another address with --url");
+    }
+    if (code_) return failed("connecting to", code_);
+    stream_.expires_never();  // the daemon bounds a request's time (server.request_timeout_s)
+    stream_.socket().set_option(tcp::no_delay(true), code_);
+    return {};
+  }
+
+  Status write(http::request<http::string_body>& request) {
+    if (!run([&](auto done) { http::async_write(stream_, request, done); })) return stopped_error();
+    // A server that refuses a request early may close before it has read the body: its answer is
+    // still there to read.
+    write_code_ = code_;
+    return {};
+  }
+
+  Result<HttpResponse> read(const HttpClient::OnBytes& on_bytes) {
+    beast::flat_buffer buffer;
+    http::response_parser<http::buffer_body> parser;
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own
+    if (!run([&](auto done) { http::async_read_header(stream_, buffer, parser, done); }))
+      return stopped_error();
+    if (code_)
+      return write_code_ ? failed("writing to", write_code_) : failed("reading from", code_);
+
+    HttpResponse response;
+    response.status = static_cast<int>(parser.get().result_int());
+    const auto type = parser.get()[http::field::content_type];
+    response.content_type = std::string(type.data(), type.size());
+    const bool streaming = on_bytes != nullptr && response.status == 200;
+    char chunk[16384];
+    while (!parser.is_done()) {
+      parser.get().body().data = chunk;
+      parser.get().body().size = sizeof chunk;
+      parser.get().body().more = true;
+      if (!run([&](auto done) { http::async_read_some(stream_, buffer, parser, done); }))
+        return stopped_error();
+      const std::string_view bytes(chunk, sizeof chunk - parser.get().body().size);
+      if (streaming && !bytes.empty()) {
+        BULKHEAD_RETURN_IF_ERROR(on_bytes(bytes));
+      } else if (response.body.size() + bytes.size() > kMaxWholeBody) {
+        return Error(ErrorCode::kResourceExhausted,
+                     "the answer of " + client_.url() + " is larger than 64 MiB");
+      } else {
+        response.body.append(bytes);
+      }
+      if (code_ == http::error::need_buffer) code_ = {};
+      if (code_) return failed("the answer broke off: reading from", code_);
+    }
+    return response;
+  }
+
+ private:
+  // Starts an operation with its handler, whose result is code_ then, and runs it to its end, looking
+  // now and then whether the client was told to stop: false.
+  template <typename Start>
+  bool run(Start start) {
+    bool done = false;
+    start([&](const beast::error_code& result, auto&&...) {
+      code_ = result;
+      done = true;
+    });
+    while (!done) {
+      context_.restart();
+      context_.run_for(kLookEvery);
+      if (!done && client_.stopped()) {
+        stream_.close();
+        context_.restart();
+        context_.run();  // the cancelled operation ends
+        return false;
+      }
+    }
+    return true;
+  }
+
+  Error failed(const std::string& what, const beast::error_code& code) const {
+    return Error(ErrorCode::kUnavailable, what + " " + client_.url() + ": " + code.message());
+  }
+
+  const HttpClient& client_;
+  const Url& url_;
+  asio::io_context context_;
+  beast::tcp_stream stream_;
+  beast::error_code code_, write_code_;
+};
+
 }  // namespace
 
 Result<Url> parse_url(const std::string& text) {
@@ -75,48 +175,6 @@ Result<Url> parse_url(const std::string& text) {
 Result<HttpResponse> HttpClient::perform(const char* method, const std::string& path,
                                          const std::string& body, const OnBytes& on_bytes) {
   try {
-    asio::io_context context;
-    beast::tcp_stream stream(context);
-
-    // Runs what was started until it ends, looking at stop_ now and then. False: stopped.
-    const auto run = [&](const bool& done) {
-      while (!done) {
-        context.restart();
-        context.run_for(kLookEvery);
-        if (!done && stopped()) {
-          stream.close();
-          context.restart();
-          context.run();  // the cancelled operation ends
-          return false;
-        }
-      }
-      return true;
-    };
-    const auto failed = [&](const std::string& what, const beast::error_code& code) {
-      return Error(ErrorCode::kUnavailable, what + " " + url_text_ + ": " + code.message());
-    };
-
-    tcp::resolver resolver(context);
-    beast::error_code code;
-    const auto endpoints = resolver.resolve(url_.host, url_.port, code);
-    if (code) return failed("looking up", code);
-
-    bool done = false;
-    stream.expires_after(kConnectTimeout);
-    stream.async_connect(endpoints, [&](const beast::error_code& result, const tcp::endpoint&) {
-      code = result;
-      done = true;
-    });
-    if (!run(done)) return stopped_error();
-    if (code == asio::error::connection_refused) {
-      return Error(ErrorCode::kUnavailable,
-                   "nothing listens on " + url_text_ +
-                       "; start it with `bulkheadd`, or name another address with --url");
-    }
-    if (code) return failed("connecting to", code);
-    stream.expires_never();  // the daemon bounds a request's time (server.request_timeout_s)
-    stream.socket().set_option(tcp::no_delay(true), code);
-
     http::request<http::string_body> request;
     request.method_string(method);
     request.target(url_.prefix + path);
@@ -131,61 +189,10 @@ Result<HttpResponse> HttpClient::perform(const char* method, const std::string& 
     request.body() = body;
     request.prepare_payload();
 
-    done = false;
-    http::async_write(stream, request, [&](const beast::error_code& result, std::size_t) {
-      code = result;
-      done = true;
-    });
-    if (!run(done)) return stopped_error();
-    // A server that refuses a request early may close before it has read the body: its answer is
-    // still there to read.
-    const beast::error_code write_code = code;
-
-    beast::flat_buffer buffer;
-    http::response_parser<http::buffer_body> parser;
-    parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // the loop below has its own
-    char chunk[16384];
-    done = false;
-    http::async_read_header(stream, buffer, parser,
-                            [&](const beast::error_code& result, std::size_t) {
-                              code = result;
-                              done = true;
-                            });
-    if (!run(done)) return stopped_error();
-    if (code) return write_code ? failed("writing to", write_code) : failed("reading from", code);
-
-    HttpResponse response;
-    response.status = static_cast<int>(parser.get().result_int());
-    const auto type = parser.get()[http::field::content_type];
-    response.content_type = std::string(type.data(), type.size());
-    const bool streaming = on_bytes != nullptr && response.status == 200;
-    while (!parser.is_done()) {
-      parser.get().body().data = chunk;
-      parser.get().body().size = sizeof chunk;
-      parser.get().body().more = true;
-      done = false;
-      http::async_read_some(stream, buffer, parser,
-                            [&](const beast::error_code& result, std::size_t) {
-                              code = result;
-                              done = true;
-                            });
-      if (!run(done)) return stopped_error();
-      const std::string_view bytes(chunk, sizeof chunk - parser.get().body().size);
-      if (!bytes.empty()) {
-        if (streaming) {
-          BULKHEAD_RETURN_IF_ERROR(on_bytes(bytes));
-        } else {
-          if (response.body.size() + bytes.size() > kMaxWholeBody) {
-            return Error(ErrorCode::kResourceExhausted,
-                         "the answer of " + url_text_ + " is larger than 64 MiB");
-          }
-          response.body.append(bytes);
-        }
-      }
-      if (code == http::error::need_buffer) code = {};
-      if (code) return failed("the answer broke off: reading from", code);
-    }
-    return response;
+    Call call(*this, url_);
+    BULKHEAD_RETURN_IF_ERROR(call.connect());
+    BULKHEAD_RETURN_IF_ERROR(call.write(request));
+    return call.read(on_bytes);
   } catch (const std::exception& failure) {
     return Error(ErrorCode::kInternal, std::string("HTTP to ") + url_text_ + ": " + failure.what());
   }
