@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "config/base/text.hpp"
+
 namespace bulkhead::config {
 namespace {
 
@@ -170,14 +172,6 @@ const ModelSetting kModelSettings[] = {
    .reach = MODEL_FIELD(std::uint32_t, context), .most = 1U << 24},
 };
 // clang-format on
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
 
 std::string quoted(std::string_view text) {
   return "'" + std::string(text) + "'";

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "gpu/staging_ring.hpp"
 #include "gpu/transfer_lane.hpp"
@@ -513,10 +514,7 @@ class DirectQueue final : public BlitBase {
     }
     if (!settings_.track_metrics) return {};
     // The host waits for each, and nothing runs beside it: its time is the host's.
-    const auto took =
-        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                       std::chrono::steady_clock::now() - start)
-                                       .count());
+    const std::uint64_t took = nanoseconds_since(start);
     ++stats_.sync_waits;
     stats_.sync_wait_nanoseconds += took;
     const bool up = lane == DeviceLane::kUpload;

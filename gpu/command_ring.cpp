@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
 #include "gpu/profile.hpp"
@@ -103,8 +104,7 @@ class RingBase : public CommandRing {
     Timed& operator=(const Timed&) = delete;
     ~Timed() {
       if (figure_ == nullptr) return;
-      *figure_ += static_cast<std::uint64_t>(
-          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start_).count());
+      *figure_ += nanoseconds_since(start_);
     }
 
    private:

@@ -2,25 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 
+#include "config/base/text.hpp"
+
 namespace bulkhead::gpu {
 namespace {
-
-std::string lower(std::string text) {
-  for (char& c : text)
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts)
-    text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
 
 std::string listing(const std::vector<Candidate>& candidates) {
   std::string text;

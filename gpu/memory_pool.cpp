@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "gpu/buddy_heap.hpp"
 
@@ -101,11 +102,6 @@ class Tracker {
   const MemoryPoolStats& stats() const { return stats_; }
 
  private:
-  static std::uint64_t nanoseconds_since(Clock::time_point started) {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started).count());
-  }
-
   bool enabled_;
   MemoryPoolStats stats_;
 };

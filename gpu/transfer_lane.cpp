@@ -2,17 +2,12 @@
 
 #include <algorithm>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "gpu/fault_injection.hpp"
 
 namespace bulkhead::gpu {
 namespace {
-
-std::uint64_t ns_between(std::chrono::steady_clock::time_point from,
-                         std::chrono::steady_clock::time_point to) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count());
-}
 
 constexpr std::uint32_t kKeptRecordings = 16;
 
@@ -179,7 +174,7 @@ Status TransferLane::wait(std::uint64_t number) {
   const Status status = wait_untimed(number);
   ++timing_.waits;
   const auto end = std::chrono::steady_clock::now();
-  timing_.wait_ns += ns_between(start, end);
+  timing_.wait_ns += nanoseconds_between(start, end);
   if (device_->activity().tracing())
     device_->activity().host_ran("wait for transfer", start, end, number);
   return status;

@@ -17,6 +17,7 @@
 #include "config/base/loopback.hpp"
 #include "config/base/percent.hpp"
 #include "config/base/program_options.hpp"
+#include "config/base/text.hpp"
 #include "config/config.hpp"
 #include "config/reload.hpp"
 #include "orchestrator/event_loop.hpp"
@@ -146,13 +147,6 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
   }
   return loaded;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words)
-    all += (all.empty() ? "" : ", ") + word;
-  return all;
 }
 
 // SIGHUP: reads the settings again and does what a running daemon can do about what changed.

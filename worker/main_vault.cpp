@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 #include "config/base/random.hpp"
 #include "worker/model/builtin_model.hpp"
@@ -21,11 +22,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
 constexpr std::chrono::milliseconds kRoomForDescriptors{3000};
 constexpr std::size_t kDescriptorsOfPacket = 32;
-
-std::uint64_t microseconds_since(Clock::time_point begin) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count());
-}
 
 Error unusable(const std::string& what) {
   return Error(ErrorCode::kCorrupt, "what the last process left can't be used: " + what);
@@ -202,7 +198,7 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
     pages.push_back({page.page, page.before, page.tokens});
   report_.pages_adopted = engine.take_over(pages);
   report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(kept.open) : 0;
-  report_.adopt_microseconds = microseconds_since(begin);
+  report_.adopt_microseconds = nanoseconds_since(begin) / 1000;
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/base/log.hpp"
+#include "config/base/text.hpp"
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/generation.hpp"
@@ -171,13 +172,6 @@ class Lookup : public RequestObserver, public std::enable_shared_from_this<Looku
   RequestId request_;
 };
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : static_cast<char>(c);
-  });
-  return text;
-}
-
 }  // namespace
 
 bool constant_time_equal(std::string_view a, std::string_view b) {
@@ -259,8 +253,8 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   if (!options.api_key.empty() && route.endpoint != Endpoint::kHealth) {
     constexpr std::string_view kBearer = "Bearer ";
     std::string_view given = request.authorization;
-    bool bearer = given.size() > kBearer.size() &&
-                  lower(std::string(given.substr(0, kBearer.size()))) == "bearer ";
+    bool bearer =
+        given.size() > kBearer.size() && lower(given.substr(0, kBearer.size())) == "bearer ";
     if (!bearer || !constant_time_equal(given.substr(kBearer.size()), options.api_key)) {
       return refuse(401, "A valid API key is needed: Authorization: Bearer KEY.",
                     "invalid_api_key");

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "config/base/elapsed.hpp"
 #include "config/base/log.hpp"
 
 namespace bulkhead::forward {
@@ -116,8 +117,7 @@ Status KernelCompiler::finish(
 
 std::uint64_t KernelCompiler::nanoseconds() const {
   const std::lock_guard lock(impl_->mutex);
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(impl_->end - impl_->start).count());
+  return nanoseconds_between(impl_->start, impl_->end);
 }
 
 }  // namespace bulkhead::forward

@@ -9,11 +9,6 @@ namespace bulkhead::forward {
 
 using Counter = engine::Executor::Counter;
 
-std::uint64_t nanoseconds_since(Clock::time_point start) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
 void add_load_counters(const LoadTimes& times, std::vector<Counter>& all) {
   const auto seconds = [&all](const char* name, std::uint64_t ns) {
     all.push_back({name, static_cast<double>(ns) / 1e9});

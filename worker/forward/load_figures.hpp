@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "config/base/elapsed.hpp"
 #include "gpu/command_ring.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/weight_pipeline.hpp"
@@ -13,7 +14,6 @@
 namespace bulkhead::forward {
 
 using Clock = std::chrono::steady_clock;
-std::uint64_t nanoseconds_since(Clock::time_point start);
 
 struct LoadTimes {
   PipelineTimes weights;

@@ -12,6 +12,8 @@
 #include <optional>
 #include <thread>
 
+#include "config/base/elapsed.hpp"
+
 namespace bulkhead::forward {
 namespace {
 
@@ -25,11 +27,6 @@ constexpr std::uint32_t kMostThreads = 16;
 constexpr std::uint64_t kSmallestPiece = 64 * kKib, kLargestPiece = 4 * kMib;
 constexpr std::uint64_t kWorthAThread = 4 * kMib;
 constexpr std::uint64_t kReadAtOnce = 8 * kMib;
-
-std::uint64_t since(Clock::time_point start) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
 
 // Whole pages around or within a part of a mapping.
 std::span<const std::byte> whole_pages(std::span<const std::byte> part, bool around) {
@@ -139,7 +136,7 @@ struct WeightPipeline::Impl {
       const auto first = std::ranges::find(jobs, block, &PipelineJob::block);
       auto made = device.allocate(blocks[block].bytes, blocks[block].memory,
                                   first != jobs.end() ? first->name.c_str() : "weights");
-      allocate_ns += since(begin);
+      allocate_ns += nanoseconds_since(begin);
       if (!made.ok()) return fail(made.error());
       const std::lock_guard lock(mutex);
       for (auto job = first; job != jobs.end() && job->block == block; ++job)
@@ -181,12 +178,12 @@ struct WeightPipeline::Impl {
     switch (task.kind) {
       case Task::kRead:
         read_pages(task.part);
-        read_ns += since(begin);
+        read_ns += nanoseconds_since(begin);
         break;
       case Task::kForget:
         // Not the pages at its ends: a neighbour may need them.
         if (const auto pages = whole_pages(task.part, false); !pages.empty()) forget(pages);
-        read_ns += since(begin);
+        read_ns += nanoseconds_since(begin);
         break;
       case Task::kPack:
         try {
@@ -195,7 +192,7 @@ struct WeightPipeline::Impl {
           fail(Error(ErrorCode::kResourceExhausted,
                      jobs[task.job].name + ": packing it failed: " + failure.what()));
         }
-        pack_ns += since(begin);
+        pack_ns += nanoseconds_since(begin);
         packed_bytes += task.piece.bytes.size();
         break;
     }
@@ -234,7 +231,7 @@ struct WeightPipeline::Impl {
       to.bytes = task.piece.bytes.size();
       const Clock::time_point begin = Clock::now();
       BULKHEAD_RETURN_IF_ERROR(blit.send(task.piece, to));
-      send_ns += since(begin);
+      send_ns += nanoseconds_since(begin);
     }
   }
 
@@ -242,7 +239,7 @@ struct WeightPipeline::Impl {
     const Clock::time_point begin = Clock::now();
     std::unique_lock lock(mutex);
     progress.wait(lock, [&] { return stop || !filled.empty(); });
-    starved_ns += since(begin);
+    starved_ns += nanoseconds_since(begin);
   }
 
   // Staging memory for the next piece: what is filled is sent meanwhile. Nothing: told to stop.
@@ -302,7 +299,7 @@ struct WeightPipeline::Impl {
     const std::uint64_t before = blit.stats().upload_nanoseconds;
     if (const Status sent = send_all(); !sent.ok()) return fail(sent);
     upload_ns = blit.stats().upload_nanoseconds - before;
-    total_ns = since(start);
+    total_ns = nanoseconds_since(start);
     const std::lock_guard lock(mutex);
     over = true;
     work.notify_all();
