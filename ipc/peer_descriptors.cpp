@@ -39,20 +39,6 @@ int socket_option(int fd, int name) {
   return ::getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
 }
 
-std::vector<UniqueFd> take_descriptors(msghdr& message) {
-  std::vector<UniqueFd> taken;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-      taken.emplace_back(fd);
-    }
-  }
-  return taken;
-}
-
 // What is in an AF_UNIX socket's queue, packet by packet, when nothing more can come.
 class Emptied {
  public:
@@ -77,7 +63,7 @@ class Emptied {
       const ssize_t size = ::recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
       if (size < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
       if (size < 0 || (size == 0 && (!packets_ || message.msg_controllen == 0))) return false;
-      into = take_descriptors(message);
+      into = received_with(message).fds;
       return true;
     }
     return false;
@@ -89,6 +75,23 @@ class Emptied {
 };
 
 }  // namespace
+
+ReceivedWith received_with(msghdr& message) {
+  ReceivedWith all;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
+      all.something_else = true;
+      continue;
+    }
+    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+      all.fds.emplace_back(fd);
+    }
+  }
+  return all;
+}
 
 void PeerCloser::close_for_good(UniqueFd first) {
   std::vector<UniqueFd> left, found;
@@ -171,7 +174,7 @@ void PeerCloser::close_lot(std::vector<UniqueFd> fds) {
 }
 
 void PeerCloser::close_received(msghdr& message) {
-  for (UniqueFd& fd : take_descriptors(message))
+  for (UniqueFd& fd : received_with(message).fds)
     close(std::move(fd));
 }
 

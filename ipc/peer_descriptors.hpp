@@ -37,6 +37,14 @@ namespace bulkhead::ipc {
 // kernel close the rest for us, on the spot.
 inline constexpr std::size_t kMaxScmFds = 253;
 
+// What a recvmsg() brought beside its bytes. Who receives from a worker gives the descriptors to a
+// PeerCloser: to destroy them here may wait.
+struct ReceivedWith {
+  std::vector<UniqueFd> fds;
+  bool something_else = false;  // credentials, say
+};
+ReceivedWith received_with(msghdr& message);
+
 // Nothing here waits. Any thread.
 class PeerCloser : public std::enable_shared_from_this<PeerCloser> {
  public:

@@ -82,20 +82,10 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     }
     ++packet;
     if (size > 0) reach(Point::kPacketReceived);
+    ReceivedWith with = received_with(message);
     Channel::Descriptors received(closer_);  // owns them, so that every way out closes them
-    bool strange = false;
-    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
-        strange = true;
-        continue;
-      }
-      const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        int fd;
-        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-        received.fds.emplace_back(fd);
-      }
-    }
+    received.tag = payload[0];
+    received.fds = std::move(with.fds);
     if (size == 0) {
       dead_ = true;
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
@@ -103,25 +93,32 @@ void PeerSocket::drain(std::uint64_t allowed_doorbells) {
     } else if (received.fds.size() > kMaxPacketFds) {
       violation_ = "a packet on the socket carries " + std::to_string(received.fds.size()) +
                    " descriptors; " + std::to_string(kMaxPacketFds) + " are allowed";
-    } else if (strange || (message.msg_flags & MSG_TRUNC) != 0) {
+    } else if (with.something_else || (message.msg_flags & MSG_TRUNC) != 0) {
       violation_ = "a packet on the socket is too long or carries something unknown";
-    } else if (size == 1 && received.fds.empty()) {
-      if (++doorbells_received_ > allowed_doorbells) {
-        violation_ = "it rang " + std::to_string(doorbells_received_) + " times for " +
-                     std::to_string(allowed_doorbells) + " sleeps";
-      }
-    } else if (size == sizeof(std::uint64_t) && !received.fds.empty()) {
-      if (queued_fds_ + received.fds.size() > kMaxQueuedFds) {
-        violation_ = "more than " + std::to_string(kMaxQueuedFds) + " descriptors wait to be taken";
-      } else {
-        received.tag = payload[0];
-        queued_fds_ += received.fds.size();
-        queue_.push_back(std::move(received));
-      }
     } else {
-      violation_ = "a packet on the socket has " + std::to_string(size) + " bytes and " +
-                   std::to_string(received.fds.size()) + " descriptors";
+      take_packet(static_cast<std::size_t>(size), std::move(received), allowed_doorbells);
     }
+  }
+}
+
+// A doorbell, or descriptors with their tag.
+void PeerSocket::take_packet(std::size_t bytes, Channel::Descriptors received,
+                             std::uint64_t allowed_doorbells) {
+  if (bytes == 1 && received.fds.empty()) {
+    if (++doorbells_received_ > allowed_doorbells) {
+      violation_ = "it rang " + std::to_string(doorbells_received_) + " times for " +
+                   std::to_string(allowed_doorbells) + " sleeps";
+    }
+  } else if (bytes == sizeof(std::uint64_t) && !received.fds.empty()) {
+    if (queued_fds_ + received.fds.size() > kMaxQueuedFds) {
+      violation_ = "more than " + std::to_string(kMaxQueuedFds) + " descriptors wait to be taken";
+    } else {
+      queued_fds_ += received.fds.size();
+      queue_.push_back(std::move(received));
+    }
+  } else {
+    violation_ = "a packet on the socket has " + std::to_string(bytes) + " bytes and " +
+                 std::to_string(received.fds.size()) + " descriptors";
   }
 }
 

@@ -63,6 +63,8 @@ class PeerSocket {
 
  private:
   void lost(int error_number);
+  void take_packet(std::size_t bytes, Channel::Descriptors received,
+                   std::uint64_t allowed_doorbells);
 
   UniqueFd fd_;
   std::shared_ptr<PeerCloser> closer_;  // none once it was moved away
