@@ -38,12 +38,22 @@ double seconds_since(Clock::time_point start) {
 }
 
 struct Plan {
-  std::string model, device = "auto", json_path, cache_folder, kv_type = "f16";
-  std::vector<std::uint32_t> streams{1, 4, 16, 32}, depths{0};
+  std::string model = "builtin", device = "auto", json_path, cache_folder, kv_type = "f16";
+  std::vector<std::uint32_t> streams, depths{0};
   std::vector<std::string> assignments;
-  std::uint32_t prompt = 512, tokens = 128, chunk = 256;
+  std::uint32_t prompt = 0, tokens = 0, chunk = 256;
   bool profile = false, baseline = false;
 };
+
+// What was left out: seconds of work for the device that it is.
+void complete(Plan& plan, const gpu::Device& device) {
+  const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
+  if (plan.streams.empty())
+    plan.streams =
+        cpu ? std::vector<std::uint32_t>{1, 4} : std::vector<std::uint32_t>{1, 4, 16, 32};
+  if (plan.prompt == 0) plan.prompt = cpu ? 64 : 512;
+  if (plan.tokens == 0) plan.tokens = cpu ? 32 : 128;
+}
 
 engine::TokenId made_up(std::uint32_t stream, std::uint32_t position, std::uint32_t vocabulary) {
   return (stream * 7919 + position * 104729 + 17) % vocabulary;
@@ -224,11 +234,12 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
   return result;
 }
 
-Status run(const Plan& plan) {
+Status run(Plan plan) {
   gpu::DeviceOptions device_options;
   device_options.selector = plan.device;
   device_options.cache_folder = plan.cache_folder;
   BULKHEAD_TRY(const auto device, gpu::Device::open(device_options));
+  complete(plan, *device);
   double bandwidth = 0;
   if (auto measured = bench::read_bandwidth(*device); measured.ok()) {
     bandwidth = *measured;
@@ -306,14 +317,17 @@ int main(int argc, char** argv) {
   ProgramOptions options{
       "Prefill and decode speed of a model on the executor alone, beside the device's read "
       "bandwidth"};
-  options.add("--model", plan.model, "GGUF file, or \"builtin\"").required();
+  options.add("--model", plan.model, "GGUF file, or \"builtin\"").show_default();
   options.add("--device", plan.device, "auto, cpu, an index or part of a device's name");
   options
-      .add("--streams", plan.streams, "sequences that decode side by side, one run for each number")
+      .add("--streams", plan.streams,
+           "sequences that decode side by side, one run for each number (1,4,16,32; on a CPU 1,4)")
       .comma_separated()
       .within(1, 256);
-  options.add("--prompt", plan.prompt, "prompt tokens of each sequence").within(1, 1 << 20);
-  options.add("--tokens", plan.tokens, "generated tokens of each sequence").within(1, 1 << 20);
+  options.add("--prompt", plan.prompt, "prompt tokens of each sequence (512; on a CPU 64)")
+      .within(1, 1 << 20);
+  options.add("--tokens", plan.tokens, "generated tokens of each sequence (128; on a CPU 32)")
+      .within(1, 1 << 20);
   options.add("--chunk", plan.chunk, "prompt tokens in a step").within(1, 4096);
   options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.add("--json", plan.json_path, "write the figures there, too");

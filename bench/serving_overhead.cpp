@@ -42,6 +42,7 @@
 #include "bench/serving_variants.hpp"
 #include "config/base/log.hpp"
 #include "config/settings.hpp"
+#include "gpu/device.hpp"
 
 namespace {
 
@@ -57,13 +58,27 @@ constexpr double kCalmPercent = 5;
 
 struct Plan : DecodePlan {
   std::string json_path;
-  int repeats = 15;
+  int repeats = 0;
   std::vector<std::string> transports{"shm", "stdio"}, kinds{"worker", "http"};
   std::vector<std::uint32_t> flush{1, kBatchedTokens};
   std::uint32_t flush_interval_us = 1'000'000;
   std::uint32_t rest_ms = 0;
   bool pin = false;
 };
+
+// What was left out: a minute or two of work for the device that it is.
+Status complete(Plan& plan) {
+  if (plan.tokens != 0 && !plan.streams.empty() && plan.repeats != 0) return {};
+  gpu::DeviceOptions options;
+  options.selector = plan.device;
+  BULKHEAD_TRY(const auto device, gpu::Device::open(options));
+  const bool cpu = device->info().kind == gpu::DeviceKind::kCpu;
+  if (plan.tokens == 0) plan.tokens = cpu ? 24 : 128;
+  if (plan.streams.empty())
+    plan.streams = cpu ? std::vector<std::uint32_t>{1, 4} : std::vector<std::uint32_t>{1, 16};
+  if (plan.repeats == 0) plan.repeats = cpu ? 6 : 15;
+  return {};
+}
 
 // ---- one turn ----
 
@@ -372,7 +387,8 @@ Result<std::vector<Series>> measure(const Plan& plan, const Cores& cores, Engine
   return series;
 }
 
-Status run(const Plan& plan) {
+Status run(Plan plan) {
+  BULKHEAD_RETURN_IF_ERROR(complete(plan));
   config::Settings settings;
   settings.log.level = "warn";
   settings.engine.prefix_cache = false;  // the prompts are the same in every turn
@@ -433,19 +449,21 @@ int main(int argc, char** argv) {
       "What the channel and HTTP take of the bare engine's speed: the same decode by the engine "
       "alone, by a worker\nthrough its channel, and streamed over HTTP"};
   add_model_options(options, plan);
-  options.add("--tokens", plan.tokens, "generated tokens of each stream in a turn")
-      .within(8, 1 << 20)
-      .show_default();
+  options
+      .add("--tokens", plan.tokens, "generated tokens of each stream in a turn (128; on a CPU 24)")
+      .within(8, 1 << 20);
   options.add("--prompt", plan.prompt, "prompt tokens of each stream")
       .within(1, 1 << 20)
       .show_default();
-  options.add("--streams", plan.streams, "streams side by side, one comparison for each number")
+  options
+      .add("--streams", plan.streams,
+           "streams side by side, one comparison for each number (1,16; on a CPU 1,4)")
       .comma_separated()
-      .within(1, 256)
-      .show_default();
-  options.add("--repeats", plan.repeats, "turns of each variant, each beside one of the engine")
-      .within(1, 1000)
-      .show_default();
+      .within(1, 256);
+  options
+      .add("--repeats", plan.repeats,
+           "turns of each variant, each beside one of the engine (15; on a CPU 6)")
+      .within(1, 1000);
   options.add("--kinds", plan.kinds, "worker, http")
       .comma_separated()
       .one_of({"worker", "http"})

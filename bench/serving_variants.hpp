@@ -19,8 +19,8 @@ namespace bulkhead::bench {
 
 struct DecodePlan {
   std::string model = "builtin", device = "auto";
-  std::uint32_t tokens = 128, prompt = 16;
-  std::vector<std::uint32_t> streams{1, 16};
+  std::uint32_t tokens = 0, prompt = 16;
+  std::vector<std::uint32_t> streams;
 };
 
 // When the tokens of one request came.

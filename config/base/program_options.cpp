@@ -137,7 +137,7 @@ std::optional<int> ProgramOptions::parse(int argc, char** argv) {
   try {
     impl_->app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return impl_->app.exit(error);
+    return impl_->app.exit(error) == 0 ? 0 : 2;  // CLI11 has a number of its own for each mistake
   }
   return std::nullopt;
 }

@@ -61,7 +61,7 @@ class ProgramOptions {
   void footer(const std::string& text);   // the end of --help
   std::string help() const;
 
-  // The exit code of a program that must not go on: 0 after --help or --version, another after a mistake, which stderr tells.
+  // The exit code of a program that must not go on: 0 after --help or --version, 2 after a mistake, which stderr tells.
   std::optional<int> parse(int argc, char** argv);
 
   // For programs that tell mistakes themselves. False: --help or --version was asked for, and printed.

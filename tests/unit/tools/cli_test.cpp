@@ -17,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 const std::string kTool = std::string(BULKHEAD_BIN_DIR) + "/bulkhead";
@@ -166,6 +167,20 @@ TEST_F(Cli, BenchNamesWhatThereIs) {
   const Outcome unknown = run(kTool + " bench no-such-benchmark");
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.err, HasSubstr("there is no benchmark 'no-such-benchmark'"));
+}
+
+// Whoever measures from outside knows no more of them than `bench-NAME --json FILE`.
+TEST_F(Cli, EveryBenchmarkNeedsNoOption) {
+  for (const char* name : {"ipc-latency", "serving-overhead", "decode", "roofline", "recovery"}) {
+    const std::string program = std::string(BULKHEAD_BIN_DIR) + "/bench-" + name;
+    const Outcome help = run(program + " --help");
+    EXPECT_EQ(help.code, 0) << name;
+    EXPECT_THAT(help.out, HasSubstr("--json")) << name;
+    EXPECT_THAT(help.out, Not(HasSubstr("REQUIRED"))) << name;
+    const Outcome mistake = run(program + " --nope");
+    EXPECT_EQ(mistake.code, 2) << name;
+    EXPECT_THAT(mistake.err, HasSubstr("--nope")) << name;
+  }
 }
 
 TEST_F(Cli, MakeModelNamesMistakes) {
