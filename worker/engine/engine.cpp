@@ -1,47 +1,19 @@
-#include "worker/engine/engine.hpp"
-
+// Turns: from planned steps to tokens, and from tokens to messages. How a request comes to be
+// computed is in engine_requests.cpp.
 #include <algorithm>
 #include <cmath>
+
+#include "worker/engine/engine_request.hpp"
 
 namespace bulkhead::engine {
 namespace {
 
-// Whatever ipc.flush_tokens says: a record must fit the smallest ring.
-constexpr std::uint32_t kMostUnsent = 64;
-constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
 // However slow the device is: a step of one column takes not much less.
 constexpr std::uint32_t kLeastPrefillChunk = 4;
 
 std::uint64_t microseconds(Clock::duration duration) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(
       0, std::chrono::duration_cast<std::chrono::microseconds>(duration).count()));
-}
-
-ipc::FailureCode failure_code(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kNotFound:
-      return ipc::FailureCode::kInvalidRequest;
-    case ErrorCode::kUnsupported:
-      return ipc::FailureCode::kUnsupported;
-    case ErrorCode::kResourceExhausted:
-    case ErrorCode::kUnavailable:
-      return ipc::FailureCode::kResourceExhausted;
-    default:
-      return ipc::FailureCode::kInternal;
-  }
-}
-
-Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, const char* what) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] >= vocabulary) {
-      return Error(ErrorCode::kInvalidArgument,
-                   std::string(what) + " " + std::to_string(tokens[i]) + " at index " +
-                       std::to_string(i) + " is not in the model's vocabulary of " +
-                       std::to_string(vocabulary) + " tokens");
-    }
-  }
-  return {};
 }
 
 // What the prefix cache saved. Prompt tokens that a sequence computes anew after it lost its pages
@@ -64,29 +36,6 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
 
 }  // namespace
 
-struct Engine::Request : Sequence {
-  RequestId id;
-  std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
-  ipc::Sampling sampling;
-  std::int32_t wanted_logprobs = -1;
-  bool ignore_eos = false;
-  bool chat = false;
-  std::uint32_t max_tokens = 0;   // as asked; then resolved
-  std::vector<TokenId> accepted;  // until start()
-  std::uint32_t prompt_tokens = 0;
-  std::uint32_t accepted_count = 0;  // generated before this worker knew the request
-  std::uint32_t generated = 0;       // in all
-  std::uint32_t delivered = 0;       // of those, sent
-  TokenHistory history;
-  TextStream text;
-  ipc::SequenceTokens unsent;
-  std::uint32_t flush_tokens = 1;
-  bool any_sent = false;  // by this worker
-  ipc::Finished finished;
-  bool started = false;
-  Clock::time_point started_at, first_token_at;
-};
-
 Engine::Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit)
     : executor_(executor),
       language_(language),
@@ -104,227 +53,6 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
 }
 
 Engine::~Engine() = default;
-
-void Engine::submit(ipc::Submit submit) {
-  const RequestId id = submit.request;
-  if (draining_) {
-    return fail(id, ipc::FailureCode::kResourceExhausted,
-                "this worker is being drained; try again");
-  }
-  if (requests_.contains(id)) {
-    return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
-  }
-  if (const Status status = check_sampling(submit.sampling); !status.ok()) {
-    const std::string& message = status.error().message();
-    return fail(id, ipc::FailureCode::kInvalidRequest, message,
-                message.substr(0, message.find(' ')));
-  }
-  auto owned = std::make_unique<Request>();
-  Request& request = *owned;
-  request.id = id;
-  request.sampling = submit.sampling;
-  request.wanted_logprobs = submit.logprobs;
-  request.ignore_eos = submit.ignore_eos;
-  request.max_tokens = submit.max_tokens;
-  request.accepted = std::move(submit.accepted_tokens);
-  request.text = TextStream(std::move(submit.stop));
-  requests_.emplace(id, std::move(owned));
-
-  if (auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt)) {
-    return start(request, std::move(*tokens));
-  }
-  request.ticket = ++last_ticket_;
-  tickets_.emplace(request.ticket, id);
-  if (auto* messages = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
-    request.chat = true;
-    preparer_.submit({request.ticket, Preparer::Chat{std::move(*messages)}});
-  } else {
-    preparer_.submit(
-        {request.ticket, Preparer::Text{std::move(std::get<std::string>(submit.prompt))}});
-  }
-}
-
-void Engine::cancel(RequestId id) {
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  Request& request = *found->second;
-  if (std::find(finished_.begin(), finished_.end(), &request) != finished_.end()) return;
-  ipc::Finished message;
-  message.request = id;
-  message.reason = ipc::FinishReason::kCancelled;
-  message.prompt_tokens = request.prompt_tokens;
-  message.completion_tokens = request.delivered;  // tokens that nobody saw were never generated
-  drop(request);
-  emit_(message);
-  say_drained();
-}
-
-void Engine::tokenize(ipc::Tokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, false});
-  preparer_.submit({last_ticket_, std::move(job)});
-}
-
-void Engine::detokenize(ipc::Detokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, true});
-  preparer_.submit({last_ticket_, std::move(job)});
-}
-
-void Engine::drain() {
-  draining_ = true;
-  say_drained();
-}
-
-void Engine::say_drained() {
-  if (!draining_ || drained_ || outstanding() > 0) return;
-  drained_ = true;
-  emit_(ipc::Drained{});
-}
-
-void Engine::poll() {
-  while (auto outcome = preparer_.take())
-    prepared(std::move(*outcome));
-}
-
-void Engine::prepared(Preparer::Outcome outcome) {
-  if (jobs_.contains(outcome.ticket)) return prepared_job(outcome);
-  const auto ticket = tickets_.find(outcome.ticket);
-  if (ticket == tickets_.end()) return;  // cancelled meanwhile
-  Request& request = *requests_.at(ticket->second);
-  tickets_.erase(ticket);
-  request.ticket = 0;
-  if (outcome.status.ok()) return start(request, std::move(outcome.tokens));
-  const RequestId id = request.id;
-  const char* parameter = request.chat ? "messages" : "prompt";
-  drop(request);
-  fail(id, failure_code(outcome.status.error()), outcome.status.error().message(), parameter);
-}
-
-void Engine::prepared_job(const Preparer::Outcome& outcome) {
-  const PlainJob job = jobs_.at(outcome.ticket);
-  jobs_.erase(outcome.ticket);
-  ipc::FromWorker answer;
-  if (job.detokenize) {
-    answer = ipc::Detokenized{job.request, outcome.text};
-  } else {
-    answer = ipc::Tokenized{job.request, outcome.tokens};
-  }
-  if (!outcome.status.ok()) {
-    fail(job.request, failure_code(outcome.status.error()), outcome.status.error().message());
-  } else if (ipc::encoded_bound(answer) > options_.max_message_bytes) {
-    fail(job.request, ipc::FailureCode::kResourceExhausted,
-         "the answer has " + std::to_string(ipc::encoded_bound(answer)) +
-             " bytes and the channel takes " + std::to_string(options_.max_message_bytes) +
-             "; send less at once, or raise ipc.ring_kib");
-  } else {
-    emit_(answer);
-    say_drained();
-  }
-}
-
-void Engine::start(Request& request, std::vector<TokenId> prompt) {
-  const RequestId id = request.id;
-  const std::uint32_t limit = scheduler_.sequence_limit();
-  const std::uint32_t vocabulary = executor_.limits().vocabulary;
-  const auto refuse = [&](ipc::FailureCode code, std::string message) {
-    const char* parameter = request.chat ? "messages" : "prompt";
-    drop(request);
-    fail(id, code, std::move(message), parameter);
-  };
-  if (prompt.empty()) {
-    return refuse(ipc::FailureCode::kInvalidRequest,
-                  "the prompt is empty: it needs a token at least");
-  }
-  if (prompt.size() >= limit) {
-    const ExecutorLimits& limits = executor_.limits();
-    const bool cache = limit < std::max(limits.context, limits.asked_context);
-    return refuse(ipc::FailureCode::kContextExceeded,
-                  "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
-                      (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
-                      ", and the answer needs one at least; shorten the prompt" +
-                      (cache                          ? " or raise engine.kv_cache_mb"
-                       : limit < limits.model_context ? " or raise the model's `context`"
-                                                      : ": the model allows no more"));
-  }
-  Status known = check_tokens(prompt, vocabulary, "prompt token");
-  if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");
-  if (!known.ok()) return refuse(ipc::FailureCode::kInvalidRequest, known.error().message());
-
-  request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
-  const std::uint32_t room = limit - request.prompt_tokens;
-  request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-  ipc::FromWorker accepted = ipc::Accepted{id, std::move(prompt), request.max_tokens};
-  if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
-    return refuse(ipc::FailureCode::kResourceExhausted,
-                  "the prompt's " + std::to_string(request.prompt_tokens) +
-                      " token ids don't fit the channel; raise ipc.ring_kib");
-  }
-  emit_(accepted);
-
-  request.most_tokens = request.prompt_tokens + request.max_tokens;
-  request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
-  request.tokens.reserve(request.most_tokens);
-  const bool row = !logprobs_on_device(request) || request.sampling.temperature != 0 ||
-                   has_penalties(request.sampling);
-  request.output = row ? Output::kLogits : Output::kGreedy;
-  if (draws_on_device(request)) {
-    const ipc::Sampling& sampling = request.sampling;
-    request.output = Output::kSampled;
-    request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
-                      sampling.min_p,       sampling.seed,  request.prompt_tokens};
-  }
-  request.logprobs = request.wanted_logprobs;
-  request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
-  request.history.add_prompt(request.tokens);
-  request.flush_tokens = std::min(
-      options_.flush_tokens, request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent);
-  request.finished.request = id;
-  request.unsent.request = id;
-  prompt_tokens_ += request.prompt_tokens;
-  const std::vector<TokenId> before = std::move(request.accepted);
-  resume(request, before);
-}
-
-// A row of logits that nothing on the host looks at.
-bool Engine::draws_on_device(const Request& request) const {
-  const std::uint32_t most = executor_.limits().sampled_top_k;
-  const ipc::Sampling& sampling = request.sampling;
-  return most > 0 && sampling.temperature != 0 && !has_penalties(sampling) &&
-         logprobs_on_device(request) &&
-         (sampling.top_k <= most || sampling.top_k >= executor_.limits().vocabulary);
-}
-
-// Those that it wants, if any.
-bool Engine::logprobs_on_device(const Request& request) const {
-  return request.wanted_logprobs <= executor_.limits().most_logprobs;
-}
-
-void Engine::resume(Request& request, std::span<const TokenId> accepted) {
-  // Generated before, by a worker that died, and sent: their text is not sent again, but decides
-  // what is held back.
-  std::string sent_before;
-  bool stopped = false;
-  if (!accepted.empty()) ++resumed_requests_;
-  for (const TokenId token : accepted) {
-    request.tokens.push_back(token);
-    request.history.add_generated(token);
-    ++request.generated;
-    stopped = request.text.push(language_.tokenizer->piece(token), sent_before);
-    if (stopped || request.generated == request.max_tokens) break;
-  }
-  request.accepted_count = request.generated;
-  request.delivered = request.generated;
-  request.unsent.first_index = request.generated;
-  request.started_at = request.first_token_at = options_.now();
-  if (stopped) {
-    finish(request, ipc::FinishReason::kStop);
-  } else if (request.generated >= request.max_tokens) {
-    finish(request, ipc::FinishReason::kLength);
-  } else {
-    return scheduler_.add(request);
-  }
-  flush_now_ = false;  // nobody's tokens wait for this
-  emit_finished();
-}
 
 Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   poll();

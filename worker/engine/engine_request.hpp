@@ -1,0 +1,34 @@
+// A request as the engine keeps it: for engine.cpp and engine_requests.cpp alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/engine.hpp"
+
+namespace bulkhead::engine {
+
+struct Engine::Request : Sequence {
+  RequestId id;
+  std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
+  ipc::Sampling sampling;
+  std::int32_t wanted_logprobs = -1;
+  bool ignore_eos = false;
+  bool chat = false;
+  std::uint32_t max_tokens = 0;   // as asked; then resolved
+  std::vector<TokenId> accepted;  // until start()
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t accepted_count = 0;  // generated before this worker knew the request
+  std::uint32_t generated = 0;       // in all
+  std::uint32_t delivered = 0;       // of those, sent
+  TokenHistory history;
+  TextStream text;
+  ipc::SequenceTokens unsent;
+  std::uint32_t flush_tokens = 1;
+  bool any_sent = false;  // by this worker
+  ipc::Finished finished;
+  bool started = false;
+  Clock::time_point started_at, first_token_at;
+};
+
+}  // namespace bulkhead::engine
