@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -250,7 +252,10 @@ int serve(const config::Sources& sources, config::Settings settings) {
     std::string host = settings.server.host;
     if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
     std::printf("listening on http://%s:%u\n", host.c_str(), static_cast<unsigned>(server.port()));
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0) {
+      spdlog::warn("stdout did not take the line 'listening on http://{}:{}': {}", host,
+                   server.port(), std::strerror(errno));
+    }
   };
   router.on_failed_start = [&](const std::string& reason) {
     if (router.was_ready()) return;

@@ -32,10 +32,16 @@ constexpr int kRegionFd = 4;
 
 // Out of the way of the numbers above, so that one dup2 in the child can't overwrite another's
 // source.
+constexpr int kFirstHigh = 64;
+
 Result<UniqueFd> move_high(int fd) {
-  int high = ::fcntl(fd, F_DUPFD_CLOEXEC, 64);
-  if (high < 0)
-    return errno_error(ErrorCode::kResourceExhausted, "duplicating a worker's descriptor", errno);
+  int high = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstHigh);
+  if (high < 0) {
+    return errno_error(
+        ErrorCode::kResourceExhausted,
+        "duplicating a worker's descriptor (the limit on open files, `ulimit -n`, may be too low)",
+        errno);
+  }
   return UniqueFd(high);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -236,11 +237,16 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, json r
   return answer;
 }
 
+std::atomic<bool> output_failed{false};
+
 bool put(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
+      // A reader that has left wants no more, and knows it; a full disk has to be told.
+      if (errno != EPIPE && !output_failed.exchange(true))
+        std::fprintf(stderr, "bulkhead: writing to stdout: %s\n", std::strerror(errno));
       return false;
     }
     text.remove_prefix(static_cast<std::size_t>(written));

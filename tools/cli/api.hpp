@@ -59,7 +59,9 @@ struct Answer {
 Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohmann::json request,
                              const std::function<void(std::string_view)>& on_text);
 
-// Writes to stdout, whole. False: nobody reads any more.
+// Writes to stdout, whole. False: nobody reads any more, or it can't be written; the latter is told
+// on stderr once, and is a failure of the program (output_failed), whatever else it does.
 bool put(std::string_view text);
+extern std::atomic<bool> output_failed;
 
 }  // namespace bulkhead::cli

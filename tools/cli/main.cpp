@@ -214,7 +214,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return wrong_usage(app, argc, argv, error.what());
   }
-  return code;
+  return code == 0 && output_failed ? 1 : code;
 }
 
 }  // namespace

@@ -155,6 +155,14 @@ TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
   EXPECT_EQ(run(kTool + " tokenize --model " + model, bytes).code, 0);
 }
 
+TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
+  for (const char* command : {"tokenize --model builtin", "inspect builtin", "check", "bench"}) {
+    const Outcome full = run(kTool + " " + command + " > /dev/full", "some text");
+    EXPECT_EQ(full.code, 1) << command;
+    EXPECT_EQ(full.err, "bulkhead: writing to stdout: No space left on device\n") << command;
+  }
+}
+
 TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
   for (const char* command : {"chat", "complete hello", "workers", "workers drain w0"}) {
     const Outcome none = run(kTool + " " + command + " --url http://127.0.0.1:1");
