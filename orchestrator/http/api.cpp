@@ -232,6 +232,7 @@ HttpResponse Api::protocol_error(int status, const std::string& message) {
   HttpResponse response = to_response(plain_error(status, message,
                                                   status == 413   ? "body_too_large"
                                                   : status == 431 ? "headers_too_large"
+                                                  : status == 503 ? "too_many_connections"
                                                                   : "bad_request"));
   response.close = true;
   return response;

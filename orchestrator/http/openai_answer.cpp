@@ -209,12 +209,21 @@ void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
     for (char c : token.bytes)
       offset_ += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
     comma(tops_);
+    // The token itself is always among them: up to one more than was asked for, as OpenAI has it.
+    bool itself = false;
     tops_ += '{';
     for (std::size_t i = 0; i < shown; ++i) {
       if (i > 0) tops_ += ',';
       name(tops_, token.top[i].bytes);
       tops_ += ':';
       append_logprob(tops_, token.top[i].logprob);
+      itself |= token.top[i].bytes == token.bytes;
+    }
+    if (!itself) {
+      if (shown > 0) tops_ += ',';
+      name(tops_, token.bytes);
+      tops_ += ':';
+      append_logprob(tops_, token.logprob);
     }
     tops_ += '}';
   }

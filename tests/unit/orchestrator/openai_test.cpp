@@ -1,6 +1,8 @@
 // OpenAI's wire format, in and out.
 #include "orchestrator/http/openai.hpp"
 
+#include <array>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -286,6 +288,18 @@ TEST(Sse, TokensWithoutTextStillHaveIds) {
   EXPECT_EQ(body["choices"][0]["token_ids"], json({3, 4}));
   EXPECT_EQ(body["token_ids"], json({3, 4}));
   EXPECT_EQ(body["choices"][0]["delta"]["content"], "");
+}
+
+TEST(Logprobs, TheOldShapesTopHasTheTokenItself) {
+  const ipc::TokenLogprob of_the_top{-0.25F, "a", {{1, -0.25F, "a"}, {2, -2.0F, "b"}}};
+  const ipc::TokenLogprob unlikely{-7.5F, "z", {{1, -0.25F, "a"}}};
+  LogprobsJson one(false, 1);
+  one.add(std::array{of_the_top, unlikely});
+  EXPECT_EQ(json::parse(one.take())["top_logprobs"],
+            (json{{{"a", -0.25}}, {{"a", -0.25}, {"z", -7.5}}}));
+  LogprobsJson none(false, 0);
+  none.add(std::array{unlikely});
+  EXPECT_EQ(json::parse(none.take())["top_logprobs"], (json{{{"z", -7.5}}}));
 }
 
 TEST(Logprobs, InfinityIsANumberInJson) {
