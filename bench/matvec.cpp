@@ -1,6 +1,6 @@
-// Which way of sharing a product among subgroups is fastest on a device: every variant computes the same bits
-// (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns. On a device with matrix units it is their
-// product, unless --lanes asks for the other.
+// Which way of sharing a product among subgroups is fastest on a device: every variant computes the
+// same bits (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns. On a
+// device with matrix units it is their product, unless --lanes asks for the other.
 //
 //   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--lanes] [--splits] [--json FILE]
 #include <algorithm>
@@ -271,7 +271,8 @@ class Bench {
     return made;
   }
 
-  // What a dispatch that does next to nothing costs between others, by the host's clock and by timestamps around each.
+  // What a dispatch that does next to nothing costs between others, by the host's clock and by
+  // timestamps around each.
   Status dispatch_costs() {
     BULKHEAD_TRY(const gpu::Kernel norm, device_.make_kernel(k::rms_norm(mapping_)));
     auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());

@@ -1,13 +1,14 @@
-// Makes of a SPIR-V module with cooperative matrices by SPV_NV_cooperative_matrix, which Debian's glslc can write, one by
-// SPV_KHR_cooperative_matrix, which drivers make better code of: a matrix of the extension by NVIDIA does not say whether it
-// is a product's first or second factor, so that the driver must turn the second before each multiplication.
+// Makes of a SPIR-V module with cooperative matrices by SPV_NV_cooperative_matrix, which Debian's
+// glslc can write, one by SPV_KHR_cooperative_matrix, which drivers make better code of: a matrix
+// of the extension by NVIDIA does not say whether it is a product's first or second factor, so that
+// the driver must turn the second before each multiplication.
 //
 //   khr-matrices IN OUT     both are lists of numbers, as `glslc -mfmt=num` writes them; they may be one file
 //
-// A matrix' use is told by its type: halves of 16 x 16 are first factors, halves of 16 x 8 second ones, floats sums. Loads,
-// stores and lengths are not translated: kernels fill matrices entry by entry and know how many entries a lane has (NVIDIA's
-// driver 580.159.04 dies of a length as a constant). (The numbers of instructions and capabilities are
-// those of the SPIR-V registry.)
+// A matrix' use is told by its type: halves of 16 x 16 are first factors, halves of 16 x 8 second
+// ones, floats sums. Loads, stores and lengths are not translated: kernels fill matrices entry by
+// entry and know how many entries a lane has (NVIDIA's driver 580.159.04 dies of a length as a
+// constant). (The numbers of instructions and capabilities are those of the SPIR-V registry.)
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

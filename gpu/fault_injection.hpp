@@ -3,8 +3,8 @@
 // constant and the calls below are the plain ones.
 //
 // BULKHEAD_FAIL_GPU_CALL=N[:KIND[:RESULT]] arms it from the environment: the N-th call (from 1) of
-// KIND (allocate, submit, wait, create; default any of the first three) fails with RESULT (device_lost, out_of_memory,
-// timeout; default: what such a call fails with most).
+// KIND (allocate, submit, wait, create; default any of the first three) fails with RESULT
+// (device_lost, out_of_memory, timeout; default: what such a call fails with most).
 //
 // The calls are points of config/base/fault_points.hpp too: gpu.allocate, gpu.submit, gpu.wait and
 // gpu.create, with all of its actions but "corrupt".

@@ -1,5 +1,5 @@
-// UTF-8 as the wire needs it: is this text valid, and how to make it so without growing it. Looks at bytes
-// only; any thread.
+// UTF-8 as the wire needs it: is this text valid, and how to make it so without growing it. Looks
+// at bytes only; any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// FNV-1a with 64 bits: tells texts and files from each other, the same in every process. Anybody can make two that have the
-// same, so it holds against accidents alone.
+// FNV-1a with 64 bits: tells texts and files from each other, the same in every process. Anybody
+// can make two that have the same, so it holds against accidents alone.
 #pragma once
 
 #include <cstddef>

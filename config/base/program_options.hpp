@@ -1,4 +1,5 @@
-// The command line of most programs. CLI11 stays behind program_options.cpp: its headers are six seconds of compiling in each.
+// The command line of most programs. CLI11 stays behind program_options.cpp: its headers are six
+// seconds of compiling in each.
 //
 //   ProgramOptions options("What the program is for");
 //   options.add("--device", plan.device, "auto, cpu, an index or part of a device's name").show_default();
@@ -61,7 +62,8 @@ class ProgramOptions {
   void footer(const std::string& text);   // the end of --help
   std::string help() const;
 
-  // The exit code of a program that must not go on: 0 after --help or --version, 2 after a mistake, which stderr tells.
+  // The exit code of a program that must not go on: 0 after --help or --version, 2 after a mistake,
+  // which stderr tells.
   std::optional<int> parse(int argc, char** argv);
 
   // For programs that tell mistakes themselves. False: --help or --version was asked for, and printed.

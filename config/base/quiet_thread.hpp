@@ -10,8 +10,8 @@
 
 namespace bulkhead {
 
-// Starts `run` with all signals blocked. Throws std::system_error where there is no thread to be had, as
-// std::thread does.
+// Starts `run` with all signals blocked. Throws std::system_error where there is no thread to be
+// had, as std::thread does.
 template <typename Run>
 std::thread quiet_thread(Run run) {
   struct AllBlocked {

@@ -138,8 +138,8 @@ std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
 }
 
 std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape) {
-  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone decides: the split
-  // is part of the order of additions.
+  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone
+  // decides: the split is part of the order of additions.
   const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
   return shape.rows > 8192                   ? 1
          : rounds >= 8                       ? 4
@@ -169,8 +169,9 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
     return variant;
   }
   const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
-  // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide more waiting; eight
-  // columns times four rows are as many sums as registers hold without spilling (bench-matvec tries them all).
+  // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide
+  // more waiting; eight columns times four rows are as many sums as registers hold without spilling
+  // (bench-matvec tries them all).
   std::uint32_t rows = tile >= 8 ? 4 : tile == 1 && shape.rows <= 4096 && !four_bit ? 1 : 2;
   if (gated && (tile > 1 || four_bit)) rows = std::max(rows / 2, 1U);
   const std::uint32_t split = lanes_split(mapping, shape);
@@ -282,7 +283,8 @@ std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::ui
 
 namespace {
 
-// Query heads that share a KV head and one workgroup. A CPU profits from loading keys once for several heads.
+// Query heads that share a KV head and one workgroup. A CPU profits from loading keys once for
+// several heads.
 std::uint32_t heads_together(const Mapping& mapping, const AttentionShape& shape) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
   if (!mapping.rows) return 1;

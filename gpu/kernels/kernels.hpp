@@ -71,11 +71,12 @@ struct ColumnEntry {
 
 // What is made of a product's sums (epilogue.glsl). kQkv: not in the rows mapping.
 enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3 };
-// The input is normed already, or its norm's scale is still to come: made by the product from the residual stream, or by
-// norm_scales() before it, which wide steps do. The same bits either way.
+// The input is normed already, or its norm's scale is still to come: made by the product from the
+// residual stream, or by norm_scales() before it, which wide steps do. The same bits either way.
 enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 
-// What a product of a step on a GPU needs besides its matrix and columns, in device memory (epilogue.glsl: FusedRef).
+// What a product of a step on a GPU needs besides its matrix and columns, in device memory
+// (epilogue.glsl: FusedRef).
 struct FusedOperands {
   std::uint64_t stream = 0;  // [column][stream_stride]: what the input's norm is of
   std::uint64_t scales = 0;  // [column], for Scaling::kByMemory

@@ -1,5 +1,6 @@
-// Which way of sharing a product among subgroups is taken: what an H200 was fastest with, whole steps of a Qwen2.5-7B
-// (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16) timed by turns (bench/RESULTS.md), and by like of these what was not measured.
+// Which way of sharing a product among subgroups is taken: what an H200 was fastest with, whole
+// steps of a Qwen2.5-7B (Q4_0, Q4_K_M, Q8_0) and a Llama-3.2-1B (F16) timed by turns
+// (bench/RESULTS.md), and by like of these what was not measured.
 #include <algorithm>
 #include <iterator>
 
@@ -113,7 +114,8 @@ struct Serial {
   UnitTiling tiling;
 };
 constexpr std::uint32_t kNoMatter = 0xffffffffU;
-// UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial, column_subgroups, ahead.
+// UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
+// column_subgroups, ahead.
 constexpr Serial kSerials[] = {
     {kHalves, Part::kGateUp, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
     {kHalves, Part::kOther, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},

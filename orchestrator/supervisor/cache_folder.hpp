@@ -45,8 +45,9 @@ class CacheFolder {
   // More than this in one folder is left to the next one who deletes it: a process that still has the
   // folder may go on filling it.
   static constexpr std::uint64_t kMostRemoved = std::uint64_t{1} << 22;
-  // Deletes all that is in a folder, and the folder. Follows no link, opens nothing but folders, and needs
-  // two descriptors for any depth. False: something is left. Blocks for as long as it takes.
+  // Deletes all that is in a folder, and the folder. Follows no link, opens nothing but folders,
+  // and needs two descriptors for any depth. False: something is left. Blocks for as long as it
+  // takes.
   static bool remove_all(const std::string& folder, std::uint64_t most = kMostRemoved);
 
  private:

@@ -5,11 +5,12 @@
 // each time. Somebody who kills it from outside is no reason to keep its clients waiting: four such
 // deaths count as one here, too.
 //
-// One that means to can die of something else each time. To its parent that looks like a worker that
-// others kill in many ways while it has hardly come to serve, a bad hour, and to wait 30 s for that one
-// would be to serve nobody. So deaths of all kinds in a row that came soon, before the process was ready
-// or within ten seconds of that, wait as well, from the fourth on, but two seconds at the most: a loop
-// of them keeps no machine busy, and a bad hour costs little. They are no reason to give it up.
+// One that means to can die of something else each time. To its parent that looks like a worker
+// that others kill in many ways while it has hardly come to serve, a bad hour, and to wait 30 s for
+// that one would be to serve nobody. So deaths of all kinds in a row that came soon, before the
+// process was ready or within ten seconds of that, wait as well, from the fourth on, but two
+// seconds at the most: a loop of them keeps no machine busy, and a bad hour costs little. They are
+// no reason to give it up.
 //
 // A death with no request to blame for it (while it loaded, or idle) counts against the crash budget,
 // as well, by the same rule. What a request can be blamed for counts against that request (the

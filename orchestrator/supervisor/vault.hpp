@@ -38,8 +38,9 @@ class Vault {
   // breaks a rule. `file_mark`: of the model file that its weights are of.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
   const std::string& file_mark() const { return file_mark_; }
-  // Sends a process what there is, descriptors first. The message to send then. Where the descriptors
-  // can't be sent it says that there is nothing, and unless the process is gone that is so from then on.
+  // Sends a process what there is, descriptors first. The message to send then. Where the
+  // descriptors can't be sent it says that there is nothing, and unless the process is gone that is
+  // so from then on.
   ipc::Vault give(ipc::Channel& channel);
   // Whether the process whose end this was can have left wrong KV pages, or wrong everything.
   void ended(DeathCause cause);

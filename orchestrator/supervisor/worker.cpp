@@ -403,8 +403,9 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   events_.worker_changed(*this);
 }
 
-// A driver's compiler that crashes or hangs does so at each start. What asks most of it are kernels for matrix units: the last
-// try before the daemon gives up goes without them. Nobody has had a token of it, so nobody sees another one.
+// A driver's compiler that crashes or hangs does so at each start. What asks most of it are kernels
+// for matrix units: the last try before the daemon gives up goes without them. Nobody has had a
+// token of it, so nobody sees another one.
 void Worker::try_without_units(const Death& death) {
   const bool its_own = death.cause == DeathCause::kSignal || death.cause == DeathCause::kHang ||
                        death.cause == DeathCause::kDeviceLost;

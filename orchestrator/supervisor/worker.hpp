@@ -58,8 +58,8 @@ class WorkerEvents {
   // seen.
   using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
-  // Its process is dead or as good as dead, and the kernel has yet to take it back: its requests are the
-  // receiver's again already. worker_died() follows, without them.
+  // Its process is dead or as good as dead, and the kernel has yet to take it back: its requests
+  // are the receiver's again already. worker_died() follows, without them.
   virtual void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
   // Nothing is tried any more before restart().

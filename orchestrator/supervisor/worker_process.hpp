@@ -127,8 +127,8 @@ class WorkerProcess {
   // before it something may still run on the device, until settle() says that it is over.
   void promote(std::string name, bool unsettled);
   void settle();
-  // Once all of its threads have ended: how. process_ended() tells the same, or the truth should that be
-  // another.
+  // Once all of its threads have ended: how. process_ended() tells the same, or the truth should
+  // that be another.
   const Death& known_death();
 
   // Queued in the daemon while the ring is full. kInvalidArgument: the message is larger than the

@@ -1,4 +1,5 @@
-// A process' end, from the first sign of it to its exit, or to the moment when that is not waited for any more.
+// A process' end, from the first sign of it to its exit, or to the moment when that is not waited
+// for any more.
 #include <signal.h>
 
 #include "config/base/log.hpp"

@@ -8,10 +8,11 @@
 // A turn is: plan and submit steps until as many are in flight as the executor takes, do the host's
 // work while the device computes, wait for the oldest, take its tokens, emit. Steps are planned
 // before the tokens of those in flight are known, where the device itself hands them on (see
-// scheduler.hpp); what it computes for a request past that one's end is dropped. Tokens of a request are put together in one record by these rules: the first at once; later
-// ones when `flush_tokens` of a request are there or one has waited `flush_interval`; all that wait
-// go when one goes. Before a wait for the device that will outlast the interval (judged by the last
-// steps) what waits is sent, and when there is no step to run.
+// scheduler.hpp); what it computes for a request past that one's end is dropped. Tokens of a
+// request are put together in one record by these rules: the first at once; later ones when
+// `flush_tokens` of a request are there or one has waited `flush_interval`; all that wait go when
+// one goes. Before a wait for the device that will outlast the interval (judged by the last steps)
+// what waits is sent, and when there is no step to run.
 //
 // Positions that are sampled are counted from 0 within the answer: token n is draw n of the
 // request's seed. A resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
@@ -83,9 +84,9 @@ class Engine {
   void poll();
   int wake_fd() const { return preparer_.wake_fd(); }
 
-  // Ends one step if there is one to run or in flight: true. `meanwhile` is called once while the device
-  // computes and may call submit(), cancel() and the like. An error is the executor's: the worker
-  // can't go on.
+  // Ends one step if there is one to run or in flight: true. `meanwhile` is called once while the
+  // device computes and may call submit(), cancel() and the like. An error is the executor's: the
+  // worker can't go on.
   Result<bool> turn(const std::function<void()>& meanwhile);
 
   // Requests and jobs that have not got their last message.

@@ -52,8 +52,8 @@ struct Column {
   // n-th output (counted from 0; not one of kLogits).
   std::uint32_t chosen_by = kByHost;
   const Choice* choice = nullptr;  // kSampled: until submit() returns
-  // kGreedy, kSampled: log-probabilities of the token that is chosen and of so many of the best ones, by the device; at most
-  // ExecutorLimits::most_logprobs. -1: none.
+  // kGreedy, kSampled: log-probabilities of the token that is chosen and of so many of the best
+  // ones, by the device; at most ExecutorLimits::most_logprobs. -1: none.
   std::int32_t logprobs = -1;
 };
 

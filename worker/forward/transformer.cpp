@@ -194,8 +194,8 @@ class Transformer final : public engine::Executor {
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
     };
-    // Rotation and KV write are the product's business there, unless whole heads are normed first, are padded, or are
-    // rounded by blocks.
+    // Rotation and KV write are the product's business there, unless whole heads are normed first,
+    // are padded, or are rounded by blocks.
     const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 8 == 0 &&
                        context_.attention.kv != k::KvFormat::kQ8;
     WeightOptions weight_options;

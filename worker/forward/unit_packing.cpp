@@ -168,9 +168,10 @@ SmallBlock small_block(WeightType type) {
   }
 }
 
-// A block's minimum as kernels take it: what the middle of its integers stands for. A scale that is rounded to a half is then
-// off by a share of a weight's distance from the middle; from the minimum it would be twice as far, and the minimum, which
-// is as large as the largest weight, would be rounded as coarsely.
+// A block's minimum as kernels take it: what the middle of its integers stands for. A scale that is
+// rounded to a half is then off by a share of a weight's distance from the middle; from the minimum
+// it would be twice as far, and the minimum, which is as large as the largest weight, would be
+// rounded as coarsely.
 std::uint16_t middle(float scale, float minimum, bool five_bits) {
   return to_half(minimum + scale * (five_bits ? 16.0F : 8.0F));
 }

@@ -212,7 +212,8 @@ Status confine_calls(int region) {
   }
   // Its own limits and cores are found under number 0.
   filter.refuse(SCMP_SYS(prlimit64), SCMP_A0_32(SCMP_CMP_NE, 0));
-  // Having the kernel signal others, when a descriptor is ready (Landlock sees to it from version 6 on).
+  // Having the kernel signal others, when a descriptor is ready (Landlock sees to it from version 6
+  // on).
   for (const int command : {F_SETOWN, F_SETOWN_EX, F_SETSIG})
     filter.refuse(SCMP_SYS(fcntl), SCMP_A1_32(SCMP_CMP_EQ, static_cast<scmp_datum_t>(command)));
   for (const unsigned long command : {FIOSETOWN, SIOCSPGRP})

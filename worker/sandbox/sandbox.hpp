@@ -36,10 +36,10 @@ struct SandboxReport {
 SandboxReport sandbox_support();
 
 // To be called once, by a process of one thread (Landlock binds threads). `region` is the
-// descriptor of the channel's region, -1 when there is none; one that is not sealed stays refused by
-// its number, which nothing else should get while the process lives. A part that the kernel lacks is a gap,
-// not an error; an error means that a part which it has could not be put up, and the process must
-// not go on as if it were confined.
+// descriptor of the channel's region, -1 when there is none; one that is not sealed stays refused
+// by its number, which nothing else should get while the process lives. A part that the kernel
+// lacks is a gap, not an error; an error means that a part which it has could not be put up, and
+// the process must not go on as if it were confined.
 Result<SandboxReport> enter_sandbox(const SandboxPaths& paths, int region);
 
 // What Vulkan's loader and drivers read on this machine, by the environment and by custom.
