@@ -70,6 +70,144 @@ int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
   return kUsageError;
 }
 
+// ---- the subcommands. `options` must outlive the parser, which fills them in and then calls what
+// sets `code`, what the program ends with ----
+
+void add_chat(CLI::App& app, ChatOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("chat", "Talk with the model; it remembers the conversation");
+  add_connection(*command, options.connection);
+  add_sampling(*command, options.sampling);
+  command->add_option("--system", options.system, "System message to start with");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead chat\n"
+      "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
+      "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
+      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer.");
+  command->callback([&options, &code] { code = run_chat(options); });
+}
+
+void add_complete(CLI::App& app, CompleteOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand("complete", "Continue a text, streaming");
+  add_connection(*command, options.connection);
+  add_sampling(*command, options.sampling);
+  CLI::Option* prompt =
+      command->add_option("prompt", options.prompt, "The text (left out: from stdin)");
+  command->add_flag("--echo", options.echo, "Print the prompt before the continuation");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead complete --max-tokens 100 'Once upon a time'\n"
+      "  bulkhead complete --temperature 0.8 --seed 42 --stop '.' < prompt.txt\n"
+      "Exit code: 0, 1 for an error, 130 when Ctrl-C stopped it.");
+  command->callback([&options, &code, prompt] {
+    options.has_prompt = prompt->count() > 0;
+    code = run_complete(options);
+  });
+}
+
+void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("workers", "The worker processes: state, deaths, restarts");
+  add_connection(*command, options.connection);
+  command->add_flag("--json", options.json, "As the API gives them");
+  for (const char* action : {"drain", "restart"}) {
+    const bool drain = std::string(action) == "drain";
+    CLI::App* of_one = command->add_subcommand(
+        action, drain ? "Let a worker finish its requests and give it no new ones"
+                      : "Replace a worker; its requests go on in the successor or a peer");
+    add_connection(*of_one, options.connection);
+    of_one->add_option("name", options.name, "Name, as `bulkhead workers` lists it")->required();
+    of_one->footer("Returns at once; `bulkhead workers` shows how far it is.");
+    of_one->callback([&options, action] { options.action = action; });
+  }
+  command->require_subcommand(0, 1);
+  command->footer(
+      "Examples:\n"
+      "  bulkhead workers\n"
+      "  bulkhead workers restart NAME");
+  command->final_callback([&options, &code] { code = run_workers(options); });
+}
+
+void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("tokenize", "Text on stdin to token ids on stdout; needs no daemon");
+  command
+      ->add_option("--model", options.model,
+                   "GGUF file (one with only a vocabulary will do), or builtin")
+      ->required();
+  command->add_flag("--no-special", options.no_special,
+                    "No BOS or EOS, and the text of special tokens is plain text");
+  command->footer(
+      "Example:\n"
+      "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
+      "Prints the ids on one line. stdin may hold any bytes.");
+  command->callback([&options, &code] { code = run_tokenize(options); });
+}
+
+void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("inspect", "A model file's metadata, tensors and memory need");
+  command
+      ->add_option("file", options.file, "GGUF file (of a split model, its first part), or builtin")
+      ->required();
+  command->add_flag("--tensors", options.tensors, "List every tensor");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead inspect model.gguf\n"
+      "  bulkhead inspect builtin --tensors\n"
+      "Exit code: 0 for a readable file; 1, with one message that says what is wrong where, for "
+      "another.");
+  command->callback([&options, &code] { code = run_inspect(options); });
+}
+
+void add_check(CLI::App& app, CheckOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand("check", "Check settings without starting anything");
+  command->add_option("--config", options.config, "Settings file")->envname("BULKHEAD_CONFIG");
+  command
+      ->add_option("--set", options.assignments,
+                   "KEY=VALUE, as for bulkheadd (may be given several times)")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_flag("--reference", options.reference,
+                    "Print every setting with its default (config/runtime.yaml)");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead check --config my.yaml\n"
+      "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
+      "  bulkhead check --reference > my.yaml");
+  command->callback([&options, &code] { code = run_check(options); });
+}
+
+void add_doctor(CLI::App& app, int& code) {
+  CLI::App* command =
+      app.add_subcommand("doctor", "Which Vulkan devices there are and what they lack");
+  command->footer("Exit code: 0 when a device can serve.");
+  command->callback([&code] { code = run_doctor(); });
+}
+
+void add_bench(CLI::App& app, BenchOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand("bench", "List the benchmarks, or run one");
+  command->add_option("name", options.name, "Which one (left out: list them)");
+  command->add_option("arguments", options.arguments, "Handed on to it");
+  command->prefix_command();
+  command->footer(
+      "Examples:\n"
+      "  bulkhead bench\n"
+      "  bulkhead bench ipc-latency --json result.json");
+  command->callback([&options, &code, command] {
+    for (const std::string& word : command->remaining()) {
+      if (options.name.empty()) {
+        options.name = word;
+      } else {
+        options.arguments.push_back(word);
+      }
+    }
+    code = run_bench(options);
+  });
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Talks to bulkheadd, and looks at model files, settings and devices."};
   app.require_subcommand(1);
@@ -80,134 +218,25 @@ int run(int argc, char** argv) {
       "  bulkhead chat                    talk to it\n"
       "  bulkhead SUBCOMMAND --help       options and examples\n"
       "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key.");
+
+  struct {
+    ChatOptions chat;
+    CompleteOptions complete;
+    WorkersOptions workers;
+    TokenizeOptions tokenize;
+    InspectOptions inspect;
+    CheckOptions check;
+    BenchOptions bench;
+  } options;
   int code = 0;
-
-  ChatOptions chat;
-  CLI::App* chat_command =
-      app.add_subcommand("chat", "Talk with the model; it remembers the conversation");
-  add_connection(*chat_command, chat.connection);
-  add_sampling(*chat_command, chat.sampling);
-  chat_command->add_option("--system", chat.system, "System message to start with");
-  chat_command->footer(
-      "Examples:\n"
-      "  bulkhead chat\n"
-      "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
-      "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
-      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer.");
-  chat_command->callback([&] { code = run_chat(chat); });
-
-  CompleteOptions complete;
-  CLI::App* complete_command = app.add_subcommand("complete", "Continue a text, streaming");
-  add_connection(*complete_command, complete.connection);
-  add_sampling(*complete_command, complete.sampling);
-  CLI::Option* prompt =
-      complete_command->add_option("prompt", complete.prompt, "The text (left out: from stdin)");
-  complete_command->add_flag("--echo", complete.echo, "Print the prompt before the continuation");
-  complete_command->footer(
-      "Examples:\n"
-      "  bulkhead complete --max-tokens 100 'Once upon a time'\n"
-      "  bulkhead complete --temperature 0.8 --seed 42 --stop '.' < prompt.txt\n"
-      "Exit code: 0, 1 for an error, 130 when Ctrl-C stopped it.");
-  complete_command->callback([&] {
-    complete.has_prompt = prompt->count() > 0;
-    code = run_complete(complete);
-  });
-
-  WorkersOptions workers;
-  CLI::App* workers_command =
-      app.add_subcommand("workers", "The worker processes: state, deaths, restarts");
-  add_connection(*workers_command, workers.connection);
-  workers_command->add_flag("--json", workers.json, "As the API gives them");
-  for (const char* action : {"drain", "restart"}) {
-    const bool drain = std::string(action) == "drain";
-    CLI::App* command = workers_command->add_subcommand(
-        action, drain ? "Let a worker finish its requests and give it no new ones"
-                      : "Replace a worker; its requests go on in the successor or a peer");
-    add_connection(*command, workers.connection);
-    command->add_option("name", workers.name, "Name, as `bulkhead workers` lists it")->required();
-    command->footer("Returns at once; `bulkhead workers` shows how far it is.");
-    command->callback([&workers, action] { workers.action = action; });
-  }
-  workers_command->require_subcommand(0, 1);
-  workers_command->footer(
-      "Examples:\n"
-      "  bulkhead workers\n"
-      "  bulkhead workers restart NAME");
-  workers_command->final_callback([&] { code = run_workers(workers); });
-
-  TokenizeOptions tokenize;
-  CLI::App* tokenize_command =
-      app.add_subcommand("tokenize", "Text on stdin to token ids on stdout; needs no daemon");
-  tokenize_command
-      ->add_option("--model", tokenize.model,
-                   "GGUF file (one with only a vocabulary will do), or builtin")
-      ->required();
-  tokenize_command->add_flag("--no-special", tokenize.no_special,
-                             "No BOS or EOS, and the text of special tokens is plain text");
-  tokenize_command->footer(
-      "Example:\n"
-      "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
-      "Prints the ids on one line. stdin may hold any bytes.");
-  tokenize_command->callback([&] { code = run_tokenize(tokenize); });
-
-  InspectOptions inspect;
-  CLI::App* inspect_command =
-      app.add_subcommand("inspect", "A model file's metadata, tensors and memory need");
-  inspect_command
-      ->add_option("file", inspect.file, "GGUF file (of a split model, its first part), or builtin")
-      ->required();
-  inspect_command->add_flag("--tensors", inspect.tensors, "List every tensor");
-  inspect_command->footer(
-      "Examples:\n"
-      "  bulkhead inspect model.gguf\n"
-      "  bulkhead inspect builtin --tensors\n"
-      "Exit code: 0 for a readable file; 1, with one message that says what is wrong where, for "
-      "another.");
-  inspect_command->callback([&] { code = run_inspect(inspect); });
-
-  CheckOptions check;
-  CLI::App* check_command = app.add_subcommand("check", "Check settings without starting anything");
-  check_command->add_option("--config", check.config, "Settings file")->envname("BULKHEAD_CONFIG");
-  check_command
-      ->add_option("--set", check.assignments,
-                   "KEY=VALUE, as for bulkheadd (may be given several times)")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  check_command->add_flag("--reference", check.reference,
-                          "Print every setting with its default (config/runtime.yaml)");
-  check_command->footer(
-      "Examples:\n"
-      "  bulkhead check --config my.yaml\n"
-      "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
-      "  bulkhead check --reference > my.yaml");
-  check_command->callback([&] { code = run_check(check); });
-
-  CLI::App* doctor_command =
-      app.add_subcommand("doctor", "Which Vulkan devices there are and what they lack");
-  doctor_command->footer("Exit code: 0 when a device can serve.");
-  doctor_command->callback([&] { code = run_doctor(); });
-
-  BenchOptions bench;
-  CLI::App* bench_command = app.add_subcommand("bench", "List the benchmarks, or run one");
-  bench_command->add_option("name", bench.name, "Which one (left out: list them)");
-  bench_command->add_option("arguments", bench.arguments, "Handed on to it");
-  bench_command->prefix_command();
-  bench_command->footer(
-      "Examples:\n"
-      "  bulkhead bench\n"
-      "  bulkhead bench ipc-latency --json result.json");
-  bench_command->callback([&] {
-    for (const std::string& word : bench_command->remaining()) {
-      if (bench.name.empty()) {
-        bench.name = word;
-      } else {
-        bench.arguments.push_back(word);
-      }
-    }
-    code = run_bench(bench);
-  });
-
+  add_chat(app, options.chat, code);
+  add_complete(app, options.complete, code);
+  add_workers(app, options.workers, code);
+  add_tokenize(app, options.tokenize, code);
+  add_inspect(app, options.inspect, code);
+  add_check(app, options.check, code);
+  add_doctor(app, code);
+  add_bench(app, options.bench, code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
