@@ -189,10 +189,13 @@ void add_doctor(CLI::App& app, int& code) {
 
 void add_bench(CLI::App& app, BenchOptions& options, int& code) {
   CLI::App* command = app.add_subcommand("bench", "List the benchmarks, or run one");
-  command->add_option("name", options.name, "Which one (left out: list them)");
-  command->add_option("arguments", options.arguments, "Handed on to it");
+  // No positionals: what CLI11 takes for them it takes out of the order of the benchmark's own
+  // options.
   command->prefix_command();
   command->footer(
+      "bulkhead bench                        lists them\n"
+      "bulkhead bench NAME [arguments...]    runs one; the arguments, --help among them, are its "
+      "own\n"
       "Examples:\n"
       "  bulkhead bench\n"
       "  bulkhead bench ipc-latency --json result.json");

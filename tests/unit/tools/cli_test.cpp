@@ -191,6 +191,16 @@ TEST_F(Cli, EveryBenchmarkNeedsNoOption) {
   }
 }
 
+TEST_F(Cli, BenchHandsArgumentsOnAsTheyStand) {
+  const Outcome help = run(kTool + " bench decode --help");
+  EXPECT_EQ(help.code, 0) << help.err;
+  EXPECT_THAT(help.out, HasSubstr("--profile"));
+  const Outcome none =
+      run(kTool + " bench decode --json " + path("x.json") + " --device no-such-gpu");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("device 'no-such-gpu'"));
+}
+
 TEST_F(Cli, MakeModelNamesMistakes) {
   EXPECT_EQ(run(kMaker + " --preset tiny-llama").code, 2);
   EXPECT_EQ(run(kMaker + " --preset nope -o " + path("x")).code, 1);
