@@ -171,6 +171,71 @@ std::string cpu_name() {
   return "unknown";
 }
 
+// A line of the table, and the same for the report.
+json tell(const char* name, Passes passes) {
+  json result = percentiles(passes.round_trip);
+  result["name"] = name;
+  std::printf("%-20s %9lu %9lu %9lu %11lu", name, result["p50_ns"].get<std::uint64_t>(),
+              result["p99_ns"].get<std::uint64_t>(), result["p999_ns"].get<std::uint64_t>(),
+              result["max_ns"].get<std::uint64_t>());
+  result["long_round_trips"] = {{"over_ns", kLong_ns},
+                                {"count", passes.long_ones},
+                                {"median_gap_ms", passes.long_gap_ms},
+                                {"involuntary_switches", passes.switches}};
+  for (auto [part, samples] : {std::pair{"one_way", &passes.one_way},
+                               {"wake_up", &passes.wake_up},
+                               {"paced_round_trip", &passes.paced}}) {
+    if (samples->empty()) {
+      std::printf("   %9s %9s", "-", "-");
+      continue;
+    }
+    result[part] = percentiles(*samples);
+    std::printf("   %9lu %9lu", result[part]["p50_ns"].get<std::uint64_t>(),
+                result[part]["p99_ns"].get<std::uint64_t>());
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  return result;
+}
+
+// Of all ports, or of those of these names.
+json latencies(const IpcOptions& options, const std::vector<std::string>& only) {
+  json results = json::array();
+  std::printf(
+      "\nround trip of %zu bytes, ns\n%-20s %9s %9s %9s %11s   %9s %9s   %9s %9s   %9s %9s\n",
+      sizeof(Message), "", "p50", "p99", "p99.9", "max", "one way", "p99", "wake-up", "p99",
+      "each ms", "p99");
+  const auto run = [&](const char* name, auto&& port) {
+    const bool wanted = only.empty() || std::find(only.begin(), only.end(), name) != only.end();
+    if (wanted) results.push_back(tell(name, measure(options, port)));
+  };
+  run("cache_line", CacheLine());
+  run("ring", ChannelPort(config::Transport::kShm, false, options.ring_kib));
+  run("ring_sleeping", ChannelPort(config::Transport::kShm, true, options.ring_kib));
+  run("stdio", ChannelPort(config::Transport::kStdio, true, options.ring_kib));
+  run("pipe", ByteStream(true));
+  run("unix_socket", ByteStream(false));
+  run("boost_message_queue", BoostMessageQueue());
+  run("boost_spsc_queue", BoostSpscQueue());
+
+  const auto ratio = [&](const char* upper, const char* lower, const char* part = nullptr) {
+    const auto p50 = [&](const char* name) {
+      for (const json& result : results) {
+        if (result["name"] != name || (part != nullptr && !result.contains(part))) continue;
+        return (part != nullptr ? result[part] : result)["p50_ns"].get<double>();
+      }
+      return 0.0;
+    };
+    return p50(lower) > 0 ? p50(upper) / p50(lower) : 0.0;
+  };
+  std::printf(
+      "ring / cache_line %.2f, stdio / ring %.0f (one each ms: %.0f), stdio / ring_sleeping "
+      "%.1f\n",
+      ratio("ring", "cache_line"), ratio("stdio", "ring"),
+      ratio("stdio", "ring", "paced_round_trip"), ratio("stdio", "ring_sleeping"));
+  return results;
+}
+
 // Unpaced tokens come faster than a client takes them; more of them than this would be more than the
 // daemon lets wait for one.
 constexpr double kUnpacedTokens = 5000;
@@ -263,67 +328,7 @@ int main(int argc, char** argv) {
   }
   pin({options.cpus[0]});
 
-  json results = json::array();
-  std::printf(
-      "\nround trip of %zu bytes, ns\n%-20s %9s %9s %9s %11s   %9s %9s   %9s %9s   %9s %9s\n",
-      sizeof(Message), "", "p50", "p99", "p99.9", "max", "one way", "p99", "wake-up", "p99",
-      "each ms", "p99");
-  const auto add = [&](const char* name, Passes passes) {
-    json result = percentiles(passes.round_trip);
-    result["name"] = name;
-    std::printf("%-20s %9lu %9lu %9lu %11lu", name, result["p50_ns"].get<std::uint64_t>(),
-                result["p99_ns"].get<std::uint64_t>(), result["p999_ns"].get<std::uint64_t>(),
-                result["max_ns"].get<std::uint64_t>());
-    result["long_round_trips"] = {{"over_ns", kLong_ns},
-                                  {"count", passes.long_ones},
-                                  {"median_gap_ms", passes.long_gap_ms},
-                                  {"involuntary_switches", passes.switches}};
-    for (auto [part, samples] : {std::pair{"one_way", &passes.one_way},
-                                 {"wake_up", &passes.wake_up},
-                                 {"paced_round_trip", &passes.paced}}) {
-      if (samples->empty()) {
-        std::printf("   %9s %9s", "-", "-");
-        continue;
-      }
-      result[part] = percentiles(*samples);
-      std::printf("   %9lu %9lu", result[part]["p50_ns"].get<std::uint64_t>(),
-                  result[part]["p99_ns"].get<std::uint64_t>());
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-    results.push_back(std::move(result));
-  };
-  const auto run = [&](const char* name, auto&& port) {
-    const bool wanted = only.empty() || std::find(only.begin(), only.end(), name) != only.end();
-    if (wanted) add(name, measure(options, port));
-  };
-  if (latency) {
-    run("cache_line", CacheLine());
-    run("ring", ChannelPort(config::Transport::kShm, false, options.ring_kib));
-    run("ring_sleeping", ChannelPort(config::Transport::kShm, true, options.ring_kib));
-    run("stdio", ChannelPort(config::Transport::kStdio, true, options.ring_kib));
-    run("pipe", ByteStream(true));
-    run("unix_socket", ByteStream(false));
-    run("boost_message_queue", BoostMessageQueue());
-    run("boost_spsc_queue", BoostSpscQueue());
-
-    const auto ratio = [&](const char* upper, const char* lower, const char* part = nullptr) {
-      const auto p50 = [&](const char* name) {
-        for (const json& result : results) {
-          if (result["name"] != name) continue;
-          return (part != nullptr ? result[part] : result)["p50_ns"].get<double>();
-        }
-        return 0.0;
-      };
-      return p50(lower) > 0 ? p50(upper) / p50(lower) : 0.0;
-    };
-    std::printf(
-        "ring / cache_line %.2f, stdio / ring %.0f (one each ms: %.0f), stdio / ring_sleeping "
-        "%.1f\n",
-        ratio("ring", "cache_line"), ratio("stdio", "ring"),
-        ratio("stdio", "ring", "paced_round_trip"), ratio("stdio", "ring_sleeping"));
-  }
-  report["results"] = results;
+  report["results"] = latency ? latencies(options, only) : json::array();
 
   if (sizes) report["throughput"] = throughput_by_size(options);
   pin(allowed);
