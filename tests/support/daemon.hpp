@@ -57,6 +57,7 @@ class Daemon {
       lend_kernels(worker_cache_);
     }
     pid_ = ::fork();
+    if (pid_ < 0) std::abort();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(out[1], 1);
@@ -102,7 +103,7 @@ class Daemon {
     return port_;
   }
 
-  // A port before the line is out: the one it was given, by the log.
+  // 0 before wait_until_listening() has seen it.
   std::uint16_t port() const { return port_; }
   pid_t pid() const { return pid_; }
   const std::string& output() const { return output_; }

@@ -115,7 +115,12 @@ std::string WorkerProcess::why_not_ready() {
 }
 
 int WorkerProcess::wait_exit() {
-  if (channel_) receive_until([this] { return closed_; });
+  if (pid_ <= 0) {  // waitpid() would take any child for it
+    ADD_FAILURE() << "there is no process to wait for";
+    return -1;
+  }
+  const bool closed = channel_ == nullptr || receive_until([this] { return closed_; });
+  if (!closed) send_signal(pid_, SIGKILL);  // it hangs, and the test has failed
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = -1;
