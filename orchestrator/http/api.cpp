@@ -351,15 +351,15 @@ void Api::handle_worker_action(const std::string& path, Exchange& exchange) {
     response = to_response(
         plain_error(404, fmt::format("There is no worker '{}'; /v1/workers lists them.", name),
                     "worker_not_found"));
-  } else if (action == "profile" && !worker->profile()) {
-    response = to_response(
-        plain_error(409,
-                    fmt::format("The worker '{}' is {}; only a ready one can be profiled.", name,
-                                to_string(worker->state())),
-                    "worker_not_ready"));
+  } else if ((action == "profile" && !worker->profile()) ||
+             (action == "drain" && !worker->drain())) {
+    response = to_response(plain_error(
+        409,
+        fmt::format("The worker '{}' is {}; only a ready one can be {}.", name,
+                    to_string(worker->state()), action == "drain" ? "drained" : "profiled"),
+        "worker_not_ready"));
   } else {
     spdlog::info("worker {}: {} requested", name, action);
-    if (action == "drain") worker->drain();
     if (action == "restart") worker->restart();
     response =
         json_response(202, describe_worker(context_->router, *worker, context_->streams.disk()));

@@ -447,11 +447,13 @@ bool Worker::profile() {
 
 // ---- ending and starting again ----
 
-void Worker::drain() {
-  if (state_ != WorkerState::kReady) return;
+bool Worker::drain() {
+  if (state_ == WorkerState::kDraining || state_ == WorkerState::kDrained) return true;
+  if (state_ != WorkerState::kReady) return false;
   set_state(WorkerState::kDraining);
   process_->send(ipc::Drain{});
   end_after_drain();
+  return true;
 }
 
 void Worker::restart() {
@@ -466,8 +468,11 @@ void Worker::restart() {
   }
   if (!serves(state_)) return process_->kill("restarted by request while loading");
   restart_after_drain_ = true;
-  if (state_ == WorkerState::kReady) return drain();
-  end_after_drain();
+  if (state_ == WorkerState::kReady) {
+    drain();
+  } else {
+    end_after_drain();
+  }
 }
 
 void Worker::configure(WorkerOptions options) {

@@ -82,7 +82,7 @@ class Worker : private ProcessEvents {
   void finished(RequestId request);
   std::size_t outstanding() const { return process_ == nullptr ? 0 : process_->outstanding(); }
 
-  void drain();    // takes nothing new, finishes what it has
+  bool drain();    // takes nothing new, finishes what it has; false: it is not ready
   void restart();  // drain, then a successor that is started anew; its spares are replaced as well
   // From its next process on it is this one; spares and limits at once.
   void configure(WorkerOptions options);

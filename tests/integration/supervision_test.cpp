@@ -277,6 +277,21 @@ TEST(WorkerActions, DrainedWorkerTakesNothingUntilRestarted) {
   EXPECT_EQ(serving.post("/v1/workers/nobody/restart", "").status, 404);
 }
 
+TEST(WorkerActions, OnlyAReadyWorkerIsDrained) {
+  Serving serving = serve({}, {{"FAKE_LOAD_MS", "1500"}});
+  send_signal(serving.worker()["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "loading"; }));
+  const HttpReply refused = serving.post("/v1/workers/builtin-0/drain", "");
+  EXPECT_EQ(refused.status, 409);
+  EXPECT_NE(refused.body.find("is loading; only a ready one can be drained"), std::string::npos)
+      << refused.body;
+  ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "ready"; }));
+  // What is on its way, or there already, may be asked for again.
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/drain", "").status, 202);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "drained"; }));
+}
+
 TEST(WorkerActions, ProfileBringsAStepsKernelTimes) {
   Serving serving = serve();
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/profile", "").status, 202);
