@@ -51,8 +51,12 @@ void abandon_hung(Device& device, const char* what) {
 Status waited(VkResult result, std::uint32_t timeout_ms, const char* what) {
   if (result == VK_SUCCESS) return {};
   if (result == VK_TIMEOUT) {
-    return Error(ErrorCode::kDeadlineExceeded,
-                 fmt::format("{}: the device did not finish within {} ms", what, timeout_ms));
+    return Error(
+        ErrorCode::kDeadlineExceeded,
+        fmt::format("{}: the device did not finish within {} ms; one that is only slow needs a "
+                    "longer gpu_optimizations.command_buffer_ring.timeout_ms (0: by "
+                    "isolation.heartbeat_timeout_ms)",
+                    what, timeout_ms));
   }
   return Device::vulkan_error(result, what);
 }
