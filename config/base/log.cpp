@@ -95,9 +95,8 @@ class LineFormatter final : public spdlog::formatter {
 };
 
 constexpr std::pair<const char*, spdlog::level::level_enum> kLevels[] = {
-    {"trace", spdlog::level::trace}, {"debug", spdlog::level::debug},
-    {"info", spdlog::level::info},   {"warn", spdlog::level::warn},
-    {"error", spdlog::level::err},   {"off", spdlog::level::off},
+    {"trace", spdlog::level::trace}, {"debug", spdlog::level::debug}, {"info", spdlog::level::info},
+    {"warn", spdlog::level::warn},   {"error", spdlog::level::err},   {"off", spdlog::level::off},
 };
 
 }  // namespace

@@ -17,8 +17,8 @@ struct HttpRequest {
   bool http_1_1 = true;
   std::string host, origin, authorization;  // empty: absent; see also `hosts`
   std::string last_event_id;
-  int hosts = 0;                            // Host fields sent
-  std::string body;                         // empty while only the head has been read
+  int hosts = 0;     // Host fields sent
+  std::string body;  // empty while only the head has been read
 };
 
 struct HttpResponse {

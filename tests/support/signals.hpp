@@ -1,10 +1,11 @@
 // Signals to a test's own processes.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cerrno>
+
+#include <gtest/gtest.h>
 
 namespace bulkhead::test {
 
