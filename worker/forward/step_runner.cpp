@@ -42,6 +42,12 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   return {};
 }
 
+Status StepRunner::record(StepShape shape) {
+  BULKHEAD_TRY([[maybe_unused]] const StepRecording* const made, recordings_.get(shape));
+  recordings_.give_memory_back(shape);
+  return {};
+}
+
 Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   const StepSlot& slot = slots_[index];
   Recordings made;

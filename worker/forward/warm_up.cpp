@@ -1,6 +1,7 @@
 #include "worker/forward/warm_up.hpp"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -28,9 +29,30 @@ Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms) {
   return {};
 }
 
+// A CPU device takes for a step of one column in a wide shape as long as for all of the columns that
+// a kernel makes at once, and does nothing at a kernel's second run that it did not at its first:
+// there those shapes run that have kernels which no narrower one has.
+Result<std::vector<bool>> WarmUp::shapes_to_run() {
+  std::vector<bool> runs(steps_.shapes().size(), true);
+  if (context_.device->info().kind != gpu::DeviceKind::kCpu) return runs;
+  std::set<gpu::KernelSpec, gpu::MakesAnotherPipeline> known;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::vector<gpu::KernelSpec> specs;
+    context_.wanted = &specs;
+    const auto listed = build_step(context_, Activations(), steps_.shapes()[i]);
+    context_.wanted = nullptr;
+    if (!listed.ok()) return listed.error();
+    const std::size_t before = known.size();
+    known.insert(specs.begin(), specs.end());
+    runs[i] = known.size() > before;
+  }
+  return runs;
+}
+
 // One column is enough: a shape's kernels are the same whatever the step's counts say.
 Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times) {
   const std::vector<StepShape>& shapes = steps_.shapes();
+  BULKHEAD_TRY(const std::vector<bool> runs, shapes_to_run());
   const engine::PageIndex page = hidden_page(limits);
   const std::span<const engine::PageIndex> sequence(&page, 1);
   const engine::Choice choice;
@@ -50,7 +72,8 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   while (status.ok() && done < shapes.size()) {
     context_.alive();
     const bool waiting = any_waits(context_);
-    status = run(step, shapes[shapes.size() - 1 - done]);
+    const std::size_t index = shapes.size() - 1 - done;
+    status = runs[index] ? run(step, shapes[index]) : steps_.record(shapes[index]);
     ++done;
     // It gave up: other recordings from here on.
     if (waiting && !any_waits(context_)) done = 0;

@@ -1,9 +1,10 @@
-// Steps that no request asked for, run while loading: every shape once, so that every kernel is
-// compiled and every recording exists before the first request, and those that time variants of
-// kernels. They write to the hidden page only.
+// Steps that no request asked for, run while loading: so many shapes that every kernel is compiled
+// and every recording exists before the first request, and those that time variants of kernels.
+// They write to the hidden page only.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "config/base/error.hpp"
 #include "worker/engine/executor.hpp"
@@ -26,6 +27,7 @@ class WarmUp {
   Status tune(Tuning& tuning, engine::ExecutorLimits& limits, LoadTimes& times);
 
  private:
+  Result<std::vector<bool>> shapes_to_run();
   Status run(const engine::Step& step, StepShape shape);
   Status heat_up(const Tuning::Measure& measure);
   Result<double> time_step(std::uint32_t columns, const engine::ExecutorLimits& limits);
