@@ -1,4 +1,7 @@
 // Attention (attention.glsl): how a column's heads and splits are shared out among workgroups. No way of sharing changes a bit.
+//
+// BULKHEAD_ROWS: for the rows mapping of CPUs, without the ways of GPUs: half of what a start with everything compiled takes
+// to make this kernel.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -36,6 +39,7 @@ layout(constant_id = 15) const uint kSpreadFrom = 1024;  // kTogether: columns t
 layout(local_size_x_id = 11) in;
 
 const uint kSubgroups = kInvocations / kLanes;
+#ifndef BULKHEAD_ROWS
 #include "attention_sizes.glsl"
 #define SEVERAL_ROUNDS (kSpreadFrom > kSubgroups * kMinimumSplit)
 const uint kRoomsOfQ = kMode == kWhole ? kSubgroups : 1u;
@@ -45,10 +49,13 @@ const uint kSpreadRoom = kWeightsRoom > kRoomOfShares ? kWeightsRoom : kRoomOfSh
 const uint kSplitsRoom = kSubgroups * kPartialFloats;
 const uint kTogetherRoom = kSpreadRoom > kSplitsRoom ? kSpreadRoom : kSplitsRoom;
 shared float room[kMode == kTogether ? kTogetherRoom : kMode == kSpread ? kSpreadRoom : kWholeRoom];
+#endif
 
 #include "attention.glsl"
+#ifndef BULKHEAD_ROWS
 #include "attention_heads.glsl"
 #include "attention_spread.glsl"
+#endif
 
 #ifdef BULKHEAD_CHAINED
 // A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
@@ -85,21 +92,28 @@ void keep_touched(uint touched[kTouchWords]) {
 
 void attend() {
   // Of several columns' heads a subgroup makes one's.
+#ifdef BULKHEAD_ROWS
+  uint column = gl_WorkGroupID.x;
+#else
   bool several = kMode == kWhole && kShare > 1u;
   uint column = several ? gl_WorkGroupID.x * kSubgroups + gl_SubgroupID : gl_WorkGroupID.x;
+#endif
   // The first column is always there: it need not wait for the count.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   uint visible = info.y + 1u;
+#ifndef BULKHEAD_ROWS
   if (several) {
     attend_heads_whole(column, gl_WorkGroupID.y, visible, info.z);
     return;
   }
+#endif
   uint lane = gl_SubgroupInvocationID;
   uint head0 = gl_WorkGroupID.y * kHeadsTogether;
   uint kv_head = head0 / (kHeads / kKvHeads);
   uint size = split_size(visible);
 
+#ifndef BULKHEAD_ROWS
   if (kMode == kSpread || (kMode == kTogether && visible > kSpreadFrom)) {
     uint group = gl_WorkGroupID.y, member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
@@ -128,6 +142,7 @@ void attend() {
     attend_together(column, head0, visible, info.z);
     return;
   }
+#endif
 
   if (!chain_wait()) return;
   uint64_t q_base = push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u);

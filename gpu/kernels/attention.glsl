@@ -176,6 +176,7 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) sums[h] = sum_over_lanes(sums[h]);
 }
 
+#ifndef BULKHEAD_ROWS
 const uint kItems = (kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
 
 // A head's whole result by a workgroup, as many splits at a time as it has subgroups.
@@ -238,3 +239,4 @@ void attend_together(uint column, uint head, uint visible, uint page_table) {
     }
   }
 }
+#endif

@@ -6,7 +6,11 @@ layout(constant_id = 0) const uint kLanes = 8;
 layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup: a CPU's
 layout(constant_id = 6) const uint kOutForm = 0;  // the result is a product's input
 layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
+#ifdef BULKHEAD_ROWS
+const uint kRowsMapping = 1;
+#else
 layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
+#endif
 layout(constant_id = 9) const uint kMaximumSplits = 16;
 
 // Words of a value row that one lane holds, and head entries in them.

@@ -6,6 +6,7 @@
 #include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/attention_chained.hpp"
 #include "gpu/kernels/attention_combine.hpp"
+#include "gpu/kernels/attention_rows.hpp"
 #include "gpu/kernels/embed.hpp"
 #include "gpu/kernels/embed_units.hpp"
 #include "gpu/kernels/gated_product.hpp"
@@ -380,8 +381,8 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
   }
   constants.insert(constants.end(), {static_cast<std::uint32_t>(mode), mapping.lanes * subgroups,
                                      flag(near_first), sharing, ahead, spread_from});
-  variant.spec = {"attention", spirv::attention, sizeof(AttentionPush), std::move(constants),
-                  mapping.required_subgroup};
+  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
+                  sizeof(AttentionPush), std::move(constants), mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }
@@ -446,6 +447,7 @@ std::uint64_t code_hash() {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
   for (const auto& module : {spirv::attention,
                              spirv::attention_combine,
+                             spirv::attention_rows,
                              spirv::embed,
                              spirv::embed_units,
                              spirv::gated_product,
