@@ -158,7 +158,7 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
   const Serving serving = serve_model("");
   const auto request = [](int i) {
     return json{{"prompt", std::string("Story number ") + std::to_string(i) + ": once there was a"},
-                {"max_tokens", 40 + i},
+                {"max_tokens", 24 + i},
                 {"temperature", i % 2 == 0 ? 0.0 : 0.8},
                 {"seed", i},
                 {"stream", true},
@@ -252,7 +252,7 @@ TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
   const json request = {{"prompt", "Once upon a time"},
                         {"temperature", 0.8},
                         {"seed", 3},
-                        {"max_tokens", 200},
+                        {"max_tokens", 100},
                         {"stream", true},
                         {"ignore_eos", true}};
   const Answer undisturbed = complete(serving, request);

@@ -58,25 +58,25 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(PrefixPages, ARepeatedPromptIsNotComputedAgain) {
   const Serving serving = serve_model("", {GetParam()});
-  const std::vector<std::uint32_t> prompt = long_prompt(700);
-  constexpr std::uint64_t kShared = 699 / kPageTokens * kPageTokens;  // the last token is computed
+  const std::vector<std::uint32_t> prompt = long_prompt(400);
+  constexpr std::uint64_t kShared = 399 / kPageTokens * kPageTokens;  // the last token is computed
   const double before =
       std::max(0.0, serving.metric("bulkhead_worker_prefix_cache_miss_tokens_total"));
   const Answer first = complete(serving, request(prompt, 8));
   EXPECT_EQ(cached(first), 0U);
-  EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", before + 700), before + 700);
+  EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", before + 400), before + 400);
 
   for (const bool stream : {false, true}) {
     json asked = request(prompt, 8);
     asked["stream"] = stream;
     const Answer again = complete(serving, asked);
     EXPECT_EQ(cached(again), kShared);
-    EXPECT_EQ(again.usage.at("prompt_tokens"), 700);
+    EXPECT_EQ(again.usage.at("prompt_tokens"), 400);
     EXPECT_EQ(again.ids, first.ids);
     EXPECT_EQ(again.logprobs, first.logprobs);
   }
   EXPECT_EQ(settled(serving, "prefix_cache_hit_tokens_total", 2 * kShared), 2 * kShared);
-  const double computed = before + 700 + 2 * (700 - kShared);
+  const double computed = before + 400 + 2 * (400 - kShared);
   EXPECT_EQ(settled(serving, "prefix_cache_miss_tokens_total", computed), computed);
   EXPECT_EQ(serving.metric("bulkhead_worker_prefix_cache_hit_pages_total"),
             2 * kShared / kPageTokens);
@@ -139,7 +139,7 @@ TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {
 TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   const Serving serving = serve_model("", {GetParam()});
   const std::vector<std::uint32_t> prompt = long_prompt(200);
-  json asked = request(prompt, 200);
+  json asked = request(prompt, 100);
   asked["stream"] = true;
   asked["temperature"] = 0.8;
   asked["seed"] = 3;

@@ -229,10 +229,10 @@ TEST(Worker, CachedPrefixesChangeNoBit) {
       submit.accepted_tokens.push_back(400 + i);
     asked.push_back(submit);
   };
-  const std::vector<TokenId> system = story(1, 165);
+  const std::vector<TokenId> system = story(1, 101);
   for (const std::uint32_t question : {2U, 3U, 2U}) {
     std::vector<TokenId> prompt = system;
-    for (const TokenId token : story(question, 40 * question))
+    for (const TokenId token : story(question, 20 * question))
       prompt.push_back(token);
     ask(prompt, 0, 0);
     ask(prompt, 0.9F, 0);
@@ -270,7 +270,7 @@ TEST(Worker, CachedPrefixesChangeNoBit) {
     EXPECT_EQ(without.finished->cached_tokens, 0U);
     cached += with.finished->cached_tokens;
   }
-  EXPECT_GT(cached, 8 * 160U - 1);
+  EXPECT_GT(cached, 8 * 96U - 1);
 }
 
 TEST(KilledWorker, SuccessorGoesOnWithTheSameTokens) {

@@ -25,18 +25,18 @@ class ModelKills : public testing::TestWithParam<const char*> {
   int between(int least, int most) { return std::uniform_int_distribution(least, most)(random_); }
 
   void kill_at_random_moments(bool sampled, int kills) {
-    constexpr int kTokens = 200;
+    const int tokens = kills > 2 ? 200 : 100;
     const Serving serving = serve_model("", {std::string("ipc.transport=") + GetParam()});
     const pid_t daemon = serving.daemon->pid();
-    const json request = request_of(sampled, kTokens, "Once upon a time there was", 1234);
+    const json request = request_of(sampled, tokens, "Once upon a time there was", 1234);
     const Timed undisturbed = stream(serving.port, request);
-    ASSERT_EQ(undisturbed.heard.ids.size(), kTokens);
+    ASSERT_EQ(undisturbed.heard.ids.size(), static_cast<std::size_t>(tokens));
     ASSERT_TRUE(undisturbed.heard.done);
     int whole = 0;
     std::vector<milliseconds> pauses;
     for (int i = 0; i < kills; ++i) {
       const pid_t victim = serving_worker(serving);
-      const int pieces = between(0, kTokens - 2);
+      const int pieces = between(0, tokens - 2);
       const microseconds more{between(0, pieces == 0 ? 30000 : 3000)};
       SCOPED_TRACE(fmt_moment(i, pieces, more));
       const Timed killed = stream(serving.port, request, pieces, [&] {
@@ -79,7 +79,7 @@ TEST_P(ModelKills, SampledStreamIsWhole) {
 
 TEST_P(ModelKills, SixteenStreamsAreWhole) {
   const int kills = number_from("BULKHEAD_CRASH_KILLS", 1);
-  const int tokens = kills > 2 ? 200 : 60;
+  const int tokens = kills > 2 ? 200 : 40;
   const Serving serving = serve_model("", {std::string("ipc.transport=") + GetParam()});
   std::vector<json> requests;
   for (int i = 0; i < 16; ++i) {
@@ -142,12 +142,12 @@ TEST_P(ModelKills, StandbyTakesOverAndTheStreamsAreWhole) {
   const int kills = number_from("BULKHEAD_CRASH_KILLS", 2);
   std::vector<milliseconds> pauses;
   for (int i = 0; i < kills; ++i) {
-    const json request = request_of(i % 2 == 1, 120, "The little robot", 7 + i);
+    const json request = request_of(i % 2 == 1, 80, "The little robot", 7 + i);
     const pid_t next = spare();
     const Timed undisturbed = stream(serving.port, request);
     const pid_t victim = serving_worker(serving);
     const Timed killed =
-        stream(serving.port, request, between(1, 100), [&] { send_signal(victim, SIGKILL); });
+        stream(serving.port, request, between(1, 65), [&] { send_signal(victim, SIGKILL); });
     EXPECT_EQ(killed.heard, undisturbed.heard);
     EXPECT_EQ(serving.worker()["pid"], next);
     EXPECT_EQ(serving.worker()["takeovers"], i + 1);
@@ -163,7 +163,7 @@ TEST_P(ModelKills, StandbyTakesOverAndTheStreamsAreWhole) {
 TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
   const Serving serving = serve_model(
       "", {std::string("ipc.transport=") + GetParam(), "isolation.heartbeat_timeout_ms=3000"});
-  const json request = request_of(true, 100, "The little robot", 5);
+  const json request = request_of(true, 60, "The little robot", 5);
   const Timed undisturbed = stream(serving.port, request);
   const pid_t victim = serving_worker(serving);
   const Timed stopped = stream(serving.port, request, 30, [&] { send_signal(victim, SIGSTOP); });

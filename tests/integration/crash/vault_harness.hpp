@@ -23,7 +23,7 @@
 namespace bulkhead::test {
 
 namespace fs = std::filesystem;
-inline constexpr int kTokens = 80;
+inline constexpr int kTokens = 60;  // with the prompt more than two pages
 
 // A memory file that another process holds, by a part of its name.
 class HeldMemory {

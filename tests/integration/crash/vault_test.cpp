@@ -66,7 +66,7 @@ TEST_P(Vault, SixteenStreamsGoOnWithTheirPages) {
   std::vector<Heard> undisturbed;
   for (int i = 0; i < 16; ++i) {
     requests.push_back(
-        request_of(i % 2 == 1, 48, "Tale " + std::to_string(i) + ": there was a very long", i));
+        request_of(i % 2 == 1, 40, "Tale " + std::to_string(i) + ": there was a very long", i));
     undisturbed.push_back(stream(serving_.port, requests.back()).heard);
   }
   const pid_t victim = serving_worker(serving_);
