@@ -36,6 +36,16 @@ class Attention : public KernelTest {
 
   void check(const char* name, const k::Mapping& mapping, const Case& each);
 
+  struct Trial;
+  void rotate_and_store(Trial& t);
+  void attend(Trial& t);
+  void attend_in_splits(Trial& t);
+  void attend_in_all_ways(Trial& t);
+  void find_exact_pages(Trial& t);
+  void compare_with_exact(const Trial& t);
+  // One count for each head of a column, all zero.
+  static std::vector<std::uint32_t> zero_counts(const Trial& t);
+
   std::mt19937 random_{99};
 };
 
@@ -101,33 +111,77 @@ Rounded rounded_entries(std::span<const std::uint8_t> head, const std::vector<do
   return made;
 }
 
-void Attention::check(const char* name, const k::Mapping& mapping, const Case& each) {
-  const k::AttentionShape shape{each.head, each.heads, each.kv_heads, each.kv, each.halves};
-  const std::uint32_t columns = each.length, width = (each.heads + 2 * each.kv_heads) * each.head;
-  const auto qkv = random_doubles(std::size_t{columns} * width), bias = random_doubles(width),
-             q_gain = random_doubles(each.head), k_gain = random_doubles(each.head);
+// One case by one mapping, from random numbers to the results that its kernels leave.
+struct Attention::Trial {
+  Trial(const char* called, const k::Mapping& by, const Case& tried)
+      : name(called), mapping(by), each(tried) {}
 
+  const char* name;
+  const k::Mapping& mapping;
+  const Case& each;
+  const k::AttentionShape shape{each.head, each.heads, each.kv_heads, each.kv, each.halves};
+  const std::uint32_t columns = each.length;
+  const std::uint32_t width = (each.heads + 2 * each.kv_heads) * each.head;  // of q, k and v
+  const std::uint32_t attended = each.heads * each.head;
+  const std::uint32_t stride = k::input_stride(mapping, attended);
+  const std::uint32_t context = columns + 200;  // allows for more splits than there are
+  const std::uint32_t splits =
+      mapping.rows ? mapping.attention_splits : k::attention_splits(mapping, context);
+
+  std::vector<double> qkv, bias, q_gain, k_gain;
+  std::vector<std::uint32_t> pages;  // the sequence's from the fourth on, scattered
+  gpu::Buffer counts, page_table, kv, q_out;
+  gpu::Buffer whole, combined;  // results: [column][stride]
+  gpu::Buffer partials, done;
+  k::AttentionPush push{};
+  std::vector<std::vector<double>> keys, values;  // [position * kv_heads + kv head]
+
+  std::uint32_t page_count() const { return (columns + 31) / 32; }
+  std::uint64_t values_at() const { return page_count() * shape.page_bytes(); }  // in kv
+  std::size_t results() const { return std::size_t{columns} * stride; }
+  // Where a result's entry lies among its column's.
+  std::uint32_t at(std::uint32_t i) const {
+    return mapping.rows ? i : i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+  }
+  // One head of a column, of q, k and v one behind the other.
+  std::vector<double> part(std::uint32_t column, std::uint32_t head) const {
+    const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);
+    return {from, from + each.head};
+  }
+};
+
+std::vector<std::uint32_t> Attention::zero_counts(const Trial& t) {
+  return std::vector<std::uint32_t>(std::size_t{t.columns} * t.each.heads *
+                                    k::kAttentionCountBytes / 4);
+}
+
+// Queries to q_out, keys and values to their pages.
+void Attention::rotate_and_store(Trial& t) {
+  const Case& each = t.each;
+  t.qkv = random_doubles(std::size_t{t.columns} * t.width);
+  t.bias = random_doubles(t.width);
+  t.q_gain = random_doubles(each.head);
+  t.k_gain = random_doubles(each.head);
   model::ModelConfig config;
   config.rope_dimensions = each.rope_dimensions;
-  const RopeTable table = make_rope_table(config, {}, columns);
-  const std::uint32_t page_count = (columns + 31) / 32;
-  std::vector<std::uint32_t> pages(page_count + 3, 0xffffffffU);
-  for (std::uint32_t i = 0; i < page_count; ++i)
-    pages[3 + i] = page_count - 1 - i;
+  const RopeTable table = make_rope_table(config, {}, t.columns);
+  t.pages.assign(t.page_count() + 3, 0xffffffffU);
+  for (std::uint32_t i = 0; i < t.page_count(); ++i)
+    t.pages[3 + i] = t.page_count() - 1 - i;
   std::vector<k::ColumnEntry> entries;
-  for (std::uint32_t i = 0; i < columns; ++i)
+  for (std::uint32_t i = 0; i < t.columns; ++i)
     entries.push_back({0, i, 3, 0});
 
   const auto upload = [this](const std::vector<float>& v) {
     return buffer(std::span<const float>(v));
   };
-  const gpu::Buffer qkv_in = upload(to_float(qkv)), biases = upload(to_float(bias)),
-                    qg = upload(to_float(q_gain)), kg = upload(to_float(k_gain)),
-                    fine = upload(table.fine), coarse = upload(table.coarse),
-                    counts = parameters(columns, entries),
-                    page_table = buffer(std::span<const std::uint32_t>(pages)),
-                    kv = empty(page_count * shape.page_bytes() * 2),
-                    q_out = empty(std::uint64_t{columns} * each.heads * shape.head_padded() * 4);
+  const gpu::Buffer qkv_in = upload(to_float(t.qkv)), biases = upload(to_float(t.bias)),
+                    qg = upload(to_float(t.q_gain)), kg = upload(to_float(t.k_gain)),
+                    fine = upload(table.fine), coarse = upload(table.coarse);
+  t.counts = parameters(t.columns, entries);
+  t.page_table = buffer(std::span<const std::uint32_t>(t.pages));
+  t.kv = empty(t.values_at() * 2);
+  t.q_out = empty(std::uint64_t{t.columns} * each.heads * t.shape.head_padded() * 4);
   k::RopeKvPush rope{};
   rope.qkv = qkv_in.address();
   rope.bias = each.bias ? biases.address() : 0;
@@ -135,151 +189,153 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
   rope.k_gain = each.norm ? kg.address() : 0;
   rope.fine = fine.address();
   rope.coarse = coarse.address();
-  rope.parameters = counts.address();
-  rope.pages = page_table.address();
-  rope.keys = kv.address();
-  rope.values = kv.address() + page_count * shape.page_bytes();
-  rope.q_out = q_out.address();
-  rope.in_stride = width;
+  rope.parameters = t.counts.address();
+  rope.pages = t.page_table.address();
+  rope.keys = t.kv.address();
+  rope.values = t.kv.address() + t.values_at();
+  rope.q_out = t.q_out.address();
+  rope.in_stride = t.width;
   rope.rope_pairs = table.pairs;
   rope.epsilon = 1e-6F;
   rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
-  run(k::rope_kv(mapping, shape), rope, columns + 2, each.heads + 2 * each.kv_heads);
+  run(k::rope_kv(t.mapping, t.shape), rope, t.columns + 2, each.heads + 2 * each.kv_heads);
+}
 
-  const std::uint32_t attended = each.heads * each.head,
-                      stride = k::input_stride(mapping, attended);
-  const auto at = [&](std::uint32_t i) {
-    return mapping.rows ? i : i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
-  };
+// Every head by one subgroup, to `whole`.
+void Attention::attend(Trial& t) {
+  t.whole = empty(t.results() * 4);
+  t.combined = empty(t.results() * 4);
+  t.partials =
+      empty(std::uint64_t{t.columns} * t.each.heads * t.splits * k::partial_floats(t.shape) * 4);
+  const auto zeros = zero_counts(t);
+  t.done = buffer(std::span<const std::uint32_t>(zeros));
+  t.push.q = t.q_out.address();
+  t.push.keys = t.kv.address();
+  t.push.values = t.kv.address() + t.values_at();
+  t.push.parameters = t.counts.address();
+  t.push.pages = t.page_table.address();
+  t.push.out = t.whole.address();
+  t.push.out_stride = t.stride;
+  t.push.padded_width = (t.attended + 31) / 32 * 32;
+  t.push.partials = t.partials.address();
+  t.push.counts = t.done.address();
+  t.push.most_splits = t.splits;
+  const auto one = k::attention(t.mapping, t.shape, k::AttentionMode::kWhole, t.columns, t.context);
+  run(one.spec, t.push, one.x, one.y, one.z);
+}
+
+// A CPU's other way: splits, which a second kernel puts together in `combined`.
+void Attention::attend_in_splits(Trial& t) {
+  t.push.out = t.partials.address();
+  const auto two =
+      k::attention(t.mapping, t.shape, k::AttentionMode::kPartial, t.columns, t.context);
+  run(two.spec, t.push, two.x, two.y, two.z);
+  run(k::attention_combine(t.mapping, t.shape),
+      k::AttentionCombinePush{t.partials.address(), t.counts.address(), t.combined.address(),
+                              t.stride, t.push.padded_width},
+      t.columns, t.each.heads);
+}
+
+// A GPU's, each to `combined`: to the last bit what is in `whole`.
+void Attention::attend_in_all_ways(Trial& t) {
+  t.push.out = t.combined.address();
   const gpu::Buffer arrivals = empty(2 * k::kChainCountBytes);
-  const gpu::Buffer whole = empty(std::uint64_t{columns} * stride * 4),
-                    combined = empty(std::uint64_t{columns} * stride * 4);
-  // A context that allows for more splits than there are.
-  const std::uint32_t context = columns + 200, splits = mapping.rows
-                                                            ? mapping.attention_splits
-                                                            : k::attention_splits(mapping, context);
-  const gpu::Buffer partials =
-      empty(std::uint64_t{columns} * each.heads * splits * k::partial_floats(shape) * 4);
-  const std::vector<std::uint32_t> zeros(std::size_t{columns} * each.heads *
-                                         k::kAttentionCountBytes / 4);
-  const gpu::Buffer done = buffer(std::span<const std::uint32_t>(zeros));
-  k::AttentionPush push{};
-  push.q = q_out.address();
-  push.keys = rope.keys;
-  push.values = rope.values;
-  push.parameters = counts.address();
-  push.pages = page_table.address();
-  push.out = whole.address();
-  push.out_stride = stride;
-  push.padded_width = (attended + 31) / 32 * 32;
-  push.partials = partials.address();
-  push.counts = done.address();
-  push.most_splits = splits;
-  const auto one = k::attention(mapping, shape, k::AttentionMode::kWhole, columns, context);
-  run(one.spec, push, one.x, one.y, one.z);
-  if (mapping.rows) {
-    push.out = partials.address();
-    const auto two = k::attention(mapping, shape, k::AttentionMode::kPartial, columns, context);
-    run(two.spec, push, two.x, two.y, two.z);
-    run(k::attention_combine(mapping, shape),
-        k::AttentionCombinePush{partials.address(), counts.address(), combined.address(), stride,
-                                push.padded_width},
-        columns, each.heads);
-  } else {
-    push.out = combined.address();
-    const auto wanted = read<float>(whole, std::size_t{columns} * stride);
-    struct Way {
-      const char* what;
-      k::AttentionMode mode;
-      bool in_rounds, chained;
-      std::uint32_t columns;  // that it is made for
-    };
-    const Way ways[] = {
-        {"spread over some workgroups", k::AttentionMode::kSpread, false, false, 1},
-        {"spread over one", k::AttentionMode::kSpread, false, false, 512},
-        {"a workgroup of subgroups", k::AttentionMode::kTogether, false, false, 16},
-        {"in rounds, as in the persistent kernel", k::AttentionMode::kTogether, true, false, 1},
-        {"a link of a chain", k::AttentionMode::kTogether, false, true, 1},
-    };
-    for (const Way& way : ways) {
-      // llvmpipe (Mesa 22.3) drops invocations of this module in the loops of columns that are spread.
-      if (way.chained && device().info().kind == gpu::DeviceKind::kCpu) continue;
-      // It takes seconds to compile a kernel, too.
-      const bool short_splits = mapping.attention_split < 64;
-      if (way.in_rounds && !short_splits) continue;
-      if (way.mode == k::AttentionMode::kTogether && !short_splits && each.length < 64) continue;
-      auto variant = k::attention(mapping, shape, way.mode, way.columns, context, way.chained);
-      if (way.in_rounds) variant.spec.constants.back() = 0xffffffffU;  // none are spread
-      std::memset(combined.mapped().data(), 0xff, combined.mapped().size());
-      if (way.chained) {
-        struct {
-          k::AttentionPush push;
-          k::ChainPush link;
-        } linked{push, {arrivals.address(), arrivals.address() + k::kChainCountBytes, 0, 0}};
-        run(k::chained(variant.spec), linked, columns, variant.y, variant.z);
-      } else {
-        run(variant.spec, push, columns, variant.y, variant.z);
-      }
-      const auto made = read<float>(combined, std::size_t{columns} * stride);
-      for (std::uint32_t column = 0; column < columns; ++column) {
-        for (std::uint32_t i = 0; i < push.padded_width; ++i) {
-          const std::size_t where = column * stride + at(i);
-          ASSERT_EQ(std::memcmp(&made[where], &wanted[where], 4), 0)
-              << name << ", head of " << each.head << ": " << way.what
-              << " makes other bits, column " << column << " entry " << i;
-        }
-      }
-      ASSERT_EQ(read<std::uint32_t>(done, zeros.size()), zeros) << "counts that are not zero again";
-    }
-  }
-
-  // Keys and values of every position in double, as the pages' type has them, then the columns worth checking.
-  const auto part = [&](std::uint32_t column, std::uint32_t head) {
-    const auto from = qkv.begin() + static_cast<std::ptrdiff_t>(column * width + head * each.head);
-    return std::vector<double>(from, from + each.head);
+  const auto wanted = read<float>(t.whole, t.results());
+  struct Way {
+    const char* what;
+    k::AttentionMode mode;
+    bool in_rounds, chained;
+    std::uint32_t columns;  // that it is made for
   };
-  const auto got = read<float>(whole, std::size_t{columns} * stride);
-  const auto other = read<float>(combined, std::size_t{columns} * stride);
-  std::vector<std::vector<double>> keys, values;  // [position * kv_heads + kv head]
-  for (std::uint32_t p = 0; p < columns; ++p) {
+  const Way ways[] = {
+      {"spread over some workgroups", k::AttentionMode::kSpread, false, false, 1},
+      {"spread over one", k::AttentionMode::kSpread, false, false, 512},
+      {"a workgroup of subgroups", k::AttentionMode::kTogether, false, false, 16},
+      {"in rounds, as in the persistent kernel", k::AttentionMode::kTogether, true, false, 1},
+      {"a link of a chain", k::AttentionMode::kTogether, false, true, 1},
+  };
+  for (const Way& way : ways) {
+    // llvmpipe (Mesa 22.3) drops invocations of this module in the loops of columns that are spread.
+    if (way.chained && device().info().kind == gpu::DeviceKind::kCpu) continue;
+    // It takes seconds to compile a kernel, too.
+    const bool short_splits = t.mapping.attention_split < 64;
+    if (way.in_rounds && !short_splits) continue;
+    if (way.mode == k::AttentionMode::kTogether && !short_splits && t.each.length < 64) continue;
+    auto variant = k::attention(t.mapping, t.shape, way.mode, way.columns, t.context, way.chained);
+    if (way.in_rounds) variant.spec.constants.back() = 0xffffffffU;  // none are spread
+    std::memset(t.combined.mapped().data(), 0xff, t.combined.mapped().size());
+    if (way.chained) {
+      struct {
+        k::AttentionPush push;
+        k::ChainPush link;
+      } linked{t.push, {arrivals.address(), arrivals.address() + k::kChainCountBytes, 0, 0}};
+      run(k::chained(variant.spec), linked, t.columns, variant.y, variant.z);
+    } else {
+      run(variant.spec, t.push, t.columns, variant.y, variant.z);
+    }
+    const auto made = read<float>(t.combined, t.results());
+    for (std::uint32_t column = 0; column < t.columns; ++column) {
+      for (std::uint32_t i = 0; i < t.push.padded_width; ++i) {
+        const std::size_t where = column * t.stride + t.at(i);
+        ASSERT_EQ(std::memcmp(&made[where], &wanted[where], 4), 0)
+            << t.name << ", head of " << t.each.head << ": " << way.what
+            << " makes other bits, column " << column << " entry " << i;
+      }
+    }
+    const auto zeros = zero_counts(t);
+    ASSERT_EQ(read<std::uint32_t>(t.done, zeros.size()), zeros) << "counts that are not zero again";
+  }
+}
+
+// Keys and values of every position in double, as the pages' type has them.
+void Attention::find_exact_pages(Trial& t) {
+  const Case& each = t.each;
+  for (std::uint32_t p = 0; p < t.columns; ++p) {
     for (std::uint32_t kv_head = 0; kv_head < each.kv_heads; ++kv_head) {
       const std::uint32_t h = each.heads + kv_head, v = h + each.kv_heads;
-      keys.push_back(turned(each, part(p, h), &bias[h * each.head], k_gain, p));
+      t.keys.push_back(turned(each, t.part(p, h), &t.bias[h * each.head], t.k_gain, p));
       Case plain = each;  // values are neither normed nor turned
       plain.norm = false;
       plain.rope_dimensions = 0;
-      values.push_back(turned(plain, part(p, v), &bias[v * each.head], k_gain, p));
+      t.values.push_back(turned(plain, t.part(p, v), &t.bias[v * each.head], t.k_gain, p));
     }
   }
-  if (each.kv == k::KvFormat::kQ8) {
-    const auto bytes = read<std::uint8_t>(kv, 2 * page_count * shape.page_bytes());
-    std::size_t rounded_count = 0, off = 0;
-    for (const bool is_value : {false, true}) {
-      for (std::uint32_t i = 0; i < columns * each.kv_heads; ++i) {
-        const std::uint32_t p = i / each.kv_heads, page = pages[3 + p / 32];
-        const std::size_t head_at = (is_value ? page_count * shape.page_bytes() : 0) +
-                                    (std::size_t{page} * each.kv_heads + i % each.kv_heads) * 32 *
-                                        k::kv_position_bytes(each.head, each.kv);
-        auto& exact = (is_value ? values : keys)[i];
-        const Rounded rounded = rounded_entries(std::span(bytes).subspan(head_at), exact, p % 32,
-                                                shape.head_padded(), is_value);
-        ASSERT_TRUE(rounded.near) << name << " position " << p;
-        rounded_count += exact.size();
-        off += rounded.off;
-        exact = rounded.entries;
-      }
+  if (each.kv != k::KvFormat::kQ8) return;
+  const auto bytes = read<std::uint8_t>(t.kv, 2 * t.values_at());
+  std::size_t rounded_count = 0, off = 0;
+  for (const bool is_value : {false, true}) {
+    for (std::uint32_t i = 0; i < t.columns * each.kv_heads; ++i) {
+      const std::uint32_t p = i / each.kv_heads, page = t.pages[3 + p / 32];
+      const std::size_t head_at =
+          (is_value ? t.values_at() : 0) + (std::size_t{page} * each.kv_heads + i % each.kv_heads) *
+                                               32 * k::kv_position_bytes(each.head, each.kv);
+      auto& exact = (is_value ? t.values : t.keys)[i];
+      const Rounded rounded = rounded_entries(std::span(bytes).subspan(head_at), exact, p % 32,
+                                              t.shape.head_padded(), is_value);
+      ASSERT_TRUE(rounded.near) << t.name << " position " << p;
+      rounded_count += exact.size();
+      off += rounded.off;
+      exact = rounded.entries;
     }
-    // Floats fall on the other side of a half now and then.
-    EXPECT_LE(off, 1 + rounded_count / 500);
   }
-  for (const std::uint32_t column : {0U, columns / 3, columns - 1}) {
+  // Floats fall on the other side of a half now and then.
+  EXPECT_LE(off, 1 + rounded_count / 500);
+}
+
+// The columns worth checking, by float64; and that the other way, the last one, has the same bits.
+void Attention::compare_with_exact(const Trial& t) {
+  const Case& each = t.each;
+  const auto got = read<float>(t.whole, t.results());
+  const auto other = read<float>(t.combined, t.results());
+  for (const std::uint32_t column : {0U, t.columns / 3, t.columns - 1}) {
     for (std::uint32_t head = 0; head < each.heads; ++head) {
       const std::uint32_t kv_head = head / (each.heads / each.kv_heads);
-      const auto q = turned(each, part(column, head), &bias[head * each.head], q_gain, column);
+      const auto q =
+          turned(each, t.part(column, head), &t.bias[head * each.head], t.q_gain, column);
       std::vector<double> scores;
       double largest = -1e300, sum = 0;
       for (std::uint32_t p = 0; p <= column; ++p) {
-        const auto& key = keys[p * each.kv_heads + kv_head];
+        const auto& key = t.keys[p * each.kv_heads + kv_head];
         double dot = 0;
         for (std::uint32_t i = 0; i < each.head; ++i)
           dot += q[i] * key[i];
@@ -291,24 +347,38 @@ void Attention::check(const char* name, const k::Mapping& mapping, const Case& e
         const double weight = std::exp(scores[p] - largest);
         sum += weight;
         for (std::uint32_t i = 0; i < each.head; ++i)
-          result[i] += weight * values[p * each.kv_heads + kv_head][i];
+          result[i] += weight * t.values[p * each.kv_heads + kv_head][i];
       }
       const double tolerance = each.kv == k::KvFormat::kF16 ? 6e-3 : 2e-5;
       for (std::uint32_t i = 0; i < each.head; ++i) {
-        const std::size_t where = column * stride + at(head * each.head + i);
+        const std::size_t where = column * t.stride + t.at(head * each.head + i);
         ASSERT_NEAR(got[where], result[i] / sum, tolerance)
-            << name << " column " << column << " head " << head << " entry " << i;
+            << t.name << " column " << column << " head " << head << " entry " << i;
       }
     }
-    for (std::uint32_t i = 0; i < push.padded_width; ++i) {
-      const std::size_t where = column * stride + at(i);
+    for (std::uint32_t i = 0; i < t.push.padded_width; ++i) {
+      const std::size_t where = column * t.stride + t.at(i);
       ASSERT_EQ(std::memcmp(&got[where], &other[where], 4), 0)
-          << name << ": modes differ, column " << column << " entry " << i;
-      if (i >= attended) {
+          << t.name << ": modes differ, column " << column << " entry " << i;
+      if (i >= t.attended) {
         ASSERT_EQ(got[where], 0.0F);
       }
     }
   }
+}
+
+void Attention::check(const char* name, const k::Mapping& mapping, const Case& each) {
+  Trial trial(name, mapping, each);
+  rotate_and_store(trial);
+  attend(trial);
+  if (mapping.rows)
+    attend_in_splits(trial);
+  else
+    attend_in_all_ways(trial);
+  if (HasFatalFailure()) return;
+  find_exact_pages(trial);
+  if (HasFatalFailure()) return;
+  compare_with_exact(trial);
 }
 
 TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
