@@ -114,7 +114,7 @@ void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> pr
 void Generation::begin_if_accepted() {
   if (!request_.stream || streaming_ || !std::ranges::all_of(choices_, &Choice::accepted)) return;
   streaming_ = true;
-  exchange_->begin_stream();
+  exchange_->begin_stream(head_.id);
   if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
 }
 
@@ -181,7 +181,7 @@ void Generation::on_finished(RequestId request, const ipc::Finished& finished,
     HttpResponse response;
     response.body = answer_body(head_, parts, usage());
     exchange_->on_lost = nullptr;
-    exchange_->respond(std::move(response));
+    respond(std::move(response));
   }
   end(200, choices_.size() == 1 ? choices_.front().finish_reason : "all");
 }
@@ -203,9 +203,14 @@ void Generation::fail(const ApiError& error) {
     exchange_->write(sse_error(error));
     exchange_->end_stream(true);
   } else {
-    exchange_->respond(to_response(error));
+    respond(to_response(error));
   }
   end(error.status, error.code);
+}
+
+void Generation::respond(HttpResponse response) {
+  response.headers.emplace_back("X-Request-Id", head_.id);
+  exchange_->respond(std::move(response));
 }
 
 void Generation::cancel_all() {

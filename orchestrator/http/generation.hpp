@@ -60,6 +60,7 @@ class Generation : private RequestObserver, public std::enable_shared_from_this<
   void send(std::string_view events);  // held back until the status line is out
   void begin_if_accepted();
   void fail(const ApiError& error);
+  void respond(HttpResponse response);  // with the id under which the log has it
   void cancel_all();
   void end(int status, std::string_view how);
   Usage usage() const;

@@ -22,6 +22,24 @@ TEST(Completions, AnswerHasTextUsageAndFinishReason) {
                                  {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
 }
 
+// A client's report and the daemon's log find each other.
+TEST(Completions, EveryAnswerHasTheIdThatTheLogHas) {
+  Serving serving = serve();
+  HttpReply whole = serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
+  EXPECT_EQ(whole.headers["x-request-id"], json::parse(whole.body)["id"]);
+  HttpReply stream = serving.complete({{"prompt", "x"}, {"max_tokens", 1}, {"stream", true}});
+  EXPECT_EQ(stream.headers["x-request-id"], events_of(stream.body).chunks.front()["id"]);
+  HttpReply refused = serving.complete({{"prompt", "toolong"}});
+  EXPECT_EQ(refused.status, 400);
+  for (HttpReply* each : {&whole, &stream, &refused}) {
+    const std::string id = each->headers["x-request-id"];
+    EXPECT_TRUE(id.starts_with("cmpl-")) << id;
+    EXPECT_TRUE(Serving::eventually([&] {
+      return serving.daemon->log().find("request id=" + id) != std::string::npos;
+    })) << id;
+  }
+}
+
 TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
   Serving serving = serve();
   json body = json::parse(
