@@ -256,10 +256,11 @@ void Attention::attend_in_all_ways(Trial& t) {
   };
   for (const Way& way : ways) {
     // llvmpipe (Mesa 22.3) drops invocations of this module in the loops of columns that are spread.
-    if (way.chained && device().info().kind == gpu::DeviceKind::kCpu) continue;
-    // It takes seconds to compile a kernel, too.
+    const bool on_cpu = device().info().kind == gpu::DeviceKind::kCpu;
+    if (way.chained && on_cpu) continue;
+    // It takes seconds to compile a kernel, too: of each type of pages the longest context has the most rounds.
     const bool short_splits = t.mapping.attention_split < 64;
-    if (way.in_rounds && !short_splits) continue;
+    if (way.in_rounds && (!short_splits || (on_cpu && t.each.length < 300))) continue;
     if (way.mode == k::AttentionMode::kTogether && !short_splits && t.each.length < 64) continue;
     auto variant = k::attention(t.mapping, t.shape, way.mode, way.columns, t.context, way.chained);
     if (way.in_rounds) variant.spec.constants.back() = 0xffffffffU;  // none are spread
