@@ -41,7 +41,8 @@ struct Plan {
   std::string model = "builtin", device = "auto", json_path, cache_folder, kv_type = "f16";
   std::vector<std::uint32_t> streams, depths{0};
   std::vector<std::string> assignments;
-  std::uint32_t prompt = 0, tokens = 0, chunk = 256;
+  std::uint32_t prompt = 0, tokens = 0;
+  std::uint32_t chunk = 0;  // 0: as engine.prefill_chunk and prefill_chunk_alone say
   bool profile = false, baseline = false;
 };
 
@@ -60,15 +61,18 @@ engine::TokenId made_up(std::uint32_t stream, std::uint32_t position, std::uint3
 }
 
 // Steps that one stream takes more than another while all prompts come in.
-std::uint32_t skew(const Plan& plan, std::uint32_t streams, std::uint32_t prompt) {
-  return streams * ((prompt + plan.chunk - 1) / plan.chunk) + 8;
+std::uint32_t skew(const config::EngineSettings& engine, std::uint32_t streams,
+                   std::uint32_t prompt) {
+  return streams * ((prompt + engine.prefill_chunk - 1) / engine.prefill_chunk) + 8;
 }
 
 // The engine's turns without the engine.
 class Loop {
  public:
-  Loop(engine::Executor& executor, std::uint32_t streams, std::uint32_t chunk)
-      : executor_(executor), scheduler_(executor.limits(), {streams, chunk, false}) {}
+  Loop(engine::Executor& executor, std::uint32_t streams, const config::EngineSettings& engine)
+      : executor_(executor),
+        scheduler_(executor.limits(),
+                   {streams, engine.prefill_chunk, false, engine.prefill_chunk_alone}) {}
   ~Loop() {
     for (auto& sequence : sequences_)
       scheduler_.remove(*sequence);
@@ -128,11 +132,12 @@ std::map<std::string, double> host_seconds(const engine::Executor& executor) {
   return sums;
 }
 
-Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t streams,
+Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan,
+                               const config::EngineSettings& engine, std::uint32_t streams,
                                std::uint32_t depth, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
   const std::uint32_t prompt = depth + plan.prompt;
-  const std::uint32_t length = prompt + plan.tokens + skew(plan, streams, prompt);
+  const std::uint32_t length = prompt + plan.tokens + skew(engine, streams, prompt);
   const std::uint32_t pages_each = (length + limits.page_tokens - 1) / limits.page_tokens;
   if (length > limits.context || std::uint64_t{pages_each} * streams > limits.total_pages) {
     return Error(ErrorCode::kInvalidArgument,
@@ -142,7 +147,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
                      " tokens (context " + std::to_string(limits.context) +
                      "); lower --depths, --prompt or --tokens");
   }
-  Loop loop(executor, streams, plan.chunk);
+  Loop loop(executor, streams, engine);
   for (std::uint32_t s = 0; s < streams; ++s)
     loop.add(s, prompt, length);
 
@@ -221,7 +226,8 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
     BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, tables}));
     result["kernels"] = bench::kernel_table(times, bandwidth);
     // A prompt's step: the first sequence's once more, to the same keys and values.
-    const std::uint32_t chunk = std::min({prompt, plan.chunk, limits.max_columns});
+    const std::uint32_t chunk = std::min(
+        {prompt, std::max(engine.prefill_chunk, engine.prefill_chunk_alone), limits.max_columns});
     columns.clear();
     for (std::uint32_t i = 0; i < chunk; ++i)
       columns.push_back({loop.sequences().front()->tokens[i], i, 0, engine::Output::kNone});
@@ -261,7 +267,8 @@ Status run(Plan plan) {
   options.cache_folder = plan.cache_folder;
   options.engine.max_batch =
       std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
-  options.engine.prefill_chunk = plan.chunk;
+  if (plan.chunk != 0)
+    options.engine.prefill_chunk = options.engine.prefill_chunk_alone = plan.chunk;
   if (plan.baseline) options.gpu.enabled = false;
   // Room for every stream, and no more.
   std::uint64_t positions = 0;
@@ -269,7 +276,7 @@ Status run(Plan plan) {
   for (const std::uint32_t depth : plan.depths) {
     for (const std::uint32_t streams : plan.streams) {
       const std::uint32_t prompt = depth + plan.prompt;
-      const std::uint32_t length = prompt + plan.tokens + skew(plan, streams, prompt);
+      const std::uint32_t length = prompt + plan.tokens + skew(options.engine, streams, prompt);
       longest = std::max(longest, length);
       positions = std::max(positions, (std::uint64_t{length} + 63) / 32 * 32 * streams + 32);
     }
@@ -291,7 +298,8 @@ Status run(Plan plan) {
                         {"model", plan.model},
                         {"prompt", plan.prompt},
                         {"tokens", plan.tokens},
-                        {"prefill_chunk", plan.chunk},
+                        {"prefill_chunk", options.engine.prefill_chunk},
+                        {"prefill_chunk_alone", options.engine.prefill_chunk_alone},
                         {"optimizations", options.gpu.enabled},
                         {"settings", plan.assignments},
                         {"steps_in_flight", executor->limits().steps_in_flight},
@@ -303,7 +311,7 @@ Status run(Plan plan) {
   for (const std::uint32_t depth : plan.depths) {
     for (const std::uint32_t streams : plan.streams) {
       BULKHEAD_TRY(const nlohmann::json result,
-                   measure(*executor, plan, streams, depth, bandwidth));
+                   measure(*executor, plan, options.engine, streams, depth, bandwidth));
       report["results"].push_back(result);
     }
   }
@@ -328,7 +336,10 @@ int main(int argc, char** argv) {
       .within(1, 1 << 20);
   options.add("--tokens", plan.tokens, "generated tokens of each sequence (128; on a CPU 32)")
       .within(1, 1 << 20);
-  options.add("--chunk", plan.chunk, "prompt tokens in a step").within(1, 4096);
+  options
+      .add("--chunk", plan.chunk,
+           "prompt tokens in a step, whether others generate or not (as engine.* says)")
+      .within(1, 4096);
   options.add("--kv-type", plan.kv_type, "f16, f32 or q8_0").show_default();
   options.add("--json", plan.json_path, "write the figures there, too");
   options.add("--cache", plan.cache_folder, "folder where compiled kernels are kept");

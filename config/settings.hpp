@@ -58,7 +58,7 @@ struct BlitQueueSettings {
 
 struct CommandBufferRingSettings {
   bool enabled = true;
-  std::uint32_t ring_size = 8;
+  std::uint32_t ring_size = 9;
   std::uint32_t timeout_ms = 0;       // 0: isolation.heartbeat_timeout_ms (device_wait_ms())
   std::uint32_t steps_in_flight = 2;  // given to the device before the first is waited for
   bool log_wait_events = false;
@@ -102,7 +102,8 @@ struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk = 256;  // prompt tokens in a step
+  std::uint32_t prefill_chunk = 256;        // prompt tokens in a step
+  std::uint32_t prefill_chunk_alone = 512;  // where no sequence generates; less is prefill_chunk
   bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
   MatrixUnits matrix_units = MatrixUnits::kAuto;

@@ -127,6 +127,8 @@ const Setting kSettings[] = {
    .reach = CHOICE(engine.kv_type), .choices = {"f16", "f32", "q8_0"}},
   {.key = "engine.prefill_chunk", .help = "Most prompt tokens computed between two decode steps; fewer where those take over a second.",
    .reach = NUMBER(engine.prefill_chunk), .least = 1, .most = 1U << 16},
+  {.key = "engine.prefill_chunk_alone", .help = "The same of a step that no sequence generates in, on a GPU: wider steps compute prompts faster. Less than the above: as above.",
+   .reach = NUMBER(engine.prefill_chunk_alone), .least = 1, .most = 1U << 16},
   {.key = "engine.prefix_cache", .help = "Requests that begin with the same tokens share the KV pages of that beginning.",
    .reach = FLAG(engine.prefix_cache)},
   {.key = "engine.numerics", .help = "exact: a token never depends on what else runs. fast allows for kernels by batch size; none is faster, so it is as exact.",

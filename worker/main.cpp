@@ -278,7 +278,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
 
   engine::EngineOptions options;
   options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
-                       settings.engine.prefix_cache};
+                       settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = channel.max_record_bytes();

@@ -47,7 +47,7 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
-    scheduler_.set_prefill_chunk(std::max(
+    scheduler_.limit_prefill(std::max(
         kLeastPrefillChunk, static_cast<std::uint32_t>(std::min<std::int64_t>(columns, 1 << 20))));
   }
 }
@@ -83,14 +83,15 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
 }
 
 void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
-  const std::uint32_t chunk = scheduler_.prefill_chunk();
-  if (columns < chunk / 2) return;  // says little of a whole chunk
+  const std::uint32_t limit = scheduler_.prefill_limit();
+  if (columns < std::min(limit, options_.scheduler.prefill_chunk) / 2)
+    return;  // says little of a whole chunk
   if (took > options_.longest_step) {
     const double share = std::chrono::duration<double>(options_.longest_step) / took;
-    scheduler_.set_prefill_chunk(
-        std::max(kLeastPrefillChunk, static_cast<std::uint32_t>(share * chunk)));
+    scheduler_.limit_prefill(
+        std::max(kLeastPrefillChunk, static_cast<std::uint32_t>(share * std::min(limit, columns))));
   } else if (took < options_.longest_step / 4) {
-    scheduler_.set_prefill_chunk(chunk * 2);
+    scheduler_.limit_prefill(limit * 2);
   }
 }
 

@@ -17,8 +17,9 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
 
 Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
     : limits_(limits),
-      most_prefill_chunk_(std::max(1U, options.prefill_chunk)),
-      prefill_chunk_(most_prefill_chunk_),
+      prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      prefill_chunk_alone_(std::max(prefill_chunk_, options.prefill_chunk_alone)),
+      prefill_limit_(prefill_chunk_alone_),
       prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
       pool_(limits.total_pages, limits.page_tokens,
@@ -181,7 +182,8 @@ void Scheduler::plan_prefill() {
     turn_.insert(place, sequence);
   }
   const auto used = static_cast<std::uint32_t>(records_[latest_].columns.size());
-  std::uint32_t budget = std::min(prefill_chunk_, limits_.max_columns - used);
+  const std::uint32_t chunk = any_generates() ? prefill_chunk_ : prefill_chunk_alone_;
+  std::uint32_t budget = std::min({chunk, prefill_limit_, limits_.max_columns - used});
   for (Sequence* sequence : turn_) {
     if (budget == 0) return;
     if (prefix_cache_ && sequence->computed == sequence->pages.shared_positions()) {
@@ -193,6 +195,12 @@ void Scheduler::plan_prefill() {
     budget -= count;
     sequence->served = ++turns_;
   }
+}
+
+// Also one that this step leaves out, since the host is still to choose its token.
+bool Scheduler::any_generates() const {
+  return std::ranges::any_of(
+      running_, [](const Sequence* sequence) { return sequence->computed >= sequence->known; });
 }
 
 std::span<const TokenId> Scheduler::all_but_last(const Sequence& sequence) {

@@ -3,7 +3,8 @@
 // A step has one column of every sequence that generates, and at most `prefill_chunk` columns of
 // sequences whose tokens are still to be computed (new prompts, and sequences that lost their
 // pages). Those take turns, least recently served first, so one long prompt delays another stream
-// by a chunk at a time.
+// by a chunk at a time. Where nobody generates there is nobody to delay: such a step has up to
+// `prefill_chunk_alone` columns.
 //
 // Pages. A waiting sequence is admitted, first come first served, when the pages of all its tokens
 // and one more are free. When a running sequence needs a page and none is free, the youngest
@@ -79,6 +80,8 @@ struct SchedulerOptions {
   std::uint32_t max_batch = 16;       // sequences running at once
   std::uint32_t prefill_chunk = 256;  // prefill columns of a step
   bool prefix_cache = false;          // share full pages of equal beginnings
+  // Of a step while no running sequence generates; less than prefill_chunk: prefill_chunk.
+  std::uint32_t prefill_chunk_alone = 0;
 };
 
 // Tokens that had to be computed before their sequence could go on generating, and those that were
@@ -128,12 +131,12 @@ class Scheduler {
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
-  // Prefill columns of the steps that are planned from now on: 1 to SchedulerOptions::prefill_chunk.
-  // No result depends on it.
-  void set_prefill_chunk(std::uint32_t columns) {
-    prefill_chunk_ = std::clamp(columns, 1U, most_prefill_chunk_);
+  // No step that is planned from now on has more prefill columns, whoever generates: 1 to the larger
+  // one of SchedulerOptions' two chunks. No result depends on it.
+  void limit_prefill(std::uint32_t columns) {
+    prefill_limit_ = std::clamp(columns, 1U, prefill_chunk_alone_);
   }
-  std::uint32_t prefill_chunk() const { return prefill_chunk_; }
+  std::uint32_t prefill_limit() const { return prefill_limit_; }
 
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
@@ -154,6 +157,7 @@ class Scheduler {
   void go_on_after_shared(Sequence& sequence);
   bool waits_for_another(const Sequence& sequence) const;
   bool may_generate(const Sequence& sequence) const;
+  bool any_generates() const;
   void preempt_youngest();
   void free_pages_of(Sequence& sequence);
   void add_columns(Sequence& sequence, std::uint32_t count);
@@ -170,7 +174,7 @@ class Scheduler {
   void forget_completed();
 
   ExecutorLimits limits_;
-  std::uint32_t most_prefill_chunk_, prefill_chunk_;
+  std::uint32_t prefill_chunk_, prefill_chunk_alone_, prefill_limit_;
   bool prefix_cache_;
   std::uint32_t max_running_;
   std::uint32_t sequence_limit_;

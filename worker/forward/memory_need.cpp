@@ -18,6 +18,11 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
   return gpu::kernels::KvFormat::kF16;
 }
 
+std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
+  const std::uint32_t mixed = engine.prefill_chunk + engine.max_batch;
+  return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
+}
+
 MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
                        const config::EngineSettings& engine, bool matrix_units) {
   MemoryNeed need;
@@ -37,7 +42,7 @@ MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& co
   need.kv_per_token = std::uint64_t{config.layers} * config.kv_heads * 2 *
                       gpu::kernels::kv_position_bytes(config.head_size, format);
 
-  const std::uint64_t columns = engine.prefill_chunk + engine.max_batch + 16;
+  const std::uint64_t columns = widest_step(engine, false) + 16;
   const std::uint64_t outputs = engine.max_batch + 16;
   const auto block = [](std::uint64_t n) { return (n + 1023) / 1024 * 1024; };
   const std::uint64_t q_width = std::uint64_t{config.heads} * config.head_size;

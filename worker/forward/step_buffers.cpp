@@ -97,8 +97,8 @@ void list_operands(const StepContext& context, Activations& a) {
 
 }  // namespace
 
-std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs,
-                                   std::uint32_t most) {
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixed,
+                                   std::uint32_t max_outputs, std::uint32_t most) {
   // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide
   // shape has too much costs little beside the columns that are there.
   std::vector<std::uint32_t> columns;
@@ -106,9 +106,13 @@ std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_
     if (narrow < max_columns) columns.push_back(narrow);
   }
   const auto narrow = static_cast<std::ptrdiff_t>(columns.size());
-  for (std::uint64_t wide = 64; wide * 2 < max_columns; wide *= 4)
+  mixed = std::min(mixed, max_columns);
+  for (std::uint64_t wide = 64; wide * 2 < mixed; wide *= 4)
     columns.push_back(static_cast<std::uint32_t>(wide));
-  columns.push_back(max_columns);
+  if (mixed > 32) columns.push_back(mixed);
+  for (std::uint64_t wide = std::uint64_t{mixed} * 4; wide * 2 < max_columns; wide *= 4)
+    columns.push_back(static_cast<std::uint32_t>(wide));
+  if (columns.empty() || columns.back() < max_columns) columns.push_back(max_columns);
   while (columns.size() > most && std::ssize(columns) > narrow + 1)
     columns.erase(columns.begin() + narrow);
   std::vector<StepShape> shapes;

@@ -39,9 +39,10 @@ struct StepShape {
 // from the warm-up on, whatever mixture of prompts and decoding comes: where more than `most`, the
 // ring's size, would be made, wide ones are left out (narrow ones never). The last one takes any step.
 // A shape has as many outputs as its columns may ask for; workgroups past the real counts end at
-// once.
-std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t max_outputs,
-                                   std::uint32_t most);
+// once. `mixed` columns, fewer than max_columns, get a shape of their own: those of a chunk of
+// prompts beside sequences that generate, where a step of prompts alone has more.
+std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixed,
+                                   std::uint32_t max_outputs, std::uint32_t most);
 // The narrowest that serves so many columns and outputs.
 StepShape shape_for(std::span<const StepShape> shapes, std::uint32_t columns,
                     std::uint32_t outputs);

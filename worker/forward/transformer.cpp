@@ -173,7 +173,7 @@ class Transformer final : public engine::Executor {
     keepable_ = options.keepable && device.info().shares_memory;
     context_.context = cache.context;
 
-    limits_.max_columns = options.engine.prefill_chunk + options.engine.max_batch;
+    limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
     limits_.max_outputs = options.engine.max_batch;
     limits_.max_sequences = options.engine.max_batch;
     limits_.page_tokens = k::kPageTokens;
@@ -229,8 +229,9 @@ class Transformer final : public engine::Executor {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
       context_.tuning = &*tuning_;
     }
-    std::vector<StepShape> shapes = step_shapes(limits_.max_columns, limits_.max_outputs,
-                                                options.gpu.command_buffer_ring.ring_size);
+    std::vector<StepShape> shapes =
+        step_shapes(limits_.max_columns, options.engine.prefill_chunk + options.engine.max_batch,
+                    limits_.max_outputs, options.gpu.command_buffer_ring.ring_size);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
     if (options.product_variant != 0) {
       tuning_->choose_all(options.product_variant);
@@ -285,11 +286,10 @@ class Transformer final : public engine::Executor {
     char layout[160];
     std::snprintf(layout, sizeof layout,
                   "weights %016llx\nkv layers %u half %llu\nasked context %u kv_cache_mb %u "
-                  "max_batch %u prefill_chunk %u\n",
+                  "max_batch %u widest step %u\n",
                   static_cast<unsigned long long>(weights.layout_hash()), context_.config.layers,
                   static_cast<unsigned long long>(context_.kv_half), options.context,
-                  options.engine.kv_cache_mb, options.engine.max_batch,
-                  options.engine.prefill_chunk);
+                  options.engine.kv_cache_mb, options.engine.max_batch, limits_.max_columns);
     memory_layout_.identity = "device " + device.uuid + "\ndriver " + device.driver_uuid +
                               "\nnumerics " + numerics_id_ + "\n" + layout;
     memory_layout_.context = limits_.context;

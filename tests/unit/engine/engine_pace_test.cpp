@@ -14,11 +14,12 @@ struct Paced {
 };
 
 // A prompt of 100 tokens on a device that takes so long for each column.
-Paced run_paced(microseconds column, std::uint32_t step_us) {
+Paced run_paced(microseconds column, std::uint32_t step_us, std::uint32_t alone = 0) {
   engine::ExecutorLimits limits = small_limits();
   limits.step_us = step_us;
   engine::EngineOptions options;
   options.scheduler.prefill_chunk = 48;
+  options.scheduler.prefill_chunk_alone = alone;
   options.longest_step = std::chrono::milliseconds(1000);
   EngineHarness harness(limits, options);
   harness.executor.while_waiting = [&] {
@@ -53,6 +54,14 @@ TEST(EnginePace, ASlowDeviceGetsWhatItCanDoInTime) {
 
 TEST(EnginePace, ADeviceThatWasHeldUpWhileLoadingGetsMoreAsItShowsItsSpeed) {
   EXPECT_EQ(run_paced(microseconds(1000), 300'000).columns,
+            (std::vector<std::uint32_t>{6, 12, 24, 48, 10, 1, 1}));
+}
+
+TEST(EnginePace, WiderStepsOfPromptsAloneArePacedAlike) {
+  EXPECT_EQ(run_paced(microseconds(10), 0, 64).columns, (std::vector<std::uint32_t>{64, 36, 1, 1}));
+  // 64 columns took 6.4 s; ten take one.
+  EXPECT_EQ(run_paced(microseconds(100'000), 0, 64).columns.at(1), 10U);
+  EXPECT_EQ(run_paced(microseconds(1000), 300'000, 64).columns,
             (std::vector<std::uint32_t>{6, 12, 24, 48, 10, 1, 1}));
 }
 

@@ -59,6 +59,57 @@ TEST(Scheduler, PrefillsInChunksThenGenerates) {
   EXPECT_FALSE(run_step(scheduler));
 }
 
+TEST(Scheduler, PromptsGetWiderStepsWhileNobodyGenerates) {
+  ExecutorLimits limits = small_limits();
+  limits.context = limits.total_pages = 2048;
+  limits.max_columns = 24;
+  Scheduler scheduler(limits, {.max_batch = 4, .prefill_chunk = 10, .prefill_chunk_alone = 24});
+  const auto first = sequence_of(60), second = sequence_of(50);
+  first->output = Output::kLogits;
+  scheduler.add(*first);
+  ASSERT_TRUE(run_step(scheduler));
+  EXPECT_EQ(columns_of(scheduler, *first), 24U);
+  ASSERT_TRUE(run_step(scheduler));
+  scheduler.add(*second);
+  // Both want prompts computed: nobody is delayed by a wide step, and they share it.
+  ASSERT_TRUE(run_step(scheduler));
+  EXPECT_EQ(columns_of(scheduler, *first), 12U);
+  EXPECT_EQ(columns_of(scheduler, *second), 12U);
+  // The first generates.
+  ASSERT_TRUE(run_step(scheduler));
+  EXPECT_EQ(columns_of(scheduler, *first), 1U);
+  EXPECT_EQ(columns_of(scheduler, *second), 10U);
+  scheduler.remove(*first);
+  ASSERT_TRUE(run_step(scheduler));
+  EXPECT_EQ(columns_of(scheduler, *second), 24U);
+  // A limit holds for either kind of step.
+  scheduler.limit_prefill(3);
+  ASSERT_TRUE(run_step(scheduler));
+  EXPECT_EQ(columns_of(scheduler, *second), 3U);
+  scheduler.remove(*second);
+}
+
+// Its next step is left out, not its wish to go on soon.
+TEST(Scheduler, OneWhoseTokenTheHostIsStillToChooseCountsAsGenerating) {
+  ExecutorLimits limits = small_limits();
+  limits.context = limits.total_pages = 2048;
+  limits.max_columns = 24;
+  limits.steps_in_flight = 2;
+  Scheduler scheduler(limits, {.max_batch = 4, .prefill_chunk = 10, .prefill_chunk_alone = 24});
+  const auto talking = sequence_of(5), prompt = sequence_of(50);
+  talking->output = Output::kLogits;
+  scheduler.add(*talking);
+  ASSERT_NE(scheduler.plan(), nullptr);
+  scheduler.add(*prompt);
+  const Step* const step = scheduler.plan();  // while the first is in flight
+  ASSERT_NE(step, nullptr);
+  EXPECT_EQ(step->columns.size(), 10U);
+  scheduler.complete();
+  scheduler.remove(*talking);
+  scheduler.complete();
+  scheduler.remove(*prompt);
+}
+
 TEST(Scheduler, OnlyTheLastPromptTokenAsksForAnOutput) {
   Scheduler scheduler(small_limits(), {.max_batch = 4, .prefill_chunk = 10});
   const auto sequence = sequence_of(12);

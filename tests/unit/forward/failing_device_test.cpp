@@ -429,16 +429,30 @@ double counter(const Executor& executor, const std::string& name) {
 TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
   for (const std::uint32_t most : {8U, 7U, 12U}) {
     for (const std::uint32_t columns : {1U, 17U, 272U, 544U, 1056U, 4160U, 1U << 20}) {
-      const std::vector<StepShape> shapes = step_shapes(columns, 16, most);
-      EXPECT_LE(shapes.size(), most) << columns;
-      EXPECT_EQ(shapes.back().columns, columns);
-      EXPECT_EQ(shape_for(shapes, 1, 1).columns, 1U);
-      for (std::size_t i = 1; i < shapes.size(); ++i)
-        EXPECT_LT(shapes[i - 1].columns, shapes[i].columns);
+      for (const std::uint32_t mixed : {columns, columns / 2 + 1, 20U, 272U}) {
+        const std::vector<StepShape> shapes = step_shapes(columns, mixed, 16, most);
+        EXPECT_LE(shapes.size(), most) << columns;
+        EXPECT_EQ(shapes.back().columns, columns);
+        EXPECT_EQ(shape_for(shapes, 1, 1).columns, 1U);
+        for (std::size_t i = 1; i < shapes.size(); ++i)
+          EXPECT_LT(shapes[i - 1].columns, shapes[i].columns);
+      }
     }
   }
-  EXPECT_EQ(step_shapes(272, 16, 8).size(), 8U) << "the defaults leave none out";
-  EXPECT_EQ(step_shapes(1056, 16, 1).size(), 7U) << "narrow ones are not left out";
+  const std::uint32_t kept = config::CommandBufferRingSettings().ring_size;
+  const config::EngineSettings defaults;
+  const std::uint32_t mixed = defaults.prefill_chunk + defaults.max_batch;
+  EXPECT_EQ(step_shapes(widest_step(defaults, false), mixed, 16, kept),
+            step_shapes(widest_step(defaults, false), mixed, 16, 100))
+      << "the defaults leave none out";
+  EXPECT_EQ(step_shapes(1056, 1056, 16, 1).size(), 7U) << "narrow ones are not left out";
+}
+
+TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
+  const std::vector<StepShape> shapes = step_shapes(512, 272, 16, 16);
+  EXPECT_EQ(shape_for(shapes, 272, 16).columns, 272U);
+  EXPECT_EQ(shape_for(shapes, 273, 1).columns, 512U);
+  EXPECT_EQ(shape_for(shapes, 60, 16).columns, 64U);
 }
 
 // Prompts arrive at random, are cut into what the step has room for, and are decoded beside each

@@ -21,7 +21,8 @@ TEST_F(SameBits, ChunksDoNotChangeABit) {
     ASSERT_NE(model.executor, nullptr);
     const auto prompt = some_prompt(150);  // of several pages and splits
     const auto whole = generate(*model.executor, prompt, 3, 256, Output::kLogits);
-    for (const std::uint32_t chunk : {1U, 7U, 33U, 100U}) {
+    const std::uint32_t widest = model.executor->limits().max_columns;
+    for (const std::uint32_t chunk : {1U, 7U, 33U, 100U, widest}) {
       if (lanes && chunk == 1) continue;
       expect_same_bits(generate(*model.executor, prompt, 3, chunk, Output::kLogits), whole,
                        "chunks of " + std::to_string(chunk));
