@@ -58,7 +58,7 @@ struct BlitQueueSettings {
 
 struct CommandBufferRingSettings {
   bool enabled = true;
-  std::uint32_t ring_size = 9;
+  std::uint32_t ring_size = 10;
   std::uint32_t timeout_ms = 0;       // 0: isolation.heartbeat_timeout_ms (device_wait_ms())
   std::uint32_t steps_in_flight = 2;  // given to the device before the first is waited for
   bool log_wait_events = false;

@@ -182,7 +182,12 @@ void Scheduler::plan_prefill() {
     turn_.insert(place, sequence);
   }
   const auto used = static_cast<std::uint32_t>(records_[latest_].columns.size());
-  const std::uint32_t chunk = any_generates() ? prefill_chunk_ : prefill_chunk_alone_;
+  std::uint32_t chunk = prefill_chunk_alone_;
+  if (any_generates()) {
+    // All columns together fill a device's tiles, which a few columns more would not.
+    const std::uint32_t rest = prefill_chunk_ - std::min(used, prefill_chunk_);
+    chunk = std::max({rest, prefill_chunk_ / 2, 1U});
+  }
   std::uint32_t budget = std::min({chunk, prefill_limit_, limits_.max_columns - used});
   for (Sequence* sequence : turn_) {
     if (budget == 0) return;

@@ -1,10 +1,10 @@
 // Which columns run in the next step: continuous batching over a paged cache.
 //
-// A step has one column of every sequence that generates, and at most `prefill_chunk` columns of
-// sequences whose tokens are still to be computed (new prompts, and sequences that lost their
-// pages). Those take turns, least recently served first, so one long prompt delays another stream
-// by a chunk at a time. Where nobody generates there is nobody to delay: such a step has up to
-// `prefill_chunk_alone` columns.
+// A step has one column of every sequence that generates, and what these leave of `prefill_chunk`
+// columns, half of it at least, is for sequences whose tokens are still to be computed (new prompts,
+// and sequences that lost their pages). Those take turns, least recently served first, so one long
+// prompt delays another stream by a chunk at a time. Where nobody generates there is nobody to
+// delay: such a step has up to `prefill_chunk_alone` columns.
 //
 // Pages. A waiting sequence is admitted, first come first served, when the pages of all its tokens
 // and one more are free. When a running sequence needs a page and none is free, the youngest
@@ -78,7 +78,7 @@ struct Sequence {
 
 struct SchedulerOptions {
   std::uint32_t max_batch = 16;       // sequences running at once
-  std::uint32_t prefill_chunk = 256;  // prefill columns of a step
+  std::uint32_t prefill_chunk = 256;  // columns of a step with prompts; see above
   bool prefix_cache = false;          // share full pages of equal beginnings
   // Of a step while no running sequence generates; less than prefill_chunk: prefill_chunk.
   std::uint32_t prefill_chunk_alone = 0;

@@ -18,8 +18,13 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
   return gpu::kernels::KvFormat::kF16;
 }
 
+std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
+  const std::uint32_t chunk = engine.prefill_chunk;
+  return std::max(chunk, engine.max_batch + std::max(chunk / 2, 1U));
+}
+
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
-  const std::uint32_t mixed = engine.prefill_chunk + engine.max_batch;
+  const std::uint32_t mixed = widest_mixed_step(engine);
   return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
 }
 

@@ -14,7 +14,9 @@ namespace bulkhead::forward {
 // How keys and values lie, by engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
 
-// Columns of a step at most. A CPU gains nothing from a prompt's wider steps.
+// Columns of a step at most (engine::Scheduler): in which sequences generate, and in any. A CPU gains
+// nothing from a prompt's wider steps.
+std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
 
 // Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before

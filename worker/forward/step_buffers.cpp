@@ -110,8 +110,10 @@ std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixe
   for (std::uint64_t wide = 64; wide * 2 < mixed; wide *= 4)
     columns.push_back(static_cast<std::uint32_t>(wide));
   if (mixed > 32) columns.push_back(mixed);
-  for (std::uint64_t wide = std::uint64_t{mixed} * 4; wide * 2 < max_columns; wide *= 4)
-    columns.push_back(static_cast<std::uint32_t>(wide));
+  // How a wide step's products are shared depends on its shape: neither fits what is between.
+  if (const std::uint32_t between = mixed + (max_columns - mixed) / 2;
+      between > std::max(mixed, 64U))
+    columns.push_back(between);
   if (columns.empty() || columns.back() < max_columns) columns.push_back(max_columns);
   while (columns.size() > most && std::ssize(columns) > narrow + 1)
     columns.erase(columns.begin() + narrow);

@@ -230,8 +230,8 @@ class Transformer final : public engine::Executor {
       context_.tuning = &*tuning_;
     }
     std::vector<StepShape> shapes =
-        step_shapes(limits_.max_columns, options.engine.prefill_chunk + options.engine.max_batch,
-                    limits_.max_outputs, options.gpu.command_buffer_ring.ring_size);
+        step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
+                    options.gpu.command_buffer_ring.ring_size);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
     if (options.product_variant != 0) {
       tuning_->choose_all(options.product_variant);

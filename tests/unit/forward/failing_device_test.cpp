@@ -441,7 +441,7 @@ TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
   }
   const std::uint32_t kept = config::CommandBufferRingSettings().ring_size;
   const config::EngineSettings defaults;
-  const std::uint32_t mixed = defaults.prefill_chunk + defaults.max_batch;
+  const std::uint32_t mixed = widest_mixed_step(defaults);
   EXPECT_EQ(step_shapes(widest_step(defaults, false), mixed, 16, kept),
             step_shapes(widest_step(defaults, false), mixed, 16, 100))
       << "the defaults leave none out";
@@ -449,9 +449,10 @@ TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
 }
 
 TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
-  const std::vector<StepShape> shapes = step_shapes(512, 272, 16, 16);
-  EXPECT_EQ(shape_for(shapes, 272, 16).columns, 272U);
-  EXPECT_EQ(shape_for(shapes, 273, 1).columns, 512U);
+  const std::vector<StepShape> shapes = step_shapes(512, 256, 16, 16);
+  EXPECT_EQ(shape_for(shapes, 256, 16).columns, 256U);
+  EXPECT_EQ(shape_for(shapes, 257, 1).columns, 384U);
+  EXPECT_EQ(shape_for(shapes, 385, 1).columns, 512U);
   EXPECT_EQ(shape_for(shapes, 60, 16).columns, 64U);
 }
 
@@ -490,7 +491,7 @@ TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
   for (; finished.size() < 12; ++steps) {
     std::vector<Column> columns;
     std::vector<Sequence*> asked;
-    std::uint32_t room = 40;
+    std::uint32_t room = std::min(40U, executor.limits().max_columns - 6);
     for (std::uint32_t slot = 0; slot < 6; ++slot) {
       Sequence& sequence = running[slot];
       if (sequence.tokens.empty()) {
