@@ -70,7 +70,7 @@ constinit const std::span<const std::uint32_t> @symbol@{kWords};
 }  // namespace bulkhead::gpu::spirv
 ")
   set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
-    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON)
+    OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
   target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
 endfunction()
 

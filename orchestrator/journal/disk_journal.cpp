@@ -98,8 +98,8 @@ Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
   BULKHEAD_RETURN_IF_ERROR(write_all(fd.get(), content, beside));
   if (::fdatasync(fd.get()) != 0) return system_error(beside, "fdatasync");
   if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(beside, "rename");
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? std::string(".") : parent.string();
   UniqueFd directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid() || ::fsync(directory.get()) != 0) return system_error(folder, "fsync");
   return fd;
