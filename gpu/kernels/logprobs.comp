@@ -32,28 +32,26 @@ float best_of(uint64_t partials) {
 // The `count` best. The count-th best of the chunks' best tokens is no better than the token that is wanted last: where
 // there are chunks enough, few tokens are as good.
 uint find_best(uint64_t partials, uint count) {
-  bool found = push.chunks >= count;
-  if (found) {
-    for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
-      uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
-      uint rank = 0u;
-      for (uint other = 0u; other < push.chunks; other++) {
-        rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
-      }
-      if (rank == count - 1u) {
-        answer_key = key;
-        answer_id = kNoToken;
-      }
+  if (push.chunks < count) return sort_best(partials, count);
+  for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) {
+    uint key = key_of(uintBitsToFloat(Quads(partials).v[chunk].x));
+    uint rank = 0u;
+    for (uint other = 0u; other < push.chunks; other++) {
+      rank += better(key_of(uintBitsToFloat(Quads(partials).v[other].x)), other, key, chunk) ? 1u : 0u;
     }
-    barrier();
-    gather(partials, 0u, 0u, true);
-    found = found_count <= kMost;
-    if (!found) barrier();
+    if (rank == count - 1u) {
+      answer_key = key;
+      answer_id = kNoToken;
+    }
   }
-  uint64_t target = uint64_t(count);
-  if (!found) gather_best(partials, target, 0u, true);
+  barrier();
+  gather(partials, 0u, 0u, true);
+  if (found_count > kMost) {
+    barrier();
+    return sort_best(partials, count);
+  }
   sort_found();
-  return min(count, min(found_count, kMost));
+  return min(count, found_count);
 }
 
 void main() {

@@ -19,8 +19,8 @@ uint64_t drawn(uint64_t total, uvec4 fractions) {
   return times(total, fractions.y) + (times(total, fractions.z) >> 21);
 }
 
-// Of the first `kept` in order.
-uint draw_from_best(uint kept, uvec4 fractions) {
+uint draw_from_best(uint64_t partials, uint top_k, uvec4 fractions) {
+  uint kept = sort_best(partials, top_k);
   if (lane != 0u) return 0u;
   uint64_t whole = 0ul;
   for (uint i = 0u; i < kept; i++) whole += weight_of(value_of(sorted_keys[i]));
@@ -43,8 +43,20 @@ uint draw_from_best(uint kept, uvec4 fractions) {
   return sorted_ids[0];
 }
 
-// The token in order that reaches the target, which the bucket's tokens do: into answer_key and answer_id.
-void find_last(uint64_t target) {
+// Where top-p ends: into answer_key and answer_id.
+void find_last(uint64_t partials, uint top_p) {
+  uint64_t target = find_bucket(0ul, top_p, false);
+  bool fits = found_bucket < kBuckets;
+  if (fits) {
+    gather(partials, found_bucket, found_bucket, false);
+    fits = found_count <= kMost;
+  }
+  if (!fits) {
+    barrier();
+    search(partials, target, false);
+    return;
+  }
+  sort_found();
   if (lane == 0u) {
     uint64_t sum = answer_sum;
     uint i = 0u;
@@ -66,8 +78,13 @@ uint64_t kept_weight(uint token, uint key, uint id) {
   return in_mass && distance_of(logit) >= least ? weight_of(logit) : 0ul;
 }
 
-// Of all tokens down to the answer.
-uint draw_from_all(uint64_t partials, uvec4 fractions, uint fallback) {
+uint draw_from_all(uint64_t partials, uint mode, uvec4 fractions, uint fallback) {
+  if (lane == 0u) {
+    answer_key = 0u;
+    answer_id = kNoToken;
+  }
+  barrier();
+  if (mode == 2u && fractions.x != kNoToken) find_last(partials, fractions.x);
   uint key = answer_key, id = answer_id;
   uint64_t mine = 0ul;
   for (uint chunk = gl_SubgroupID; chunk < push.chunks; chunk += gl_NumSubgroups) {
@@ -132,20 +149,7 @@ void main() {
   best = logit_of(best_token);
   scale = uintBitsToFloat(choice.z);
   least = uintBitsToFloat(choice.w);
-  if (lane == 0u) {
-    answer_key = 0u;  // all tokens
-    answer_id = kNoToken;
-  }
-  barrier();
-  bool counts = choice.y != 0u;
-  if (counts || (choice.x == 2u && fractions.x != kNoToken)) {
-    uint64_t target = uint64_t(choice.y);
-    if (gather_best(partials, target, fractions.x, counts)) {
-      sort_found();
-      if (!counts) find_last(target);
-    }
-  }
-  uint token = counts ? draw_from_best(min(choice.y, min(found_count, kMost)), fractions)
-                      : draw_from_all(partials, fractions, best_token);
+  uint token = choice.y != 0u ? draw_from_best(partials, choice.y, fractions)
+                              : draw_from_all(partials, choice.x, fractions, best_token);
   if (lane == 0u) result.v[0] = min(token, push.vocabulary - 1u);
 }

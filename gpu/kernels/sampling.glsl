@@ -135,14 +135,12 @@ uint64_t measure(uint64_t partials, uint key, uint id, bool counts) {
 // The first (key, id), from the best on, down to which there is as much as `target`, bit by bit.
 void search(uint64_t partials, uint64_t target, bool counts) {
   uint key = 0u;
+  for (uint bit = 0x80000000u; bit != 0u; bit >>= 1) {
+    if (measure(partials, key | bit, kNoToken, counts) >= target) key |= bit;
+  }
   uint id = 0u;  // the least that is enough
-  const uint keys = 32u, ids = 28u;
-  for (uint i = 0u; i < keys + ids; i++) {
-    bool of_key = i < keys;
-    uint bit = 0x80000000u >> (of_key ? i : i - keys + 32u - ids);
-    uint64_t there = measure(partials, of_key ? key | bit : key, of_key ? kNoToken : id + bit - 1u, counts);
-    if (of_key && there >= target) key |= bit;
-    if (!of_key && there < target) id += bit;
+  for (uint bit = 0x80000000u >> 4; bit != 0u; bit >>= 1) {
+    if (measure(partials, key, id + bit - 1u, counts) < target) id += bit;
   }
   answer_key = key;
   answer_id = min(id, push.vocabulary - 1u);
@@ -236,19 +234,19 @@ void sort_found() {
   barrier();
 }
 
-// The first tokens, from the best on, that reach `target` (find_bucket): all of them into keys and ids where it counts
-// them; by weight those of the bucket in which the last of them is, or, where these are too many, that last one alone as the
-// answer. Returns whether there is anything to put in order. (It is long when inlined: call it once in a kernel.)
-bool gather_best(uint64_t partials, inout uint64_t target, uint top_p, bool counts) {
-  target = find_bucket(target, top_p, counts);
-  // By buckets, or, where there are too many in one or they are in none, by the answer.
-  for (bool by_answer = found_bucket >= kBuckets;; by_answer = true) {
-    if (by_answer) {
-      barrier();
-      search(partials, target, counts);
-      if (!counts) return false;
-    }
-    gather(partials, counts ? 0u : found_bucket, found_bucket, by_answer);
-    if (by_answer || found_count <= kMost) return true;
+// The `count` best tokens into sorted_keys and sorted_ids, best first; how many there are.
+uint sort_best(uint64_t partials, uint count) {
+  find_bucket(uint64_t(count), 0u, true);
+  bool fits = found_bucket < kBuckets;
+  if (fits) {
+    gather(partials, 0u, found_bucket, false);
+    fits = found_count <= kMost;
   }
+  if (!fits) {
+    barrier();
+    search(partials, uint64_t(count), true);
+    gather(partials, 0u, 0u, true);
+  }
+  sort_found();
+  return min(count, min(found_count, kMost));
 }
