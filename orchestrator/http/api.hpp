@@ -5,9 +5,9 @@
 // Requests that change something (any method but GET, HEAD and OPTIONS) need an absent or
 // same-origin Origin, and a Host by which this server is known: localhost, 127.0.0.1, [::1] or the
 // bound address. That stops web pages from reaching a server on their reader's machine, by forms or
-// by rebinding a name; of the port a page has no choice, and a tunnel (`ssh -L`) has one of its own. A server bound to anything but loopback has
-// names that it can't know, and always has a key, which no foreign page holds: there any Host will
-// do, and the Origin rule stays.
+// by rebinding a name; a page has no choice of the port, and a tunnel (`ssh -L`) has one of its own.
+// A server bound to anything but loopback has names that it can't know, and always has a key, which
+// no foreign page holds: there any Host will do, and the Origin rule stays.
 #pragma once
 
 #include <cstdint>

@@ -35,6 +35,7 @@ TEST_F(SameBits, CompanyDoesNotChangeABit) {
     Options options;
     options.lanes = lanes;
     options.kv = kv;
+    options.chunk = 66;
     const Loaded model = load(or_builtin("tiny-qwen3-Q4_K_M"), options);
     ASSERT_NE(model.executor, nullptr);
     Executor& executor = *model.executor;
