@@ -102,7 +102,7 @@ struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk = 256;        // prompt tokens in a step
+  std::uint32_t prefill_chunk = 256;        // columns of a step with prompts
   std::uint32_t prefill_chunk_alone = 512;  // where no sequence generates; less is prefill_chunk
   bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
