@@ -40,6 +40,12 @@ class Snapshot {
     reserve(name);
     put(type, name, help, value, std::move(labels));
   }
+  void gauge(const char* name, const char* help, double value) {
+    add(MetricType::Gauge, name, help, value);
+  }
+  void counter(const char* name, const char* help, double value) {
+    add(MetricType::Counter, name, help, value);
+  }
   // No worker can report a figure of this name.
   void reserve(const std::string& name) { taken_.insert(name); }
   // A figure whose name is a worker's choice. One that the daemon has keeps the daemon's meaning, and
@@ -164,38 +170,32 @@ void Metrics::client_hang_up() {
 namespace {
 
 void add_journal(Snapshot& now, const Journal& journal, const DiskJournal* disk) {
-  const auto gauge = [&now](const char* name, const char* help, double value) {
-    now.add(MetricType::Gauge, name, help, value);
-  };
-  const auto counter = [&now](const char* name, const char* help, double value) {
-    now.add(MetricType::Counter, name, help, value);
-  };
-  gauge("bulkhead_journal_entries", "Unfinished requests in the journal",
-        static_cast<double>(journal.size()));
-  gauge("bulkhead_journal_bytes", "Their accepted tokens, text and prompts' tokens",
-        static_cast<double>(journal.bytes()));
+  now.gauge("bulkhead_journal_entries", "Unfinished requests in the journal",
+            static_cast<double>(journal.size()));
+  now.gauge("bulkhead_journal_bytes", "Their accepted tokens, text and prompts' tokens",
+            static_cast<double>(journal.bytes()));
   if (disk == nullptr) return;
   const DiskJournal::Figures figures = disk->figures();
-  gauge("bulkhead_journal_disk_written", "1 while the journal on disk can be written",
-        disk->failed() ? 0 : 1);
-  gauge("bulkhead_journal_disk_file_bytes", "Size of its file",
-        static_cast<double>(figures.file_bytes));
-  counter("bulkhead_journal_disk_records_total", "Records appended to it",
-          static_cast<double>(figures.records));
-  counter("bulkhead_journal_disk_commits_total",
-          "Group commits: one write and one fdatasync of all that was gathered",
-          static_cast<double>(figures.commits));
-  counter("bulkhead_journal_disk_commit_seconds_total", "Time spent in them",
-          static_cast<double>(figures.commit_microseconds) / 1e6);
-  gauge("bulkhead_journal_disk_commit_average_seconds", "Of all so far; divide rates for lately",
-        figures.average_commit_seconds());
-  counter("bulkhead_journal_disk_compactions_total", "Times it was written anew",
-          static_cast<double>(figures.compactions));
-  counter("bulkhead_journal_disk_recovered_requests_total",
-          "Requests that an earlier daemon left unfinished, found at the start",
-          static_cast<double>(figures.recovered_requests));
-  counter("bulkhead_journal_disk_torn_bytes_total", "Cut off its end at the start",
-          static_cast<double>(figures.torn_bytes));
+  now.gauge("bulkhead_journal_disk_written", "1 while the journal on disk can be written",
+            disk->failed() ? 0 : 1);
+  now.gauge("bulkhead_journal_disk_file_bytes", "Size of its file",
+            static_cast<double>(figures.file_bytes));
+  now.counter("bulkhead_journal_disk_records_total", "Records appended to it",
+              static_cast<double>(figures.records));
+  now.counter("bulkhead_journal_disk_commits_total",
+              "Group commits: one write and one fdatasync of all that was gathered",
+              static_cast<double>(figures.commits));
+  now.counter("bulkhead_journal_disk_commit_seconds_total", "Time spent in them",
+              static_cast<double>(figures.commit_microseconds) / 1e6);
+  now.gauge("bulkhead_journal_disk_commit_average_seconds",
+            "Of all so far; divide rates for lately", figures.average_commit_seconds());
+  now.counter("bulkhead_journal_disk_compactions_total", "Times it was written anew",
+              static_cast<double>(figures.compactions));
+  now.counter("bulkhead_journal_disk_recovered_requests_total",
+              "Requests that an earlier daemon left unfinished, found at the start",
+              static_cast<double>(figures.recovered_requests));
+  now.counter("bulkhead_journal_disk_torn_bytes_total", "Cut off its end at the start",
+              static_cast<double>(figures.torn_bytes));
 }
 
 // Adds figures that have one worker's label, and more where there are more.
@@ -320,15 +320,13 @@ void add_reported(Snapshot& now, const Worker& worker) {
 std::string Metrics::text(std::size_t connections) const {
   Snapshot now;
   const Router& router = impl_->router;
-  const auto gauge = [&now](const char* name, const char* help, double value) {
-    now.add(MetricType::Gauge, name, help, value);
-  };
-  gauge("bulkhead_requests_outstanding", "Requests accepted and unfinished",
-        static_cast<double>(router.outstanding()));
-  gauge("bulkhead_requests_waiting", "Of these, not with a worker now",
-        static_cast<double>(router.waiting()));
-  gauge("bulkhead_connections", "Open HTTP connections", static_cast<double>(connections));
-  gauge("bulkhead_ready", "1 when every model has a worker that serves", router.ready() ? 1 : 0);
+  now.gauge("bulkhead_requests_outstanding", "Requests accepted and unfinished",
+            static_cast<double>(router.outstanding()));
+  now.gauge("bulkhead_requests_waiting", "Of these, not with a worker now",
+            static_cast<double>(router.waiting()));
+  now.gauge("bulkhead_connections", "Open HTTP connections", static_cast<double>(connections));
+  now.gauge("bulkhead_ready", "1 when every model has a worker that serves",
+            router.ready() ? 1 : 0);
   add_journal(now, router.journal(), impl_->disk);
   for (const auto& worker : router.workers()) {
     add_supervision(now, *worker);

@@ -182,24 +182,26 @@ TEST(Stream, ABrokenOffStreamIsAnErrorAndNotAnEnd) {
   }
 }
 
+void expect_ready(CannedServer& server, const std::string& model = "") {
+  HttpClient client = *make_client(server.connection());
+  const Status ready = wait_until_ready(client, model);
+  EXPECT_TRUE(ready.ok()) << ready.error().message();
+}
+
 TEST(Ready, WaitsWhileTheModelLoads) {
   CannedServer server(
       {{whole_answer(
            "503 Service Unavailable",
            R"({"status":"loading","workers":[{"name":"w","stage":"weights","done":1,"total":2}]})")},
        {whole_answer("200 OK", R"({"status":"ok"})")}});
-  HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client, "");
-  EXPECT_TRUE(ready.ok()) << ready.error().message();
+  expect_ready(server);
 }
 
 TEST(Ready, ADrainedWorkerIsNotWaitedFor) {
   CannedServer server({{whole_answer(
       "503 Service Unavailable",
       R"({"status":"loading","workers":[{"name":"a","state":"ready"},{"name":"b","state":"drained"}]})")}});
-  HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client, "");
-  EXPECT_TRUE(ready.ok()) << ready.error().message();
+  expect_ready(server);
 }
 
 // One model of several can't be loaded: the others serve.
@@ -207,18 +209,14 @@ TEST(Ready, AFailedWorkerIsNotWaitedForAndNoEndOfTheServer) {
   CannedServer server({{whole_answer(
       "503 Service Unavailable",
       R"({"status":"failed","reason":"r","workers":[{"name":"a","state":"ready"},{"name":"b","state":"failed"}]})")}});
-  HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client, "");
-  EXPECT_TRUE(ready.ok()) << ready.error().message();
+  expect_ready(server);
 }
 
 TEST(Ready, OnlyTheModelsOwnWorkersAreWaitedFor) {
   CannedServer server({{whole_answer(
       "503 Service Unavailable",
       R"({"status":"loading","workers":[{"name":"a","model":"A","state":"ready"},{"name":"b","model":"B","state":"loading"}]})")}});
-  HttpClient client = *make_client(server.connection());
-  const Status ready = wait_until_ready(client, "A");
-  EXPECT_TRUE(ready.ok()) << ready.error().message();
+  expect_ready(server, "A");
 }
 
 TEST(Ready, ADrainingServerIsAnErrorAndNotAWait) {
