@@ -165,6 +165,14 @@ Result<StepProgram> build_sampling(const StepContext& context, const Activations
 // And behind that where an output asks for log-probabilities.
 Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
+// The kernels that `build`, a call of one of the above, would make: behind those that are in `specs`.
+template <typename Build>
+Status list_kernels(StepContext& context, std::vector<gpu::KernelSpec>& specs, Build build) {
+  context.wanted = &specs;
+  const Result<StepProgram> listed = build();
+  context.wanted = nullptr;
+  return listed.ok() ? Status() : Status(listed.error());
+}
 void record_step(const StepContext& context, const StepProgram& program, gpu::Recorder& recorder);
 
 }  // namespace bulkhead::forward

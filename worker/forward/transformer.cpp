@@ -335,18 +335,15 @@ class Transformer final : public engine::Executor {
   Result<std::vector<gpu::KernelSpec>> kernels_needed(std::span<const StepShape> shapes) {
     std::vector<gpu::KernelSpec> specs;
     if (keepable_) specs.push_back(k::checksum_kernel());
-    context_.wanted = &specs;
-    Status status;
-    if (const auto listed = build_sampling(context_, Activations()); !listed.ok())
-      status = listed.error();
-    if (const auto listed = build_logprobs(context_, Activations()); !listed.ok())
-      status = listed.error();
+    const Activations none;
+    BULKHEAD_RETURN_IF_ERROR(
+        list_kernels(context_, specs, [&] { return build_sampling(context_, none); }));
+    BULKHEAD_RETURN_IF_ERROR(
+        list_kernels(context_, specs, [&] { return build_logprobs(context_, none); }));
     for (const StepShape shape : std::views::reverse(shapes)) {
-      if (const auto listed = build_step(context_, Activations(), shape); !listed.ok())
-        status = listed.error();
+      BULKHEAD_RETURN_IF_ERROR(
+          list_kernels(context_, specs, [&] { return build_step(context_, none, shape); }));
     }
-    context_.wanted = nullptr;
-    if (!status.ok()) return status.error();
     return specs;
   }
 

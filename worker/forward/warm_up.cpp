@@ -38,10 +38,8 @@ Result<std::vector<bool>> WarmUp::shapes_to_run() {
   std::set<gpu::KernelSpec, gpu::MakesAnotherPipeline> known;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::vector<gpu::KernelSpec> specs;
-    context_.wanted = &specs;
-    const auto listed = build_step(context_, Activations(), steps_.shapes()[i]);
-    context_.wanted = nullptr;
-    if (!listed.ok()) return listed.error();
+    BULKHEAD_RETURN_IF_ERROR(list_kernels(
+        context_, specs, [&] { return build_step(context_, Activations(), steps_.shapes()[i]); }));
     const std::size_t before = known.size();
     known.insert(specs.begin(), specs.end());
     runs[i] = known.size() > before;
