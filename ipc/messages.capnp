@@ -71,6 +71,7 @@ enum VaultState {
   off @0;                       # nothing of this process can be taken over; `reason` says why
   kept @1;                      # loaded, and offered to a successor
   imported @2;                  # taken over from a predecessor, and there for a successor
+  waiting @3;                   # loaded; VaultOffer follows once there is room for its descriptors
 }
 
 struct VaultReport {
@@ -237,7 +238,7 @@ struct Ping {
   nonce @0 :UInt64;
 }
 
-struct VaultOffer {             # worker -> daemon, while loading: the descriptors that were sent before it
+struct VaultOffer {             # worker -> daemon, before Ready or after one that said `waiting`: the descriptors that were sent before it
   epoch @0 :UInt64;             # also the tag of the packets that carry them
   files @1 :UInt32;             # of the descriptors: first the directory, then so many model files,
   blocks @2 :UInt32;            # then so many blocks of device memory

@@ -47,7 +47,7 @@ struct Optimization {
   bool operator==(const Optimization&) const = default;
 };
 
-enum class VaultState { kOff, kKept, kImported };
+enum class VaultState { kOff, kKept, kImported, kWaiting };
 
 struct VaultReport {
   VaultState state = VaultState::kOff;

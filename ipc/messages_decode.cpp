@@ -159,6 +159,8 @@ VaultState vault_state(wire::VaultState value) {
       return VaultState::kKept;
     case wire::VaultState::IMPORTED:
       return VaultState::kImported;
+    case wire::VaultState::WAITING:
+      return VaultState::kWaiting;
   }
   throw Violation{"unknown state of a vault " + std::to_string(static_cast<unsigned>(value))};
 }

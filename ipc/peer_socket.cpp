@@ -52,9 +52,14 @@ Status PeerSocket::send_descriptors(std::span<const int> descriptors, std::uint6
   const int error_number = errno;
   lost(error_number);
   if (dead_) return Error(ErrorCode::kUnavailable, "send_descriptors: the peer is gone");
-  if (error_number == EAGAIN || error_number == ETOOMANYREFS) {
+  if (error_number == EAGAIN) {
     return Error(ErrorCode::kResourceExhausted,
                  "send_descriptors: the peer has not read the earlier ones; try again later");
+  }
+  if (error_number == ETOOMANYREFS) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "send_descriptors: this user's processes have as many on the way as one may have "
+                 "open (RLIMIT_NOFILE); try again later");
   }
   return errno_error(ErrorCode::kInvalidArgument, "send_descriptors", error_number);
 }

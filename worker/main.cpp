@@ -316,7 +316,9 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
     if (report.has_value()) again.vault = *report;
     return report.has_value();
   };
-  MainLoop loop(channel, outbox, engine, std::move(ready), promoted, settings.ipc);
+  MainLoop loop(
+      channel, outbox, engine, std::move(ready), promoted, [&vault] { return vault.offer_again(); },
+      settings.ipc);
   if (const Status status = loop.run(); !status.ok()) {
     die(outbox, device_failed(status.error()) ? ipc::kExitDeviceLost : ipc::kExitInternal,
         status.error());

@@ -17,8 +17,10 @@ constexpr std::chrono::milliseconds kStatsInterval{1000};
 // One at once, and one an interval later: what is of the time since the report before is zero there.
 constexpr int kIdleReports = 2;
 constexpr std::chrono::milliseconds kLookInterval{100};
-constexpr int kIdleSleep_ms = 1000;    // between heartbeats of an idle worker
-constexpr int kWaitingSleep_ms = 100;  // while the tokenizer's thread or a full ring is waited for
+constexpr std::chrono::milliseconds kOfferInterval{100};
+constexpr int kIdleSleep_ms = 1000;  // between heartbeats of an idle worker
+// While the tokenizer's thread, a full ring or room to offer the vault is waited for.
+constexpr int kWaitingSleep_ms = 100;
 
 template <typename... Handlers>
 struct Overloaded : Handlers... {
@@ -28,18 +30,21 @@ struct Overloaded : Handlers... {
 }  // namespace
 
 MainLoop::MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
-                   Promoted promoted, const config::IpcSettings& settings)
+                   Promoted promoted, OfferAgain offer_again, const config::IpcSettings& settings)
     : channel_(channel),
       outbox_(outbox),
       engine_(engine),
       ready_(std::move(ready)),
       promoted_(std::move(promoted)),
+      offer_again_(std::move(offer_again)),
+      offering_(ready_.vault.state == ipc::VaultState::kWaiting),
       spin_(settings.spin_us) {}
 
 Status MainLoop::run() {
   for (;;) {
     beat();
     receive();
+    offer_vault();
     engine_.poll();
     outbox_.pump();
     for (const Status* status :
@@ -114,6 +119,15 @@ void MainLoop::promote(const ipc::Promote& promote) {
     return;
   }
   outbox_.send(ready_);
+  offering_ = ready_.vault.state == ipc::VaultState::kWaiting;
+}
+
+void MainLoop::offer_vault() {
+  if (!offering_) return;
+  const auto now = Clock::now();
+  if (now - offered_ < kOfferInterval) return;
+  offered_ = now;
+  offering_ = !offer_again_();
 }
 
 void MainLoop::settle() {
@@ -172,7 +186,7 @@ Status MainLoop::sleep() {
   }
   if (!*asleep) return {};
   pollfd waits[2] = {{channel_.wait_fd(), POLLIN, 0}, {engine_.wake_fd(), POLLIN, 0}};
-  const bool waiting = engine_.outstanding() > 0 || !outbox_.empty();
+  const bool waiting = engine_.outstanding() > 0 || !outbox_.empty() || offering_;
   const int polled = ::poll(waits, 2, waiting ? kWaitingSleep_ms : kIdleSleep_ms);
   const int error_number = errno;
   channel_.finish_sleep();

@@ -24,9 +24,12 @@ class MainLoop {
   // Called when the daemon promotes this standby; fills in what is news in the second Ready. False:
   // it can't serve before its predecessor is gone, and is called again when it is.
   using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
+  // Called after a Ready that tells of a vault which is waiting to be offered, now and then until it
+  // says true: it is.
+  using OfferAgain = std::function<bool()>;
   // `ready`: what the daemon has been told, and is told again when it promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
-           Promoted promoted, const config::IpcSettings& settings);
+           Promoted promoted, OfferAgain offer_again, const config::IpcSettings& settings);
 
   // OK: Shutdown came, or the daemon is gone. An error is the device's, or a broken channel's: the
   // worker can't go on.
@@ -37,6 +40,7 @@ class MainLoop {
   void handle(ipc::ToWorker message);
   void promote(const ipc::Promote& promote);
   void settle();
+  void offer_vault();
   void send_stats(bool busy);
   Status sleep();
   // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment
@@ -51,6 +55,8 @@ class MainLoop {
   engine::Engine& engine_;
   ipc::Ready ready_;
   Promoted promoted_;
+  OfferAgain offer_again_;
+  bool offering_;
   std::chrono::microseconds spin_;
   Status received_;                      // the first error of receiving
   std::optional<ipc::Promote> waiting_;  // for the end of the predecessor
@@ -58,6 +64,7 @@ class MainLoop {
   int idle_reports_ = 1;  // reports still due of a worker that does nothing
   std::uint64_t beats_ = 0;
   Clock::time_point stats_sent_{};
+  Clock::time_point offered_{};
   Clock::time_point looked_{};
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 #include <variant>
 
@@ -20,7 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
-constexpr std::chrono::milliseconds kRoomForDescriptors{3000};
 constexpr std::size_t kDescriptorsOfPacket = 32;
 
 Error unusable(const std::string& what) {
@@ -147,16 +145,32 @@ std::optional<ipc::VaultReport> MainVault::begin(const engine::Executor& executo
   if (given()) {
     stand_by(executor);
     if (!adopt(engine, keep_kv, writer)) return std::nullopt;
-  } else if (const Status offered = offer(executor, file); offered.ok()) {
-    report_.state = ipc::VaultState::kKept;
+    return report_;
+  }
+  Status offered = prepare(executor, file);
+  if (offered.ok()) {
     engine.set_ledger(this);
+    offered = send_offer();
+  }
+  if (offered.ok()) {
+    report_.state = ipc::VaultState::kKept;
+  } else if (offered.error().code() == ErrorCode::kResourceExhausted && offer_.has_value()) {
+    report_.state = ipc::VaultState::kWaiting;
+    report_.reason = offered.error().message();
+    spdlog::warn("no vault yet: {}; it is offered once there is room", report_.reason);
   } else {
+    engine.set_ledger(nullptr);
+    offer_.reset();
     directory_.reset();
     report_.state = ipc::VaultState::kOff;
     report_.reason = offered.error().message();
     spdlog::warn("no vault: {}; a successor will have to load the model", report_.reason);
   }
   return report_;
+}
+
+bool MainVault::offer_again() {
+  return !offer_.has_value() || send_offer().ok();
 }
 
 ipc::VaultReport MainVault::stand_by(const engine::Executor& executor) {
@@ -202,19 +216,7 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   return true;
 }
 
-// What the user's other processes have on the way counts against what this one may send, so there may
-// be no room for a moment.
-Status MainVault::send_in_time(std::span<const int> descriptors, std::uint64_t epoch) {
-  const auto end = Clock::now() + kRoomForDescriptors;
-  for (;;) {
-    const Status sent = channel_.send_descriptors(descriptors, epoch);
-    const bool full = !sent.ok() && sent.error().code() == ErrorCode::kResourceExhausted;
-    if (!full || Clock::now() > end) return sent;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-}
-
-Status MainVault::offer(const engine::Executor& executor, const model::GgufFile& file) {
+Status MainVault::prepare(const engine::Executor& executor, const model::GgufFile& file) {
   BULKHEAD_TRY(forward::KeptMemory kept, forward::keep_memory(executor));
   const engine::ExecutorLimits& limits = executor.limits();
   vault::Description description;
@@ -227,25 +229,35 @@ Status MainVault::offer(const engine::Executor& executor, const model::GgufFile&
   description.block_bytes = kept.layout.block_bytes;
   description.checksums = kept.checksums;
   BULKHEAD_TRY(directory_, vault::Directory::create(description));
-  const UniqueFd directory = directory_->take_descriptor();
 
-  std::vector<int> all{directory.get()};
+  Offer& offer = offer_.emplace();
+  offer.directory = directory_->take_descriptor();
+  offer.blocks = std::move(kept.blocks);
   const std::vector<int> files = file.descriptors();
-  all.insert(all.end(), files.begin(), files.end());
-  for (const UniqueFd& block : kept.blocks)
-    all.push_back(block.get());
-  if (all.size() > ipc::kMostVaultDescriptors) {
+  offer.descriptors.push_back(offer.directory.get());
+  offer.descriptors.insert(offer.descriptors.end(), files.begin(), files.end());
+  for (const UniqueFd& block : offer.blocks)
+    offer.descriptors.push_back(block.get());
+  if (offer.descriptors.size() > ipc::kMostVaultDescriptors) {
     return Error(ErrorCode::kUnsupported,
-                 fmt::format("it would take {} descriptors, and {} are allowed", all.size(),
-                             ipc::kMostVaultDescriptors));
+                 fmt::format("it would take {} descriptors, and {} are allowed",
+                             offer.descriptors.size(), ipc::kMostVaultDescriptors));
   }
-  const std::uint64_t epoch = random_u64() | 1;  // 0 is none
-  for (std::size_t at = 0; at < all.size(); at += kDescriptorsOfPacket) {
-    BULKHEAD_RETURN_IF_ERROR(send_in_time(
-        std::span(all).subspan(at, std::min(kDescriptorsOfPacket, all.size() - at)), epoch));
+  offer.word = {random_u64() | 1,  // 0 is none
+                static_cast<std::uint32_t>(files.size()),
+                static_cast<std::uint32_t>(offer.blocks.size())};
+  return {};
+}
+
+Status MainVault::send_offer() {
+  while (offer_->sent < offer_->descriptors.size()) {
+    const auto rest = std::span(offer_->descriptors).subspan(offer_->sent);
+    const auto packet = rest.first(std::min(kDescriptorsOfPacket, rest.size()));
+    BULKHEAD_RETURN_IF_ERROR(channel_.send_descriptors(packet, offer_->word.epoch));
+    offer_->sent += packet.size();
   }
-  outbox_.send(ipc::VaultOffer{epoch, static_cast<std::uint32_t>(files.size()),
-                               static_cast<std::uint32_t>(kept.blocks.size())});
+  outbox_.send(offer_->word);
+  offer_.reset();
   return {};
 }
 

@@ -44,7 +44,7 @@ class MainVault final : private engine::PageLedger {
   Status receive();
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
   forward::KeptMemory* kept() { return given() ? &kept_ : nullptr; }
-  // Once, with nothing submitted to the engine yet, which this must outlive. `keep_kv`: the KV pages
+  // Once, with nothing submitted to the engine yet, which this must outlive; the file, too. `keep_kv`: the KV pages
   // that the directory tells of may be believed. `unsettled`: its writer has stopped, but the device
   // may still be at its last steps; what they can write to is withheld from the engine until
   // settled(). False: not without that word, which is to be waited for; nothing has been done.
@@ -55,6 +55,9 @@ class MainVault final : private engine::PageLedger {
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
   ipc::VaultReport stand_by(const engine::Executor& executor);
+  // After begin() has reported kWaiting: true once all is offered. What other processes of the same
+  // user have on the way counts against the descriptors that this one may send.
+  bool offer_again();
   // Between the two: it shares the weights' memory with a process that could write to it until it
   // died. An error is one before begin().
   Status check_again(engine::Executor& executor) {
@@ -62,9 +65,19 @@ class MainVault final : private engine::PageLedger {
   }
 
  private:
+  struct Offer {
+    UniqueFd directory;
+    std::vector<UniqueFd> blocks;
+    std::vector<int> descriptors;  // those of both, and between them the model's open files'
+    std::size_t sent = 0;
+    ipc::VaultOffer word;
+  };
+
   Status take_descriptors(std::vector<UniqueFd>& all);
-  Status send_in_time(std::span<const int> descriptors, std::uint64_t epoch);
-  Status offer(const engine::Executor& executor, const model::GgufFile& file);
+  // Fills in offer_ and makes the directory.
+  Status prepare(const engine::Executor& executor, const model::GgufFile& file);
+  // What is left of offer_, which is gone when all was sent. kResourceExhausted: no room for more yet.
+  Status send_offer();
   bool adopt(engine::Engine& engine, bool keep_kv, Writer writer);
 
   void entered(const engine::KeptPage& page) override {
@@ -79,6 +92,7 @@ class MainVault final : private engine::PageLedger {
   std::vector<UniqueFd> files_;  // until open_model()
   forward::KeptMemory kept_;
   std::unique_ptr<vault::Directory> directory_;
+  std::optional<Offer> offer_;  // until it is sent
   ipc::VaultReport report_;
 };
 

@@ -87,6 +87,8 @@ const char* to_string(ipc::VaultState state) {
       return "kept";
     case ipc::VaultState::kImported:
       return "imported";
+    case ipc::VaultState::kWaiting:
+      return "waiting";
   }
   return "unknown";
 }

@@ -57,6 +57,7 @@ class Spare : private ProcessEvents {
   Status process_tokens(const ipc::SequenceTokensView&,
                         std::span<const ipc::TokenLogprob>) override;
   Status process_answer(ipc::FromWorker&&) override;
+  void process_offered(WorkerProcess&) override {}
   void process_dying(WorkerProcess&) override {}
   void process_lost(WorkerProcess&, const Death&) override {}
   void process_stopped(WorkerProcess&) override {}

@@ -205,6 +205,12 @@ void Worker::process_changed(WorkerProcess& process) {
   pool_.keep(options_.standby, took_over ? kSpareAfterTakeover : milliseconds(0));
 }
 
+void Worker::process_offered(WorkerProcess& process) {
+  if (&process != process_.get()) return;
+  ready_.vault = process.ready().vault;
+  spdlog::info("worker {}: its memory is kept for a successor now", name());
+}
+
 Status Worker::process_tokens(const ipc::SequenceTokensView& view,
                               std::span<const ipc::TokenLogprob> logprobs) {
   return events_.worker_tokens(*this, view, logprobs);

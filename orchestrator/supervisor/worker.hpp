@@ -138,6 +138,7 @@ class Worker : private ProcessEvents {
   Status process_tokens(const ipc::SequenceTokensView& view,
                         std::span<const ipc::TokenLogprob> logprobs) override;
   Status process_answer(ipc::FromWorker&& answer) override;
+  void process_offered(WorkerProcess& process) override;
   void process_dying(WorkerProcess& process) override;
   void process_lost(WorkerProcess& process, const Death& death) override;
   void process_stopped(WorkerProcess& process) override;

@@ -138,8 +138,7 @@ void WorkerProcess::receive() {
     }
     if (record->empty()) {
       // A vault's wait for their offer.
-      const bool may_offer = asked_for_vault_ && !offered_vault_ && loading();
-      if (!may_offer && channel_->waiting_descriptors() != 0)
+      if (!may_offer() && channel_->waiting_descriptors() != 0)
         return violated("descriptors that nobody asked for");
       break;
     }
@@ -218,12 +217,23 @@ Status WorkerProcess::handle_ready(ipc::Ready&& ready) {
   return {};
 }
 
+bool WorkerProcess::may_offer() const {
+  if (!asked_for_vault_ || offered_vault_ || given_vault_ != 0 || (standby_ && !promoted_))
+    return false;
+  return loading() ||
+         (stage_ == Stage::kServing && ready_.vault.state == ipc::VaultState::kWaiting);
+}
+
 Status WorkerProcess::handle_offer(const ipc::VaultOffer& offer) {
-  if (!asked_for_vault_ || offered_vault_ || given_vault_ != 0 || stage_ != Stage::kLoading ||
-      (standby_ && !promoted_))
-    return violation("a vault that nobody asked for");
+  if (!may_offer()) return violation("a vault that nobody asked for");
   offered_vault_ = true;
-  return vault_.take(*channel_, offer, file_mark_);
+  BULKHEAD_RETURN_IF_ERROR(vault_.take(*channel_, offer, file_mark_));
+  if (stage_ == Stage::kServing) {
+    ready_.vault.state = ipc::VaultState::kKept;
+    ready_.vault.reason.clear();
+    events_->process_offered(*this);
+  }
+  return {};
 }
 
 Status WorkerProcess::handle(ipc::FromWorker&& message) {

@@ -71,6 +71,8 @@ class ProcessEvents {
  public:
   virtual ~ProcessEvents() = default;
   virtual void process_changed(WorkerProcess& process) = 0;  // its stage, or its progress
+  // It serves, and the vault that its Ready was waiting to offer has come: ready() tells of it.
+  virtual void process_offered(WorkerProcess& process) = 0;
   virtual Status process_tokens(const ipc::SequenceTokensView& view,
                                 std::span<const ipc::TokenLogprob> logprobs) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the process has.
@@ -200,6 +202,8 @@ class WorkerProcess {
   void ended();
   Death how_it_ended(const Exit& exit) const;
   void violated(const std::string& rule);
+  // Descriptors of a vault may come, and be offered.
+  bool may_offer() const;
   bool loading() const { return stage_ == Stage::kStarting || stage_ == Stage::kLoading; }
   void begin_heartbeat();
   void look_again();

@@ -113,6 +113,7 @@ class Worker {
     ready.context_limit = lie == "context" ? 0xFFFFFFFF : 100000;
     ready.vocabulary_size = 200000;
     if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});
+    if (lie == "waiting_vault") ready.vault.state = ipc::VaultState::kWaiting;
     send(ready);
     send(ipc::Stats{});  // as a successor it is not to be blamed for the flood before it
   }

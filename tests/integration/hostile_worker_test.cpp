@@ -191,6 +191,20 @@ TEST_P(HostileWorkerOver, EndsItselfOnly) {
   EXPECT_LT(serving.daemon->log().size(), std::size_t{1} << 20) << "what it logs is bounded, too";
 }
 
+TEST(HostileWorker, SaysThatItsVaultComesLaterAndSendsNoDescriptors) {
+  const Mark mark;
+  const Serving serving = serve({"models.0.path=builtin"}, {{"BULKHEAD_WORKER", HOSTILE_WORKER},
+                                                            {"HOSTILE_READY", "waiting_vault"},
+                                                            {"HOSTILE_TOLD", mark.path()}});
+  EXPECT_EQ(serving.worker()["vault"]["state"], "waiting");
+  const HttpReply reply =
+      serving.complete({{"prompt", "lie=late_vault"}, {"max_tokens", 30}, {"seed", 3}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(json::parse(reply.body)["choices"][0]["text"], expected_text(3, 30));
+  const std::string cause = serving.worker()["last_death"];
+  EXPECT_NE(cause.find("0 descriptors came, not 2"), std::string::npos) << cause;
+}
+
 TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
   for (const Lie& lie :
        {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},

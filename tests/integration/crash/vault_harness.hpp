@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -83,9 +84,10 @@ class Vault : public testing::TestWithParam<const char*> {
     return to.string();
   }
 
-  void start(const std::string& model, std::vector<std::string> settings = {}) {
+  void start(const std::string& model, std::vector<std::string> settings = {},
+             std::map<std::string, std::string> environment = {}) {
     settings.push_back(std::string("ipc.transport=") + GetParam());
-    serving_ = serve_model(model, settings);
+    serving_ = serve_model(model, settings, std::move(environment));
     undisturbed_ = stream(serving_.port, request_);
     ASSERT_TRUE(undisturbed_.heard.done);
     ASSERT_EQ(undisturbed_.heard.ids.size(), static_cast<std::size_t>(kTokens));

@@ -320,6 +320,7 @@ struct NoEvents : ProcessEvents {
     return {};
   }
   Status process_answer(ipc::FromWorker&&) override { return {}; }
+  void process_offered(WorkerProcess&) override {}
   void process_dying(WorkerProcess&) override {}
   void process_lost(WorkerProcess&, const Death&) override {}
   void process_stopped(WorkerProcess&) override {}
