@@ -68,7 +68,7 @@ void prefer_as_victim(pid_t pid) {
 
 // Of /proc/PID/stat behind the name, which may hold anything.
 constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
-                      kStatExitCode = 49;
+                      kStatMemory = 20, kStatExitCode = 49;
 
 std::vector<std::string> stat_fields(const std::string& path) {
   std::ifstream file(path);
@@ -238,18 +238,32 @@ std::vector<UniqueFd> Process::thread_exit_fds() const {
 
 std::optional<Exit> Process::stopped() const {
   if (pid_ < 0) return std::nullopt;
+  const std::string leader = std::to_string(pid_);
+  const auto stat_of = [&](const std::string& thread) {
+    return stat_fields(fmt::format("/proc/{}/task/{}/stat", pid_, thread));
+  };
   // One that is on its way out starts no other, so a second look shows whether one was missed.
   const std::set<std::string> seen = threads_of(pid_);
   std::int64_t code = 0;
+  bool code_is_there = true;
   for (const std::string& id : seen) {
-    const auto fields = stat_fields(fmt::format("/proc/{}/task/{}/stat", pid_, id));
+    const auto fields = stat_of(id);
     if (fields.empty()) continue;           // gone
     constexpr std::int64_t kExiting = 0x4;  // PF_EXITING, which only a thread in do_exit() has
     if (fields.size() <= kStatExitCode || (number(fields[kStatFlags]) & kExiting) == 0)
       return std::nullopt;
-    if (id == std::to_string(pid_)) code = number(fields[kStatExitCode]);
+    if (id != leader) continue;
+    code = number(fields[kStatExitCode]);
+    // do_exit() sets the code between the flag and letting the memory go.
+    code_is_there = code != 0 || number(fields[kStatMemory]) == 0;
   }
-  if (seen.empty() || !std::ranges::includes(seen, threads_of(pid_))) return std::nullopt;
+  if (seen.empty() || !code_is_there || !std::ranges::includes(seen, threads_of(pid_)))
+    return std::nullopt;
+  // Of what one look tells the kernel reads the code first.
+  if (code == 0) {
+    if (const auto again = stat_of(leader); again.size() > kStatExitCode)
+      code = number(again[kStatExitCode]);
+  }
   const int signal = static_cast<int>(code & 0x7f);
   if (signal != 0) return Exit{(code & 0x80) != 0 ? CLD_DUMPED : CLD_KILLED, signal};
   return Exit{CLD_EXITED, static_cast<int>(code >> 8 & 0xff)};

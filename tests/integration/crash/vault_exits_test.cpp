@@ -37,7 +37,7 @@ TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
         stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
     EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
     json worker = serving_.worker();
-    EXPECT_EQ(worker["pid"], spare["pid"]);
+    EXPECT_EQ(worker["pid"], spare["pid"]) << serving_.daemon->log();
     EXPECT_EQ(worker["last_death"], "killed by signal 9 (SIGKILL)");
     EXPECT_EQ(worker["last_death_cause"], "signal");
     EXPECT_TRUE(worker["last_recovery"]["gone_ms"].is_null()) << worker["last_recovery"];
