@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -19,10 +20,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kWordOfTheDaemon{10000};
+// Others' are on the way for a moment, as a rule; for longer nobody waits for this to serve.
+constexpr std::chrono::milliseconds kRoomAtOnce{250};
+constexpr std::chrono::milliseconds kBetweenTries{5};
 constexpr std::size_t kDescriptorsOfPacket = 32;
 
 Error unusable(const std::string& what) {
   return Error(ErrorCode::kCorrupt, "what the last process left can't be used: " + what);
+}
+
+bool is_full(const Status& status) {
+  return !status.ok() && status.error().code() == ErrorCode::kResourceExhausted;
 }
 
 // A file that was written to or replaced has another one.
@@ -151,10 +159,14 @@ std::optional<ipc::VaultReport> MainVault::begin(const engine::Executor& executo
   if (offered.ok()) {
     engine.set_ledger(this);
     offered = send_offer();
+    for (const auto end = Clock::now() + kRoomAtOnce; is_full(offered) && Clock::now() < end;) {
+      std::this_thread::sleep_for(kBetweenTries);
+      offered = send_offer();
+    }
   }
   if (offered.ok()) {
     report_.state = ipc::VaultState::kKept;
-  } else if (offered.error().code() == ErrorCode::kResourceExhausted && offer_.has_value()) {
+  } else if (is_full(offered) && offer_.has_value()) {
     report_.state = ipc::VaultState::kWaiting;
     report_.reason = offered.error().message();
     spdlog::warn("no vault yet: {}; it is offered once there is room", report_.reason);

@@ -1,9 +1,9 @@
 // What the kernel says of a worker's process on its way out.
+#include "orchestrator/supervisor/process.hpp"
+
 #include <csignal>
 
 #include <gtest/gtest.h>
-
-#include "orchestrator/supervisor/process.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
