@@ -113,8 +113,12 @@ Result<Process> Process::start(const std::string& program,
                                const std::vector<std::string>& arguments,
                                ipc::ChannelPair& channel) {
   FileActions actions;
-  auto place = [&actions](int from, int to) {
-    posix_spawn_file_actions_adddup2(&actions.value, from, to);
+  int refused = 0;
+  const auto note = [&refused](int error) {
+    if (refused == 0) refused = error;
+  };
+  const auto place = [&](int from, int to) {
+    note(posix_spawn_file_actions_adddup2(&actions.value, from, to));
   };
 
   BULKHEAD_TRY(UniqueFd socket, move_high(channel.worker_socket.get()));
@@ -128,7 +132,7 @@ Result<Process> Process::start(const std::string& program,
     place(child_stdin.get(), 0);
     place(child_stdout.get(), 1);
   } else {
-    posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0);
+    note(posix_spawn_file_actions_addopen(&actions.value, 0, "/dev/null", O_RDONLY, 0));
     place(2, 1);  // whatever a library prints goes to the log, never to the daemon's own output
   }
   place(socket.get(), kChannelFd);
@@ -139,7 +143,9 @@ Result<Process> Process::start(const std::string& program,
     first_unused = kRegionFd + 1;
     words.insert(words.end(), {"--region", std::to_string(kRegionFd)});
   }
-  posix_spawn_file_actions_addclosefrom_np(&actions.value, first_unused);
+  note(posix_spawn_file_actions_addclosefrom_np(&actions.value, first_unused));
+  if (refused != 0)
+    return errno_error(ErrorCode::kResourceExhausted, "preparing a worker's start", refused);
 
   Attributes attributes;
   sigset_t none, all;

@@ -27,7 +27,7 @@ constexpr const char* kChatHelp =
 // Lines of stdin by read(), so that Ctrl-C at the prompt is seen.
 class LineReader {
  public:
-  enum class Outcome { kLine, kEnd, kInterrupted };
+  enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says how
   Outcome next(std::string& line) {
     for (;;) {
       const std::size_t end = buffer_.find('\n', searched_);
@@ -45,6 +45,8 @@ class LineReader {
         buffer_.append(chunk, static_cast<std::size_t>(got));
       } else if (got < 0 && errno == EINTR) {
         if (interrupted) return Outcome::kInterrupted;
+      } else if (got < 0) {
+        return Outcome::kFailed;
       } else {
         if (buffer_.empty()) return Outcome::kEnd;
         line = std::exchange(buffer_, "");
@@ -92,6 +94,8 @@ int run_chat(const ChatOptions& options) {
     if (at_terminal) put("> ");
     interrupted = false;
     const LineReader::Outcome outcome = lines.next(line);
+    if (outcome == LineReader::Outcome::kFailed)
+      return fail(errno_error(ErrorCode::kInternal, "reading stdin", errno));
     if (outcome == LineReader::Outcome::kEnd) {
       if (at_terminal) put("\n");
       return 0;
@@ -162,12 +166,10 @@ int run_complete(const CompleteOptions& options) {
   std::string prompt = options.prompt;
   if (!options.has_prompt) {
     if (::isatty(STDIN_FILENO) != 0) std::fprintf(stderr, "the prompt, then Ctrl-D:\n");
-    char chunk[16384];
-    ssize_t got = 0;
-    while ((got = ::read(STDIN_FILENO, chunk, sizeof chunk)) > 0 || (got < 0 && errno == EINTR)) {
-      if (interrupted) return 130;
-      if (got > 0) prompt.append(chunk, static_cast<std::size_t>(got));
-    }
+    Result<std::string> text = read_stdin();
+    if (!text.ok()) return fail(text.error());
+    if (interrupted) return 130;
+    prompt = *std::move(text);
     while (prompt.ends_with('\n'))
       prompt.pop_back();  // a line's end is the shell's, not the prompt's
   }

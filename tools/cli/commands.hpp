@@ -63,4 +63,7 @@ int run_bench(const BenchOptions& options);
 // "bulkhead: MESSAGE" on stderr; returns 1.
 int fail(const Error& error);
 
+// To its end, or as far as it came when Ctrl-C was seen (api.hpp).
+Result<std::string> read_stdin();
+
 }  // namespace bulkhead::cli

@@ -1,8 +1,10 @@
 // `bulkhead`: the everyday tool. This file is its command line; what the subcommands do is in the
 // other files here.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +16,21 @@ namespace bulkhead::cli {
 int fail(const Error& error) {
   std::fprintf(stderr, "bulkhead: %s\n", error.message().c_str());
   return 1;
+}
+
+Result<std::string> read_stdin() {
+  std::string text;
+  char chunk[1 << 16];
+  while (!interrupted) {
+    const ssize_t got = ::read(STDIN_FILENO, chunk, sizeof chunk);
+    if (got == 0) break;
+    if (got > 0) {
+      text.append(chunk, static_cast<std::size_t>(got));
+    } else if (errno != EINTR) {
+      return errno_error(ErrorCode::kInternal, "reading stdin", errno);
+    }
+  }
+  return text;
 }
 
 namespace {

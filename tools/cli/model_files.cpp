@@ -1,7 +1,5 @@
 // `bulkhead tokenize` and `bulkhead inspect`: what needs a model file and no daemon.
-#include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
 
@@ -30,21 +28,12 @@ int run_tokenize(const TokenizeOptions& options) {
   const auto tokenizer = model::Tokenizer::from_gguf(**file);
   if (!tokenizer.ok()) return fail(tokenizer.error().within(options.model));
 
-  std::string text;
-  char chunk[1 << 16];
-  for (;;) {
-    const ssize_t got = ::read(STDIN_FILENO, chunk, sizeof chunk);
-    if (got == 0) break;
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      return fail(errno_error(ErrorCode::kInternal, "read the text on stdin", errno));
-    }
-    text.append(chunk, static_cast<std::size_t>(got));
-  }
+  Result<std::string> text = read_stdin();
+  if (!text.ok()) return fail(text.error());
 
   const bool special = !options.no_special;
-  const std::vector<model::TokenId> ids = (*tokenizer)->encode(text, special, special);
-  text = {};
+  const std::vector<model::TokenId> ids = (*tokenizer)->encode(*text, special, special);
+  *text = {};
   // In pieces: the ids of a long text take several times its bytes.
   constexpr std::size_t kPieceBytes = 1U << 16;
   std::string piece;

@@ -163,6 +163,14 @@ TEST_F(Cli, AFullDiskIsToldAndIsAFailure) {
   }
 }
 
+TEST_F(Cli, StdinThatCanNotBeReadIsToldAndIsNotItsEnd) {
+  for (const char* command : {"tokenize --model builtin", "complete --url http://127.0.0.1:1"}) {
+    const Outcome folder = run(kTool + " " + command + " < /");
+    EXPECT_EQ(folder.code, 1) << command;
+    EXPECT_EQ(folder.err, "bulkhead: reading stdin: Is a directory\n") << command;
+  }
+}
+
 TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
   for (const char* command : {"chat", "complete hello", "workers", "workers drain w0"}) {
     const Outcome none = run(kTool + " " + command + " --url http://127.0.0.1:1");
