@@ -38,6 +38,7 @@
 #include "ipc/peer_socket.hpp"
 #include "ipc/record_channel.hpp"
 #include "tests/fuzz/hostile_peer.hpp"
+#include "tests/support/descriptor_packet.hpp"
 
 extern "C" std::size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
@@ -113,24 +114,12 @@ class PeerProcess {
   int fd() const { return control_.get(); }
 
   void start(fuzz::Held held, const std::uint8_t* script, std::size_t size) {
-    iovec vector{const_cast<std::uint8_t*>(script), size};
     int fds[4];
     std::size_t count = 0;
     for (const UniqueFd* fd : {&held.socket, &held.region, &held.input, &held.output}) {
       if (fd->valid()) fds[count++] = fd->get();
     }
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-    REQUIRE(::sendmsg(control_.get(), &message, MSG_NOSIGNAL) >= 0);
+    REQUIRE(test::send_packet(control_.get(), script, size, std::span(fds, count), 0) >= 0);
   }
   bool finished() {
     char byte;

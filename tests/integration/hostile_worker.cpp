@@ -28,6 +28,7 @@
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
 #include "ipc/region.hpp"
+#include "tests/support/descriptor_packet.hpp"
 
 namespace {
 
@@ -225,19 +226,7 @@ class Worker {
   void doorbell() { (void)::send(raw_.socket, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
   void descriptors(std::size_t payload, std::span<const int> fds, int flags = MSG_DONTWAIT) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)] = {};
-    iovec vector{const_cast<char*>("12345678"), payload};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
-    (void)::sendmsg(raw_.socket, &message, flags | MSG_NOSIGNAL);
+    (void)test::send_packet(raw_.socket, "12345678", payload, fds, flags);
   }
 
   // A socket whose last close waits ten minutes for a reader.

@@ -10,6 +10,7 @@
 #include <future>
 
 #include "tests/integration/crash/vault_harness.hpp"
+#include "tests/support/descriptor_packet.hpp"
 #include "worker/vault/directory.hpp"
 
 namespace bulkhead::test {
@@ -171,21 +172,8 @@ TEST_P(Vault, IsOfferedOnceThereIsRoomForItsDescriptors) {
   UniqueFd from(sockets[0]), to(sockets[1]);
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   constexpr int kOnTheWay = 120;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kOnTheWay)] = {};
-  char byte = 0;
-  iovec payload{&byte, 1};
-  msghdr message{};
-  message.msg_iov = &payload;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int) * kOnTheWay);
   const std::vector<int> same(kOnTheWay, nothing.get());
-  std::memcpy(CMSG_DATA(header), same.data(), sizeof(int) * kOnTheWay);
-  ASSERT_EQ(::sendmsg(from.get(), &message, MSG_DONTWAIT), 1) << std::strerror(errno);
+  ASSERT_EQ(send_packet(from.get(), "x", 1, same), 1) << std::strerror(errno);
 
   start("", {}, {{"BULKHEAD_WORKER", worker.string()}});  // and it serves
   EXPECT_EQ(vault_now()["state"], "waiting") << vault_now();

@@ -11,6 +11,7 @@
 #include "ipc/peer_socket.hpp"
 #include "ipc/record_channel.hpp"
 #include "ipc/region.hpp"
+#include "tests/support/descriptor_packet.hpp"
 #include "tests/unit/ipc/harness.hpp"
 #include "tests/unit/ipc/samples.hpp"
 
@@ -43,21 +44,7 @@ struct Hostile {
   }
   void packet(const void* bytes, std::size_t size, std::size_t descriptors = 0) {
     std::vector<int> fds(descriptors, pair.worker_socket.get());
-    std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
-    iovec payload{const_cast<void*>(bytes), size};
-    msghdr message{};
-    message.msg_iov = &payload;
-    message.msg_iovlen = 1;
-    if (descriptors != 0) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
-    }
-    (void)::sendmsg(pair.worker_socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)bulkhead::test::send_packet(pair.worker_socket.get(), bytes, size, fds);
   }
 
   config::IpcSettings settings;
@@ -397,19 +384,7 @@ class Lingering {
  private:
   static bool packet(int socket, std::size_t payload, int fd) {
     const char bytes[16] = "12345678";
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-    iovec vector{const_cast<char*>(bytes), payload};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+    return bulkhead::test::send_packet(socket, bytes, payload, std::span(&fd, 1)) ==
            static_cast<ssize_t>(payload);
   }
 

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <cstring>
 
 #include "ipc/peer_socket.hpp"
+#include "tests/support/descriptor_packet.hpp"
 #include "tests/unit/ipc/harness.hpp"
 
 namespace bulkhead::ipc {
@@ -37,20 +37,8 @@ bool settles(const PeerCloser& closer, std::size_t unclosed) {
   return closer.unclosed() == unclosed;
 }
 bool send_packet(int socket, std::span<const int> fds) {
-  char payload[8] = {};
-  std::vector<char> control(CMSG_SPACE(fds.size_bytes()));
-  iovec vector{payload, sizeof payload};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(fds.size_bytes());
-  std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
-  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+  constexpr char kPayload[8] = {};
+  return bulkhead::test::send_packet(socket, kPayload, sizeof kPayload, fds) > 0;
 }
 
 class StuckPeer : public testing::Test {
