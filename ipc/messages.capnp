@@ -238,7 +238,8 @@ struct Ping {
   nonce @0 :UInt64;
 }
 
-struct VaultOffer {             # worker -> daemon, before Ready or after one that said `waiting`: the descriptors that were sent before it
+struct VaultOffer {             # worker -> daemon, before Ready, or after it where that said `waiting`:
+                                # the descriptors that were sent before this
   epoch @0 :UInt64;             # also the tag of the packets that carry them
   files @1 :UInt32;             # of the descriptors: first the directory, then so many model files,
   blocks @2 :UInt32;            # then so many blocks of device memory

@@ -25,7 +25,7 @@ class MainLoop {
   // it can't serve before its predecessor is gone, and is called again when it is.
   using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
   // Called after a Ready that tells of a vault which is waiting to be offered, now and then until it
-  // says true: it is.
+  // says true: there is nothing more to be done.
   using OfferAgain = std::function<bool()>;
   // `ready`: what the daemon has been told, and is told again when it promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,

@@ -182,7 +182,14 @@ std::optional<ipc::VaultReport> MainVault::begin(const engine::Executor& executo
 }
 
 bool MainVault::offer_again() {
-  return !offer_.has_value() || send_offer().ok();
+  if (!offer_.has_value()) return true;
+  const Status offered = send_offer();
+  if (is_full(offered)) return false;
+  if (!offered.ok()) {
+    spdlog::warn("no vault after all: {}", offered.error().message());
+    offer_.reset();
+  }
+  return true;
 }
 
 ipc::VaultReport MainVault::stand_by(const engine::Executor& executor) {

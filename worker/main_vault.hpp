@@ -44,10 +44,11 @@ class MainVault final : private engine::PageLedger {
   Status receive();
   Result<std::unique_ptr<model::GgufFile>> open_model(const std::string& path);
   forward::KeptMemory* kept() { return given() ? &kept_ : nullptr; }
-  // Once, with nothing submitted to the engine yet, which this must outlive; the file, too. `keep_kv`: the KV pages
-  // that the directory tells of may be believed. `unsettled`: its writer has stopped, but the device
-  // may still be at its last steps; what they can write to is withheld from the engine until
-  // settled(). False: not without that word, which is to be waited for; nothing has been done.
+  // Once, with nothing submitted to the engine yet, which this must outlive; the file stays open for as
+  // long. `keep_kv`: the KV pages that the directory tells of may be believed. `unsettled`: its writer
+  // has stopped, but the device may still be at its last steps; what they can write to is withheld from
+  // the engine until settled(). False: not without that word, which is to be waited for; nothing has
+  // been done.
   enum class Writer : std::uint8_t { kGone, kUnsettled };
   std::optional<ipc::VaultReport> begin(const engine::Executor& executor,
                                         const model::GgufFile& file, engine::Engine& engine,
@@ -55,8 +56,8 @@ class MainVault final : private engine::PageLedger {
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
   ipc::VaultReport stand_by(const engine::Executor& executor);
-  // After begin() has reported kWaiting: true once all is offered. What other processes of the same
-  // user have on the way counts against the descriptors that this one may send.
+  // After begin() has reported kWaiting: true once all is offered, or can't be. What other processes of
+  // the same user have on the way counts against the descriptors that this one may send.
   bool offer_again();
   // Between the two: it shares the weights' memory with a process that could write to it until it
   // died. An error is one before begin().
