@@ -116,6 +116,13 @@ const ModelSetting* find_model_setting(std::string_view key) {
   return nullptr;
 }
 
+const RetiredSetting* find_retired_setting(std::string_view key) {
+  for (const RetiredSetting& setting : retired_settings()) {
+    if (key == setting.key) return &setting;
+  }
+  return nullptr;
+}
+
 bool is_section(const std::string& name) {
   const std::string prefix = name + ".";
   return std::any_of(settings_table().begin(), settings_table().end(), [&](const Setting& setting) {
@@ -173,6 +180,10 @@ class Loader {
                              const YAML::Node& node);
   void notice(const std::string& key, const std::string& message) {
     loaded_.notices.push_back({origin(key), key + ": " + message});
+  }
+  // Once, however often the setting is given.
+  void tell_retired(const std::string& where, const RetiredSetting& setting) {
+    if (origins_.emplace(setting.key, where).second) notice(setting.key, setting.why);
   }
   std::string origin(const std::string& key) const {
     const auto found = origins_.find(key);
@@ -316,6 +327,8 @@ Status Loader::read_section(const std::string& path, const std::string& prefix,
       if (!entry.second.IsMap())
         return wrong(where, key, "is a section: its settings go below it, indented");
       BULKHEAD_RETURN_IF_ERROR(read_section(path, key + ".", entry.second));
+    } else if (const RetiredSetting* retired = find_retired_setting(key)) {
+      tell_retired(where, *retired);
     } else {
       return unknown(where, key);
     }
@@ -405,6 +418,10 @@ Status Loader::assign(std::string_view assignment) {
   if (setting == nullptr) {
     if (is_section(key))
       return wrong(where, key, "is a section; name one of its settings, as in config/runtime.yaml");
+    if (const RetiredSetting* retired = find_retired_setting(key)) {
+      tell_retired(where, *retired);
+      return {};
+    }
     return unknown(where, key);
   }
   const std::string_view bare = wants_text(*setting) ? value : trimmed(value);

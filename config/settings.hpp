@@ -71,9 +71,6 @@ struct AutotuneSettings {
   std::uint32_t budget_ms = 200;  // of a start; 0: only what is known already is used
 };
 
-// Whether narrow steps run all layers in one dispatch. auto: where it has been found faster.
-enum class PersistentStep { kAuto, kOn, kOff };
-
 // Whether narrow steps go without barriers between their kernels. auto: where it has been found faster.
 enum class ChainedKernels { kAuto, kOn, kOff };
 
@@ -85,7 +82,6 @@ struct GpuOptimizations {
   MemoryPoolSettings memory_pool;
   BlitQueueSettings blit_queue;
   CommandBufferRingSettings command_buffer_ring;
-  PersistentStep persistent_step = PersistentStep::kAuto;
   AutotuneSettings autotune;
   ChainedKernels chained_kernels = ChainedKernels::kAuto;
 };

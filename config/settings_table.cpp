@@ -72,8 +72,6 @@ const Setting kSettings[] = {
   {.key = "gpu_optimizations.trace_file", .help = "Name of a file in each worker's cache folder that gets a timeline for chrome://tracing (up to 64 MiB, the worker's name in front); empty: none.",
    .reach = TEXT(gpu_optimizations.trace_file)},
 
-  {.key = "gpu_optimizations.persistent_step", .help = "Narrow steps run all layers in one dispatch: auto (where it is known to be faster), on, off.",
-   .reach = CHOICE(gpu_optimizations.persistent_step), .choices = {"auto", "on", "off"}},
   {.key = "gpu_optimizations.chained_kernels", .help = "Narrow steps go without barriers between their kernels, which wait for each other: auto (NVIDIA devices with matrix units), on, off.",
    .reach = CHOICE(gpu_optimizations.chained_kernels), .choices = {"auto", "on", "off"}},
   {.key = "gpu_optimizations.autotune.enabled", .help = "Measure bit-equal variants of kernels on the device and keep the fastest in the cache folder. No token depends on it.",
@@ -306,6 +304,14 @@ std::string text_in(const Field<Owner>& field, const Owner& const_owner) {
 }
 
 }  // namespace
+
+std::span<const RetiredSetting> retired_settings() {
+  static constexpr RetiredSetting kRetired[] = {
+      {"gpu_optimizations.persistent_step",
+       "no longer exists, since chained kernels are faster; the setting has no effect, remove it"},
+  };
+  return kRetired;
+}
 
 std::span<const Setting> settings_table() {
   return kSettings;

@@ -52,6 +52,14 @@ using ModelSetting = Field<ModelSettings>;
 std::span<const Setting> settings_table();
 std::span<const ModelSetting> model_settings_table();
 
+// A setting of earlier versions that is gone: a configuration that still has it is told so once, and
+// works otherwise.
+struct RetiredSetting {
+  const char* key;
+  const char* why;  // follows "KEY: "
+};
+std::span<const RetiredSetting> retired_settings();
+
 // A value as it was written: one text, or a list of them.
 struct Written {
   std::vector<std::string> items;  // exactly one unless is_list

@@ -11,25 +11,20 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_GOOGLE_include_directive : require
 
-// A kernel whose workgroups write what others read, says how (persistent_step.glsl).
-#ifndef BULKHEAD_IN
-#define BULKHEAD_IN readonly
-#define BULKHEAD_OUT
-#endif
-layout(buffer_reference, std430, buffer_reference_align = 4) BULKHEAD_IN buffer Words { uint v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) BULKHEAD_IN buffer Quads { uvec4 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) BULKHEAD_IN buffer Pairs { uvec2 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) BULKHEAD_IN buffer Longs { uint64_t v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) BULKHEAD_IN buffer Floats { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) BULKHEAD_IN buffer Vec4s { vec4 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) BULKHEAD_IN buffer Vec2s { vec2 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) BULKHEAD_OUT buffer FloatsOut { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) BULKHEAD_OUT buffer WordsOut { uint v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 2) BULKHEAD_OUT buffer HalvesOut { float16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Quads { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Pairs { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Longs { uint64_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Floats { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Vec2s { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer FloatsOut { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer WordsOut { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer HalvesOut { float16_t v[]; };
 
 // The step's parameters begin with counts (forward/step_parameters.hpp); kernels are told which one bounds them.
 // A column follows as {token, position, first word of its page table, 0 or 1 + a row of results that has the token}.
-layout(buffer_reference, std430, buffer_reference_align = 16) BULKHEAD_IN buffer ColumnsRef { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer ColumnsRef { uvec4 v[]; };
 
 // Two words by one load.
 uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index]); }

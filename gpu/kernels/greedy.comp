@@ -14,8 +14,6 @@ layout(push_constant, std430) uniform Push {
   uint stride;
   uint chunks;
   uint unused;
-  uint64_t failed;       // whether the logits are worthless: copied to `status`; or 0
-  uint64_t status;
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -25,7 +23,7 @@ layout(constant_id = 1) const uint kSecondPass = 0;
 layout(constant_id = 2) const uint kChunk = 2048;
 layout(local_size_x_id = 0) in;
 
-layout(buffer_reference, std430, buffer_reference_align = 16) BULKHEAD_OUT buffer QuadsOut { uvec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
 
 const float kLog2E = 1.44269504088896340736;
 const float kLn2 = 0.69314718055994530942;
@@ -49,9 +47,6 @@ void fold(inout float maximum, inout uint id, inout float sum, float m, uint i, 
 
 void choose() {
   uint output_index = gl_WorkGroupID.x;
-  if (kSecondPass != 0u && push.failed != 0ul && output_index == 0u && gl_LocalInvocationIndex == 0u) {
-    WordsOut(push.status).v[0] = Words(push.failed).v[0];
-  }
   if (output_index >= Words(push.parameters).v[1]) return;
   if (!chain_wait()) return;
   uint lane = gl_LocalInvocationID.x;

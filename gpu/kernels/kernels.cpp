@@ -18,8 +18,6 @@
 #include "gpu/kernels/matvec_rows.hpp"
 #include "gpu/kernels/matvec_units.hpp"
 #include "gpu/kernels/matvec_units_chained.hpp"
-#include "gpu/kernels/persistent_lanes.hpp"
-#include "gpu/kernels/persistent_units.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rms_norm_chained.hpp"
@@ -457,8 +455,6 @@ std::uint64_t code_hash() {
                              spirv::logprobs,
                              spirv::matvec_lanes,
                              spirv::matvec_rows,
-                             spirv::persistent_lanes,
-                             spirv::persistent_units,
                              spirv::rms_norm,
                              spirv::rope_kv,
                              spirv::attention_chained,

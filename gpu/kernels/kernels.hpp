@@ -289,9 +289,6 @@ struct GreedyPush {
   std::uint32_t stride;
   std::uint32_t chunks;
   std::uint32_t unused = 0;
-  // Whatever outputs there are, the second pass copies this word to the other. 0: no such word.
-  std::uint64_t failed = 0;
-  std::uint64_t status = 0;
 };
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);

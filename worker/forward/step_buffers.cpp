@@ -243,14 +243,6 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
                                 "attention counts"));
     }
   }
-  if (context.persistent.columns > 0) {
-    for (std::uint32_t slot = 0; slot < context.slots; ++slot) {
-      BULKHEAD_TRY(const auto of_slot, persistent_operations(context, a, slot));
-      a.operations.insert(a.operations.end(), of_slot.begin(), of_slot.end());
-    }
-    BULKHEAD_TRY(a.persistent, pool.acquire(a.operations.size() * sizeof(k::PersistentOperation),
-                                            "persistent operations"));
-  }
   return a;
 }
 
@@ -263,9 +255,7 @@ Status upload_operands(const Activations& activations, gpu::BlitQueue& blit) {
     const std::vector<std::byte> zeros(counts.bytes);
     BULKHEAD_RETURN_IF_ERROR(blit.upload(zeros, counts));
   }
-  if (activations.operations.empty()) return {};
-  return blit.upload(std::as_bytes(std::span(activations.operations)),
-                     activations.persistent.slice());
+  return {};
 }
 
 }  // namespace bulkhead::forward

@@ -45,15 +45,4 @@ inline std::uint64_t parameters_of(const StepContext& context, std::uint32_t slo
   return context.parameters.address() + slot * context.parameter_layout.stride;
 }
 
-inline std::uint32_t tile_of(std::uint32_t columns) {
-  std::uint32_t tile = 1;
-  while (tile < columns)
-    tile *= 2;
-  return tile;
-}
-
-// The layers' operations for the persistent kernel. The same for every shape that it serves.
-Result<std::vector<gpu::kernels::PersistentOperation>> persistent_operations(
-    const StepContext& context, const Activations& activations, std::uint32_t slot);
-
 }  // namespace bulkhead::forward

@@ -29,8 +29,7 @@ class Builder {
         pages_(parameters_ + context.parameter_layout.pages),
         fuses_(!context.mapping.rows),
         fuses_rope_(fuses_ && context.weights.rotating_rows_paired),
-        chained_(shape.columns <= context.chain.columns &&
-                 shape.columns > context.persistent.columns) {}
+        chained_(shape.columns <= context.chain.columns) {}
 
   Result<StepProgram> build_sampling() {
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::sample(context_.mapping), sample_push(), shape_.outputs));
@@ -47,21 +46,10 @@ class Builder {
     return std::move(program_);
   }
 
-  // The layers' operations for the persistent kernel. The same for every shape that it serves.
-  Result<std::vector<k::PersistentOperation>> collect() {
-    collecting_ = true;
-    BULKHEAD_RETURN_IF_ERROR(add_layers());
-    return std::move(operations_);
-  }
-
   Result<StepProgram> build() {
     BULKHEAD_RETURN_IF_ERROR(add_embedding());
     linking_ = chained_;
-    if (shape_.columns <= context_.persistent.columns) {
-      BULKHEAD_RETURN_IF_ERROR(add_persistent_layers());
-    } else {
-      BULKHEAD_RETURN_IF_ERROR(add_layers());
-    }
+    BULKHEAD_RETURN_IF_ERROR(add_layers());
     if (shape_.outputs > 0) BULKHEAD_RETURN_IF_ERROR(add_outputs());
     return std::move(program_);
   }
@@ -126,11 +114,8 @@ class Builder {
       groups_before_ = groups_;
       groups_ = 0;
       ++link_;
-    } else if (!collecting_) {
+    } else {
       program_.emplace_back();
-    } else if (!operations_.empty()) {
-      operations_.back().arrives = 1;
-      ++phase_;
     }
   }
   // The word that says whether the step has failed.
@@ -138,33 +123,10 @@ class Builder {
     const std::uint64_t row = (std::uint64_t{slot_} + 1) * context_.result_rows - 1;
     return context_.results.address() + row * 8;
   }
-  void collect(k::PersistentOperation operation) {
-    operation.phase = phase_;
-    operations_.push_back(operation);
-  }
-
   Status add_layers() {
     for (std::size_t layer = 0; layer < context_.weights.layers.size(); ++layer) {
       BULKHEAD_RETURN_IF_ERROR(add_layer(context_.weights.layers[layer], layer));
     }
-    return {};
-  }
-
-  Status add_persistent_layers() {
-    k::PersistentPush push{};
-    const std::size_t operations = activations_.operations.size() / context_.slots;
-    push.program =
-        at(activations_.persistent) + slot_ * operations * sizeof(k::PersistentOperation);
-    push.sync = context_.persistent.sync.address();
-    push.parameters = parameters_;
-    push.operations = static_cast<std::uint32_t>(operations);
-    push.phases = activations_.operations.empty() ? 0 : activations_.operations.back().phase + 1;
-    push.workgroups = context_.persistent.workgroups;
-    BULKHEAD_RETURN_IF_ERROR(
-        dispatch(k::persistent_step(context_.mapping, context_.attention, context_.persistent.slots,
-                                    tile_of(shape_.columns)),
-                 push, std::max(push.workgroups, 1U), 1, 1, context_.weights.bytes_per_step));
-    barrier();
     return {};
   }
 
@@ -181,9 +143,7 @@ class Builder {
   };
   // Every workgroup can make the scales itself; of a dispatch's thousands that reads more than a
   // kernel costs, but for a single column by matrix units.
-  bool scales_here() const {
-    return collecting_ || (context_.mapping.units && shape_.columns == 1);
-  }
+  bool scales_here() const { return context_.mapping.units && shape_.columns == 1; }
   std::uint64_t fused(std::size_t layer, std::size_t which) const {
     const std::size_t first = slot_ * context_.weights.layers.size() * kFusedOfLayer;
     return at(activations_.fused) +
@@ -220,14 +180,6 @@ class Builder {
     push.written_rows = makes_input ? k::input_padded(context_.mapping, rows) : rows;
     push.count_word = product.of_outputs ? k::kOutputCountWord : k::kColumnCountWord;
     push.fused = product.fused;
-    if (collecting_) {
-      const k::PersistentSlot slot = k::persistent_slot(context_.mapping, shape);
-      const auto& slots = context_.persistent.slots;
-      const auto found = std::find(slots.begin(), slots.end(), slot);
-      collect(k::persistent_product(context_.mapping, shape, push,
-                                    static_cast<std::uint32_t>(found - slots.begin())));
-      return {};
-    }
     const std::uint32_t tiles =
         (columns + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup;
     const std::uint32_t blocks =
@@ -399,10 +351,6 @@ class Builder {
         k::attention(context_.mapping, shape, mode_, shape_.columns, context_.context,
                      linking_ && shape_.columns <= kFewColumns);
     push.out = at(activations_.attended);
-    if (collecting_) {
-      collect(k::persistent_attention(push));
-      return {};
-    }
     const std::uint32_t splits = k::partial_splits(context_.mapping, mode_, context_.context);
     if (splits > 0 && mode_ != k::AttentionMode::kPartial) {
       push.partials = at(activations_.partials);
@@ -484,10 +432,6 @@ class Builder {
     push.vocabulary = config_.vocabulary;
     push.stride = config_.vocabulary;
     push.chunks = greedy_chunks(config_);
-    if (shape_.columns <= context_.persistent.columns) {
-      push.failed = context_.persistent.sync.address() + offsetof(k::PersistentSync, failed);
-      push.status = status_address();
-    }
     BULKHEAD_RETURN_IF_ERROR(dispatch(k::greedy(context_.mapping, k::GreedyPass::kChunks), push,
                                       shape_.outputs, push.chunks));
     barrier();
@@ -505,21 +449,12 @@ class Builder {
   const bool fuses_;       // norms, residual stream and inputs are the products' business
   const bool fuses_rope_;  // and so are rotation and KV write
   StepProgram program_;
-  bool collecting_ = false;
   const bool chained_;    // kernels behind the embedding are links of a chain
   bool linking_ = false;  // from here on
   std::uint32_t link_ = 0, groups_ = 0, groups_before_ = 0;
-  std::vector<k::PersistentOperation> operations_;
-  std::uint32_t phase_ = 0;
 };
 
 }  // namespace
-
-Result<std::vector<k::PersistentOperation>> persistent_operations(const StepContext& context,
-                                                                  const Activations& activations,
-                                                                  std::uint32_t slot) {
-  return Builder(context, activations, {1, 0}, slot).collect();
-}
 
 Result<StepProgram> build_step(const StepContext& context, const Activations& activations,
                                StepShape shape, std::uint32_t slot) {

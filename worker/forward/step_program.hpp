@@ -21,7 +21,6 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
-#include "gpu/kernels/persistent.hpp"
 #include "gpu/memory_pool.hpp"
 #include "worker/forward/tuning.hpp"
 #include "worker/forward/weights.hpp"
@@ -56,15 +55,6 @@ struct ParameterLayout {
   std::uint64_t stride = 0;  // between slots
 };
 
-// All layers of a narrow step in one dispatch (gpu/kernels/persistent.hpp), where the device and the
-// model allow it.
-struct PersistentLayers {
-  std::uint32_t columns = 0;     // of the widest step; 0: none
-  std::uint32_t workgroups = 0;  // that run at the same time
-  std::vector<gpu::kernels::PersistentSlot> slots;
-  gpu::Buffer sync;
-};
-
 // Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), where the device
 // allows it.
 struct ChainedSteps {
@@ -95,7 +85,6 @@ struct StepContext {
   std::uint32_t slots = 1;        // steps in flight
   gpu::Buffer parameters;         // [slot]
   ParameterLayout parameter_layout;
-  PersistentLayers persistent;
   ChainedSteps chain;
   // [slot][output]{token, log-probability}; a slot's last row says in its first word whether its
   // step has failed.
@@ -131,8 +120,6 @@ struct Activations {
   gpu::MemoryPool::Lease scales;  // [column]
   gpu::MemoryPool::Lease fused;
   std::vector<gpu::kernels::FusedOperands> fused_operands;  // upload_operands() puts it there
-  gpu::MemoryPool::Lease persistent;  // the persistent kernel's operations, of each slot
-  std::vector<gpu::kernels::PersistentOperation> operations;  // and them, too
   // With the pool off: the one allocation that the step's parts are of, while the step lasts; its
   // size, and where it lay last.
   gpu::MemoryPool::Lease block;

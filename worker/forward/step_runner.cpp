@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "worker/forward/chain.hpp"
 #include "worker/forward/step_check.hpp"
-#include "worker/forward/waiting_kernels.hpp"
 
 namespace bulkhead::forward {
 
@@ -60,7 +60,7 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
 // After a failure some of it may run.
 Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   StepSlot& slot = slots_[index];
-  slot.may_give_up = may_wait(context_, slot.shape);
+  slot.may_give_up = chained(context_, slot.shape);
   gpu::BufferSlice from = slot.parameters;
   from.bytes = slot.parameter_bytes;
   BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
@@ -109,11 +109,11 @@ Status StepRunner::finish(std::uint32_t index) {
 Status StepRunner::compute_again() {
   spdlog::warn(
       "workgroups of a step waited for each other in vain: it is computed again, and from here "
-      "on as gpu_optimizations.chained_kernels and persistent_step off do");
+      "on as gpu_optimizations.chained_kernels: off does");
   const std::uint32_t first = slots_.oldest();
   for (std::uint32_t i = 1; i < slots_.in_flight(); ++i)
     BULKHEAD_RETURN_IF_ERROR(finish(slots_.after(first, i)));
-  without_waiting_kernels(context_);
+  give_up_chain(context_);
   computed_again_ += slots_.in_flight();
   recordings_.forget_all();
   slots_.tell_tokens();

@@ -9,11 +9,11 @@
 #include "gpu/optimizations.hpp"
 #include "gpu/submission.hpp"
 #include "worker/forward/cache_size.hpp"
+#include "worker/forward/chain.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/load_figures.hpp"
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/step_runner.hpp"
-#include "worker/forward/waiting_kernels.hpp"
 #include "worker/forward/warm_up.hpp"
 
 namespace bulkhead::forward {
@@ -224,7 +224,7 @@ class Transformer final : public engine::Executor {
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.kept));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     context_.kv.resize(config.layers);
-    want_waiting_kernels(context_, options.gpu, parts_);
+    want_chain(context_, options.gpu.chained_kernels);
     if (options.gpu.autotune.enabled || options.product_variant != 0) {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
       context_.tuning = &*tuning_;
@@ -269,7 +269,7 @@ class Transformer final : public engine::Executor {
       if (options.progress) options.progress("kernels", done, total);
     }));
     load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
-    return prepare_waiting_kernels(context_, parts_);
+    return prepare_chain(context_);
   }
 
   void describe_memory(const WeightUpload& weights, const BlockPlan& kv,

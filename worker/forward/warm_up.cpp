@@ -7,7 +7,7 @@
 
 #include "config/base/log.hpp"
 #include "gpu/wear_in.hpp"
-#include "worker/forward/waiting_kernels.hpp"
+#include "worker/forward/chain.hpp"
 
 namespace bulkhead::forward {
 
@@ -69,12 +69,12 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   Status status;
   while (status.ok() && done < shapes.size()) {
     context_.alive();
-    const bool waiting = any_waits(context_);
+    const bool chains = context_.chain.columns > 0;
     const std::size_t index = shapes.size() - 1 - done;
     status = runs[index] ? run(step, shapes[index]) : steps_.record(shapes[index]);
     ++done;
     // It gave up: other recordings from here on.
-    if (waiting && !any_waits(context_)) done = 0;
+    if (chains && context_.chain.columns == 0) done = 0;
   }
   // Once more, with everything compiled: how fast this device is with this model.
   const auto narrow = Clock::now();

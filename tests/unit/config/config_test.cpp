@@ -327,6 +327,19 @@ TEST(Reload, SaysWhatARunningDaemonCanDoAboutAChange) {
   EXPECT_TRUE(changes(after, after).empty());
 }
 
+TEST(Notices, ARetiredSettingIsToldOnceAndTheRestIsRead) {
+  const File file("gpu_optimizations:\n  persistent_step: on\n  enabled: false\n");
+  const Result<Loaded> loaded =
+      load({file.path(), {"gpu_optimizations.persistent_step=auto", "engine.max_batch=3"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_FALSE(loaded->settings.gpu_optimizations.enabled);
+  EXPECT_EQ(loaded->settings.engine.max_batch, 3U);
+  ASSERT_THAT(loaded->notices, SizeIs(1));
+  EXPECT_EQ(loaded->notices[0].where, file.path() + ":2");
+  EXPECT_THAT(loaded->notices[0].message,
+              HasSubstr("gpu_optimizations.persistent_step: no longer exists"));
+}
+
 TEST(Notices, SettingsThatChangeNothingSaySo) {
   const Result<Loaded> loaded = load({"", {"engine.numerics=fast"}});
   ASSERT_TRUE(loaded.ok());

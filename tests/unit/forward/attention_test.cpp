@@ -251,7 +251,7 @@ void Attention::attend_in_all_ways(Trial& t) {
       {"spread over some workgroups", k::AttentionMode::kSpread, false, false, 1},
       {"spread over one", k::AttentionMode::kSpread, false, false, 512},
       {"a workgroup of subgroups", k::AttentionMode::kTogether, false, false, 16},
-      {"in rounds, as in the persistent kernel", k::AttentionMode::kTogether, true, false, 1},
+      {"in rounds, none of them spread", k::AttentionMode::kTogether, true, false, 1},
       {"a link of a chain", k::AttentionMode::kTogether, false, true, 1},
   };
   for (const Way& way : ways) {

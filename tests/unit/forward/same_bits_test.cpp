@@ -184,42 +184,6 @@ TEST_F(SameBits, ReplayedTokensAreTheSameBits) {
   }
 }
 
-TEST_F(SameBits, OneDispatchForAllLayersDoesNotChangeABit) {
-  if (device().info().kind == gpu::DeviceKind::kCpu)
-    GTEST_SKIP() << "workgroups that wait for each other: on GPUs only (BULKHEAD_TEST_DEVICE=auto)";
-  const auto prompt = some_prompt(9);
-  for (const bool lanes : {false, true}) {
-    for (const std::string& name : {std::string("builtin"), or_builtin("tiny-qwen2-Q4_K_M")}) {
-      std::vector<std::vector<Row>> made;
-      for (const config::PersistentStep setting :
-           {config::PersistentStep::kOff, config::PersistentStep::kOn}) {
-        Options options;
-        options.lanes = lanes;
-        options.max_batch = 8;
-        options.gpu = [&](config::GpuOptimizations& gpu) { gpu.persistent_step = setting; };
-        const Loaded model = load(name, options);
-        ASSERT_NE(model.executor, nullptr);
-        made.push_back(generate(*model.executor, prompt, 40, 64, Output::kLogits));
-        for (const std::uint32_t streams : {2U, 3U, 8U}) {
-          std::vector<std::vector<PageIndex>> pages;
-          for (std::uint32_t s = 0; s < streams; ++s)
-            pages.push_back(pages_for(*model.executor, 32, s));
-          for (std::uint32_t i = 0; i < 8; ++i) {
-            std::vector<Column> columns;
-            for (std::uint32_t s = 0; s < streams; ++s)
-              columns.push_back({prompt[(i + s) % 9], i, s, Output::kLogits});
-            const auto rows = step(*model.executor, columns, pages);
-            ASSERT_EQ(rows.size(), streams);
-            made.back().insert(made.back().end(), rows.begin(), rows.end());
-          }
-        }
-      }
-      expect_same_bits(made[1], made[0],
-                       name + ": all layers in one dispatch" + (lanes ? ", lanes" : ""));
-    }
-  }
-}
-
 TEST_F(SameBits, ChainedKernelsDoNotChangeABit) {
   const auto prompt = some_prompt(9);
   for (const std::string& name :
@@ -262,12 +226,10 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
   struct Way {
     const char* name;
     config::ChainedKernels chained;
-    config::PersistentStep persistent;
   };
   const Way ways[] = {
-      {"dispatched", config::ChainedKernels::kOff, config::PersistentStep::kOff},
-      {"chained", config::ChainedKernels::kOn, config::PersistentStep::kOff},
-      {"in one dispatch", config::ChainedKernels::kOff, config::PersistentStep::kOn},
+      {"dispatched", config::ChainedKernels::kOff},
+      {"chained", config::ChainedKernels::kOn},
   };
   for (const std::string& name :
        {or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-qwen3-Q4_K_M")}) {
@@ -279,10 +241,7 @@ TEST_F(SameBits, LongContextsKeepTheirBitsHoweverTheyAreComputed) {
       options.lanes = on_cpu;
       options.chunk = 256;
       options.max_batch = 20;
-      options.gpu = [&](config::GpuOptimizations& gpu) {
-        gpu.chained_kernels = way.chained;
-        gpu.persistent_step = way.persistent;
-      };
+      options.gpu = [&](config::GpuOptimizations& gpu) { gpu.chained_kernels = way.chained; };
       const Loaded model = load(name, options);
       ASSERT_NE(model.executor, nullptr);
       Executor& executor = *model.executor;

@@ -1,0 +1,47 @@
+#include "worker/forward/chain.hpp"
+
+#include <cstdint>
+
+#include "config/base/log.hpp"
+#include "gpu/kernels/kernels.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+// Steps that have gained by kernels without barriers between them: wider ones lose where products
+// are bound by arithmetic.
+constexpr std::uint32_t kChainedColumns = 16;
+
+}  // namespace
+
+void want_chain(StepContext& context, config::ChainedKernels setting) {
+  if (setting == config::ChainedKernels::kOff || !context.mapping.units ||
+      !context.mapping.attention_together) {
+    return;
+  }
+  // Where it has been tried: a dispatch's workgroups start in order there.
+  constexpr std::uint32_t kNvidia = 0x10de;
+  if (setting == config::ChainedKernels::kAuto && context.device->info().vendor_id != kNvidia)
+    return;
+  if (context.attention.kv == k::KvFormat::kQ8) {
+    spdlog::info(
+        "chained_kernels: not with engine.kv_type q8_0, whose keys and values are rounded by a "
+        "kernel of their own; barriers stand between dispatches");
+    return;
+  }
+  context.chain.columns = kChainedColumns;
+}
+
+Status prepare_chain(StepContext& context) {
+  if (context.chain.columns == 0) return {};
+  const std::uint64_t bytes =
+      std::uint64_t{chain_counts(context.config, context.chain.columns)} * k::kChainCountBytes;
+  BULKHEAD_TRY(context.chain.counts,
+               context.device->allocate(bytes, gpu::Memory::kDeviceLocal, "chain of kernels"));
+  return {};
+}
+
+}  // namespace bulkhead::forward
