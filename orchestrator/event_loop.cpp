@@ -1,6 +1,7 @@
 #include "orchestrator/event_loop.hpp"
 
 #include <csignal>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "config/base/log.hpp"
+
 namespace bulkhead::orchestrator {
 
 namespace asio = boost::asio;
@@ -18,25 +21,40 @@ struct EventLoop::Impl {
   asio::io_context context{1};  // one thread: no locks inside either
   asio::signal_set signals{context};
   asio::signal_set hangups{context};
+  LoopWatch watch;
   bool calling = false;
   std::vector<std::function<void()>> afterwards;
 
   // Every call of ours from the loop goes through here.
-  void call(const std::function<void()>& task) {
+  void call(const char* doing, const std::function<void()>& task) {
     calling = true;
-    task();
+    watch.begin(doing);
+    guarded(task);
     // They may add more.
     for (std::size_t i = 0; i < afterwards.size(); ++i)
-      std::exchange(afterwards[i], nullptr)();
+      guarded(std::exchange(afterwards[i], nullptr));
     afterwards.clear();
+    watch.end();
     calling = false;
+  }
+
+  void guarded(const std::function<void()>& task) {
+    try {
+      task();
+    } catch (const std::exception& error) {
+      watch.exception();
+      try {
+        spdlog::error("an exception ended one call of the event loop: {}", error.what());
+      } catch (const std::exception&) {  // no memory for the words either
+      }
+    }
   }
 
   void next_signal(asio::signal_set& from, std::function<void(int)> handler) {
     from.async_wait(
         [this, &from, handler = std::move(handler)](boost::system::error_code error, int number) {
           if (error) return;
-          call([&] { handler(number); });
+          call("a signal", [&] { handler(number); });
           next_signal(from, handler);
         });
   }
@@ -45,13 +63,32 @@ struct EventLoop::Impl {
 EventLoop::EventLoop() : impl_(std::make_unique<Impl>()) {}
 EventLoop::~EventLoop() = default;
 void EventLoop::run() {
-  impl_->context.run();
+  impl_->watch.speak_up();
+  while (true) {
+    try {
+      impl_->context.run();
+      return;
+    } catch (const std::exception& error) {  // of Asio's own, between our calls
+      impl_->watch.exception();
+      spdlog::error("an exception in the event loop: {}", error.what());
+    }
+  }
+}
+void EventLoop::call(const char* doing, const std::function<void()>& task) {
+  impl_->call(doing, task);
+}
+void EventLoop::doing(const char* what) {
+  impl_->watch.doing(what);
+}
+LoopWatch::Figures EventLoop::figures() const {
+  return impl_->watch.figures();
 }
 void EventLoop::stop() {
   impl_->context.stop();
 }
 void EventLoop::post(std::function<void()> task) {
-  asio::post(impl_->context, [impl = impl_.get(), task = std::move(task)] { impl->call(task); });
+  asio::post(impl_->context,
+             [impl = impl_.get(), task = std::move(task)] { impl->call("a posted call", task); });
 }
 void EventLoop::after_this(std::function<void()> task) {
   if (!impl_->calling) return post(std::move(task));
@@ -94,7 +131,7 @@ void Timer::start(std::chrono::microseconds delay, std::function<void()> expired
       [impl = impl_, generation, expired = std::move(expired)](boost::system::error_code) {
         if (impl->generation != generation) return;
         impl->running = false;
-        impl->loop.impl_->call(expired);
+        impl->loop.impl_->call("a timer", expired);
       });
 }
 
@@ -128,7 +165,7 @@ void ReadableWatch::wait(std::function<void()> readable) {
       asio::posix::stream_descriptor::wait_read,
       [impl = impl_, readable = std::move(readable)](boost::system::error_code error) {
         if (impl->cancelled || error == asio::error::operation_aborted) return;
-        impl->loop.impl_->call(readable);
+        impl->loop.impl_->call("a descriptor", readable);
       });
 }
 

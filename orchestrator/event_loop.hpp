@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 
+#include "orchestrator/loop_watch.hpp"
+
 namespace boost::asio {
 class io_context;
 }
@@ -20,7 +22,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Runs until stop() or until nothing is left to wait for.
+  // Runs until stop() or until nothing is left to wait for. An exception that a call lets out is
+  // logged and counted, and ends that call alone.
   void run();
   void stop();
   // Calls `task` later, from run(), never from here.
@@ -35,6 +38,13 @@ class EventLoop {
   void on_hangup_signal(std::function<void()> handler);
 
   boost::asio::io_context& context();
+
+  // Makes a call of the loop's thread that comes past this class (Asio's handlers of connections),
+  // timed and guarded as the loop's own are. `doing`: a literal, for the watch.
+  void call(const char* doing, const std::function<void()>& task);
+  // What the call that is running does now.
+  void doing(const char* what);
+  LoopWatch::Figures figures() const;
 
  private:
   friend class Timer;

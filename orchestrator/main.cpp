@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -28,6 +26,7 @@
 #include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/router/router.hpp"
+#include "orchestrator/supervisor/worker_log.hpp"
 
 namespace {
 
@@ -52,10 +51,25 @@ SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second 
 SIGHUP: the settings are read again; models that were added, removed or changed follow, and no answer is lost.)";
 
 constexpr int kUsageError = 2;
+// How long the end of the daemon waits for whoever reads its log and its stdout.
+constexpr std::chrono::milliseconds kLastWords{500};
 
 int fail(const std::string& message) {
-  std::fprintf(stderr, "bulkheadd: %s\n", message.c_str());
+  log::write_raw("bulkheadd: " + message + "\n");
   return 1;
+}
+
+// The daemon ends when somebody means it to end. Whoever reads its log may go away (SIGPIPE), a limit
+// on a file's size be reached (SIGXFSZ), a timer or a terminal that it shares with others speak up:
+// none of these says "end", and by default each would. (SIGTERM, SIGINT and SIGHUP have their
+// meaning; SIGQUIT, SIGABRT and the signals of a broken program keep theirs. Workers start with the
+// defaults.)
+void ignore_what_is_no_request_to_end() {
+  for (const int number : {SIGPIPE, SIGXFSZ, SIGXCPU, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF,
+                           SIGIO, SIGPWR, SIGSTKFLT, SIGTTIN, SIGTTOU})
+    std::signal(number, SIG_IGN);
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number)
+    std::signal(number, SIG_IGN);
 }
 
 std::string from_environment(const char* name) {
@@ -99,6 +113,7 @@ class LoadingProgress {
   explicit LoadingProgress(bool log_is_text) : terminal_(log_is_text && ::isatty(2) != 0) {}
 
   void show(const Router& router) {
+    std::string shown;
     for (const auto& worker : router.workers()) {
       if (worker->state() != WorkerState::kLoading || worker->ever_ready()) continue;
       const ipc::Progress& progress = worker->progress();
@@ -107,17 +122,17 @@ class LoadingProgress {
       std::string line = worker->name() + ": " + printable(progress.stage);
       if (progress.total != 0) line += " " + std::to_string(percent) + "%";
       if (terminal_) {
-        std::fprintf(stderr, "\r\033[K%s", line.c_str());
+        shown += "\r\033[K" + line;
         pending_ = true;
       } else if (std::string step = progress.stage + std::to_string(percent / 25);
                  std::exchange(last_[worker->name()], step) != step) {
         spdlog::info("worker {}", line);
       }
     }
-    if (terminal_) std::fflush(stderr);
+    log::write_raw(shown);
   }
   void finish() {
-    if (pending_) std::fprintf(stderr, "\r\033[K");
+    if (pending_) log::write_raw("\r\033[K");
     pending_ = false;
   }
 
@@ -134,6 +149,29 @@ class LoadingProgress {
   bool pending_ = false;
   std::map<std::string, std::string> last_;  // of each worker, what was told
 };
+
+std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {
+  const LoopWatch::Figures watch = loop.figures();
+  const LineWriter::Figures log = log::figures();
+  const WorkerLogs::Figures workers = WorkerLogs::instance().figures();
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  return {
+      {"bulkhead_loop_longest_stall_seconds",
+       "The longest that one call kept the event loop, and what it was doing",
+       std::chrono::duration<double>(watch.longest).count(), false, "doing", watch.longest_doing},
+      {"bulkhead_loop_stalls_total", "Calls that kept the event loop for 50 ms or longer",
+       number(watch.stalls)},
+      {"bulkhead_loop_exceptions_total", "Calls that ended by an exception",
+       number(watch.exceptions)},
+      {"bulkhead_log_lines_total", "Lines of the log, workers' included", number(log.lines)},
+      {"bulkhead_log_dropped_lines_total",
+       "Of these, never written: what reads the log was too slow, or gone", number(log.dropped)},
+      {"bulkhead_worker_log_lines_total", "Lines that workers wrote, and that were passed on",
+       number(workers.lines)},
+      {"bulkhead_worker_log_dropped_lines_total", "Lines of workers that wrote too much",
+       number(workers.dropped)},
+  };
+}
 
 // Settings as the daemon uses them: with the key of the environment, and one where it takes one.
 Result<config::Loaded> load_settings(const config::Sources& sources) {
@@ -215,6 +253,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
   const bool loopback = is_loopback(settings.server.host);
 
+  // As the log's, its reader may be slow: that is no reason not to serve.
+  LineWriter standard_output(STDOUT_FILENO);
   EventLoop loop;
   Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
                        std::size_t{settings.server.max_body_mb} << 20});
@@ -230,6 +270,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
 
   Router router(loop, {worker_program(), settings});
   Metrics metrics(router, disk.journal.get());
+  metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});
@@ -251,11 +292,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
     progress.finish();
     std::string host = settings.server.host;
     if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
-    std::printf("listening on http://%s:%u\n", host.c_str(), static_cast<unsigned>(server.port()));
-    if (std::fflush(stdout) != 0) {
-      spdlog::warn("stdout did not take the line 'listening on http://{}:{}': {}", host,
-                   server.port(), std::strerror(errno));
-    }
+    standard_output.put(fmt::format("listening on http://{}:{}\n", host, server.port()));
   };
   router.on_failed_start = [&](const std::string& reason) {
     if (router.was_ready()) return;
@@ -266,6 +303,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   loop.on_termination_signal([&, asked = false](int signal) mutable {
     if (asked) {
       router.kill_workers();
+      (void)log::finish(kLastWords / 5);
       std::_Exit(128 + signal);
     }
     asked = true;
@@ -286,12 +324,14 @@ int serve(const config::Sources& sources, config::Settings settings) {
   server.serve(api);
   router.start();
   loop.run();
+  (void)standard_output.flush(kLastWords);
   return exit_code;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  ignore_what_is_no_request_to_end();
   ProgramOptions options{
       "Serves language models over an OpenAI-compatible HTTP API, each in a worker process of its "
       "own."};
@@ -318,11 +358,15 @@ int main(int argc, char** argv) {
   if (!loaded.ok()) return fail(loaded.error().message());
   Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
   if (!logging.ok()) return fail(logging.error().message());
+  log::write_in_background();
   for (const config::Notice& notice : loaded->notices)
     spdlog::warn("{}: {}", notice.where, notice.message);
+  int exit_code = 0;
   try {
-    return serve(sources, loaded->settings);
+    exit_code = serve(sources, loaded->settings);
   } catch (const std::exception& error) {
-    return fail(std::string("unexpected: ") + error.what());
+    exit_code = fail(std::string("unexpected: ") + error.what());
   }
+  (void)log::finish(kLastWords);
+  return exit_code;
 }

@@ -6,39 +6,45 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include <spdlog/formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include "config/base/clean_text.hpp"
 
 namespace bulkhead::log {
 namespace {
 
-// Both formats escape control characters: a message may hold text of a client or a worker, which
-// must not be able to start a line of its own or speak to the terminal.
-void append_escaped(std::string_view text, bool json, spdlog::memory_buf_t& out) {
-  constexpr char kHex[] = "0123456789abcdef";
-  const auto put = [&out](std::string_view s) { out.append(s.data(), s.data() + s.size()); };
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (json && (c == '"' || c == '\\')) {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (byte < 0x20 || byte == 0x7f) {
-      if (c == '\n') {
-        put("\\n");
-      } else if (c == '\t' && !json) {
-        out.push_back(c);
-      } else {
-        put(json ? "\\u00" : "\\x");
-        out.push_back(kHex[byte >> 4]);
-        out.push_back(kHex[byte & 15]);
-      }
-    } else {
-      out.push_back(c);
-    }
+std::string time_text(std::chrono::system_clock::time_point time) {
+  const auto since_epoch = time.time_since_epoch();
+  const std::time_t seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count() % 1000;
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[96];
+  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900,
+                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                static_cast<int>(milliseconds));
+  return text;
+}
+
+// One line in either format. A message may hold text of a client or a worker: it is cleaned.
+std::string line_of(bool json, std::chrono::system_clock::time_point time, std::string_view level,
+                    std::string_view program, std::string_view message) {
+  if (level == "warning") level = "warn";
+  const std::string pid = std::to_string(::getpid());
+  if (!json) {
+    return time_text(time) + " " + cleaned(program) + "[" + pid + "] " + std::string(level) + ": " +
+           cleaned(message) + "\n";
   }
+  return "{\"time\":\"" + time_text(time) + "\",\"level\":\"" + std::string(level) +
+         "\",\"program\":\"" + cleaned(program, Escapes::kJson) + "\",\"pid\":" + pid +
+         ",\"message\":\"" + cleaned(message, Escapes::kJson) + "\"}\n";
 }
 
 class LineFormatter final : public spdlog::formatter {
@@ -46,43 +52,10 @@ class LineFormatter final : public spdlog::formatter {
   LineFormatter(bool json, std::string program) : json_(json), program_(std::move(program)) {}
 
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    const auto put = [&out](std::string_view s) { out.append(s.data(), s.data() + s.size()); };
-    const auto since_epoch = message.time.time_since_epoch();
-    const std::time_t seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
-    const auto milliseconds =
-        std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count() % 1000;
-    std::tm utc{};
-    ::gmtime_r(&seconds, &utc);
-    char time[96];
-    std::snprintf(time, sizeof time, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900,
-                  utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-                  static_cast<int>(milliseconds));
     const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
-    const std::string_view level_text(level.data(), level.size());
-    const std::string_view payload(message.payload.data(), message.payload.size());
-    if (json_) {
-      put("{\"time\":\"");
-      put(time);
-      put("\",\"level\":\"");
-      put(level_text == "warning" ? "warn" : level_text);
-      put("\",\"program\":\"");
-      append_escaped(program_, true, out);
-      put("\",\"pid\":");
-      put(std::to_string(::getpid()));
-      put(",\"message\":\"");
-      append_escaped(payload, true, out);
-      put("\"}\n");
-    } else {
-      put(time);
-      put(" ");
-      append_escaped(program_, false, out);
-      put("[" + std::to_string(::getpid()) + "] ");
-      put(level_text == "warning" ? "warn" : level_text);
-      put(": ");
-      append_escaped(payload, false, out);
-      put("\n");
-    }
+    const std::string line = line_of(json_, message.time, {level.data(), level.size()}, program_,
+                                     {message.payload.data(), message.payload.size()});
+    out.append(line.data(), line.data() + line.size());
   }
 
   std::unique_ptr<spdlog::formatter> clone() const override {
@@ -93,6 +66,31 @@ class LineFormatter final : public spdlog::formatter {
   bool json_;
   std::string program_;
 };
+
+// Hands lines to the writer's thread. The base class's lock keeps them whole and in order.
+class QueuedSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit QueuedSink(LineWriter& writer) : writer_(writer) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    writer_.put({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+ private:
+  LineWriter& writer_;
+};
+
+// How this process logs. Written once, by init() and write_in_background().
+struct Logging {
+  bool json = false;
+  std::string program;
+  LineWriter* writer = nullptr;  // null: every line is written by the thread that logs it
+};
+Logging logging;
 
 constexpr std::pair<const char*, spdlog::level::level_enum> kLevels[] = {
     {"trace", spdlog::level::trace}, {"debug", spdlog::level::debug}, {"info", spdlog::level::info},
@@ -126,10 +124,43 @@ Status init(const std::string& level, const std::string& format, const std::stri
     logger->set_level(chosen->second);
     logger->flush_on(spdlog::level::trace);
     spdlog::set_default_logger(std::move(logger));
+    logging.json = format == "json";
+    logging.program = program;
   } catch (const std::exception& failure) {
     return Error(ErrorCode::kInternal, std::string("starting the log: ") + failure.what());
   }
   return {};
+}
+
+void write_in_background() {
+  if (logging.writer != nullptr) return;
+  // Never destroyed: its thread may be waiting for the reader when the process ends.
+  logging.writer = new LineWriter(STDERR_FILENO, [](std::uint64_t dropped) {
+    return line_of(logging.json, std::chrono::system_clock::now(), "warn", logging.program,
+                   std::to_string(dropped) +
+                       " line(s) of this log were dropped: what reads it was too slow, or gone");
+  });
+  auto sink = std::make_shared<QueuedSink>(*logging.writer);
+  sink->set_formatter(std::make_unique<LineFormatter>(logging.json, logging.program));
+  spdlog::default_logger()->sinks() = {std::move(sink)};
+}
+
+bool finish(std::chrono::milliseconds patience) {
+  return logging.writer == nullptr || logging.writer->flush(patience);
+}
+
+LineWriter::Figures figures() {
+  return logging.writer == nullptr ? LineWriter::Figures{} : logging.writer->figures();
+}
+
+void write_raw(std::string_view lines) {
+  if (logging.writer != nullptr) return logging.writer->put(lines);
+  // Where nothing was set up (a test of a part), the log is nobody's promise.
+  (void)!::write(STDERR_FILENO, lines.data(), lines.size());
+}
+
+bool is_json() {
+  return logging.json;
 }
 
 }  // namespace bulkhead::log

@@ -3,11 +3,14 @@
 // friends directly; nothing below `debug` in a decode loop.
 #pragma once
 
+#include <chrono>
 #include <string>
+#include <string_view>
 
 #include <spdlog/spdlog.h>
 
 #include "config/base/error.hpp"
+#include "config/base/line_writer.hpp"
 
 // Every spdlog::info() would compile all of fmt's formatting anew, 2 to 7 s a file; fmt's library
 // has it.
@@ -25,5 +28,16 @@ Status init(const std::string& level, const std::string& format, const std::stri
 
 // The level from now on, of those init() takes; any other leaves it as it is. Any thread.
 void set_level(const std::string& level);
+
+// From now on a thread writes the lines (line_writer.hpp), and nobody who logs waits for whoever reads
+// them. Call once, after init(), before other threads log.
+void write_in_background();
+// Waits until what was logged is written; false when that took too long.
+bool finish(std::chrono::milliseconds patience);
+LineWriter::Figures figures();  // zero without write_in_background()
+
+// Whole lines that are formatted already (a terminal's progress, a worker's lines). Any thread.
+void write_raw(std::string_view lines);
+bool is_json();  // the format of init()
 
 }  // namespace bulkhead::log

@@ -98,6 +98,7 @@ struct Metrics::Impl {
 
   const Router& router;
   const DiskJournal* disk;
+  std::vector<std::function<std::vector<DaemonFigure>()>> figures;
   prometheus::Registry registry;
   Family<Counter>& requests = prometheus::BuildCounter()
                                   .Name("bulkhead_requests_total")
@@ -165,6 +166,9 @@ void Metrics::slow_client() {
 }
 void Metrics::client_hang_up() {
   impl_->hung_up.Increment();
+}
+void Metrics::add_figures(std::function<std::vector<DaemonFigure>()> figures) {
+  impl_->figures.push_back(std::move(figures));
 }
 
 namespace {
@@ -328,6 +332,14 @@ std::string Metrics::text(std::size_t connections) const {
   now.gauge("bulkhead_ready", "1 when every model has a worker that serves",
             router.ready() ? 1 : 0);
   add_journal(now, router.journal(), impl_->disk);
+  for (const auto& part : impl_->figures) {
+    for (const DaemonFigure& figure : part()) {
+      Snapshot::Labels labels;
+      if (!figure.label.empty()) labels.push_back({figure.label, figure.label_value});
+      now.add(figure.counts ? MetricType::Counter : MetricType::Gauge, figure.name, figure.help,
+              figure.value, std::move(labels));
+    }
+  }
   for (const auto& worker : router.workers()) {
     add_supervision(now, *worker);
     add_channel(now, *worker);

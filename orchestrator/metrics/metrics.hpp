@@ -3,13 +3,24 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
+
+// A figure of a part that the router knows nothing of: the event loop, the log, the server.
+struct DaemonFigure {
+  const char* name;
+  const char* help;
+  double value = 0;
+  bool counts = true;                        // a counter; else a gauge
+  std::string label = {}, label_value = {};  // empty: none
+};
 
 class Metrics {
  public:
@@ -28,6 +39,8 @@ class Metrics {
   void slow_client();
   void client_hang_up();
 
+  // Asked for whenever somebody asks for the text.
+  void add_figures(std::function<std::vector<DaemonFigure>()> figures);
   std::string text(std::size_t connections) const;
 
  private:

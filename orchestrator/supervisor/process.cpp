@@ -111,7 +111,7 @@ std::vector<char*> environment_without_secrets() {
 
 Result<Process> Process::start(const std::string& program,
                                const std::vector<std::string>& arguments,
-                               ipc::ChannelPair& channel) {
+                               ipc::ChannelPair& channel, int log_fd) {
   FileActions actions;
   int refused = 0;
   const auto note = [&refused](int error) {
@@ -122,6 +122,8 @@ Result<Process> Process::start(const std::string& program,
   };
 
   BULKHEAD_TRY(UniqueFd socket, move_high(channel.worker_socket.get()));
+  BULKHEAD_TRY(UniqueFd log, move_high(log_fd));
+  place(log.get(), 2);
   UniqueFd region, child_stdin, child_stdout;
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());

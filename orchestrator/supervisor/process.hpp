@@ -44,14 +44,14 @@ struct Activity {
 class Process {
  public:
   // Starts `program` with `arguments` (less argv[0] and the channel's descriptors, which are
-  // added). The child has descriptors
+  // added). What the child prints goes to `log_fd`. It has descriptors
   // 0, 1 and 2, its end of the socket and the region; nothing else of the daemon's: not its signal
   // mask, not its process group (a Ctrl-C on the daemon's terminal must not reach it), not
   // BULKHEAD_API_KEY. Call from the thread that lives as long as the daemon: PR_SET_PDEATHSIG,
   // which the worker asks for, fires when the spawning thread ends.
   static Result<Process> start(const std::string& program,
                                const std::vector<std::string>& arguments,
-                               ipc::ChannelPair& channel);
+                               ipc::ChannelPair& channel, int log_fd = 2);
 
   Process() = default;
   Process(Process&& other) noexcept { *this = std::move(other); }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "orchestrator/supervisor/worker_log.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -73,7 +74,8 @@ Status WorkerProcess::start() {
   if (standby_) arguments.push_back("--standby");
   asked_for_vault_ = options_.vault;
   if (asked_for_vault_) arguments.push_back("--vault");
-  BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair));
+  BULKHEAD_TRY(UniqueFd log, WorkerLogs::instance().open(name_));
+  BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair, log.get()));
   channel_ = std::move(pair.daemon);
   channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());
   exit_watch_ = std::make_unique<ReadableWatch>(loop_, process_.exit_fd());

@@ -16,6 +16,9 @@
 //   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
 //   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
+//   scribble        writes escape sequences to stderr
+//   flood endless   writes to stderr for ever from then on, lines or one line without an end
+//   truncate        ftruncate(2, 0)
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
 // COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
@@ -69,6 +72,27 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
 [[noreturn]] void die_by_signal() {
   ::raise(SIGKILL);
   std::abort();
+}
+
+void write_for_ever(std::string text) {
+  std::thread([text = std::move(text)] {
+    while (::write(2, text.data(), text.size()) > 0) {
+    }
+  }).detach();
+}
+
+void misuse_log(const std::string& prompt) {
+  const auto asked = [&prompt](const char* word) { return prompt.find(word) != std::string::npos; };
+  if (asked("scribble")) {
+    constexpr std::string_view kText =
+        "look: \x1b]0;title\x07\x1b[31mred \xc2\x9b"
+        "2J \xff\r\n2026-01-01T00:00:00.000Z "
+        "bulkheadd[1] info: all is well\n";
+    (void)!::write(2, kText.data(), kText.size());
+  }
+  if (asked("truncate") && ::ftruncate(2, 0) == 0) std::exit(11);
+  if (asked("flood")) write_for_ever(std::string(120, 'f') + "\n");
+  if (asked("endless")) write_for_ever(std::string(4000, 'e'));
 }
 
 [[noreturn]] void die_while_loading(std::size_t start) {
@@ -221,6 +245,7 @@ class Worker {
         accepted.prompt_tokens.push_back(c);
     }
     if (sequence.prompt.find("poison") != std::string::npos) std::abort();
+    misuse_log(sequence.prompt);
     if (sequence.prompt.find("toolong") != std::string::npos) {
       return send(ipc::Failed{submit.request, ipc::FailureCode::kContextExceeded,
                               "the prompt has too many tokens", "prompt"});

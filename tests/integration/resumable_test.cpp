@@ -263,8 +263,7 @@ TEST(ResumableStream, ATornJournalIsCutAndTheStreamGoesOn) {
   }
   std::ofstream(folder.file(), std::ios::binary | std::ios::app) << "half a rec";
   serving = serve({folder.setting()});
-  EXPECT_NE(serving.daemon->log().find("a record's head is cut off"), std::string::npos)
-      << serving.daemon->log();
+  EXPECT_TRUE(serving.daemon->says("a record's head is cut off")) << serving.daemon->log();
   HttpClient second(serving.port);
   client.resume(second);
   client.read_to_end(second);
@@ -301,7 +300,7 @@ TEST(ResumableStream, EndsWhenNobodyResumesIt) {
   const std::string path = "/v1/requests/" + client.id + "/events";
   EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 0; }));
   EXPECT_EQ(serving.get(path).status, 404);
-  EXPECT_NE(serving.daemon->log().find("nobody resumed it"), std::string::npos);
+  EXPECT_TRUE(serving.daemon->says("nobody resumed it"));
   kill_daemon(serving);
   serving = serve({folder.setting(), "isolation.resume_window_s=1"});
   // The kill may have come before the disk had the word of its end: then it goes on, for as long.
@@ -399,7 +398,7 @@ TEST(JournalOnDisk, TellsAtTheStartWhatIsWrongWithIt) {
     options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;
     Daemon daemon(BULKHEADD, options);
     EXPECT_EQ(daemon.wait_for_exit(), 1);
-    EXPECT_NE(daemon.log().find(words), std::string::npos) << daemon.log();
+    EXPECT_TRUE(daemon.says(words)) << daemon.log();
   }
 }
 

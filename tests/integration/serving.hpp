@@ -55,8 +55,8 @@ struct Serving {
 };
 
 inline Serving serve(std::vector<std::string> settings = {},
-                     std::map<std::string, std::string> environment = {}) {
-  Daemon::Options options;
+                     std::map<std::string, std::string> environment = {},
+                     Daemon::Options options = {}) {
   for (const std::string& setting : settings)
     options.arguments.insert(options.arguments.end(), {"--set", setting});
   options.environment = std::move(environment);

@@ -161,8 +161,7 @@ TEST(Loading, FatalErrorEndsTheDaemonWithItsReason) {
       BULKHEADD,
       {{}, {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_FATAL", "model.gguf: truncated at byte 12"}}});
   EXPECT_EQ(daemon.wait_for_exit(), 1);
-  EXPECT_NE(daemon.log().find("model.gguf: truncated at byte 12"), std::string::npos)
-      << daemon.log();
+  EXPECT_TRUE(daemon.says("model.gguf: truncated at byte 12")) << daemon.log();
   EXPECT_EQ(daemon.output(), "");
 }
 
@@ -177,8 +176,7 @@ TEST(Loading, MissingWorkerProgramAndWrongProtocolAreTold) {
 
 TEST(Loading, AWorkerThatCrashesForMatrixUnitsServesWithout) {
   const Serving serving = serve({"isolation.standby=1"}, {{"FAKE_CRASH_WITH_UNITS", "1"}});
-  EXPECT_NE(serving.daemon->log().find("engine.matrix_units=off"), std::string::npos)
-      << serving.daemon->log();
+  EXPECT_TRUE(serving.daemon->says("engine.matrix_units=off")) << serving.daemon->log();
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 5}}).status, 200);
   // So do its spare and its successor.
   EXPECT_TRUE(Serving::eventually([&] {
@@ -192,7 +190,7 @@ TEST(Loading, ACrashForMatrixUnitsEndsTheDaemonWithoutFallback) {
   Daemon daemon(BULKHEADD, {{"--set", "gpu_optimizations.graceful_fallback=false"},
                             {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_CRASH_WITH_UNITS", "1"}}});
   EXPECT_EQ(daemon.wait_for_exit(), 1);
-  EXPECT_NE(daemon.log().find("can't serve model"), std::string::npos) << daemon.log();
+  EXPECT_TRUE(daemon.says("can't serve model")) << daemon.log();
 }
 
 TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
@@ -235,7 +233,7 @@ TEST(Loading, HealthTellsProgressAndRequestsGet503) {
   EXPECT_FALSE(reply.headers["retry-after"].empty());
   EXPECT_EQ(daemon.wait_until_listening(), port);
   EXPECT_EQ(HttpClient(port).request("GET", "/health").status, 200);
-  EXPECT_NE(daemon.log().find("reading weights"), std::string::npos);
+  EXPECT_TRUE(daemon.says("reading weights"));
 }
 
 TEST(WorkerActions, RestartLosesNothing) {

@@ -36,6 +36,7 @@ class Daemon {
     std::map<std::string, std::string> environment;
     // The name of a worker that computes: its cache folder begins with other tests' kernels.
     std::string computing_worker = {};
+    int log_fd = -1;  // its stderr, instead of the file that log() reads
   };
 
   Daemon(const std::string& program, const Options& options) {
@@ -61,7 +62,7 @@ class Daemon {
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(out[1], 1);
-      ::dup2(log.get(), 2);
+      ::dup2(options.log_fd >= 0 ? options.log_fd : log.get(), 2);
       ::setenv("XDG_CACHE_HOME", kCacheHome, 1);
       for (const auto& [key, value] : options.environment)
         ::setenv(key.c_str(), value.c_str(), 1);
@@ -112,6 +113,15 @@ class Daemon {
     std::stringstream text;
     text << file.rdbuf();
     return text.str();
+  }
+  // Waits for the words: a thread of the daemon writes its log.
+  bool says(const std::string& words, std::size_t from = 0) const {
+    for (int i = 0; i < 3000; ++i) {
+      const std::string text = log();
+      if (text.size() >= from && text.find(words, from) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
   }
   void signal(int number) { send_signal(pid_, number); }
 

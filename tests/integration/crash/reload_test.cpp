@@ -95,9 +95,8 @@ TEST_P(Reload, AddsRemovesAndChangesModelsUnderStreams) {
 
   write(model("one", "other.gguf", 2) + model("three", "three.gguf") + model("four", "four.gguf"));
   reload(serving, "models whose workers are replaced: one");
-  EXPECT_NE(serving.daemon->log().find("models added: four"), std::string::npos);
-  EXPECT_NE(serving.daemon->log().find("models removed, each ends with its last request: two"),
-            std::string::npos);
+  EXPECT_TRUE(serving.daemon->says("models added: four"));
+  EXPECT_TRUE(serving.daemon->says("models removed, each ends with its last request: two"));
   // New requests: the removed one is unknown at once, the added one comes, the changed one always
   // answers.
   EXPECT_EQ(serving.complete(ask("two", "x", 3)).status, 404);
@@ -177,11 +176,10 @@ TEST_P(Reload, ABadFileIsRefusedWithItsErrorAndChangesNothing) {
   auto clients = streams(serving, "one", 3, 200);
   write(model("one", "other.gguf"), "isolation: {standbye: 1}\n");
   reload(serving, "reload refused");
-  EXPECT_NE(serving.daemon->log().find("isolation.standby"), std::string::npos)
-      << serving.daemon->log();
+  EXPECT_TRUE(serving.daemon->says("isolation.standby")) << serving.daemon->log();
   write(model("one", "nowhere.gguf"));
   reload(serving, "reload refused");
-  EXPECT_NE(serving.daemon->log().find("nowhere.gguf"), std::string::npos);
+  EXPECT_TRUE(serving.daemon->says("nowhere.gguf"));
   std::filesystem::remove(folder_ / "config.yaml");
   reload(serving, "reload refused");
   for (auto& client : clients)

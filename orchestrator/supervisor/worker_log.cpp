@@ -1,0 +1,218 @@
+#include "orchestrator/supervisor/worker_log.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <list>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "config/base/clean_text.hpp"
+#include "config/base/log.hpp"
+#include "config/base/quiet_thread.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kReadBytes = 16 * 1024;
+// Of one pipe in a tenth of a second, dropped or not: a flood costs its writer's time, not ours.
+constexpr std::size_t kMostReadPerWindow = 512 * 1024;
+constexpr milliseconds kWindow{100};
+constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn", "error"};
+
+// So many a second, and so many at once after a quiet time.
+class Allowance {
+ public:
+  Allowance(std::uint64_t per_second, std::uint64_t at_once)
+      : per_second_(static_cast<double>(per_second)),
+        most_(static_cast<double>(at_once)),
+        left_(most_) {}
+  void pass(Clock::duration time) {
+    left_ = std::min(most_, left_ + per_second_ * std::chrono::duration<double>(time).count());
+  }
+  bool has(std::size_t amount) const { return left_ >= static_cast<double>(amount); }
+  void take(std::size_t amount) { left_ -= static_cast<double>(amount); }
+
+ private:
+  double per_second_, most_, left_;
+};
+
+struct Pipe {
+  Pipe(std::string the_name, UniqueFd the_fd) : name(std::move(the_name)), fd(std::move(the_fd)) {}
+
+  std::string name;
+  UniqueFd fd;
+  std::string partial;        // of a line that has no end yet
+  bool skips_rest = false;    // the line was too long, and its beginning has been passed on
+  std::size_t in_window = 0;  // bytes read
+  std::uint64_t untold = 0;   // lines dropped
+  Allowance lines{WorkerLogs::kLinesPerSecond, WorkerLogs::kLinesAtOnce};
+  Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
+};
+
+}  // namespace
+
+std::string worker_log_line(const std::string& worker, std::string_view line, bool json) {
+  if (!json) return cleaned(worker) + "| " + cleaned(line) + "\n";
+  std::string level = "info", message(line);
+  const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
+  if (said.is_object()) {
+    if (const auto found = said.find("message"); found != said.end() && found->is_string())
+      message = found->get<std::string>();
+    if (const auto found = said.find("level");
+        found != said.end() && found->is_string() && std::ranges::count(kLevels, *found) > 0)
+      level = found->get<std::string>();
+  }
+  char time[40];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S.000Z", &utc);
+  return fmt::format(
+      "{{\"time\":\"{}\",\"level\":\"{}\",\"program\":\"bulkhead-worker\",\"worker\":\"{}\","
+      "\"message\":\"{}\"}}\n",
+      time, level, cleaned(worker, Escapes::kJson), cleaned(message, Escapes::kJson));
+}
+
+struct WorkerLogs::Shared {
+  void run() {
+    std::vector<pollfd> items;
+    Clock::time_point window = Clock::now(), last = window;
+    while (true) {
+      bool waits = false;  // some pipe for the next window
+      items.assign(1, {wake.get(), POLLIN, 0});
+      for (Pipe& pipe : pipes) {
+        const bool rests = pipe.in_window >= kMostReadPerWindow;
+        waits |= rests;
+        items.push_back({rests ? -1 : pipe.fd.get(), POLLIN, 0});
+      }
+      (void)::poll(items.data(), items.size(), waits ? static_cast<int>(kWindow.count()) : -1);
+      const Clock::time_point now = Clock::now();
+      for (Pipe& pipe : pipes) {
+        pipe.lines.pass(now - last);
+        pipe.bytes.pass(now - last);
+        if (now - window >= kWindow) pipe.in_window = 0;
+      }
+      last = now;
+      if (now - window >= kWindow) window = now;
+      std::size_t i = 1;
+      for (auto pipe = pipes.begin(); pipe != pipes.end() && i < items.size(); ++i) {
+        const bool ended = items[i].revents != 0 && !read(*pipe);
+        pipe = ended ? pipes.erase(pipe) : std::next(pipe);
+      }
+      take_new_ones();
+    }
+  }
+
+  void take_new_ones() {
+    std::uint64_t count = 0;
+    (void)!::read(wake.get(), &count, sizeof count);
+    std::lock_guard lock(mutex);
+    pipes.splice(pipes.end(), added);
+  }
+
+  // False at its end.
+  bool read(Pipe& pipe) {
+    char bytes[kReadBytes];
+    const ssize_t got = ::read(pipe.fd.get(), bytes, sizeof bytes);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got <= 0) {
+      if (!pipe.partial.empty()) pass_on(pipe, pipe.partial);
+      tell_dropped(pipe);
+      return false;
+    }
+    pipe.in_window += static_cast<std::size_t>(got);
+    std::string_view rest(bytes, static_cast<std::size_t>(got));
+    while (!rest.empty()) {
+      const std::size_t end = rest.find('\n');
+      const std::string_view piece = rest.substr(0, end);
+      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+      if (!pipe.skips_rest) {
+        const std::size_t room = kMaxLineBytes - std::min(kMaxLineBytes, pipe.partial.size());
+        pipe.partial += piece.substr(0, room);
+        if (piece.size() > room) {
+          pass_on(pipe, pipe.partial + " [cut]");
+          pipe.partial.clear();
+          pipe.skips_rest = true;
+        }
+      }
+      if (end == std::string_view::npos) break;
+      if (!pipe.skips_rest) pass_on(pipe, pipe.partial);
+      pipe.partial.clear();
+      pipe.skips_rest = false;
+    }
+    return true;
+  }
+
+  void pass_on(Pipe& pipe, std::string_view text) {
+    const std::string line = worker_log_line(pipe.name, text, log::is_json());
+    if (!pipe.lines.has(1) || !pipe.bytes.has(line.size())) {
+      ++dropped;
+      ++pipe.untold;
+      return;
+    }
+    tell_dropped(pipe);
+    pipe.lines.take(1);
+    pipe.bytes.take(line.size());
+    ++lines;
+    log::write_raw(line);
+  }
+
+  static void tell_dropped(Pipe& pipe) {
+    if (pipe.untold == 0) return;
+    spdlog::warn("worker {}: {} line(s) that it wrote to its log were dropped: it writes too much",
+                 pipe.name, std::exchange(pipe.untold, 0));
+  }
+
+  UniqueFd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::mutex mutex;
+  std::list<Pipe> added;  // under the mutex
+  std::list<Pipe> pipes;  // the thread's
+  std::atomic<std::uint64_t> lines{0}, dropped{0};
+};
+
+WorkerLogs& WorkerLogs::instance() {
+  static WorkerLogs* const logs = new WorkerLogs;  // its thread goes on to the process's end
+  return *logs;
+}
+
+WorkerLogs::WorkerLogs() : shared_(new Shared) {
+  quiet_thread([shared = shared_] { shared->run(); }).detach();
+}
+
+Result<UniqueFd> WorkerLogs::open(std::string name) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return errno_error(ErrorCode::kResourceExhausted, "a pipe for a worker's log", errno);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->added.emplace_back(std::move(name), std::move(ours));
+  }
+  const std::uint64_t one = 1;
+  (void)!::write(shared_->wake.get(), &one, sizeof one);
+  return theirs;
+}
+
+WorkerLogs::Figures WorkerLogs::figures() const {
+  return {shared_->lines.load(), shared_->dropped.load()};
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,48 @@
+// What workers write to their stderr (and stdout, which is the same to them): each has a pipe, which a
+// thread of the daemon reads and passes on to the log, line by line.
+//
+// A worker is not trusted with the log. Each line begins with the worker's name, holds no control
+// characters, and ends after kMaxLineBytes whether or not it has an end; who writes more than
+// kLinesPerSecond or kBytesPerSecond for longer than a moment loses lines, which are counted and
+// told; who writes much more waits at its own pipe. None of this is the event loop's work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
+
+namespace bulkhead::orchestrator {
+
+class WorkerLogs {
+ public:
+  static constexpr std::size_t kMaxLineBytes = 4096;
+  static constexpr std::uint64_t kLinesPerSecond = 100, kLinesAtOnce = 5000;
+  static constexpr std::uint64_t kBytesPerSecond = 32 << 10, kBytesAtOnce = 1 << 20;
+
+  // The one of this process. Its thread starts with the first pipe, and lasts as long as the process.
+  static WorkerLogs& instance();
+
+  // A new pipe: the end that the worker of this name gets. It is read until all who have that end
+  // are gone.
+  Result<UniqueFd> open(std::string name);
+
+  struct Figures {
+    std::uint64_t lines = 0;    // passed on
+    std::uint64_t dropped = 0;  // not passed on
+  };
+  Figures figures() const;
+
+ private:
+  WorkerLogs();
+  struct Shared;
+  Shared* shared_;  // never given up: the thread has it
+};
+
+// How a worker's line stands in the log: "NAME| LINE", or a JSON object of the log's shape with the
+// worker's name. A worker's own JSON line gives its level and message to it.
+std::string worker_log_line(const std::string& worker, std::string_view line, bool json);
+
+}  // namespace bulkhead::orchestrator

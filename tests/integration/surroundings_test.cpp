@@ -1,0 +1,152 @@
+// What is around the daemon, and must not be able to end or stop it: signals that mean nothing to it,
+// readers of its log that stop or go, workers that misuse their stderr.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+
+// A pipe whose reader is the test.
+struct Pipe {
+  UniqueFd reader, writer;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
+    reader.reset(ends[0]);
+    writer.reset(ends[1]);
+  }
+  // Nobody else can write to it before something is read.
+  void fill() const {
+    const int flags = ::fcntl(writer.get(), F_GETFL);
+    ::fcntl(writer.get(), F_SETFL, flags | O_NONBLOCK);
+    const std::string bytes(4096, '.');
+    while (::write(writer.get(), bytes.data(), bytes.size()) > 0) {
+    }
+    while (::write(writer.get(), ".", 1) > 0) {
+    }
+    ::fcntl(writer.get(), F_SETFL, flags);
+  }
+};
+
+Serving serve_with_log(const Pipe& log, std::vector<std::string> settings = {}) {
+  Daemon::Options options;
+  options.log_fd = log.writer.get();
+  return serve(std::move(settings), {}, std::move(options));
+}
+
+bool answers(const Serving& serving) {
+  const HttpReply reply = serving.complete({{"prompt", "hello"}, {"max_tokens", 3}, {"seed", 1}});
+  return reply.status == 200;
+}
+
+TEST(Signals, ThatMeanNothingToTheDaemonDoNotEndIt) {
+  const Serving serving = serve();
+  for (const int number :
+       {SIGPIPE, SIGXFSZ, SIGXCPU, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR,
+        SIGSTKFLT, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGCHLD, SIGRTMIN, SIGRTMAX})
+    serving.daemon->signal(number);
+  EXPECT_TRUE(answers(serving));
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
+TEST(Log, AReaderThatIsGoneCostsNothingButLines) {
+  Pipe log;
+  const Serving serving = serve_with_log(log);
+  log.reader.reset();
+  log.writer.reset();
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(answers(serving));
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.metric("bulkhead_log_dropped_lines_total") > 0; }));
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
+TEST(Log, AReaderThatStopsHoldsUpNeitherRequestsNorTheEnd) {
+  const Pipe log;
+  const Serving serving = serve_with_log(log);
+  log.fill();
+  for (int i = 0; i < 50; ++i)
+    ASSERT_TRUE(answers(serving));
+  serving.daemon->signal(SIGHUP);
+  EXPECT_TRUE(answers(serving));
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
+TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
+  const Pipe log;
+  const Serving serving = serve_with_log(log);
+  log.fill();
+  const auto dropped = [&] { return serving.metric("bulkhead_log_dropped_lines_total"); };
+  for (int i = 0; dropped() == 0 && i < 20000; ++i)
+    ASSERT_TRUE(answers(serving));
+  EXPECT_GT(dropped(), 0);
+  // Whoever reads it again is told.
+  std::atomic<bool> told = false;
+  std::thread reader([&] {
+    std::string text;
+    char bytes[65536];
+    while (!told) {
+      const ssize_t got = ::read(log.reader.get(), bytes, sizeof bytes);
+      if (got <= 0) return;
+      text.append(bytes, static_cast<std::size_t>(got));
+      told = text.find("of this log were dropped") != std::string::npos;
+    }
+  });
+  EXPECT_TRUE(Serving::eventually([&] { return answers(serving) && told; }));
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+  told = true;
+  (void)!::write(log.writer.get(), "\n", 1);
+  reader.join();
+}
+
+TEST(WorkersLog, IsPrefixedAndCleaned) {
+  const Serving serving = serve();
+  const std::string name = serving.worker()["name"];
+  ASSERT_EQ(serving.complete({{"prompt", "scribble"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_TRUE(serving.daemon->says(name + "| 2026-01-01T00:00:00.000Z bulkheadd[1] info: all is"));
+  const std::string log = serving.daemon->log();
+  EXPECT_THAT(log, HasSubstr(name + "| look: \\x1b]0;title\\x07\\x1b[31mred \\x9b2J \\xff\\x0d\n"));
+  EXPECT_THAT(log, Not(HasSubstr("\x1b")));
+}
+
+TEST(WorkersLog, CanNotBeUsedAgainstTheDaemon) {
+  for (const char* act : {"flood", "endless", "truncate"}) {
+    SCOPED_TRACE(act);
+    const Serving serving = serve();
+    ASSERT_EQ(serving.complete({{"prompt", act}, {"max_tokens", 1}}).status, 200);
+    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_TRUE(answers(serving));
+    EXPECT_EQ(serving.worker()["restarts"], 0);
+    EXPECT_LT(serving.daemon->log().size(), std::size_t{3} << 20);
+  }
+}
+
+TEST(WorkersLog, AFloodIsCountedAndTold) {
+  const Serving serving = serve();
+  ASSERT_EQ(serving.complete({{"prompt", "flood"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving.metric("bulkhead_worker_log_dropped_lines_total") > 1000; }));
+  EXPECT_TRUE(serving.daemon->says("it writes too much"));
+}
+
+}  // namespace
+}  // namespace bulkhead::test
