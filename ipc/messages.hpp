@@ -1,9 +1,12 @@
-// The messages of messages.capnp as plain data, so that no other folder includes Cap'n Proto.
+// Every message between the daemon and a worker, declared once: a struct with one row of its fields
+// (fields.hpp), from which its size, its encoding and its decoding follow (wire.hpp). Both transports
+// carry these, one message in one record.
 //
-// decode() trusts nothing: every length, enumerator and nesting level is checked, and text that
-// claims to be UTF-8 is validated, before a value reaches the caller. encode() and decode() are
-// stateless and thread-safe. Tokens are the hot path and have their own reader and writer (below),
-// which neither copy nor allocate.
+// A new message is a struct here, with the next free number, and its name in FromWorker or ToWorker.
+//
+// decode() trusts nothing: every length, count, enumerator and text is checked before a value reaches
+// the caller. encode() and decode() are stateless and thread-safe. Tokens are the hot path and have
+// their own reader and writer (below), which neither copy nor allocate.
 #pragma once
 
 #include <cstddef>
@@ -17,85 +20,117 @@
 
 #include "config/base/error.hpp"
 #include "config/base/strong_id.hpp"
+#include "ipc/fields.hpp"
 
 namespace bulkhead::ipc {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+// Made from the layout of all messages: a worker that has another one is of another build than the
+// daemon, and they would misread each other. Hello itself must stay readable: its row never changes.
+std::uint32_t protocol_version();
 
 using TokenId = std::uint32_t;
 
 // ---- worker -> daemon ----
 
+// The worker's first message.
 struct Hello {
-  std::uint32_t protocol = kProtocolVersion;
+  std::uint32_t protocol = protocol_version();
   std::uint32_t pid = 0;
   std::string build;
   bool operator==(const Hello&) const = default;
+  BULKHEAD_MESSAGE(0, "hello", protocol, pid, build)
 };
 
+// While a model loads.
 struct Progress {
-  std::string stage;
+  std::string stage;  // "reading weights", "compiling pipelines", "warming up"
   std::uint64_t done = 0;
   std::uint64_t total = 0;
   bool operator==(const Progress&) const = default;
+  BULKHEAD_MESSAGE(1, "progress", stage, done, total)
 };
 
 struct Optimization {
   std::string name;
   bool active = false;
-  std::string reason;
+  std::string reason;  // why it is not active
   bool operator==(const Optimization&) const = default;
+  BULKHEAD_FIELDS(name, active, reason)
 };
 
-enum class VaultState { kOff, kKept, kImported, kWaiting };
+enum class VaultState {
+  kOff,       // nothing of this process can be taken over; `reason` says why
+  kKept,      // loaded, and offered to a successor
+  kImported,  // taken over from a predecessor, and there for a successor
+  kWaiting,   // loaded; VaultOffer follows once there is room for its descriptors
+};
+constexpr VaultState last_enumerator(VaultState) {
+  return VaultState::kWaiting;
+}
 
 struct VaultReport {
   VaultState state = VaultState::kOff;
-  std::string reason;
-  std::uint64_t import_microseconds = 0;
-  std::uint64_t check_microseconds = 0;
-  std::uint64_t adopt_microseconds = 0;
-  std::uint64_t pages_adopted = 0;
-  std::uint64_t pages_withheld = 0;  // until Settled
+  std::string reason;                     // why it is off, or why KV pages are not kept
+  std::uint64_t import_microseconds = 0;  // mapping the predecessor's memory
+  std::uint64_t check_microseconds = 0;   // the weights' checksum on the device
+  std::uint64_t adopt_microseconds = 0;   // reading the directory of KV pages
+  std::uint64_t pages_adopted = 0;        // full KV pages that need not be computed again
+  // That are not written to before Settled: the predecessor's last steps may write to them.
+  std::uint64_t pages_withheld = 0;
   bool operator==(const VaultReport&) const = default;
+  BULKHEAD_FIELDS(state, reason, import_microseconds, check_microseconds, adopt_microseconds,
+                  pages_adopted, pages_withheld)
 };
 
+// The model is loaded, and one forward pass has run.
 struct Ready {
   std::string model_name;
   std::string architecture;
   std::string device;
   std::string numerics_id;
-  std::uint32_t context_limit = 0;
+  std::uint32_t context_limit = 0;  // tokens that one sequence may have
   std::uint32_t vocabulary_size = 0;
-  std::uint64_t kv_cache_tokens = 0;
+  std::uint64_t kv_cache_tokens = 0;  // that fit in the KV cache, all sequences together
   std::uint64_t weight_bytes = 0;
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
-  std::string chat_template;
+  std::string chat_template;  // the recognised form's name, or why there is none
   std::vector<Optimization> optimizations;
   VaultReport vault;
   bool operator==(const Ready&) const = default;
+  BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
+                   vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
+                   has_chat_template, chat_template, optimizations, vault)
 };
 
 // Descriptors that one vault may have.
 inline constexpr std::size_t kMostVaultDescriptors = 224;
 
-// Names descriptors that were sent just before: the directory, model files, blocks of device memory.
+// Names descriptors that were sent just before. Comes before Ready, or after one that said kWaiting.
 struct VaultOffer {
-  std::uint64_t epoch = 0;
-  std::uint32_t files = 0;
-  std::uint32_t blocks = 0;
+  std::uint64_t epoch = 0;   // also the tag of the packets that carry them
+  std::uint32_t files = 0;   // first the directory, then so many model files,
+  std::uint32_t blocks = 0;  // then so many blocks of device memory
   bool operator==(const VaultOffer&) const = default;
+  BULKHEAD_MESSAGE(25, "vault offer", epoch, files, blocks)
 };
 
 struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
-  std::uint32_t max_tokens = 0;
+  std::uint32_t max_tokens = 0;  // resolved: what was asked for, or what the context leaves
   bool operator==(const Accepted&) const = default;
+  BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens)
 };
 
-enum class FinishReason { kStop, kLength, kCancelled };
+enum class FinishReason {
+  kStop,    // end of text, or a stop string
+  kLength,  // max_tokens, or the context is full
+  kCancelled,
+};
+constexpr FinishReason last_enumerator(FinishReason) {
+  return FinishReason::kCancelled;
+}
 
 struct Finished {
   RequestId request;
@@ -107,46 +142,49 @@ struct Finished {
   std::uint64_t decode_microseconds = 0;
   std::uint32_t cached_tokens = 0;  // of the prompt, taken over from the prefix cache
   bool operator==(const Finished&) const = default;
+  BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
+                   completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens)
 };
 
 enum class FailureCode {
   kInvalidRequest,
   kContextExceeded,
-  kUnsupported,
+  kUnsupported,  // no chat template, for one
   kResourceExhausted,
-  kInternal
+  kInternal,
 };
+constexpr FailureCode last_enumerator(FailureCode) {
+  return FailureCode::kInternal;
+}
 
 struct Failed {
   RequestId request;
   FailureCode code = FailureCode::kInternal;
   std::string message;
-  std::string parameter;
+  std::string parameter;  // the request's field, where one is to blame
   bool operator==(const Failed&) const = default;
+  BULKHEAD_MESSAGE(6, "failed", request, code, message, parameter)
 };
 
 struct Tokenized {
   RequestId request;
   std::vector<TokenId> tokens;
   bool operator==(const Tokenized&) const = default;
+  BULKHEAD_MESSAGE(7, "tokenized", request, tokens)
 };
 
 struct Detokenized {
   RequestId request;
   std::string text;  // bytes; need not be UTF-8
   bool operator==(const Detokenized&) const = default;
-};
-
-struct Embedded {
-  RequestId request;
-  std::vector<float> values;
-  bool operator==(const Embedded&) const = default;
+  BULKHEAD_MESSAGE(8, "detokenized", request, any_bytes(text))
 };
 
 struct Counter {
-  std::string name;
+  std::string name;  // a Prometheus name without the prefix "bulkhead_worker_"
   double value = 0;
   bool operator==(const Counter&) const = default;
+  BULKHEAD_FIELDS(name, value)
 };
 
 struct Stats {
@@ -157,20 +195,26 @@ struct Stats {
   std::uint64_t kv_pages_total = 0;
   std::vector<Counter> counters;
   bool operator==(const Stats&) const = default;
+  BULKHEAD_MESSAGE(10, "stats", steps, active_sequences, waiting_sequences, kv_pages_used,
+                   kv_pages_total, counters)
 };
 
 struct Pong {
   std::uint64_t nonce = 0;
   bool operator==(const Pong&) const = default;
+  BULKHEAD_MESSAGE(11, "pong", nonce)
 };
 
+// The worker's last word before it exits.
 struct Fatal {
   std::string message;
   bool operator==(const Fatal&) const = default;
+  BULKHEAD_MESSAGE(12, "fatal", message)
 };
 
 struct Drained {
   bool operator==(const Drained&) const = default;
+  BULKHEAD_MESSAGE(13, "drained")
 };
 
 // ---- daemon -> worker ----
@@ -179,6 +223,7 @@ struct ChatMessage {
   std::string role;
   std::string content;
   bool operator==(const ChatMessage&) const = default;
+  BULKHEAD_FIELDS(role, content)
 };
 
 struct Sampling {
@@ -191,6 +236,8 @@ struct Sampling {
   float presence_penalty = 0.0F;
   std::uint64_t seed = 0;
   bool operator==(const Sampling&) const = default;
+  BULKHEAD_FIELDS(temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty,
+                  presence_penalty, seed)
 };
 
 struct Submit {
@@ -199,40 +246,41 @@ struct Submit {
   Sampling sampling;
   std::uint32_t max_tokens = 0;  // 0: until the context is full
   std::vector<std::string> stop;
-  std::int32_t logprobs = -1;
+  std::int32_t logprobs = -1;  // -1: none; n: the chosen token's and the n best
   bool ignore_eos = false;
+  // Generated before and sent already: a resumed request goes on after them.
   std::vector<TokenId> accepted_tokens;
   bool operator==(const Submit&) const = default;
+  BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
+                   accepted_tokens)
 };
 
 struct Cancel {
   RequestId request;
   bool operator==(const Cancel&) const = default;
+  BULKHEAD_MESSAGE(15, "cancel", request)
 };
 
 struct Tokenize {
   RequestId request;
   std::string text;
-  bool add_special = true;
-  bool parse_special = true;
+  bool add_special = true;    // BOS and EOS as the model wants
+  bool parse_special = true;  // special tokens' text counts as the token
   bool operator==(const Tokenize&) const = default;
+  BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special)
 };
 
 struct Detokenize {
   RequestId request;
   std::vector<TokenId> tokens;
   bool operator==(const Detokenize&) const = default;
-};
-
-struct Embed {
-  RequestId request;
-  std::vector<TokenId> tokens;
-  bool operator==(const Embed&) const = default;
+  BULKHEAD_MESSAGE(17, "detokenize", request, tokens)
 };
 
 struct Ping {
   std::uint64_t nonce = 0;
   bool operator==(const Ping&) const = default;
+  BULKHEAD_MESSAGE(19, "ping", nonce)
 };
 
 // The daemon's first message to a worker that was started with --vault.
@@ -243,17 +291,21 @@ struct Vault {
   bool keep_kv = false;   // false: the predecessor's end casts doubt on its KV pages
   bool replaced = false;  // a new one was asked for, and with it a changed model file
   bool operator==(const Vault&) const = default;
+  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, keep_kv, replaced)
 };
 
 struct Drain {
   bool operator==(const Drain&) const = default;
+  BULKHEAD_MESSAGE(21, "drain")
 };
 struct Shutdown {
   bool operator==(const Shutdown&) const = default;
+  BULKHEAD_MESSAGE(22, "shutdown")
 };
 // Time the kernels of one step; the figures come with the Stats that follow.
 struct Profile {
   bool operator==(const Profile&) const = default;
+  BULKHEAD_MESSAGE(23, "profile")
 };
 
 // To a standby, which was ready and has had no request: serve from now on. It answers with a second
@@ -263,11 +315,13 @@ struct Promote {
   bool unsettled =
       false;  // the predecessor's last steps may still write to its KV pages: Settled follows
   bool operator==(const Promote&) const = default;
+  BULKHEAD_MESSAGE(24, "promote", keep_kv, unsettled)
 };
 
 // The process that it took over from is gone, and its work on the device has ended.
 struct Settled {
   bool operator==(const Settled&) const = default;
+  BULKHEAD_MESSAGE(26, "settled")
 };
 
 // ---- tokens, both as plain data and as a view ----
@@ -277,35 +331,46 @@ struct TopLogprob {
   float logprob = 0;
   std::string bytes;
   bool operator==(const TopLogprob&) const = default;
+  BULKHEAD_FIELDS(token, logprob, any_bytes(bytes))
 };
 
 struct TokenLogprob {
   float logprob = 0;
-  std::string bytes;
-  std::vector<TopLogprob> top;
+  std::string bytes;            // of this token alone; may be part of a character
+  std::vector<TopLogprob> top;  // best first
   bool operator==(const TokenLogprob&) const = default;
+  BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
 };
+
+// What SequenceTokens and its view must be; empty when they are.
+std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
+                                  std::size_t logprobs);
 
 struct SequenceTokens {
   RequestId request;
-  std::uint32_t first_index = 0;
+  std::uint32_t first_index = 0;  // index of tokens[0] among the request's generated tokens
   std::vector<TokenId> tokens;
-  std::string text;
+  std::string text;                    // whole characters released by these tokens; may be empty
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  std::string broken_rule() const {
+    return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
+  }
   bool operator==(const SequenceTokens&) const = default;
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs)
 };
 
+// One for each step, with all of its sequences.
 struct TokenBatch {
   std::uint64_t step = 0;
   std::vector<SequenceTokens> sequences;
   bool operator==(const TokenBatch&) const = default;
+  BULKHEAD_MESSAGE(4, "tokens", step, sequences)
 };
 
-using FromWorker =
-    std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
-                 Detokenized, Embedded, Stats, Pong, Fatal, Drained, VaultOffer>;
-using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Embed, Ping, Vault, Drain,
-                              Shutdown, Profile, Promote, Settled>;
+using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
+                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer>;
+using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
+                              Profile, Promote, Settled>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);
@@ -326,16 +391,21 @@ Result<FromWorker> decode_from_worker(std::span<const std::byte> record);
 Result<ToWorker> decode_to_worker(std::span<const std::byte> record);
 
 // One sequence's share of a TokenBatch, pointing into the record: valid until the record is
-// released. `text` is valid UTF-8.
+// released. `text` is valid UTF-8. Only log-probabilities take memory of their own.
 struct SequenceTokensView {
   RequestId request;
   std::uint32_t first_index = 0;
   std::span<const TokenId> tokens;
   std::string_view text;
-  std::uint32_t logprob_count = 0;  // 0 or tokens.size(); decode_from_worker() gives them
+  std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  std::string broken_rule() const {
+    return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
+  }
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs)
 };
+static_assert(SequenceTokensView::kFields == SequenceTokens::kFields);
 
-// Visits a TokenBatch without allocating; `visit` must not throw. Returns false, having visited
+// Visits a TokenBatch; allocates for log-probabilities only. `visit` must not throw. Returns false, having visited
 // nothing, when the record is another message; kCorrupt (some sequences may have been visited) when
 // it breaks a rule.
 Result<bool> visit_tokens(std::span<const std::byte> record,

@@ -260,7 +260,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   ipc::Channel& channel = **opened;
   Outbox outbox(channel);
   outbox.send(
-      ipc::Hello{ipc::kProtocolVersion, static_cast<std::uint32_t>(::getpid()), BULKHEAD_VERSION});
+      ipc::Hello{ipc::protocol_version(), static_cast<std::uint32_t>(::getpid()), BULKHEAD_VERSION});
 
   const auto begin = std::chrono::steady_clock::now();
   ProgressReporter progress(channel, outbox);

@@ -95,10 +95,6 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [this](ipc::Cancel& cancel) { engine_.cancel(cancel.request); },
                  [this](ipc::Tokenize& job) { engine_.tokenize(std::move(job)); },
                  [this](ipc::Detokenize& job) { engine_.detokenize(std::move(job)); },
-                 [this](ipc::Embed& job) {
-                   outbox_.send(ipc::Failed{job.request, ipc::FailureCode::kUnsupported,
-                                            "embeddings are not supported by this version", ""});
-                 },
                  [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
                  [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
                  [this](ipc::Drain&) { engine_.drain(); },

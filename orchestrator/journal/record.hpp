@@ -21,7 +21,7 @@
 namespace bulkhead::orchestrator {
 
 inline constexpr std::string_view kJournalMagic = "BHJOURN1";
-inline constexpr std::uint32_t kJournalVersion = 1;
+inline constexpr std::uint32_t kJournalVersion = 2;
 inline constexpr std::size_t kJournalHeaderBytes = 16;
 inline constexpr std::size_t kRecordHeaderBytes = 24;
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{64} << 20;

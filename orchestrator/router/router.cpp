@@ -251,8 +251,7 @@ void Router::progressed(RequestId request, Active& active, Worker& worker) {
   }
 }
 
-Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
-                             std::span<const ipc::TokenLogprob> logprobs) {
+Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) {
   JournalEntry* entry = journal_.find(view.request);
   auto active = active_.find(view.request);
   if (entry == nullptr || active == active_.end())
@@ -261,9 +260,9 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   if (submit == nullptr) return violation(view.request, "tokens for a request that generates none");
   if (view.tokens.empty()) return {};
   std::size_t wanted_logprobs = submit->logprobs >= 0 ? view.tokens.size() : 0;
-  if (logprobs.size() != wanted_logprobs)
+  if (view.logprobs.size() != wanted_logprobs)
     return violation(view.request, "log-probabilities do not match what was asked");
-  for (const ipc::TokenLogprob& logprob : logprobs) {
+  for (const ipc::TokenLogprob& logprob : view.logprobs) {
     if (logprob.top.size() > static_cast<std::size_t>(submit->logprobs) + 1) {
       return violation(view.request, "more log-probabilities than were asked for");
     }
@@ -277,7 +276,7 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   entry->numerics_id = worker.ready().numerics_id;
   worker.token_accepted();
   progressed(view.request, active->second, worker);
-  active->second.observer->on_tokens(view.request, view.tokens, view.text, logprobs);
+  active->second.observer->on_tokens(view.request, view.tokens, view.text, view.logprobs);
   return {};
 }
 

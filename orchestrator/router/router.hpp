@@ -179,8 +179,7 @@ class Router : private WorkerEvents {
   };
 
   void worker_changed(Worker& worker) override;
-  Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
-                       std::span<const ipc::TokenLogprob> logprobs) override;
+  Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
   void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;

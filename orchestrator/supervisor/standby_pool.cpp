@@ -107,7 +107,7 @@ void Spare::process_changed(WorkerProcess& process) {
   }
 }
 
-Status Spare::process_tokens(const ipc::SequenceTokensView&, std::span<const ipc::TokenLogprob>) {
+Status Spare::process_tokens(const ipc::SequenceTokensView&) {
   return Error(ErrorCode::kCorrupt, "tokens, though it stands by");
 }
 Status Spare::process_answer(ipc::FromWorker&&) {

@@ -54,8 +54,7 @@ class Spare : private ProcessEvents {
 
  private:
   void process_changed(WorkerProcess& process) override;
-  Status process_tokens(const ipc::SequenceTokensView&,
-                        std::span<const ipc::TokenLogprob>) override;
+  Status process_tokens(const ipc::SequenceTokensView&) override;
   Status process_answer(ipc::FromWorker&&) override;
   void process_offered(WorkerProcess&) override {}
   void process_dying(WorkerProcess&) override {}

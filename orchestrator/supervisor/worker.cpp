@@ -211,9 +211,8 @@ void Worker::process_offered(WorkerProcess& process) {
   spdlog::info("worker {}: its memory is kept for a successor now", name());
 }
 
-Status Worker::process_tokens(const ipc::SequenceTokensView& view,
-                              std::span<const ipc::TokenLogprob> logprobs) {
-  return events_.worker_tokens(*this, view, logprobs);
+Status Worker::process_tokens(const ipc::SequenceTokensView& view) {
+  return events_.worker_tokens(*this, view);
 }
 
 Status Worker::process_answer(ipc::FromWorker&& answer) {

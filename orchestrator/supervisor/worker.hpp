@@ -50,8 +50,7 @@ class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
   virtual void worker_changed(Worker& worker) = 0;  // state, progress, spares
-  virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view,
-                               std::span<const ipc::TokenLogprob> logprobs) = 0;
+  virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the worker has.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
   // The process has ended; its requests are the receiver's again. `sent`: those that it can have
@@ -135,8 +134,7 @@ class Worker : private ProcessEvents {
 
  private:
   void process_changed(WorkerProcess& process) override;
-  Status process_tokens(const ipc::SequenceTokensView& view,
-                        std::span<const ipc::TokenLogprob> logprobs) override;
+  Status process_tokens(const ipc::SequenceTokensView& view) override;
   Status process_answer(ipc::FromWorker&& answer) override;
   void process_offered(WorkerProcess& process) override;
   void process_dying(WorkerProcess& process) override;

@@ -153,18 +153,15 @@ void WorkerProcess::receive() {
 
 Status WorkerProcess::receive_record(std::span<const std::byte> record) {
   Status verdict;
-  bool with_logprobs = false, forward = false;
+  bool forward = false;
   auto visited = ipc::visit_tokens(record, [&](const ipc::SequenceTokensView& view) {
     if (!verdict.ok()) return;
     traffic_.tokens += view.tokens.size();
     if (stage_ != Stage::kServing) {
       verdict = violation("tokens before it was ready");
-    } else if (view.logprob_count > 0) {
-      with_logprobs = true;  // handle() takes these sequences: the view does not carry logprobs
-      forward |= has(view.request);
     } else if (has(view.request)) {
       forward |= !view.tokens.empty();
-      verdict = events_->process_tokens(view, {});
+      verdict = events_->process_tokens(view);
     } else if (!cancelled_.contains(view.request)) {
       verdict = violation(
           fmt::format("tokens of request {}, which it does not have", view.request.value));
@@ -175,7 +172,7 @@ Status WorkerProcess::receive_record(std::span<const std::byte> record) {
   if (*visited) ++traffic_.records;
   if (*visited && !forward) BULKHEAD_RETURN_IF_ERROR(chatter());
   if (forward) heartbeat_.sign_of_life(steady_clock::now());
-  if (*visited && !with_logprobs) return {};
+  if (*visited) return {};
   BULKHEAD_TRY(ipc::FromWorker message, ipc::decode_from_worker(record));
   return handle(std::move(message));
 }
@@ -188,10 +185,10 @@ Status WorkerProcess::chatter() {
 
 Status WorkerProcess::handle_hello(const ipc::Hello& hello) {
   if (stage_ != Stage::kStarting) return violation("a second hello");
-  if (hello.protocol != ipc::kProtocolVersion) {
+  if (hello.protocol != ipc::protocol_version()) {
     fatal_ = fmt::format(
         "the worker program speaks protocol {}, this daemon {}: install both from one build",
-        hello.protocol, ipc::kProtocolVersion);
+        hello.protocol, ipc::protocol_version());
     return violation(fatal_);
   }
   stage_ = Stage::kLoading;
@@ -274,22 +271,6 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
     if (!asked_to_drain_) return violation("drained, but was not asked to drain");
     return chatter();
   }
-  if (auto* batch = std::get_if<ipc::TokenBatch>(&message)) {
-    for (const ipc::SequenceTokens& sequence : batch->sequences) {
-      if (sequence.logprobs.empty()) continue;  // receive_record() has taken it
-      if (!has(sequence.request)) {
-        if (cancelled_.contains(sequence.request)) continue;
-        return violation(
-            fmt::format("tokens of request {}, which it does not have", sequence.request.value));
-      }
-      ipc::SequenceTokensView view{sequence.request, sequence.first_index, sequence.tokens,
-                                   sequence.text,
-                                   static_cast<std::uint32_t>(sequence.logprobs.size())};
-      BULKHEAD_RETURN_IF_ERROR(events_->process_tokens(view, sequence.logprobs));
-    }
-    return {};
-  }
-
   auto request_of = [](const auto& answer) -> std::optional<RequestId> {
     if constexpr (requires { answer.request; }) return answer.request;
     return std::nullopt;

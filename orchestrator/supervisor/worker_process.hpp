@@ -73,8 +73,7 @@ class ProcessEvents {
   virtual void process_changed(WorkerProcess& process) = 0;  // its stage, or its progress
   // It serves, and the vault that its Ready was waiting to offer has come: ready() tells of it.
   virtual void process_offered(WorkerProcess& process) = 0;
-  virtual Status process_tokens(const ipc::SequenceTokensView& view,
-                                std::span<const ipc::TokenLogprob> logprobs) = 0;
+  virtual Status process_tokens(const ipc::SequenceTokensView& view) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the process has.
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
   // First sign of its end: the channel's end, the process's, or the decision to end it.

@@ -18,13 +18,13 @@ set(may_use_orchestrator config ipc orchestrator)
 set(may_use_tools config ipc gpu worker/model worker/forward worker/engine worker/sandbox tools)
 
 # Third-party libraries that a layer must not reach, not even through another one.
-set(never_reaches_config Vulkan capnp kj Boost prometheus)
+set(never_reaches_config Vulkan Boost prometheus)
 set(never_reaches_ipc Vulkan Boost prometheus yaml-cpp)
-set(never_reaches_gpu capnp kj Boost prometheus)
-set(never_reaches_worker/model Vulkan capnp kj Boost prometheus)
+set(never_reaches_gpu Boost prometheus)
+set(never_reaches_worker/model Vulkan Boost prometheus)
 set(never_reaches_worker/engine Vulkan Boost prometheus)
-set(never_reaches_worker/sandbox Vulkan capnp kj Boost prometheus)
-set(never_reaches_worker/vault Vulkan capnp kj Boost prometheus)
+set(never_reaches_worker/sandbox Vulkan Boost prometheus)
+set(never_reaches_worker/vault Vulkan Boost prometheus)
 set(never_reaches_orchestrator Vulkan)
 
 function(layer_of path result)

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(at >= record.data() && at + sizeof token <= record.data() + record.size());
     }
     require(ipc::is_utf8(view.text));
-    require(view.logprob_count == 0 || view.logprob_count == view.tokens.size());
+    require(view.logprobs.empty() || view.logprobs.size() == view.tokens.size());
   });
   const auto decoded = ipc::decode_from_worker(record);
   if (!decoded.ok()) {

@@ -155,7 +155,7 @@ TEST(Worker, AllTransportsGiveTheSameAnswers) {
     WorkerProcess worker(kProgram, arguments, over(transport));
     ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
     ASSERT_TRUE(worker.hello.has_value());
-    EXPECT_EQ(worker.hello->protocol, ipc::kProtocolVersion);
+    EXPECT_EQ(worker.hello->protocol, ipc::protocol_version());
     EXPECT_EQ(static_cast<pid_t>(worker.hello->pid), worker.pid());
     EXPECT_FALSE(worker.progress.empty());
     ipc::Submit sampled = greedy(1, "Once upon a time", 24);
@@ -314,7 +314,7 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
 
   worker.send(ipc::Ping{77});
   worker.send(ipc::Tokenize{RequestId{1}, "def", true, true});
-  worker.send(ipc::Embed{RequestId{2}, {1, 2}});
+  worker.send(ipc::Detokenize{RequestId{2}, {1 << 30}});
   ipc::Submit chat = greedy(3, "", 4);
   chat.prompt = std::vector<ipc::ChatMessage>{{"user", "Hello"}};
   worker.send(chat);
@@ -328,7 +328,7 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
     return worker.answer(2).ended() && worker.answer(3).ended() && worker.answer(4).ended() &&
            worker.answer(5).ended() && worker.others.size() >= 2;
   }));
-  EXPECT_EQ(worker.answer(2).failed->code, ipc::FailureCode::kUnsupported);
+  EXPECT_EQ(worker.answer(2).failed->code, ipc::FailureCode::kInvalidRequest);
   EXPECT_EQ(worker.answer(3).tokens.size(), 4U);
   EXPECT_EQ(worker.answer(4).finished->reason, ipc::FinishReason::kCancelled);
   EXPECT_EQ(worker.answer(5).failed->code, ipc::FailureCode::kContextExceeded);

@@ -77,7 +77,7 @@ TEST(Messages, VisitTokensSeesWhatDecodeSees) {
     EXPECT_EQ(view.first_index, expected.first_index);
     EXPECT_TRUE(std::ranges::equal(view.tokens, expected.tokens));
     EXPECT_EQ(view.text, expected.text);
-    EXPECT_EQ(view.logprob_count, expected.logprobs.size());
+    EXPECT_EQ(view.logprobs, expected.logprobs);
   });
   ASSERT_TRUE(visited.ok());
   EXPECT_TRUE(*visited);
@@ -134,27 +134,108 @@ TEST(Messages, UnknownEnumeratorIsCorrupt) {
                    .ok());
 }
 
-TEST(Messages, ListThatClaimsMoreThanTheRecordHoldsIsCorrupt) {
-  // Stats.counters as a list of 400 single bytes: legal Cap'n Proto (a list of structs may have
-  // been a list of bytes once), 400 counters of heap for 400 bytes of wire.
-  std::vector<std::uint64_t> words = encoded(FromWorker(Stats{1, 2, 3, 4, 5, {{"a", 1.0}}}));
-  // The list pointer: low bits 01, element size 7 (composite) in bits 32..34.
-  bool found = false;
-  for (auto& word : words) {
-    if ((word & 3) == 1 && ((word >> 32) & 7) == 7) {
-      const auto here = static_cast<std::size_t>(&word - words.data());
-      const std::size_t count = 400;
-      const std::size_t offset = words.size() - here - 1;
-      word = (std::uint64_t{count} << 35) | (std::uint64_t{2} << 32) | (offset << 2) | 1;
-      words.resize(words.size() + count / 8);
-      found = true;
-      break;
-    }
+// ---- records made by hand: kind, then structs, each after its length ----
+
+class RecordWriter {
+ public:
+  RecordWriter& number(std::uint32_t value) {
+    words_.push_back(value);
+    return *this;
   }
-  ASSERT_TRUE(found);
+  RecordWriter& numbers(std::size_t count, std::uint32_t value) {
+    words_.insert(words_.end(), count, value);
+    return *this;
+  }
+  std::vector<std::uint64_t> take() const {
+    std::vector<std::uint64_t> record((words_.size() + 1) / 2);
+    std::memcpy(record.data(), words_.data(), words_.size() * 4);
+    return record;
+  }
+
+ private:
+  std::vector<std::uint32_t> words_;
+};
+
+std::string refusal(const std::vector<std::uint64_t>& words) {
   const auto back = decode_from_worker(record(words));
-  ASSERT_FALSE(back.ok());
-  EXPECT_NE(back.error().message().find("claims 400"), std::string::npos) << back.error().message();
+  if (back.ok()) return "it was read";
+  EXPECT_EQ(back.error().code(), ErrorCode::kCorrupt);
+  return back.error().message();
+}
+
+TEST(Messages, ListThatClaimsMoreThanTheRecordHoldsIsCorrupt) {
+  // Stats up to its counters: four 32-bit parts of two numbers, two numbers, four of two numbers.
+  const auto stats = [](std::uint32_t counters, std::size_t counter_words) {
+    const auto bytes = static_cast<std::uint32_t>(4 * (8 + 1 + counter_words));
+    return RecordWriter()
+        .number(Stats::kKind)
+        .number(bytes)
+        .numbers(8, 0)
+        .number(counters)
+        .numbers(counter_words, 0)
+        .take();
+  };
+  EXPECT_NE(refusal(stats(400, 100)).find("stats.counters claims 400"), std::string::npos);
+  EXPECT_NE(refusal(stats(0xFFFFFFFF, 100)).find("claims 4294967295"), std::string::npos);
+  // Each of these counters is an empty struct: 4 bytes of wire, ten times that of heap.
+  EXPECT_NE(refusal(stats(400000, 400000)).find("claims 400000 elements"), std::string::npos);
+}
+
+TEST(Messages, LengthsMustFitWhatIsAroundThem) {
+  EXPECT_NE(refusal(RecordWriter().number(Pong::kKind).number(16).numbers(2, 0).take())
+                .find("pong claims 16 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(RecordWriter().number(Fatal::kKind).number(8).number(5).number(0).take())
+                .find("fatal.message claims 5 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(RecordWriter().number(Pong::kKind).number(4).numbers(2, 0).take())
+                .find("pong.nonce is cut off"),
+            std::string::npos);
+  EXPECT_NE(refusal(RecordWriter().number(Pong::kKind).number(12).numbers(4, 0).take())
+                .find("more fields"),
+            std::string::npos);
+  EXPECT_NE(refusal(RecordWriter().number(Drained::kKind).number(0).numbers(2, 0).take())
+                .find("behind its end"),
+            std::string::npos);
+}
+
+TEST(Messages, NothingIsReadBeyondACut) {
+  for (const FromWorker& message : test::samples_from_worker()) {
+    auto words = encoded(message);
+    if (words.size() < 2) continue;
+    words.pop_back();
+    EXPECT_FALSE(decode_from_worker(record(words)).ok()) << message.index();
+  }
+}
+
+TEST(Messages, FieldsThatAnOlderProgramDidNotWriteHaveTheirDefaults) {
+  const auto finished = decode_from_worker(record(
+      RecordWriter().number(Finished::kKind).number(12).number(7).number(0).number(1).take()));
+  ASSERT_TRUE(finished.ok()) << finished.error().message();
+  Finished expected;
+  expected.request = RequestId{7};
+  expected.reason = FinishReason::kLength;
+  EXPECT_EQ(*finished, FromWorker(expected));
+}
+
+TEST(Messages, BooleansAreNothingElse) {
+  auto words = encoded(FromWorker(Ready{}));
+  auto* numbers = reinterpret_cast<std::uint32_t*>(words.data());
+  // kind, length, four empty texts, two numbers, three of two words each; then has_chat_template.
+  numbers[2 + 4 + 2 + 6] = 2;
+  EXPECT_NE(refusal(words).find("ready.has_chat_template has the unknown value 2"),
+            std::string::npos);
+}
+
+TEST(Messages, ErrorsNameTheFieldInside) {
+  Ready ready;
+  ready.vault.state = static_cast<VaultState>(9);
+  EXPECT_NE(refusal(encoded(FromWorker(ready))).find("ready.vault.state has the unknown value 9"),
+            std::string::npos);
+  TokenBatch batch = sample_batch(1, 1, false);
+  batch.sequences[0].text = "ab\xFF";
+  EXPECT_NE(refusal(encoded(batch)).find("tokens.sequences.text is not UTF-8 at byte 2"),
+            std::string::npos);
 }
 
 TEST(Messages, MutatedRecordsNeverCrash) {

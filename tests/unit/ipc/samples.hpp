@@ -46,7 +46,7 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.optimizations = {{"memory_pool", true, ""}, {"blit_queue", false, "one queue only"}};
   ready.vault = {VaultState::kImported, "no \u00e9", 84000, 2100, 700, 126};
   return {
-      Hello{kProtocolVersion, 4242, "bulkhead 0.1.0"},
+      Hello{protocol_version(), 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},
       ready,
       Accepted{RequestId{1}, {1, 2, 3, 4, 5}, 64},
@@ -57,7 +57,6 @@ inline std::vector<FromWorker> samples_from_worker() {
       Failed{RequestId{3}, FailureCode::kContextExceeded, "too long", "prompt"},
       Tokenized{RequestId{4}, {9, 8, 7}},
       Detokenized{RequestId{5}, std::string("any\xFF\x00 bytes", 11)},
-      Embedded{RequestId{6}, {0.25F, -1.5F, 3.0F}},
       Stats{11, 2, 3, 4, 5, {{"steps_total", 11.0}, {"tokens_total", 0.5}}},
       Pong{99},
       Fatal{"device lost"},
@@ -92,7 +91,6 @@ inline std::vector<ToWorker> samples_to_worker() {
       Cancel{RequestId{4}},
       Tokenize{RequestId{5}, "some text", false, true},
       Detokenize{RequestId{6}, {1, 2}},
-      Embed{RequestId{7}, {3, 4}},
       Ping{12},
       Vault{3, 2, 19, true, true},
       Vault{},

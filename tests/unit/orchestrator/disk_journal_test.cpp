@@ -126,10 +126,10 @@ TEST(JournalFile, EveryFlippedBitInARecordEndsTheReadingThere) {
 TEST(JournalFile, OtherFilesAndVersionsAreRefused) {
   EXPECT_FALSE(read_journal("GGUF and more bytes", [](const JournalRecord&) {}).ok());
   std::string later = journal_header();
-  later[8] = 2;
+  later[8] = 99;
   auto end = read_journal(later, [](const JournalRecord&) {});
   ASSERT_FALSE(end.ok());
-  EXPECT_NE(end.error().message().find("version 2"), std::string::npos);
+  EXPECT_NE(end.error().message().find("version 99"), std::string::npos);
 }
 
 TEST(JournalFile, ContradictionsTakeOneRequestOut) {

@@ -315,10 +315,7 @@ void close_when_allowed(UniqueFd fd) {
 
 struct NoEvents : ProcessEvents {
   void process_changed(WorkerProcess&) override {}
-  Status process_tokens(const ipc::SequenceTokensView&,
-                        std::span<const ipc::TokenLogprob>) override {
-    return {};
-  }
+  Status process_tokens(const ipc::SequenceTokensView&) override { return {}; }
   Status process_answer(ipc::FromWorker&&) override { return {}; }
   void process_offered(WorkerProcess&) override {}
   void process_dying(WorkerProcess&) override {}
