@@ -3,6 +3,8 @@
 // device with matrix units it is their product, unless --lanes asks for the other.
 //
 //   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--lanes] [--splits] [--json FILE]
+#include "gpu/kernels/matvec.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -69,33 +71,25 @@ struct Variant {
   double microseconds = 0;
 };
 
-// Positions of a lanes kernel's specialisation constants (matvec_lanes.comp).
-enum Constant { kTile = 1, kRows = 2, kSplit = 6, kSubgroups = 7, kInvocations = 8 };
-
 std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& shape,
                               std::uint32_t columns, bool all_splits, std::uint32_t most_groups) {
   const gpu::KernelSpec standard = k::matvec(mapping, shape, columns).spec;
   const bool gated = shape.epilogue == k::Epilogue::kGated;
-  const std::uint32_t own = standard.constants[kSplit];
+  const std::uint32_t own = k::lanes_split(mapping, shape);
   const std::vector<std::uint32_t> splits =
       all_splits ? std::vector<std::uint32_t>{1, 2, 4, 8} : std::vector<std::uint32_t>{own};
   std::vector<Variant> list;
   const auto add = [&](std::uint32_t tile, std::uint32_t rows, std::uint32_t subgroups,
                        std::uint32_t split) {
     const std::uint32_t matrix_rows = gated ? 2 * rows : rows;
-    const std::uint32_t quads = matrix_rows * k::weight_planes(shape.type);
+    const std::uint32_t quads = matrix_rows * k::row_of(shape.type).planes.quants;
     if (subgroups < split || matrix_rows * tile > 64 || quads > 32) return;
     if (shape.rows > std::uint64_t{subgroups / split * rows} * most_groups) return;
-    Variant variant{standard, tile, subgroups / split * rows, {}, false, 0};
+    const k::MatvecVariant made = k::lanes_product(mapping, shape, {tile, rows, subgroups, split});
+    Variant variant{made.spec, made.columns_per_workgroup, made.rows_per_workgroup, {}, false, 0};
     variant.label = std::to_string(tile) + "/r" + std::to_string(rows) + "/s" +
                     std::to_string(subgroups) + "/k" + std::to_string(split);
-    auto& constants = variant.spec.constants;
-    constants[kTile] = tile;
-    constants[kRows] = rows;
-    constants[kSplit] = split;
-    constants[kSubgroups] = subgroups;
-    constants[kInvocations] = subgroups * mapping.lanes;
-    variant.standard = constants == standard.constants;
+    variant.standard = made.spec.constants == standard.constants;
     list.push_back(std::move(variant));
   };
   const std::uint32_t tile = std::min(columns, 16U);

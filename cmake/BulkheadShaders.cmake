@@ -8,7 +8,8 @@
 #       one module for each file, named as the file is
 #
 # The SPIR-V is rebuilt when a file that it includes changes (glslc tells them); DEPENDS is for what glslc can't see,
-# such as generated includes. Includes are looked up beside the file and in its folder.
+# such as generated includes. Includes are looked up beside the file, in its folder and among
+# what the build has made (build/*/generated/gpu/kernels).
 
 find_program(BULKHEAD_GLSLC glslc)
 if(NOT BULKHEAD_GLSLC)
@@ -36,7 +37,7 @@ function(bulkhead_shader target symbol file)
   add_custom_command(
     OUTPUT "${words}"
     COMMAND "${PROJECT_SOURCE_DIR}/cmake/compile_shader" "${PROJECT_SOURCE_DIR}/build/spirv" "${words}"
-            "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines} -I "${folder}" "${file}"
+            "${BULKHEAD_GLSLC}" --target-env=vulkan1.3 -O -Werror ${defines} -I "${folder}" -I "${generated}" "${file}"
     ${translation}
     MAIN_DEPENDENCY "${file}"
     DEPENDS ${arg_DEPENDS} "${PROJECT_SOURCE_DIR}/cmake/compile_shader"

@@ -16,9 +16,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
 } push;
 
-layout(constant_id = 1) const uint kInvocations = 8;
-layout(constant_id = 2) const uint kForm = 0;  // the input's
-layout(local_size_x_id = 1) in;
+#include "constants/embed.glsl"
 
 void main() {
   uint column = gl_WorkGroupID.x;
@@ -29,15 +27,13 @@ void main() {
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
   for (uint group = gl_LocalInvocationID.x; group < push.groups; group += kInvocations) {
     vec4 scale = group_scale(row, group);
-    uvec2 high = group_high(row, group);
+    uvec3 high = group_high(row, group);
     [[dont_unroll]] for (uint quarter = 0; quarter < 4; quarter++) {
       [[unroll]] for (uint half_group = 0; half_group < 2; half_group++) {
         uint j = half_group * 4u + quarter;
-        uvec4 quad = Quads(row.quants).v[((j * kPlanes) / 8u) * push.groups + group];
-        uvec4 words = kType == kF32                       ? quad
-                      : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
-                                                          : uvec4(quad[quarter], 0u, 0u, 0u);
-        vec4 values = decode(words, high, quarter, half_group != 0u, scale);
+        uvec4 quad = uvec4(0u);
+        if (kPlanes != 0u) quad = Quads(row.quants).v[((j * kPlanes) / 8u) * push.groups + group];
+        vec4 values = decode(words_of(quad, j), high, quarter, half_group != 0u, scale);
         [[unroll]] for (uint i = 0; i < 4; i++) {
           uint k = group * 32u + j * 4u + i;
           if (k < push.width) result.v[k] = values[i];

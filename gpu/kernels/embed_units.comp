@@ -21,9 +21,7 @@ layout(push_constant, std430) uniform Push {
   uint unused;
 } push;
 
-layout(constant_id = 0) const uint kType = 8;
-layout(constant_id = 1) const uint kInvocations = 256;
-layout(local_size_x_id = 1) in;
+#include "constants/embed.glsl"
 
 // epilogue.glsl's
 const float kInputShrink = 0.125;
@@ -41,16 +39,16 @@ void main() {
   uint token = entry.w == 0u ? entry.x : Words(push.chosen).v[(entry.w - 1u) * 2u];
   uint lane = unit_lane;
   hide_constants(push.quants);
-  uint64_t block = push.quants + (token >> 4) * unit_block_bytes(kType, push.groups);
+  uint64_t block = push.quants + (token >> 4) * unit_block_bytes(push.groups);
   FloatsOut result = FloatsOut(push.out_address + uint64_t(column) * push.stride * 4u);
   // A column's groups are shared by some workgroups.
   const uint subgroups = kInvocations / 32u;
   for (uint group = gl_WorkGroupID.y * subgroups + unit_subgroup; group < push.groups;
        group += subgroups * gl_NumWorkGroups.y) {
-    LaneWeights weights = load_weights(kType, 1u, block, group, lane);
-    prepare(kType, weights);
+    LaneWeights weights = load_weights(1u, block, group, lane);
+    prepare(weights);
     f16vec2 even_row[4], odd_row[4];
-    unpack_group(kType, weights, 0u, lane, even_row, odd_row);
+    unpack_group(weights, 0u, lane, even_row, odd_row);
     if (lane >> 2 != (token & 15u) >> 1) continue;
     [[unroll]] for (uint i = 0; i < 8; i++) {
       uint k = group * 32u + (lane & 3u) * 8u + i;

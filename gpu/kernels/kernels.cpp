@@ -37,36 +37,6 @@ std::uint32_t flag(bool value) {
   return value ? 1 : 0;
 }
 
-const char* type_name(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "matvec F32";
-    case WeightType::kF16:
-      return "matvec F16";
-    case WeightType::kQ4_0:
-      return "matvec Q4_0";
-    case WeightType::kQ4_1:
-      return "matvec Q4_1";
-    case WeightType::kQ5_0:
-      return "matvec Q5_0";
-    case WeightType::kQ5_1:
-      return "matvec Q5_1";
-    case WeightType::kQ8_0:
-      return "matvec Q8_0";
-    case WeightType::kQ4_K:
-      return "matvec Q4_K";
-    case WeightType::kQ5_K:
-      return "matvec Q5_K";
-    case WeightType::kQ6_K:
-      return "matvec Q6_K";
-    case WeightType::kIQ4_NL:
-      return "matvec IQ4_NL";
-    case WeightType::kBF16:
-      return "matvec BF16";
-  }
-  return "matvec";
-}
-
 std::uint32_t form_of(const Mapping& mapping) {
   return static_cast<std::uint32_t>(mapping.input_form());
 }
@@ -134,79 +104,6 @@ std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width) {
 std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
   const std::uint32_t block = mapping.units ? kUnitStageWeights : kGroupWeights;
   return (width + block - 1) / block * block;
-}
-
-std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape) {
-  // Long rows of small matrices are split over subgroups, for enough loads in flight. Shape alone
-  // decides: the split is part of the order of additions.
-  const std::uint32_t rounds = (shape.groups + mapping.lanes - 1) / mapping.lanes;
-  return shape.rows > 8192                   ? 1
-         : rounds >= 8                       ? 4
-         : rounds >= 4                       ? 2
-         : rounds >= 2 && shape.rows <= 4096 ? 2
-                                             : 1;
-}
-
-MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
-                     bool in_chain) {
-  if (mapping.units) return unit_product(shape, unit_tiling(shape, columns, in_chain));
-  MatvecVariant variant;
-  KernelSpec& spec = variant.spec;
-  spec.name = type_name(shape.type);
-  spec.push_bytes = sizeof(MatvecPush);
-  const bool four_bit = weight_planes(shape.type) == 1;
-  const bool gated = shape.epilogue == Epilogue::kGated;
-  if (mapping.rows) {
-    const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
-    // Two row blocks share each x that is loaded. (A gate and its up are two already.)
-    const std::uint32_t rows = !gated && shape.rows >= 256 ? 2 : 1;
-    spec.spirv = spirv::matvec_rows;
-    spec.constants = {static_cast<std::uint32_t>(shape.type),     tile,       rows, mapping.lanes,
-                      static_cast<std::uint32_t>(shape.epilogue), flag(false)};
-    variant.columns_per_workgroup = tile;
-    variant.rows_per_workgroup = mapping.lanes * rows;
-    return variant;
-  }
-  const std::uint32_t tile = round_up_to_power_of_two(columns, mapping.most_columns);
-  // Rows that share each x. One column's x costs little beside the weights, and more subgroups hide
-  // more waiting; eight columns times four rows are as many sums as registers hold without spilling
-  // (bench-matvec tries them all).
-  std::uint32_t rows = tile >= 8 ? 4 : tile == 1 && shape.rows <= 4096 && !four_bit ? 1 : 2;
-  if (gated && (tile > 1 || four_bit)) rows = std::max(rows / 2, 1U);
-  const std::uint32_t split = lanes_split(mapping, shape);
-  const std::uint32_t subgroups = columns > 8 && four_bit ? 8 : 4;
-  // Two rows that rotate together are finished together.
-  if (shape.epilogue == Epilogue::kQkv && subgroups / split * rows % 2 != 0) rows = 2;
-  spec.spirv = spirv::matvec_lanes;
-  spec.required_subgroup_size = mapping.required_subgroup;
-  spec.constants = {static_cast<std::uint32_t>(shape.type),
-                    tile,
-                    rows,
-                    mapping.lanes,
-                    static_cast<std::uint32_t>(shape.epilogue),
-                    flag(shape.permuted_out),
-                    split,
-                    subgroups,
-                    mapping.lanes * subgroups,
-                    static_cast<std::uint32_t>(shape.scaling)};
-  variant.columns_per_workgroup = tile;
-  variant.rows_per_workgroup = subgroups / split * rows;
-  return variant;
-}
-
-KernelSpec embed(const Mapping& mapping, WeightType type) {
-  if (mapping.units) {
-    return {"embed",
-            spirv::embed_units,
-            sizeof(EmbedPush),
-            {static_cast<std::uint32_t>(unit_type(type)), mapping.wide_invocations},
-            mapping.lanes};
-  }
-  return {"embed",
-          spirv::embed,
-          sizeof(EmbedPush),
-          {static_cast<std::uint32_t>(type), mapping.rows ? mapping.lanes : 128, form_of(mapping)},
-          0};
 }
 
 KernelSpec rms_norm(const Mapping& mapping) {

@@ -16,15 +16,16 @@ const uint kSums = kMatrixRows * kColumns;
 const uint kResultsOfThread = (kRows * kColumns + kLanes - 1u) / kLanes;
 
 Matrix matrix_rows[kMatrixRows];
-uvec4 quads[kMatrixRows * kPlanes];
+const uint kRowQuads = kPlanes == 0u ? 1u : kPlanes;
+uvec4 quads[kMatrixRows * kRowQuads];
 vec4 group_scales[kMatrixRows];
-uvec2 group_highs[kMatrixRows];
+uvec3 group_highs[kMatrixRows];
 float sums[kSums];
 
 void load_group(uint group) {
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     [[unroll]] for (uint p = 0; p < kPlanes; p++) {
-      quads[r * kPlanes + p] = Quads(matrix_rows[r].quants).v[p * push.groups + group];
+      quads[r * kRowQuads + p] = Quads(matrix_rows[r].quants).v[p * push.groups + group];
     }
     group_highs[r] = group_high(matrix_rows[r], group);
     group_scales[r] = group_scale(matrix_rows[r], group);
@@ -38,11 +39,8 @@ void add_group(uint group, uint64_t x_base) {
   [[unroll]] for (uint j = 0; j < 8; j++) {
     vec4 weights[kMatrixRows];
     [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
-      uvec4 quad = quads[r * kPlanes + (j * kPlanes) / 8u];
-      uvec4 words = kType == kF32                       ? quad
-                    : (kType == kF16 || kType == kBF16) ? ((j & 1u) != 0u ? quad.zwzw : quad)
-                                                        : uvec4(quad[j & 3u], 0u, 0u, 0u);
-      weights[r] = decode(words, group_highs[r], j & 3u, j >= 4u, group_scales[r]);
+      uvec4 quad = quads[r * kRowQuads + (j * kPlanes) / 8u];
+      weights[r] = decode(words_of(quad, j), group_highs[r], j & 3u, j >= 4u, group_scales[r]);
     }
     [[unroll]] for (uint c = 0; c < kColumns; c++) {
       vec4 x = Vec4s(x_lane + c * x_stride).v[j * 32u];

@@ -7,7 +7,7 @@
 #include "weights.glsl"
 #include "matvec_push.glsl"
 
-layout(constant_id = 9) const uint kScaling = 0;
+#include "constants/matvec_lanes.glsl"
 
 #define EPILOGUE kEpilogue
 #define SCALING kScaling
@@ -18,11 +18,6 @@ layout(constant_id = 9) const uint kScaling = 0;
 #include "page_tokens.glsl"
 #include "epilogue.glsl"
 #include "norm_scale.glsl"
-
-layout(constant_id = 6) const uint kSplit = 1;
-layout(constant_id = 7) const uint kSubgroups = 4;
-layout(constant_id = 8) const uint kInvocations = 32;  // kLanes * kSubgroups
-layout(local_size_x_id = 8) in;
 
 shared float partials[kSubgroups * kMatrixRows * kColumns];
 shared float norm_parts[kNormParts * kColumns];

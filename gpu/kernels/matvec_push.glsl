@@ -18,11 +18,7 @@ layout(push_constant, std430) uniform Push {
   CHAIN_PUSH
 } push;
 
-layout(constant_id = 1) const uint kColumns = 1;   // columns of a workgroup
-layout(constant_id = 2) const uint kRows = 1;      // row blocks of a lane or subgroup
-layout(constant_id = 3) const uint kLanes = 8;     // subgroup size
-layout(constant_id = 4) const uint kEpilogue = 0;  // kStore, kAdd or kGated
-layout(constant_id = 5) const uint kOutForm = 0;  // kAdd: always kInputRows, in order
+#include "constants/matvec.glsl"
 
 const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
 

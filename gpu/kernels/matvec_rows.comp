@@ -11,8 +11,7 @@
 #include "weights.glsl"
 #define BULKHEAD_ROWS_EPILOGUE
 #include "matvec_push.glsl"
-
-layout(local_size_x_id = 3) in;
+#include "constants/matvec_rows.glsl"
 
 void main() {
   uint count = Words(push.parameters).v[push.count_word];
@@ -38,7 +37,7 @@ void main() {
 
   for (uint group = 0; group < push.groups; group++) {
     vec4 scales[kMatrixRows];
-    uvec2 high[kMatrixRows];
+    uvec3 high[kMatrixRows];
     [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
       scales[r] = group_scale(rows[r], group);
       high[r] = group_high(rows[r], group);
@@ -47,22 +46,23 @@ void main() {
       vec4 weights[kMatrixRows * 4];
       [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
         uint64_t quants = rows[r].quants;
-        if (kIsFloat) {
+        if (kPlanes >= 4u) {
           [[unroll]] for (uint q = 0; q < 4; q++) {
             uint quarter = stage * 2u + (q & 1u) + (q & 2u) * 2u;
             uvec4 words = uvec4(0);
-            if (kType == kF32) {
+            if (kPlanes == 8u) {
               words.xy = long_at(quants, (quarter * push.groups + group) * 2u);
               words.zw = long_at(quants, (quarter * push.groups + group) * 2u + 1u);
             } else {
               words.xy = long_at(quants, ((quarter >> 1) * push.groups + group) * 2u + (quarter & 1u));
             }
-            weights[r * 4u + q] = decode(words, uvec2(0u), quarter & 3u, q >= 2u, scales[r]);
+            weights[r * 4u + q] = decode(words, uvec3(0u), quarter & 3u, q >= 2u, scales[r]);
           }
         } else {
-          uvec2 low_words = long_at(quants, group * 2u + stage);
+          uvec2 low_words = uvec2(0u);
+          if (kPlanes != 0u) low_words = long_at(quants, group * 2u + stage);
           uvec2 high_words = low_words;
-          if (kIsByte) high_words = long_at(quants, (push.groups + group) * 2u + stage);
+          if (kPlanes == 2u) high_words = long_at(quants, (push.groups + group) * 2u + stage);
           weights[r * 4u] = decode(low_words.xxxx, high[r], stage * 2u, false, scales[r]);
           weights[r * 4u + 1u] = decode(low_words.yyyy, high[r], stage * 2u + 1u, false, scales[r]);
           weights[r * 4u + 2u] = decode(high_words.xxxx, high[r], stage * 2u, true, scales[r]);

@@ -10,27 +10,12 @@
 #include "matvec_push.glsl"
 #include "chain.glsl"
 
-layout(constant_id = 0) const uint kType = 8;
-layout(constant_id = 6) const uint kColumnTiles = 1;     // of 8 columns, of a subgroup
-layout(constant_id = 7) const uint kSubgroups = 4;
-layout(constant_id = 8) const uint kInvocations = 128;   // kLanes * kSubgroups
-layout(constant_id = 9) const uint kSegments = 1;
-layout(constant_id = 10) const uint kSegmentStages = 1;
-layout(constant_id = 11) const uint kStepGroups = 4;     // groups of a step of the loop: 1, 2 or a multiple of 4
-layout(constant_id = 12) const uint kSerial = 0;
-layout(constant_id = 13) const uint kColumnSubgroups = 1;  // kSerial: subgroups side by side over columns
-// 1: weights are loaded a step ahead. 2: only a segment's first ones are, ahead of what has to be waited for.
-layout(constant_id = 14) const uint kAhead = 0;
-layout(constant_id = 15) const uint kPartialFloats = 1;  // shared: kSubgroups * kRows * kColumnTiles * 128
-layout(constant_id = 16) const uint kScaling = 0;
-layout(constant_id = 17) const uint kNormColumns = 1;    // kScaledHere: columns
-layout(local_size_x_id = 8) in;
+#include "constants/matvec_units.glsl"
 
 #define EPILOGUE kEpilogue
 #define SCALING kScaling
 #define OUT_FORM kOutForm
 #define INPUT_FORM kInputUnits
-#define UNIT_TYPE kType
 #define SEGMENTS kSegments
 #define SEGMENT_STAGES kSegmentStages
 #include "page_tokens.glsl"

@@ -28,9 +28,11 @@ Part part_of(const MatvecShape& shape) {
       return blocks > kFewBlocks ? Part::kGateUp : Part::kOther;
     case Epilogue::kAdd:
       return shape.groups >= kLongGroups ? Part::kDown : Part::kOut;
-    default:
-      return blocks <= kFewBlocks ? Part::kQkv : Part::kOther;
+    case Epilogue::kStore:
+    case Epilogue::kQkv:
+      break;
   }
+  return blocks <= kFewBlocks ? Part::kQkv : Part::kOther;
 }
 
 // Types that cost about the same to unpack.
@@ -43,19 +45,15 @@ enum Kind : std::uint8_t {
 };
 constexpr std::uint8_t kNibbles = kPlainNibbles | kOtherNibbles, kAny = 31;
 
-Kind kind_of(WeightType type) {
-  switch (unit_type(type)) {
-    case WeightType::kF16:
-      return kHalves;
-    case WeightType::kQ8_0:
-      return kBytes;
-    case WeightType::kQ4_0:
-      return kPlainNibbles;
-    case WeightType::kQ6_K:
-      return kSixBits;
-    default:
-      return kOtherNibbles;
-  }
+Kind kind_of(TensorType type) {
+  const TensorRow& row = row_of(type);
+  const UnitForm& form = row.units;
+  if (form.quants == UnitQuants::kHalves) return kHalves;
+  if (form.quants == UnitQuants::kBytes) return kBytes;
+  if (form.high_bits == 2) return kSixBits;
+  const bool plain = form.high_bits == 0 && !form.minima && form.scales == UnitScales::kGroups &&
+                     !row.has_codebook();
+  return plain ? kPlainNibbles : kOtherNibbles;
 }
 
 enum class Chained : std::uint8_t { kNo, kYes };
@@ -150,8 +148,8 @@ UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
 
 // What the table does not have.
 UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
-  const WeightType type = unit_type(shape.type);
-  const bool halves = type == WeightType::kF16, bytes = type == WeightType::kQ8_0;
+  const Kind kind = kind_of(shape.type);
+  const bool halves = kind == kHalves, bytes = kind == kBytes, plain = kind == kPlainNibbles;
   const std::uint32_t segments = unit_segments(shape).count;
   const std::uint32_t stages = shape.groups * kGroupWeights / kUnitStageWeights;
   UnitTiling tiling;
@@ -165,21 +163,21 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
     tiling.row_blocks = plenty && !halves ? 2 : 1;
     return tiling;
   }
-  const bool little_to_unpack = halves || bytes || (type == WeightType::kQ4_0 && segments <= 4);
+  const bool little_to_unpack = halves || bytes || (plain && segments <= 4);
   tiling.row_blocks = little_to_unpack ? 2 : 1;
   if (!in_chain) return tiling;
   // The first weights are asked for before the link before is over.
   const Part part = part_of(shape);
   if (part == Part::kGateUp) {
     tiling.row_blocks = 2;
-    tiling.step_groups = type == WeightType::kQ4_0 ? 4 : 2;
+    tiling.step_groups = plain ? 4 : 2;
     tiling.ahead = 2;
   } else if (halves || bytes) {
     tiling.ahead = 1;
     if (bytes) tiling.row_blocks = 1;
   } else if (part != Part::kOther || shape.epilogue == Epilogue::kGated) {
     tiling.row_blocks = 1;
-    if (type == WeightType::kQ4_0 || shape.groups <= 256) tiling.step_groups = 8;
+    if (plain || shape.groups <= 256) tiling.step_groups = 8;
     tiling.ahead = 2;
   }
   return tiling;

@@ -10,6 +10,12 @@ namespace {
 constexpr std::uint32_t kLanes = 32;
 constexpr std::uint32_t kStageGroups = kUnitStageWeights / kGroupWeights;
 
+constexpr const char* kNames[] = {
+#define BULKHEAD_TYPE(NAME) "units " #NAME,
+    BULKHEAD_TENSOR_TYPES(BULKHEAD_TYPE)
+#undef BULKHEAD_TYPE
+};
+
 // A block has two matrix rows for each result of a gate and an up.
 std::uint32_t results_of_block(const MatvecShape& shape) {
   return shape.epilogue == Epilogue::kGated ? kUnitBlockRows / 2 : kUnitBlockRows;
@@ -19,31 +25,6 @@ std::uint32_t blocks_of(const MatvecShape& shape) {
   return (shape.rows + results_of_block(shape) - 1) / results_of_block(shape);
 }
 
-const char* name_of(WeightType type) {
-  switch (type) {
-    case WeightType::kQ4_0:
-      return "units Q4_0";
-    case WeightType::kQ4_1:
-      return "units Q4_1";
-    case WeightType::kQ5_0:
-      return "units Q5_0";
-    case WeightType::kQ5_1:
-      return "units Q5_1";
-    case WeightType::kQ8_0:
-      return "units Q8_0";
-    case WeightType::kQ4_K:
-      return "units Q4_K";
-    case WeightType::kQ5_K:
-      return "units Q5_K";
-    case WeightType::kQ6_K:
-      return "units Q6_K";
-    case WeightType::kIQ4_NL:
-      return "units IQ4_NL";
-    default:
-      return "units F16";
-  }
-}
-
 // A float of each entry of a tile.
 std::uint32_t shared_floats(const UnitSegments& segments, const UnitTiling& tiling) {
   if (tiling.serial || segments.count == 1) return 0;
@@ -51,6 +32,21 @@ std::uint32_t shared_floats(const UnitSegments& segments, const UnitTiling& tili
 }
 
 }  // namespace
+
+UnitConstants unit_constants(TensorType type) {
+  const TensorRow& row = row_of(type);
+  UnitConstants constants;
+  constants.quants = static_cast<std::uint32_t>(row.units.quants);
+  constants.high_bits = row.units.high_bits;
+  constants.scales = static_cast<std::uint32_t>(row.units.scales);
+  constants.minima = row.units.minima ? 1 : 0;
+  constants.bias = row.units.bias;
+  constants.codebook_0 = row.codebook_word(0);
+  constants.codebook_1 = row.codebook_word(1);
+  constants.codebook_2 = row.codebook_word(2);
+  constants.codebook_3 = row.codebook_word(3);
+  return constants;
+}
 
 UnitSegments unit_segments(const MatvecShape& shape) {
   // As many subgroups as it takes to have enough loads in flight with one column.
@@ -62,7 +58,8 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   UnitSegments segments;
   segments.stages = (stages + wanted - 1) / wanted;
   // A header serves two stages.
-  if (unit_type_is_super(shape.type)) segments.stages = (segments.stages + 1) / 2 * 2;
+  if (unit_stages_in_pairs(row_of(shape.type).units))
+    segments.stages = (segments.stages + 1) / 2 * 2;
   segments.count = (stages + segments.stages - 1) / segments.stages;
   return segments;
 }
@@ -76,29 +73,31 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   const UnitSegments segments = unit_segments(shape);
   const std::uint32_t in_workgroup = tiling.serial ? 1 : segments.count;
   MatvecVariant variant;
-  variant.spec.name = name_of(shape.type);
+  variant.spec.name = kNames[tensor_place(shape.type)];
   variant.spec.spirv = spirv::matvec_units;
   variant.spec.push_bytes = sizeof(MatvecPush);
   variant.spec.required_subgroup_size = kLanes;
-  variant.spec.constants = {
-      static_cast<std::uint32_t>(unit_type(shape.type)),
-      tiling.columns,
-      tiling.row_blocks,
-      kLanes,
-      static_cast<std::uint32_t>(shape.epilogue),
-      static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows),
-      tiling.column_tiles,
-      tiling.subgroups,
-      tiling.subgroups * kLanes,
-      segments.count,
-      segments.stages,
-      tiling.step_groups,
-      tiling.serial ? 1U : 0U,
-      tiling.column_subgroups,
-      tiling.ahead,
-      std::max(shared_floats(segments, tiling), 1U),
-      static_cast<std::uint32_t>(shape.scaling),
-      shape.scaling == Scaling::kHere ? tiling.columns : 1};
+  MatvecConstants product;
+  product.columns = tiling.columns;
+  product.rows = tiling.row_blocks;
+  product.epilogue = static_cast<std::uint32_t>(shape.epilogue);
+  product.out_form =
+      static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows);
+  MatvecUnitsConstants units;
+  units.lanes = kLanes;
+  units.column_tiles = tiling.column_tiles;
+  units.subgroups = tiling.subgroups;
+  units.invocations = tiling.subgroups * kLanes;
+  units.segments = segments.count;
+  units.segment_stages = segments.stages;
+  units.step_groups = tiling.step_groups;
+  units.serial = tiling.serial ? 1U : 0U;
+  units.column_subgroups = tiling.column_subgroups;
+  units.ahead = tiling.ahead;
+  units.partial_floats = std::max(shared_floats(segments, tiling), 1U);
+  units.scaling = static_cast<std::uint32_t>(shape.scaling);
+  units.norm_columns = shape.scaling == Scaling::kHere ? tiling.columns : 1;
+  variant.spec.constants = constants_of(unit_constants(shape.type), product, units);
   variant.columns_per_workgroup =
       tiling.column_tiles * 8 * (tiling.serial ? tiling.column_subgroups : 1);
   const std::uint32_t row_subgroups =

@@ -33,7 +33,23 @@
 #define from_lane subgroupShuffle
 #endif
 
-const uint kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ6_K = 14, kIQ4_NL = 20;
+#include "constants/units.glsl"
+
+// UnitQuants, UnitScales (tensor_row.hpp)
+const uint kHalves = 0, kBytes = 1, kNibbles = 2;
+const uint kScaleGroups = 0, kScaleSixteens = 1, kScaleSupers = 2;
+const bool kMinima = kHasMinima != 0u;
+const bool kSuper = kScales == kScaleSupers;
+const bool kCodes = (kCodebook0 | kCodebook1 | kCodebook2 | kCodebook3) != 0u;
+
+// Bytes of a stage's parts, in their order: quants, high bits, scales, minima (weight_layout.hpp).
+const uint kQuantBytes = kQuants == kHalves ? 4096u : kQuants == kBytes ? 2048u : 1024u;
+const uint kHighBytes = kHighBits * 256u;
+const uint kScaleBytes = kQuants == kHalves || kSuper ? 0u : kScales == kScaleSixteens ? 256u : 128u;
+// kSuper: ahead of two stages halves for 256 weights, and either stage's int8 scales.
+const uint kHeaderBytes = 288;
+const uint kPartBytes = kQuantBytes + kHighBytes + kScaleBytes * (kMinima ? 2u : 1u);
+const uint kStageBytes = kSuper ? kHeaderBytes + 2u * kPartBytes : kPartBytes;
 
 const uint kQuantWords = 32;
 
@@ -41,39 +57,23 @@ const uint kQuantWords = 32;
 struct LaneWeights {
   uint quants[kQuantWords];
   uint high[4];
-  // Halves of both rows: of each group; Q6_K: of the lane's own share of the stage's groups, after prepare().
+  // Halves of both rows: of each group; kSuper: of the lane's own share of the stage's groups, after prepare().
   uint scales[4];
   uint minima[4];
-  uint d;      // Q6_K
+  uint d;      // kSuper
   uint first;  // of these groups, within the stage
 };
 
-bool has_high(const uint type) { return type == kQ5_0 || type == kQ5_1; }
-bool has_minima(const uint type) { return type == kQ4_1 || type == kQ5_1; }
-
-// Bytes of a stage; Q6_K: of two, which share a header.
-uint unit_stage_bytes(const uint type) {
-  return type == kF16                        ? 4096u
-         : type == kQ8_0                     ? 2176u
-         : type == kQ4_0 || type == kIQ4_NL  ? 1152u
-         : type == kQ4_1                     ? 1280u
-         : type == kQ5_0                     ? 1408u
-         : type == kQ5_1                     ? 1536u
-                                             : 3360u;
-}
-
-uint64_t unit_block_bytes(const uint type, uint groups) {
-  return uint64_t(groups >> (type == kQ6_K ? 3 : 2)) * unit_stage_bytes(type);
-}
+uint64_t unit_block_bytes(uint groups) { return uint64_t(groups >> (kSuper ? 3 : 2)) * kStageBytes; }
 
 // `count` groups from `group` on, which is a multiple of it; 1, 2 or 4.
-LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint group, uint lane) {
+LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane) {
   LaneWeights w;
   uint within = count == 4u ? 0u : group & 3u;
   w.first = within;
-  uint64_t stage = block + uint64_t(group >> (type == kQ6_K ? 3 : 2)) * unit_stage_bytes(type);
-  if (type == kF16 || type == kQ8_0) {
-    const uint quads = type == kF16 ? 2u : 1u;
+  uint64_t stage = block + uint64_t(group >> (kSuper ? 3 : 2)) * kStageBytes;
+  if (kQuants != kNibbles) {
+    const uint quads = kQuants == kHalves ? 2u : 1u;
     uint64_t at = stage + within * (quads * 512u) + lane * 16u;
     [[unroll]] for (uint i = 0; i < count * quads; i++) {
       uvec4 quad = Quads(at).v[i * 32u];
@@ -82,13 +82,13 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
       w.quants[i * 4u + 2u] = quad.z;
       w.quants[i * 4u + 3u] = quad.w;
     }
-    if (type == kF16) return w;
+    if (kQuants == kHalves) return w;
   }
   uint r = lane >> 2;
-  uint64_t scales = stage + 2048u + r * 16u + within * 4u;  // Q8_0
-  if (type != kQ8_0) {
-    uint half_super = type == kQ6_K ? (group >> 2) & 1u : 0u;
-    uint64_t quants = stage + (type == kQ6_K ? 288u : 0u) + half_super * 1024u;
+  if (kQuants == kNibbles) {
+    // Of the pair of stages.
+    uint second = kSuper ? (group >> 2) & 1u : 0u;
+    uint64_t quants = stage + (kSuper ? kHeaderBytes : 0u) + second * kQuantBytes;
     if (count == 1u) {
       uvec2 pair = Pairs(quants + (within >> 1) * 512u + lane * 16u + (within & 1u) * 8u).v[0];
       w.quants[0] = pair.x;
@@ -103,8 +103,8 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
         w.quants[i * 4u + 3u] = quad.w;
       }
     }
-    uint64_t high = quants + 1024u;
-    if (has_high(type)) {
+    uint64_t high = stage + (kSuper ? kHeaderBytes + 2u * kQuantBytes : kQuantBytes) + second * kHighBytes;
+    if (kHighBits == 1u) {
       uint64_t at = high + lane * 8u;
       if (count == 4u) {
         uvec2 pair = Pairs(at).v[0];
@@ -114,8 +114,8 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
         w.high[0] = Words(at).v[within >> 1] >> ((within & 1u) * 8u);
       }
     }
-    if (type == kQ6_K) {
-      uint64_t at = stage + 2336u + half_super * 512u + lane * 16u + within * 4u;
+    if (kHighBits == 2u) {
+      uint64_t at = high + lane * 16u + within * 4u;
       if (count == 4u) {
         uvec4 quad = Quads(at).v[0];
         w.high[0] = quad.x;
@@ -125,21 +125,24 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
       } else {
         [[unroll]] for (uint i = 0; i < count; i++) w.high[i] = Words(at).v[i];
       }
+    }
+    if (kSuper) {
       w.d = Words(stage).v[r];
-      w.scales[0] = Words(stage + 32u + half_super * 128u).v[lane];
+      w.scales[0] = Words(stage + 32u + second * 128u).v[lane];
       return w;
     }
-    if (type == kQ4_0 || type == kIQ4_NL || type == kQ4_1) scales = quants + 1024u + r * 16u + within * 4u;
-    if (type == kQ5_0 || type == kQ5_1) scales = quants + 1280u + r * 16u + within * 4u;
   }
+  uint64_t scales = stage + (kQuantBytes + kHighBytes) + r * 16u + within * 4u;
+  // Lanes of weights 16 ... 31 have scales of their own.
+  if (kScales == kScaleSixteens) scales += (lane & 2u) * 64u;
   if (count == 4u) {
     uvec4 quad = Quads(scales).v[0];
     w.scales[0] = quad.x;
     w.scales[1] = quad.y;
     w.scales[2] = quad.z;
     w.scales[3] = quad.w;
-    if (has_minima(type)) {
-      quad = Quads(scales + 128u).v[0];
+    if (kMinima) {
+      quad = Quads(scales + kScaleBytes).v[0];
       w.minima[0] = quad.x;
       w.minima[1] = quad.y;
       w.minima[2] = quad.z;
@@ -148,7 +151,7 @@ LaneWeights load_weights(const uint type, const uint count, uint64_t block, uint
   } else {
     [[unroll]] for (uint i = 0; i < count; i++) {
       w.scales[i] = Words(scales).v[i];
-      if (has_minima(type)) w.minima[i] = Words(scales + 128u).v[i];
+      if (kMinima) w.minima[i] = Words(scales + kScaleBytes).v[i];
     }
   }
   return w;
@@ -172,10 +175,10 @@ f16vec2 centred_high(uint word, const float bias) {
   return n;
 }
 
-// Q6_K: the scales of both rows for the lane's own share of the stage's groups, for all four lanes that share the rows: in
+// kSuper: the scales of both rows for the lane's own share of the stage's groups, for all four lanes that share the rows: in
 // scales[i] that of group 2 * i + q % 2 for weights 0..15 (q < 2) or 16..31.
-void prepare(const uint type, inout LaneWeights w) {
-  if (type != kQ6_K) return;
+void prepare(inout LaneWeights w) {
+  if (!kSuper) return;
   uint word = w.scales[0];
   precise f16vec2 early = centred(word & 0x00ff00ffu | halves_of_1024, 128.0) * unpackFloat2x16(w.d);
   precise f16vec2 late = centred((word >> 8) & 0x00ff00ffu | halves_of_1024, 128.0) * unpackFloat2x16(w.d);
@@ -184,35 +187,35 @@ void prepare(const uint type, inout LaneWeights w) {
 }
 
 uint unit_codebook(uint index) {
-  uint low = (index & 4u) != 0u ? 0x766a5d4fu : 0x3f2d1801u;
-  uint high = (index & 4u) != 0u ? 0xf1d9c5b5u : 0xa6998d81u;
+  uint low = (index & 4u) != 0u ? kCodebook1 : kCodebook0;
+  uint high = (index & 4u) != 0u ? kCodebook3 : kCodebook2;
   uint word = (index & 8u) != 0u ? high : low;
   return (word >> ((index & 3u) * 8u)) & 255u;
 }
 
-// Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: fifth bits of its
-// pairs from bit 0 on, or Q6_K's two bits.
-void unpack_nibbles(const uint type, uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
-  const float bias = type == kQ4_0 || type == kQ4_1 ? 8.0 : type == kQ5_0 || type == kQ5_1 ? 16.0 : type == kQ6_K ? 32.0 : 0.0;
+// Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: further bits of its
+// pairs from bit 0 on.
+void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
+  const float bias = float(kBias);
   [[unroll]] for (uint p = 0; p < 4; p++) {
     uint w = p >= 2u ? word >> 8 : word;
     f16vec2 n;
-    if (type == kIQ4_NL) {
+    if (kCodes) {
       uint v = (p & 1u) != 0u ? w >> 4 : w;
-      n = centred(unit_codebook(v & 15u) | (unit_codebook((v >> 16) & 15u) << 16) | halves_of_1024, 128.0);
+      n = centred(unit_codebook(v & 15u) | (unit_codebook((v >> 16) & 15u) << 16) | halves_of_1024, bias);
     } else if ((p & 1u) == 0u) {
       uint bits = w & 0x000f000fu | halves_of_1024;
-      if (has_high(type)) bits |= ((p == 0u ? high << 4 : high << 2)) & 0x00100010u;
-      if (type == kQ6_K) bits |= (p == 0u ? high << 4 : high) & 0x00300030u;
+      if (kHighBits == 1u) bits |= ((p == 0u ? high << 4 : high << 2)) & 0x00100010u;
+      if (kHighBits == 2u) bits |= (p == 0u ? high << 4 : high) & 0x00300030u;
       n = centred(bits, bias);
     } else {
       uint bits = w & 0x00f000f0u | halves_of_1024;
-      if (has_high(type)) bits |= ((p == 1u ? high << 7 : high << 5)) & 0x01000100u;
-      if (type == kQ6_K) bits |= (p == 1u ? high << 6 : high << 2) & 0x03000300u;
+      if (kHighBits == 1u) bits |= ((p == 1u ? high << 7 : high << 5)) & 0x01000100u;
+      if (kHighBits == 2u) bits |= (p == 1u ? high << 6 : high << 2) & 0x03000300u;
       n = centred_high(bits, bias);
     }
     precise f16vec2 weight;
-    if (has_minima(type)) {
+    if (kMinima) {
       weight = fma(n, scale, minimum);
     } else {
       weight = n * scale;
@@ -245,9 +248,9 @@ InputFragment input_fragment(uvec4 x, const uint j) {
 }
 
 // A group's weights: row r's pairs and row r + 8's.
-void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, out f16vec2 low_row[4],
+void unpack_group(LaneWeights w, const uint group, uint lane, out f16vec2 low_row[4],
                   out f16vec2 high_row[4]) {
-  if (type == kF16) {
+  if (kQuants == kHalves) {
     [[unroll]] for (uint j = 0; j < 2; j++) {
       low_row[j * 2u] = unpackFloat2x16(w.quants[group * 8u + j * 4u]);
       high_row[j * 2u] = unpackFloat2x16(w.quants[group * 8u + j * 4u + 1u]);
@@ -256,7 +259,7 @@ void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, o
     }
     return;
   }
-  if (type == kQ8_0) {
+  if (kQuants == kBytes) {
     f16vec2 scale = unpackFloat2x16(w.scales[group]);
     [[unroll]] for (uint p = 0; p < 4; p++) {
       uint a = w.quants[group * 4u + p / 2u], b = w.quants[group * 4u + 2u + p / 2u];
@@ -273,23 +276,23 @@ void unpack_group(const uint type, LaneWeights w, const uint group, uint lane, o
   }
   f16vec2 scale, minimum = f16vec2(0.0);
   uint high_low = 0u, high_high = 0u;
-  if (type == kQ6_K) {
+  if (kSuper) {
     uint at = w.first + group;
     uint owner = (lane & 30u) | (at & 1u);
     // Where groups are taken one by one, `at` is not known when the kernel is compiled.
     scale = unpackFloat2x16(from_lane((at & 2u) != 0u ? w.scales[1] : w.scales[0], owner));
   } else {
     scale = unpackFloat2x16(w.scales[group]);
-    if (has_minima(type)) minimum = unpackFloat2x16(w.minima[group]);
+    if (kMinima) minimum = unpackFloat2x16(w.minima[group]);
   }
-  if (has_high(type)) {
+  if (kHighBits == 1u) {
     high_low = w.high[group / 2u] >> ((group & 1u) * 8u);
     high_high = high_low >> 4;
   }
-  if (type == kQ6_K) {
+  if (kHighBits == 2u) {
     high_low = w.high[group];
     high_high = high_low >> 8;
   }
-  unpack_nibbles(type, w.quants[group * 2u], high_low, scale.xx, minimum.xx, low_row);
-  unpack_nibbles(type, w.quants[group * 2u + 1u], high_high, scale.yy, minimum.yy, high_row);
+  unpack_nibbles(w.quants[group * 2u], high_low, scale.xx, minimum.xx, low_row);
+  unpack_nibbles(w.quants[group * 2u + 1u], high_high, scale.yy, minimum.yy, high_row);
 }

@@ -4,9 +4,13 @@
 
 #include <cstdint>
 
+#include "gpu/kernels/constants.hpp"
 #include "gpu/kernels/kernels.hpp"
 
 namespace bulkhead::gpu::kernels {
+
+// What kernels know of a type's form.
+UnitConstants unit_constants(TensorType type);
 
 // How a row's stages are cut; a part of the order of additions, so made from type and shape alone.
 struct UnitSegments {

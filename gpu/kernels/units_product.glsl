@@ -7,7 +7,7 @@
 // Loops over steps stay rolled: unrolled, the compiler hoists loads until registers spill, and the kernel falls off a cliff.
 //
 // The includer has push (matvec_push.glsl), epilogue.glsl, the constants kColumns, kRows (blocks of a subgroup),
-// kColumnTiles, kSubgroups, kStepGroups, kAhead, and UNIT_TYPE, SEGMENTS and SEGMENT_STAGES; for split_product() the shared
+// kColumnTiles, kSubgroups, kStepGroups, kAhead, and SEGMENTS and SEGMENT_STAGES; for split_product() the shared
 // array `partials` of kSubgroups * kRows * kColumnTiles * 128 floats.
 const uint kTiles = kRows * kColumnTiles;
 
@@ -31,20 +31,20 @@ void load_step(const uint place, uint group, uint last) {
   [[unroll]] for (uint s = 0; s < kStepStages; s++) {
     if (s == 0u || group + s * 4u < last) {
       [[unroll]] for (uint r = 0; r < kRows; r++) {
-        parts[place + s * kRows + r] = load_weights(UNIT_TYPE, kPartGroups, blocks[r], group + s * 4u, lane);
+        parts[place + s * kRows + r] = load_weights(kPartGroups, blocks[r], group + s * 4u, lane);
       }
     }
   }
 }
 
 void multiply_part(LaneWeights now[kRows], uint64_t x_at, uint64_t tile_bytes) {
-  [[unroll]] for (uint r = 0; r < kRows; r++) prepare(UNIT_TYPE, now[r]);
+  [[unroll]] for (uint r = 0; r < kRows; r++) prepare(now[r]);
   [[unroll]] for (uint g = 0; g < kPartGroups; g++) {
     uvec4 x[kColumnTiles];
     [[unroll]] for (uint n = 0; n < kColumnTiles; n++) x[n] = Quads(x_at + n * tile_bytes).v[g * 32u];
     [[unroll]] for (uint r = 0; r < kRows; r++) {
       f16vec2 even_row[4], odd_row[4];
-      unpack_group(UNIT_TYPE, now[r], g, lane, even_row, odd_row);
+      unpack_group(now[r], g, lane, even_row, odd_row);
       [[unroll]] for (uint j = 0; j < 2; j++) {
         WeightFragment a = weight_fragment(even_row, odd_row, j);
         [[unroll]] for (uint n = 0; n < kColumnTiles; n++) {
@@ -92,7 +92,7 @@ void take_place(uint block0, uint tile0) {
   lane = unit_lane;
   hide_constants(push.quants);
   uint last_block = (push.rows + results_of_block() - 1u) / results_of_block() - 1u;
-  uint64_t block_bytes = unit_block_bytes(UNIT_TYPE, push.groups);
+  uint64_t block_bytes = unit_block_bytes(push.groups);
   [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = push.quants + min(block0 + r, last_block) * block_bytes;
   // Where there are fewer columns than a tile has, lanes read the last one again.
   uint own_column = min(lane >> 2, kColumns - 1u);

@@ -32,8 +32,6 @@ class Random {
   std::uint64_t state_[4];
 };
 
-std::uint16_t half_of(float value);
-
 // Writes whole blocks of `type` into `out` with weights of mean 0 and about this standard
 // deviation.
 void random_weights(model::TensorType type, double deviation, Random& random,

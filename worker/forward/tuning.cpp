@@ -15,6 +15,7 @@
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/unique_fd.hpp"
+#include "gpu/kernels/matvec.hpp"
 #include "gpu/kernels/units.hpp"
 
 namespace bulkhead::forward {
@@ -39,29 +40,31 @@ std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape, bool
                      static_cast<int>(shape.scaling), in_chain ? "/chain" : "");
 }
 
-// Positions of specialisation constants (matvec_rows.comp, matvec_lanes.comp).
-enum Constant { kTile = 1, kRows = 2, kSplit = 6, kSubgroups = 7, kInvocations = 8 };
-
-void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape,
+void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape, std::uint32_t columns,
                std::vector<k::MatvecVariant>& variants) {
-  const k::MatvecVariant standard = variants.front();
-  const std::uint32_t split = standard.spec.constants[kSplit],
-                      tile = standard.spec.constants[kTile];
+  const k::LanesTiling usual = k::lanes_tiling(mapping, shape, columns);
   for (const std::uint32_t rows : {1U, 2U, 4U}) {
     for (const std::uint32_t subgroups : {4U, 8U}) {
       // As bench-matvec has them: what more registers hold, and whole rows that rotate together.
       const std::uint32_t matrix_rows = shape.epilogue == k::Epilogue::kGated ? 2 * rows : rows;
-      if (subgroups < split || matrix_rows * tile > 64 ||
-          matrix_rows * k::weight_planes(shape.type) > 32)
+      if (subgroups < usual.split || matrix_rows * usual.columns > 64 ||
+          matrix_rows * k::row_of(shape.type).planes.quants > 32)
         continue;
-      if (shape.epilogue == k::Epilogue::kQkv && subgroups / split * rows % 2 != 0) continue;
-      k::MatvecVariant variant = standard;
-      variant.spec.constants[kRows] = rows;
-      variant.spec.constants[kSubgroups] = subgroups;
-      variant.spec.constants[kInvocations] = subgroups * mapping.lanes;
-      variant.rows_per_workgroup = subgroups / split * rows;
-      if (variant.spec.constants != standard.spec.constants) variants.push_back(std::move(variant));
+      if (shape.epilogue == k::Epilogue::kQkv && subgroups / usual.split * rows % 2 != 0) continue;
+      if (rows == usual.rows && subgroups == usual.subgroups) continue;
+      variants.push_back(
+          k::lanes_product(mapping, shape, {usual.columns, rows, subgroups, usual.split}));
     }
+  }
+}
+
+void add_rows(const k::Mapping& mapping, const k::MatvecShape& shape, std::uint32_t columns,
+              std::vector<k::MatvecVariant>& variants) {
+  const k::RowsTiling usual = k::rows_tiling(mapping, shape, columns);
+  const std::uint32_t most = shape.epilogue == k::Epilogue::kGated ? 2 : 4;
+  for (std::uint32_t blocks = 1; blocks <= most; blocks *= 2) {
+    if (blocks == usual.row_blocks || shape.rows < blocks * mapping.lanes) continue;
+    variants.push_back(k::rows_product(mapping, shape, {usual.columns, blocks}));
   }
 }
 
@@ -116,18 +119,10 @@ std::vector<k::MatvecVariant> product_variants(const k::Mapping& mapping,
   std::vector<k::MatvecVariant> variants{k::matvec(mapping, shape, columns, in_chain)};
   if (mapping.units) {
     add_units(shape, columns, in_chain, variants);
-  } else if (!mapping.rows) {
-    add_lanes(mapping, shape, variants);
+  } else if (mapping.rows) {
+    add_rows(mapping, shape, columns, variants);
   } else {
-    const k::MatvecVariant standard = variants.front();
-    const std::uint32_t most = shape.epilogue == k::Epilogue::kGated ? 2 : 4;
-    for (std::uint32_t rows = 1; rows <= most; rows *= 2) {
-      if (rows == standard.spec.constants[kRows] || shape.rows < rows * mapping.lanes) continue;
-      k::MatvecVariant other = standard;
-      other.spec.constants[kRows] = rows;
-      other.rows_per_workgroup = mapping.lanes * rows;
-      variants.push_back(std::move(other));
-    }
+    add_lanes(mapping, shape, columns, variants);
   }
   return variants;
 }

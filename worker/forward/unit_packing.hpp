@@ -4,9 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
-#include "gpu/kernels/weight_layout.hpp"
+#include "worker/forward/type_packing.hpp"
 
 namespace bulkhead::forward {
 
@@ -14,8 +13,7 @@ namespace bulkhead::forward {
 // row of zeros. `to` has room for unit_layout(type, ..).block_bytes, all of which are written.
 // Floats become halves: F16 as they are, BF16 and F32 rounded to the nearest, those beyond a half's
 // range to its largest.
-void pack_unit_block(gpu::kernels::WeightType type,
-                     std::span<const std::byte* const, gpu::kernels::kUnitBlockRows> rows,
-                     std::uint32_t width, std::byte* to);
+void pack_unit_block(gpu::kernels::TensorType type, UnitRows rows, std::uint32_t width,
+                     std::byte* to);
 
 }  // namespace bulkhead::forward

@@ -13,9 +13,8 @@
 
 namespace bulkhead::forward {
 
-// The same numbers on both sides.
-inline gpu::kernels::WeightType weight_type(model::TensorType type) {
-  return static_cast<gpu::kernels::WeightType>(type);
+inline gpu::kernels::TensorType weight_type(model::TensorType type) {
+  return type;
 }
 
 // In which order the rows of a tensor's heads are taken, for the two rows that rotate together to be
@@ -68,9 +67,7 @@ class PackedMatrix {
   gpu::kernels::WeightLayout layout_;
 };
 
-// A vector (norm gain, bias, frequency factors) as floats, from any float type.
+// A vector (norm gain, bias, frequency factors) as floats, from any float type; zeros from others.
 std::vector<float> to_floats(const model::TensorInfo& tensor);
-
-float half_to_float(std::uint16_t half);
 
 }  // namespace bulkhead::forward

@@ -21,29 +21,12 @@
 
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
+#include "gpu/kernels/tensor_types.hpp"
 
 namespace bulkhead::model {
 
-enum class TensorType : std::uint32_t {  // the values are GGUF's
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ5_0 = 6,
-  kQ5_1 = 7,
-  kQ8_0 = 8,
-  kQ4_K = 12,
-  kQ5_K = 13,
-  kQ6_K = 14,
-  kIQ4_NL = 20,
-  kBF16 = 30,
-};
-
-struct TensorTypeTraits {
-  const char* name;             // "Q4_K"
-  std::uint32_t block_weights;  // weights in a block
-  std::uint32_t block_bytes;
-};
+using gpu::kernels::TensorType;  // the values are GGUF's
+using TensorTypeTraits = gpu::kernels::TensorRow;
 // Null for a type that Bulkhead does not compute with.
 const TensorTypeTraits* traits(TensorType type);
 

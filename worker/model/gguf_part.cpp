@@ -313,9 +313,8 @@ class Parser {
       if (block == nullptr)
         return Error(ErrorCode::kUnsupported,
                      name_ + ": " + named + " is of type " + tensor_type_name(type) + " (byte " +
-                         std::to_string(cursor_.position() - 4) +
-                         "); Bulkhead computes with F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
-                         "IQ4_NL, Q4_K, Q5_K and Q6_K: use a file quantised to one of these");
+                         std::to_string(cursor_.position() - 4) + "); Bulkhead computes with " +
+                         known_tensor_types() + ": use a file quantised to one of these");
       if (tensor.ne[0] % block->block_weights != 0)
         return cursor_.corrupt(named + " has rows of " + std::to_string(tensor.ne[0]) +
                                    " weights, not a multiple of " + block->name + "'s block of " +

@@ -68,6 +68,8 @@ Result<GgufPart> parse_gguf(std::span<const std::byte> bytes, const std::string&
 
 // "Q4_K", "IQ2_XXS", "number 77": also for types that Bulkhead does not compute with.
 std::string tensor_type_name(std::uint32_t type);
+// The types that Bulkhead computes with, for messages: "F16, F32 and Q4_0".
+std::string known_tensor_types();
 
 // Calls f(element bytes) for each string of a string array's payload, which parse_gguf has checked.
 template <typename F>

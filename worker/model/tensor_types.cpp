@@ -1,5 +1,5 @@
-// The tensor types of GGUF: those that Bulkhead computes with, and the names of the others for
-// messages.
+// The tensor types of GGUF: those that Bulkhead computes with (gpu/kernels/tensor_types.hpp), and the
+// names of the others for messages.
 #include <algorithm>
 #include <iterator>
 
@@ -9,45 +9,7 @@
 namespace bulkhead::model {
 
 const TensorTypeTraits* traits(TensorType type) {
-  static constexpr TensorTypeTraits kF32{"F32", 1, 4};
-  static constexpr TensorTypeTraits kF16{"F16", 1, 2};
-  static constexpr TensorTypeTraits kBF16{"BF16", 1, 2};
-  static constexpr TensorTypeTraits kQ4_0{"Q4_0", 32, 18};
-  static constexpr TensorTypeTraits kQ4_1{"Q4_1", 32, 20};
-  static constexpr TensorTypeTraits kQ5_0{"Q5_0", 32, 22};
-  static constexpr TensorTypeTraits kQ5_1{"Q5_1", 32, 24};
-  static constexpr TensorTypeTraits kQ8_0{"Q8_0", 32, 34};
-  static constexpr TensorTypeTraits kIQ4_NL{"IQ4_NL", 32, 18};
-  static constexpr TensorTypeTraits kQ4_K{"Q4_K", 256, 144};
-  static constexpr TensorTypeTraits kQ5_K{"Q5_K", 256, 176};
-  static constexpr TensorTypeTraits kQ6_K{"Q6_K", 256, 210};
-  switch (type) {
-    case TensorType::kF32:
-      return &kF32;
-    case TensorType::kF16:
-      return &kF16;
-    case TensorType::kBF16:
-      return &kBF16;
-    case TensorType::kQ4_0:
-      return &kQ4_0;
-    case TensorType::kQ4_1:
-      return &kQ4_1;
-    case TensorType::kQ5_0:
-      return &kQ5_0;
-    case TensorType::kQ5_1:
-      return &kQ5_1;
-    case TensorType::kQ8_0:
-      return &kQ8_0;
-    case TensorType::kIQ4_NL:
-      return &kIQ4_NL;
-    case TensorType::kQ4_K:
-      return &kQ4_K;
-    case TensorType::kQ5_K:
-      return &kQ5_K;
-    case TensorType::kQ6_K:
-      return &kQ6_K;
-  }
-  return nullptr;
+  return gpu::kernels::find_row(type);
 }
 
 std::string tensor_type_name(std::uint32_t type) {
@@ -63,6 +25,15 @@ std::string tensor_type_name(std::uint32_t type) {
   const auto* other = std::find_if(std::begin(kOthers), std::end(kOthers),
                                    [type](const auto& entry) { return entry.type == type; });
   return other != std::end(kOthers) ? other->name : "number " + std::to_string(type);
+}
+
+std::string known_tensor_types() {
+  std::string names;
+  for (std::size_t i = 0; i < gpu::kernels::kTensorRows.size(); ++i) {
+    if (i > 0) names += i + 1 < gpu::kernels::kTensorRows.size() ? ", " : " and ";
+    names += gpu::kernels::kTensorRows[i].name;
+  }
+  return names;
 }
 
 }  // namespace bulkhead::model

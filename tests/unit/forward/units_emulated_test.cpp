@@ -12,9 +12,6 @@ namespace {
 
 class EmulatedUnits : public UnitProducts {
  protected:
-  // Places of matvec_units.comp's constants.
-  enum Constant { kSubgroups = 7, kInvocations = 8, kSegments = 9, kSegmentStages = 10 };
-
   // A workgroup of one subgroup, which makes all of a row by itself.
   k::MatvecVariant variant_of(const k::MatvecShape& shape, const k::UnitTiling& tiling) override {
     k::UnitTiling alone = tiling;
@@ -23,15 +20,17 @@ class EmulatedUnits : public UnitProducts {
     k::MatvecVariant variant = k::unit_product(shape, alone);
     variant.spec.spirv = gpu::spirv::matvec_units_emulated;
     variant.spec.required_subgroup_size = 0;
-    variant.spec.constants[kSubgroups] = 1;
-    variant.spec.constants[kInvocations] = 32;
+    auto constants = k::read_constants<k::MatvecUnitsConstants>(variant.spec);
+    constants.subgroups = 1;
+    constants.invocations = 32;
+    if (!alone.serial) {
+      constants.segments = 1;
+      constants.segment_stages = shape.groups / 4;
+    }
+    k::write_constants(variant.spec, constants);
     variant.columns_per_workgroup = alone.column_tiles * 8;
     variant.rows_per_workgroup =
         alone.row_blocks * (shape.epilogue == k::Epilogue::kGated ? 8 : 16);
-    if (!alone.serial) {
-      variant.spec.constants[kSegments] = 1;
-      variant.spec.constants[kSegmentStages] = shape.groups / 4;
-    }
     return variant;
   }
 };

@@ -33,7 +33,7 @@ class Unpacked {
     const std::uint32_t lane = r * 4 + q, within = k % 2;
     const std::size_t base =
         row / 16 * m_.layout.block_bytes +
-        (super ? stage / 2 : stage) * k::unit_stage_bytes(k::unit_type(weight_type(m_.type)));
+        (super ? stage / 2 : stage) * k::unit_stage_bytes(k::row_of(m_.type).units);
     const std::uint32_t s = super ? stage % 2 : 0;
     if (is_float(m_.type)) {
       return half(base + group * 1024 + pair / 2 * 512 + lane * 16 + pair % 2 * 8 + odd * 4 +

@@ -174,14 +174,15 @@ TEST(Weights, HaveTheWantedSpread) {
 }
 
 TEST(Weights, HalfIsRoundedToNearest) {
-  EXPECT_EQ(half_of(1.0F), 0x3c00);
-  EXPECT_EQ(half_of(-2.0F), 0xc000);
-  EXPECT_EQ(half_of(65504.0F), 0x7bff);
-  EXPECT_EQ(half_of(1e6F), 0x7c00);
-  EXPECT_EQ(half_of(std::ldexp(1.0F, -24)), 1);
-  EXPECT_EQ(half_of(std::ldexp(1.0F, -14)), 0x0400);
-  EXPECT_EQ(half_of(1.0F + std::ldexp(1.0F, -11)), 0x3c00);  // a tie goes to even
-  EXPECT_EQ(half_of(1.0F + 3 * std::ldexp(1.0F, -11)), 0x3c02);
+  EXPECT_EQ(gpu::kernels::types::to_half(1.0F), 0x3c00);
+  EXPECT_EQ(gpu::kernels::types::to_half(-2.0F), 0xc000);
+  EXPECT_EQ(gpu::kernels::types::to_half(65504.0F), 0x7bff);
+  EXPECT_EQ(gpu::kernels::types::to_half(1e6F), 0x7bff);  // the largest
+  EXPECT_EQ(gpu::kernels::types::to_half(std::ldexp(1.0F, -24)), 1);
+  EXPECT_EQ(gpu::kernels::types::to_half(std::ldexp(1.0F, -14)), 0x0400);
+  EXPECT_EQ(gpu::kernels::types::to_half(1.0F + std::ldexp(1.0F, -11)),
+            0x3c00);  // a tie goes to even
+  EXPECT_EQ(gpu::kernels::types::to_half(1.0F + 3 * std::ldexp(1.0F, -11)), 0x3c02);
 }
 
 TEST_P(EachType, FilesAreReadAsModels) {

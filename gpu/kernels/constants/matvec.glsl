@@ -1,0 +1,7 @@
+// What every product's kernel is specialised for besides its weights' type.
+CONSTANTS(MatvecConstants, 9)
+CONSTANT(9, kColumns, columns, 1u)      // of a workgroup
+CONSTANT(10, kRows, rows, 1u)           // row blocks of a lane or subgroup
+CONSTANT(11, kEpilogue, epilogue, 0u)   // Epilogue
+CONSTANT(12, kOutForm, out_form, 0u)    // InputForm of the result; kAdd: always kInputRows, in order
+CONSTANTS_END

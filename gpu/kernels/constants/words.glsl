@@ -1,0 +1,11 @@
+// The words in which specialisation constants are declared once, for GLSL and C++ (constants.hpp has C++'s meaning):
+//
+//   CONSTANTS(Name, first) CONSTANT(id, GLSL's name, C++'s name, default)... CONSTANTS_END
+//       numbers with ids that follow each other from `first` on; in C++ a struct Name
+//   INVOCATIONS(id, ...)   a CONSTANT that is the size of the workgroup as well
+#define CONSTANTS(Name, first)
+#define CONSTANT(id, glsl_name, name, value) layout(constant_id = id) const uint glsl_name = value;
+#define INVOCATIONS(id, glsl_name, name, value)          \
+  layout(constant_id = id) const uint glsl_name = value; \
+  layout(local_size_x_id = id) in;
+#define CONSTANTS_END

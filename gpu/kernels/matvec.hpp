@@ -1,0 +1,33 @@
+// Products of the rows and lanes mappings from C++: how their work is shared. Every choice but
+// LanesTiling::split is free: it changes no bit. (Matrix units: units.hpp.)
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernels/constants.hpp"
+#include "gpu/kernels/kernels.hpp"
+
+namespace bulkhead::gpu::kernels {
+
+// What kernels know of a type whose weights lie in planes.
+WeightConstants weight_constants(TensorType type);
+
+struct RowsTiling {
+  std::uint32_t columns = 1;     // of a workgroup
+  std::uint32_t row_blocks = 1;  // of a lane
+};
+RowsTiling rows_tiling(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns);
+MatvecVariant rows_product(const Mapping& mapping, const MatvecShape& shape,
+                           const RowsTiling& tiling);
+
+struct LanesTiling {
+  std::uint32_t columns = 1;    // of a workgroup
+  std::uint32_t rows = 1;       // of a subgroup
+  std::uint32_t subgroups = 4;  // of a workgroup
+  std::uint32_t split = 1;      // subgroups that share a row: lanes_split()
+};
+LanesTiling lanes_tiling(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns);
+MatvecVariant lanes_product(const Mapping& mapping, const MatvecShape& shape,
+                            const LanesTiling& tiling);
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,188 @@
+// What there is to say of a tensor type: its row. gpu/kernels/types/ has a file for each type, with
+// its row and how the bytes of a block of the file become what kernels read; tensor_types.hpp has
+// them all. Facts of the formats only: knows no GPU and no model.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace bulkhead::gpu::kernels {
+
+// In planes (weight_layout.hpp, weights.glsl). A group is 32 weights.
+struct PlaneForm {
+  std::uint32_t quants =
+      0;                   // planes of 16 bytes of a group: 1 nibbles, 2 bytes, 4 halves, 8 floats
+  std::uint32_t high = 0;  // bytes of a group: 4, 8 or 12
+  std::uint32_t scales = 0;  // bytes of a group: 2 or 4
+  std::uint32_t supers = 0;  // bytes of eight groups
+};
+
+// For matrix units (weight_layout.hpp, units.glsl). Kernels know a type by this form alone, so types
+// may share one. The numbers are specialisation constants.
+enum class UnitQuants : std::uint32_t { kHalves = 0, kBytes = 1, kNibbles = 2 };
+enum class UnitScales : std::uint32_t {
+  kGroups = 0,    // a half for each group
+  kSixteens = 1,  // a half for each sixteen weights
+  kSupers = 2,    // a half for 256 weights times an int8 for each sixteen
+};
+struct UnitForm {
+  UnitQuants quants = UnitQuants::kNibbles;
+  std::uint32_t high_bits = 0;  // 1 or 2 beside each nibble
+  UnitScales scales = UnitScales::kGroups;
+  // A weight is scale * (integer - bias), and plus a half that stands for the bias itself where it
+  // has `minima`. With a codebook the integer is looked up first.
+  bool minima = false;
+  std::uint32_t bias = 0;
+
+  bool operator==(const UnitForm&) const = default;
+};
+
+struct TensorRow {
+  const char* name = "";
+  std::uint32_t id = 0;  // GGUF's number
+  std::uint32_t block_weights = 1;
+  std::uint32_t block_bytes = 0;
+  PlaneForm planes;
+  UnitForm units;
+  // What nibbles stand for; all zeros where they are numbers themselves.
+  std::array<std::int8_t, 16> codebook{};
+  // GGUF's general.file_type of a model that is mostly of this type.
+  std::uint32_t file_type = 0;
+
+  constexpr bool is_float() const { return planes.quants >= 4; }
+  constexpr bool has_codebook() const { return codebook != std::array<std::int8_t, 16>{}; }
+  // Word i of the codebook as kernels take it: four values plus 128. 0 where there is none.
+  constexpr std::uint32_t codebook_word(std::uint32_t i) const {
+    std::uint32_t word = 0;
+    if (!has_codebook()) return word;
+    for (std::uint32_t j = 0; j < 4; ++j)
+      word |= static_cast<std::uint32_t>(codebook[i * 4 + j] + 128) << (8 * j);
+    return word;
+  }
+};
+
+// A scale and what stands for the bias, as halves.
+struct UnitScale {
+  std::uint16_t scale = 0, minimum = 0;
+};
+
+// --- for the types' own files
+
+namespace types {
+
+inline std::uint16_t load16(const std::uint8_t* from) {
+  std::uint16_t value = 0;
+  std::memcpy(&value, from, 2);
+  return value;
+}
+inline std::uint32_t load32(const std::uint8_t* from) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, from, 4);
+  return value;
+}
+inline std::uint64_t load64(const std::uint8_t* from) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, from, 8);
+  return value;
+}
+inline void store16(std::uint8_t* to, std::uint16_t value) {
+  std::memcpy(to, &value, 2);
+}
+inline void store32(std::uint8_t* to, std::uint32_t value) {
+  std::memcpy(to, &value, 4);
+}
+inline void store64(std::uint8_t* to, std::uint64_t value) {
+  std::memcpy(to, &value, 8);
+}
+
+// Eight integers, one in each byte of a word, the first in the lowest: masks of their low bits.
+constexpr std::uint64_t kNibbleOfEach = 0x0f0f0f0f0f0f0f0fU;
+constexpr std::uint64_t kTwoBitsOfEach = 0x0303030303030303U;
+constexpr std::uint64_t kBitOfEach = 0x0101010101010101U;
+
+// Eight bits to the lowest bits of eight bytes.
+inline std::uint64_t spread_bits(std::uint32_t bits) {
+  std::uint64_t x = bits & 0xffU;
+  x = (x | (x << 28)) & 0x0000000f0000000fU;
+  x = (x | (x << 14)) & 0x0003000300030003U;
+  x = (x | (x << 7)) & kBitOfEach;
+  return x;
+}
+
+inline float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
+  const std::uint32_t magnitude = half & 0x7fffU;
+  if (magnitude >= 0x7c00U)
+    return std::bit_cast<float>(sign | 0x7f800000U | ((magnitude & 0x3ffU) << 13));
+  if (magnitude >= 0x400U) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000U));
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-24F;
+  return (half & 0x8000U) != 0 ? -subnormal : subnormal;
+}
+
+// The nearest half; of what would be larger than the largest, the largest.
+inline std::uint16_t to_half(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
+  const std::uint32_t a = bits & 0x7fffffffU;
+  if (a > 0x7f800000U) return sign | 0x7e00U;
+  if (a >= 0x477ff000U) return sign | 0x7bffU;
+  if (a >= 0x38800000U) {
+    const std::uint32_t r = a - 0x38000000U;
+    return static_cast<std::uint16_t>(sign | ((r + 0xfffU + ((r >> 13) & 1U)) >> 13));
+  }
+  const float aligned = std::bit_cast<float>(a) + 0.5F;
+  return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3f000000U));
+}
+
+// The deviation of integers that random bits make: of `levels` ones, all as likely.
+inline double uniform_spread(std::uint32_t levels) {
+  return std::sqrt((static_cast<double>(levels) * levels - 1) / 12);
+}
+
+// The same of a codebook's values.
+inline double codebook_spread(const TensorRow& row) {
+  double squares = 0;
+  for (const std::int8_t value : row.codebook)
+    squares += 1.0 * value * value / 16;
+  return std::sqrt(squares);
+}
+
+// Of Q4_K's and Q5_K's twelve bytes: six bits each for eight groups' scales and minima. The first
+// four groups' are the low six bits of bytes 0..3 and 4..7; of the others the low four bits are in
+// bytes 8..11, and two more above the first ones'.
+inline std::uint32_t packed_scale(const std::uint8_t* packed, std::uint32_t group) {
+  if (group < 4) return packed[group] & 63U;
+  return (packed[group + 4] & 15U) | static_cast<std::uint32_t>(packed[group - 4] >> 6) << 4;
+}
+inline std::uint32_t packed_minimum(const std::uint8_t* packed, std::uint32_t group) {
+  if (group < 4) return packed[group + 4] & 63U;
+  return static_cast<std::uint32_t>(packed[group + 4] >> 4) |
+         static_cast<std::uint32_t>(packed[group] >> 6) << 4;
+}
+// Makes random ones of them scales from 32 to 63, each with a minimum equal to it.
+constexpr double kMeanPackedScale = 47.5;
+inline void settle_packed_scales(std::uint8_t* packed) {
+  std::uint8_t chosen[8];
+  for (std::uint32_t j = 0; j < 8; ++j)
+    chosen[j] = static_cast<std::uint8_t>(32 + (packed[j] & 31));
+  for (std::uint32_t j = 0; j < 4; ++j) {
+    const std::uint8_t later = chosen[j + 4];
+    packed[j] = packed[j + 4] = static_cast<std::uint8_t>(chosen[j] | (later >> 4) << 6);
+    packed[j + 8] = static_cast<std::uint8_t>((later & 15) | (later & 15) << 4);
+  }
+}
+
+// A minimum as kernels take it: what the middle of the integers stands for. A scale that is rounded
+// to a half is then off by a share of a weight's distance from the middle; from the minimum it would
+// be twice as far, and the minimum, which is as large as the largest weight, would be rounded as
+// coarsely.
+inline std::uint16_t middle(float scale, float minimum, std::uint32_t bias) {
+  return to_half(minimum + scale * static_cast<float>(bias));
+}
+
+}  // namespace types
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,5 @@
+// Q4_0: nibbles in the mantissas of 16.
+vec4 scale_Q4_0(Matrix row, uint group) { return scale_of_half(row, group, -24.0); }
+vec4 decode_Q4_0(uvec4 words, uvec3 high, uint quarter, const bool upper, vec2 scale) {
+  return scaled(nibble_numbers(words.x, upper), scale);
+}
