@@ -146,13 +146,24 @@ struct Finished {
                    completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens)
 };
 
+// What a request can fail of: one vocabulary from the worker to the client (http/errors.cpp has the
+// HTTP status of each).
 enum class FailureCode {
-  kInvalidRequest,
-  kContextExceeded,
-  kUnsupported,  // no chat template, for one
-  kResourceExhausted,
+  // A worker's, and the daemon's:
+  kInvalidRequest,     // the request itself
+  kContextExceeded,    // the prompt does not fit
+  kUnsupported,        // this model can't do that: no chat template, for one
+  kResourceExhausted,  // try again later: the queue is full
   kInternal,
+  // The daemon's own. A worker that sends one broke a rule.
+  kUnknownModel,
+  kUnavailable,    // try again later: loading, draining
+  kWorkerFailed,   // the model's workers have been given up
+  kTimeout,        // server.request_timeout_s
+  kWorkerCrashed,  // workers died of it, or for it
+  kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
 };
+// Of those that a worker may send.
 constexpr FailureCode last_enumerator(FailureCode) {
   return FailureCode::kInternal;
 }
@@ -262,6 +273,7 @@ struct Cancel {
 };
 
 struct Tokenize {
+  using Answer = Tokenized;
   RequestId request;
   std::string text;
   bool add_special = true;    // BOS and EOS as the model wants
@@ -271,6 +283,7 @@ struct Tokenize {
 };
 
 struct Detokenize {
+  using Answer = Detokenized;
   RequestId request;
   std::vector<TokenId> tokens;
   bool operator==(const Detokenize&) const = default;
@@ -366,6 +379,9 @@ struct TokenBatch {
   bool operator==(const TokenBatch&) const = default;
   BULKHEAD_MESSAGE(4, "tokens", step, sequences)
 };
+
+// What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
+using Work = std::variant<Submit, Tokenize, Detokenize>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer>;

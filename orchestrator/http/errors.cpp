@@ -1,64 +1,58 @@
 #include "orchestrator/http/errors.hpp"
 
+#include <array>
 #include <utility>
 
 namespace bulkhead::orchestrator {
 
-ApiError to_api_error(const Failure& failure) {
-  ApiError error;
-  error.message = failure.message;
-  error.parameter = failure.parameter;
-  auto as = [&error](int status, const char* type, const char* code, int retry_after_s = 0) {
-    error.status = status;
-    error.type = type;
-    error.code = code;
-    error.retry_after_s = retry_after_s;
-  };
-  switch (failure.kind) {
-    case FailureKind::kInvalid:
-      as(400, "invalid_request_error", "invalid_request");
-      break;
-    case FailureKind::kContextExceeded:
-      as(400, "invalid_request_error", "context_length_exceeded");
-      break;
-    case FailureKind::kUnsupported:
-      as(400, "invalid_request_error", "unsupported");
-      break;
-    case FailureKind::kUnknownModel:
-      as(404, "invalid_request_error", "model_not_found");
-      break;
-    case FailureKind::kOverloaded:
-      as(429, "rate_limit_error", "queue_full", 1);
-      break;
-    case FailureKind::kUnavailable:
-      as(503, "server_error", "unavailable", 2);
-      break;
-    case FailureKind::kWorkerFailed:
-      as(503, "server_error", "worker_failed", 10);
-      break;
-    case FailureKind::kTimeout:
-      as(504, "server_error", "timeout");
-      break;
-    case FailureKind::kWorkerCrashed:
-      as(500, "server_error", "worker_crashed");
-      break;
-    case FailureKind::kNotResumable:
-      as(409, "server_error", "not_resumable");
-      break;
-    case FailureKind::kInternal:
-      as(500, "server_error", "internal_error");
-      break;
+namespace {
+
+using ipc::FailureCode;
+
+struct Row {
+  FailureCode code;
+  ErrorKind kind;
+};
+constexpr std::array<Row, 11> kRows = {{
+    {FailureCode::kInvalidRequest, {400, kRequestError, "invalid_request"}},
+    {FailureCode::kContextExceeded, {400, kRequestError, "context_length_exceeded"}},
+    {FailureCode::kUnsupported, {400, kRequestError, "unsupported"}},
+    {FailureCode::kResourceExhausted, {429, "rate_limit_error", "queue_full", 1}},
+    {FailureCode::kInternal, {500, kServerError, "internal_error"}},
+    {FailureCode::kUnknownModel, kModelNotFound},
+    {FailureCode::kUnavailable, {503, kServerError, "unavailable", 2}},
+    {FailureCode::kWorkerFailed, {503, kServerError, "worker_failed", 10}},
+    {FailureCode::kTimeout, {504, kServerError, "timeout"}},
+    {FailureCode::kWorkerCrashed, {500, kServerError, "worker_crashed"}},
+    {FailureCode::kNotResumable, {409, kServerError, "not_resumable"}},
+}};
+constexpr bool rows_are_the_codes() {
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    if (static_cast<std::size_t>(kRows[i].code) != i) return false;
   }
+  return static_cast<std::size_t>(FailureCode::kNotResumable) + 1 == kRows.size();
+}
+static_assert(rows_are_the_codes(), "one row for each code, in its order");
+
+}  // namespace
+
+const ErrorKind& error_kind(FailureCode code) {
+  return kRows[static_cast<std::size_t>(code)].kind;
+}
+
+ApiError api_error(const ErrorKind& kind, std::string message, std::string parameter) {
+  ApiError error;
+  error.status = kind.status;
+  error.message = std::move(message);
+  error.type = kind.type;
+  error.parameter = std::move(parameter);
+  error.code = kind.code;
+  error.retry_after_s = kind.retry_after_s;
   return error;
 }
 
-ApiError plain_error(int status, std::string message, std::string code) {
-  ApiError error;
-  error.status = status;
-  error.message = std::move(message);
-  error.code = std::move(code);
-  if (status >= 500) error.type = "server_error";
-  return error;
+ApiError to_api_error(const Failure& failure) {
+  return api_error(error_kind(failure.code), failure.message, failure.parameter);
 }
 
 HttpResponse to_response(const ApiError& error) {

@@ -1,80 +1,55 @@
-// One completion or chat answer in progress: its choices (each a request of the router's), its
-// deadline, its client. Collects or streams what the router reports, and cancels everything when
+// One completion or chat answer that lives as long as its client's connection: its choices, each a
+// request of the router's. Collects or streams what the router reports, and cancels everything when
 // the client is gone or the time is up.
 #pragma once
 
 #include <chrono>
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "orchestrator/http/exchange.hpp"
-#include "orchestrator/http/openai.hpp"
-#include "orchestrator/metrics/metrics.hpp"
-#include "orchestrator/router/router.hpp"
+#include "orchestrator/http/answer.hpp"
+#include "orchestrator/http/choice.hpp"
 
 namespace bulkhead::orchestrator {
 
-class Generation : private RequestObserver, public std::enable_shared_from_this<Generation> {
+class Generation final : public Answer {
  public:
-  // `finished` is called once, at the very end; until then somebody must hold the object.
-  Generation(EventLoop& loop, Router& router, Metrics& metrics, std::shared_ptr<Exchange> exchange,
-             GenerationRequest request, std::function<void()> finished);
+  Generation(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
+             GenerationRequest request);
 
-  // Admitted to `model` already.
+  // Admitted to `model` already. It holds itself until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  struct Choice {
-    std::uint32_t index = 0;
-    RequestId request;  // 0 once it is over
-    bool accepted = false;
-    bool done = false;
-    bool counts_prompt = false;  // first answer to its prompt
-    bool told_prompt = false;    // its prompt's ids are out
-    std::vector<ipc::TokenId> prompt_ids;
-    std::size_t prompt_tokens = 0;
-    std::size_t cached_tokens = 0;  // of those
-    std::vector<ipc::TokenId> tokens;
-    std::string text;
-    LogprobsJson logprobs;
-    std::string logprobs_text;
-    std::string finish_reason;
-    Clock::time_point last_tokens;
+  struct Running {
+    Choice choice;
+    RequestId request = {};  // 0 once it is over
+    Clock::time_point last_tokens = {};
   };
 
   void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) override;
-  void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens, std::string_view text,
-                 std::span<const ipc::TokenLogprob> logprobs) override;
-  void on_finished(RequestId request, const ipc::Finished& finished,
-                   const JournalEntry& entry) override;
+  void on_tokens(const ipc::SequenceTokensView& view) override;
+  void on_finished(RequestId request, const ipc::Finished& finished) override;
   void on_failed(RequestId request, const Failure& failure) override;
-  void on_answer(RequestId request, const ipc::FromWorker& answer) override;
+  void fail(const ApiError& error) override;
+  void lost(Exchange::Lost how) override;
 
-  Choice* find(RequestId request);
-  ChoicePart part(Choice& choice, std::string_view text, std::span<const ipc::TokenId> tokens);
-  void send(std::string_view events);  // held back until the status line is out
-  void begin_if_accepted();
-  void fail(const ApiError& error);
+  Running* find(RequestId request);
+  void finish();
   void respond(HttpResponse response);  // with the id under which the log has it
   void cancel_all();
-  void end(int status, std::string_view how);
+  void end_as(int status, std::string_view how);
   Usage usage() const;
 
-  Router& router_;
-  Metrics& metrics_;
   std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;
-  std::function<void()> finished_;
   AnswerHead head_;
-  std::vector<Choice> choices_;
-  Timer deadline_;
-  Clock::time_point began_, first_token_;
-  bool streaming_ = false;  // the status line is out
+  std::vector<Running> choices_;
+  Choice::Emit emit_;       // held back until the status line is out
+  bool streaming_ = false;  // it is
   bool over_ = false;
   std::string held_;
 };

@@ -69,6 +69,9 @@ struct DetokenizeRequest {
 };
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
+// What answers them, as a body.
+std::string tokenized_body(const ipc::FromWorker& tokenized);
+std::string detokenized_body(const ipc::FromWorker& detokenized);
 
 // `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);

@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/journal/disk_journal.hpp"
@@ -29,6 +30,9 @@ namespace bulkhead::orchestrator {
 inline constexpr std::size_t kMaxFinishedBytes = std::size_t{64} << 20;
 
 class ResumableStream;
+
+// Of completions or chats, as metrics and log name it.
+std::string generation_endpoint(bool chat);
 
 class ResumableStreams {
  public:
@@ -63,9 +67,7 @@ class ResumableStreams {
   void forget(const std::string& id);
   void finished(const std::string& id, std::size_t bytes);
 
-  EventLoop& loop_;
-  Router& router_;
-  Metrics& metrics_;
+  AnswerServices services_;
   DiskJournal* disk_;
   Options options_;
   std::unordered_map<std::string, std::shared_ptr<ResumableStream>> streams_;

@@ -22,7 +22,7 @@ namespace bulkhead::orchestrator {
 
 // What a request asks of a worker. Parameters are resolved (a Submit's seed is drawn before it
 // comes here), so that sending the same work twice gives the same answer.
-using Work = std::variant<ipc::Submit, ipc::Tokenize, ipc::Detokenize>;
+using Work = ipc::Work;
 
 struct JournalEntry {
   RequestId id;

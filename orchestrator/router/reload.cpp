@@ -110,7 +110,7 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
         active_.at(request).model = *successor;
         waiting_[*successor].fresh.push_back(request);
       } else {
-        fail(request, {FailureKind::kUnavailable, "The model has been taken out.", ""});
+        fail(request, {ipc::FailureCode::kUnavailable, "The model has been taken out.", ""});
       }
     }
   }

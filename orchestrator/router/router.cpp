@@ -17,22 +17,6 @@ namespace {
 // memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
-FailureKind kind_of(ipc::FailureCode code) {
-  switch (code) {
-    case ipc::FailureCode::kInvalidRequest:
-      return FailureKind::kInvalid;
-    case ipc::FailureCode::kContextExceeded:
-      return FailureKind::kContextExceeded;
-    case ipc::FailureCode::kUnsupported:
-      return FailureKind::kUnsupported;
-    case ipc::FailureCode::kResourceExhausted:
-      return FailureKind::kOverloaded;
-    case ipc::FailureCode::kInternal:
-      return FailureKind::kInternal;
-  }
-  return FailureKind::kInternal;
-}
-
 Error violation(RequestId request, const char* what) {
   return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", request.value, what));
 }
@@ -61,8 +45,8 @@ void Router::start() {
 // ---- admission ----
 
 Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure) {
-  auto refuse = [&failure](FailureKind kind, std::string message, std::string parameter = "") {
-    failure = {kind, message, std::move(parameter)};
+  auto refuse = [&failure](ipc::FailureCode code, std::string message, std::string parameter = "") {
+    failure = {code, message, std::move(parameter)};
     return Error(ErrorCode::kUnavailable, std::move(message));
   };
   const ModelInfo* model = nullptr;
@@ -70,34 +54,35 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
     model = find_model(name);
     if (model == nullptr) {
       return refuse(
-          FailureKind::kUnknownModel,
+          ipc::FailureCode::kUnknownModel,
           fmt::format("The model '{}' does not exist; /v1/models lists those that do.", name),
           "model");
     }
   } else if (std::ranges::count(models_, false, &ModelInfo::retired) == 1) {
     model = &*std::ranges::find(models_, false, &ModelInfo::retired);
   } else {
-    return refuse(FailureKind::kInvalid,
+    return refuse(ipc::FailureCode::kInvalidRequest,
                   "This server has several models; name one" + names_of(models_) + ".", "model");
   }
-  if (draining_) return refuse(FailureKind::kUnavailable, "The server is shutting down.");
+  if (draining_) return refuse(ipc::FailureCode::kUnavailable, "The server is shutting down.");
   model = &serving(*model);
   if (std::string why = given_up(*model); !why.empty())
-    return refuse(FailureKind::kWorkerFailed, std::move(why));
+    return refuse(ipc::FailureCode::kWorkerFailed, std::move(why));
   if (!model->ever_served)
-    return refuse(FailureKind::kUnavailable, "The model is still loading; /health tells how far.");
+    return refuse(ipc::FailureCode::kUnavailable,
+                  "The model is still loading; /health tells how far.");
   if (drained(*model)) {
-    return refuse(FailureKind::kUnavailable,
+    return refuse(ipc::FailureCode::kUnavailable,
                   "All workers of this model are drained; restart one to go on.");
   }
   if (count > settings_.server.max_queue) {  // whenever it is tried
-    return refuse(FailureKind::kInvalid,
+    return refuse(ipc::FailureCode::kInvalidRequest,
                   fmt::format("The request asks for {} answers at once (prompts times 'n'), and "
                               "server.max_queue allows {}.",
                               count, settings_.server.max_queue));
   }
   if (active_.size() + count > settings_.server.max_queue) {
-    return refuse(FailureKind::kOverloaded,
+    return refuse(ipc::FailureCode::kResourceExhausted,
                   fmt::format("{} requests are unfinished, and server.max_queue allows {}.",
                               active_.size(), settings_.server.max_queue));
   }
@@ -194,7 +179,7 @@ void Router::send(RequestId request, Worker& worker) {
   if (!entry->made_by.empty()) {
     const std::string here = identity(worker);
     if (entry->made_by != here) {
-      return fail(request, {FailureKind::kNotResumable,
+      return fail(request, {ipc::FailureCode::kNotResumable,
                             fmt::format("The stream can't go on unchanged: the model or the way it "
                                         "is computed is another now ({} after {}).",
                                         here, entry->made_by),
@@ -204,7 +189,7 @@ void Router::send(RequestId request, Worker& worker) {
     entry->file_mark = worker.file_mark();
   }
   if (!entry->tokens.empty() && entry->numerics_id != worker.ready().numerics_id) {
-    return fail(request, {FailureKind::kWorkerCrashed,
+    return fail(request, {ipc::FailureCode::kWorkerCrashed,
                           fmt::format("The worker died and its successor computes differently ({} "
                                       "after {}): the stream can't go on unchanged.",
                                       worker.ready().numerics_id, entry->numerics_id),
@@ -213,7 +198,7 @@ void Router::send(RequestId request, Worker& worker) {
   // A file that is gone proves nothing: weights may have been kept in another way.
   if (!entry->tokens.empty() && entry->file_mark != worker.file_mark() && entry->file_mark != "-" &&
       worker.file_mark() != "-") {
-    return fail(request, {FailureKind::kWorkerCrashed,
+    return fail(request, {ipc::FailureCode::kWorkerCrashed,
                           "The worker died, and its model file is another now: the stream can't go "
                           "on unchanged.",
                           ""});
@@ -225,7 +210,7 @@ void Router::send(RequestId request, Worker& worker) {
   Status sent = worker.submit(request, Journal::message(*entry));
   if (!sent.ok()) {
     bool too_large = sent.error().code() == ErrorCode::kInvalidArgument;
-    fail(request, {too_large ? FailureKind::kContextExceeded : FailureKind::kInternal,
+    fail(request, {too_large ? ipc::FailureCode::kContextExceeded : ipc::FailureCode::kInternal,
                    sent.error().message(), ""});
   }
 }
@@ -276,7 +261,7 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
   entry->numerics_id = worker.ready().numerics_id;
   worker.token_accepted();
   progressed(view.request, active->second, worker);
-  active->second.observer->on_tokens(view.request, view.tokens, view.text, view.logprobs);
+  active->second.observer->on_tokens(view);
   return {};
 }
 
@@ -303,7 +288,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
   if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
     progressed(request, active->second, worker);
     forget(request, false);
-    observer.on_failed(request, {kind_of(failed->code), failed->message, failed->parameter});
+    observer.on_failed(request, {failed->code, failed->message, failed->parameter});
     return {};
   }
   if (auto* finished = std::get_if<ipc::Finished>(&answer)) {
@@ -315,18 +300,20 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
     progressed(request, active->second, worker);
-    // The entry lives on here while the observer reads it; everything else has let go, so the
-    // observer may start another.
+    // Everything has let go of it before the observer is told, so that it may start another.
     worker.held_bytes -= std::min(worker.held_bytes, held);
-    JournalEntry done = std::move(*entry);
     forget(request, false);
-    observer.on_finished(request, *finished, done);
+    observer.on_finished(request, *finished);
     return {};
   }
-  bool fits = (std::holds_alternative<ipc::Tokenized>(answer) &&
-               std::holds_alternative<ipc::Tokenize>(entry->work)) ||
-              (std::holds_alternative<ipc::Detokenized>(answer) &&
-               std::holds_alternative<ipc::Detokenize>(entry->work));
+  const bool fits = std::visit(
+      [&answer](const auto& asked) {
+        using Asked = std::remove_cvref_t<decltype(asked)>;
+        if constexpr (requires { typename Asked::Answer; })
+          return std::holds_alternative<typename Asked::Answer>(answer);
+        return false;
+      },
+      entry->work);
   if (!fits) return violation(request, "an answer of another kind than was asked for");
   progressed(request, active->second, worker);
   forget(request, false);
@@ -377,7 +364,7 @@ void Router::take_back(Worker& worker, const Death& death, const std::vector<Orp
     if (blame.strikes() < std::max(settings_.isolation.max_strikes, 1U)) continue;
     fail(
         orphan.request,
-        {FailureKind::kWorkerCrashed,
+        {ipc::FailureCode::kWorkerCrashed,
          fmt::format("The worker died at each of {} tries in a row to serve this request, the last "
                      "time: {}.",
                      blame.deaths(), death.words),
@@ -398,7 +385,7 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
     for (const std::deque<RequestId>* queue : {&waiting_[index].suspects, &waiting_[index].fresh})
       waiting.insert(waiting.end(), queue->begin(), queue->end());
     for (RequestId request : waiting)
-      fail(request, {FailureKind::kWorkerFailed, why, ""});
+      fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
   }
   const ModelInfo& model = models_[index];
   bool hopeless = std::ranges::all_of(

@@ -33,22 +33,8 @@
 
 namespace bulkhead::orchestrator {
 
-enum class FailureKind {
-  kInvalid,          // the request itself
-  kContextExceeded,  // the prompt does not fit
-  kUnsupported,      // this model can't do that
-  kUnknownModel,
-  kOverloaded,    // try again later: the queue is full
-  kUnavailable,   // try again later: loading, draining
-  kWorkerFailed,  // the model's workers have been given up
-  kTimeout,
-  kWorkerCrashed,  // workers died of it, or for it
-  kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
-  kInternal,
-};
-
 struct Failure {
-  FailureKind kind = FailureKind::kInternal;
+  ipc::FailureCode code = ipc::FailureCode::kInternal;
   std::string message;
   std::string parameter;  // the request's field, where one is to blame
 };
@@ -58,18 +44,14 @@ struct Failure {
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
-  virtual void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) = 0;
-  // `text` is valid UTF-8 and may be empty; logprobs are empty or one for each token. All of it is
-  // in the journal already.
-  virtual void on_tokens(RequestId request, std::span<const ipc::TokenId> tokens,
-                         std::string_view text, std::span<const ipc::TokenLogprob> logprobs) = 0;
-  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's. The
-  // entry is valid during the call.
-  virtual void on_finished(RequestId request, const ipc::Finished& finished,
-                           const JournalEntry& entry) = 0;
+  virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
+  // `view.request` is the request. All of it is in the journal already.
+  virtual void on_tokens(const ipc::SequenceTokensView&) {}
+  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's.
+  virtual void on_finished(RequestId, const ipc::Finished&) {}
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
   // To a Tokenize or Detokenize.
-  virtual void on_answer(RequestId request, const ipc::FromWorker& answer) = 0;
+  virtual void on_answer(RequestId, const ipc::FromWorker&) {}
 };
 
 struct RouterOptions {

@@ -1,0 +1,65 @@
+#include "orchestrator/http/answer.hpp"
+
+#include "config/base/log.hpp"
+
+namespace bulkhead::orchestrator {
+
+void Answer::watch(Exchange& exchange) {
+  exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {
+    if (auto self = weak.lock()) self->lost(how);
+  };
+}
+
+void Answer::start_deadline(std::chrono::seconds timeout) {
+  deadline_.start(timeout, [this, timeout] {
+    auto self = shared_from_this();
+    fail(to_api_error({ipc::FailureCode::kTimeout,
+                       fmt::format("The request took more than {} s (server.request_timeout_s).",
+                                   timeout.count()),
+                       ""}));
+  });
+}
+
+void Answer::tokens_came(Clock::time_point& last, std::size_t count) {
+  const Clock::time_point now = Clock::now();
+  if (first_token_ == Clock::time_point{}) {
+    first_token_ = now;
+    services_.metrics.first_token(now - began_);
+  }
+  if (last != Clock::time_point{}) services_.metrics.next_tokens(now - last, count);
+  last = now;
+}
+
+const char* Answer::count_lost(Exchange::Lost how) {
+  if (how == Exchange::Lost::kTooSlow) {
+    services_.metrics.slow_client();
+    return "client too slow";
+  }
+  services_.metrics.client_hang_up();
+  return "client hung up";
+}
+
+void Answer::end(int status) {
+  deadline_.cancel();
+  services_.metrics.request_done(endpoint_, status);
+}
+
+void Answer::end(int status, std::string_view how, const Facts& facts) {
+  end(status);
+  const Clock::time_point now = Clock::now();
+  const auto ms = [](Clock::duration d) {
+    return std::chrono::duration<double, std::milli>(d).count();
+  };
+  services_.metrics.tokens(facts.usage.prompt_tokens, facts.usage.completion_tokens);
+  services_.metrics.request_duration(now - began_);
+  const bool any_token = first_token_ != Clock::time_point{};
+  spdlog::info(
+      "request id={} endpoint={} model=\"{}\" stream={} choices={} status={} end=\"{}\" "
+      "prompt_tokens={} cached_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}{}",
+      facts.id, endpoint_, facts.model, facts.stream, facts.choices, status, how,
+      facts.usage.prompt_tokens, facts.usage.cached_tokens, facts.usage.completion_tokens,
+      any_token ? ms(first_token_ - began_) : -1.0, ms(now - began_),
+      facts.recovered ? " recovered=true" : "");
+}
+
+}  // namespace bulkhead::orchestrator

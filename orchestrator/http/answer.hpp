@@ -1,0 +1,81 @@
+// What all answers in progress have in common, whether they are streamed, resumable or looked up:
+// the deadline, the figures for the metrics, the line in the log, and the end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "orchestrator/event_loop.hpp"
+#include "orchestrator/http/errors.hpp"
+#include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/openai.hpp"
+#include "orchestrator/metrics/metrics.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+class Answer;
+
+// What answers need of the daemon.
+struct AnswerServices {
+  EventLoop& loop;
+  Router& router;
+  Metrics& metrics;
+  std::unordered_set<std::shared_ptr<Answer>> held;  // answers that nobody else holds
+};
+
+class Answer : public RequestObserver, public std::enable_shared_from_this<Answer> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void on_failed(RequestId, const Failure& failure) override { fail(to_api_error(failure)); }
+
+ protected:
+  // `endpoint`: the route's label in the metrics and the log.
+  Answer(AnswerServices& services, std::string endpoint)
+      : services_(services), endpoint_(std::move(endpoint)), deadline_(services.loop) {}
+
+  // Tells the client, cancels what is under way, and ends.
+  virtual void fail(const ApiError& error) = 0;
+  // The client is gone.
+  virtual void lost(Exchange::Lost how) = 0;
+
+  // Keeps this object until release().
+  void hold() { services_.held.insert(shared_from_this()); }
+  void release() { services_.held.erase(shared_from_this()); }
+  // lost() from now on, once.
+  void watch(Exchange& exchange);
+  // fail() with kTimeout after `timeout`, unless it has ended.
+  void start_deadline(std::chrono::seconds timeout);
+
+  // Tokens came; `last`: when the choice's last ones did.
+  void tokens_came(Clock::time_point& last, std::size_t count);
+  // Counts a client that is gone; the words for the log.
+  const char* count_lost(Exchange::Lost how);
+
+  struct Facts {
+    std::string_view id, model;
+    bool stream = false;
+    std::size_t choices = 1;
+    Usage usage = {};
+    bool recovered = false;  // an earlier daemon began it
+  };
+  // Once. `how`: the finish reason, the error's code, or why the client was lost.
+  void end(int status, std::string_view how, const Facts& facts);
+  // The same for an answer that is no generation: the log has no line of it.
+  void end(int status);
+
+  AnswerServices& services_;
+  const std::string endpoint_;
+
+ private:
+  Timer deadline_;
+  const Clock::time_point began_ = Clock::now();
+  Clock::time_point first_token_;
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,68 @@
+// One choice of an answer: from what the router reports to chunks, piece by piece, or to the whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/messages.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+struct ChoiceOptions {
+  bool stream = false;
+  bool include_usage = false;
+  bool return_token_ids = false;
+  std::int32_t logprobs = -1;  // as in ipc::Submit
+};
+
+class Choice {
+ public:
+  // Takes one event; not called for answers that are not streamed.
+  using Emit = std::function<void(std::string_view event)>;
+
+  // `head` must outlive it. `first_of_prompt`: it tells of its prompt, for those that share one.
+  Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
+         bool first_of_prompt);
+
+  void accepted(std::span<const ipc::TokenId> prompt_tokens, const Emit& emit);
+  void tokens(const ipc::SequenceTokensView& view, const Emit& emit);
+  void finished(const ipc::Finished& finished, const Emit& emit);
+  // Of one that is not streamed, once it is done. Points into the choice.
+  ChoicePart whole();
+
+  std::uint32_t index() const { return index_; }
+  bool is_accepted() const { return accepted_; }
+  bool is_done() const { return !finish_reason_.empty(); }
+  const std::string& finish_reason() const { return finish_reason_; }  // empty: not done
+  // The prompt's tokens count with the prompt's first choice.
+  void add_to(Usage& usage) const;
+
+ private:
+  ChoicePart part(std::string_view text, std::span<const ipc::TokenId> tokens);
+  void emit_chunk(const ChoicePart& part, const Emit& emit) const {
+    emit(sse_chunk(*head_, part, options_.include_usage));
+  }
+
+  const AnswerHead* head_;
+  ChoiceOptions options_;
+  std::uint32_t index_;
+  bool first_of_prompt_;
+  bool accepted_ = false;
+  bool told_prompt_ = false;
+  std::vector<ipc::TokenId> prompt_ids_;  // where they are asked for
+  std::size_t prompt_tokens_ = 0;
+  std::size_t cached_tokens_ = 0;  // of those
+  std::size_t completion_tokens_ = 0;
+  LogprobsJson logprobs_;
+  std::string finish_reason_;
+  // Of one that is not streamed.
+  std::vector<ipc::TokenId> tokens_;
+  std::string text_, logprobs_text_;
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,301 @@
+#include "orchestrator/http/resumable_stream.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/base/log.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+// A reader is given so much more than its socket has taken. Below the connection's own limit, so
+// that a slow reader of a resumable stream is waited for: nothing is kept for it that is not anyway.
+constexpr std::size_t kMaxAheadBytes = 256 * 1024;
+constexpr std::size_t kSliceBytes = 64 * 1024;
+constexpr std::chrono::milliseconds kFullReaderPause{20};
+constexpr const char* kOtherReader = "Another client reads this stream now.";
+
+ChoiceOptions options_of(const BegunRequest& begun) {
+  return {true, begun.include_usage, begun.return_token_ids, begun.submit.logprobs};
+}
+
+}  // namespace
+
+ResumableStream::ResumableStream(ResumableStreams& owner, BegunRequest begun)
+    : Answer(owner.services_, generation_endpoint(begun.chat)),
+      owner_(owner),
+      begun_(std::move(begun)),
+      head_{begun_.chat, begun_.id, begun_.created, begun_.model},
+      choice_(head_, options_of(begun_), 0, true),
+      emit_([this](std::string_view event) { add_event(event); }),
+      expiry_(owner.services_.loop),
+      full_reader_(owner.services_.loop) {}
+
+// ---- beginnings ----
+
+Status ResumableStream::start(std::size_t model, std::shared_ptr<Exchange> exchange) {
+  if (owner_.disk_ != nullptr) {
+    BULKHEAD_TRY(std::string begun, encode_begun(begun_));
+    key_ = owner_.disk_->new_key();
+    owner_.disk_->append(key_, RecordType::kBegun, begun);
+  }
+  attach(std::move(exchange), 0);
+  start_deadline(owner_.options_.timeout);
+  request_ = services_.router.start(model, Work(std::move(begun_.submit)), *this);
+  return {};
+}
+
+void ResumableStream::restore(DiskRequest& from) {
+  key_ = from.key;
+  recovered_ = true;
+  made_by_ = from.worker;
+  choice_.accepted(from.accepted->prompt_tokens, emit_);
+  for (const ipc::SequenceTokens& sequence : from.tokens) {
+    choice_.tokens(
+        {sequence.request, sequence.first_index, sequence.tokens, sequence.text, sequence.logprobs},
+        emit_);
+  }
+  if (from.finished) render_finished(*from.finished);
+  if (!from.failed.empty()) render_failed(from.failed);
+  announced_ = true;
+  durable_ = ends_.size();
+}
+
+void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from) {
+  start_deadline(owner_.options_.timeout);
+  wait_for_reader();
+  if (!model) {
+    return fail(to_api_error(
+        {ipc::FailureCode::kNotResumable,
+         fmt::format("The stream can't go on: the model '{}' is not served any more.", begun_.file),
+         ""}));
+  }
+  JournalEntry entry;
+  entry.work = std::move(from.begun.submit);
+  entry.accepted = true;
+  entry.prompt_tokens = std::move(from.accepted->prompt_tokens);
+  entry.max_tokens = from.accepted->max_tokens;
+  for (const ipc::SequenceTokens& sequence : from.tokens) {
+    entry.tokens.insert(entry.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    entry.text += sequence.text;
+  }
+  entry.made_by = made_by_;
+  request_ = services_.router.resume(*model, std::move(entry), *this);
+}
+
+void ResumableStream::expire_after(std::chrono::seconds time) {
+  expiry_.start(time, [this] { expired(); });
+}
+
+// ---- the reader ----
+
+void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t first_event) {
+  if (reader_ != nullptr) {
+    reader_->on_lost = nullptr;
+    if (streaming_) {
+      reader_->end_stream(true);
+    } else {
+      reader_->respond(refusal(kTakenOver, kOtherReader));
+    }
+  }
+  reader_ = std::move(exchange);
+  streaming_ = false;
+  next_event_ = first_event;
+  if (!over_) expiry_.cancel();
+  watch(*reader_);
+}
+
+void ResumableStream::pump() {
+  full_reader_.cancel();
+  if (reader_ == nullptr || !announced_) return;
+  if (!std::exchange(streaming_, true)) reader_->begin_stream(begun_.id);
+  while (next_event_ < durable_) {
+    if (reader_->unsent_bytes() > kMaxAheadBytes) {
+      full_reader_.start(kFullReaderPause, [this] { pump(); });
+      return;
+    }
+    const std::size_t from = next_event_ == 0 ? 0 : ends_[next_event_ - 1];
+    do {
+      ++next_event_;
+    } while (next_event_ < durable_ && ends_[next_event_] - from <= kSliceBytes);
+    reader_->write(std::string_view(events_).substr(from, ends_[next_event_ - 1] - from));
+  }
+  if (!over_ || next_event_ < ends_.size()) return;
+  reader_->on_lost = nullptr;
+  reader_->end_stream(failed_);
+  reader_ = nullptr;
+}
+
+// ---- what the router reports ----
+
+void ResumableStream::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
+  auto self = shared_from_this();
+  choice_.accepted(prompt_tokens, emit_);
+  if (owner_.disk_ == nullptr) return made_durable(ends_.size());
+  tell_worker();
+  const JournalEntry* entry = services_.router.entry(request_);
+  keep(RecordType::kAccepted,
+       encode_message(ipc::Accepted{
+           RequestId{key_}, {prompt_tokens.begin(), prompt_tokens.end()}, entry->max_tokens}));
+}
+
+void ResumableStream::on_tokens(const ipc::SequenceTokensView& view) {
+  auto self = shared_from_this();
+  tokens_came(last_tokens_, view.tokens.size());
+  const auto first_index = static_cast<std::uint32_t>(usage().completion_tokens);
+  choice_.tokens(view, emit_);
+  if (owner_.disk_ == nullptr) return made_durable(ends_.size());
+  if (first_index == 0) tell_worker();
+  ipc::TokenBatch batch;
+  batch.sequences.push_back({RequestId{key_},
+                             first_index,
+                             {view.tokens.begin(), view.tokens.end()},
+                             std::string(view.text),
+                             view.logprobs});
+  keep(RecordType::kTokens, encode_tokens(batch));
+}
+
+void ResumableStream::on_finished(RequestId, const ipc::Finished& finished) {
+  auto self = shared_from_this();
+  request_ = {};
+  render_finished(finished);
+  if (owner_.disk_ == nullptr) {
+    made_durable(ends_.size());
+  } else {
+    ipc::Finished record = finished;
+    record.request = RequestId{key_};
+    keep(RecordType::kFinished, encode_message(record));
+  }
+  end_as(200, choice_.finish_reason());
+}
+
+void ResumableStream::on_failed(RequestId request, const Failure& failure) {
+  auto self = shared_from_this();
+  request_ = {};
+  Answer::on_failed(request, failure);
+}
+
+// ---- events ----
+
+void ResumableStream::add_event(std::string_view event) {
+  fmt::format_to(std::back_inserter(events_), "id: {}\n", ends_.size());
+  events_ += event;
+  ends_.push_back(events_.size());
+}
+
+void ResumableStream::render_finished(const ipc::Finished& finished) {
+  over_ = true;
+  choice_.finished(finished, emit_);
+  if (begun_.include_usage) add_event(sse_usage(head_, usage()));
+  add_event(kSseDone);
+}
+
+void ResumableStream::render_failed(std::string_view event) {
+  over_ = true;
+  failed_ = true;
+  add_event(event);
+}
+
+Usage ResumableStream::usage() const {
+  Usage usage;
+  choice_.add_to(usage);
+  return usage;
+}
+
+// ---- the journal ----
+
+// What is written down now holds every event that there is now.
+void ResumableStream::keep(RecordType type, const Result<std::string>& payload) {
+  const std::size_t events = ends_.size();
+  if (!payload.ok()) {
+    spdlog::error("request id={} can't be journalled: {}", begun_.id, payload.error().message());
+    return made_durable(events);
+  }
+  owner_.disk_->append(key_, type, *payload, [weak = weak_from_this(), events] {
+    if (auto self = weak.lock()) static_cast<ResumableStream&>(*self).made_durable(events);
+  });
+}
+
+void ResumableStream::made_durable(std::size_t events) {
+  announced_ = true;
+  durable_ = std::max(durable_, events);
+  pump();
+}
+
+void ResumableStream::tell_worker() {
+  std::string identity = services_.router.identity(request_);
+  if (identity == made_by_) return;
+  made_by_ = std::move(identity);
+  owner_.disk_->append(key_, RecordType::kWorker, made_by_);
+}
+
+// ---- ends ----
+
+void ResumableStream::lost(Exchange::Lost how) {
+  auto self = shared_from_this();
+  (void)count_lost(how);
+  reader_ = nullptr;
+  full_reader_.cancel();
+  if (!announced_) return give_up("client hung up");  // it can't come back: it has no id
+  if (!over_) wait_for_reader();
+}
+
+void ResumableStream::wait_for_reader() {
+  expire_after(owner_.options_.window);
+}
+
+void ResumableStream::expired() {
+  auto self = shared_from_this();
+  if (reader_ != nullptr) return wait_for_reader();  // still reading an answer that is over
+  over_ ? drop() : give_up("nobody resumed it");
+}
+
+// It has no end, so it can't be read again either.
+void ResumableStream::give_up(const char* why) {
+  cancel_request();
+  if (!std::exchange(over_, true)) end_as(499, why);
+  drop();
+}
+
+void ResumableStream::drop() {
+  expiry_.cancel();
+  if (owner_.disk_ != nullptr) owner_.disk_->drop(key_);
+  owner_.forget(begun_.id);
+}
+
+void ResumableStream::cancel_request() {
+  if (request_ != RequestId{}) services_.router.cancel(std::exchange(request_, RequestId{}));
+}
+
+void ResumableStream::fail(const ApiError& error) {
+  if (over_) return;
+  auto self = shared_from_this();
+  cancel_request();
+  if (!choice_.is_accepted()) {  // nobody knows its id: an ordinary error with its status
+    over_ = true;
+    if (reader_ != nullptr) {
+      reader_->on_lost = nullptr;
+      reader_->respond(to_response(error));
+      reader_ = nullptr;
+    }
+    end_as(error.status, error.code);
+    return drop();
+  }
+  const std::string event = sse_error(error);
+  render_failed(event);
+  if (owner_.disk_ == nullptr) {
+    made_durable(ends_.size());
+  } else {
+    keep(RecordType::kFailed, event);
+  }
+  end_as(error.status, error.code);
+}
+
+void ResumableStream::end_as(int status, std::string_view how) {
+  end(status, how, {begun_.id, begun_.model, true, 1, usage(), recovered_});
+  expire_after(owner_.options_.window);
+  owner_.finished(begun_.id, bytes());
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,89 @@
+// One resumable stream: its events, the reader that they are sent to, and its records in the journal
+// on disk. See resumable.hpp for what clients may rely on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "orchestrator/http/answer.hpp"
+#include "orchestrator/http/choice.hpp"
+#include "orchestrator/http/resumable.hpp"
+#include "orchestrator/journal/disk_journal.hpp"
+
+namespace bulkhead::orchestrator {
+
+class ResumableStream final : public Answer {
+ public:
+  ResumableStream(ResumableStreams& owner, BegunRequest begun);
+
+  std::size_t bytes() const { return events_.size(); }
+  bool over() const { return over_; }
+  bool being_read() const { return reader_ != nullptr; }
+  std::size_t known_events() const { return durable_; }
+
+  // kResourceExhausted: the request is too large for the journal on disk.
+  Status start(std::size_t model, std::shared_ptr<Exchange> exchange);
+  // The state that the records tell, without a word to a worker or the disk.
+  void restore(DiskRequest& from);
+  // Hands an unfinished one to the workers. No `model`: it is not served any more.
+  void go_on(std::optional<std::size_t> model, DiskRequest& from);
+  void expire_after(std::chrono::seconds time);
+  // Makes `exchange` the reader, from that event on.
+  void attach(std::shared_ptr<Exchange> exchange, std::size_t first_event);
+  // Gives the reader what is durable and fits.
+  void pump();
+  void drop();
+
+ private:
+  void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_tokens(const ipc::SequenceTokensView& view) override;
+  void on_finished(RequestId, const ipc::Finished& finished) override;
+  void on_failed(RequestId, const Failure& failure) override;
+  void fail(const ApiError& error) override;
+  void lost(Exchange::Lost how) override;
+
+  void add_event(std::string_view event);
+  void render_finished(const ipc::Finished& finished);
+  void render_failed(std::string_view event);
+  Usage usage() const;
+
+  void keep(RecordType type, const Result<std::string>& payload);
+  void made_durable(std::size_t events);
+  void tell_worker();
+
+  void wait_for_reader();
+  void expired();
+  void give_up(const char* why);
+  void cancel_request();
+  void end_as(int status, std::string_view how);
+
+  ResumableStreams& owner_;
+  BegunRequest begun_;
+  AnswerHead head_;
+  Choice choice_;
+  Choice::Emit emit_;
+  Timer expiry_, full_reader_;
+  std::uint64_t key_ = 0;  // in the journal on disk
+  RequestId request_;      // 0 when no worker has or gets it
+  std::string made_by_;    // as the journal has it
+
+  std::string events_;             // all of them
+  std::vector<std::size_t> ends_;  // of each event in it
+  std::size_t durable_ = 0;        // events that may be sent
+  bool announced_ = false;         // durably accepted: a client may know its id
+  bool over_ = false;
+  bool failed_ = false;
+  bool recovered_ = false;
+
+  std::shared_ptr<Exchange> reader_;
+  bool streaming_ = false;      // the reader has its head
+  std::size_t next_event_ = 0;  // of the reader
+  Clock::time_point last_tokens_;
+};
+
+}  // namespace bulkhead::orchestrator

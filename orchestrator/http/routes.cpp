@@ -1,0 +1,238 @@
+#include "orchestrator/http/routes.hpp"
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "config/base/log.hpp"
+#include "orchestrator/http/describe.hpp"
+#include "orchestrator/http/generation.hpp"
+#include "orchestrator/http/lookup.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+HttpResponse json_response(int status, const json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  return response;
+}
+
+// ---- answered at once ----
+
+HttpResponse get_health(const ApiContext& context, const std::string&) {
+  const Router& router = context.services.router;
+  const bool ready = router.ready() && !router.draining();
+  HttpResponse response = json_response(ready ? 200 : 503, describe_health(router));
+  if (!ready) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+HttpResponse get_metrics(const ApiContext& context, const std::string&) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body =
+      context.services.metrics.text(context.connection_count ? context.connection_count() : 0);
+  return response;
+}
+
+HttpResponse get_models(const ApiContext& context, const std::string&) {
+  json data = json::array();
+  for (const ModelInfo& model : context.services.router.models()) {
+    if (!model.retired) data.push_back(describe_model(model));
+  }
+  return json_response(200, {{"object", "list"}, {"data", std::move(data)}});
+}
+
+HttpResponse get_model(const ApiContext& context, const std::string& name) {
+  const ModelInfo* model = context.services.router.find_model(name);
+  if (model != nullptr) return json_response(200, describe_model(*model));
+  return to_response(
+      api_error(kModelNotFound, fmt::format("The model '{}' does not exist.", name), "model"));
+}
+
+HttpResponse get_workers(const ApiContext& context, const std::string&) {
+  return json_response(200, describe_workers(context.services.router, context.streams.disk()));
+}
+
+// ---- what a worker is told to do ----
+
+enum class Action { kDrain, kRestart, kProfile };
+
+// What only a ready worker can do; what it would be then, or null: done.
+const char* refused_by(Worker& worker, Action action) {
+  switch (action) {
+    case Action::kDrain:
+      return worker.drain() ? nullptr : "drained";
+    case Action::kProfile:
+      return worker.profile() ? nullptr : "profiled";
+    case Action::kRestart:
+      worker.restart();
+      return nullptr;
+  }
+  return nullptr;
+}
+
+template <Action action>
+void act_on_worker(Call call) {
+  Router& router = call.context.services.router;
+  const std::string& name = call.parameter;
+  if (Spare* const spare = router.find_spare(name); spare != nullptr) {
+    if (action != Action::kRestart) {
+      return call.respond(refusal(
+          kWorkerNotReady,
+          fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
+                      name)));
+    }
+    spdlog::info("worker {}: restart requested", name);
+    spare->restart();
+    return call.respond(json_response(202, {{"name", name}, {"state", to_string(spare->state())}}));
+  }
+  Worker* const worker = router.find_worker(name);
+  if (worker == nullptr) {
+    return call.respond(refusal(
+        kWorkerNotFound, fmt::format("There is no worker '{}'; /v1/workers lists them.", name)));
+  }
+  if (const char* const done = refused_by(*worker, action); done != nullptr) {
+    return call.respond(
+        refusal(kWorkerNotReady, fmt::format("The worker '{}' is {}; only a ready one can be {}.",
+                                             name, to_string(worker->state()), done)));
+  }
+  spdlog::info("worker {}: {} requested", name,
+               call.request.path.substr(call.request.path.rfind('/') + 1));
+  call.respond(json_response(202, describe_worker(router, *worker, call.context.streams.disk())));
+}
+
+// ---- answered by a worker ----
+
+// The model's index, or nothing after a refusal.
+std::optional<std::size_t> admit(Call& call, const std::string& model, std::size_t count) {
+  Failure failure;
+  Result<std::size_t> index = call.context.services.router.admit(model, count, failure);
+  if (index.ok()) return *index;
+  call.refuse(to_api_error(failure));
+  return std::nullopt;
+}
+
+std::chrono::seconds timeout_of(const Call& call) {
+  return std::chrono::seconds(call.context.options.request_timeout_s);
+}
+
+// `parse`: from the body to something with `model` and `message`, or an error.
+template <auto parse, RenderAnswer render>
+void look_up(Call call) {
+  auto parsed = parse(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+  auto& wanted = std::get<0>(parsed);
+  const auto model = admit(call, wanted.model, 1);
+  if (!model) return;
+  std::make_shared<Lookup>(call.context.services, call.route.label, std::move(call.exchange),
+                           render)
+      ->start(*model, std::move(wanted.message), timeout_of(call));
+}
+
+template <auto parse>
+void generate(Call call) {
+  auto parsed = parse(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+  auto& wanted = std::get<GenerationRequest>(parsed);
+  const auto model = admit(call, wanted.model, wanted.prompts.size() * wanted.n);
+  if (!model) return;
+  if (wanted.resumable) {
+    if (auto error = call.context.streams.start(*model, std::move(wanted), call.exchange))
+      call.refuse(*error);
+    return;
+  }
+  std::make_shared<Generation>(call.context.services, call.route.label, std::move(call.exchange),
+                               std::move(wanted))
+      ->start(*model, timeout_of(call));
+}
+
+void go_on_reading(Call call) {
+  if (auto error =
+          call.context.streams.attach(call.parameter, call.request.last_event_id, call.exchange))
+    return call.refuse(*error);
+  call.context.services.metrics.request_done(call.route.label, 200);
+}
+
+// ---- the rows ----
+
+constexpr auto kGet = Route::Method::kGet;
+constexpr auto kPost = Route::Method::kPost;
+constexpr const char* kActionLabel = "/v1/workers/{name}/{action}";
+
+constexpr Route kRoutes[] = {
+    {kGet, "/health", "/health", Who::kAnyone, get_health},
+    {kGet, "/metrics", "/metrics", Who::kKeyHolders, get_metrics},
+    {kGet, "/v1/models", "/v1/models", Who::kKeyHolders, get_models},
+    {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kKeyHolders, get_model},
+    {kGet, "/v1/workers", "/v1/workers", Who::kKeyHolders, get_workers},
+    {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr,
+     act_on_worker<Action::kDrain>},
+    {kPost, "/v1/workers/{name}/restart", kActionLabel, Who::kOwnPages, nullptr,
+     act_on_worker<Action::kRestart>},
+    {kPost, "/v1/workers/{name}/profile", kActionLabel, Who::kOwnPages, nullptr,
+     act_on_worker<Action::kProfile>},
+    {kPost, "/v1/completions", "/v1/completions", Who::kOwnPages, nullptr,
+     generate<parse_completion>},
+    {kPost, "/v1/chat/completions", "/v1/chat/completions", Who::kOwnPages, nullptr,
+     generate<parse_chat>},
+    {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kOwnPages, nullptr,
+     go_on_reading},
+    {kPost, "/tokenize", "/tokenize", Who::kOwnPages, nullptr,
+     look_up<parse_tokenize, tokenized_body>},
+    {kPost, "/detokenize", "/detokenize", Who::kOwnPages, nullptr,
+     look_up<parse_detokenize, detokenized_body>},
+};
+
+// Whether a path has the form of a row's; then `parameter` is what stands for its {...}.
+bool matches(std::string_view form, std::string_view path, std::string_view& parameter) {
+  const std::size_t open = form.find('{');
+  if (open == std::string_view::npos) return form == path;
+  const std::string_view before = form.substr(0, open);
+  const std::string_view after = form.substr(form.find('}') + 1);
+  if (path.size() <= before.size() + after.size() || !path.starts_with(before) ||
+      !path.ends_with(after))
+    return false;
+  parameter = path.substr(before.size(), path.size() - before.size() - after.size());
+  return true;
+}
+
+}  // namespace
+
+void Call::respond(HttpResponse response) {
+  context.services.metrics.request_done(route.label, response.status);
+  exchange->respond(std::move(response));
+}
+
+std::span<const Route> routes() {
+  return kRoutes;
+}
+
+RouteMatch find_route(std::string_view path, std::string_view method) {
+  RouteMatch match;
+  for (const Route& route : kRoutes) {
+    std::string_view parameter;
+    if (!matches(route.path, path, parameter)) continue;
+    if (match.route == nullptr || route.takes(method)) {
+      match.route = &route;
+      match.parameter = parameter;
+    }
+    match.allow += route.method == kPost     ? "POST, "
+                   : route.answer != nullptr ? "GET, HEAD, "
+                                             : "GET, ";
+  }
+  match.allow += "OPTIONS";
+  return match;
+}
+
+}  // namespace bulkhead::orchestrator
