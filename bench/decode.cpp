@@ -27,6 +27,7 @@
 #include "gpu/device.hpp"
 #include "worker/engine/scheduler.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace {
 
@@ -256,7 +257,7 @@ Status run(Plan plan) {
               device->info().driver.c_str(), bandwidth / 1e9);
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
-  BULKHEAD_TRY(const auto config, model::read_model_config(*file));
+  BULKHEAD_TRY(const auto graph, model::read_model(*file));
   config::Settings settings;
   BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
   for (const std::string& assignment : plan.assignments)
@@ -282,14 +283,14 @@ Status run(Plan plan) {
     }
   }
   const std::uint64_t kv_bytes =
-      forward::memory_need(*file, config, options.engine).kv_per_token * positions;
+      forward::kv_bytes_per_token(graph, forward::kv_format(options.engine.kv_type)) * positions;
   options.engine.kv_cache_mb = static_cast<std::uint32_t>((kv_bytes >> 20) + 1);
-  options.context = std::min(config.context, longest);
+  options.context = std::min(graph.context, longest);
   options.wait_timeout_ms = 60000;
   const Clock::time_point start = Clock::now();
-  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, config, options));
+  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, graph, options));
   const double load = seconds_since(start);
-  std::printf("%s: %.2f GB of weights, loaded and warm in %.2f s\n", config.name.c_str(),
+  std::printf("%s: %.2f GB of weights, loaded and warm in %.2f s\n", graph.name.c_str(),
               static_cast<double>(executor->weight_bytes()) / 1e9, load);
 
   nlohmann::json report{{"benchmark", "decode"},

@@ -21,6 +21,7 @@
 #include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace {
 
@@ -114,7 +115,7 @@ Status run(const Plan& plan) {
               device->info().driver.c_str(), bandwidth / 1e9);
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
-  BULKHEAD_TRY(const auto config, model::read_model_config(*file));
+  BULKHEAD_TRY(const auto graph, model::read_model(*file));
   config::Settings settings;
   forward::TransformerOptions options;
   BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
@@ -125,18 +126,18 @@ Status run(const Plan& plan) {
   options.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
   options.engine.prefill_chunk = 16;
   const std::uint64_t kv_per_token =
-      forward::memory_need(*file, config, options.engine).kv_per_token;
-  if (plan.depth > config.context) {
+      forward::kv_bytes_per_token(graph, forward::kv_format(options.engine.kv_type));
+  if (plan.depth > graph.context) {
     return Error(ErrorCode::kInvalidArgument, "--depth " + std::to_string(plan.depth) +
                                                   ": the model's context is " +
-                                                  std::to_string(config.context) + " tokens");
+                                                  std::to_string(graph.context) + " tokens");
   }
   options.context = plan.depth;
   options.engine.kv_cache_mb = static_cast<std::uint32_t>(
       (kv_per_token * (plan.depth + 64) * options.engine.max_batch >> 20) + 2);
   options.wait_timeout_ms = 60000;
-  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, config, options));
-  std::printf("%s: %.2f GB of weights\n", config.name.c_str(),
+  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, graph, options));
+  std::printf("%s: %.2f GB of weights\n", graph.name.c_str(),
               static_cast<double>(executor->weight_bytes()) / 1e9);
 
   nlohmann::json report{{"benchmark", "roofline"},

@@ -18,8 +18,8 @@
 #include "orchestrator/supervisor/process.hpp"
 #include "worker/engine/engine.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::bench {
@@ -93,22 +93,23 @@ class EngineAlone final : public EngineVariant {
     device.selector = plan.device;
     BULKHEAD_TRY(self->device_, gpu::Device::open(device));
     BULKHEAD_TRY(self->file_, model::GgufFile::open(plan.model));
-    BULKHEAD_TRY(const auto config, model::read_model_config(*self->file_));
+    BULKHEAD_TRY(const auto graph, model::read_model(*self->file_));
     BULKHEAD_TRY(self->tokenizer_, model::Tokenizer::from_gguf(*self->file_));
     self->language_.tokenizer = self->tokenizer_.get();
 
     // Room for every stream, and no more: many of these are loaded at once.
     const std::uint32_t length = plan.prompt + plan.tokens;
-    if (length > config.context) {
+    if (length > graph.context) {
       return Error(
           ErrorCode::kInvalidArgument,
-          "--prompt and --tokens exceed the model's context of " + std::to_string(config.context));
+          "--prompt and --tokens exceed the model's context of " + std::to_string(graph.context));
     }
     settings.engine.max_batch = *std::max_element(plan.streams.begin(), plan.streams.end());
     const std::uint64_t positions =
         std::uint64_t{(length + 63) / 32 * 32} * settings.engine.max_batch + 32;
     settings.engine.kv_cache_mb = static_cast<std::uint32_t>(
-        (forward::memory_need(*self->file_, config, settings.engine).kv_per_token * positions >>
+        (forward::kv_bytes_per_token(graph, forward::kv_format(settings.engine.kv_type)) *
+             positions >>
          20) +
         1);
 
@@ -118,7 +119,7 @@ class EngineAlone final : public EngineVariant {
     options.context = length;
     options.wait_timeout_ms = 60000;
     BULKHEAD_TRY(self->executor_,
-                 forward::make_transformer(*self->device_, *self->file_, config, options));
+                 forward::make_transformer(*self->device_, *self->file_, graph, options));
     engine::EngineOptions engine;
     engine.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
                         settings.engine.prefix_cache};

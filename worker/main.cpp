@@ -35,7 +35,7 @@
 #include "worker/main_vault.hpp"
 #include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
@@ -63,7 +63,7 @@ struct Arguments {
 // Everything that serving needs, in the order in which it must go.
 struct Loaded {
   std::unique_ptr<model::GgufFile> file;
-  model::ModelConfig config;
+  model::ModelGraph graph;
   std::unique_ptr<model::Tokenizer> tokenizer;
   engine::Language language;
   std::unique_ptr<gpu::Device> device;
@@ -142,7 +142,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
             ProgressReporter& progress, MainVault& vault, Loaded& loaded) {
   progress("reading the model file", 0, 1);
   BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
-  BULKHEAD_TRY(loaded.config, model::read_model_config(*loaded.file));
+  BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
   progress("reading the model file", 1, 1);
 
   progress("opening the device", 0, 1);
@@ -181,7 +181,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   }
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
-  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.config, options);
+  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
   // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
   BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
   BULKHEAD_TRY(loaded.executor, std::move(executor));
@@ -192,8 +192,8 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
                          std::chrono::milliseconds load_time) {
   const engine::ExecutorLimits& limits = loaded.executor->limits();
   ipc::Ready ready;
-  ready.model_name = loaded.config.name;
-  ready.architecture = model::to_string(loaded.config.architecture);
+  ready.model_name = loaded.graph.name;
+  ready.architecture = loaded.graph.architecture;
   ready.device = loaded.executor->device_name();
   ready.numerics_id = loaded.executor->numerics_id();
   ready.context_limit = engine.scheduler().sequence_limit();

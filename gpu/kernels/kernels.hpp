@@ -193,6 +193,8 @@ struct AttentionShape {
   KvFormat kv = KvFormat::kF16;
   bool rope_halves = false;  // pairs (i, i + pairs), else (2i, 2i + 1)
 
+  bool operator==(const AttentionShape&) const = default;
+
   std::uint32_t head_padded() const { return kv_padded(head, kv); }
   // Keys, and as many bytes values, of one layer in one page.
   std::uint64_t page_bytes() const {

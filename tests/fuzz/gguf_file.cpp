@@ -7,7 +7,7 @@
 #include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/inspect.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   spdlog::set_level(spdlog::level::off);
   auto file = GgufFile::from_memory(std::as_bytes(std::span(data, size)), "fuzz");
   if (!file.ok()) return 0;
-  (void)read_model_config(**file);
+  (void)read_model(**file);
   (void)describe(**file, true);
   (void)ChatTemplate::from_gguf(**file);
   auto tokenizer = Tokenizer::from_gguf(**file);

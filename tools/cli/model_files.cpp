@@ -6,9 +6,9 @@
 #include "config/settings.hpp"
 #include "tools/cli/commands.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/inspect.hpp"
-#include "worker/model/model_config.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::cli {
@@ -61,22 +61,25 @@ int run_inspect(const InspectOptions& options) {
 
   // Vocabulary-only files, and models that can't run here, have no memory need; describe() has said
   // why.
-  const Result<model::ModelConfig> config = model::read_model_config(**file);
-  if (config.ok()) {
+  const Result<model::ModelGraph> graph = model::read_model(**file);
+  if (graph.ok()) {
     const config::EngineSettings engine;
-    const forward::MemoryNeed need = forward::memory_need(**file, *config, engine);
-    out += "\nDevice memory (engine.kv_type " + std::string(config::to_string(engine.kv_type)) +
-           ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
+    const auto need = forward::memory_need(**file, *graph, engine);
     // What a GPU with matrix units keeps is laid out otherwise (some types are half a bit a weight
     // larger); which device it will be is not known here.
-    const std::uint64_t for_units = forward::memory_need(**file, *config, engine, true).weights;
-    out += "  weights          " + in_mib(need.weights);
-    if (for_units != need.weights) out += "; " + in_mib(for_units) + " on a GPU with matrix units";
+    const auto with_units = forward::memory_need(**file, *graph, engine, true);
+    if (!need.ok()) return fail(need.error());
+    if (!with_units.ok()) return fail(with_units.error());
+    out += "\nDevice memory (engine.kv_type " + std::string(config::to_string(engine.kv_type)) +
+           ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
+    out += "  weights          " + in_mib(need->weights);
+    if (with_units->weights != need->weights)
+      out += "; " + in_mib(with_units->weights) + " on a GPU with matrix units";
     out += "\n";
-    out += "  keys and values  " + std::to_string(need.kv_per_token) + " bytes a token, " +
-           in_mib(need.kv_per_token * config->context) +
-           " for one sequence of the whole context (" + std::to_string(config->context) + ")\n";
-    out += "  working memory   " + in_mib(need.transient) + "\n";
+    out += "  keys and values  " + std::to_string(need->kv_per_token) + " bytes a token, " +
+           in_mib(need->kv_per_token * graph->context) +
+           " for one sequence of the whole context (" + std::to_string(graph->context) + ")\n";
+    out += "  working memory   " + in_mib(need->transient) + "\n";
   }
   return put(out) ? 0 : 1;
 }

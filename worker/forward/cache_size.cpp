@@ -22,7 +22,7 @@ std::string mib(std::uint64_t bytes) {
 
 }  // namespace
 
-Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig& config,
+Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              const MemoryNeed& need) {
   const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
@@ -33,18 +33,18 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig
                             ", the KV cache " + mib(page_bytes) + " for each " +
                             std::to_string(k::kPageTokens) + " tokens; " + mib(free) +
                             " are free on " + device.info().name;
-  if (asked_context > config.context) {
+  if (asked_context > graph.context) {
     return Error(ErrorCode::kInvalidArgument,
                  "a context of " + std::to_string(asked_context) +
                      " tokens was asked for, but the model's own limit is " +
-                     std::to_string(config.context) + "; set a lower one");
+                     std::to_string(graph.context) + "; set a lower one");
   }
   if (fixed + page_bytes * 2 > free) {
     return Error(ErrorCode::kResourceExhausted,
                  "the model does not fit: " + sizes +
                      "; choose a smaller model or quantisation, or another device");
   }
-  const std::uint32_t wanted_context = asked_context != 0 ? asked_context : config.context;
+  const std::uint32_t wanted_context = asked_context != 0 ? asked_context : graph.context;
   const std::uint64_t full = (std::uint64_t{wanted_context} + k::kPageTokens - 1) / k::kPageTokens;
 
   std::uint64_t pages = 0;

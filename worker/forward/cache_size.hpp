@@ -8,7 +8,7 @@
 #include "config/settings.hpp"
 #include "gpu/device.hpp"
 #include "worker/forward/memory_need.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::forward {
 
@@ -19,7 +19,7 @@ struct CacheSize {
 
 // asked_context: exactly this or an error; 0: the model's own, lowered to what fits. What does not
 // fit is kResourceExhausted, which says what is needed, what is free and what to set.
-Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelConfig& config,
+Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              const MemoryNeed& need);
 

@@ -26,7 +26,7 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
   constexpr std::uint32_t kNvidia = 0x10de;
   if (setting == config::ChainedKernels::kAuto && context.device->info().vendor_id != kNvidia)
     return;
-  if (context.attention.kv == k::KvFormat::kQ8) {
+  if (context.kv_format == k::KvFormat::kQ8) {
     spdlog::info(
         "chained_kernels: not with engine.kv_type q8_0, whose keys and values are rounded by a "
         "kernel of their own; barriers stand between dispatches");
@@ -38,7 +38,7 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
 Status prepare_chain(StepContext& context) {
   if (context.chain.columns == 0) return {};
   const std::uint64_t bytes =
-      std::uint64_t{chain_counts(context.config, context.chain.columns)} * k::kChainCountBytes;
+      std::uint64_t{chain_counts(context.plan, context.chain.columns)} * k::kChainCountBytes;
   BULKHEAD_TRY(context.chain.counts,
                context.device->allocate(bytes, gpu::Memory::kDeviceLocal, "chain of kernels"));
   return {};

@@ -1,8 +1,7 @@
 #include "worker/forward/memory_need.hpp"
 
 #include <algorithm>
-
-#include "gpu/kernels/weight_layout.hpp"
+#include <vector>
 
 namespace bulkhead::forward {
 
@@ -28,39 +27,39 @@ std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
   return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
 }
 
-MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
-                       const config::EngineSettings& engine, bool matrix_units) {
+std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv) {
+  std::uint64_t bytes = 0;
+  for (const model::KvStore& store : graph.kv)
+    bytes += std::uint64_t{store.heads} * 2 * gpu::kernels::kv_position_bytes(store.head_size, kv);
+  return bytes;
+}
+
+MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
+                       const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
+                       std::span<const StepShape> shapes, const ScratchOptions& options) {
   MemoryNeed need;
-  for (const model::TensorInfo& tensor : file.tensors()) {
-    if (tensor.dimensions < 2) {
-      need.weights += tensor.elements() * 4;
-      continue;
-    }
-    const auto type = static_cast<gpu::kernels::WeightType>(tensor.type);
-    need.weights += matrix_units
-                        ? gpu::kernels::unit_layout(type, tensor.rows(), tensor.ne[0]).bytes
-                        : gpu::kernels::weight_layout(type, tensor.rows(), tensor.ne[0]).bytes;
-  }
-
-  const gpu::kernels::KvFormat format = kv_format(engine.kv_type);
-  const std::uint64_t head = gpu::kernels::kv_padded(config.head_size, format);
-  need.kv_per_token = std::uint64_t{config.layers} * config.kv_heads * 2 *
-                      gpu::kernels::kv_position_bytes(config.head_size, format);
-
-  const std::uint64_t columns = widest_step(engine, false) + 16;
-  const std::uint64_t outputs = engine.max_batch + 16;
-  const auto block = [](std::uint64_t n) { return (n + 1023) / 1024 * 1024; };
-  const std::uint64_t q_width = std::uint64_t{config.heads} * config.head_size;
-  const std::uint64_t per_column = block(config.embedding) * 2 + q_width + 2 * config.kv_width() +
-                                   config.heads * head + block(q_width) +
-                                   block(config.feed_forward) * 3;
-  // Attention's partial results on a GPU: of up to 64 columns, a split of 64 positions or more each.
-  const std::uint64_t splits = std::min<std::uint64_t>((config.context + 63) / 64, 64);
-  const std::uint64_t partials =
-      std::min<std::uint64_t>(columns, 64) * config.heads * splits * (head + 8);
-  need.transient = 4 * (columns * per_column + partials +
-                        outputs * (std::uint64_t{config.vocabulary} * 2 + block(config.embedding)));
+  for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
+    need.weights += bytes;
+  need.kv_per_token = kv_bytes_per_token(graph, kv);
+  const ScratchPlan scratch = plan_scratch(graph, plan, mapping, shapes, options);
+  need.transient =
+      scratch.bytes() + options.slots * plan.operands.size() * sizeof(gpu::kernels::FusedOperands) +
+      (plan.fuses ? scratch.partial_columns * plan.most_heads * gpu::kernels::kAttentionCountBytes
+                  : 0);
   return need;
+}
+
+Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
+                               const config::EngineSettings& engine, bool matrix_units) {
+  gpu::kernels::Mapping mapping;
+  mapping.attention_together = true;
+  mapping.units = matrix_units;
+  const gpu::kernels::KvFormat kv = kv_format(engine.kv_type);
+  BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
+  const config::CommandBufferRingSettings ring;
+  const std::vector<StepShape> shapes = step_shapes(
+      widest_step(engine, false), widest_mixed_step(engine), engine.max_batch, ring.ring_size);
+  return memory_need(graph, plan, mapping, kv, shapes, {graph.context, ring.steps_in_flight});
 }
 
 }  // namespace bulkhead::forward

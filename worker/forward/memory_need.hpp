@@ -1,13 +1,16 @@
-// How much device memory a model takes, from its file's header alone: needs no device and no GPU
-// library.
+// How much device memory a model takes, from its file's header alone: needs no device.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "config/settings.hpp"
-#include "gpu/kernels/kv_layout.hpp"
+#include "gpu/kernels/kernels.hpp"
+#include "worker/forward/model_plan.hpp"
+#include "worker/forward/scratch_plan.hpp"
+#include "worker/forward/step_shapes.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::forward {
 
@@ -26,7 +29,15 @@ struct MemoryNeed {
   std::uint64_t kv_per_token = 0;
   std::uint64_t transient = 0;  // activations of the largest step, logits
 };
-MemoryNeed memory_need(const model::GgufFile& file, const model::ModelConfig& config,
-                       const config::EngineSettings& engine, bool matrix_units = false);
+// Bytes that a position's keys and values take.
+std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
+
+// By the plan that loading follows, allocated dry.
+MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
+                       const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
+                       std::span<const StepShape> shapes, const ScratchOptions& options);
+// The same of a GPU that is not known, for the model's whole context.
+Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
+                               const config::EngineSettings& engine, bool matrix_units = false);
 
 }  // namespace bulkhead::forward

@@ -4,29 +4,35 @@
 
 namespace bulkhead::forward {
 
-RopeTable make_rope_table(const model::ModelConfig& config, std::span<const float> factors,
-                          std::uint32_t context) {
+namespace {
+
+constexpr std::uint32_t kFinePositions = 256;
+
+}  // namespace
+
+RopeTable make_rope_table(const model::Rope& rope, std::uint32_t context) {
+  const bool stretched = !rope.long_frequencies.empty() && context > rope.short_context;
+  const std::vector<double>& frequencies = stretched ? rope.long_frequencies : rope.frequencies;
   RopeTable table;
-  table.pairs = config.rope_dimensions / 2;
-  std::vector<double> frequencies(table.pairs);
-  for (std::uint32_t i = 0; i < table.pairs; ++i) {
-    frequencies[i] =
-        std::pow(static_cast<double>(config.rope_base), -2.0 * i / config.rope_dimensions);
-    if (i < factors.size()) frequencies[i] /= static_cast<double>(factors[i]);
-    if (config.rope_scaling == model::RopeScaling::kLinear)
-      frequencies[i] /= config.rope_linear_factor;
-  }
-  const auto append = [&](std::vector<float>& to, std::uint32_t position) {
+  const auto append = [&](std::vector<float>& to, std::uint32_t position, double magnitude) {
     for (const double frequency : frequencies) {
-      to.push_back(static_cast<float>(std::cos(position * frequency)));
-      to.push_back(static_cast<float>(std::sin(position * frequency)));
+      to.push_back(static_cast<float>(std::cos(position * frequency) * magnitude));
+      to.push_back(static_cast<float>(std::sin(position * frequency) * magnitude));
     }
   };
-  for (std::uint32_t position = 0; position < 256; ++position)
-    append(table.fine, position);
-  for (std::uint32_t block = 0; block <= context / 256; ++block)
-    append(table.coarse, block * 256);
+  // A product of the two tables' entries, so that the magnitude belongs to one of them.
+  for (std::uint32_t position = 0; position < kFinePositions; ++position)
+    append(table.fine, position, rope.magnitude);
+  for (std::uint32_t block = 0; block <= context / kFinePositions; ++block)
+    append(table.coarse, block * kFinePositions, 1);
   return table;
+}
+
+std::uint64_t rope_fine_floats(const model::Rope& rope) {
+  return std::uint64_t{kFinePositions} * rope.pairs() * 2;
+}
+std::uint64_t rope_coarse_floats(const model::Rope& rope, std::uint32_t context) {
+  return (std::uint64_t{context} / kFinePositions + 1) * rope.pairs() * 2;
 }
 
 }  // namespace bulkhead::forward

@@ -4,20 +4,21 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "worker/model/model_config.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::forward {
 
 struct RopeTable {
-  std::uint32_t pairs = 0;
-  std::vector<float> fine;    // [256][pairs][cos, sin]
+  std::vector<float> fine;    // [256][pairs][cos, sin], times the rotation's magnitude
   std::vector<float> coarse;  // [context / 256 + 1][pairs][cos, sin]
 };
-// `factors`: rope_freqs.weight, one divisor for each pair; empty: none.
-RopeTable make_rope_table(const model::ModelConfig& config, std::span<const float> factors,
-                          std::uint32_t context);
+// For positions below `context`, which also chooses between the rotation's frequencies.
+RopeTable make_rope_table(const model::Rope& rope, std::uint32_t context);
+
+// Sizes of the tables.
+std::uint64_t rope_fine_floats(const model::Rope& rope);
+std::uint64_t rope_coarse_floats(const model::Rope& rope, std::uint32_t context);
 
 }  // namespace bulkhead::forward

@@ -15,7 +15,7 @@ inline std::uint32_t up_to(std::uint32_t value, std::uint32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-inline std::uint32_t qkv_width(const model::ModelConfig& config) {
+inline std::uint32_t qkv_width(const model::ModelGraph& config) {
   return (config.heads + 2 * config.kv_heads) * config.head_size;
 }
 
@@ -24,7 +24,7 @@ inline bool any_separate_gate(const ModelWeights& weights) {
                      [](const LayerWeights& layer) { return !layer.gate_up_joined; });
 }
 
-inline std::uint32_t greedy_chunks(const model::ModelConfig& config) {
+inline std::uint32_t greedy_chunks(const model::ModelGraph& config) {
   return (config.vocabulary + gpu::kernels::kGreedyChunk - 1) / gpu::kernels::kGreedyChunk;
 }
 
@@ -36,7 +36,7 @@ inline std::uint32_t stream_stride(const StepContext& context) {
 // A layer's FusedOperands.
 enum Fused : std::uint32_t { kQkvSegments = 0, kOutput = 3, kGateUp = 4, kDown = 5, kFusedOfLayer };
 
-inline float q_scale(const model::ModelConfig& config) {
+inline float q_scale(const model::ModelGraph& config) {
   // Scores come in powers of two: exp2 is what devices have.
   return static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(config.head_size)));
 }

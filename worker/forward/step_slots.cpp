@@ -205,7 +205,7 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
       BULKHEAD_TRY(
           slot.downloaded,
           blit.download_to(part(slot.logits, begin * row_bytes, (row - begin) * row_bytes),
-                           part(activations.logits.slice(), (first_row + begin) * row_bytes,
+                           part(activations.slice(context_.plan, Scratch::kLogits), (first_row + begin) * row_bytes,
                                 (row - begin) * row_bytes),
                            computed));
     }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ranges>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
 #include "gpu/submission.hpp"
@@ -29,11 +30,11 @@ class Transformer final : public engine::Executor {
  public:
   static Result<std::unique_ptr<Transformer>> create(gpu::Device& device,
                                                      const model::GgufFile& file,
-                                                     const model::ModelConfig& config,
+                                                     const model::ModelGraph& graph,
                                                      const TransformerOptions& options) {
     std::unique_ptr<Transformer> self(new Transformer);
     const auto start = Clock::now();
-    BULKHEAD_RETURN_IF_ERROR(self->load(device, file, config, options));
+    BULKHEAD_RETURN_IF_ERROR(self->load(device, file, graph, options));
     const auto loaded = Clock::now();
     WarmUp warm_up(self->context_, self->runner_, options);
     BULKHEAD_RETURN_IF_ERROR(warm_up.run_every_shape(self->limits_, self->load_times_));
@@ -92,8 +93,7 @@ class Transformer final : public engine::Executor {
     for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(runner_.steps())});
-    const std::uint64_t page_bytes = 2 * context_.kv.size() * context_.attention.page_bytes();
-    all.push_back({"kv_bytes_per_token", static_cast<double>(page_bytes / k::kPageTokens)});
+    all.push_back({"kv_bytes_per_token", static_cast<double>(kv_per_token_)});
     all.push_back({"steps_computed_again", static_cast<double>(runner_.computed_again())});
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
     all.push_back({"plan_seconds", static_cast<double>(runner_.plan_ns()) / 1e9});
@@ -148,90 +148,86 @@ class Transformer final : public engine::Executor {
            parts_.blit_queue->enabled();
   }
 
-  Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
+  Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelGraph& graph,
               const TransformerOptions& options) {
     context_.device = &device;
-    context_.config = config;
+    context_.graph = graph;
     const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
     context_.mapping = options.lanes_mapping ? k::lanes_mapping(device.info())
                        : units               ? k::mapping_for(device)
                                              : k::mapping_for(device.info());
-    context_.attention = {config.head_size, config.heads, config.kv_heads,
-                          kv_format(options.engine.kv_type),
-                          config.rope_pairing == model::RopePairing::kHalves};
-    const MemoryNeed need = memory_need(file, config, options.engine, context_.mapping.units);
+    context_.kv_format = kv_format(options.engine.kv_type);
+    BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
+    BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
+    context_.slots = limits_.steps_in_flight =
+        runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
+    limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
+    limits_.max_outputs = options.engine.max_batch;
+    limits_.max_sequences = options.engine.max_batch;
+    std::vector<StepShape> shapes =
+        step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
+                    options.gpu.command_buffer_ring.ring_size);
+    const MemoryNeed need =
+        memory_need(graph, context_.plan, context_.mapping, context_.kv_format, shapes,
+                    {options.context != 0 ? options.context : graph.context, context_.slots});
+    kv_per_token_ = need.kv_per_token;
     // What is free now is less by what is kept: its size was decided on when it was made.
     CacheSize cache;
     if (options.kept != nullptr) {
       cache = {options.kept->layout.context, options.kept->layout.pages};
-      if (cache.context == 0 || cache.context > config.context || cache.pages == 0 ||
+      if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
           cache.pages > 0x7fffffffU)
         return not_as_expected("an impossible number of KV pages");
     } else {
-      BULKHEAD_TRY(cache, plan_cache(device, config, options.engine, options.context, need));
+      BULKHEAD_TRY(cache, plan_cache(device, graph, options.engine, options.context, need));
     }
     keepable_ = options.keepable && device.info().shares_memory;
     context_.context = cache.context;
 
-    limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
-    limits_.max_outputs = options.engine.max_batch;
-    limits_.max_sequences = options.engine.max_batch;
     limits_.page_tokens = k::kPageTokens;
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
-    limits_.model_context = config.context;
-    limits_.asked_context = options.context != 0 ? options.context : config.context;
-    limits_.vocabulary = config.vocabulary;
-    if (config.vocabulary <= k::kSampleVocabulary) {
+    limits_.model_context = graph.context;
+    limits_.asked_context = options.context != 0 ? options.context : graph.context;
+    limits_.vocabulary = graph.vocabulary;
+    if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;
     }
 
-    BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
-    context_.slots = limits_.steps_in_flight =
-        runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
-
     const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
       if (options.progress) options.progress("weights", done, total);
     };
-    // Rotation and KV write are the product's business there, unless whole heads are normed first,
-    // are padded, or are rounded by blocks.
-    const bool pairs = !context_.mapping.rows && !config.qk_norm && config.head_size % 8 == 0 &&
-                       context_.attention.kv != k::KvFormat::kQ8;
-    WeightOptions weight_options;
-    weight_options.pair_rotating_rows = pairs;
-    weight_options.units = context_.mapping.units;
-    weight_options.memory = keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
+    const gpu::Memory memory = keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
+    const WeightSource source{file, context_.graph, context_.plan, cache.context, memory};
     std::unique_ptr<WeightUpload> loading;
     if (options.kept != nullptr) {
       const auto import = [&](const BlockPlan& plan) {
         return import_blocks(device, *options.kept, 0, plan.blocks.size(), "weights",
                              take_over_times_.import_ns);
       };
-      BULKHEAD_TRY(loading, WeightUpload::take_over(device, file, config, cache.context,
-                                                    context_.weights, weight_options, import));
+      BULKHEAD_TRY(loading, WeightUpload::take_over(device, source, context_.weights, import));
     } else {
-      BULKHEAD_TRY(loading, WeightUpload::start(device, *parts_.blit_queue, file, config,
-                                                cache.context, context_.weights, weight_options));
+      BULKHEAD_TRY(loading,
+                   WeightUpload::start(device, *parts_.blit_queue, source, context_.weights));
     }
     // The whole plan is known: whatever is kept must be the same.
-    context_.kv_half = (std::uint64_t{cache.pages} + 1) * context_.attention.page_bytes();
-    const BlockPlan kv_plan =
-        plan_blocks(std::vector<std::uint64_t>(config.layers, context_.kv_half * 2),
-                    device.info().max_allocation_bytes);
-    describe_memory(*loading, kv_plan, options);
+    const auto half = [&](const model::KvStore& store) {
+      return (std::uint64_t{cache.pages} + 1) * context_.kv_shape(store).page_bytes();
+    };
+    std::vector<std::uint64_t> kv_sizes;
+    for (const model::KvStore& store : graph.kv)
+      kv_sizes.push_back(half(store) * 2);
+    const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
+    describe_memory(*loading, kv_plan, kv_sizes, options);
     if (options.kept != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.kept));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
-    context_.kv.resize(config.layers);
     want_chain(context_, options.gpu.chained_kernels);
     if (options.gpu.autotune.enabled || options.product_variant != 0) {
       tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
       context_.tuning = &*tuning_;
     }
-    std::vector<StepShape> shapes =
-        step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
-                    options.gpu.command_buffer_ring.ring_size);
     BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
     if (options.product_variant != 0) {
       tuning_->choose_all(options.product_variant);
@@ -250,13 +246,14 @@ class Transformer final : public engine::Executor {
                                  kv_plan.blocks.size(), "KV pages", take_over_times_.import_ns));
     } else {
       for (const std::uint64_t bytes : kv_plan.blocks) {
-        BULKHEAD_TRY(gpu::Buffer block, device.allocate(bytes, weight_options.memory, "KV pages"));
+        BULKHEAD_TRY(gpu::Buffer block, device.allocate(bytes, memory, "KV pages"));
         context_.kv_blocks.push_back(std::move(block));
       }
     }
-    for (std::uint32_t layer = 0; layer < config.layers; ++layer) {
-      const Place& place = kv_plan.places[layer];
-      context_.kv[layer] = context_.kv_blocks[place.block].address() + place.offset;
+    for (std::size_t i = 0; i < graph.kv.size(); ++i) {
+      const Place& place = kv_plan.places[i];
+      const std::uint64_t keys = context_.kv_blocks[place.block].address() + place.offset;
+      context_.kv.push_back({keys, keys + half(graph.kv[i])});
     }
 
     BULKHEAD_RETURN_IF_ERROR(runner_.prepare(std::move(shapes)));
@@ -273,6 +270,7 @@ class Transformer final : public engine::Executor {
   }
 
   void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
+                       const std::vector<std::uint64_t>& kv_sizes,
                        const TransformerOptions& options) {
     const gpu::DeviceInfo& device = context_.device->info();
     char numbers[96];
@@ -284,12 +282,13 @@ class Transformer final : public engine::Executor {
                   context_.mapping.lanes, config::to_string(options.engine.kv_type));
     numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
     char layout[160];
-    std::snprintf(layout, sizeof layout,
-                  "weights %016llx\nkv layers %u half %llu\nasked context %u kv_cache_mb %u "
-                  "max_batch %u widest step %u\n",
-                  static_cast<unsigned long long>(weights.layout_hash()), context_.config.layers,
-                  static_cast<unsigned long long>(context_.kv_half), options.context,
-                  options.engine.kv_cache_mb, options.engine.max_batch, limits_.max_columns);
+    std::snprintf(
+        layout, sizeof layout,
+        "weights %016llx\nkv stores %zu sizes %016llx\nasked context %u kv_cache_mb %u "
+        "max_batch %u widest step %u\n",
+        static_cast<unsigned long long>(weights.layout_hash()), kv_sizes.size(),
+        static_cast<unsigned long long>(fnv1a(std::as_bytes(std::span(kv_sizes)), kFnv1aStart)),
+        options.context, options.engine.kv_cache_mb, options.engine.max_batch, limits_.max_columns);
     memory_layout_.identity = "device " + device.uuid + "\ndriver " + device.driver_uuid +
                               "\nnumerics " + numerics_id_ + "\n" + layout;
     memory_layout_.context = limits_.context;
@@ -359,6 +358,7 @@ class Transformer final : public engine::Executor {
   StepRunner runner_{context_, limits_, parts_};
   std::optional<Tuning> tuning_;
 
+  std::uint64_t kv_per_token_ = 0;  // bytes
   std::string numerics_id_;
   bool keepable_ = false;
   MemoryLayout memory_layout_;
@@ -375,9 +375,9 @@ class Transformer final : public engine::Executor {
 
 Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
                                                            const model::GgufFile& file,
-                                                           const model::ModelConfig& config,
+                                                           const model::ModelGraph& graph,
                                                            const TransformerOptions& options) {
-  auto made = Transformer::create(device, file, config, options);
+  auto made = Transformer::create(device, file, graph, options);
   if (!made.ok()) return made.error().within("loading " + file.name());
   return std::unique_ptr<engine::Executor>(*std::move(made));
 }

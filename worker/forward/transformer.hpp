@@ -17,7 +17,7 @@
 #include "worker/forward/kept_memory.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::forward {
 
@@ -48,7 +48,7 @@ struct TransformerOptions {
 // must outlive the executor (the file only until this returns).
 Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
                                                            const model::GgufFile& file,
-                                                           const model::ModelConfig& config,
+                                                           const model::ModelGraph& graph,
                                                            const TransformerOptions& options);
 
 // Of an executor that was made `keepable`: descriptors of its blocks, and the sums of its weights as

@@ -1,4 +1,4 @@
-// A model's weights in device memory, as the step program addresses them.
+// A model's weights in device memory, as steps address them, and how they get there.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 #include "gpu/device.hpp"
 #include "gpu/kernels/weight_layout.hpp"
 #include "worker/forward/memory_blocks.hpp"
+#include "worker/forward/model_plan.hpp"
 #include "worker/forward/weight_pipeline.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::forward {
 
@@ -30,45 +31,36 @@ struct DeviceMatrix {
   std::uint64_t supers() const { return address + layout.supers; }
 };
 
-// A matrix whose results go to the entries of the output from first_row on.
-struct Segment {
-  DeviceMatrix matrix;
-  std::uint32_t first_row = 0;
-};
-
-// Vectors are device addresses of floats; 0: the model has none.
-struct LayerWeights {
-  std::uint64_t attention_norm = 0, feed_forward_norm = 0;
-  std::vector<Segment> qkv;    // neighbours of equal type are one matrix
-  std::uint64_t qkv_bias = 0;  // [q, k, v]
-  std::uint64_t q_norm = 0, k_norm = 0;
-  DeviceMatrix attention_output;
-  bool gate_up_joined = false;
-  DeviceMatrix gate;  // joined: the gate's rows, then up's; for matrix units in turn
-  DeviceMatrix up;
-  DeviceMatrix down;
+// The two tables of a rotation (rope_table.hpp): device addresses.
+struct DeviceRope {
+  std::uint32_t pairs = 0;
+  std::uint64_t fine = 0, coarse = 0;
 };
 
 struct ModelWeights {
-  DeviceMatrix embedding;
-  DeviceMatrix output;  // of width 0 when the embedding serves
-  std::uint64_t output_norm = 0;
-  std::uint64_t rope_fine = 0, rope_coarse = 0;
-  std::uint32_t rope_pairs = 0;
-  // Rows of q and k (and their biases) lie so that the two which rotate together are neighbours.
-  bool rotating_rows_paired = false;
-  std::vector<LayerWeights> layers;
-  std::vector<gpu::Buffer> blocks;   // matrices, and last every norm, bias and table
-  std::uint64_t bytes = 0;           // in device memory
-  std::uint64_t bytes_per_step = 0;  // read by a step of one column with an output
+  std::vector<DeviceMatrix> matrices;  // as in the plan
+  std::vector<std::uint64_t> vectors;  // as in the graph: device addresses of floats
+  std::vector<DeviceRope> ropes;       // as in the graph
+  std::vector<gpu::Buffer> blocks;     // matrices, and last every vector and table
+  std::uint64_t bytes = 0;             // in device memory
+  std::uint64_t bytes_per_step = 0;    // read by a step of one column with an output
 
-  const DeviceMatrix& output_matrix() const { return output.width != 0 ? output : embedding; }
+  // 0: there is no such vector.
+  std::uint64_t vector(model::VectorIndex index) const {
+    return index == kAbsent ? 0 : vectors[index];
+  }
+  // Of no pairs where nothing rotates.
+  DeviceRope rope(model::RopeIndex index) const {
+    return index == kAbsent ? DeviceRope{} : ropes[index];
+  }
 };
 
-// How the weights get to the device.
-struct WeightOptions {
-  bool pair_rotating_rows = false;
-  bool units = false;
+// What weights are brought, and how.
+struct WeightSource {
+  const model::GgufFile& file;
+  const model::ModelGraph& graph;
+  const ModelPlan& plan;
+  std::uint32_t context = 0;  // positions that rotate
   gpu::Memory memory = gpu::Memory::kDeviceLocal;
 };
 
@@ -81,16 +73,14 @@ class WeightUpload {
   using UploadProgress = WeightPipeline::Alive;
 
   static Result<std::unique_ptr<WeightUpload>> start(gpu::Device& device, gpu::BlitQueue& blit,
-                                                     const model::GgufFile& file,
-                                                     const model::ModelConfig& config,
-                                                     std::uint32_t context, ModelWeights& weights,
-                                                     const WeightOptions& options = {});
+                                                     const WeightSource& source,
+                                                     ModelWeights& weights);
   // The same with memory that has them already, which place() takes over: nothing is read of the
   // file's tensors but small ones, nothing uploaded.
   using Import = std::function<Result<std::vector<gpu::Buffer>>(const BlockPlan& plan)>;
-  static Result<std::unique_ptr<WeightUpload>> take_over(
-      gpu::Device& device, const model::GgufFile& file, const model::ModelConfig& config,
-      std::uint32_t context, ModelWeights& weights, const WeightOptions& options, Import import);
+  static Result<std::unique_ptr<WeightUpload>> take_over(gpu::Device& device,
+                                                         const WeightSource& source,
+                                                         ModelWeights& weights, Import import);
   // At any time: ends it, and waits until nothing is under way to the weights.
   ~WeightUpload();
 
@@ -107,9 +97,7 @@ class WeightUpload {
     std::unique_ptr<Impl> impl;
     std::vector<PipelineJob> jobs;
   };
-  static Result<Planned> plan(gpu::Device& device, const model::GgufFile& file,
-                              const model::ModelConfig& config, std::uint32_t context,
-                              ModelWeights& weights, const WeightOptions& options);
+  static Planned plan(gpu::Device& device, const WeightSource& source, ModelWeights& weights);
   explicit WeightUpload(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "worker/model/chat_template.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -52,27 +52,32 @@ std::string padded(std::string text, std::size_t width) {
 // What is broken is the caller's error; what is only more than this program can do is said in the
 // text.
 Status describe_architecture(std::string& out, const GgufFile& file) {
-  const auto config = read_model_config(file);
-  if (!config.ok()) {
-    if (config.error().code() == ErrorCode::kCorrupt) return config.error();
-    out += "runs:         no: " + config.error().message() + "\n";
+  const auto graph = read_model(file);
+  if (!graph.ok()) {
+    if (graph.error().code() == ErrorCode::kCorrupt) return graph.error();
+    out += "runs:         no: " + graph.error().message() + "\n";
     return {};
   }
   const auto line = [&out](const char* label, const std::string& text) {
     out += padded(label, 14) + text + "\n";
   };
   line("runs:", "yes");
-  line("architecture:", std::string(to_string(config->architecture)));
-  line("layers:", std::to_string(config->layers));
-  line("widths:", "embedding " + std::to_string(config->embedding) + ", feed-forward " +
-                      std::to_string(config->feed_forward));
-  line("attention:", std::to_string(config->heads) + " heads, " + std::to_string(config->kv_heads) +
-                         " key-value heads of " + std::to_string(config->head_size) +
-                         (config->qkv_bias ? ", q/k/v biases" : "") +
-                         (config->qk_norm ? ", q/k norms" : ""));
-  line("vocabulary:", std::to_string(config->vocabulary) + " tokens" +
-                          (config->tied_output ? ", output tied to the embeddings" : ""));
-  line("context:", std::to_string(config->context) + " tokens");
+  line("architecture:", graph->architecture);
+  line("layers:", std::to_string(graph->layers.size()));
+  const auto* const gated = first_operation<GatedProduct>(*graph);
+  line("widths:",
+       "embedding " + std::to_string(graph->embedding) +
+           (gated != nullptr ? ", feed-forward " + std::to_string(gated->gate.rows) : ""));
+  if (const auto* const rotate = first_operation<Rotate>(*graph)) {
+    const HeadShape& heads = rotate->heads;
+    line("attention:", std::to_string(heads.heads) + " heads, " + std::to_string(heads.kv_heads) +
+                           " key-value heads of " + std::to_string(heads.size) +
+                           (rotate->bias != kAbsent ? ", q/k/v biases" : "") +
+                           (rotate->q_gain != kAbsent ? ", q/k norms" : ""));
+  }
+  line("vocabulary:", std::to_string(graph->vocabulary) + " tokens" +
+                          (graph->tied_output() ? ", output tied to the embeddings" : ""));
+  line("context:", std::to_string(graph->context) + " tokens");
   return {};
 }
 

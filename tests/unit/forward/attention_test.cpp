@@ -162,9 +162,10 @@ void Attention::rotate_and_store(Trial& t) {
   t.bias = random_doubles(t.width);
   t.q_gain = random_doubles(each.head);
   t.k_gain = random_doubles(each.head);
-  model::ModelConfig config;
-  config.rope_dimensions = each.rope_dimensions;
-  const RopeTable table = make_rope_table(config, {}, t.columns);
+  model::Rope rotation;
+  for (std::uint32_t i = 0; i < each.rope_dimensions / 2; ++i)
+    rotation.frequencies.push_back(std::pow(10000.0, -2.0 * i / each.rope_dimensions));
+  const RopeTable table = make_rope_table(rotation, t.columns);
   t.pages.assign(t.page_count() + 3, 0xffffffffU);
   for (std::uint32_t i = 0; i < t.page_count(); ++i)
     t.pages[3 + i] = t.page_count() - 1 - i;
@@ -195,7 +196,7 @@ void Attention::rotate_and_store(Trial& t) {
   rope.values = t.kv.address() + t.values_at();
   rope.q_out = t.q_out.address();
   rope.in_stride = t.width;
-  rope.rope_pairs = table.pairs;
+  rope.rope_pairs = rotation.pairs();
   rope.epsilon = 1e-6F;
   rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
   run(k::rope_kv(t.mapping, t.shape), rope, t.columns + 2, each.heads + 2 * each.kv_heads);

@@ -17,7 +17,7 @@
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace {
 bool left_a_hung_device = false;
@@ -112,9 +112,9 @@ class FailingDevice : public ::testing::Test {
     auto file = model::testing::open_bytes(bytes_);
     ASSERT_TRUE(file.ok()) << file.error().message();
     file_ = *std::move(file);
-    auto config = model::read_model_config(*file_);
-    ASSERT_TRUE(config.ok()) << config.error().message();
-    config_ = *config;
+    auto graph = model::read_model(*file_);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    graph_ = *graph;
     options_.engine.max_batch = 2;
     options_.engine.prefill_chunk = 4;
     options_.engine.kv_cache_mb = 1;
@@ -136,7 +136,7 @@ class FailingDevice : public ::testing::Test {
   }
 
   Result<std::unique_ptr<Executor>> load() {
-    return make_transformer(*device_, *file_, config_, options_);
+    return make_transformer(*device_, *file_, graph_, options_);
   }
 
   // A prompt of two sequences and a token for one of them.
@@ -158,7 +158,7 @@ class FailingDevice : public ::testing::Test {
   const std::string bytes_ = small_model();
   std::unique_ptr<gpu::Device> device_ = open_device();
   std::unique_ptr<model::GgufFile> file_;
-  model::ModelConfig config_;
+  model::ModelGraph graph_;
   TransformerOptions options_;
 };
 

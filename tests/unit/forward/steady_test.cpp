@@ -13,7 +13,7 @@
 #include "worker/forward/transformer.hpp"
 #include "worker/model/builtin_model.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace {
@@ -53,8 +53,8 @@ class Steady : public testing::Test {
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
     tokenizer_ = *std::move(tokenizer);
     language_.tokenizer = tokenizer_.get();
-    auto config = model::read_model_config(*file_);
-    ASSERT_TRUE(config.ok()) << config.error().message();
+    auto graph = model::read_model(*file_);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
     TransformerOptions made;
     made.engine.max_batch = 4;
     made.engine.prefill_chunk = 32;
@@ -62,7 +62,7 @@ class Steady : public testing::Test {
     made.gpu.memory_pool.heap_size_mb = 32;
     made.gpu.memory_pool.num_heaps = 1;
     made.gpu.memory_pool.warmup_sizes = {1};
-    auto executor = make_transformer(*device_, *file_, *config, made);
+    auto executor = make_transformer(*device_, *file_, *graph, made);
     ASSERT_TRUE(executor.ok()) << executor.error().message();
     executor_ = *std::move(executor);
   }

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -35,8 +35,8 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   auto file = model::GgufFile::open(model_file(name).string());
   EXPECT_TRUE(file.ok()) << file.error().message();
   loaded.file = *std::move(file);
-  auto config = model::read_model_config(*loaded.file);
-  EXPECT_TRUE(config.ok()) << config.error().message();
+  auto graph = model::read_model(*loaded.file);
+  EXPECT_TRUE(graph.ok()) << graph.error().message();
   TransformerOptions made;
   made.engine.max_batch = options.max_batch;
   made.engine.prefill_chunk = options.chunk;
@@ -51,7 +51,7 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.gpu.memory_pool.warmup_sizes = {1};
   made.gpu.blit_queue.staging_buffer_size_mb = 4;
   options.gpu(made.gpu);
-  auto executor = make_transformer(device(), *loaded.file, *config, made);
+  auto executor = make_transformer(device(), *loaded.file, *graph, made);
   EXPECT_TRUE(executor.ok()) << executor.error().message();
   if (executor.ok()) loaded.executor = *std::move(executor);
   return loaded;

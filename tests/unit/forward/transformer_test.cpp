@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "transformer_harness.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -167,16 +167,16 @@ TEST_F(TransformerTest, RefusesWhatWouldReadElsewhere) {
 TEST_F(TransformerTest, SaysWhenAContextIsTooLong) {
   auto file = model::GgufFile::open(model_file("builtin").string());
   ASSERT_TRUE(file.ok());
-  auto config = model::read_model_config(**file);
-  ASSERT_TRUE(config.ok());
+  auto graph = model::read_model(**file);
+  ASSERT_TRUE(graph.ok());
   TransformerOptions options;
   options.context = 2048;
-  auto made = make_transformer(device(), **file, *config, options);
+  auto made = make_transformer(device(), **file, *graph, options);
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.error().message(), ::testing::HasSubstr("1024"));
   options.context = 1024;
   options.engine.kv_cache_mb = 1;
-  made = make_transformer(device(), **file, *config, options);
+  made = make_transformer(device(), **file, *graph, options);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_THAT(made.error().message(), ::testing::HasSubstr("engine.kv_cache_mb"));

@@ -9,7 +9,7 @@
 #include "tests/unit/model/broken_files.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/inspect.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -27,8 +27,8 @@ using testing::small_llama;
 Status load_all(const std::string& bytes) {
   auto file = open_bytes(bytes);
   if (!file.ok()) return file.error();
-  auto config = read_model_config(**file);
-  if (!config.ok()) return config.error();
+  auto graph = read_model(**file);
+  if (!graph.ok()) return graph.error();
   auto tokenizer = Tokenizer::from_gguf(**file);
   if (!tokenizer.ok()) return tokenizer.error();
   return {};
@@ -192,15 +192,18 @@ TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   const std::string bytes = file.bytes();
   auto opened = open_bytes(bytes);
   ASSERT_TRUE(opened.ok());
-  const auto config = read_model_config(**opened);
-  ASSERT_TRUE(config.ok()) << config.error().message();
-  EXPECT_TRUE(config->qkv_bias);
-  EXPECT_TRUE(config->tied_output);
-  EXPECT_EQ(config->rope_scaling, RopeScaling::kLinear);
-  EXPECT_EQ(config->rope_linear_factor, 4.0F);
-  EXPECT_EQ(config->context, 48U);
-  EXPECT_EQ(config->rope_pairing, RopePairing::kAdjacent);
-  EXPECT_EQ(config->head_size, 16U);
+  const auto graph = read_model(**opened);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  const auto* const rotate = first_operation<Rotate>(*graph);
+  ASSERT_NE(rotate, nullptr);
+  EXPECT_NE(rotate->bias, kAbsent);
+  EXPECT_TRUE(graph->tied_output());
+  EXPECT_EQ(graph->context, 48U);
+  EXPECT_EQ(rotate->heads.size, 16U);
+  const Rope& rope = graph->ropes[rotate->rope];
+  EXPECT_EQ(rope.pairing, RopePairing::kAdjacent);
+  ASSERT_EQ(rope.pairs(), 8U);
+  EXPECT_EQ(rope.frequencies[0], 0.25) << "positions are divided by the linear factor";
 }
 
 TEST(Inspect, DescribesAModel) {

@@ -12,7 +12,7 @@
 
 #include "tools/model-maker/random_blocks.hpp"
 #include "tools/model-maker/write_model.hpp"
-#include "worker/model/model_config.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model_maker {
@@ -196,17 +196,19 @@ TEST_P(EachType, FilesAreReadAsModels) {
 
     const auto file = model::GgufFile::open(path);
     ASSERT_TRUE(file.ok()) << file.error().message();
-    const auto config = model::read_model_config(**file);
-    ASSERT_TRUE(config.ok()) << config.error().message();
-    EXPECT_EQ(config->layers, shape.layers);
-    EXPECT_EQ(config->embedding, shape.embedding);
-    EXPECT_EQ(config->heads, shape.heads);
-    EXPECT_EQ(config->kv_heads, shape.kv_heads);
-    EXPECT_EQ(config->head_size, shape.head_size);
-    EXPECT_EQ(config->vocabulary, shape.vocabulary);
-    EXPECT_EQ(config->tied_output, shape.tied_output);
-    EXPECT_EQ(config->qkv_bias, shape.architecture == "qwen2");
-    EXPECT_EQ(config->qk_norm, shape.architecture == "qwen3");
+    const auto graph = model::read_model(**file);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    const auto* const rotate = model::first_operation<model::Rotate>(*graph);
+    ASSERT_NE(rotate, nullptr);
+    EXPECT_EQ(graph->layers.size(), shape.layers);
+    EXPECT_EQ(graph->embedding, shape.embedding);
+    EXPECT_EQ(rotate->heads.heads, shape.heads);
+    EXPECT_EQ(rotate->heads.kv_heads, shape.kv_heads);
+    EXPECT_EQ(rotate->heads.size, shape.head_size);
+    EXPECT_EQ(graph->vocabulary, shape.vocabulary);
+    EXPECT_EQ(graph->tied_output(), shape.tied_output);
+    EXPECT_EQ(rotate->bias != model::kAbsent, shape.architecture == "qwen2");
+    EXPECT_EQ(rotate->q_gain != model::kAbsent, shape.architecture == "qwen3");
   }
 }
 

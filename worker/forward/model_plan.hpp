@@ -1,0 +1,132 @@
+// How a device computes a model: the graph's operations as steps of kernels, with what is fused, which
+// tensors are joined to one matrix and how its rows lie. Made once, from the graph, the file's tensor
+// types and the device's mapping; pure host code.
+//
+// On GPUs most of what stands between products is the products' business (gpu/kernels/epilogue.glsl):
+//   norm      The operation before it, which makes the residual stream, multiplies by the gain as it
+//             writes the next product's input; what is left is a factor of each column, which that
+//             product multiplies its sums by ("scaled").
+//   rotation  The q, k, v product turns its results and writes keys and values to their pages.
+// A norm or rotation that does not fit is a step of its own, as all are in the rows mapping.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/kernels/kernels.hpp"
+#include "worker/forward/weight_packing.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/graph.hpp"
+
+namespace bulkhead::forward {
+
+using MatrixIndex = std::uint32_t;
+using OperandsIndex = std::uint32_t;
+using model::kAbsent;
+
+// Rows of one or more tensors of equal type as one matrix in device memory.
+struct PlannedMatrix {
+  std::string name;                                             // of its first tensor
+  std::vector<std::span<const std::byte>> sources;              // what is read of the file for it
+  std::shared_ptr<const std::vector<model::TensorInfo>> views;  // the rows taken of each tensor
+  std::shared_ptr<const PackedMatrix> packed;                   // points into `views`
+  bool read_by_every_step = true;
+};
+
+// What becomes a k::FusedOperands: see there.
+struct PlannedOperands {
+  float epsilon = 0;  // of the input's norm, for a product that is scaled
+  model::VectorIndex next_gain = kAbsent;
+  model::ActivationIndex next_input = kAbsent;
+  std::uint32_t first_row = 0;          // of the matrix among those of q, k and v
+  std::optional<model::Rotate> rotate;  // a product that rotates
+};
+
+// The steps. Each says what it reads and writes (places_of), from which barriers follow.
+
+// A norm in a pass of its own.
+struct NormStep {
+  model::Norm norm;
+};
+// The factor of each column that a norm comes to, for products that are scaled.
+struct ScalesStep {
+  float epsilon = 0;
+};
+struct ProductStep {
+  MatrixIndex matrix = kAbsent;
+  model::ActivationIndex in = kAbsent, out = kAbsent;
+  std::uint32_t first_row = 0;  // where in `out` the results go
+  gpu::kernels::Epilogue epilogue = gpu::kernels::Epilogue::kStore;
+  bool scaled = false;
+  OperandsIndex operands = kAbsent;
+};
+// Products that don't depend on each other.
+struct ProductsStep {
+  std::vector<ProductStep> products;
+};
+struct GateStep {
+  model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;
+};
+struct RotateStep {
+  model::Rotate rotate;
+};
+struct AttendStep {
+  model::Attend attend;
+};
+using PlanStep = std::variant<NormStep, ScalesStep, ProductsStep, GateStep, RotateStep, AttendStep>;
+
+// A set of activations and of what steps hand on beside them.
+using Places = std::uint64_t;
+struct Access {
+  Places reads = 0, writes = 0;
+};
+
+struct ModelPlan {
+  bool fuses = false;  // norms, residual stream and inputs are the products' business
+  std::vector<PlannedMatrix> matrices;
+  MatrixIndex embedding = 0, output = 0;
+  std::vector<RowOrder> vector_orders;  // of each of the graph's vectors: of parts that rotate
+  std::vector<model::Activation> activations;  // the graph's, then those that steps need besides
+  std::vector<PlannedOperands> operands;
+  std::vector<PlanStep> steps;
+  // The norm that the embedding prepares, where that is fused.
+  model::VectorIndex first_gain = kAbsent;
+  model::ActivationIndex first_input = kAbsent;
+
+  std::vector<gpu::kernels::AttentionShape> attention_shapes;  // those that there are
+  std::uint32_t most_heads = 0;                                // of any attention
+  std::uint64_t q_width = 0;  // floats of a column's rotated q, of the widest
+
+  Access places_of(const PlanStep& step) const;
+};
+
+// What attention kernels are specialised for.
+gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
+                                             const model::HeadShape& heads, model::RopeIndex rope,
+                                             gpu::kernels::KvFormat kv);
+
+// The product of such a matrix, with nothing of its surroundings.
+gpu::kernels::MatvecShape product_shape(const PackedMatrix& matrix,
+                                        gpu::kernels::Epilogue epilogue);
+
+// Vectors lie one after another in one buffer, each from a multiple of 256 bytes on: where one starts
+// behind so many floats.
+constexpr std::uint64_t vector_start(std::uint64_t floats) {
+  return (floats + 63) / 64 * 64;
+}
+
+// Sizes of everything that the weights take, in the order in which it lies: the plan's matrices, and
+// last all vectors and tables together. What loading allocates and what is counted before it.
+std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const ModelPlan& plan,
+                                        std::uint32_t context);
+
+Result<ModelPlan> plan_model(const model::ModelGraph& graph, const model::GgufFile& file,
+                             const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv);
+
+}  // namespace bulkhead::forward

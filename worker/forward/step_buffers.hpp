@@ -1,0 +1,59 @@
+// The buffers that a step works in, and the operands that lie in them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/blit_queue.hpp"
+#include "gpu/memory_pool.hpp"
+#include "worker/forward/scratch_plan.hpp"
+#include "worker/forward/step_context.hpp"
+
+namespace bulkhead::forward {
+
+// Their layout does not depend on the step's shape, so those of the widest serve all.
+struct Activations {
+  std::vector<gpu::MemoryPool::Lease> pieces;  // as in ScratchPlan; those not needed are empty
+  std::uint32_t logits_rows = 0;
+  // GPUs: what the layers' products need besides matrix and columns, the same for every shape.
+  gpu::MemoryPool::Lease operands;                          // [slot][OperandsIndex]
+  std::vector<gpu::kernels::FusedOperands> operand_values;  // upload_operands() puts it there
+  gpu::MemoryPool::Lease attention_counts;                  // GPUs: [column][head], zeros at first
+  // With the pool off: the one allocation that the pieces are parts of, while the step lasts; its
+  // size, and where it lay last.
+  gpu::MemoryPool::Lease block;
+  std::uint64_t block_bytes = 0, block_address = 0;
+
+  // Device addresses; 0: not needed, or kernels are only listed.
+  std::uint64_t at(model::ActivationIndex activation) const { return slice_of(activation).address; }
+  std::uint64_t at(const ModelPlan& plan, Scratch scratch) const {
+    return slice(plan, scratch).address;
+  }
+  gpu::BufferSlice slice(const ModelPlan& plan, Scratch scratch) const {
+    return slice_of(plan.activations.size() + static_cast<std::size_t>(scratch));
+  }
+
+ private:
+  gpu::BufferSlice slice_of(std::size_t piece) const {
+    return piece < pieces.size() ? pieces[piece].slice() : gpu::BufferSlice{};
+  }
+};
+
+// Room for a step of any of these shapes, one at a time. With the pool off it is one allocation, as a
+// program makes that has a scratch buffer for each step.
+Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
+                                        std::span<const StepShape> shapes);
+// With the pool off: allocates the block anew, for another step in the same parts. False: it lies
+// elsewhere than before, so programs must be built, and operands uploaded, anew. (Most drivers hand
+// out again what was freed last.)
+Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
+                           Activations& activations);
+// Before the first step in these buffers.
+Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
+
+// q's factor: scores come in powers of two, since exp2 is what devices have.
+float q_scale(const model::Rotate& rotate);
+
+}  // namespace bulkhead::forward

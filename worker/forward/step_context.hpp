@@ -1,0 +1,89 @@
+// What the programs of all shapes share: the model as it is planned, its weights, its key-value
+// pages, and the memory of steps in flight.
+//
+// Steps in flight at the same time use different slots, in turn: parameters, logits and results of
+// their own. Activations are shared, since steps are computed one after another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpu/device.hpp"
+#include "gpu/kernels/kernels.hpp"
+#include "worker/forward/model_plan.hpp"
+#include "worker/forward/tuning.hpp"
+#include "worker/forward/weights.hpp"
+#include "worker/model/graph.hpp"
+
+namespace bulkhead::forward {
+
+// Where the parts of the step's parameters lie.
+struct ParameterLayout {
+  std::uint64_t outputs = 0;  // [output]: which column
+  std::uint64_t choices = 0;  // [output]: SampleChoice
+  std::uint64_t pages = 0;    // page tables, one after another
+  std::uint64_t bytes = 0;
+  std::uint64_t stride = 0;  // between slots
+};
+
+// Narrow steps without barriers between their kernels (gpu/kernels/chain.glsl), where the device
+// allows it.
+struct ChainedSteps {
+  std::uint32_t columns = 0;      // of the widest step; 0: none
+  std::uint32_t broken_link = 0;  // for tests: this one waits in vain; 0: none
+  gpu::Buffer counts;
+};
+
+// Device addresses of a key-value store's pages: all keys, then as many bytes of values.
+struct KvPages {
+  std::uint64_t keys = 0, values = 0;
+};
+
+struct StepContext {
+  gpu::Device* device = nullptr;
+  gpu::kernels::Mapping mapping;
+  model::ModelGraph graph;
+  gpu::kernels::KvFormat kv_format = gpu::kernels::KvFormat::kF16;
+  ModelPlan plan;
+  ModelWeights weights;
+  std::uint32_t context = 0;  // positions that a sequence may have
+  std::vector<gpu::Buffer> kv_blocks;
+  std::vector<KvPages> kv;  // of each of the graph's stores
+  std::uint32_t slots = 1;  // steps in flight
+  gpu::Buffer parameters;   // [slot]
+  ParameterLayout parameter_layout;
+  ChainedSteps chain;
+  // [slot][output]{token, log-probability}; a slot's last row says in its first word whether its
+  // step has failed.
+  gpu::Buffer results;
+  std::uint32_t result_rows = 0;  // of a slot
+  gpu::Buffer logprobs;           // [slot][output] of LogprobRow
+  Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
+  // While loading: called before each kernel is made and each operation recorded, which may take a
+  // driver seconds.
+  std::function<void()> alive;
+  // While loading: kernels are listed there instead of made, and no address is needed yet.
+  std::vector<gpu::KernelSpec>* wanted = nullptr;
+
+  // The shape of a store's pages; the number of query heads is not a part of it.
+  gpu::kernels::AttentionShape kv_shape(const model::KvStore& store) const {
+    return {store.head_size, store.heads, store.heads, kv_format, false};
+  }
+  std::uint64_t parameters_of(std::uint32_t slot) const {
+    return parameters.address() + slot * parameter_layout.stride;
+  }
+};
+
+// Links that a chain may have: each step of the plan is one at most, or two (attention that leaves
+// partial results), and there are those of the outputs.
+inline std::uint32_t chain_links(const ModelPlan& plan) {
+  return static_cast<std::uint32_t>(plan.steps.size()) * 2 + 8;
+}
+// Counts of a chain: of its links, then of attention's workgroups (AttentionPush::counts).
+inline std::uint32_t chain_counts(const ModelPlan& plan, std::uint32_t columns) {
+  static_assert(gpu::kernels::kAttentionCountBytes == gpu::kernels::kChainCountBytes);
+  return chain_links(plan) + columns * plan.most_heads;
+}
+
+}  // namespace bulkhead::forward

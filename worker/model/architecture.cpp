@@ -1,0 +1,54 @@
+#include "worker/model/architecture.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "architectures.inc"  // made by the build: kArchitectures, each file's one
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
+  BULKHEAD_TRY(const auto name, file.get_string("general.architecture"));
+  if (!name) {
+    return Error(ErrorCode::kCorrupt,
+                 file.name() +
+                     ": metadata key general.architecture is missing; the file is damaged or was "
+                     "converted wrongly");
+  }
+  for (const Architecture* const each : architectures()) {
+    if (*name != each->name) continue;
+    GraphBuilder builder(file, *each, std::move(has));
+    if (builder.status().ok()) each->describe(builder);
+    return builder.finish();
+  }
+  return Error(ErrorCode::kUnsupported,
+               file.name() + ": architecture \"" + std::string(name->substr(0, 64)) +
+                   "\" is not supported; supported are: " + architecture_names());
+}
+
+}  // namespace
+
+std::span<const Architecture* const> architectures() {
+  return kArchitectures;
+}
+
+std::string architecture_names() {
+  std::string list;
+  for (const Architecture* const each : architectures())
+    list += (list.empty() ? "" : ", ") + std::string(each->name);
+  return list;
+}
+
+Result<ModelGraph> read_model(const GgufFile& file) {
+  return read(file, nullptr);
+}
+
+Result<ModelGraph> imagine_model(const GgufFile& file,
+                                 std::function<bool(const std::string& name)> has) {
+  return read(file, std::move(has));
+}
+
+}  // namespace bulkhead::model

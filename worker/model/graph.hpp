@@ -1,0 +1,190 @@
+// What a model computes, as data: the tensors it takes from its file, and for each layer a list of
+// operations over named activations. An architecture's file (architectures/NAME.cpp) makes it;
+// validation, placement, packing, buffers, memory need, recorded commands, `inspect` and make-model
+// iterate over it. Knows no GPU.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::model {
+
+// Indices into the lists of a ModelGraph. kAbsent: the model has none.
+using TensorIndex = std::uint32_t;
+using VectorIndex = std::uint32_t;
+using ActivationIndex = std::uint32_t;
+using RopeIndex = std::uint32_t;
+using KvIndex = std::uint32_t;
+inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
+
+// A tensor of the file that the model needs, with the shape it must have. An optional tensor that
+// the file lacks gets no row.
+struct TensorRow {
+  std::string name;          // "blk.3.attn_q.weight"
+  std::uint64_t width = 0;   // entries of a row
+  std::uint64_t rows = 1;    // 1: a vector, which must be F32
+  std::uint64_t slices = 1;  // matrices of that shape, one for each expert
+};
+
+// Which entries of a head rotate together: (2i, 2i+1) or (i, i + pairs).
+enum class RopePairing { kAdjacent, kHalves };
+
+// Rows [first_row, first_row + rows) of a tensor, as a product takes them.
+struct MatrixPart {
+  TensorIndex tensor = kAbsent;
+  std::uint64_t first_row = 0;
+  std::uint64_t rows = 0;
+  bool rotates =
+      false;  // rows of q or k: a device may want those that rotate together side by side
+};
+
+// Floats from one or more tensors, one after another; `scale` times each.
+struct VectorRow {
+  struct Part {
+    TensorIndex tensor = kAbsent;
+    bool rotates = false;  // as MatrixPart::rotates
+  };
+  std::vector<Part> parts;
+  float scale = 1;
+};
+
+// A value that every column of a step has.
+struct Activation {
+  enum class Form {
+    kStream,  // the residual stream: floats
+    kFloats,  // floats
+    kInput,   // what a product reads, in the form that the device's kernels like
+  };
+  std::string name;
+  std::uint32_t width = 0;  // entries of a column
+  Form form = Form::kFloats;
+};
+// The residual stream is every graph's first activation.
+inline constexpr ActivationIndex kStream = 0;
+
+// How positions turn pairs of a head's entries: pair i by position * frequencies[i], and both
+// entries times `magnitude`.
+struct Rope {
+  RopePairing pairing = RopePairing::kAdjacent;
+  std::vector<double> frequencies;
+  double magnitude = 1;
+  // Of models that were stretched: taken instead where more than `short_context` positions are
+  // served. Empty: none.
+  std::vector<double> long_frequencies;
+  std::uint32_t short_context = 0;
+
+  std::uint32_t pairs() const { return static_cast<std::uint32_t>(frequencies.size()); }
+};
+
+// Keys and values of one kind that the model keeps for each position.
+struct KvStore {
+  std::uint32_t heads = 0;
+  std::uint32_t head_size = 0;  // entries of a key, and of a value
+};
+
+struct HeadShape {
+  std::uint32_t heads = 0, kv_heads = 0;
+  std::uint32_t size = 0;  // entries
+
+  std::uint32_t query_width() const { return heads * size; }
+  std::uint32_t kv_width() const { return kv_heads * size; }
+  std::uint32_t qkv_width() const { return query_width() + 2 * kv_width(); }
+};
+
+// The operations. A column's result depends on its own sequence alone.
+
+// out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or added to
+// what `out` holds.
+struct Norm {
+  ActivationIndex in = kStream, out = kAbsent;
+  VectorIndex gain = kAbsent;
+  float epsilon = 0;
+  std::uint32_t first = 0, width = 0;
+  bool adds = false;
+};
+
+// out = matrix * in, or added to what `out` holds. The matrix is its parts' rows, one after another.
+struct Product {
+  std::vector<MatrixPart> parts;
+  ActivationIndex in = kAbsent, out = kAbsent;
+  bool adds = false;
+};
+
+// What stands between the q, k, v products and attention: the biases, a norm of each head, the
+// rotation by position; the new key and value go to the sequence's pages, q waits for Attend.
+struct Rotate {
+  ActivationIndex qkv = kAbsent;  // q heads, k heads, v heads
+  HeadShape heads;
+  VectorIndex bias = kAbsent;  // [q, k, v]
+  VectorIndex q_gain = kAbsent, k_gain = kAbsent;
+  float epsilon = 0;
+  RopeIndex rope = kAbsent;  // kAbsent: positions turn nothing
+  KvIndex kv = kAbsent;
+  double scale = 0;  // of the scores; 0: 1 / sqrt(entries of a head)
+};
+
+// softmax(q * keys) * values for each head, over the positions up to the column's own.
+struct Attend {
+  HeadShape heads;
+  KvIndex kv = kAbsent;
+  ActivationIndex out = kAbsent;
+};
+
+enum class Gate { kSilu };
+
+// out = gate(gate_matrix * in) * (up_matrix * in)
+struct GatedProduct {
+  MatrixPart gate, up;
+  ActivationIndex in = kAbsent, out = kAbsent;
+  Gate function = Gate::kSilu;
+};
+
+using Operation = std::variant<Norm, Product, Rotate, Attend, GatedProduct>;
+
+struct Layer {
+  std::vector<Operation> operations;
+};
+
+struct ModelGraph {
+  std::string architecture;      // "llama", as in general.architecture
+  std::string name;              // general.name, else the file's name
+  std::uint32_t embedding = 0;   // width of the residual stream
+  std::uint32_t vocabulary = 0;  // rows of token_embd.weight
+  std::uint32_t context = 0;     // the model's own limit, in tokens
+
+  std::vector<TensorRow> tensors;
+  std::vector<VectorRow> vectors;
+  std::vector<Activation> activations;
+  std::vector<Rope> ropes;
+  std::vector<KvStore> kv;
+
+  // The stream's first value is the token's row of `embedding_rows`, times `embedding_scale`.
+  MatrixPart embedding_rows;
+  float embedding_scale = 1;
+  std::vector<Layer> layers;
+  // The logits: output_rows * norm(stream).
+  VectorIndex output_gain = kAbsent;
+  float output_epsilon = 0;
+  MatrixPart output_rows;
+
+  bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
+};
+
+// The first operation of a kind; null: the model has none.
+template <typename Kind>
+const Kind* first_operation(const ModelGraph& graph) {
+  for (const Layer& layer : graph.layers) {
+    for (const Operation& operation : layer.operations) {
+      if (const Kind* const found = std::get_if<Kind>(&operation)) return found;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace bulkhead::model

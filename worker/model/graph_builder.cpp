@@ -1,0 +1,340 @@
+#include "worker/model/graph_builder.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace bulkhead::model {
+namespace {
+
+std::string shape_text(std::span<const std::uint64_t> shape) {
+  std::string text = "[";
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    text += (d == 0 ? "" : ", ") + std::to_string(shape[d]);
+  return text + "]";
+}
+
+}  // namespace
+
+GraphBuilder::GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has)
+    : file_(file), architecture_(architecture), has_(std::move(has)), prefix_(architecture.name) {
+  graph_.architecture = architecture.name;
+  read_names();
+  // The blocks behind the last layer draft tokens; no stream needs them.
+  const std::uint32_t blocks = count("block_count", kMaxLayers);
+  const std::uint32_t drafting = count("nextn_predict_layers", kMaxLayers, 0);
+  if (drafting >= blocks)
+    corrupt("metadata key " + key("nextn_predict_layers") + " leaves no layer of " +
+            std::to_string(blocks));
+  layers_ = status_.ok() ? blocks - drafting : 1;
+  graph_.layers.resize(layers_);
+  graph_.embedding = count("embedding_length", kMaxWidth);
+  graph_.context = count("context_length", kMaxContext);
+  graph_.activations.push_back({"residual stream", graph_.embedding, Activation::Form::kStream});
+}
+
+Error GraphBuilder::damaged(const std::string& what) const {
+  return Error(ErrorCode::kCorrupt,
+               file_.name() + ": " + what + "; the file is damaged or was converted wrongly");
+}
+Error GraphBuilder::unsupported(const std::string& what) const {
+  return Error(ErrorCode::kUnsupported, file_.name() + ": " + what);
+}
+void GraphBuilder::fail(Error error) {
+  if (status_.ok()) status_ = std::move(error);
+}
+void GraphBuilder::refuse(const std::string& why) {
+  fail(unsupported(why));
+}
+void GraphBuilder::corrupt(const std::string& what) {
+  fail(damaged(what));
+}
+
+void GraphBuilder::read_names() {
+  const auto title = file_.get_string("general.name");
+  if (!title.ok()) return fail(title.error());
+  graph_.name = *title && !(*title)->empty() ? std::string(**title)
+                                             : file_.name().substr(file_.name().rfind('/') + 1);
+}
+
+std::uint32_t GraphBuilder::count(std::string_view name, std::uint64_t limit,
+                                  std::optional<std::uint64_t> fallback) {
+  read_keys_.emplace(name);
+  const auto found = file_.get_uint(key(name));
+  if (!found.ok()) {
+    fail(found.error());
+    return 1;
+  }
+  if (!*found && fallback) return static_cast<std::uint32_t>(*fallback);
+  if (!*found) {
+    corrupt("metadata key " + key(name) + " is missing");
+    return 1;
+  }
+  const std::uint64_t value = **found;
+  const std::uint64_t least = fallback == 0U ? 0 : 1;
+  if (value < least || value > limit) {
+    corrupt("metadata key " + key(name) + " is " + std::to_string(value) + ", not from " +
+            std::to_string(least) + " to " + std::to_string(limit));
+    return 1;
+  }
+  return static_cast<std::uint32_t>(value);
+}
+
+double GraphBuilder::number(std::string_view name, double fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_float(key(name));
+  if (value.ok()) return value->value_or(fallback);
+  fail(value.error());
+  return fallback;
+}
+
+std::string GraphBuilder::text(std::string_view name, std::string_view fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_string(key(name));
+  if (value.ok()) return std::string(value->value_or(fallback));
+  fail(value.error());
+  return std::string(fallback);
+}
+
+bool GraphBuilder::has_key(std::string_view name) const {
+  return file_.has(key(name));
+}
+
+HeadShape GraphBuilder::heads() {
+  HeadShape shape;
+  shape.heads = count("attention.head_count", kMaxHeads);
+  shape.kv_heads = count("attention.head_count_kv", kMaxHeads, shape.heads);
+  if (shape.heads % shape.kv_heads != 0)
+    corrupt(std::to_string(shape.heads) + " attention heads are not a multiple of " +
+            std::to_string(shape.kv_heads) + " key-value heads");
+  if (graph_.embedding % shape.heads != 0 && !has_key("attention.key_length"))
+    corrupt("embedding_length " + std::to_string(graph_.embedding) +
+            " is not a multiple of head_count " + std::to_string(shape.heads) + " and " +
+            key("attention.key_length") + " is missing");
+  const std::uint64_t square = graph_.embedding / shape.heads;
+  shape.size = count("attention.key_length", kMaxHeadSize, square);
+  const std::uint32_t value_size = count("attention.value_length", kMaxHeadSize, square);
+  if (shape.size != value_size)
+    refuse("attention.key_length " + std::to_string(shape.size) + " and attention.value_length " +
+           std::to_string(value_size) + " differ; only models with equal ones are supported");
+  if (shape.size == 0) corrupt("the head size is 0");
+  return shape;
+}
+
+float GraphBuilder::rms_epsilon() {
+  const double epsilon = number("attention.layer_norm_rms_epsilon", -1.0);
+  if (!(epsilon > 0.0 && epsilon < 1.0))
+    corrupt("metadata key " + key("attention.layer_norm_rms_epsilon") +
+            " is missing or not between 0 and 1");
+  return static_cast<float>(epsilon);
+}
+
+// rope_freqs.weight, Llama 3's divisors of the frequencies; empty: the file has none.
+std::vector<double> GraphBuilder::rope_factors(std::uint32_t pairs) {
+  const TensorIndex index = optional_tensor("rope_freqs.weight", pairs);
+  if (index == kAbsent || has_ || !status_.ok()) return {};
+  const TensorInfo* const tensor = file_.find_tensor("rope_freqs.weight");
+  std::vector<double> factors;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    float factor = 0;
+    std::memcpy(&factor, tensor->data.data() + i * sizeof factor, sizeof factor);
+    if (!(factor > 0.0F && std::isfinite(factor)))
+      corrupt("rope_freqs.weight has an entry that is no positive number (index " +
+              std::to_string(i) + ")");
+    factors.push_back(static_cast<double>(factor));
+  }
+  return factors;
+}
+
+RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
+  const std::uint32_t dimensions = count("rope.dimension_count", kMaxHeadSize, heads.size);
+  if (dimensions % 2 != 0 || dimensions > heads.size)
+    corrupt("metadata key " + key("rope.dimension_count") + " is " + std::to_string(dimensions) +
+            ", not even and at most the head size " + std::to_string(heads.size));
+  const double base = number("rope.freq_base", 10'000.0);
+  if (!(base > 1.0 && base < 1e15))
+    corrupt("metadata key " + key("rope.freq_base") + " is not a base for rotary positions");
+
+  const std::string type = text("rope.scaling.type", "");
+  const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+  if (number("rope.scaling.attn_factor", 1.0) != 1.0)
+    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported");
+  // Without a type, a factor means the linear kind, as in files from before the type was written.
+  if (!type.empty() && type != "none" && type != "linear")
+    refuse("rope scaling \"" + type.substr(0, 64) +
+           "\" is not supported; supported are: none, linear, and Llama 3's factors in "
+           "rope_freqs.weight");
+  const bool linear = (type.empty() || type == "linear") && factor != 1.0;
+  if (linear && !(factor > 0.0 && factor < 1e6))
+    corrupt("metadata key " + key("rope.scaling.factor") + " is not a positive number");
+
+  const std::vector<double> factors = rope_factors(dimensions / 2);
+  if (linear && !factors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
+  Rope made;
+  made.pairing = pairing;
+  for (std::uint32_t i = 0; i < dimensions / 2; ++i) {
+    double frequency =
+        std::pow(static_cast<double>(static_cast<float>(base)), -2.0 * i / dimensions);
+    if (i < factors.size()) frequency /= factors[i];
+    if (linear) frequency /= static_cast<double>(static_cast<float>(factor));
+    made.frequencies.push_back(frequency);
+  }
+  return add(std::move(made));
+}
+
+RopeIndex GraphBuilder::add(Rope rope) {
+  graph_.ropes.push_back(std::move(rope));
+  return static_cast<RopeIndex>(graph_.ropes.size() - 1);
+}
+KvIndex GraphBuilder::add(KvStore store) {
+  graph_.kv.push_back(store);
+  return static_cast<KvIndex>(graph_.kv.size() - 1);
+}
+VectorIndex GraphBuilder::add(VectorRow row) {
+  graph_.vectors.push_back(std::move(row));
+  return static_cast<VectorIndex>(graph_.vectors.size() - 1);
+}
+ActivationIndex GraphBuilder::input(std::string name, std::uint64_t width) {
+  graph_.activations.push_back(
+      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kInput});
+  return static_cast<ActivationIndex>(graph_.activations.size() - 1);
+}
+ActivationIndex GraphBuilder::floats(std::string name, std::uint64_t width) {
+  graph_.activations.push_back(
+      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kFloats});
+  return static_cast<ActivationIndex>(graph_.activations.size() - 1);
+}
+
+void GraphBuilder::check(const std::string& name, const TensorInfo& found, const TensorRow& row) {
+  if (found.ne[0] != row.width || found.ne[1] != row.rows || found.ne[2] != row.slices ||
+      found.ne[3] != 1) {
+    std::vector<std::uint64_t> wanted{row.width};
+    if (row.rows != 1 || row.slices != 1) wanted.push_back(row.rows);
+    if (row.slices != 1) wanted.push_back(row.slices);
+    return corrupt("tensor " + name + " has the shape " +
+                   shape_text(std::span(found.ne).first(found.dimensions)) + ", not " +
+                   shape_text(wanted));
+  }
+  // Norm weights, biases and factors are vectors; they take no room worth saving.
+  if (row.rows == 1 && row.slices == 1 && found.type != TensorType::kF32)
+    refuse("tensor " + name + " is of type " + traits(found.type)->name + "; vectors must be F32");
+}
+
+TensorIndex GraphBuilder::optional_tensor(const std::string& name, std::uint64_t width,
+                                          std::uint64_t rows, std::uint64_t slices) {
+  const bool there = has_ ? has_(name) : file_.find_tensor(name) != nullptr;
+  return there ? tensor(name, width, rows, slices) : kAbsent;
+}
+
+TensorIndex GraphBuilder::tensor(const std::string& name, std::uint64_t width, std::uint64_t rows,
+                                 std::uint64_t slices) {
+  used_tensors_.insert(name);
+  const TensorRow row{name, width, rows, slices};
+  if (!has_) {
+    const TensorInfo* const found = file_.find_tensor(name);
+    if (found == nullptr) {
+      corrupt("tensor " + name + " is missing");
+    } else {
+      check(name, *found, row);
+    }
+  }
+  graph_.tensors.push_back(row);
+  return static_cast<TensorIndex>(graph_.tensors.size() - 1);
+}
+
+void GraphBuilder::embed(float scale) {
+  std::uint64_t rows = 0;
+  if (has_) {
+    rows = count("vocab_size", kMaxVocabulary);
+  } else {
+    const TensorInfo* const found = file_.find_tensor("token_embd.weight");
+    if (file_.tensors().empty())
+      return refuse("holds no tensors (a vocabulary-only file), so no model can run from it");
+    if (found == nullptr) return corrupt("tensor token_embd.weight is missing");
+    rows = found->rows();
+  }
+  if (rows < 2 || rows > kMaxVocabulary)
+    return corrupt("tensor token_embd.weight has " + std::to_string(rows) +
+                   " rows, not from 2 to " + std::to_string(kMaxVocabulary));
+  graph_.vocabulary = static_cast<std::uint32_t>(rows);
+  graph_.embedding_rows = {tensor("token_embd.weight", graph_.embedding, rows), 0, rows};
+  graph_.embedding_scale = scale;
+  const auto tokens = file_.array_length("tokenizer.ggml.tokens");
+  if (tokens && *tokens != rows)
+    corrupt("the tokenizer has " + std::to_string(*tokens) + " tokens, token_embd.weight " +
+            std::to_string(rows) + " rows");
+}
+
+void GraphBuilder::output(float epsilon, float divisor) {
+  graph_.output_gain =
+      add(VectorRow{{{tensor("output_norm.weight", graph_.embedding)}}, 1.0F / divisor});
+  graph_.output_epsilon = epsilon;
+  graph_.output_rows = graph_.embedding_rows;
+  const TensorIndex own = optional_tensor("output.weight", graph_.embedding, graph_.vocabulary);
+  if (own != kAbsent) graph_.output_rows.tensor = own;
+}
+
+LayerBuilder GraphBuilder::layer(std::uint32_t index) {
+  return LayerBuilder(*this, index);
+}
+
+LayerBuilder::LayerBuilder(GraphBuilder& model, std::uint32_t index)
+    : model_(model), index_(index), block_("blk." + std::to_string(index) + ".") {}
+
+VectorIndex LayerBuilder::vector(const std::string& name, std::uint64_t width) {
+  return model_.add(VectorRow{{{model_.tensor(block_ + name + ".weight", width)}}});
+}
+
+void LayerBuilder::norm(ActivationIndex in, const std::string& gain, ActivationIndex out,
+                        float epsilon) {
+  Norm norm;
+  norm.in = in;
+  norm.out = out;
+  norm.width = width(in);
+  norm.gain = vector(gain, norm.width);
+  norm.epsilon = epsilon;
+  operations().push_back(norm);
+}
+
+MatrixPart LayerBuilder::rows(const std::string& name, std::uint64_t width, std::uint64_t rows) {
+  return {model_.tensor(block_ + name + ".weight", width, rows), 0, rows};
+}
+MatrixPart LayerBuilder::rotating_rows(const std::string& name, std::uint64_t width,
+                                       std::uint64_t rows) {
+  MatrixPart part = this->rows(name, width, rows);
+  part.rotates = true;
+  return part;
+}
+
+void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out) {
+  operations().push_back(Product{std::move(parts), in, out});
+}
+void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out) {
+  operations().push_back(Product{{part}, in, out, true});
+}
+
+VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
+  const TensorIndex q = model_.optional_tensor(block_ + "attn_q.bias", heads.query_width());
+  const TensorIndex k = model_.optional_tensor(block_ + "attn_k.bias", heads.kv_width());
+  const TensorIndex v = model_.optional_tensor(block_ + "attn_v.bias", heads.kv_width());
+  if ((q == kAbsent) != (k == kAbsent) || (q == kAbsent) != (v == kAbsent))
+    model_.refuse(block_ +
+                  "attn_{q,k,v}.bias: some are there and some are not; a layer must have all "
+                  "three or none");
+  if (q == kAbsent || !model_.status().ok()) return kAbsent;
+  return model_.add(VectorRow{{{q, true}, {k, true}, {v}}});
+}
+
+void LayerBuilder::attention(Rotate rotate, ActivationIndex out) {
+  rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
+  operations().push_back(rotate);
+  operations().push_back(Attend{rotate.heads, rotate.kv, out});
+}
+
+void LayerBuilder::gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
+                                 ActivationIndex out, Gate function) {
+  operations().push_back(GatedProduct{rows(gate, width(in), width(out)),
+                                      rows(up, width(in), width(out)), in, out, function});
+}
+
+}  // namespace bulkhead::model

@@ -1,0 +1,152 @@
+// What an architecture's file is written with: reads the file's keys, checks its tensors and puts
+// the graph together.
+//
+// The first error is kept and everything after it is harmless, so that a description reads without
+// a check on every line: see status().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/model/architecture.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/graph.hpp"
+
+namespace bulkhead::model {
+
+// Far above any real model; they keep every product of two in 64 bits.
+inline constexpr std::uint64_t kMaxLayers = 1'024;
+inline constexpr std::uint64_t kMaxWidth = 1U << 20;
+inline constexpr std::uint64_t kMaxHeads = 4'096;
+inline constexpr std::uint64_t kMaxHeadSize = 1'024;
+inline constexpr std::uint64_t kMaxContext = 1U << 30;
+inline constexpr std::uint64_t kMaxVocabulary = 1U << 22;
+
+class LayerBuilder;
+
+class GraphBuilder {
+ public:
+  // `has`: which optional tensors a model that is only imagined has; null: `file` has the tensors.
+  using Has = std::function<bool(const std::string&)>;
+  GraphBuilder(const GgufFile& file, const Architecture& architecture, Has has = nullptr);
+
+  // Hyperparameters, by their names without the architecture's prefix.
+  // A count within [1, limit]; `fallback` where the key is absent, an error where there is none.
+  std::uint32_t count(std::string_view name, std::uint64_t limit,
+                      std::optional<std::uint64_t> fallback = std::nullopt);
+  double number(std::string_view name, double fallback);
+  std::string text(std::string_view name, std::string_view fallback);
+  bool has_key(std::string_view name) const;
+
+  // Those that nearly every architecture has.
+  std::uint32_t embedding() const { return graph_.embedding; }
+  std::uint32_t layer_count() const { return layers_; }
+  std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
+  HeadShape heads();
+  float rms_epsilon();
+  // The rotation that the keys rope.* describe, of heads of that size.
+  RopeIndex rope(const HeadShape& heads, RopePairing pairing);
+  RopeIndex add(Rope rope);
+  KvIndex add(KvStore store);
+
+  // Activations.
+  ActivationIndex input(std::string name, std::uint64_t width);
+  ActivationIndex floats(std::string name, std::uint64_t width);
+
+  // Tensors of the whole model. The scale multiplies the token's row.
+  void embed(float scale = 1);
+  // Norm and matrix of the logits, which are divided by `divisor`. Without output.weight the
+  // embedding serves.
+  void output(float epsilon, float divisor = 1);
+
+  LayerBuilder layer(std::uint32_t index);
+
+  // What an architecture can't be, in words: "has ...".
+  void refuse(const std::string& why);
+  // What is broken in the file.
+  void corrupt(const std::string& what);
+
+  // A tensor that must be there, with exactly this shape.
+  TensorIndex tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
+                     std::uint64_t slices = 1);
+  // The same, or kAbsent where the file has none of that name.
+  TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
+                              std::uint64_t slices = 1);
+  VectorIndex add(VectorRow row);
+  const GgufFile& file() const { return file_; }
+
+  const Status& status() const { return status_; }
+  // Last: what was left over is looked at, too.
+  Result<ModelGraph> finish();
+
+ private:
+  friend class LayerBuilder;
+  void fail(Error error);
+  std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
+  void read_names();
+  std::vector<double> rope_factors(std::uint32_t pairs);
+  const TensorInfo* find(const std::string& name) const;
+  void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
+  Status refuse_other_computations() const;
+  Status refuse_other_tensors() const;
+  Status cap_context();
+  Error refused_tensor(std::string_view name) const;
+  Error unsupported(const std::string& what) const;
+  Error damaged(const std::string& what) const;
+
+  const GgufFile& file_;
+  const Architecture& architecture_;
+  const Has has_;
+  std::string prefix_;
+  std::uint32_t layers_ = 1;
+  ModelGraph graph_;
+  mutable std::set<std::string, std::less<>> read_keys_;
+  std::set<std::string, std::less<>> used_tensors_;
+  Status status_;
+};
+
+// One layer: each call appends an operation. Names are tensors' without "blk.N." and ".weight".
+class LayerBuilder {
+ public:
+  LayerBuilder(GraphBuilder& model, std::uint32_t index);
+
+  void norm(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
+
+  // Rows of a matrix that reads activations of so many entries.
+  MatrixPart rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
+  // The same for q and k, whose rows rotate.
+  MatrixPart rotating_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
+  void product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out);
+  void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out);
+
+  // attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
+  VectorIndex qkv_bias(const HeadShape& heads);
+  VectorIndex vector(const std::string& name, std::uint64_t width);
+
+  // A key-value store of the layer's own, and both operations on it.
+  void attention(Rotate rotate, ActivationIndex out);
+
+  void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
+                     ActivationIndex out, Gate function);
+
+  std::uint32_t index() const { return index_; }
+  std::string name(const std::string& tensor) const { return block_ + tensor; }
+
+ private:
+  std::vector<Operation>& operations() const { return model_.graph_.layers[index_].operations; }
+  std::uint32_t width(ActivationIndex activation) const {
+    return model_.graph_.activations[activation].width;
+  }
+
+  GraphBuilder& model_;
+  const std::uint32_t index_;
+  const std::string block_;
+};
+
+}  // namespace bulkhead::model

@@ -1,0 +1,107 @@
+// What a file holds beyond what its architecture's description has asked for. Whatever would change
+// the result is refused by name: to leave it out silently is to give wrong tokens.
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <string_view>
+
+#include "config/base/log.hpp"
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+
+Error GraphBuilder::refused_tensor(std::string_view name) const {
+  return unsupported("tensor " + std::string(name) +
+                     " takes part in a computation that is not supported for architecture " +
+                     prefix_);
+}
+
+Status GraphBuilder::refuse_other_computations() const {
+  const auto unread = [this](const char* name) { return !read_keys_.contains(name); };
+  if (unread("expert_count")) {
+    BULKHEAD_TRY(const auto experts, file_.get_uint(key("expert_count")));
+    if (experts.value_or(0) > 0)
+      return unsupported("is a mixture of " + std::to_string(*experts) +
+                         " experts; for architecture " + prefix_ +
+                         " only dense models are supported");
+  }
+  if (unread("attention.causal") && file_.has(key("attention.causal"))) {
+    BULKHEAD_TRY(const auto causal, file_.get_bool(key("attention.causal")));
+    if (!causal.value_or(true))
+      return unsupported(
+          "has non-causal attention, as embedding models do; only models that "
+          "generate text are supported");
+  }
+  for (const char* scale :
+       {"logit_scale", "residual_scale", "embedding_scale", "attention.scale"}) {
+    if (!unread(scale)) continue;
+    BULKHEAD_TRY(const auto value, file_.get_float(key(scale)));
+    if (value && *value != 0.0 && *value != 1.0)
+      return unsupported("metadata key " + key(scale) +
+                         " asks for a computation that is not supported");
+  }
+  return {};
+}
+
+Status GraphBuilder::refuse_other_tensors() const {
+  // Tables of rotary frequencies that old converters copied; they hold what is computed anyway.
+  static constexpr std::string_view kInert[] = {"attn_rot_embd.weight", "attn_rot_embd.freqs",
+                                                "attn.rotary_emb.inv_freq"};
+  std::size_t drafting = 0;
+  for (const TensorInfo& each : file_.tensors()) {
+    const std::string_view name = each.name;
+    if (used_tensors_.contains(name)) continue;
+    if (name == "output.bias" || name == "output_norm.bias" || name == "rope_freqs.weight" ||
+        name.starts_with("rope_factors_"))
+      return refused_tensor(name);
+    if (!name.starts_with("blk.")) {
+      spdlog::debug("{}: tensor {} is not used", file_.name(), name);
+      continue;
+    }
+    const std::size_t dot = name.find('.', 4);
+    const std::string_view part = dot == std::string_view::npos ? "" : name.substr(dot + 1);
+    std::uint64_t layer = 0;
+    std::from_chars(name.data() + 4, name.data() + std::min(dot, name.size()), layer);
+    const std::uint64_t blocks =
+        layers_ + (read_keys_.contains("nextn_predict_layers")
+                       ? file_.get_uint(key("nextn_predict_layers"))->value_or(0)
+                       : 0);
+    if (layer >= blocks)
+      return damaged("tensor " + std::string(name) + " belongs to no layer: " + key("block_count") +
+                     " is " + std::to_string(blocks));
+    if (layer >= layers_) {
+      ++drafting;
+    } else if (std::find(std::begin(kInert), std::end(kInert), part) == std::end(kInert)) {
+      return refused_tensor(name);
+    }
+  }
+  if (drafting > 0)
+    spdlog::info("{}: {} tensors of blocks that draft several tokens at once are not used",
+                 file_.name(), drafting);
+  return {};
+}
+
+// Windowed attention equals full attention as long as the window holds everything; so that is the
+// limit of an architecture that knows no windows.
+Status GraphBuilder::cap_context() {
+  if (read_keys_.contains("attention.sliding_window")) return {};
+  BULKHEAD_TRY(const auto window, file_.get_uint(key("attention.sliding_window")));
+  if (window && *window > 0 && *window < graph_.context) {
+    spdlog::warn(
+        "{}: attention slides over a window of {} tokens; the context is limited to it "
+        "(the file says {})",
+        file_.name(), *window, graph_.context);
+    graph_.context = static_cast<std::uint32_t>(*window);
+  }
+  return {};
+}
+
+Result<ModelGraph> GraphBuilder::finish() {
+  BULKHEAD_RETURN_IF_ERROR(status_);
+  BULKHEAD_RETURN_IF_ERROR(refuse_other_computations());
+  if (!has_) BULKHEAD_RETURN_IF_ERROR(refuse_other_tensors());
+  BULKHEAD_RETURN_IF_ERROR(cap_context());
+  return std::move(graph_);
+}
+
+}  // namespace bulkhead::model
