@@ -105,6 +105,8 @@ struct EngineSettings {
   MatrixUnits matrix_units = MatrixUnits::kAuto;
 };
 
+enum class SandboxMode { kOn, kOff, kLog };
+
 struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
   std::uint32_t exit_timeout_ms = 15000;
@@ -112,7 +114,9 @@ struct IsolationSettings {
   bool vault = true;
   std::uint32_t standby = 0;       // spare processes of each worker
   std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
-  bool sandbox = true;
+  SandboxMode sandbox = SandboxMode::kOn;
+  std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
+  std::string sandbox_paths;  // files and folders that workers may read, separated by colons
   std::string journal_path;  // empty: memory only
   std::uint32_t resume_window_s = 300;
 };

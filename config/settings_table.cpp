@@ -146,8 +146,12 @@ const Setting kSettings[] = {
    .reach = NUMBER(isolation.standby), .most = 8},
   {.key = "isolation.crash_budget", .help = "A worker that died so often in a row, with no token in between and no request to blame, is given up.",
    .reach = NUMBER(isolation.crash_budget), .least = 1, .most = 1'000'000},
-  {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp, as far as the kernel has them.",
-   .reach = FLAG(isolation.sandbox)},
+  {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp, as far as the kernel has them: true, false, or log (refuse nothing, log what true would refuse).",
+   .reach = CHOICE(isolation.sandbox), .choices = {"true", "false", "log"}},
+  {.key = "isolation.sandbox_calls", .help = "System calls that confined workers may make beside those that they need, for a driver that needs more: names with commas.",
+   .reach = TEXT(isolation.sandbox_calls)},
+  {.key = "isolation.sandbox_paths", .help = "Files and folders that confined workers may read beside the system's, for a driver that is elsewhere: absolute paths with colons.",
+   .reach = TEXT(isolation.sandbox_paths)},
   {.key = "isolation.journal_path", .help = "File that keeps resumable streams over a restart of the daemon; empty: memory only.",
    .reach = TEXT(isolation.journal_path)},
   {.key = "isolation.resume_window_s", .help = "Time in which a resumable stream can be resumed: without its client, and after its end.",
@@ -226,6 +230,13 @@ Result<std::uint32_t> parse_choice(const Field<Owner>& field, std::string_view t
   const std::string word = lower(text);
   for (std::size_t i = 0; i < field.choices.size(); ++i) {
     if (word == field.choices[i]) return static_cast<std::uint32_t>(i);
+  }
+  // A flag that has got a third choice is written as any flag.
+  if (const Result<bool> flag = parse_flag(text); flag.ok()) {
+    for (std::size_t i = 0; i < field.choices.size(); ++i) {
+      if (field.choices[i] == std::string_view(*flag ? "true" : "false"))
+        return static_cast<std::uint32_t>(i);
+    }
   }
   return wrong(quoted(text) + " is not " + joined(field.choices));
 }

@@ -225,15 +225,25 @@ bool device_failed(const Error& error) {
 }
 
 // Before anything of the model or a driver is touched, and while there is one thread.
-Status confine(const Arguments& arguments) {
-  SandboxPaths paths;
-  paths.readable = driver_paths();
+Status confine(const Arguments& arguments, const config::IsolationSettings& isolation) {
+  SandboxRequest request;
+  request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(arguments.model))
-    paths.readable.push_back(std::move(file));
-  if (!arguments.cache.empty()) paths.writable.push_back(arguments.cache);
-  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(paths, arguments.region));
+    request.paths.readable.push_back(std::move(file));
+  if (!arguments.cache.empty()) request.paths.writable.push_back(arguments.cache);
+  request.region = arguments.region;
+  request.more_calls = isolation.sandbox_calls;
+  const bool logs = isolation.sandbox == config::SandboxMode::kLog;
+  if (logs) request.level = SandboxLevel::kLog;
+  for (const std::string& unreadable : unreadable_drivers(request.paths.readable))
+    spdlog::warn("sandbox: {}", unreadable);
+  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(request));
   for (const std::string& gap : report.gaps)
     spdlog::warn("sandbox: {}", gap);
+  if (logs)
+    spdlog::warn(
+        "isolation.sandbox is log: this process is not confined; what a sandbox would refuse it "
+        "follows in lines with \"would refuse\"");
   return {};
 }
 
@@ -259,8 +269,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   keep_number(arguments.region);
   ipc::Channel& channel = **opened;
   Outbox outbox(channel);
-  outbox.send(
-      ipc::Hello{ipc::protocol_version(), static_cast<std::uint32_t>(::getpid()), BULKHEAD_VERSION});
+  outbox.send(ipc::Hello{ipc::protocol_version(), static_cast<std::uint32_t>(::getpid()),
+                         BULKHEAD_VERSION});
 
   const auto begin = std::chrono::steady_clock::now();
   ProgressReporter progress(channel, outbox);
@@ -380,8 +390,8 @@ int run(int argc, char** argv) {
     return ipc::kExitUsage;
   }
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
-  if (settings.isolation.sandbox) {
-    if (const Status status = confine(arguments); !status.ok()) {
+  if (settings.isolation.sandbox != config::SandboxMode::kOff) {
+    if (const Status status = confine(arguments, settings.isolation); !status.ok()) {
       spdlog::error(
           "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
           status.error().message());

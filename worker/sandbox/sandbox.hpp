@@ -4,27 +4,23 @@
 //   Landlock   which files: the model, the system's libraries and drivers (to read), the GPU's
 //              device nodes and one cache folder (to write). Nobody else's memory (/proc/PID/mem,
 //              ptrace), no signals to others, no TCP.
-//   seccomp    which system calls: no socket, no other program, no other process, nothing of
-//              another process's, no resizing of the channel's region. They fail with EPERM, since
-//              drivers try some of them and go on without.
+//   seccomp    which system calls: those of the table in allowed_calls.cpp. All others fail with
+//              EPERM, since drivers try some of them and go on without. No socket, no other program,
+//              no other process, no file's mode, owner or times, no resizing of the channel's region.
 //
 // Both hold for the whole life of the process and all that it starts, and can't be taken back.
-// What they don't hold back: reading what the drivers must read, computing, filling the log, and
-// using up the GPU.
+// What they don't hold back: reading what the drivers must read, asking whether a file is there and
+// how large (stat), computing, filling the log, and using up the GPU.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "worker/sandbox/files.hpp"
 
 namespace bulkhead::worker {
-
-struct SandboxPaths {
-  std::vector<std::string>
-      readable;  // files, or folders with all in them; missing ones are skipped
-  std::vector<std::string> writable;  // folders
-};
 
 struct SandboxReport {
   bool files = false;             // Landlock
@@ -35,14 +31,31 @@ struct SandboxReport {
 // What this kernel offers; changes nothing.
 SandboxReport sandbox_support();
 
-// To be called once, by a process of one thread (Landlock binds threads). `region` is the
-// descriptor of the channel's region, -1 when there is none; one that is not sealed stays refused
-// by its number, which nothing else should get while the process lives. A part that the kernel
-// lacks is a gap, not an error; an error means that a part which it has could not be put up, and
-// the process must not go on as if it were confined.
-Result<SandboxReport> enter_sandbox(const SandboxPaths& paths, int region);
+enum class SandboxLevel : std::uint8_t {
+  kHold,
+  kLog,  // refuses nothing, and writes to the log what kHold would refuse, each kind once
+};
 
-// What Vulkan's loader and drivers read on this machine, by the environment and by custom.
-std::vector<std::string> driver_paths();
+struct SandboxRequest {
+  SandboxPaths paths;
+  // The channel's region, -1 when there is none; one that is not sealed stays refused by its number,
+  // which nothing else should get while the process lives.
+  int region = -1;
+  std::string more_calls;  // names of system calls that are let through beside the table's
+  SandboxLevel level = SandboxLevel::kHold;
+};
+
+// To be called once, by a process of one thread (Landlock binds threads). A part that the kernel
+// lacks is a gap, not an error; an error means that a part which it has could not be put up, and
+// the process must not go on as if it were confined. kInvalidArgument: more_calls has a name that is
+// none.
+Result<SandboxReport> enter_sandbox(const SandboxRequest& request);
+
+// What Vulkan's loader and drivers read on this machine, by the environment and by custom, and what
+// `more` lists with colons between.
+std::vector<std::string> driver_paths(const std::string& more = {});
+// A sentence for each driver that the environment names (VK_DRIVER_FILES) and that lies in none of
+// `readable`: which, and the setting that allows it.
+std::vector<std::string> unreadable_drivers(const std::vector<std::string>& readable);
 
 }  // namespace bulkhead::worker

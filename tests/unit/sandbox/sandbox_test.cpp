@@ -73,11 +73,12 @@ class Sandbox : public testing::Test {
 
   int confined(const Attempt& attempt, int region = -1) const {
     return in_child([&] {
-      SandboxPaths paths;
-      paths.readable = driver_paths();
-      paths.readable.push_back(model().string());
-      paths.writable.push_back(cache().string());
-      return enter_sandbox(paths, region).ok() ? attempt() : kNoSandbox;
+      SandboxRequest request;
+      request.paths.readable = driver_paths();
+      request.paths.readable.push_back(model().string());
+      request.paths.writable.push_back(cache().string());
+      request.region = region;
+      return enter_sandbox(request).ok() ? attempt() : kNoSandbox;
     });
   }
   // Confined first: the free attempt leaves traces.

@@ -1,0 +1,61 @@
+// Which system calls a worker may make: one table, and all that is not in it is refused. A row lets one
+// call through where all of its checks hold; rows of the same call are alternatives.
+//
+// The kernel's filter sees numbers, never what a pointer points to. So paths are Landlock's business
+// (files.hpp), and a call whose meaning lies in memory (clone3) is not in the table.
+//
+// To add a call that another driver needs: run under `isolation.sandbox: log`, which names each call
+// that would be refused, add it with the narrowest checks that do, and extend the list that
+// tests/unit/sandbox compares this table with.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace bulkhead::worker {
+
+// What a value of the table stands for, when it is known only in the process itself.
+enum class Known : std::uint8_t {
+  kNumber,   // what the row says
+  kProcess,  // this process's id
+  kRegion,   // the descriptor of a region whose size the kernel does not guard; none: no descriptor
+};
+
+enum class Must : std::uint8_t {
+  kNothing,  // no check: fills the array
+  kEqual,    // (lower 32 bits & mask) == value: the kernel reads no more of an int
+  kDiffer,   // (lower 32 bits & mask) != value
+  kBeZero,   // all 64 bits: a null pointer
+};
+
+struct ArgumentCheck {
+  Must must = Must::kNothing;
+  std::uint8_t argument = 0;  // 0 to 5
+  Known known = Known::kNumber;
+  std::uint32_t value = 0;
+  std::uint32_t mask = 0xffffffff;
+};
+
+enum class CallPhase : std::uint8_t {
+  kAlways,
+  kLoading,  // refused once the worker serves
+};
+
+struct AllowedCall {
+  int number;  // of this architecture; negative: it has no such call
+  const char* name;
+  std::array<ArgumentCheck, 3> checks;
+  CallPhase phase;
+  const char* why;
+};
+
+std::span<const AllowedCall> allowed_calls();
+
+// Calls that are answered "no such call" (ENOSYS), so that the C library takes an older one.
+std::span<const int> absent_calls();
+
+// Calls with a number above this one are newer than the table: also "no such call".
+inline constexpr std::uint32_t kNewestKnownCall = 462;
+
+}  // namespace bulkhead::worker
