@@ -1,27 +1,29 @@
 # Which folder may use which: the arrows between the folders of the product. `bench` and `tests` may use all of them.
 # A folder inside worker/ has rules of its own; a file is judged by the longest name that fits.
 set(layers
-  config ipc gpu worker/model worker/engine worker/forward worker/sandbox worker/vault worker orchestrator tools)
+  config ipc gpu worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault worker orchestrator tools)
 set(may_use_config config)
 set(may_use_ipc config ipc)
 set(may_use_gpu config gpu)
 set(may_use_worker/model config worker/model)
 # The engine speaks in the channel's messages but never sees Vulkan.
-set(may_use_worker/engine config ipc worker/model worker/engine)
-set(may_use_worker/forward config ipc gpu worker/model worker/engine worker/forward)
+set(may_use_worker/constrain config worker/model worker/constrain)
+set(may_use_worker/engine config ipc worker/model worker/constrain worker/engine)
+set(may_use_worker/forward config ipc gpu worker/model worker/constrain worker/engine worker/forward)
 set(may_use_worker/sandbox config worker/sandbox)
 set(may_use_worker/vault config worker/vault)
-set(may_use_worker config ipc gpu worker worker/model worker/engine worker/forward worker/sandbox worker/vault)
+set(may_use_worker config ipc gpu worker worker/model worker/constrain worker/engine worker/forward worker/sandbox worker/vault)
 set(may_use_orchestrator config ipc orchestrator)
 # The bulkhead tool reads model files and tokenizers, sizes them (worker/forward), lists devices (gpu) and tells what of
 # the sandbox the kernel offers.
-set(may_use_tools config ipc gpu worker/model worker/forward worker/engine worker/sandbox tools)
+set(may_use_tools config ipc gpu worker/model worker/constrain worker/forward worker/engine worker/sandbox tools)
 
 # Third-party libraries that a layer must not reach, not even through another one.
 set(never_reaches_config Vulkan Boost prometheus)
 set(never_reaches_ipc Vulkan Boost prometheus yaml-cpp)
 set(never_reaches_gpu Boost prometheus)
 set(never_reaches_worker/model Vulkan Boost prometheus)
+set(never_reaches_worker/constrain Vulkan Boost prometheus)
 set(never_reaches_worker/engine Vulkan Boost prometheus)
 set(never_reaches_worker/sandbox Vulkan Boost prometheus)
 set(never_reaches_worker/vault Vulkan Boost prometheus)

@@ -52,6 +52,15 @@ struct CheckOptions {
 };
 int run_check(const CheckOptions& options);
 
+struct CheckSchemaOptions {
+  std::string schema;   // file
+  std::string grammar;  // file, in GBNF
+  std::string regex;
+  bool lenient = false;
+};
+// Also 3: the text on stdin is rejected.
+int run_check_schema(const CheckSchemaOptions& options);
+
 int run_doctor();
 
 struct BenchOptions {

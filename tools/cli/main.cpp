@@ -178,6 +178,28 @@ void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
   command->callback([&options, &code] { code = run_inspect(options); });
 }
 
+void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "check-schema", "Would a text on stdin be let through under a JSON schema; needs no daemon");
+  CLI::Option_group* what = command->add_option_group("what");
+  what->add_option("--schema", options.schema,
+                   "File with a JSON schema, as response_format has it");
+  what->add_option("--grammar", options.grammar,
+                   "File with a grammar in llama.cpp's format (GBNF)");
+  what->add_option("--regex", options.regex, "An expression that the whole text must match");
+  what->require_option(1);
+  command->add_flag("--lenient", options.lenient,
+                    "Leave out keywords that can't be enforced, with a line on stderr for each");
+  command->footer(
+      "Example:\n"
+      "  printf '{\"a\": 1}' | bulkhead check-schema --schema schema.json\n"
+      "Exit code: 0 where the text is let through to its end; 3 and \"rejected at byte N\" where "
+      "it "
+      "is not (N is\nits size where more must follow); 1 where the schema is refused, with the "
+      "keyword.");
+  command->callback([&options, &code] { code = run_check_schema(options); });
+}
+
 void add_check(CLI::App& app, CheckOptions& options, int& code) {
   CLI::App* command = app.add_subcommand("check", "Check settings without starting anything");
   command->add_option("--config", options.config, "Settings file")->envname("BULKHEAD_CONFIG");
@@ -246,6 +268,7 @@ int run(int argc, char** argv) {
     TokenizeOptions tokenize;
     InspectOptions inspect;
     CheckOptions check;
+    CheckSchemaOptions check_schema;
     BenchOptions bench;
   } options;
   int code = 0;
@@ -255,6 +278,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, options.tokenize, code);
   add_inspect(app, options.inspect, code);
   add_check(app, options.check, code);
+  add_check_schema(app, options.check_schema, code);
   add_doctor(app, code);
   add_bench(app, options.bench, code);
   try {

@@ -1,0 +1,149 @@
+// What a mask costs: for each schema of a folder, its valid instances are written token by token, and
+// each step's mask is timed, with the step's advance: CPU time, one core, no model.
+//
+// Figures: time from a schema's text to its first mask; p50, p99 and the largest of all masks after it.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "bench/program.hpp"
+#include "bench/report.hpp"
+#include "worker/constrain/constraint.hpp"
+#include "worker/constrain/token_masks.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Plan {
+  std::string model = "builtin";
+  std::string schemas;
+  std::string json_path;
+};
+
+struct Figures {
+  std::vector<double> first_us, mask_us;
+  std::size_t refused = 0, tokens = 0, rejected = 0;
+};
+
+// Of this thread: on a busy machine wall time would tell of the others.
+double cpu_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+double part_of(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1,
+                         static_cast<std::size_t>(part * static_cast<double>(values.size())))];
+}
+
+struct Vocabulary {
+  std::unique_ptr<model::Tokenizer> tokenizer;
+  std::shared_ptr<constrain::TokenTrie> trie;
+  std::vector<std::uint32_t> ends;
+};
+
+Result<Vocabulary> vocabulary(const std::string& path) {
+  BULKHEAD_TRY(const auto file, model::GgufFile::open(path));
+  Vocabulary out;
+  BULKHEAD_TRY(out.tokenizer, model::Tokenizer::from_gguf(*file));
+  std::vector<std::string_view> pieces;
+  for (std::uint32_t id = 0; id < out.tokenizer->size(); ++id) {
+    const bool ends = out.tokenizer->ends_generation(id);
+    pieces.push_back(ends ? std::string_view() : out.tokenizer->piece(id));
+    if (ends) out.ends.push_back(id);
+  }
+  out.trie = std::make_shared<constrain::TokenTrie>(pieces);
+  return out;
+}
+
+void write_instances(const Json& fixture, const Vocabulary& words, Figures& figures) {
+  const std::string schema = fixture["schema"].dump();
+  const double begin = cpu_us();
+  const auto compiled = constrain::compile_schema(schema, constrain::Strictness::kStrict);
+  if (!compiled.ok()) {
+    ++figures.refused;
+    return;
+  }
+  constrain::TokenMasks masks(compiled->grammar, words.trie, words.ends);
+  masks.mask(masks.start());
+  figures.first_us.push_back(cpu_us() - begin);
+  for (const Json& value : fixture["valid"]) {
+    const std::string text = value.dump(1);
+    constrain::ConfigId at = masks.start();
+    for (const std::uint32_t token : words.tokenizer->encode(text, false, false)) {
+      const double step = cpu_us();
+      const bool allowed = constrain::allows(masks.mask(at), token);
+      const constrain::ConfigId next = masks.advance(at, words.tokenizer->piece(token));
+      figures.mask_us.push_back(cpu_us() - step);
+      ++figures.tokens;
+      if (!allowed || next == constrain::kNowhere) {  // another order of properties
+        ++figures.rejected;
+        break;
+      }
+      at = next;
+    }
+  }
+}
+
+Status run(const Plan& plan) {
+  BULKHEAD_TRY(const Vocabulary words, vocabulary(plan.model));
+  std::vector<std::filesystem::path> files;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(plan.schemas, code)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  if (files.empty()) {
+    return Error(ErrorCode::kNotFound,
+                 "no schemas in \"" + plan.schemas + "\"; name a folder with --schemas");
+  }
+  std::sort(files.begin(), files.end());
+  Figures figures;
+  for (const auto& path : files) {
+    std::ifstream file(path);
+    const Json fixture = Json::parse(file, nullptr, false);
+    if (!fixture.is_object() || !fixture.contains("schema") || !fixture.contains("valid")) continue;
+    write_instances(fixture, words, figures);
+  }
+  const nlohmann::json result = {
+      {"name", "masks"},
+      {"vocabulary", words.tokenizer->size()},
+      {"schemas", figures.first_us.size()},
+      {"refused", figures.refused},
+      {"tokens", figures.tokens},
+      {"in_another_order", figures.rejected},
+      {"first_mask_p50_us", part_of(figures.first_us, 0.5)},
+      {"first_mask_max_us", part_of(figures.first_us, 1)},
+      {"p50_us", part_of(figures.mask_us, 0.5)},
+      {"p99_us", part_of(figures.mask_us, 0.99)},
+      {"max_us", part_of(figures.mask_us, 1)},
+  };
+  std::printf("%s\n", result.dump(1).c_str());
+  return write_report(plan.json_path, {{"results", {result}}});
+}
+
+}  // namespace
+}  // namespace bulkhead::bench
+
+int main(int argc, char** argv) {
+  using namespace bulkhead;
+  bench::Plan plan;
+  ProgramOptions options{"Times the masks that hold an answer to a schema"};
+  options.add("--model", plan.model, "GGUF file (one with only a vocabulary will do)")
+      .show_default();
+  options.add("--schemas", plan.schemas, "folder of schemas with valid instances");
+  bench::add_json_option(options, plan);
+  if (const auto code = options.parse(argc, argv)) return *code;
+  return bench::run_program("bench-constrain", [&] { return bench::run(plan); });
+}

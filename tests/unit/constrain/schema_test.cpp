@@ -1,0 +1,192 @@
+// Keywords and their combinations, spellings, refusals, and hostile schemas.
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/constrain/constraint.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool passes(const std::string& schema, const std::string& text) {
+  const auto compiled = compile_schema(schema, Strictness::kStrict);
+  if (!compiled.ok()) {
+    ADD_FAILURE() << compiled.error().message();
+    return false;
+  }
+  return check_text(compiled->grammar, text).passed;
+}
+
+std::string refusal(const std::string& schema) {
+  const auto compiled = compile_schema(schema, Strictness::kStrict);
+  return compiled.ok() ? "" : compiled.error().message();
+}
+
+TEST(Schema, StringsAreSpelledInAllWaysOfJson) {
+  const std::string schema = R"({"const": "é\"😀\n/"})";
+  EXPECT_TRUE(passes(schema, "\"é\\\"😀\\n/\""));
+  EXPECT_TRUE(passes(schema, R"("\u00e9\u0022\ud83d\uDE00\u000a\/")"));
+  EXPECT_FALSE(passes(schema, R"("\u00e9\u0022\ud83d")"));
+  EXPECT_FALSE(passes(R"({"type": "string"})", "\"\\ud83d\""));
+  EXPECT_FALSE(passes(R"({"type": "string"})", "\"\xC0\x80\""));
+  EXPECT_FALSE(passes(R"({"type": "string"})", "\"\xED\xA0\x80\""));
+}
+
+TEST(Schema, RejectsAtTheFirstByteThatCanNotBeCompleted) {
+  const auto compiled =
+      compile_schema(R"({"type": "string", "pattern": "^[à-å]$"})", Strictness::kStrict);
+  ASSERT_TRUE(compiled.ok());
+  EXPECT_EQ(check_text(compiled->grammar, "\"\xC3\xA0\"").rejected_at, 4U);
+  EXPECT_EQ(check_text(compiled->grammar, "\"\xC4\xA0\"").rejected_at, 1U);
+  EXPECT_EQ(check_text(compiled->grammar, "\"\xC3\xB0\"").rejected_at, 2U);
+  EXPECT_EQ(check_text(compiled->grammar, "\"\\u01").rejected_at, 4U);
+  EXPECT_EQ(check_text(compiled->grammar, "\"\\ud8").rejected_at, 3U);
+}
+
+TEST(Schema, LengthsCountCharactersAlsoWithAPattern) {
+  EXPECT_TRUE(passes(R"({"type":"string","maxLength":2})", "\"😀\\ud83d\\ude00\""));
+  EXPECT_FALSE(passes(R"({"type":"string","maxLength":2})", "\"abc\""));
+  // Every length is odd: none of two characters.
+  EXPECT_THAT(refusal(R"({"type":"string","pattern":"^a(bc)*$","minLength":2,"maxLength":2})"),
+              HasSubstr("no text"));
+  EXPECT_TRUE(
+      passes(R"({"type":"string","pattern":"^a(bc)*$","minLength":2,"maxLength":4})", "\"abc\""));
+  EXPECT_FALSE(
+      passes(R"({"type":"string","pattern":"^a(bc)*$","minLength":2,"maxLength":4})", "\"a\""));
+}
+
+TEST(Schema, NumbersWithinBoundsAndNoOthers) {
+  const std::string range = R"({"type":"integer","minimum":-12,"maximum":1000000007})";
+  for (const char* good : {"-12", "0", "7", "1000000007", "999999999"})
+    EXPECT_TRUE(passes(range, good)) << good;
+  for (const char* bad : {"-13", "1000000008", "01", "1.5", "1e3", "-", "2000000000"})
+    EXPECT_FALSE(passes(range, bad)) << bad;
+  const std::string decimal = R"({"type":"number","exclusiveMinimum":-0.5,"maximum":12.25})";
+  for (const char* good : {"-0.49", "0", "0.0", "12.25", "12.250", "12", "12.2499"})
+    EXPECT_TRUE(passes(decimal, good)) << good;
+  for (const char* bad : {"-0.5", "-0.50", "12.251", "13", "-1", "12."})
+    EXPECT_FALSE(passes(decimal, bad)) << bad;
+  EXPECT_TRUE(passes(R"({"type":"integer","multipleOf":7})", "693"));
+  EXPECT_FALSE(passes(R"({"type":"integer","multipleOf":7})", "694"));
+  EXPECT_TRUE(passes(R"({"type":"number","minimum":1e3})", "1000"));
+  EXPECT_FALSE(passes(R"({"type":"number","minimum":1e3})", "999.99"));
+}
+
+TEST(Schema, AnyCombinationOfManyOptionalProperties) {
+  std::string properties, one, all;
+  for (int i = 0; i < 80; ++i) {
+    const std::string name = "\"p" + std::to_string(i) + "\"";
+    properties += (i > 0 ? "," : "") + name + R"(:{"type":"integer"})";
+    all += (i > 0 ? ", " : "") + name + ": 1";
+  }
+  const std::string schema =
+      R"({"type":"object","additionalProperties":false,"properties":{)" + properties + "}}";
+  EXPECT_TRUE(passes(schema, "{}"));
+  EXPECT_TRUE(passes(schema, "{" + all + "}"));
+  EXPECT_TRUE(passes(schema, R"({"p3": 1, "p79": 2})"));
+  EXPECT_FALSE(passes(schema, R"({"p3": 1, "p3": 2})"));
+  EXPECT_FALSE(passes(schema, R"({"p80": 1})"));
+}
+
+TEST(Schema, OtherPropertiesNeverRepeatADeclaredOne) {
+  const std::string schema =
+      R"({"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]})";
+  EXPECT_TRUE(passes(schema, R"({"id": 1, "idx": "a", "i": []})"));
+  EXPECT_FALSE(passes(schema, R"({"id": 1, "id": "a"})"));
+  EXPECT_FALSE(passes(schema, R"({"id": 1, "\u0069d": "a"})"));
+}
+
+TEST(Schema, BranchesThatExcludeEachOther) {
+  const std::string one_of =
+      R"({"oneOf":[{"type":"integer","multipleOf":2},{"type":"integer","multipleOf":3}]})";
+  EXPECT_TRUE(passes(one_of, "4"));
+  EXPECT_TRUE(passes(one_of, "9"));
+  EXPECT_FALSE(passes(one_of, "12"));
+  const std::string not_enum =
+      R"({"type":["string","integer","null"],"not":{"enum":["root",7,null]}})";
+  EXPECT_TRUE(passes(not_enum, "\"roo\""));
+  EXPECT_FALSE(passes(not_enum, "\"root\""));
+  EXPECT_FALSE(passes(not_enum, "7"));
+  EXPECT_TRUE(passes(not_enum, "70"));
+  EXPECT_FALSE(passes(not_enum, "null"));
+}
+
+TEST(Schema, SiblingsOfReferencesCountExceptInDraft7) {
+  const std::string rest = R"("$defs":{"a":{"type":"integer"}},"$ref":"#/$defs/a","minimum":5})";
+  EXPECT_FALSE(passes("{" + rest, "4"));
+  EXPECT_TRUE(passes(R"({"$schema":"http://json-schema.org/draft-07/schema#",)" + rest, "4"));
+}
+
+TEST(Schema, UnevaluatedPropertiesSeeWhatIsInPlace) {
+  const std::string schema =
+      R"({"type":"object","allOf":[{"properties":{"a":{"type":"integer"}}}],"properties":{"b":{}},"unevaluatedProperties":false})";
+  EXPECT_TRUE(passes(schema, R"({"a": 1, "b": 2})"));
+  EXPECT_FALSE(passes(schema, R"({"a": 1, "c": 2})"));
+}
+
+TEST(Schema, RefusesByNameWhatCanNotBeEnforced) {
+  EXPECT_THAT(refusal(R"({"type":"array","uniqueItems":true})"), HasSubstr("\"uniqueItems\""));
+  EXPECT_THAT(refusal(R"({"type":"number","multipleOf":0.01})"), HasSubstr("\"multipleOf\""));
+  EXPECT_THAT(refusal(R"({"type":"string","format":"color"})"), HasSubstr("\"format\""));
+  EXPECT_THAT(refusal(R"g({"type":"string","pattern":"(a)\\1"})g"), HasSubstr("\"pattern\""));
+  EXPECT_THAT(refusal(R"({"$ref":"http://example.com/x"})"), HasSubstr("\"$ref\""));
+  EXPECT_THAT(refusal(R"({"type":"strin"})"), HasSubstr("\"type\""));
+  EXPECT_THAT(refusal(R"({"not":{"type":"array","items":{"type":"null"}}})"), HasSubstr("\"not\""));
+  EXPECT_THAT(refusal(R"({"type":"string","minLength":"3"})"), HasSubstr("\"minLength\""));
+}
+
+TEST(Schema, LenientlyNamesWhatIsLeftOut) {
+  const auto compiled =
+      compile_schema(R"({"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}})",
+                     Strictness::kLenient);
+  ASSERT_TRUE(compiled.ok());
+  ASSERT_EQ(compiled->warnings.size(), 1U);
+  EXPECT_THAT(compiled->warnings[0], HasSubstr("\"uniqueItems\" at #/properties/a"));
+  EXPECT_TRUE(check_text(compiled->grammar, R"({"a": [1, 1]})").passed);
+}
+
+TEST(Schema, ThatAdmitsNothingIsAnError) {
+  for (const char* schema :
+       {"false", R"({"type":"string","enum":[1]})", R"({"type":"integer","minimum":3,"maximum":2})",
+        R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
+        R"({"allOf":[{"type":"string"},{"type":"null"}]})",
+        R"({"type":"array","minItems":2,"maxItems":1})"}) {
+    EXPECT_THAT(refusal(schema), HasSubstr("admits no text")) << schema;
+  }
+}
+
+TEST(Schema, HostileOnesEndInAnErrorSoon) {
+  std::string deep, groups = R"({"allOf":[)";
+  for (int i = 0; i < 100'000; ++i)
+    deep += R"({"not":)";
+  for (int i = 0; i < 40; ++i) {
+    groups += std::string(i > 0 ? "," : "") +
+              R"({"anyOf":[{"minLength":1},{"maxLength":2},{"pattern":"a"},{"pattern":"b"}]})";
+  }
+  groups += "]}";
+  const std::string hostile[] = {
+      deep,
+      groups,
+      R"g({"type":"string","pattern":"(a|b)*a(a|b){30}$"})g",
+      R"g({"type":"string","pattern":"((a{1,100}){1,100}){1,100}b"})g",
+      R"g({"type":"string","pattern":"^(?=.*a.{20})(?=.*b.{20})(?=.*c.{20})"})g",
+      "{\"type\":\"string\",\"pattern\":\"" + std::string(5000, '(') + "\"}",
+      R"g({"type":"string","pattern":"^(a?){5000}a{5000}$"})g",
+  };
+  for (const std::string& schema : hostile) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(refusal(schema), "") << schema.substr(0, 80);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  }
+  // These lead to themselves: they end, whatever they say.
+  for (const char* circular : {R"({"$ref":"#"})", R"({"allOf":[{"not":{"$ref":"#"}}]})",
+                               R"({"anyOf":[{"$ref":"#"},{"$ref":"#"}]})"}) {
+    (void)refusal(circular);
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::constrain

@@ -1,0 +1,52 @@
+// `bulkhead check-schema`: would this text be let through where an answer is held to this schema?
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "tools/cli/commands.hpp"
+#include "worker/constrain/constraint.hpp"
+
+namespace bulkhead::cli {
+namespace {
+
+constexpr int kRejected = 3;
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) return Error(ErrorCode::kNotFound, "cannot read " + path);
+  return text;
+}
+
+Result<constrain::Compiled> compile(const CheckSchemaOptions& options) {
+  if (!options.regex.empty()) return constrain::compile_regex(options.regex);
+  const bool schema = options.grammar.empty();
+  BULKHEAD_TRY(const std::string text, read_file(schema ? options.schema : options.grammar));
+  if (!schema) return constrain::compile_gbnf(text);
+  return constrain::compile_schema(
+      text, options.lenient ? constrain::Strictness::kLenient : constrain::Strictness::kStrict);
+}
+
+}  // namespace
+
+int run_check_schema(const CheckSchemaOptions& options) {
+  const Result<constrain::Compiled> compiled = compile(options);
+  if (!compiled.ok()) return fail(compiled.error());
+  for (const std::string& warning : compiled->warnings) {
+    std::fprintf(stderr, "not enforced: %s\n", warning.c_str());
+  }
+  const Result<std::string> text = read_stdin();
+  if (!text.ok()) return fail(text.error());
+  constrain::Checked checked = constrain::check_text(compiled->grammar, *text);
+  if (!checked.passed && text->ends_with('\n') && checked.rejected_at + 1 == text->size()) {
+    // A shell's echo ends with a line's end that is no part of the answer.
+    checked = constrain::check_text(compiled->grammar,
+                                    std::string_view(*text).substr(0, text->size() - 1));
+  }
+  if (checked.passed) return 0;
+  std::printf("rejected at byte %zu\n", checked.rejected_at);
+  return kRejected;
+}
+
+}  // namespace bulkhead::cli

@@ -1,0 +1,145 @@
+// How the leaves of a grammar take a byte.
+#include <algorithm>
+
+#include "worker/constrain/automaton.hpp"
+#include "worker/constrain/automaton_pending.hpp"
+#include "worker/constrain/spelling.hpp"
+
+namespace bulkhead::constrain {
+
+void Automaton::advance(const Item& item, unsigned char byte, Pending& out) {
+  if (item.frame.node >= kHoleNode) return;
+  const Node& node = grammar_->nodes[item.frame.node];
+  switch (node.kind) {
+    case NodeKind::kBytes: {
+      Frame frame = item.frame;
+      frame.state = grammar_->automata[node.index]->step(frame.state, byte);
+      if (frame.state != kDead) out.add(frame, item.parents, *this);
+      return;
+    }
+    case NodeKind::kText:
+      return advance_text(item, node, byte, out);
+    case NodeKind::kString:
+      return advance_string(item, node, byte, out);
+    case NodeKind::kKey:
+      return advance_key(item, node, byte, out);
+    case NodeKind::kEnd:
+    case NodeKind::kSplit:
+    case NodeKind::kCall:
+    case NodeKind::kLoop:
+    case NodeKind::kObject:
+    case NodeKind::kKeyStart:
+    case NodeKind::kArray:
+    case NodeKind::kItem:
+      return;  // never wait for a byte
+  }
+}
+
+void Automaton::advance_text(const Item& item, const Node& node, unsigned char byte, Pending& out) {
+  const Dfa& dfa = *grammar_->automata[node.index];
+  Frame frame = item.frame;
+  const Spelling at = frame.spelling == 0 ? kInside : frame.spelling;
+  const Spell read = spell(at, byte, false, [&](char32_t low, char32_t high) {
+    return dfa.any_in(frame.state, low, high);
+  });
+  switch (read.what) {
+    case Spell::What::kReject:
+    case Spell::What::kClosed:
+      return;
+    case Spell::What::kPartial:
+      frame.spelling = read.next;
+      break;
+    case Spell::What::kCharacter:
+      frame.state = dfa.step(frame.state, read.code);
+      frame.spelling = 0;
+      break;
+  }
+  if (frame.state != kDead) out.add(frame, item.parents, *this);
+}
+
+void Automaton::advance_string(const Item& item, const Node& node, unsigned char byte,
+                               Pending& out) {
+  const StringShape& shape = grammar_->strings[node.index];
+  const Dfa& dfa = *shape.contents;
+  Frame frame = item.frame;
+  const auto rest = [](std::uint32_t bound, std::uint32_t taken) {
+    return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
+  };
+  // `taken` characters have come and the automaton is in `state`: can it still end?
+  const auto live = [&](std::uint32_t state, std::uint32_t taken) {
+    if (taken > shape.max) return false;
+    if (!shape.lengths) return true;
+    return shape.lengths->can_finish(state, rest(shape.min, taken), rest(shape.max, taken));
+  };
+  const Spell read = spell(frame.spelling, byte, true, [&](char32_t low, char32_t high) {
+    if (frame.count >= shape.max) return false;
+    if (!shape.lengths) return dfa.any_in(frame.state, low, high);
+    for (const Dfa::Range& range : dfa.states[frame.state].ranges) {
+      if (range.low <= high && range.high >= low && live(range.to, frame.count + 1)) return true;
+    }
+    return false;
+  });
+  switch (read.what) {
+    case Spell::What::kReject:
+      return;
+    case Spell::What::kClosed:
+      if (!dfa.states[frame.state].accept || frame.count < shape.min) return;
+      return out.add(Frame{node.next}, item.parents, *this);
+    case Spell::What::kPartial:
+      frame.spelling = read.next;
+      return out.take(frame, item.parents, *this);
+    case Spell::What::kCharacter:
+      frame.state = dfa.step(frame.state, read.code);
+      frame.spelling = kInside;
+      if (shape.max != kUnbounded || frame.count < shape.min) ++frame.count;
+      if (frame.state == kDead || !live(frame.state, frame.count)) return;
+      return out.take(frame, item.parents, *this);
+  }
+}
+
+void Automaton::advance_key(const Item& item, const Node& node, unsigned char byte, Pending& out) {
+  const ObjectShape& shape = grammar_->objects[node.index];
+  Frame frame = item.frame;
+  const ObjectShape::TrieNode& at = shape.trie[frame.state];
+  // Some name below the trie's node may come now.
+  const auto live = [&](std::uint32_t trie) {
+    const std::vector<std::uint32_t>& below = shape.trie[trie].below;
+    for (auto index = std::lower_bound(below.begin(), below.end(), frame.count);
+         index != below.end() && *index <= shape.next_required[frame.count]; ++index) {
+      if (shape.can_take(frame.count, *index, frame.extra)) return true;
+    }
+    return false;
+  };
+  const auto first_from = [&](char32_t code) {
+    return std::lower_bound(at.next.begin(), at.next.end(), std::pair(code, std::uint32_t{0}));
+  };
+  const Spell read = spell(frame.spelling, byte, true, [&](char32_t low, char32_t high) {
+    for (auto next = first_from(low); next != at.next.end() && next->first <= high; ++next) {
+      if (live(next->second)) return true;
+    }
+    return false;
+  });
+  switch (read.what) {
+    case Spell::What::kReject:
+      return;
+    case Spell::What::kPartial:
+      frame.spelling = read.next;
+      return out.take(frame, item.parents, *this);
+    case Spell::What::kCharacter: {
+      const auto next = first_from(read.code);
+      if (next == at.next.end() || next->first != read.code || !live(next->second)) return;
+      frame.state = next->second;
+      frame.spelling = kInside;
+      return out.take(frame, item.parents, *this);
+    }
+    case Spell::What::kClosed: {
+      if (at.ends == kDead || !shape.can_take(frame.count, at.ends, frame.extra)) return;
+      Frame back{node.next};
+      back.count = at.ends + 1;
+      back.extra = shape.counted(frame.extra + 1);
+      return call(shape.properties[at.ends].member, back, item.parents, out);
+    }
+  }
+}
+
+}  // namespace bulkhead::constrain

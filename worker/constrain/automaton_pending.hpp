@@ -1,0 +1,37 @@
+// What a step has reached so far: for automaton*.cpp alone.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "worker/constrain/automaton.hpp"
+
+namespace bulkhead::constrain {
+
+// Each frame once, with all that it may return to. A frame that gets more to return to is looked at
+// again.
+struct Automaton::Pending {
+  std::map<Frame, ConfigId> parents;
+  std::vector<Frame> work;   // still to be expanded
+  std::vector<Frame> ready;  // take a byte
+
+  void add(const Frame& frame, ConfigId to, Automaton& automaton) {
+    if (merge(frame, to, automaton)) work.push_back(frame);
+  }
+  void take(const Frame& frame, ConfigId to, Automaton& automaton) {
+    merge(frame, to, automaton);
+    ready.push_back(frame);
+  }
+
+ private:
+  bool merge(const Frame& frame, ConfigId to, Automaton& automaton) {
+    const auto [entry, fresh] = parents.try_emplace(frame, to);
+    if (fresh) return true;
+    const ConfigId both = automaton.unite(entry->second, to);
+    const bool changed = both != entry->second;
+    entry->second = both;
+    return changed;
+  }
+};
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,85 @@
+// The table of formats. Sources: RFC 3339 (dates and times), 4122 (uuid), 5321 (email, its usual
+// part), 1123 (hostname), 2673 and 4291 (addresses), 3986 and 3987 (uri, iri), 6901 (json-pointer),
+// 6570 (uri-template), ISO 8601 durations. Each is a subset of what they allow that validators agree on.
+#include "worker/constrain/formats.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+#define YEAR "(?:000[1-9]|00[1-9]\\d|0[1-9]\\d\\d|[1-9]\\d{3})"
+#define LEAP "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+#define DATE                                         \
+  "(?:" YEAR                                         \
+  "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|" \
+  "(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|" LEAP "-02-29)"
+#define TIME                                             \
+  "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?" \
+  "(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define IPV4 "(?:" OCTET "\\.){3}" OCTET
+#define H16 "[0-9A-Fa-f]{1,4}"
+#define IPV6                                                                       \
+  "(?:(?:" H16 ":){7}" H16 "|(?:" H16 ":){1,7}:|(?:" H16 ":){1,6}:" H16 "|(?:" H16 \
+  ":){1,5}(?::" H16 "){1,2}|(?:" H16 ":){1,4}(?::" H16                             \
+  "){1,3}"                                                                         \
+  "|(?:" H16 ":){1,3}(?::" H16 "){1,4}|(?:" H16 ":){1,2}(?::" H16                  \
+  "){1,5}"                                                                         \
+  "|" H16 ":(?::" H16 "){1,6}|:(?::" H16 "){1,7}|::)"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define HOST LABEL "(?:\\." LABEL "){0,7}"
+#define ESCAPED "%[0-9A-Fa-f]{2}"
+#define PATH "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|" ESCAPED ")*"
+#define QUERY "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|" ESCAPED ")*"
+#define URI_REST "(?://[A-Za-z0-9._~-]+(?::\\d{1,4})?(?:/" PATH ")?|/?[A-Za-z0-9._~-]" PATH ")"
+#define URI "[A-Za-z][A-Za-z0-9+.-]*:" URI_REST "(?:\\?" QUERY ")?(?:#" QUERY ")?"
+#define REFERENCE                                                                                \
+  "(?:" URI "|[A-Za-z0-9._~/-][A-Za-z0-9._~-]*(?:/[A-Za-z0-9._~-]+)*(?:\\?" QUERY ")?(?:#" QUERY \
+  ")?|#" QUERY ")"
+#define UUID "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
+#define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define POINTER "(?:/(?:[^/~]|~[01])*)*"
+#define DURATION                                                                              \
+  "P(?:\\d{1,9}W|(?:\\d{1,9}Y(?:\\d{1,9}M(?:\\d{1,9}D)?)?|\\d{1,9}M(?:\\d{1,9}D)?|\\d{1,9}D)" \
+  "(?:T" CLOCK ")?|T" CLOCK ")"
+#define CLOCK "(?:\\d{1,9}H(?:\\d{1,9}M(?:\\d{1,9}S)?)?|\\d{1,9}M(?:\\d{1,9}S)?|\\d{1,9}S)"
+
+constexpr Format kFormats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "T" TIME},
+    {"duration", DURATION},
+    {"email", ATOM "(?:\\." ATOM ")*@" HOST},
+    {"idn-email", ATOM "(?:\\." ATOM ")*@" HOST},
+    {"hostname", HOST},
+    {"idn-hostname", HOST},
+    {"ipv4", IPV4},
+    {"ipv6", IPV6},
+    {"uri", URI},
+    {"iri", URI},
+    {"url", URI},
+    {"uri-reference", REFERENCE},
+    {"iri-reference", REFERENCE},
+    {"uuid", UUID},
+    {"json-pointer", POINTER},
+    {"relative-json-pointer", "(?:0|[1-9]\\d{0,8})(?:#|" POINTER ")"},
+    {"byte", "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+    {"password", ""},
+    {"binary", ""},
+    {"float", ""},
+    {"double", ""},
+    {"int32", ""},
+    {"int64", ""},
+    {"text", ""},
+    {"markdown", ""},
+};
+
+}  // namespace
+
+const Format* find_format(std::string_view name) {
+  for (const Format& format : kFormats) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+}  // namespace bulkhead::constrain

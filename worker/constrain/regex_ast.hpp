@@ -1,0 +1,25 @@
+// A regular expression as it was written, between the parser (regex_parse.cpp) and the terms
+// (regex.cpp).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/constrain/term.hpp"
+
+namespace bulkhead::constrain {
+
+struct RegexNode {
+  enum class Kind : std::uint8_t { kChars, kSequence, kChoice, kRepeat, kStart, kEnd, kAhead };
+  Kind kind = Kind::kSequence;
+  CodeRanges ranges;
+  std::vector<RegexNode> parts;
+  std::uint32_t min = 0, max = 0;
+  bool negative = false;  // kAhead
+};
+
+Result<RegexNode> parse_regex(std::string_view pattern);
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,406 @@
+// The syntax of ECMA-262's regular expressions, read into regex_ast.hpp.
+#include <map>
+#include <optional>
+
+#include "worker/constrain/regex_ast.hpp"
+#include "worker/model/unicode.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+constexpr std::size_t kMostPatternBytes = 20'000;
+constexpr int kMostDepth = 100;
+constexpr std::uint32_t kMostRepeat = 20'000;
+
+CodeRanges of_classes(bool letters, bool numbers, bool punctuation) {
+  CodeRanges out;
+  for (char32_t code = 0; code <= kLastCodePoint; ++code) {
+    const model::CharClass found = model::char_class(code);
+    const bool in = (letters && found == model::CharClass::kLetter) ||
+                    (numbers && found == model::CharClass::kNumber) ||
+                    (punctuation && found == model::CharClass::kPunctuation);
+    if (!in) continue;
+    if (!out.empty() && out.back().second + 1 == code) {
+      out.back().second = code;
+    } else {
+      out.emplace_back(code, code);
+    }
+  }
+  return out;
+}
+
+CodeRanges join(CodeRanges a, const CodeRanges& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return normalise(std::move(a));
+}
+
+// Validators differ in what \d, \w and \s are outside ASCII (ECMA-262 and Python's re). What is
+// written must be valid for both, so the classes take what both take, and their opposites leave out
+// what either takes.
+CodeRanges class_escape(char letter) {
+  static const CodeRanges letters_numbers = of_classes(true, true, false);
+  static const CodeRanges numbers = of_classes(false, true, false);
+  const CodeRanges digits = {{'0', '9'}};
+  const CodeRanges words = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+  const CodeRanges spaces = normalise({{9, 13},
+                                       {' ', ' '},
+                                       {0xA0, 0xA0},
+                                       {0x1680, 0x1680},
+                                       {0x2000, 0x200A},
+                                       {0x2028, 0x2029},
+                                       {0x202F, 0x202F},
+                                       {0x205F, 0x205F},
+                                       {0x3000, 0x3000}});
+  switch (letter) {
+    case 'd':
+      return digits;
+    case 'w':
+      return words;
+    case 's':
+      return spaces;
+    case 'D':
+      return invert(join(numbers, digits));
+    case 'W':
+      return invert(join(letters_numbers, words));
+    case 'S':
+      return invert(join(spaces, {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}}));
+  }
+  return {};
+}
+
+// A negated class of \d and the like must leave out what either reading takes.
+CodeRanges wide_escape(char letter) {
+  switch (letter) {
+    case 'd':
+      return invert(class_escape('D'));
+    case 'w':
+      return invert(class_escape('W'));
+    case 's':
+      return invert(class_escape('S'));
+    case 'D':
+      return invert(class_escape('d'));
+    case 'W':
+      return invert(class_escape('w'));
+    case 'S':
+      return invert(class_escape('s'));
+  }
+  return {};
+}
+
+class Parser {
+ public:
+  explicit Parser(std::u32string text) : text_(std::move(text)) {}
+
+  Result<RegexNode> parse() {
+    BULKHEAD_TRY(RegexNode out, choice(0));
+    if (at_ < text_.size()) return wrong("a \")\" without its \"(\"");
+    return out;
+  }
+
+ private:
+  Error wrong(const std::string& what, ErrorCode code = ErrorCode::kInvalidArgument) const {
+    return Error(code, what + " at character " + std::to_string(at_) + " of the expression");
+  }
+  Error unsupported(const std::string& what) const {
+    return wrong(what + " can't be enforced", ErrorCode::kUnsupported);
+  }
+
+  bool more() const { return at_ < text_.size(); }
+  bool looking_at(std::u32string_view wanted) const {
+    return std::u32string_view(text_).substr(at_, wanted.size()) == wanted;
+  }
+  bool take(std::u32string_view wanted) {
+    if (!looking_at(wanted)) return false;
+    at_ += wanted.size();
+    return true;
+  }
+
+  Result<RegexNode> choice(int depth) {
+    if (depth > kMostDepth) return wrong("groups nested too deep");
+    RegexNode out;
+    out.kind = RegexNode::Kind::kChoice;
+    do {
+      BULKHEAD_TRY(RegexNode part, sequence(depth));
+      out.parts.push_back(std::move(part));
+    } while (take(U"|"));
+    if (out.parts.size() == 1) {
+      RegexNode only = std::move(out.parts[0]);
+      return only;
+    }
+    return out;
+  }
+
+  Result<RegexNode> sequence(int depth) {
+    RegexNode out;
+    while (more() && !looking_at(U"|") && !looking_at(U")")) {
+      BULKHEAD_TRY(RegexNode part, atom(depth));
+      BULKHEAD_TRY(RegexNode repeated, quantified(std::move(part)));
+      out.parts.push_back(std::move(repeated));
+    }
+    return out;
+  }
+
+  Result<RegexNode> quantified(RegexNode part) {
+    std::uint32_t min = 1, max = 1;
+    if (take(U"*")) {
+      min = 0, max = kUnbounded;
+    } else if (take(U"+")) {
+      min = 1, max = kUnbounded;
+    } else if (take(U"?")) {
+      min = 0, max = 1;
+    } else if (!looking_at(U"{") || !counts(min, max)) {
+      return part;
+    }
+    if (min > kMostRepeat || (max != kUnbounded && (max > kMostRepeat || max < min))) {
+      return wrong("a repetition {m,n} with m over n, or over " + std::to_string(kMostRepeat));
+    }
+    const bool anchor = part.kind == RegexNode::Kind::kStart || part.kind == RegexNode::Kind::kEnd;
+    if (anchor) return wrong("a repeated anchor");
+    take(U"?");
+    if (looking_at(U"*") || looking_at(U"+") || looking_at(U"?")) {
+      return wrong("a quantifier after a quantifier");
+    }
+    RegexNode out;
+    out.kind = RegexNode::Kind::kRepeat;
+    out.min = min;
+    out.max = max;
+    out.parts.push_back(std::move(part));
+    return out;
+  }
+
+  // "{m}", "{m,}", "{m,n}"; anything else is text, as in a browser.
+  bool counts(std::uint32_t& min, std::uint32_t& max) {
+    const std::size_t begin = at_;
+    ++at_;
+    std::optional<std::uint32_t> first = number(), second;
+    bool ok = first.has_value();
+    if (ok && take(U",")) {
+      second = number();
+      min = *first, max = second.value_or(kUnbounded);
+    } else if (ok) {
+      min = max = *first;
+    }
+    ok = ok && take(U"}");
+    if (!ok) at_ = begin;
+    return ok;
+  }
+
+  std::optional<std::uint32_t> number() {
+    std::optional<std::uint32_t> out;
+    for (; more() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      out = std::min<std::uint32_t>(out.value_or(0) * 10 + (text_[at_] - '0'), 1'000'000);
+    }
+    return out;
+  }
+
+  static RegexNode chars(CodeRanges ranges) {
+    RegexNode out;
+    out.kind = RegexNode::Kind::kChars;
+    out.ranges = std::move(ranges);
+    return out;
+  }
+
+  Result<RegexNode> atom(int depth) {
+    RegexNode out;
+    if (take(U"^")) {
+      out.kind = RegexNode::Kind::kStart;
+      return out;
+    }
+    if (take(U"$")) {
+      out.kind = RegexNode::Kind::kEnd;
+      return out;
+    }
+    if (take(U".")) {
+      return chars(invert(normalise({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})));
+    }
+    if (take(U"(")) return group(depth);
+    if (take(U"[")) return char_class();
+    if (looking_at(U"*") || looking_at(U"+") || looking_at(U"?")) {
+      return wrong("a quantifier with nothing before it");
+    }
+    if (take(U"\\")) {
+      BULKHEAD_TRY(CodeRanges ranges, escape(false, false));
+      return chars(std::move(ranges));
+    }
+    const char32_t code = text_[at_++];
+    return chars({{code, code}});
+  }
+
+  Result<RegexNode> group(int depth) {
+    bool ahead = false, negative = false;
+    if (take(U"?")) {
+      if (take(U":")) {
+      } else if (take(U"=")) {
+        ahead = true;
+      } else if (take(U"!")) {
+        ahead = negative = true;
+      } else if (looking_at(U"<=") || looking_at(U"<!")) {
+        return unsupported("a lookbehind");
+      } else if (take(U"<") || take(U"P<")) {
+        while (more() && !looking_at(U">"))
+          ++at_;
+        if (!take(U">")) return wrong("a group's name without its end");
+      } else {
+        return unsupported("a group of this kind");
+      }
+    }
+    BULKHEAD_TRY(RegexNode inner, choice(depth + 1));
+    if (!take(U")")) return wrong("a \"(\" without its \")\"");
+    if (!ahead) return inner;
+    RegexNode out;
+    out.kind = RegexNode::Kind::kAhead;
+    out.negative = negative;
+    out.parts.push_back(std::move(inner));
+    return out;
+  }
+
+  Result<RegexNode> char_class() {
+    const bool negative = take(U"^");
+    CodeRanges ranges;
+    while (more() && !looking_at(U"]")) {
+      BULKHEAD_TRY(CodeRanges low, class_member(negative));
+      const bool range = looking_at(U"-") && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
+      if (range && is_one(low)) {
+        ++at_;
+        BULKHEAD_TRY(const CodeRanges high, class_member(negative));
+        if (!is_one(high) || high[0].first < low[0].first) return wrong("a range that runs down");
+        low[0].second = high[0].first;
+      }
+      ranges.insert(ranges.end(), low.begin(), low.end());
+    }
+    if (!take(U"]")) return wrong("a \"[\" without its \"]\"");
+    ranges = normalise(std::move(ranges));
+    return chars(negative ? invert(ranges) : ranges);
+  }
+
+  static bool is_one(const CodeRanges& ranges) {
+    return ranges.size() == 1 && ranges[0].first == ranges[0].second;
+  }
+
+  Result<CodeRanges> class_member(bool negative) {
+    if (!more()) return wrong("a \"[\" without its \"]\"");
+    if (take(U"\\")) return escape(true, negative);
+    const char32_t code = text_[at_++];
+    return CodeRanges{{code, code}};
+  }
+
+  Result<CodeRanges> escape(bool in_class, bool negative) {
+    if (!more()) return wrong("a \"\\\" at the end");
+    const char32_t code = text_[at_++];
+    static const std::map<char32_t, char32_t> controls = {
+        {'t', '\t'}, {'n', '\n'}, {'r', '\r'}, {'f', '\f'}, {'v', '\v'}};
+    if (const auto found = controls.find(code); found != controls.end()) {
+      return CodeRanges{{found->second, found->second}};
+    }
+    switch (code) {
+      case 'd':
+      case 'w':
+      case 's':
+      case 'D':
+      case 'W':
+      case 'S': {
+        const char letter = static_cast<char>(code);
+        return negative ? wide_escape(letter) : class_escape(letter);
+      }
+      case 'b':
+        if (in_class) return CodeRanges{{8, 8}};
+        return unsupported("the word boundary \\b");
+      case 'B':
+        return unsupported("\\B");
+      case 'k':
+        return unsupported("a backreference");
+      case 'A':
+      case 'Z':
+      case 'z':
+      case 'G':
+        return unsupported("an anchor that ECMA-262 does not know");
+      case 'p':
+      case 'P':
+        return property(code == 'P');
+      case 'x':
+        return hex(2, 2);
+      case 'u':
+        if (take(U"{")) {
+          BULKHEAD_TRY(const CodeRanges out, hex(1, 6));
+          if (!take(U"}")) return wrong("\\u{...} without its end");
+          return out;
+        }
+        return unicode_escape();
+      case 'c':
+        if (more() && ((text_[at_] | 0x20) >= 'a' && (text_[at_] | 0x20) <= 'z')) {
+          const char32_t control = text_[at_++] % 32;
+          return CodeRanges{{control, control}};
+        }
+        return wrong("\\c without a letter");
+      case '0':
+        return CodeRanges{{0, 0}};
+      default:
+        break;
+    }
+    if (code >= '1' && code <= '9') return unsupported("a backreference");
+    if ((code | 0x20) >= 'a' && (code | 0x20) <= 'z') return wrong("an escape that does not exist");
+    return CodeRanges{{code, code}};
+  }
+
+  Result<CodeRanges> hex(int least, int most) {
+    char32_t value = 0;
+    int digits = 0;
+    for (; digits < most && more(); ++digits, ++at_) {
+      const char32_t c = text_[at_];
+      const char32_t lower = c | 0x20;
+      if (c >= '0' && c <= '9') {
+        value = value * 16 + (c - '0');
+      } else if (lower >= 'a' && lower <= 'f') {
+        value = value * 16 + (lower - 'a' + 10);
+      } else {
+        break;
+      }
+    }
+    if (digits < least || value > kLastCodePoint) return wrong("a hexadecimal escape");
+    return CodeRanges{{value, value}};
+  }
+
+  Result<CodeRanges> unicode_escape() {
+    BULKHEAD_TRY(CodeRanges first, hex(4, 4));
+    const char32_t high = first[0].first;
+    if (high < 0xD800 || high > 0xDBFF || !take(U"\\u")) return first;
+    BULKHEAD_TRY(const CodeRanges second, hex(4, 4));
+    const char32_t low = second[0].first;
+    if (low < 0xDC00 || low > 0xDFFF) return wrong("half a surrogate pair");
+    const char32_t code = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+    return CodeRanges{{code, code}};
+  }
+
+  Result<CodeRanges> property(bool negative) {
+    if (!take(U"{")) return wrong("\\p without its {name}");
+    std::string name;
+    while (more() && !looking_at(U"}"))
+      name.push_back(static_cast<char>(text_[at_++]));
+    if (!take(U"}")) return wrong("\\p without its {name}");
+    const bool letters = name == "L" || name == "Letter";
+    const bool numbers = name == "N" || name == "Number";
+    const bool punctuation = name == "P" || name == "Punctuation";
+    if (!letters && !numbers && !punctuation) return unsupported("\\p{" + name + "}");
+    CodeRanges ranges = of_classes(letters, numbers, punctuation);
+    return negative ? invert(ranges) : ranges;
+  }
+
+  std::u32string text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+Result<RegexNode> parse_regex(std::string_view pattern) {
+  std::u32string text;
+  if (!decode_utf8(pattern, text)) {
+    return Error(ErrorCode::kInvalidArgument, "the expression is not UTF-8");
+  }
+  if (pattern.size() > kMostPatternBytes) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "the expression is longer than " + std::to_string(kMostPatternBytes) + " bytes");
+  }
+  return Parser(std::move(text)).parse();
+}
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,330 @@
+// The way from a set of schemas to its alternatives.
+#include "worker/constrain/schema_alternatives.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "worker/constrain/number.hpp"
+#include "worker/constrain/schema_members.hpp"
+#include "worker/constrain/schema_validate.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+// Branches looked at for one document, and alternatives of one set: a hostile schema multiplies them.
+constexpr std::uint64_t kMostWork = 200'000;
+constexpr std::size_t kMostAlternatives = 4'000;
+
+Error invalid(const std::string& key, const std::string& path, const std::string& what) {
+  return Error(ErrorCode::kInvalidArgument, "\"" + key + "\" at " + path + " must be " + what);
+}
+
+}  // namespace
+
+struct Alternatives::State {
+  SchemaSet flat;
+  std::set<const Json*> seen;
+  std::vector<SchemaSet> groups;  // of each, one branch must hold
+  Types types;
+  bool dead = false;
+};
+
+Result<std::vector<Alternative>> Alternatives::of(const SchemaSet& set) {
+  std::vector<Alternative> out;
+  State state;
+  for (const Json* schema : set)
+    BULKHEAD_RETURN_IF_ERROR(visit(schema, state));
+  BULKHEAD_RETURN_IF_ERROR(split(std::move(state), set, out));
+  return out;
+}
+
+Status Alternatives::visit(const Json* schema, State& state) {
+  if (state.dead || !state.seen.insert(schema).second) return {};
+  if (++work_ > kMostWork) {
+    return Error(ErrorCode::kResourceExhausted,
+                 "\"anyOf\" at " + document_.path(schema) +
+                     ": the branches of the schema combine in too many ways");
+  }
+  if (schema->is_boolean()) {
+    state.dead = !schema->get<bool>();
+    return {};
+  }
+  if (!schema->is_object()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a schema must be an object, true or false; see " + document_.path(schema));
+  }
+  if (const Json* linked = document_.linked(*schema)) return visit(linked, state);
+  if (document_.draft7() && schema->contains("$ref")) {
+    return visit_keyword(schema, "$ref", (*schema)["$ref"], state);
+  }
+  bool placed = false;  // among the plain ones: where its properties are, for their order
+  for (const auto& [key, value] : schema->items()) {
+    if (key == "properties") {
+      state.flat.push_back(schema);
+      placed = true;
+    }
+    BULKHEAD_RETURN_IF_ERROR(visit_keyword(schema, key, value, state));
+  }
+  if (!placed) state.flat.push_back(schema);
+  return {};
+}
+
+Status Alternatives::visit_keyword(const Json* schema, const std::string& key, const Json& value,
+                                   State& state) {
+  const auto path = [&] { return document_.path(schema); };
+  if (key == "type") {
+    Result<Types> types = Types::of(value);
+    if (!types.ok()) return types.error().within(path());
+    state.types.meet(*types);
+  } else if (key == kNotInteger) {
+    state.types.integer = false;
+  } else if (key == kNotEnum) {
+    for (const Json& member : value) {
+      if (member.is_null()) state.types.null = false;
+      if (!member.is_structured()) continue;
+      BULKHEAD_RETURN_IF_ERROR(
+          complaints_.unsupported("not", path(), "an array or object can't be excluded"));
+    }
+  } else if (key == "$ref") {
+    if (!value.is_string()) return invalid(key, path(), "a string");
+    Result<const Json*> target = document_.resolve(schema, value.get<std::string>());
+    if (target.ok()) return visit(*target, state);
+    return complaints_.unsupported("$ref", path(), target.error().message());
+  } else if (key == "allOf" || key == "anyOf" || key == "oneOf") {
+    if (!value.is_array() || value.empty()) return invalid(key, path(), "a list of schemas");
+    if (key == "oneOf" && !quiet_one_of_ && value.size() > 1) {
+      Result<const Json*> apart = exclusive(schema, value);
+      if (apart.ok()) return visit(*apart, state);
+      if (apart.error().code() != ErrorCode::kUnsupported) return apart.error();
+      BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("oneOf", path(), apart.error().message()));
+    }
+    SchemaSet branches;
+    for (const Json& branch : value)
+      branches.push_back(&branch);
+    if (key != "allOf" && branches.size() > 1) {
+      state.groups.push_back(std::move(branches));
+      return {};
+    }
+    for (const Json* branch : branches)
+      BULKHEAD_RETURN_IF_ERROR(visit(branch, state));
+  } else if (key == "not") {
+    Result<const Json*> other = negated(&value, 0);
+    if (other.ok()) return visit(*other, state);
+    if (other.error().code() != ErrorCode::kUnsupported) return other.error();
+    return complaints_.unsupported("not", path(), other.error().message());
+  } else if (key == "if" || key == "dependentRequired" || key == "dependentSchemas" ||
+             key == "dependencies") {
+    return depend(schema, key, value, state);
+  } else if (key == "$dynamicRef" || key == "$recursiveRef" || key == "unevaluatedItems") {
+    return complaints_.unsupported(key, path(), "it can't be enforced while a text is written");
+  }
+  return {};
+}
+
+// What holds under a condition, as branches: it does not hold, or what follows from it does.
+Status Alternatives::depend(const Json* schema, const std::string& key, const Json& value,
+                            State& state) {
+  if (key == "if" && !schema->contains("then") && !schema->contains("else")) return {};
+  const auto known = conditions_.find({schema, key});
+  if (known != conditions_.end()) return visit(known->second, state);
+  Json all = Json::array();
+  if (key == "if") {
+    Result<const Json*> other = negated(&value, 0);
+    if (!other.ok()) {
+      if (other.error().code() != ErrorCode::kUnsupported) return other.error();
+      return complaints_.unsupported("if", document_.path(schema), other.error().message());
+    }
+    Json yes = Json::array({document_.link(&value)});
+    Json no = Json::array({document_.link(*other)});
+    if (schema->contains("then")) yes.push_back(document_.link(&(*schema)["then"]));
+    if (schema->contains("else")) no.push_back(document_.link(&(*schema)["else"]));
+    all.push_back(Json{{"anyOf", Json::array({Json{{"allOf", yes}}, Json{{"allOf", no}}})}});
+  } else {
+    if (!value.is_object()) return invalid(key, document_.path(schema), "an object");
+    for (const auto& entry : value.items()) {
+      Json absent{{"properties", Json{{entry.key(), false}}}};
+      Json present{{"required", Json::array({entry.key()})}};
+      if (entry.value().is_array()) {
+        for (const Json& name : entry.value())
+          present["required"].push_back(name);
+      } else {
+        present["allOf"] = Json::array({document_.link(&entry.value())});
+      }
+      all.push_back(Json{{"anyOf", Json::array({absent, present})}});
+    }
+    if (all.empty()) return {};
+  }
+  const Json* made = document_.keep(Json{{"allOf", all}});
+  conditions_[{schema, key}] = made;
+  return visit(made, state);
+}
+
+Status Alternatives::split(State state, const SchemaSet& initial, std::vector<Alternative>& out) {
+  if (state.dead || state.types.none()) return {};
+  const SchemaSet& checked = state.groups.empty() ? state.flat : initial;
+  const bool alone = state.groups.empty();
+  BULKHEAD_TRY(auto members, constants(state.flat, alone ? SchemaSet{} : checked));
+  if (members) {
+    if (!members->empty()) out.push_back({std::move(state.flat), state.types, std::move(members)});
+    return {};
+  }
+  if (state.groups.empty()) {
+    out.push_back({std::move(state.flat), state.types, std::nullopt});
+    if (out.size() <= kMostAlternatives) return {};
+    return Error(ErrorCode::kResourceExhausted,
+                 "\"anyOf\" at " + document_.path(initial[0]) + ": too many branches");
+  }
+  const SchemaSet group = state.groups.back();
+  state.groups.pop_back();
+  for (const Json* branch : group) {
+    State with = state;
+    BULKHEAD_RETURN_IF_ERROR(visit(branch, with));
+    BULKHEAD_RETURN_IF_ERROR(split(std::move(with), initial, out));
+  }
+  return {};
+}
+
+// Of the first enum or const the members that all schemas allow. `initial`: schemas to ask as a whole,
+// where branches are still to be chosen.
+Result<std::optional<std::vector<Json>>> Alternatives::constants(const SchemaSet& schemas,
+                                                                 const SchemaSet& initial) {
+  const Json* source = nullptr;
+  Json only;
+  for (const Json* schema : schemas) {
+    if (const auto one = schema->find("const"); one != schema->end()) {
+      only = Json::array({*one});
+      source = &only;
+      break;
+    }
+    const auto list = schema->find("enum");
+    if (list == schema->end()) continue;
+    if (!list->is_array()) return invalid("enum", document_.path(schema), "a list");
+    if (source == nullptr || list->size() < source->size()) source = &*list;
+  }
+  if (source == nullptr) return std::optional<std::vector<Json>>();
+  std::vector<Json> out;
+  for (const Json& member : *source) {
+    bool valid = true;
+    for (const Json* schema : initial.empty() ? schemas : initial) {
+      BULKHEAD_TRY(valid, initial.empty() ? validates_alone(member, schema, document_, complaints_)
+                                          : validates(member, schema, document_, complaints_));
+      if (!valid) break;
+    }
+    if (valid) out.push_back(member);
+  }
+  return std::optional<std::vector<Json>>(std::move(out));
+}
+
+namespace {
+
+// The constants that a branch names itself; nullptr where it doesn't.
+const Json* named_constants(const Json& branch, Json& room) {
+  if (!branch.is_object()) return nullptr;
+  if (const auto one = branch.find("const"); one != branch.end()) {
+    room = Json::array({*one});
+    return &room;
+  }
+  const auto list = branch.find("enum");
+  return list != branch.end() && list->is_array() ? &*list : nullptr;
+}
+
+bool different_constants(const Json& branches) {
+  std::set<Json> seen;
+  for (const Json& branch : branches) {
+    Json room;
+    const Json* members = named_constants(branch, room);
+    if (members == nullptr) return false;
+    for (const Json& member : *members) {
+      if (member.is_structured() || !seen.insert(member).second) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+// oneOf as anyOf: branches that meet another one exclude it.
+Result<const Json*> Alternatives::exclusive(const Json* schema, const Json& branches) {
+  constexpr std::size_t kMostBranches = 200;
+  if (const auto known = exclusive_.find(schema); known != exclusive_.end()) return known->second;
+  Json ways = Json::array();
+  if (different_constants(branches)) {
+    for (const Json& branch : branches)
+      ways.push_back(document_.link(&branch));
+  } else if (branches.size() > kMostBranches) {
+    return Error(ErrorCode::kUnsupported, "more than 200 branches");
+  } else {
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      Json all = Json::array({document_.link(&branches[i])});
+      for (std::size_t j = 0; j < branches.size(); ++j) {
+        if (i == j) continue;
+        BULKHEAD_TRY(const bool apart,
+                     never_meet({&branches[std::min(i, j)], &branches[std::max(i, j)]}, 3));
+        if (apart) continue;
+        Result<const Json*> other = negated(&branches[j], 0);
+        if (!other.ok()) {
+          return Error(other.error().code(), "branches " + std::to_string(i) + " and " +
+                                                 std::to_string(j) + " overlap, and " +
+                                                 other.error().message());
+        }
+        all.push_back(document_.link(*other));
+      }
+      ways.push_back(Json{{"allOf", all}});
+    }
+  }
+  const Json* made = document_.keep(Json{{"anyOf", ways}});
+  exclusive_[schema] = made;
+  return made;
+}
+
+Result<bool> Alternatives::never_meet(const SchemaSet& set, int depth) {
+  const Complaints::Mode mode = complaints_.mode();
+  const bool quiet = quiet_one_of_;
+  complaints_.set_mode(Complaints::Mode::kQuiet);
+  quiet_one_of_ = true;
+  const auto result = [&]() -> Result<bool> {
+    BULKHEAD_TRY(const std::vector<Alternative> alternatives, of(set));
+    for (const Alternative& one : alternatives) {
+      const Types& types = one.types;
+      if (one.constants || types.null || types.boolean || types.array) return false;
+      if (types.string) {
+        BULKHEAD_TRY(const StringShape shape, string_shape(one.schemas, document_, complaints_));
+        if (!shape.contents->empty()) return false;
+      }
+      if (types.integer || types.fraction) {
+        BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, types.integer,
+                                                           types.fraction, document_, complaints_));
+        BULKHEAD_TRY(const DfaPtr numbers, number_automaton(range));
+        if (!numbers->empty()) return false;
+      }
+      if (types.object) {
+        BULKHEAD_TRY(const bool apart, objects_never_meet(one.schemas, depth));
+        if (!apart) return false;
+      }
+    }
+    return true;
+  }();
+  complaints_.set_mode(mode);
+  quiet_one_of_ = quiet;
+  return result;
+}
+
+Result<bool> Alternatives::objects_never_meet(const SchemaSet& schemas, int depth) {
+  if (depth == 0) return false;
+  PatternCache patterns;
+  std::set<std::string> names;
+  for (const Json* schema : schemas) {
+    const auto required = schema->find("required");
+    if (required == schema->end() || !required->is_array()) continue;
+    for (const Json& name : *required) {
+      if (!name.is_string() || !names.insert(name.get<std::string>()).second) continue;
+      SchemaSet member;
+      BULKHEAD_RETURN_IF_ERROR(add_member(schemas, name.get<std::string>(), patterns, member));
+      BULKHEAD_TRY(const bool apart, never_meet(member, depth - 1));
+      if (apart) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,180 @@
+// Rules for sets of schemas, and their scalars.
+#include "worker/constrain/schema_compiler.hpp"
+
+#include <algorithm>
+
+#include "worker/constrain/constraint.hpp"
+#include "worker/constrain/number.hpp"
+#include "worker/constrain/regex.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+constexpr std::size_t kMostRules = 20'000;
+
+bool speaks_of_objects(const SchemaSet& schemas) {
+  static constexpr const char* kKeywords[] = {"properties",           "required",
+                                              "additionalProperties", "patternProperties",
+                                              "propertyNames",        "minProperties",
+                                              "maxProperties",        "dependentRequired",
+                                              "dependentSchemas",     "unevaluatedProperties"};
+  for (const Json* schema : schemas) {
+    for (const char* keyword : kKeywords) {
+      if (schema->contains(keyword)) return true;
+    }
+  }
+  return false;
+}
+
+bool all_open(const Types& types) {
+  return types.null && types.boolean && types.string && types.array && types.object &&
+         types.integer && types.fraction;
+}
+
+}  // namespace
+
+RuleId SchemaCompiler::rule(SchemaSet set) {
+  std::erase_if(set, [](const Json* schema) { return allows_all(*schema); });
+  SchemaSet unique;
+  for (const Json* schema : set) {
+    if (std::find(unique.begin(), unique.end(), schema) == unique.end()) unique.push_back(schema);
+  }
+  const auto known = rules_.find(unique);
+  if (known != rules_.end()) return known->second;
+  const RuleId made = grammar_.add_rule();
+  rules_.emplace(unique, made);
+  waiting_.emplace_back(made, std::move(unique));
+  return made;
+}
+
+Result<RuleId> SchemaCompiler::compile() {
+  const RuleId root = rule({document_.root()});
+  while (!waiting_.empty()) {
+    const auto [next, set] = std::move(waiting_.back());
+    waiting_.pop_back();
+    BULKHEAD_RETURN_IF_ERROR(make(next, set));
+    if (grammar_.rules.size() > kMostRules || grammar_.nodes.size() > kMostNodes) {
+      return Error(ErrorCode::kResourceExhausted, "the schema is too large to be enforced");
+    }
+  }
+  return root;
+}
+
+Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
+  BULKHEAD_TRY(const std::vector<Alternative> alternatives, alternatives_.of(set));
+  const NodeId end = grammar_.add(Node{});
+  Node split;
+  split.kind = NodeKind::kSplit;
+  for (const Alternative& one : alternatives) {
+    BULKHEAD_RETURN_IF_ERROR(make_alternative(one, set, end, split.branches));
+  }
+  grammar_.rules[made] =
+      split.branches.size() == 1 ? split.branches[0] : grammar_.add(std::move(split));
+  return {};
+}
+
+Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet& initial,
+                                        NodeId end, std::vector<NodeId>& ways) {
+  if (one.constants) {
+    constants(*one.constants, end, ways);
+    return {};
+  }
+  // Who writes properties without a type means objects.
+  const bool narrow = all_open(one.types) && speaks_of_objects(one.schemas);
+  const Types types = narrow ? Types::only_object() : one.types;
+  std::vector<std::u32string> words;
+  if (types.null) words.push_back(U"null");
+  const auto excluded = [&](bool value) {
+    for (const Json* schema : one.schemas) {
+      const auto found = schema->find(kNotEnum);
+      if (found == schema->end()) continue;
+      if (std::find(found->begin(), found->end(), Json(value)) != found->end()) return true;
+    }
+    return false;
+  };
+  for (const bool value : {true, false}) {
+    if (types.boolean && !excluded(value)) words.push_back(value ? U"true" : U"false");
+  }
+  if (!words.empty()) {
+    ways.push_back(grammar_.leaf(NodeKind::kBytes, literals(words, true), end));
+  }
+  if (types.integer || types.fraction) BULKHEAD_RETURN_IF_ERROR(number(one, end, ways));
+  if (types.string) {
+    BULKHEAD_TRY(StringShape shape, string_shape(one.schemas, document_, complaints_));
+    ways.push_back(string_node(std::move(shape), end));
+  }
+  if (types.array) BULKHEAD_RETURN_IF_ERROR(array(one.schemas, end, ways));
+  if (types.object) BULKHEAD_RETURN_IF_ERROR(object(one.schemas, initial, end, ways));
+  return {};
+}
+
+Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<NodeId>& ways) {
+  BULKHEAD_TRY(const NumberRange range, number_range(one.schemas, one.types.integer,
+                                                     one.types.fraction, document_, complaints_));
+  const auto complain = [&](const Error& error) {
+    const char* keyword = range.multiples.empty() ? "minimum" : "multipleOf";
+    return complaints_.unsupported(keyword, document_.path(one.schemas[0]), error.message());
+  };
+  Result<DfaPtr> automaton = number_automaton(range);
+  if (!automaton.ok()) {
+    BULKHEAD_RETURN_IF_ERROR(complain(automaton.error()));
+    BULKHEAD_TRY(automaton, number_automaton({}));
+  }
+  for (const Json* schema : one.schemas) {
+    const auto found = schema->find(kNotEnum);
+    if (found == schema->end()) continue;
+    for (const Json& member : *found) {
+      if (!member.is_number()) continue;
+      BULKHEAD_TRY(const Decimal value, Decimal::of(member));
+      NumberRange only;
+      only.low = only.high = NumberRange::Bound{value, false};
+      BULKHEAD_TRY(const DfaPtr same, number_automaton(only));
+      // Exponents could spell it, too.
+      NumberRange plain = range;
+      if (!plain.low) plain.low = NumberRange::Bound{{true, std::string(33, '9'), ""}, false};
+      BULKHEAD_TRY(const DfaPtr spelled, number_automaton(plain));
+      BULKHEAD_TRY(automaton, intersect(*automaton, spelled));
+      BULKHEAD_TRY(automaton, intersect(*automaton, complement(*same)));
+    }
+  }
+  ways.push_back(grammar_.leaf(NodeKind::kBytes, *automaton, end));
+  return {};
+}
+
+NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
+  Node node;
+  node.kind = NodeKind::kString;
+  node.next = next;
+  node.index = static_cast<std::uint32_t>(grammar_.strings.size());
+  grammar_.strings.push_back(std::move(shape));
+  return grammar_.add(std::move(node));
+}
+
+NodeId SchemaCompiler::with_blanks(const char* kind, NodeId next) {
+  DfaPtr& automaton = blank_automata_[kind];
+  if (automaton == nullptr) {
+    const std::string blank = "(?: |\\n {0,64}|\\n\\t{0,64})?";
+    std::string expression = kind;
+    const std::size_t place = expression.find('_');
+    expression.replace(place, 1, blank);
+    automaton = *regex_automaton(expression, Match::kWhole);
+  }
+  return grammar_.leaf(NodeKind::kBytes, automaton, next);
+}
+
+Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,
+                          std::vector<std::string>& warnings) {
+  try {
+    BULKHEAD_TRY(const auto document, SchemaDocument::read(schema));
+    Complaints complaints(strictness == Strictness::kStrict ? Complaints::Mode::kStrict
+                                                            : Complaints::Mode::kLenient);
+    BULKHEAD_TRY(const RuleId root, SchemaCompiler(*document, complaints, grammar).compile());
+    warnings.insert(warnings.end(), complaints.warnings().begin(), complaints.warnings().end());
+    return root;
+  } catch (const nlohmann::json::exception& error) {
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string("the schema has a keyword of the wrong type: ") + error.what());
+  }
+}
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,73 @@
+// From the alternatives of a schema to rules of a grammar. For schema_*.cpp alone.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/constrain/grammar.hpp"
+#include "worker/constrain/schema_alternatives.hpp"
+#include "worker/constrain/schema_members.hpp"
+
+namespace bulkhead::constrain {
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(SchemaDocument& document, Complaints& complaints, Grammar& grammar)
+      : document_(document),
+        complaints_(complaints),
+        grammar_(grammar),
+        alternatives_(document, complaints) {}
+
+  // The rule of the document's schema, with all rules that it needs.
+  Result<RuleId> compile();
+
+ private:
+  // The rule of what all these schemas allow; made later if it is new.
+  RuleId rule(SchemaSet set);
+  Status make(RuleId rule, const SchemaSet& set);
+  Status make_alternative(const Alternative& one, const SchemaSet& initial, NodeId end,
+                          std::vector<NodeId>& ways);
+
+  // Constants (schema_constants.cpp).
+  NodeId constants(const std::vector<Json>& members, NodeId end, std::vector<NodeId>& ways);
+  NodeId structured(const Json& value, NodeId next);
+  NodeId one_constant(const Json& value, NodeId next);
+  NodeId string_node(StringShape shape, NodeId next);
+  NodeId literal_string(const std::vector<std::u32string>& texts, NodeId next);
+
+  Status number(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
+
+  // schema_objects.cpp
+  Status object(const SchemaSet& schemas, const SchemaSet& initial, NodeId end,
+                std::vector<NodeId>& ways);
+  Status properties(const SchemaSet& schemas, ObjectShape& shape);
+  Status others(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
+  Status other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
+               std::uint32_t matched, const Json* unevaluated, ObjectShape& shape);
+  Result<bool> name_allowed(const SchemaSet& schemas, const std::string& name);
+  Result<StringShape> names(const SchemaSet& schemas, DfaPtr contents);
+  Result<const Json*> unevaluated(const SchemaSet& schemas, const SchemaSet& initial);
+  RuleId member(RuleId value);
+
+  // schema_arrays.cpp
+  Status array(const SchemaSet& schemas, NodeId end, std::vector<NodeId>& ways);
+  Status unique(const SchemaSet& schemas, const SchemaSet& items, ArrayShape& shape);
+
+  // Blanks: none, one space, or a line's end with an indentation.
+  NodeId blanks(NodeId next);
+  NodeId with_blanks(const char* kind, NodeId next);
+
+  SchemaDocument& document_;
+  Complaints& complaints_;
+  Grammar& grammar_;
+  Alternatives alternatives_;
+  PatternCache patterns_;
+  std::map<SchemaSet, RuleId> rules_;
+  std::vector<std::pair<RuleId, SchemaSet>> waiting_;
+  std::map<RuleId, RuleId> members_;
+  std::map<std::string, DfaPtr> blank_automata_;
+};
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,262 @@
+// Objects: which properties, in which order, with which keys besides.
+#include <algorithm>
+#include <set>
+
+#include "worker/constrain/regex.hpp"
+#include "worker/constrain/schema_compiler.hpp"
+#include "worker/constrain/schema_validate.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+constexpr std::size_t kMostPatterns = 6;  // each doubles the kinds of keys
+
+Error not_object(const char* keyword) {
+  return Error(ErrorCode::kInvalidArgument, "\"" + std::string(keyword) + "\" must be an object");
+}
+
+}  // namespace
+
+RuleId SchemaCompiler::member(RuleId value) {
+  const auto known = members_.find(value);
+  if (known != members_.end()) return known->second;
+  const RuleId made = grammar_.add_rule();
+  Node call;
+  call.kind = NodeKind::kCall;
+  call.index = value;
+  call.next = grammar_.add(Node{});
+  grammar_.rules[made] = with_blanks(":_", grammar_.add(std::move(call)));
+  members_.emplace(value, made);
+  return made;
+}
+
+Result<bool> SchemaCompiler::name_allowed(const SchemaSet& schemas, const std::string& name) {
+  for (const Json* schema : schemas) {
+    const auto names = schema->find("propertyNames");
+    if (names == schema->end()) continue;
+    BULKHEAD_TRY(const bool ok, validates(Json(name), &*names, document_, complaints_));
+    if (!ok) return false;
+  }
+  return true;
+}
+
+Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) {
+  std::vector<std::string> order;
+  std::set<std::string> known, required;
+  for (const Json* schema : schemas) {
+    const auto declared = schema->find("properties");
+    if (declared == schema->end()) continue;
+    if (!declared->is_object()) return not_object("properties");
+    for (const auto& entry : declared->items()) {
+      if (known.insert(entry.key()).second) order.push_back(entry.key());
+    }
+  }
+  for (const Json* schema : schemas) {
+    const auto list = schema->find("required");
+    if (list == schema->end() || list->is_boolean()) continue;  // draft 3 had booleans
+    if (!list->is_array()) {
+      return Error(ErrorCode::kInvalidArgument, "\"required\" must be a list of names");
+    }
+    for (const Json& name : *list) {
+      if (!name.is_string()) {
+        return Error(ErrorCode::kInvalidArgument, "\"required\" must be a list of names");
+      }
+      required.insert(name.get<std::string>());
+      if (known.insert(name.get<std::string>()).second) order.push_back(name.get<std::string>());
+    }
+  }
+  for (const std::string& name : order) {
+    ObjectShape::Property property;
+    if (!decode_utf8(name, property.name)) return not_object("properties");
+    SchemaSet value;
+    const Status added = add_member(schemas, name, patterns_, value);
+    if (!added.ok()) {
+      BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+          "patternProperties", document_.path(schemas[0]), added.error().message()));
+    }
+    BULKHEAD_TRY(const bool allowed, name_allowed(schemas, name));
+    if (!allowed) value.push_back(document_.keep(Json(false)));
+    property.member = member(rule(std::move(value)));
+    property.required = required.contains(name);
+    shape.properties.push_back(std::move(property));
+  }
+  return {};
+}
+
+// The keys that propertyNames allows, of those in `contents`.
+Result<StringShape> SchemaCompiler::names(const SchemaSet& schemas, DfaPtr contents) {
+  std::uint32_t min = 0, max = kUnbounded;
+  for (const Json* schema : schemas) {
+    const auto allowed = schema->find("propertyNames");
+    if (allowed == schema->end()) continue;
+    BULKHEAD_TRY(const std::vector<Alternative> kinds, alternatives_.of({&*allowed}));
+    DfaPtr all = literals({}, true);
+    bool lengths = false;
+    for (const Alternative& kind : kinds) {
+      StringShape shape;
+      if (kind.constants) {
+        std::vector<std::u32string> texts;
+        for (const Json& member : *kind.constants) {
+          std::u32string text;
+          if (member.is_string() && decode_utf8(member.get<std::string>(), text))
+            texts.push_back(text);
+        }
+        shape.contents = literals(texts, true);
+      } else if (kind.types.string) {
+        BULKHEAD_TRY(shape, string_shape(kind.schemas, document_, complaints_));
+      } else {
+        continue;
+      }
+      lengths = lengths || shape.min > 0 || shape.max != kUnbounded;
+      min = std::max(min, shape.min);
+      max = std::min(max, shape.max);
+      BULKHEAD_TRY(const DfaPtr neither, intersect(complement(*all), complement(*shape.contents)));
+      all = complement(*neither);
+    }
+    if (lengths && kinds.size() > 1) {
+      return Error(ErrorCode::kUnsupported, "lengths in several branches can't be enforced");
+    }
+    BULKHEAD_TRY(contents, intersect(contents, all));
+  }
+  return with_lengths(std::move(contents), min, max);
+}
+
+// Keys that match the patterns whose bits are set, and no others.
+Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
+                             std::uint32_t matched, const Json* unevaluated, ObjectShape& shape) {
+  std::vector<std::u32string> declared;
+  for (const ObjectShape::Property& property : shape.properties)
+    declared.push_back(property.name);
+  DfaPtr contents = literals(declared, false);
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    BULKHEAD_TRY(const DfaPtr pattern, patterns_.of(patterns[i]));
+    BULKHEAD_TRY(contents,
+                 intersect(contents, (matched >> i & 1) != 0 ? pattern : complement(*pattern)));
+  }
+  SchemaSet value;
+  bool evaluated = matched != 0;
+  for (const Json* schema : schemas) {
+    bool spoken = false;
+    const auto own = schema->find("patternProperties");
+    for (std::size_t i = 0; i < patterns.size() && own != schema->end(); ++i) {
+      if ((matched >> i & 1) == 0 || !own->contains(patterns[i])) continue;
+      value.push_back(&(*own)[patterns[i]]);
+      spoken = true;
+    }
+    const auto rest = schema->find("additionalProperties");
+    if (spoken || rest == schema->end()) continue;
+    value.push_back(&*rest);
+    evaluated = true;
+  }
+  if (unevaluated != nullptr && !evaluated) value.push_back(unevaluated);
+  const bool never =
+      std::any_of(value.begin(), value.end(), [](const Json* schema) { return *schema == false; });
+  if (never || contents->empty()) return {};
+  Result<StringShape> key = names(schemas, contents);
+  if (!key.ok()) {
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported("propertyNames", document_.path(schemas[0]),
+                                                     key.error().message()));
+    BULKHEAD_TRY(key, with_lengths(contents, 0, kUnbounded));
+  }
+  if (key->contents->empty()) return {};
+  const RuleId made = grammar_.add_rule();
+  Node call;
+  call.kind = NodeKind::kCall;
+  call.index = member(rule(std::move(value)));
+  call.next = grammar_.add(Node{});
+  grammar_.rules[made] = string_node(*std::move(key), grammar_.add(std::move(call)));
+  shape.others.push_back(made);
+  return {};
+}
+
+Status SchemaCompiler::others(const SchemaSet& schemas, const Json* unevaluated,
+                              ObjectShape& shape) {
+  std::vector<std::string> patterns;
+  for (const Json* schema : schemas) {
+    const auto own = schema->find("patternProperties");
+    if (own == schema->end()) continue;
+    if (!own->is_object()) return not_object("patternProperties");
+    for (const auto& entry : own->items()) {
+      if (std::find(patterns.begin(), patterns.end(), entry.key()) == patterns.end()) {
+        patterns.push_back(entry.key());
+      }
+    }
+  }
+  if (patterns.size() > kMostPatterns) {
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "patternProperties", document_.path(schemas[0]), "at most 6 patterns can be enforced"));
+    patterns.clear();
+  }
+  for (std::uint32_t matched = 0; matched < 1U << patterns.size(); ++matched) {
+    const Status added = other(schemas, patterns, matched, unevaluated, shape);
+    if (added.ok()) continue;
+    if (added.error().code() == ErrorCode::kInvalidArgument) return added.error();
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "patternProperties", document_.path(schemas[0]), added.error().message()));
+  }
+  return {};
+}
+
+// unevaluatedProperties sees the properties of its own schema and of what is applied in place there.
+// That is all of the set where the set came from that one schema; else it can't be told apart.
+Result<const Json*> SchemaCompiler::unevaluated(const SchemaSet& schemas,
+                                                const SchemaSet& initial) {
+  const Json* found = nullptr;
+  for (const Json* schema : schemas) {
+    const auto own = schema->find("unevaluatedProperties");
+    if (own == schema->end() || allows_all(*own)) continue;
+    if (initial.size() == 1 && initial[0] == schema) {
+      found = &*own;
+      continue;
+    }
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "unevaluatedProperties", document_.path(schema),
+        "it can be enforced only in the schema that the others are part of"));
+  }
+  return found;
+}
+
+Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial, NodeId end,
+                              std::vector<NodeId>& ways) {
+  ObjectShape shape;
+  for (const Json* schema : schemas) {
+    for (const char* key : {"minProperties", "maxProperties"}) {
+      const auto value = schema->find(key);
+      if (value == schema->end()) continue;
+      BULKHEAD_TRY(const std::uint32_t bound, count_of(*value, key));
+      if (key[1] == 'i')
+        shape.min = std::max(shape.min, bound);
+      else
+        shape.max = std::min(shape.max, bound);
+    }
+  }
+  BULKHEAD_RETURN_IF_ERROR(properties(schemas, shape));
+  BULKHEAD_TRY(const Json* rest, unevaluated(schemas, initial));
+  BULKHEAD_RETURN_IF_ERROR(others(schemas, rest, shape));
+  const std::uint32_t most = shape.size() + 1;
+  if (shape.min > most && !shape.others.empty() && shape.min <= shape.max) {
+    BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+        "minProperties", document_.path(schemas.empty() ? document_.root() : schemas[0]),
+        "of the properties that \"properties\" does not name only one can be counted"));
+    shape.min = most;
+  }
+  const auto index = static_cast<std::uint32_t>(grammar_.objects.size());
+  const auto place = [&](NodeKind kind, NodeId next) {
+    Node node;
+    node.kind = kind;
+    node.index = index;
+    node.next = next;
+    return grammar_.add(std::move(node));
+  };
+  const NodeId between = place(NodeKind::kObject, kNoNode);
+  shape.key_start = place(NodeKind::kKeyStart, between);
+  shape.key = place(NodeKind::kKey, between);
+  shape.first = with_blanks("_", shape.key_start);
+  shape.comma = with_blanks(",_", shape.key_start);
+  shape.close = with_blanks("_\\}", end);
+  grammar_.objects.push_back(std::move(shape));
+  ways.push_back(grammar_.bytes("{", between));
+  return {};
+}
+
+}  // namespace bulkhead::constrain

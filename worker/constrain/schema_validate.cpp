@@ -1,0 +1,286 @@
+// A validator for constants. Each keyword is one row of a table.
+#include "worker/constrain/schema_validate.hpp"
+
+#include <cmath>
+
+#include "worker/constrain/formats.hpp"
+#include "worker/constrain/regex.hpp"
+
+namespace bulkhead::constrain {
+
+bool equal_json(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) return a == b;
+  if (a.type() != b.type() || a.size() != b.size()) return false;
+  if (a.is_array()) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (!equal_json(a[i], b[i])) return false;
+    }
+    return true;
+  }
+  if (a.is_object()) {
+    for (const auto& [key, value] : a.items()) {
+      const auto other = b.find(key);
+      if (other == b.end() || !equal_json(value, *other)) return false;
+    }
+    return true;
+  }
+  return a == b;
+}
+
+namespace {
+
+constexpr int kMostDepth = 64;
+
+class Validator {
+ public:
+  Validator(const Json& instance, const Json* schema, SchemaDocument& document,
+            Complaints& complaints, int depth)
+      : it_(instance),
+        schema_(schema),
+        document_(document),
+        complaints_(complaints),
+        depth_(depth) {}
+
+  Result<bool> run_alone() {
+    static const std::set<std::string> applied = {"$ref",
+                                                  "allOf",
+                                                  "anyOf",
+                                                  "oneOf",
+                                                  "not",
+                                                  "if",
+                                                  "dependencies",
+                                                  "dependentRequired",
+                                                  "dependentSchemas"};
+    if (document_.linked(*schema_) != nullptr) return true;
+    for (const auto& [key, value] : schema_->items()) {
+      if (applied.contains(key)) continue;
+      BULKHEAD_TRY(const bool ok, keyword(key, value));
+      if (!ok) return false;
+    }
+    return true;
+  }
+
+  Result<bool> run() {
+    if (schema_->is_boolean()) return schema_->get<bool>();
+    if (depth_ > kMostDepth) {
+      BULKHEAD_RETURN_IF_ERROR(complain("$ref", "it leads to itself"));
+      return true;
+    }
+    if (const Json* linked = document_.linked(*schema_)) return valid(it_, *linked);
+    if (document_.draft7() && schema_->contains("$ref")) return keyword("$ref", (*schema_)["$ref"]);
+    for (const auto& [key, value] : schema_->items()) {
+      BULKHEAD_TRY(const bool ok, keyword(key, value));
+      if (!ok) return false;
+    }
+    return true;
+  }
+
+ private:
+  Status complain(const std::string& key, const std::string& why) {
+    return complaints_.unsupported(key, document_.path(schema_), why);
+  }
+  Result<bool> valid(const Json& instance, const Json& schema) {
+    return validates(instance, &schema, document_, complaints_, depth_ + 1);
+  }
+
+  Result<bool> keyword(const std::string& key, const Json& value) {
+    if (key == "type") return type(value);
+    if (key == "const") return equal_json(it_, value);
+    if (key == "enum" || key == kNotEnum) {
+      bool found = false;
+      for (const Json& member : value)
+        found = found || equal_json(it_, member);
+      return found == (key == "enum");
+    }
+    if (key == "$ref") {
+      if (!value.is_string())
+        return Error(ErrorCode::kInvalidArgument, "\"$ref\" must be a string");
+      BULKHEAD_TRY(const Json* target, document_.resolve(schema_, value.get<std::string>()));
+      return valid(it_, *target);
+    }
+    if (key == "allOf" || key == "anyOf" || key == "oneOf") return branches(key, value);
+    if (key == "not") {
+      BULKHEAD_TRY(const bool ok, valid(it_, value));
+      return !ok;
+    }
+    if (key == "if") {
+      BULKHEAD_TRY(const bool ok, valid(it_, value));
+      const auto then = schema_->find(ok ? "then" : "else");
+      return then == schema_->end() ? Result<bool>(true) : valid(it_, *then);
+    }
+    if (it_.is_number()) return number(key);
+    if (it_.is_string()) return text(key);
+    if (it_.is_array()) return array(key, value);
+    if (it_.is_object()) return object(key, value);
+    return true;
+  }
+
+  Result<bool> type(const Json& value) {
+    BULKHEAD_TRY(const Types types, Types::of(value));
+    if (it_.is_null()) return types.null;
+    if (it_.is_boolean()) return types.boolean;
+    if (it_.is_string()) return types.string;
+    if (it_.is_array()) return types.array;
+    if (it_.is_object()) return types.object;
+    const bool whole = !it_.is_number_float() || it_.get<double>() == std::floor(it_.get<double>());
+    return whole ? types.integer : types.fraction;
+  }
+
+  Result<bool> branches(const std::string& key, const Json& value) {
+    std::size_t fits = 0;
+    for (const Json& branch : value) {
+      BULKHEAD_TRY(const bool ok, valid(it_, branch));
+      fits += ok ? 1 : 0;
+    }
+    if (key == "allOf") return fits == value.size();
+    return key == "anyOf" ? fits > 0 : fits == 1;
+  }
+
+  // One keyword alone, by the automaton that generation would have.
+  Result<bool> number(const std::string& key) {
+    static const std::set<std::string> keys = {"minimum",          "maximum",    "exclusiveMinimum",
+                                               "exclusiveMaximum", "multipleOf", kNotMultiple};
+    if (!keys.contains(key)) return true;
+    const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+    BULKHEAD_TRY(const NumberRange range, number_range({only}, true, true, document_, complaints_));
+    BULKHEAD_TRY(const Decimal value, Decimal::of(it_));
+    std::string spelled = (value.negative ? "-" : "") + value.whole;
+    if (!value.fraction.empty()) spelled += "." + value.fraction;
+    BULKHEAD_TRY(const DfaPtr automaton, number_automaton(range));
+    return automaton->matches(std::u32string(spelled.begin(), spelled.end()));
+  }
+
+  Result<bool> text(const std::string& key) {
+    static const std::set<std::string> keys = {"minLength", "maxLength", "pattern",
+                                               "format",    kNotPattern, kNotFormat};
+    if (!keys.contains(key)) return true;
+    const Json* only = document_.keep(Json{{key, (*schema_)[key]}});
+    BULKHEAD_TRY(const StringShape shape, string_shape({only}, document_, complaints_));
+    std::u32string codes;
+    if (!decode_utf8(it_.get<std::string>(), codes)) return false;
+    return codes.size() >= shape.min && codes.size() <= shape.max && shape.contents->matches(codes);
+  }
+
+  Result<bool> array(const std::string& key, const Json& value) {
+    if (key == "minItems" || key == "maxItems") {
+      BULKHEAD_TRY(const std::uint32_t bound, count_of(value, key.c_str()));
+      return key == "minItems" ? it_.size() >= bound : it_.size() <= bound;
+    }
+    if (key == "uniqueItems" && value == true) {
+      for (std::size_t i = 0; i < it_.size(); ++i) {
+        for (std::size_t j = 0; j < i; ++j) {
+          if (equal_json(it_[i], it_[j])) return false;
+        }
+      }
+      return true;
+    }
+    if (key == "contains") {
+      std::size_t found = 0;
+      for (const Json& item : it_) {
+        BULKHEAD_TRY(const bool ok, valid(item, value));
+        found += ok ? 1 : 0;
+      }
+      const std::size_t least = schema_->value("minContains", std::size_t{1});
+      return found >= least && found <= schema_->value("maxContains", found);
+    }
+    const auto tuple = schema_->find("prefixItems");
+    const bool old_tuple = schema_->contains("items") && (*schema_)["items"].is_array();
+    const std::size_t fixed = tuple != schema_->end() ? tuple->size()
+                              : old_tuple             ? (*schema_)["items"].size()
+                                                      : 0;
+    const bool is_tuple = key == "prefixItems" || (key == "items" && value.is_array());
+    if (is_tuple) {
+      for (std::size_t i = 0; i < std::min(it_.size(), value.size()); ++i) {
+        BULKHEAD_TRY(const bool ok, valid(it_[i], value[i]));
+        if (!ok) return false;
+      }
+      return true;
+    }
+    if (key == "items" || (key == "additionalItems" && old_tuple)) {
+      for (std::size_t i = fixed; i < it_.size(); ++i) {
+        BULKHEAD_TRY(const bool ok, valid(it_[i], value));
+        if (!ok) return false;
+      }
+    }
+    return true;
+  }
+
+  Result<bool> object(const std::string& key, const Json& value) {
+    if (key == "minProperties" || key == "maxProperties") {
+      BULKHEAD_TRY(const std::uint32_t bound, count_of(value, key.c_str()));
+      return key == "minProperties" ? it_.size() >= bound : it_.size() <= bound;
+    }
+    if (key == "required") {
+      for (const Json& name : value) {
+        if (name.is_string() && !it_.contains(name.get<std::string>())) return false;
+      }
+      return true;
+    }
+    if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") {
+      for (const auto& [name, wanted] : value.items()) {
+        if (!it_.contains(name)) continue;
+        const Json schema = wanted.is_array() ? Json{{"required", wanted}} : wanted;
+        BULKHEAD_TRY(const bool ok, valid(it_, *document_.keep(schema)));
+        if (!ok) return false;
+      }
+      return true;
+    }
+    const bool members = key == "properties" || key == "patternProperties" ||
+                         key == "additionalProperties" || key == "propertyNames";
+    if (!members) {
+      if (key == "unevaluatedProperties") {
+        BULKHEAD_RETURN_IF_ERROR(complain(key, "a constant object can't be held against it"));
+      }
+      return true;
+    }
+    for (const auto& [name, member] : it_.items()) {
+      BULKHEAD_TRY(const bool ok, property(key, value, name, member));
+      if (!ok) return false;
+    }
+    return true;
+  }
+
+  Result<bool> property(const std::string& key, const Json& value, const std::string& name,
+                        const Json& member) {
+    if (key == "properties")
+      return value.contains(name) ? valid(member, value[name]) : Result<bool>(true);
+    if (key == "propertyNames") return valid(Json(name), value);
+    std::u32string codes;
+    if (!decode_utf8(name, codes)) return false;
+    const Json none = Json::object();
+    const auto patterns = schema_->find("patternProperties");
+    bool matched = false;
+    for (const auto& [pattern, schema] : (patterns == schema_->end() ? none : *patterns).items()) {
+      BULKHEAD_TRY(const DfaPtr automaton, regex_automaton(pattern, Match::kAnywhere));
+      if (!automaton->matches(codes)) continue;
+      matched = true;
+      if (key != "patternProperties") continue;
+      BULKHEAD_TRY(const bool ok, valid(member, schema));
+      if (!ok) return false;
+    }
+    if (key == "patternProperties" || matched) return true;
+    const auto declared = schema_->find("properties");
+    if (declared != schema_->end() && declared->contains(name)) return true;
+    return valid(member, value);
+  }
+
+  const Json& it_;
+  const Json* schema_;
+  SchemaDocument& document_;
+  Complaints& complaints_;
+  int depth_;
+};
+
+}  // namespace
+
+Result<bool> validates(const Json& instance, const Json* schema, SchemaDocument& document,
+                       Complaints& complaints, int depth) {
+  return Validator(instance, schema, document, complaints, depth).run();
+}
+
+Result<bool> validates_alone(const Json& instance, const Json* schema, SchemaDocument& document,
+                             Complaints& complaints) {
+  return Validator(instance, schema, document, complaints, 0).run_alone();
+}
+
+}  // namespace bulkhead::constrain

@@ -1,0 +1,52 @@
+// The vocabulary as a trie of bytes, for walking all tokens at once along an automaton.
+//
+// Nodes lie in depth-first order, each with the size of its subtree, so a walk that finds a byte
+// impossible skips all tokens behind it by one addition. Immutable, thread-safe; made once for a model.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace bulkhead::constrain {
+
+// One bit a token: bit t of word t / 32.
+using TokenMask = std::vector<std::uint32_t>;
+
+inline bool allows(const TokenMask& mask, std::uint32_t token) {
+  return (mask[token / 32] >> (token % 32) & 1) != 0;
+}
+
+class TokenTrie {
+ public:
+  struct Node {
+    std::uint32_t subtree = 1;                  // nodes of it, this one included
+    std::uint32_t first_token = 0, tokens = 0;  // [first_token, first_token + tokens) of ids()
+    unsigned char byte = 0;
+  };
+
+  // `pieces`: by token, the bytes it stands for; empty for tokens that write nothing (control tokens
+  // and those that end an answer), which no mask of the trie has.
+  explicit TokenTrie(const std::vector<std::string_view>& pieces);
+
+  const std::vector<Node>& nodes() const { return nodes_; }  // 0 is the root
+  const std::vector<std::uint32_t>& ids() const { return ids_; }
+  std::uint32_t vocabulary() const { return vocabulary_; }
+  std::size_t words() const { return (vocabulary_ + 31) / 32; }
+  std::uint32_t longest() const { return longest_; }  // bytes of the longest token
+
+  // Tokens of whole characters that need no escape in a JSON string, and the nodes of the others: the
+  // roots' children aside, `special` tells which subtrees have any.
+  const TokenMask& plain() const { return plain_; }
+  bool has_special(std::uint32_t node) const { return special_[node]; }
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> ids_;
+  std::vector<bool> special_;
+  TokenMask plain_;
+  std::uint32_t vocabulary_ = 0;
+  std::uint32_t longest_ = 0;
+};
+
+}  // namespace bulkhead::constrain
