@@ -39,6 +39,13 @@ struct TokenizeOptions {
 };
 int run_tokenize(const TokenizeOptions& options);
 
+struct ParseAnswerOptions {
+  std::string model;  // one of these two names the chat template
+  std::string template_file;
+  std::size_t pieces = 0;  // characters to feed at a time; 0: all at once
+};
+int run_parse_answer(const ParseAnswerOptions& options);
+
 struct InspectOptions {
   std::string file;
   bool tensors = false;

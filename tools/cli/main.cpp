@@ -162,6 +162,25 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
   command->callback([&options, &code] { code = run_tokenize(options); });
 }
 
+void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "parse-answer", "A model's raw text to a message with reasoning and tool calls");
+  CLI::Option_group* source = command->add_option_group("source", "Where the chat template is");
+  source->add_option("--model", options.model, "GGUF file whose chat template tells the family");
+  source->add_option("--template", options.template_file, "A file with the chat template's text");
+  source->require_option(1);
+  command->add_option("--pieces", options.pieces,
+                      "Feed this many characters at a time, as a stream does (0: all at once)");
+  command->footer(
+      "Example:\n"
+      "  echo '{\"raw\": \"<think>Hm.</think>Yes.\"}' | bulkhead parse-answer --model model.gguf\n"
+      "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"tools\"}; only "
+      "raw "
+      "is needed.\n"
+      "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.");
+  command->callback([&options, &code] { code = run_parse_answer(options); });
+}
+
 void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
   CLI::App* command =
       app.add_subcommand("inspect", "A model file's metadata, tensors and memory need");
@@ -266,6 +285,7 @@ int run(int argc, char** argv) {
     CompleteOptions complete;
     WorkersOptions workers;
     TokenizeOptions tokenize;
+    ParseAnswerOptions parse_answer;
     InspectOptions inspect;
     CheckOptions check;
     CheckSchemaOptions check_schema;
@@ -276,6 +296,7 @@ int run(int argc, char** argv) {
   add_complete(app, options.complete, code);
   add_workers(app, options.workers, code);
   add_tokenize(app, options.tokenize, code);
+  add_parse_answer(app, options.parse_answer, code);
   add_inspect(app, options.inspect, code);
   add_check(app, options.check, code);
   add_check_schema(app, options.check_schema, code);

@@ -1,0 +1,131 @@
+// What no model should write: a parser has to end, in linear time, and say something.
+#include <gtest/gtest.h>
+
+#include "tests/unit/answer/cases.hpp"
+
+namespace bulkhead::model::answer::testing {
+namespace {
+
+constexpr const char* kTools =
+    R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+        "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}}}}])";
+
+std::string repeated(const std::string& text, std::size_t bytes) {
+  std::string result;
+  while (!text.empty() && result.size() < bytes)
+    result += text;
+  return result;
+}
+
+// In pieces as a model gives them: so a parser that looks at everything again with each piece would
+// take hours.
+constexpr std::size_t kPiece = 50;
+Message read(const Family& family, const std::string& raw, Ended ended = Ended::kStop) {
+  AnswerParser parser(family, {.tools = *Tools::from_json(kTools), .prompt_end = {}, .id_seed = 1});
+  Message message;
+  for (std::size_t at = 0; at < raw.size(); at += kPiece)
+    message.add(parser.feed(std::string_view(raw).substr(at, kPiece)));
+  message.add(parser.finish(ended));
+  return message;
+}
+
+TEST(HostileAnswers, AreReadInLinearTime) {
+  constexpr std::size_t kBytes = 100'000;
+  for (const Family& family : families()) {
+    const Calls& calls = family.calls;
+    const std::string open = calls.section + (calls.opens.empty() ? "" : calls.opens[0]);
+    for (const std::string& raw :
+         {repeated("word ", kBytes), repeated(" ", kBytes) + "x", repeated("<", kBytes),
+          repeated("[", kBytes), repeated("{", kBytes), repeated("{\"a\":[", kBytes),
+          repeated(open, kBytes), open + repeated("f", kBytes), open + "f" + repeated(" ", kBytes),
+          open + "[" + repeated(" ", kBytes),
+          open + "{\"name\": \"f\", \"arguments\": " + repeated("{\"a\":[", kBytes),
+          open + "[{\"arguments\": " + repeated("[", kBytes),
+          open + "f>\n<parameter=x>" + repeated("</parameter", kBytes),
+          open + "[f(x=" + repeated("[{'a': (", kBytes), open + "[f(" + repeated("1,", kBytes),
+          open + "call:f{" + repeated("a:{b:[", kBytes), repeated("<|start|>", kBytes),
+          "<|channel|>" + repeated("a", kBytes)})
+      read(family, raw);
+  }
+}
+
+TEST(HostileAnswers, LeaveNoTextBehind) {
+  const Family& hermes = *family_named("hermes");
+  const std::string deep = repeated("{\"a\": [", 100'000);
+  EXPECT_EQ(read(hermes, deep).content, deep);
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": )";
+  const Message message = read(hermes, call + deep, Ended::kLength);
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].arguments, deep);
+}
+
+TEST(HostileAnswers, WithoutACallAreContent) {
+  for (const char* raw : {"<tool_call>", "<tool_call>\n{", "<tool_call>{\"name\": 5}</tool_call>",
+                          "<tool_call>[]</tool_call>", "<tool_call>{\"name\": \"g\"}</tool_call>",
+                          "<tool_call><tool_call>", "<tool_call>{\"arguments\": {}}</tool_call>"})
+    EXPECT_EQ(read(*family_named("hermes"), raw).content, raw);
+}
+
+TEST(HostileAnswers, GoOnBehindWhatWasNoCall) {
+  const Message message = read(*family_named("hermes"),
+                               "<tool_call><tool_call>{\"name\": \"f\", \"arguments\": {}}"
+                               "</tool_call>");
+  EXPECT_EQ(message.content, "<tool_call>");
+  ASSERT_EQ(message.calls.size(), 1U);
+}
+
+TEST(LenientAnswers, TakeArgumentsBeforeTheNameAndInAString) {
+  const Family& hermes = *family_named("hermes");
+  Message message = read(hermes, R"(<tool_call>{"arguments": {"y": 1}, "name": "f"}</tool_call>)");
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].arguments, R"({"y": 1})");
+  message = read(hermes, R"(<tool_call>{"name": "f", "arguments": "{\"y\": 1}"}</tool_call>)");
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].arguments, R"({"y": 1})");
+  message = read(hermes, R"(<tool_call>{"name": "f", "arguments": null}</tool_call>)");
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].arguments, "{}");
+}
+
+TEST(LenientAnswers, TakeArgumentsByPosition) {
+  const Message message =
+      read(*family_named("lfm2"), "<|tool_call_start|>[f(\"a\", 2)]<|tool_call_end|>");
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].arguments, R"({"x": "a", "y": 2})");
+}
+
+TEST(LenientAnswers, WithoutChannelsAreContent) {
+  EXPECT_EQ(read(*family_named("gpt-oss"), "The sum is 4.").content, "The sum is 4.");
+  EXPECT_EQ(read(*family_named("gpt-oss"), "to be or not").content, "to be or not");
+}
+
+TEST(CallIds, AreNineLettersAndDigitsOfSeedAndIndex) {
+  EXPECT_EQ(make_call_id(1, 0), make_call_id(1, 0));
+  EXPECT_NE(make_call_id(1, 0), make_call_id(1, 1));
+  EXPECT_NE(make_call_id(1, 0), make_call_id(2, 0));
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const std::string id = make_call_id(seed, 3);
+    EXPECT_EQ(id.size(), 9U);
+    EXPECT_EQ(
+        id.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"),
+        std::string::npos);
+  }
+}
+
+TEST(OfferedTools, AreTextWhereNothingElseFits) {
+  const Result<Tools> tools = Tools::from_json(R"([{"type": "function", "function": {
+    "name": "f", "parameters": {"$defs": {"Id": {"type": "string"}}, "properties": {
+      "a": {"type": "string"}, "b": {"type": ["string"]}, "c": {"type": ["string", "null"]},
+      "d": {"enum": ["1", "2"]}, "e": {"$ref": "#/$defs/Id"}, "f": {"type": "integer"},
+      "g": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "h": {}}}}}])");
+  ASSERT_TRUE(tools.ok());
+  std::string text;
+  for (const auto& [key, is_text] : tools->all()[0].parameters)
+    text += is_text ? key : "";
+  EXPECT_EQ(text, "abde");
+  for (const char* broken : {"{", "{}", "[{}]", "[5]", R"([{"function": {"name": 4}}])"})
+    EXPECT_FALSE(Tools::from_json(broken).ok()) << broken;
+}
+
+}  // namespace
+}  // namespace bulkhead::model::answer::testing

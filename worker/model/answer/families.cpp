@@ -1,0 +1,285 @@
+// The table: one row for each way of writing reasoning and calls. Adding a family adds a row here
+// and its cases in tests/unit/answer/; nothing else changes as long as its CallSyntax exists.
+#include <algorithm>
+#include <iterator>
+
+#include "worker/model/answer/family.hpp"
+
+namespace bulkhead::model::answer {
+namespace {
+
+const Reasoning kThink{.open = "<think>", .close = "</think>"};
+
+Family glm() {
+  return {.name = "glm",
+          .signs = {"<arg_key>"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .opens = {"<tool_call>"},
+                    .closers = {"</tool_call>"},
+                    .name_stops = {"\n", "<arg_key>", "</tool_call>"},
+                    .tags = {.param_open = "<arg_key>",
+                             .key_close = "</arg_key>",
+                             .value_open = "<arg_value>",
+                             .value_close = "</arg_value>",
+                             .call_close = "</tool_call>"}}};
+}
+
+Family minimax() {
+  return {.name = "minimax-m2",
+          .signs = {"<minimax:tool_call>"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<minimax:tool_call>",
+                    .opens = {"<invoke name=\""},
+                    .closers = {"</invoke>", "</minimax:tool_call>"},
+                    .name_ends = {"\">"},
+                    .tags = {.param_open = "<parameter name=\"",
+                             .key_close = "\">",
+                             .value_close = "</parameter>",
+                             .call_close = "</invoke>"}}};
+}
+
+Family kimi() {
+  return {.name = "kimi-k2",
+          .signs = {"<|tool_calls_section_begin|>"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .section = "<|tool_calls_section_begin|>",
+                    .opens = {"<|tool_call_begin|>"},
+                    .closers = {"<|tool_call_end|>", "<|tool_calls_section_end|>"},
+                    .name_form = NameForm::kWithIndex,
+                    .name_ends = {"<|tool_call_argument_begin|>"}}};
+}
+
+Family gpt_oss() {
+  return {.name = "gpt-oss",
+          .signs = {"<|channel|>"},
+          .reasoning = {.open = "analysis", .close = "<|end|>", .anywhere = true},
+          .calls = {.syntax = CallSyntax::kChannels}};
+}
+
+Family gemma4() {
+  return {.name = "gemma4",
+          .signs = {"<|tool_call>call:"},
+          .reasoning = {.open = "<|channel>thought", .close = "<channel|>", .anywhere = true},
+          .calls = {.syntax = CallSyntax::kBareKeys,
+                    .opens = {"<|tool_call>"},
+                    .closers = {"<tool_call|>"},
+                    .name_form = NameForm::kCallWord,
+                    .name_stops = {"{", "<tool_call|>"}}};
+}
+
+Family deepseek_v32() {
+  return {.name = "deepseek-v3.2",
+          .signs = {"DSML"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<｜DSML｜function_calls>",
+                    .opens = {"<｜DSML｜invoke name=\""},
+                    .closers = {"</｜DSML｜invoke>", "</｜DSML｜function_calls>"},
+                    .name_ends = {"\">"},
+                    .tags = {.param_open = "<｜DSML｜parameter name=\"",
+                             .key_close = "\"",
+                             .value_close = "</｜DSML｜parameter>",
+                             .call_close = "</｜DSML｜invoke>",
+                             .typed = true}}};
+}
+
+Family deepseek() {
+  return {.name = "deepseek",
+          .signs = {"tool▁sep"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .section = "<｜tool▁calls▁begin｜>",
+                    .opens = {"<｜tool▁call▁begin｜>"},
+                    .closers = {"```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+                    .name_form = NameForm::kTyped,
+                    .name_ends = {"<｜tool▁sep｜>"}}};
+}
+
+Family mistral_args() {
+  return {.name = "mistral-args",
+          .signs = {"[ARGS]"},
+          .reasoning = {.open = "[THINK]", .close = "[/THINK]"},
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .opens = {"[TOOL_CALLS]"},
+                    .name_ends = {"[ARGS]", "[CALL_ID]"},
+                    .name_stops = {"{"},
+                    .id_open = "[CALL_ID]"}};
+}
+
+Family mistral_list() {
+  return {.name = "mistral-list",
+          .signs = {"[TOOL_CALLS]"},
+          .calls = {.syntax = CallSyntax::kJsonList,
+                    .opens = {"[TOOL_CALLS]"},
+                    .closers = {"[/TOOL_CALLS]"},
+                    .keys = {.id = "id", .id_last = true}}};
+}
+
+Family command_r() {
+  return {
+      .name = "command-r",
+      .signs = {"<|START_ACTION|>"},
+      .reasoning = {.open = "<|START_THINKING|>", .close = "<|END_THINKING|>", .anywhere = true},
+      .response = {.open = "<|START_RESPONSE|>", .close = "<|END_RESPONSE|>"},
+      .calls = {.syntax = CallSyntax::kJsonList,
+                .opens = {"<|START_ACTION|>"},
+                .closers = {"<|END_ACTION|>"},
+                .keys = {.name = "tool_name", .arguments = {"parameters"}, .id = "tool_call_id"}}};
+}
+
+// A list of calls in JSON between two marks.
+Family json_list(std::string name, std::string sign, std::string open, std::string close) {
+  Family family{.name = std::move(name),
+                .signs = {std::move(sign)},
+                .reasoning = kThink,
+                .calls = {.syntax = CallSyntax::kJsonList, .opens = {std::move(open)}}};
+  if (!close.empty()) family.calls.closers = {std::move(close)};
+  return family;
+}
+
+Family granite33() {
+  Family family = json_list("granite-3.3", "<|tool_call|>", "<|tool_call|>", "");
+  family.response = {.open = "<response>", .close = "</response>"};
+  return family;
+}
+
+Family apriel() {
+  Family family = json_list("apriel", "<tool_calls>[", "<tool_calls>", "</tool_calls>");
+  family.reasoning = {.open = "Here are my reasoning steps:",
+                      .close = "[BEGIN FINAL RESPONSE]",
+                      .ends_at_call = true};
+  family.response = {.open = "[BEGIN FINAL RESPONSE]", .close = "[END FINAL RESPONSE]"};
+  return family;
+}
+
+Family apertus() {
+  return {.name = "apertus",
+          .signs = {"<|tools_prefix|>"},
+          .reasoning = {.open = "<|inner_prefix|>",
+                        .close = "<|inner_suffix|>",
+                        .anywhere = true,
+                        .ends_at_call = true},
+          .calls = {.syntax = CallSyntax::kKeyedList,
+                    .opens = {"<|tools_prefix|>"},
+                    .closers = {"<|tools_suffix|>"}}};
+}
+
+Family lfm2() {
+  return {.name = "lfm2",
+          .signs = {"<|tool_list_start|>"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kPython,
+                    .opens = {"<|tool_call_start|>"},
+                    .closers = {"<|tool_call_end|>"},
+                    .name_ends = {"("}}};
+}
+
+// <function=NAME> with a pair of <parameter=KEY> tags for each argument.
+Family function_tags(std::string name, std::vector<std::string> signs, const std::string& outer,
+                     bool strip_newlines) {
+  return {.name = std::move(name),
+          .signs = std::move(signs),
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kTagged,
+                    .section = "<" + outer + ">",
+                    .opens = {"<function="},
+                    .closers = {"</function>", "</" + outer + ">"},
+                    .name_ends = {">"},
+                    .tags = {.param_open = "<parameter=",
+                             .key_close = ">",
+                             .value_close = "</parameter>",
+                             .call_close = "</function>",
+                             .strip_newlines = strip_newlines}}};
+}
+
+Family seed_oss() {
+  Family family = function_tags("seed-oss", {"<seed:tool_call>"}, "seed:tool_call", false);
+  family.reasoning = {.open = "<seed:think>", .close = "</seed:think>"};
+  return family;
+}
+
+Family functionary() {
+  return {.name = "functionary",
+          .signs = {"<function="},
+          .calls = {.syntax = CallSyntax::kNamed,
+                    .opens = {"<function="},
+                    .closers = {"</function>"},
+                    .name_ends = {">"},
+                    .code_open = "<|python_tag|>"}};
+}
+
+Family llama3() {
+  return {.name = "llama3-json",
+          .signs = {"\"parameters\": dictionary"},
+          .calls = {.syntax = CallSyntax::kJson, .opens = {"<|python_tag|>"}, .bare_json = true}};
+}
+
+Family hermes() {
+  return {.name = "hermes",
+          .signs = {"<tool_call>"},
+          .reasoning = kThink,
+          .calls = {
+              .syntax = CallSyntax::kJson, .opens = {"<tool_call>"}, .closers = {"</tool_call>"}}};
+}
+
+std::vector<Family> rows() {
+  return {
+      glm(),
+      minimax(),
+      kimi(),
+      gpt_oss(),
+      gemma4(),
+      deepseek_v32(),
+      deepseek(),
+      mistral_args(),
+      mistral_list(),
+      command_r(),
+      json_list("nemotron-v2", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
+      apertus(),
+      lfm2(),
+      granite33(),
+      apriel(),
+      seed_oss(),
+      function_tags("qwen3-coder", {"<function=", "<parameter="}, "tool_call", true),
+      functionary(),
+      llama3(),
+      hermes(),
+  };
+}
+
+bool has(std::string_view text, const std::string& sign) {
+  return text.find(sign) != std::string_view::npos;
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> table = rows();
+  return table;
+}
+
+const Family& plain_family() {
+  static const Family plain{.name = "plain"};
+  return plain;
+}
+
+const Family& family_of_template(std::string_view template_text) {
+  for (const Family& family : families()) {
+    if (std::all_of(family.signs.begin(), family.signs.end(),
+                    [&](const std::string& sign) { return has(template_text, sign); }))
+      return family;
+  }
+  static const Family thinking{.name = "think", .reasoning = kThink};
+  return has(template_text, kThink.close) ? thinking : plain_family();
+}
+
+const Family* family_named(std::string_view name) {
+  const auto found = std::find_if(families().begin(), families().end(),
+                                  [&](const Family& family) { return family.name == name; });
+  return found == families().end() ? nullptr : &*found;
+}
+
+}  // namespace bulkhead::model::answer

@@ -1,0 +1,318 @@
+// Text, reasoning, and which call comes next.
+#include "worker/model/answer/machine.hpp"
+
+#include <algorithm>
+
+#include "worker/model/answer/json_text.hpp"
+
+namespace bulkhead::model::answer {
+namespace {
+
+constexpr std::size_t kCompactBytes = 4096;
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return !end.empty() && text.ends_with(end);
+}
+
+}  // namespace
+
+Machine::Machine(const Family& family, AnswerRequest request)
+    : family_(family),
+      tools_(std::move(request.tools)),
+      out_(request.id_seed),
+      answer_((read_prompt(request.prompt_end), answer())) {
+  answer_.enter();
+}
+
+void Machine::read_prompt(std::string_view prompt_end) {
+  const Reasoning& reasoning = family_.reasoning;
+  if (family_.calls.syntax == CallSyntax::kChannels) {
+    const std::size_t start = prompt_end.rfind("<|start|>");
+    if (start != std::string_view::npos) prompt_header_ = prompt_end.substr(start + 9);
+    return;
+  }
+  const std::size_t last = prompt_end.find_last_not_of(kBlanks);
+  prompt_end = prompt_end.substr(0, last + 1);  // npos + 1 is 0
+  reasoning_open_ = ends_with(prompt_end, reasoning.open);
+  reasoning_done_ = ends_with(prompt_end, reasoning.close);
+  response_open_ = ends_with(prompt_end, family_.response.open);
+  if (reasoning_done_ || response_open_) out_.mark();
+}
+
+// ---- input ----
+
+void Machine::feed(std::string_view text) {
+  if (at_end() || at_ > kCompactBytes) {
+    input_.erase(0, at_);
+    at_ = 0;
+  }
+  input_ += text;
+  run(stack_);
+}
+
+void Machine::finish(Ended ended) {
+  ended_ = true;
+  how_ = ended;
+  run(stack_);
+  out_.finish();
+}
+
+void Machine::take(std::size_t bytes) {
+  if (attempting_) attempt_ += rest().substr(0, bytes);
+  at_ += bytes;
+}
+
+Machine::Scan Machine::scan(std::span<const std::string_view> marks) const {
+  const std::string_view text = rest();
+  if (text.empty()) return {ended_ ? Found::kEnd : Found::kUndecided, 0, {}};
+  std::string firsts;
+  for (const std::string_view mark : marks) {
+    if (!mark.empty()) firsts += mark[0];
+  }
+  std::size_t first = text.find_first_of(firsts);
+  if (first == 0) {
+    bool begins = false;
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      if (marks[i].empty()) continue;
+      if (text.starts_with(marks[i])) return {Found::kMark, i, {}};
+      begins = begins || marks[i].starts_with(text);
+    }
+    if (begins) return {ended_ ? Found::kPartial : Found::kUndecided, 0, text};
+    first = text.find_first_of(firsts, 1);
+  }
+  return {Found::kText, 0, text.substr(0, first)};
+}
+
+Routine Machine::blanks() {
+  for (;;) {
+    const std::size_t first = rest().find_first_not_of(kBlanks);
+    const bool found = first != std::string_view::npos;
+    take(found ? first : rest().size());
+    if (found) co_return true;
+    if (ended_) co_return false;
+    co_await input();
+  }
+}
+
+Routine Machine::next_is(char c) {
+  const bool more = co_await blanks();
+  co_return more&& front() == c;
+}
+
+// ---- attempts ----
+
+void Machine::begin_attempt() {
+  attempting_ = true;
+}
+
+void Machine::abandon() {
+  attempting_ = false;
+  out_.content(attempt_);
+  attempt_.clear();
+}
+
+void Machine::forget_attempt() {
+  attempting_ = false;
+  attempt_.clear();
+  out_.mark();
+}
+
+void Machine::begin_call(std::string_view name, std::string_view id) {
+  attempting_ = false;
+  attempt_.clear();
+  out_.begin_call(name, id);
+}
+
+void Machine::text_or_attempt(std::string_view piece) {
+  if (!attempting_) {
+    out_.content(piece);
+    take(piece.size());
+    return;
+  }
+  const bool blank = trimmed(piece).empty();
+  take(piece.size());
+  if (!blank) abandon();
+}
+
+// ---- the answer ----
+
+void Machine::Acts::add(std::string_view mark, Act act, std::size_t index) {
+  if (mark.empty()) return;
+  marks.push_back(mark);
+  acts.push_back(act);
+  which.push_back(index);
+}
+
+Machine::Acts Machine::acts() const {
+  Acts result;
+  const Reasoning& reasoning = family_.reasoning;
+  const Calls& calls = family_.calls;
+  const bool nothing_yet = !out_.has_content() && out_.calls() == 0;
+  if (!attempting_) {
+    if (reasoning.anywhere || (nothing_yet && !reasoning_done_ && !response_open_))
+      result.add(reasoning.open, Act::kReason);
+    if (response_open_) result.add(family_.response.close, Act::kClose);
+    const bool may_open = nothing_yet || family_.response.open == reasoning.close;
+    if (may_open && !response_open_ && !response_done_)
+      result.add(family_.response.open, Act::kOpen);
+  }
+  if (tools_.empty() || calls.syntax == CallSyntax::kNone) return result;
+  for (std::size_t i = 0; i < calls.opens.size(); ++i)
+    result.add(calls.opens[i], Act::kCall, i);
+  result.add(calls.code_open, Act::kCode);
+  if (!attempting_ && among_calls()) {
+    for (std::size_t i = closers_; i < calls.closers.size(); ++i)
+      result.add(calls.closers[i], Act::kCloser, i);
+  }
+  result.add(calls.section, Act::kSection);
+  return result;
+}
+
+Routine Machine::answer() {
+  if (family_.calls.syntax == CallSyntax::kChannels) co_return co_await channels();
+  if (reasoning_open_) co_await reasoning();
+  if (family_.calls.bare_json && !tools_.empty()) co_await bare_json();
+  co_return co_await text();
+}
+
+Routine Machine::text() {
+  for (;;) {
+    const Acts possible = acts();
+    const Scan next = scan(possible.marks);
+    if (next.found == Found::kUndecided) {
+      co_await input();
+    } else if (next.found == Found::kMark) {
+      co_await act(possible.acts[next.index], possible.which[next.index],
+                   possible.marks[next.index].size());
+    } else if (next.found == Found::kEnd) {
+      if (attempting_) cut() ? forget_attempt() : abandon();
+      co_return true;
+    } else if (next.found == Found::kPartial && cut() && among_calls()) {
+      take(next.text.size());  // what a limit left of a mark is no text
+      forget_attempt();
+    } else {
+      text_or_attempt(next.text);
+    }
+  }
+}
+
+bool Machine::among_calls() const {
+  return attempting_ || (behind_call_ && !out_.content_since_mark());
+}
+
+Routine Machine::act(Act act, std::size_t which, std::size_t bytes) {
+  if (act == Act::kReason) {
+    take(bytes);
+    co_await reasoning();
+  } else if (act == Act::kCall || act == Act::kCode) {
+    begin_attempt();
+    take(bytes);
+    const std::uint32_t before = out_.calls();
+    const bool read = co_await call(act);
+    if (out_.calls() > before) {
+      behind_call_ = true;
+      closers_ = 0;
+    }
+    if (attempting_) read || cut() ? forget_attempt() : abandon();
+  } else {
+    plain_act(act, which, bytes);
+  }
+  co_return true;
+}
+
+void Machine::plain_act(Act act, std::size_t which, std::size_t bytes) {
+  switch (act) {
+    case Act::kReason:
+    case Act::kCall:
+    case Act::kCode:
+      break;  // these read on
+    case Act::kOpen:
+    case Act::kClose:
+      take(bytes);
+      response_open_ = act == Act::kOpen;
+      response_done_ = act == Act::kClose;
+      out_.mark();
+      break;
+    case Act::kCloser:
+      take(bytes);
+      closers_ = which + 1;
+      break;
+    case Act::kSection:
+      if (attempting_) abandon();  // a second one: the first opened nothing
+      begin_attempt();
+      take(bytes);
+      break;
+  }
+}
+
+Routine Machine::call(Act act) {
+  if (act == Act::kCode) return code_call();
+  switch (family_.calls.syntax) {
+    case CallSyntax::kNone:
+    case CallSyntax::kChannels:
+      return no_call();
+    case CallSyntax::kJson:
+      return json_block();
+    case CallSyntax::kJsonList:
+      return json_list(false);
+    case CallSyntax::kKeyedList:
+      return json_list(true);
+    case CallSyntax::kNamed:
+      return named_call();
+    case CallSyntax::kTagged:
+      return tagged_call();
+    case CallSyntax::kBareKeys:
+      return bare_keys_call();
+    case CallSyntax::kPython:
+      return python_list();
+  }
+  return no_call();
+}
+
+Routine Machine::no_call() {
+  co_return false;
+}
+
+Routine Machine::reasoning() {
+  out_.begin_reasoning();
+  bool fresh = true;  // an opening mark that is repeated here is dropped
+  const Reasoning& marks = family_.reasoning;
+  for (;;) {
+    Marks ends = {marks.close, fresh ? std::string_view(marks.open) : std::string_view()};
+    if (marks.ends_at_call && !tools_.empty()) {
+      ends.insert(ends.end(), family_.calls.opens.begin(), family_.calls.opens.end());
+    }
+    const Scan next = scan(ends);
+    if (next.found == Found::kUndecided) {
+      co_await input();
+    } else if (next.found == Found::kText || next.found == Found::kPartial) {
+      fresh = fresh && trimmed(next.text).empty();
+      out_.reasoning(next.text);
+      take(next.text.size());
+    } else if (next.found == Found::kEnd) {
+      co_return true;
+    } else if (next.index == 1) {
+      take(marks.open.size());
+    } else {
+      if (next.index == 0) take(marks.close.size());
+      reasoning_done_ = true;
+      response_open_ = next.index == 0 && marks.close == family_.response.open;
+      out_.mark();
+      co_return true;
+    }
+  }
+}
+
+Routine Machine::bare_json() {
+  begin_attempt();
+  const bool object = co_await next_is('{');
+  if (object) {
+    const bool read = co_await json_call(true);
+    if (attempting_ && cut()) forget_attempt();
+    behind_call_ = read;
+  }
+  if (attempting_) abandon();
+  co_return true;
+}
+
+}  // namespace bulkhead::model::answer

@@ -1,0 +1,211 @@
+// The parser's inside: the text not read yet, the functions that read it (routine.hpp), and the
+// rules that all families share. One source file for each group of syntaxes:
+//
+//   machine.cpp         text, reasoning, which call syntax comes next
+//   json_calls.cpp      calls in JSON, alone and in lists
+//   named_calls.cpp     a name, then JSON; names in general
+//   tagged_calls.cpp    a pair of tags for each argument
+//   literal_calls.cpp   Gemma's bare keys and Python's literals, made JSON
+//   channels.cpp        harmony's messages
+//
+// A mark that may begin a call opens an *attempt*: everything read from there on is kept until the
+// call's name is known to be an offered tool's. Then the call begins; if not, what was kept is
+// content.
+//
+// GCC 12 compiles co_await wrongly within a switch, beside && and ||, and as the condition of an
+// `if` in a function without variables of its own. So it stands alone here.
+//
+// Two rules keep this linear and its memory bounded by what may still become a mark or a name:
+// text is looked at again only as far as the longest mark reaches, and what is decided is sent.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/model/answer/answer_parser.hpp"
+#include "worker/model/answer/family.hpp"
+#include "worker/model/answer/output.hpp"
+#include "worker/model/answer/routine.hpp"
+#include "worker/model/answer/tools.hpp"
+
+namespace bulkhead::model::answer {
+
+class Machine {
+ public:
+  Machine(const Family& family, AnswerRequest request);
+
+  void feed(std::string_view text);
+  void finish(Ended ended);
+  Output& output() { return out_; }
+  RoutineStack& routines() { return stack_; }
+
+ private:
+  // ---- input (machine.cpp) ----
+
+  enum class Found : std::uint8_t {
+    kUndecided,  // wait for more
+    kText,       // no mark: `text` is decided
+    kMark,       // marks[index]
+    kPartial,    // the answer ended within what began a mark: `text`
+    kEnd,
+  };
+  struct Scan {
+    Found found = Found::kUndecided;
+    std::size_t index = 0;
+    std::string_view text;  // valid until the next take()
+  };
+  using Marks = std::vector<std::string_view>;
+
+  std::string_view rest() const { return std::string_view(input_).substr(at_); }
+  bool at_end() const { return at_ == input_.size(); }
+  char front() const { return input_[at_]; }
+  void take(std::size_t bytes);
+  static std::suspend_always input() { return {}; }
+  // What stands next. Empty marks never match. kText is never blank-trimmed.
+  Scan scan(std::span<const std::string_view> marks) const;
+  // Skips blanks; false when the answer ended there.
+  Routine blanks();
+  // Skips blanks; whether `c` stands there.
+  Routine next_is(char c);
+
+  // ---- attempts ----
+
+  void begin_attempt();
+  void abandon();  // no call: what was read is content
+  void begin_call(std::string_view name, std::string_view id);
+  void end_call() { out_.end_call(); }
+  void forget_attempt();
+
+  // ---- the answer as a whole (machine.cpp) ----
+
+  enum class Act : std::uint8_t { kReason, kOpen, kClose, kSection, kCall, kCode, kCloser };
+  struct Acts {
+    Marks marks;
+    std::vector<Act> acts;
+    std::vector<std::size_t> which;  // the call's opening, or the closer
+    void add(std::string_view mark, Act act, std::size_t index = 0);
+  };
+
+  void read_prompt(std::string_view prompt_end);
+  Acts acts() const;
+  Routine answer();
+  Routine text();
+  Routine reasoning();
+  Routine bare_json();
+  Routine act(Act act, std::size_t which, std::size_t bytes);
+  void plain_act(Act act, std::size_t which, std::size_t bytes);
+  bool among_calls() const;  // a call, or a section of calls, and nothing but blanks since
+  Routine call(Act act);
+  Routine no_call();
+  void text_or_attempt(std::string_view piece);
+  bool cut() const { return ended_ && how_ == Ended::kLength; }
+
+  // ---- calls in JSON (json_calls.cpp) ----
+
+  enum class Expect : std::uint8_t { kAnything, kCallKey, kToolName, kFunctionWord };
+  struct JsonCall {
+    bool strict = false;   // before the name, nothing but a call's keys
+    bool started = false;  // the call has begun
+    bool named = false;
+    std::string name = {};
+    std::string id = {};
+    std::string held = {};  // arguments that came before the call could begin
+  };
+  enum class Sink : std::uint8_t { kArguments, kHeld, kDropped };
+
+  Routine json_block();
+  Routine json_call(bool strict);
+  Routine json_member(JsonCall& call, const std::string& key);
+  void begin_json_call(JsonCall& call);
+  void end_json_call(JsonCall& call, bool complete);
+  Routine json_list(bool keyed);
+  Routine keyed_call();
+  // rest() begins with `"`: its inside, unescaped; false where it can't be what is expected.
+  Routine json_string(std::string& text, Expect expect);
+  bool may_be(Expect expect, std::string_view text) const;
+  Routine json_value(Sink sink, std::string* held);
+
+  // ---- names, and calls that begin with one (named_calls.cpp) ----
+
+  struct CallName {
+    std::string written = {};
+    std::string name = {};
+    std::string id = {};
+    std::size_t end = 0;  // which of name_ends stood behind it, or their count for a name_stop
+  };
+  Routine named_call();
+  Routine typed_name(CallName& name);
+  Routine call_name(CallName& name);
+  Routine read_name(CallName& name, const std::vector<std::string>& ends,
+                    const std::vector<std::string>& stops);
+  bool resolve_name(CallName& name) const;
+  bool name_may_grow(std::string_view written) const;
+  Routine read_id(CallName& name);
+  Routine skip_fence();
+  Routine json_arguments();
+  Routine code_call();
+
+  // ---- tagged_calls.cpp ----
+
+  Routine tagged_call();
+  Routine parameter(const Tool& tool, bool& first);
+  Routine parameter_key(std::string& key, bool& is_text, bool& type_given);
+  Routine text_up_to(std::string_view mark, std::string& text);
+  Routine text_value();
+  Routine other_value(std::string& value);
+
+  // ---- literal_calls.cpp ----
+
+  struct Nesting {
+    std::vector<bool> objects;  // for each open bracket: whether it is an object's
+    bool expects_key = false;
+  };
+  Routine bare_keys_call();
+  Routine python_list();
+  Routine python_call(const Tool& tool);
+  Routine python_key(std::string& word, bool& is_key);
+  Routine literal(bool python, std::string_view begun);
+  bool closes(Nesting& nesting, bool python);
+  bool opens(Nesting& nesting, bool python);
+  Routine scalar(Nesting& nesting, bool python);
+  Routine bare_word(const Nesting& nesting, bool python, std::string_view begun);
+  Routine marked_string();
+  Routine python_string();
+
+  // ---- channels.cpp ----
+
+  struct Header {
+    std::string text = {};   // with its marks
+    bool begun = false;      // it is a header: a mark of one was seen
+    std::string raw = {};    // the answer's part of it before that
+    std::size_t blanks = 0;  // at the start of `raw`
+  };
+  Routine channels();
+  Routine header(Header& header);
+  Routine body(bool reasoning);
+
+  const Family& family_;
+  Tools tools_;
+  std::string input_;
+  std::size_t at_ = 0;
+  bool ended_ = false;
+  Ended how_ = Ended::kStop;
+  Output out_;
+  RoutineStack stack_;
+
+  bool reasoning_open_ = false;  // the prompt opened it
+  bool reasoning_done_ = false;
+  bool response_open_ = false;
+  bool response_done_ = false;
+  bool attempting_ = false;
+  std::string attempt_;
+  bool behind_call_ = false;   // no content since the last call
+  std::size_t closers_ = 0;    // closers before this one have been read
+  std::string prompt_header_;  // channels: the header that the prompt began
+  Routine answer_;
+};
+
+}  // namespace bulkhead::model::answer

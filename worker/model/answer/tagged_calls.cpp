@@ -1,0 +1,145 @@
+// Calls with a pair of tags for each argument (Qwen3-Coder, Seed-OSS, GLM, MiniMax, DeepSeek V3.2):
+// plain text becomes JSON. A value that is text by its schema is passed on as it comes, any other
+// when it is whole.
+#include "worker/model/answer/json_text.hpp"
+#include "worker/model/answer/machine.hpp"
+
+namespace bulkhead::model::answer {
+
+Routine Machine::tagged_call() {
+  CallName name;
+  if (!co_await call_name(name)) co_return false;
+  const Tool& tool = *tools_.find(name.name);
+  const Tags& tags = family_.calls.tags;
+  const Marks marks = {tags.param_open, tags.call_close};
+  bool first = true;
+  while (co_await blanks()) {
+    Scan next = scan(marks);
+    while (next.found == Found::kUndecided) {
+      co_await input();
+      next = scan(marks);
+    }
+    if (next.found == Found::kPartial && cut()) take(next.text.size());
+    if (next.found != Found::kMark) break;
+    take(marks[next.index].size());
+    if (next.index == 1) {
+      if (!first) out_.arguments("}");
+      end_call();
+      co_return true;
+    }
+    if (!co_await parameter(tool, first)) break;
+  }
+  if (cut()) co_return true;
+  if (!first) out_.arguments("}");
+  end_call();
+  co_return true;
+}
+
+// Behind param_open. False where the answer ended within, or the syntax did.
+Routine Machine::parameter(const Tool& tool, bool& first) {
+  std::string key;
+  bool is_text = false;
+  bool type_given = false;
+  if (!co_await parameter_key(key, is_text, type_given)) co_return false;
+  if (!type_given) is_text = text_alone(tool, key);
+  const std::string begin = (first ? "{" : ", ") + quoted(key) + ": ";
+  if (is_text) {
+    out_.arguments(begin + "\"");
+    first = false;
+    const bool whole = co_await text_value();
+    if (whole || !cut()) out_.arguments("\"");
+    co_return whole;
+  }
+  std::string value;
+  const bool whole = co_await other_value(value);
+  if (!whole && cut()) co_return false;
+  out_.arguments(begin + typed_value(value));
+  first = false;
+  co_return whole;
+}
+
+// Text up to `mark`, which is read too; false where the answer ended before it.
+Routine Machine::text_up_to(std::string_view mark, std::string& text) {
+  const Marks marks = {mark};
+  for (;;) {
+    const Scan next = scan(marks);
+    if (next.found == Found::kText) {
+      text += next.text;
+      take(next.text.size());
+    } else if (next.found == Found::kMark) {
+      take(mark.size());
+      co_return true;
+    } else if (next.found == Found::kUndecided) {
+      co_await input();
+    } else {
+      take(next.text.size());
+      co_return false;
+    }
+  }
+}
+
+Routine Machine::parameter_key(std::string& key, bool& is_text, bool& type_given) {
+  const Tags& tags = family_.calls.tags;
+  if (!co_await text_up_to(tags.key_close, key)) co_return false;
+  key = std::string(trimmed(key));
+  if (tags.typed) {
+    std::string attributes;
+    if (!co_await text_up_to(">", attributes)) co_return false;
+    is_text = attributes.find("\"true\"") != std::string::npos;
+    type_given = attributes.find("string=") != std::string::npos;
+  }
+  if (tags.value_open.empty()) co_return true;
+  if (!co_await blanks()) co_return false;
+  const Marks marks = {tags.value_open};
+  Scan next = scan(marks);
+  while (next.found == Found::kUndecided) {
+    co_await input();
+    next = scan(marks);
+  }
+  if (next.found == Found::kPartial) take(next.text.size());
+  if (next.found != Found::kMark) co_return false;
+  take(tags.value_open.size());
+  co_return true;
+}
+
+// The inside of a string, as it comes.
+Routine Machine::text_value() {
+  const Tags& tags = family_.calls.tags;
+  const Marks marks = {tags.value_close};
+  bool at_front = tags.strip_newlines;
+  bool newline_held = false;
+  for (;;) {
+    const Scan next = scan(marks);
+    if (next.found == Found::kUndecided) {
+      co_await input();
+      continue;
+    }
+    if (next.found != Found::kText) {
+      const bool whole = next.found == Found::kMark;
+      take(whole ? marks[0].size() : next.text.size());
+      co_return whole;
+    }
+    std::string_view piece = next.text;
+    if (at_front && piece[0] == '\n') piece.remove_prefix(1);
+    at_front = false;
+    std::string out;
+    if (newline_held && !piece.empty()) out = "\\n";
+    if (!piece.empty()) newline_held = tags.strip_newlines && piece.back() == '\n';
+    if (newline_held && !piece.empty()) piece.remove_suffix(1);
+    append_escaped(out, piece);
+    out_.arguments(out);
+    take(next.text.size());
+  }
+}
+
+Routine Machine::other_value(std::string& value) {
+  const Tags& tags = family_.calls.tags;
+  const bool whole = co_await text_up_to(tags.value_close, value);
+  if (tags.strip_newlines) {
+    if (value.starts_with('\n')) value.erase(0, 1);
+    if (value.ends_with('\n')) value.pop_back();
+  }
+  co_return whole;
+}
+
+}  // namespace bulkhead::model::answer

@@ -1,0 +1,107 @@
+#include "worker/model/answer/tools.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+namespace bulkhead::model::answer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json* member(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(key);
+  return found == object.end() ? nullptr : &*found;
+}
+
+bool all_strings(const Json& values) {
+  return values.is_array() && !values.empty() &&
+         std::all_of(values.begin(), values.end(),
+                     [](const Json& each) { return each.is_string(); });
+}
+
+// A local reference ("#/$defs/City"), or the schema itself.
+const Json& resolved(const Json& schema, const Json& root) {
+  const Json* reference = member(schema, "$ref");
+  if (reference == nullptr || !reference->is_string()) return schema;
+  const auto& text = reference->get_ref<const std::string&>();
+  if (text.empty() || text[0] != '#') return schema;
+  const Json* at = &root;
+  std::size_t begin = 1;
+  while (begin < text.size() && at != nullptr) {
+    const std::size_t end = std::min(text.find('/', begin + 1), text.size());
+    at = member(*at, text.substr(begin + 1, end - begin - 1).c_str());
+    begin = end;
+  }
+  return at == nullptr ? schema : *at;
+}
+
+// Type string alone: nothing but text fits the schema. `depth` bounds nested alternatives.
+bool is_text(const Json& written, const Json& root, int depth = 0) {
+  const Json& schema = resolved(written, root);
+  if (depth > 8 || !schema.is_object()) return false;
+  if (const Json* type = member(schema, "type"))
+    return *type == "string" || (type->is_array() && type->size() == 1 && (*type)[0] == "string");
+  if (const Json* values = member(schema, "enum")) return all_strings(*values);
+  if (const Json* value = member(schema, "const")) return value->is_string();
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const Json* choices = member(schema, key);
+    if (choices == nullptr) continue;
+    return choices->is_array() && !choices->empty() &&
+           std::all_of(choices->begin(), choices->end(),
+                       [&](const Json& each) { return is_text(each, root, depth + 1); });
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<Tools> Tools::from_json(std::string_view text) {
+  if (text.empty()) return Tools();
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return Error(ErrorCode::kInvalidArgument, "tools is not valid JSON");
+  if (json.is_null()) return Tools();
+  if (!json.is_array()) return Error(ErrorCode::kInvalidArgument, "tools is not an array");
+  std::vector<Tool> tools;
+  for (const Json& each : json) {
+    const Json* function = member(each, "function");
+    if (function == nullptr) function = &each;
+    const Json* name = member(*function, "name");
+    if (name == nullptr || !name->is_string())
+      return Error(ErrorCode::kInvalidArgument,
+                   "tools[" + std::to_string(tools.size()) + "] has no function name");
+    Tool tool{.name = name->get<std::string>(), .parameters = {}};
+    const Json* schema = member(*function, "parameters");
+    const Json* properties = schema == nullptr ? nullptr : member(*schema, "properties");
+    if (properties != nullptr && properties->is_object()) {
+      for (const auto& [key, value] : properties->items())
+        tool.parameters.emplace_back(key, is_text(value, *schema));
+    }
+    tools.push_back(std::move(tool));
+  }
+  return Tools(std::move(tools));
+}
+
+const Tool* Tools::find(std::string_view name) const {
+  const auto found = std::find_if(tools_.begin(), tools_.end(),
+                                  [&](const Tool& tool) { return tool.name == name; });
+  return found == tools_.end() ? nullptr : &*found;
+}
+
+NameFit Tools::fit(std::string_view text) const {
+  NameFit fit = NameFit::kNone;
+  for (const Tool& tool : tools_) {
+    if (tool.name == text) return NameFit::kWhole;
+    if (std::string_view(tool.name).substr(0, text.size()) == text) fit = NameFit::kBeginning;
+  }
+  return fit;
+}
+
+bool text_alone(const Tool& tool, std::string_view key) {
+  const auto found = std::find_if(tool.parameters.begin(), tool.parameters.end(),
+                                  [&](const auto& each) { return each.first == key; });
+  return found != tool.parameters.end() && found->second;
+}
+
+}  // namespace bulkhead::model::answer
