@@ -14,6 +14,9 @@ layout(push_constant, std430) uniform Push {
   uint64_t gain;         // lanes mapping: the first norm's, and where the row times it goes; or 0
   uint64_t input_address;  // [column][input_stride], by store_input
   uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
+  uint64_t chain_counts, chain_failed;  // matrix units'
+  uint chain_links;
+  float scale;             // of the row
 } push;
 
 #include "constants/embed.glsl"
@@ -36,9 +39,10 @@ void main() {
         vec4 values = decode(words_of(quad, j), high, quarter, half_group != 0u, scale);
         [[unroll]] for (uint i = 0; i < 4; i++) {
           uint k = group * 32u + j * 4u + i;
-          if (k < push.width) result.v[k] = values[i];
+          precise float value = values[i] * push.scale;
+          if (k < push.width) result.v[k] = value;
           if (push.gain != 0ul) {
-            precise float input_value = k < push.width ? values[i] * Floats(push.gain).v[k] : 0.0;
+            precise float input_value = k < push.width ? value * Floats(push.gain).v[k] : 0.0;
             store_input(push.input_address, column, push.input_stride, k, input_value, kForm);
           }
         }

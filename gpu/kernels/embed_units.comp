@@ -18,7 +18,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t chain_counts;   // chain.glsl: of the chain that begins behind this kernel
   uint64_t chain_failed;
   uint chain_links;
-  uint unused;
+  float scale;             // of the row
 } push;
 
 #include "constants/embed.glsl"
@@ -53,7 +53,7 @@ void main() {
     [[unroll]] for (uint i = 0; i < 8; i++) {
       uint k = group * 32u + (lane & 3u) * 8u + i;
       f16vec2 pair = (token & 1u) != 0u ? odd_row[i / 2u] : even_row[i / 2u];
-      float value = k < push.width ? float(pair[i & 1u]) : 0.0;
+      precise float value = k < push.width ? float(pair[i & 1u]) * push.scale : 0.0;
       if (k < push.width) result.v[k] = value;
       if (push.gain != 0ul) {
         precise float input_value = k < push.width ? value * Floats(push.gain).v[k] * kInputShrink : 0.0;

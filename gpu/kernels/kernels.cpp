@@ -106,19 +106,17 @@ std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
   return (width + block - 1) / block * block;
 }
 
-KernelSpec rms_norm(const Mapping& mapping) {
-  return {"norm",
+KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form) {
+  return {makes == NormMakes::kScale ? "norm scales" : "norm",
           spirv::rms_norm,
           sizeof(RmsNormPush),
-          {mapping.norm_invocations, form_of(mapping), mapping.rows ? 0 : mapping.lanes},
+          {mapping.norm_invocations, static_cast<std::uint32_t>(form),
+           mapping.rows ? 0 : mapping.lanes, static_cast<std::uint32_t>(makes)},
           mapping.rows ? 0 : mapping.required_subgroup};
 }
 
 KernelSpec norm_scales(const Mapping& mapping) {
-  KernelSpec spec = rms_norm(mapping);
-  spec.name = "norm scales";
-  spec.constants.push_back(flag(true));
-  return spec;
+  return rms_norm(mapping, NormMakes::kScale, mapping.input_form());
 }
 
 KernelSpec gated_product(const Mapping& mapping) {

@@ -150,7 +150,7 @@ struct EmbedPush {
   // Matrix units: the chain that begins behind it, whose counts and `failed` it sets to zero.
   std::uint64_t chain_counts = 0, chain_failed = 0;
   std::uint32_t chain_links = 0;
-  std::uint32_t unused = 0;
+  float scale = 1;  // of the token's row
 };
 // Matrix units: so many workgroups make a column.
 constexpr std::uint32_t kEmbedParts = 4;
@@ -169,8 +169,15 @@ struct RmsNormPush {
   std::uint32_t count_word;
   float epsilon;
 };
-KernelSpec rms_norm(const Mapping& mapping);
-// Not in the rows mapping: `out` is [column], each column's scale alone, for Scaling::kByMemory.
+// What the kernel makes of a column: its norm, the norm's scale alone (`out` is [column]; not in the
+// rows mapping), the norm added to the floats that `out` holds, or the column as it is.
+enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3 };
+// `form`: how the result is laid out.
+KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
+inline KernelSpec rms_norm(const Mapping& mapping) {
+  return rms_norm(mapping, NormMakes::kNormed, mapping.input_form());
+}
+// For Scaling::kByMemory.
 KernelSpec norm_scales(const Mapping& mapping);
 
 struct GatedProductPush {

@@ -1,5 +1,5 @@
 // Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
-// matrix-vector kernels read it.
+// matrix-vector kernels read it, or added to what is there. kCopy: the column as it is, laid out so.
 //
 // Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
 // halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
@@ -28,10 +28,23 @@ layout(push_constant, std430) uniform Push {
 layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
 layout(constant_id = 1) const uint kForm = 0;
 layout(constant_id = 2) const uint kLanes = 0;        // > 0: kInvocations is kNormParts of these
-layout(constant_id = 3) const uint kScaleOnly = 0;    // 1: out is [column], the norm's scale alone
+layout(constant_id = 3) const uint kMakes = 0;        // one of these (NormMakes in kernels.hpp):
+const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3;
 layout(local_size_x_id = 0) in;
 
 const uint kKept = 2;  // quads
+
+// Entry k of result `index`, from the value, its column's scale and its gain.
+void store_result(uint index, uint k, float value, float scale, float gain) {
+  precise float made = kMakes == kCopy ? value : value * scale * gain;
+  if (kMakes == kAdded) {
+    FloatsOut sums_at = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
+    precise float total = sums_at.v[k] + made;
+    sums_at.v[k] = total;
+  } else {
+    store_input(push.out_address, index, push.out_stride, k, made, kForm);
+  }
+}
 
 shared float sums[kInvocations];
 
@@ -55,7 +68,7 @@ void norm_by_subgroups() {
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
     uint k = first + (i / 4u) * kStride + i % 4u;
     kept[i] = k < push.width ? values.v[k] : 0.0;
-    kept_gains[i] = kScaleOnly == 0u && k < push.width ? gains.v[k] : 0.0;
+    kept_gains[i] = (kMakes == kNormed || kMakes == kAdded) && k < push.width ? gains.v[k] : 0.0;
   }
   precise float sum = 0.0;
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) sum = fma(kept[i], kept[i], sum);
@@ -73,22 +86,21 @@ void norm_by_subgroups() {
   precise float all = sums[0];
   [[unroll]] for (uint s = 1; s < kNormParts; s++) all = all + sums[s];
   float scale = norm_scale(all, push.width, push.epsilon);
-  if (kScaleOnly != 0u) {
+  if (kMakes == kScaleOnly) {
     if (gl_SubgroupInvocationID == 0u && part == 0u) FloatsOut(push.out_address).v[index] = scale;
     return;
   }
 
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
     uint k = first + (i / 4u) * kStride + i % 4u;
-    precise float value = kept[i] * scale * kept_gains[i];
-    if (k < push.padded_width) store_input(push.out_address, index, push.out_stride, k, value, kForm);
+    if (k < push.padded_width) store_result(index, k, kept[i], scale, kept_gains[i]);
   }
   for (uint quad = first + kKept * kStride; quad < push.padded_width; quad += kStride) {
     [[unroll]] for (uint i = 0; i < 4; i++) {
       uint k = quad + i;
-      precise float value = 0.0;
-      if (k < push.width) value = values.v[k] * scale * gains.v[k];
-      if (k < push.padded_width) store_input(push.out_address, index, push.out_stride, k, value, kForm);
+      bool there = k < push.width;
+      float gain = there && kMakes != kCopy ? gains.v[k] : 0.0;
+      if (k < push.padded_width) store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
     }
   }
 }
@@ -124,9 +136,9 @@ void make_norm() {
   precise float scale = 1.0 / sqrt(mean + push.epsilon);
 
   for (uint k = id; k < push.padded_width; k += kInvocations) {
-    precise float value = 0.0;
-    if (k < push.width) value = values.v[k] * scale * Floats(push.gain).v[k];
-    store_input(push.out_address, index, push.out_stride, k, value, kForm);
+    bool there = k < push.width;
+    float gain = there && kMakes != kCopy ? Floats(push.gain).v[k] : 0.0;
+    store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "tests/integration/model_serving.hpp"
 #include "tests/support/expected.hpp"
+#include "tests/support/fixture_models.hpp"
 #include "tests/support/fixtures.hpp"
 #include "tests/support/signals.hpp"
 
@@ -43,7 +44,7 @@ std::string builtin_expectation() {
 class Fixture : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
-  const auto model = fixtures() / "models" / GetParam();
+  const auto model = fixtures() / "models" / (GetParam() + ".gguf");
   if (!std::filesystem::exists(model))
     GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
   const Serving serving = serve_model(model);
@@ -61,14 +62,7 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Fixture,
-                         ::testing::Values("tiny-llama-F16.gguf", "tiny-llama-Q4_0.gguf",
-                                           "tiny-llama-Q4_K_M.gguf", "tiny-llama-Q5_K_M.gguf",
-                                           "tiny-llama-Q8_0.gguf", "tiny-qwen2-Q4_0.gguf",
-                                           "tiny-qwen2-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf",
-                                           "tiny-qwen3-BF16.gguf", "tiny-qwen3-IQ4_NL.gguf",
-                                           "tiny-qwen3-Q4_K_M.gguf", "tiny-qwen3-Q5_K_M.gguf"),
-                         test_name);
+INSTANTIATE_TEST_SUITE_P(Models, Fixture, ::testing::ValuesIn(kFixtureModels), test_name);
 
 // Settings that must not change a token.
 class Setting : public ::testing::TestWithParam<std::string> {

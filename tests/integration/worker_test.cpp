@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/fixture_models.hpp"
 #include "tests/support/fixtures.hpp"
 #include "tests/support/signals.hpp"
 #include "tests/support/worker_process.hpp"
@@ -138,13 +139,7 @@ std::string readable(const testing::TestParamInfo<const char*>& info) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(All, FixtureModel,
-                         testing::Values("tiny-llama-F16", "tiny-llama-Q8_0", "tiny-llama-Q4_0",
-                                         "tiny-llama-Q4_K_M", "tiny-llama-Q5_K_M",
-                                         "tiny-qwen2-Q8_0", "tiny-qwen2-Q4_0", "tiny-qwen2-Q4_K_M",
-                                         "tiny-qwen3-BF16", "tiny-qwen3-Q5_K_M",
-                                         "tiny-qwen3-Q4_K_M", "tiny-qwen3-IQ4_NL"),
-                         readable);
+INSTANTIATE_TEST_SUITE_P(All, FixtureModel, testing::ValuesIn(kFixtureModels), readable);
 
 TEST(Worker, AllTransportsGiveTheSameAnswers) {
   NEEDS_MODEL("tiny-qwen2-Q8_0");

@@ -52,8 +52,10 @@ Status make(const Options& options) {
   const auto override = [](auto& field, const auto& value) {
     if (value) field = *value;
   };
-  if (options.architecture && *options.architecture != shape.architecture)
+  if (options.architecture && *options.architecture != shape.architecture) {
     shape.llama3_rope = false;
+    shape.qkv_bias = *options.architecture == "qwen2";
+  }
   override(shape.architecture, options.architecture);
   override(shape.name, options.name);
   override(shape.layers, options.layers);
@@ -114,7 +116,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "0: one for each core")->capture_default_str();
   app.add_flag("--list", options.list, "List presets and types");
-  app.add_option("--architecture,--arch", options.architecture, "llama, qwen2 or qwen3")
+  app.add_option("--architecture,--arch", options.architecture, "One that Bulkhead computes")
       ->group("Shape");
   app.add_option("--name", options.name, "general.name")->group("Shape");
   app.add_option("--layers", options.layers)->group("Shape");

@@ -110,6 +110,14 @@ void Metadata::append(const Metadata& other) {
   count_ += other.count_;
 }
 
+std::string header_without_tensors(const Metadata& metadata) {
+  std::string bytes = "GGUF";
+  append_u32(bytes, 3);
+  append_u64(bytes, 0);
+  append_u64(bytes, metadata.count());
+  return bytes + metadata.bytes();
+}
+
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata) {
   const std::string& prefix = shape.architecture;
   metadata.add_string("general.architecture", shape.architecture);

@@ -39,6 +39,9 @@ void append_u64(std::string& out, std::uint64_t value);
 void append_text(std::string& out, std::string_view text);
 
 // The model's own keys.
+// A file of these keys and no tensors.
+std::string header_without_tensors(const Metadata& metadata);
+
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata);
 
 // A byte-level BPE vocabulary that encodes any text: 256 bytes, syllables built by merges, and at

@@ -1,7 +1,12 @@
 #include "tools/model-maker/shape.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <span>
+
+#include "tools/model-maker/metadata.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::model_maker {
 namespace {
@@ -70,6 +75,62 @@ TensorType choose(const std::string& file_type, TensorType base, Role role, std:
   return type;
 }
 
+Role role_of(const model::TensorRow& row, const Shape& shape) {
+  const std::string& name = row.name;
+  if (name == "output.weight" || (name == "token_embd.weight" && shape.tied_output))
+    return Role::kOutput;
+  if (name.ends_with(".attn_v.weight")) return Role::kAttentionV;
+  if (name.ends_with(".ffn_down.weight") || name.ends_with(".ffn_down_exps.weight"))
+    return Role::kFeedForwardDown;
+  return Role::kOther;
+}
+
+// What the standard deviation is of a matrix's results for inputs near 1. Results that are added to
+// the residual stream are smaller the more of them there are.
+double gain_of(const std::string& name, const Shape& shape) {
+  const double residual = 1.0 / std::sqrt(2.0 * shape.layers);
+  if (name == "token_embd.weight" || name == "output.weight") return 2.0;
+  if (name.ends_with(".attn_output.weight")) return residual;
+  // SiLU(gate) * up has a root mean square of about 0.6 for inputs of 1.
+  if (name.find(".ffn_down") != std::string::npos) return residual / 0.6;
+  return 1.0;
+}
+
+PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std::string& file_type,
+                      TensorType base) {
+  PlannedTensor made{row.name, TensorType::kF32, {row.width}};
+  if (row.rows == 1 && row.slices == 1) {
+    made.fill = row.name.find("norm") != std::string::npos ? Fill::kNorm
+                : row.name.starts_with("rope_")            ? Fill::kRopeFactors
+                                                           : Fill::kWeights;
+    made.deviation = 0.05;
+    return made;
+  }
+  const Role role = role_of(row, shape);
+  std::uint32_t layer = 0;
+  if (row.name.starts_with("blk."))
+    std::from_chars(row.name.data() + 4, row.name.data() + row.name.size(), layer);
+  made.type = choose(file_type, base, role, layer, shape.layers, row.width);
+  made.ne.push_back(row.rows);
+  if (row.slices != 1) made.ne.push_back(row.slices);
+  made.deviation = gain_of(row.name, shape) / std::sqrt(static_cast<double>(row.width));
+  return made;
+}
+
+// The model that the shape's keys describe to its architecture.
+Result<model::ModelGraph> imagine(const Shape& shape) {
+  Metadata metadata;
+  add_model_keys(shape, 0, metadata);
+  const std::string bytes = header_without_tensors(metadata);
+  BULKHEAD_TRY(const auto file,
+               model::GgufFile::from_memory(std::as_bytes(std::span(bytes)), shape.name));
+  return model::imagine_model(*file, [&shape](const std::string& name) {
+    if (name == "output.weight") return !shape.tied_output;
+    if (name == "rope_freqs.weight") return shape.llama3_rope;
+    return shape.qkv_bias && name.ends_with(".bias");
+  });
+}
+
 }  // namespace
 
 std::uint64_t PlannedTensor::elements() const {
@@ -87,26 +148,29 @@ std::uint64_t PlannedTensor::bytes() const {
 const std::vector<Shape>& presets() {
   static const std::vector<Shape> kPresets = {
       // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
-      // epsilon, tied, llama3
+      // epsilon, tied, llama3, q, k and v have biases
       {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0F, 1e-5F, true,
-       true},
+       true, false},
       {"llama-3.2-3b", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0F, 1e-5F, true,
-       true},
+       true, false},
       {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0F, 1e-5F,
-       false, true},
+       false, true, false},
       {"mistral-7b", "llama", 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1000000.0F, 1e-5F, false,
-       false},
+       false, false},
       {"qwen2.5-0.5b", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, 1000000.0F, 1e-6F, true,
-       false},
+       false, true},
       {"qwen2.5-7b", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
-       false},
+       false, true},
       {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, true,
-       false},
+       false, false},
       {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, false,
+       false, false},
+      {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
-      {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false},
-      {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false},
-      {"tiny-qwen3", "qwen3", 2, 320, 896, 6, 2, 48, 512, 1024, 1000000.0F, 1e-6F, true, false},
+      {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,
+       true},
+      {"tiny-qwen3", "qwen3", 2, 320, 896, 6, 2, 48, 512, 1024, 1000000.0F, 1e-6F, true, false,
+       false},
   };
   return kPresets;
 }
@@ -121,10 +185,12 @@ Result<Shape> preset(const std::string& name) {
 }
 
 Status check(const Shape& shape) {
-  if (shape.architecture != "llama" && shape.architecture != "qwen2" &&
-      shape.architecture != "qwen3") {
-    return wrong("architecture '" + shape.architecture + "' is not llama, qwen2 or qwen3");
-  }
+  const auto known = model::architectures();
+  if (std::none_of(known.begin(), known.end(), [&](const model::Architecture* each) {
+        return shape.architecture == each->name;
+      }))
+    return wrong("there is no architecture '" + shape.architecture +
+                 "'; there are: " + model::architecture_names());
   const auto range = [](const char* what, std::uint64_t value, std::uint64_t least,
                         std::uint64_t most) -> Status {
     if (value >= least && value <= most) return {};
@@ -169,54 +235,13 @@ Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type) {
   Plan plan;
   plan.file_type = chosen->number;
 
-  // Deviations keep activations near 1: a matrix divides by the root of its row length, and what is
-  // added to the residual stream is scaled down by the number of additions.
-  const auto matrix = [&](const std::string& name, std::uint64_t row, std::uint64_t rows,
-                          double gain, Role role = Role::kOther, std::uint32_t layer = 0) {
-    PlannedTensor tensor{
-        name, choose(file_type, chosen->type, role, layer, shape.layers, row), {row, rows}};
-    tensor.deviation = gain / std::sqrt(static_cast<double>(row));
-    plan.tensors.push_back(std::move(tensor));
-  };
-  const auto vector = [&](const std::string& name, std::uint64_t size, Fill fill) {
-    plan.tensors.push_back({name, TensorType::kF32, {size}, fill, 0.05});
-  };
-  const double residual_gain = 1.0 / std::sqrt(2.0 * shape.layers);
-  const std::uint64_t query = std::uint64_t{shape.heads} * shape.head_size;
-  const std::uint64_t key_value = std::uint64_t{shape.kv_heads} * shape.head_size;
-
-  matrix("token_embd.weight", shape.embedding, shape.vocabulary, 2.0,
-         shape.tied_output ? Role::kOutput : Role::kOther);
-  if (shape.llama3_rope) {
-    plan.tensors.push_back(
-        {"rope_freqs.weight", TensorType::kF32, {shape.head_size / 2}, Fill::kRopeFactors, 0});
+  BULKHEAD_TRY(const model::ModelGraph graph, imagine(shape));
+  for (const model::TensorRow& row : graph.tensors) {
+    if (std::any_of(plan.tensors.begin(), plan.tensors.end(),
+                    [&](const PlannedTensor& planned) { return planned.name == row.name; }))
+      continue;  // a tensor that several layers or operations take
+    plan.tensors.push_back(planned(row, shape, file_type, chosen->type));
   }
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    const std::string block = "blk." + std::to_string(layer) + ".";
-    vector(block + "attn_norm.weight", shape.embedding, Fill::kNorm);
-    matrix(block + "attn_q.weight", shape.embedding, query, 1.0);
-    matrix(block + "attn_k.weight", shape.embedding, key_value, 1.0);
-    matrix(block + "attn_v.weight", shape.embedding, key_value, 1.0, Role::kAttentionV, layer);
-    if (shape.architecture == "qwen2") {
-      vector(block + "attn_q.bias", query, Fill::kWeights);
-      vector(block + "attn_k.bias", key_value, Fill::kWeights);
-      vector(block + "attn_v.bias", key_value, Fill::kWeights);
-    }
-    if (shape.architecture == "qwen3") {
-      vector(block + "attn_q_norm.weight", shape.head_size, Fill::kNorm);
-      vector(block + "attn_k_norm.weight", shape.head_size, Fill::kNorm);
-    }
-    matrix(block + "attn_output.weight", query, shape.embedding, residual_gain);
-    vector(block + "ffn_norm.weight", shape.embedding, Fill::kNorm);
-    matrix(block + "ffn_gate.weight", shape.embedding, shape.feed_forward, 1.0);
-    matrix(block + "ffn_up.weight", shape.embedding, shape.feed_forward, 1.0);
-    // SiLU(gate) * up has a root mean square of about 0.6 for inputs of 1.
-    matrix(block + "ffn_down.weight", shape.feed_forward, shape.embedding, residual_gain / 0.6,
-           Role::kFeedForwardDown, layer);
-  }
-  vector("output_norm.weight", shape.embedding, Fill::kNorm);
-  if (!shape.tied_output)
-    matrix("output.weight", shape.embedding, shape.vocabulary, 2.0, Role::kOutput);
 
   for (const PlannedTensor& tensor : plan.tensors)
     plan.bytes += tensor.bytes();

@@ -14,7 +14,7 @@ namespace bulkhead::model_maker {
 
 struct Shape {
   std::string name;          // of the preset; general.name
-  std::string architecture;  // llama | qwen2 | qwen3
+  std::string architecture;  // of model::architectures()
   std::uint32_t layers = 0;
   std::uint32_t embedding = 0;
   std::uint32_t feed_forward = 0;
@@ -27,6 +27,7 @@ struct Shape {
   float rms_epsilon = 1e-5F;
   bool tied_output = false;
   bool llama3_rope = false;  // has the tensor of rope scaling factors
+  bool qkv_bias = false;     // q, k and v have biases
 };
 
 const std::vector<Shape>& presets();

@@ -61,6 +61,7 @@ class Planner {
   Status add(const model::Operation& operation, const model::Operation* next) {
     return std::visit(Overloaded{
                           [this](const model::Norm& norm) { return add_norm(norm); },
+                          [this](const model::Copy& copy) { return add_copy(copy); },
                           [&](const model::Product& product) {
                             const auto* const rotate =
                                 next != nullptr ? std::get_if<model::Rotate>(next) : nullptr;
@@ -132,6 +133,12 @@ class Planner {
     if (norm.out == kStream) writer_ = {};
     if (scaled_ && scaled_->input == norm.out) scaled_.reset();
     plan_.steps.emplace_back(NormStep{norm});
+    return {};
+  }
+
+  Status add_copy(const model::Copy& copy) {
+    if (scaled_ && scaled_->input == copy.out) scaled_.reset();
+    plan_.steps.emplace_back(CopyStep{copy});
     return {};
   }
 
@@ -296,6 +303,9 @@ Access ModelPlan::places_of(const PlanStep& step) const {
                         [](const NormStep& s) {
                           const Places out = place(s.norm.out);
                           return Access{place(s.norm.in) | (s.norm.adds ? out : 0), out};
+                        },
+                        [](const CopyStep& s) {
+                          return Access{place(s.copy.in), place(s.copy.out)};
                         },
                         [](const ScalesStep&) {
                           return Access{place(kStream), place(kScalesPlace)};

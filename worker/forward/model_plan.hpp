@@ -54,6 +54,9 @@ struct PlannedOperands {
 struct NormStep {
   model::Norm norm;
 };
+struct CopyStep {
+  model::Copy copy;
+};
 // The factor of each column that a norm comes to, for products that are scaled.
 struct ScalesStep {
   float epsilon = 0;
@@ -79,7 +82,8 @@ struct RotateStep {
 struct AttendStep {
   model::Attend attend;
 };
-using PlanStep = std::variant<NormStep, ScalesStep, ProductsStep, GateStep, RotateStep, AttendStep>;
+using PlanStep =
+    std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, GateStep, RotateStep, AttendStep>;
 
 // A set of activations and of what steps hand on beside them.
 using Places = std::uint64_t;

@@ -95,6 +95,7 @@ class Builder {
     push.width = graph_.embedding;
     push.stride = stride(model::kStream);
     push.chosen = context_.results.address();
+    push.scale = graph_.embedding_scale;
     if (chained_) {
       push.chain_counts = context_.chain.counts.address();
       push.chain_failed = status_address();
@@ -112,21 +113,41 @@ class Builder {
   k::RmsNormPush norm_push(const model::Norm& norm) const {
     const model::Activation& out = plan_.activations[norm.out];
     k::RmsNormPush push{};
-    push.in = at(norm.in);
+    push.in = at(norm.in) + std::uint64_t{norm.first} * 4;
     push.gain = context_.weights.vector(norm.gain);
-    push.out = at(norm.out);
+    push.out = at(norm.out) + std::uint64_t{norm.first} * 4;
     push.parameters = parameters_;
     push.width = norm.width;
     push.in_stride = stride(norm.in);
     push.out_stride = stride(norm.out);
-    push.padded_width = k::input_padded(context_.mapping, out.width);
+    push.padded_width = out.form == model::Activation::Form::kInput
+                            ? k::input_padded(context_.mapping, out.width)
+                            : norm.width;
     push.count_word = k::kColumnCountWord;
     push.epsilon = norm.epsilon;
     return push;
   }
+  // The layout of an activation's floats, or a product's input.
+  k::InputForm form_of(model::ActivationIndex activation) const {
+    return plan_.activations[activation].form == model::Activation::Form::kInput
+               ? context_.mapping.input_form()
+               : k::InputForm::kRows;
+  }
+  Extent norm_extent(std::uint32_t width) const {
+    return {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * width * 8};
+  }
   Status add(const NormStep& step) {
-    return dispatch(k::rms_norm(context_.mapping), norm_push(step.norm),
-                    {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * step.norm.width * 8});
+    const auto makes = step.norm.adds ? k::NormMakes::kAdded : k::NormMakes::kNormed;
+    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.norm.out)),
+                    norm_push(step.norm), norm_extent(step.norm.width));
+  }
+  Status add(const CopyStep& step) {
+    model::Norm norm;
+    norm.in = step.copy.in;
+    norm.out = step.copy.out;
+    norm.width = plan_.activations[step.copy.in].width;
+    return dispatch(k::rms_norm(context_.mapping, k::NormMakes::kCopy, form_of(step.copy.out)),
+                    norm_push(norm), norm_extent(norm.width));
   }
 
   // The stream's gain is in the input already; what is left is a factor for each column.

@@ -205,8 +205,8 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
       BULKHEAD_TRY(
           slot.downloaded,
           blit.download_to(part(slot.logits, begin * row_bytes, (row - begin) * row_bytes),
-                           part(activations.slice(context_.plan, Scratch::kLogits), (first_row + begin) * row_bytes,
-                                (row - begin) * row_bytes),
+                           part(activations.slice(context_.plan, Scratch::kLogits),
+                                (first_row + begin) * row_bytes, (row - begin) * row_bytes),
                            computed));
     }
     begin = row + 1;

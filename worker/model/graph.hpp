@@ -109,6 +109,11 @@ struct Norm {
   bool adds = false;
 };
 
+// out = in, laid out as a product's input.
+struct Copy {
+  ActivationIndex in = kStream, out = kAbsent;
+};
+
 // out = matrix * in, or added to what `out` holds. The matrix is its parts' rows, one after another.
 struct Product {
   std::vector<MatrixPart> parts;
@@ -145,7 +150,7 @@ struct GatedProduct {
   Gate function = Gate::kSilu;
 };
 
-using Operation = std::variant<Norm, Product, Rotate, Attend, GatedProduct>;
+using Operation = std::variant<Norm, Copy, Product, Rotate, Attend, GatedProduct>;
 
 struct Layer {
   std::vector<Operation> operations;

@@ -129,24 +129,23 @@ float GraphBuilder::rms_epsilon() {
   return static_cast<float>(epsilon);
 }
 
-// rope_freqs.weight, Llama 3's divisors of the frequencies; empty: the file has none.
-std::vector<double> GraphBuilder::rope_factors(std::uint32_t pairs) {
-  const TensorIndex index = optional_tensor("rope_freqs.weight", pairs);
+// Divisors of a rotation's frequencies; empty: the file has none of that name.
+std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t pairs) {
+  const TensorIndex index = optional_tensor(name, pairs);
   if (index == kAbsent || has_ || !status_.ok()) return {};
-  const TensorInfo* const tensor = file_.find_tensor("rope_freqs.weight");
-  std::vector<double> factors;
+  const TensorInfo* const tensor = file_.find_tensor(name);
+  std::vector<double> made;
   for (std::size_t i = 0; i < pairs; ++i) {
     float factor = 0;
     std::memcpy(&factor, tensor->data.data() + i * sizeof factor, sizeof factor);
     if (!(factor > 0.0F && std::isfinite(factor)))
-      corrupt("rope_freqs.weight has an entry that is no positive number (index " +
-              std::to_string(i) + ")");
-    factors.push_back(static_cast<double>(factor));
+      corrupt(name + " has an entry that is no positive number (index " + std::to_string(i) + ")");
+    made.push_back(static_cast<double>(factor));
   }
-  return factors;
+  return made;
 }
 
-RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
+std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads) {
   const std::uint32_t dimensions = count("rope.dimension_count", kMaxHeadSize, heads.size);
   if (dimensions % 2 != 0 || dimensions > heads.size)
     corrupt("metadata key " + key("rope.dimension_count") + " is " + std::to_string(dimensions) +
@@ -154,7 +153,11 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   const double base = number("rope.freq_base", 10'000.0);
   if (!(base > 1.0 && base < 1e15))
     corrupt("metadata key " + key("rope.freq_base") + " is not a base for rotary positions");
+  return {dimensions, static_cast<double>(static_cast<float>(base))};
+}
 
+RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads);
   const std::string type = text("rope.scaling.type", "");
   const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
   if (number("rope.scaling.attn_factor", 1.0) != 1.0)
@@ -168,16 +171,40 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   if (linear && !(factor > 0.0 && factor < 1e6))
     corrupt("metadata key " + key("rope.scaling.factor") + " is not a positive number");
 
-  const std::vector<double> factors = rope_factors(dimensions / 2);
-  if (linear && !factors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
+  const std::vector<double> divisors = factors("rope_freqs.weight", dimensions / 2);
+  if (linear && !divisors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
   Rope made;
   made.pairing = pairing;
   for (std::uint32_t i = 0; i < dimensions / 2; ++i) {
-    double frequency =
-        std::pow(static_cast<double>(static_cast<float>(base)), -2.0 * i / dimensions);
-    if (i < factors.size()) frequency /= factors[i];
+    double frequency = std::pow(base, -2.0 * i / dimensions);
+    if (i < divisors.size()) frequency /= divisors[i];
     if (linear) frequency /= static_cast<double>(static_cast<float>(factor));
     made.frequencies.push_back(frequency);
+  }
+  return add(std::move(made));
+}
+
+RopeIndex GraphBuilder::long_rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads);
+  const std::uint32_t pairs = dimensions / 2;
+  const std::string type = text("rope.scaling.type", "longrope");
+  if (type != "none" && type != "longrope")
+    refuse("rope scaling \"" + type.substr(0, 64) + "\" is not supported for architecture " +
+           prefix_ + "; supported are: none, longrope");
+  Rope made;
+  made.pairing = pairing;
+  made.magnitude = number("rope.scaling.attn_factor", 1.0);
+  if (!(made.magnitude > 0 && made.magnitude < 1e6))
+    corrupt("metadata key " + key("rope.scaling.attn_factor") + " is not a positive number");
+  const std::vector<double> few = factors("rope_factors_short.weight", pairs);
+  const std::vector<double> many = factors("rope_factors_long.weight", pairs);
+  if (few.empty() != many.empty())
+    corrupt("of rope_factors_short.weight and rope_factors_long.weight one is missing");
+  made.short_context = count("rope.scaling.original_context_length", kMaxContext, graph_.context);
+  for (std::uint32_t i = 0; i < pairs; ++i) {
+    const double frequency = std::pow(base, -2.0 * i / dimensions);
+    made.frequencies.push_back(few.empty() ? frequency : frequency / few[i]);
+    if (!many.empty()) made.long_frequencies.push_back(frequency / many[i]);
   }
   return add(std::move(made));
 }
@@ -296,6 +323,40 @@ void LayerBuilder::norm(ActivationIndex in, const std::string& gain, ActivationI
   operations().push_back(norm);
 }
 
+void LayerBuilder::norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out,
+                              float epsilon) {
+  norm(in, gain, out, epsilon);
+  std::get<Norm>(operations().back()).adds = true;
+}
+
+void LayerBuilder::norm_within(ActivationIndex in, std::uint32_t first, std::uint32_t width,
+                               const std::string& gain, float epsilon) {
+  Norm norm;
+  norm.in = norm.out = in;
+  norm.first = first;
+  norm.width = width;
+  norm.gain = vector(gain, width);
+  norm.epsilon = epsilon;
+  operations().push_back(norm);
+}
+
+void LayerBuilder::copy(ActivationIndex in, ActivationIndex out) {
+  operations().push_back(Copy{in, out});
+}
+
+std::vector<MatrixPart> LayerBuilder::qkv(const HeadShape& heads, std::uint64_t width) {
+  return {rotating_rows("attn_q", width, heads.query_width()),
+          rotating_rows("attn_k", width, heads.kv_width()),
+          rows("attn_v", width, heads.kv_width())};
+}
+
+std::vector<MatrixPart> LayerBuilder::fused_qkv(const std::string& name, const HeadShape& heads,
+                                                std::uint64_t width) {
+  const TensorIndex all = rows(name, width, heads.qkv_width()).tensor;
+  const std::uint64_t q = heads.query_width(), kv = heads.kv_width();
+  return {{all, 0, q, true}, {all, q, kv, true}, {all, q + kv, kv, false}};
+}
+
 MatrixPart LayerBuilder::rows(const std::string& name, std::uint64_t width, std::uint64_t rows) {
   return {model_.tensor(block_ + name + ".weight", width, rows), 0, rows};
 }
@@ -329,6 +390,13 @@ void LayerBuilder::attention(Rotate rotate, ActivationIndex out) {
   rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
   operations().push_back(rotate);
   operations().push_back(Attend{rotate.heads, rotate.kv, out});
+}
+
+void LayerBuilder::fused_gated_product(const std::string& gate_and_up, ActivationIndex in,
+                                       ActivationIndex out, Gate function) {
+  const std::uint64_t half = width(out);
+  const TensorIndex both = rows(gate_and_up, width(in), 2 * half).tensor;
+  operations().push_back(GatedProduct{{both, 0, half}, {both, half, half}, in, out, function});
 }
 
 void LayerBuilder::gated_product(const std::string& gate, const std::string& up, ActivationIndex in,

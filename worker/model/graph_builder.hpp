@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -52,6 +53,9 @@ class GraphBuilder {
   float rms_epsilon();
   // The rotation that the keys rope.* describe, of heads of that size.
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
+  // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
+  // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
+  RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
   RopeIndex add(Rope rope);
   KvIndex add(KvStore store);
 
@@ -90,7 +94,9 @@ class GraphBuilder {
   void fail(Error error);
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
-  std::vector<double> rope_factors(std::uint32_t pairs);
+  std::vector<double> factors(const std::string& name, std::uint32_t pairs);
+  // Dimensions that rotate, and the base of their frequencies.
+  std::pair<std::uint32_t, double> rope_size(const HeadShape& heads);
   const TensorInfo* find(const std::string& name) const;
   void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
   Status refuse_other_computations() const;
@@ -117,11 +123,21 @@ class LayerBuilder {
   LayerBuilder(GraphBuilder& model, std::uint32_t index);
 
   void norm(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
+  // The norm of `in` added to what `out` holds.
+  void norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
+  // Normalises so many entries of each column from `first` on, where they are.
+  void norm_within(ActivationIndex in, std::uint32_t first, std::uint32_t width,
+                   const std::string& gain, float epsilon);
+  void copy(ActivationIndex in, ActivationIndex out);
 
   // Rows of a matrix that reads activations of so many entries.
   MatrixPart rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
   // The same for q and k, whose rows rotate.
   MatrixPart rotating_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
+  // q, k and v from one tensor or three, in that order, as the operations' parts.
+  std::vector<MatrixPart> qkv(const HeadShape& heads, std::uint64_t width);
+  std::vector<MatrixPart> fused_qkv(const std::string& name, const HeadShape& heads,
+                                    std::uint64_t width);
   void product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out);
   void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out);
 
@@ -132,6 +148,9 @@ class LayerBuilder {
   // A key-value store of the layer's own, and both operations on it.
   void attention(Rotate rotate, ActivationIndex out);
 
+  // The gate's rows and the up's behind them in one tensor.
+  void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
+                           Gate function);
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
 

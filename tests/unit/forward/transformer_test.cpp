@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/fixture_models.hpp"
 #include "transformer_harness.hpp"
 #include "worker/model/architecture.hpp"
 
@@ -57,13 +58,9 @@ TEST_P(Fixture, ContinuesAsTheDoubleEvaluation) {
   std::printf("%s: log-probabilities within %.5f\n", name.c_str(), worst);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Fixture,
-                         ::testing::Values("builtin", "tiny-llama-F16", "tiny-llama-Q8_0",
-                                           "tiny-llama-Q4_0", "tiny-llama-Q4_K_M",
-                                           "tiny-llama-Q5_K_M", "tiny-qwen2-Q8_0",
-                                           "tiny-qwen2-Q4_0", "tiny-qwen2-Q4_K_M",
-                                           "tiny-qwen3-BF16", "tiny-qwen3-Q5_K_M",
-                                           "tiny-qwen3-Q4_K_M", "tiny-qwen3-IQ4_NL"));
+INSTANTIATE_TEST_SUITE_P(Builtin, Fixture, ::testing::Values("builtin"));
+INSTANTIATE_TEST_SUITE_P(All, Fixture, ::testing::ValuesIn(test::kFixtureModels));
+
 TEST_F(TransformerTest, FloatPagesComeCloser) {
   Options options;
   options.kv = config::KvType::kF32;

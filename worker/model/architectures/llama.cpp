@@ -20,10 +20,7 @@ void describe(GraphBuilder& model) {
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
     layer.norm(kStream, "attn_norm", normed, epsilon);
-    layer.product({layer.rotating_rows("attn_q", width, heads.query_width()),
-                   layer.rotating_rows("attn_k", width, heads.kv_width()),
-                   layer.rows("attn_v", width, heads.kv_width())},
-                  normed, qkv);
+    layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv, .heads = heads, .bias = layer.qkv_bias(heads), .rope = rope},
                     attended);
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);

@@ -1,0 +1,13 @@
+// The models of the fixtures' folder that Bulkhead computes, by name: what every test of all of them
+// goes through.
+#pragma once
+
+namespace bulkhead::test {
+
+inline constexpr const char* kFixtureModels[] = {
+    "tiny-llama-F16",      "tiny-llama-Q8_0",     "tiny-llama-Q4_0",    "tiny-llama-Q4_K_M",
+    "tiny-llama-Q5_K_M",   "tiny-qwen2-Q8_0",     "tiny-qwen2-Q4_0",    "tiny-qwen2-Q4_K_M",
+    "tiny-qwen3-BF16",     "tiny-qwen3-Q5_K_M",   "tiny-qwen3-Q4_K_M",  "tiny-qwen3-IQ4_NL",
+};
+
+}  // namespace bulkhead::test
