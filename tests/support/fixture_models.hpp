@@ -8,6 +8,8 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-llama-F16",      "tiny-llama-Q8_0",     "tiny-llama-Q4_0",    "tiny-llama-Q4_K_M",
     "tiny-llama-Q5_K_M",   "tiny-qwen2-Q8_0",     "tiny-qwen2-Q4_0",    "tiny-qwen2-Q4_K_M",
     "tiny-qwen3-BF16",     "tiny-qwen3-Q5_K_M",   "tiny-qwen3-Q4_K_M",  "tiny-qwen3-IQ4_NL",
+    "tiny-phi3-long-Q4_K_M",
+    "tiny-phi3-short-Q8_0",
 };
 
 }  // namespace bulkhead::test
