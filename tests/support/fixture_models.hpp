@@ -10,6 +10,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-qwen3-BF16",     "tiny-qwen3-Q5_K_M",   "tiny-qwen3-Q4_K_M",  "tiny-qwen3-IQ4_NL",
     "tiny-phi3-long-Q4_K_M",
     "tiny-phi3-short-Q8_0",
+    "tiny-granite-Q4_K_M",
 };
 
 }  // namespace bulkhead::test

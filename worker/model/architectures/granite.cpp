@@ -1,0 +1,56 @@
+// Granite 3 and 4 without experts (IBM 2024): Llama's graph with four scales.
+//
+// The branches are multiplied by `residual_scale` before they are added to the residual stream. Here
+// the stream holds its value divided by that scale instead: then the branches are added as they are,
+// the first value is the token's row times embedding_scale / residual_scale, and a norm, which does
+// not depend on its input's magnitude, has its epsilon divided by the scale's square.
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+double positive(GraphBuilder& model, const char* key, double fallback) {
+  const double value = model.number(key, fallback);
+  if (!(value > 0 && value < 1e6))
+    model.corrupt("metadata key " + std::string(key) + " is not a positive number");
+  return value;
+}
+
+void describe(GraphBuilder& model) {
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const double residual = positive(model, "residual_scale", 1);
+  const auto epsilon =
+      static_cast<float>(static_cast<double>(model.rms_epsilon()) / (residual * residual));
+  const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
+  const double score_scale = model.number("attention.scale", 0);  // 0: as usual
+  const ActivationIndex normed = model.input("normed stream", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+
+  model.embed(static_cast<float>(positive(model, "embedding_scale", 1) / residual));
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    layer.norm(kStream, "attn_norm", normed, epsilon);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv,
+                     .heads = heads,
+                     .bias = layer.qkv_bias(heads),
+                     .rope = rope,
+                     .scale = score_scale},
+                    attended);
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+
+    layer.norm(kStream, "ffn_norm", normed, epsilon);
+    layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
+    layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
+  }
+  model.output(epsilon, static_cast<float>(positive(model, "logit_scale", 1)));
+}
+
+}  // namespace
+
+BULKHEAD_ARCHITECTURE(granite, "granite", describe);
+
+}  // namespace bulkhead::model
