@@ -11,6 +11,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-phi3-long-Q4_K_M",
     "tiny-phi3-short-Q8_0",
     "tiny-granite-Q4_K_M",
+    "tiny-smollm3-Q4_K_M",
 };
 
 }  // namespace bulkhead::test
