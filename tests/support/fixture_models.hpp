@@ -12,6 +12,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-phi3-short-Q8_0",
     "tiny-granite-Q4_K_M",
     "tiny-smollm3-Q4_K_M",
+    "tiny-olmo2-Q4_K_M",
 };
 
 }  // namespace bulkhead::test
