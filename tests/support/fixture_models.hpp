@@ -13,6 +13,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-granite-Q4_K_M",
     "tiny-smollm3-Q4_K_M",
     "tiny-olmo2-Q4_K_M",
+    "tiny-glm4-Q4_K_M",
 };
 
 }  // namespace bulkhead::test
