@@ -2,6 +2,7 @@
 // the exit code: 0 success, 1 failure with one message on stderr. (2 is a wrong command line.)
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,16 @@ struct InspectOptions {
   bool tensors = false;
 };
 int run_inspect(const InspectOptions& options);
+
+struct ApplyTemplateOptions {
+  std::string model;  // or template_file
+  std::string template_file;
+  std::optional<std::string> bos;
+  std::optional<std::string> eos;
+  std::string now;  // empty: the present time
+  bool as_is = false;
+};
+int run_apply_template(const ApplyTemplateOptions& options);
 
 struct CheckOptions {
   std::string config;

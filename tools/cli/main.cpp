@@ -219,6 +219,35 @@ void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
   command->callback([&options, &code] { code = run_check_schema(options); });
 }
 
+void add_apply_template(CLI::App& app, ApplyTemplateOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "apply-template",
+      "A chat request's JSON on stdin to the prompt's exact text; needs no daemon");
+  CLI::Option* model = command->add_option("--model", options.model,
+                                           "GGUF file whose chat template to use, or builtin");
+  command->add_option("--template", options.template_file, "File with a chat template (Jinja)")
+      ->excludes(model);
+  command->add_option("--bos", options.bos, "Text of bos_token (default: the model file's)");
+  command->add_option("--eos", options.eos, "Text of eos_token (default: the model file's)");
+  command->add_option("--now", options.now,
+                      "Time that the template is told, as \"2026-01-15 12:00:00\" (default: now)");
+  command->add_flag("--as-is", options.as_is,
+                    "Give the messages to the template as they are, and nothing that transformers "
+                    "doesn't offer");
+  command->footer(
+      "Example:\n"
+      "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' |\n"
+      "    bulkhead apply-template --model model.gguf\n"
+      "Reads messages, tools, documents, add_generation_prompt (true), continue_final_message and\n"
+      "chat_template_kwargs. Exit code: 1 where the template refuses the request, with its "
+      "message.");
+  command->callback([&options, &code] {
+    if (options.model.empty() && options.template_file.empty())
+      throw CLI::RequiredError("--model or --template");
+    code = run_apply_template(options);
+  });
+}
+
 void add_check(CLI::App& app, CheckOptions& options, int& code) {
   CLI::App* command = app.add_subcommand("check", "Check settings without starting anything");
   command->add_option("--config", options.config, "Settings file")->envname("BULKHEAD_CONFIG");
@@ -287,6 +316,7 @@ int run(int argc, char** argv) {
     TokenizeOptions tokenize;
     ParseAnswerOptions parse_answer;
     InspectOptions inspect;
+    ApplyTemplateOptions apply_template;
     CheckOptions check;
     CheckSchemaOptions check_schema;
     BenchOptions bench;
@@ -298,6 +328,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, options.tokenize, code);
   add_parse_answer(app, options.parse_answer, code);
   add_inspect(app, options.inspect, code);
+  add_apply_template(app, options.apply_template, code);
   add_check(app, options.check, code);
   add_check_schema(app, options.check_schema, code);
   add_doctor(app, code);

@@ -1,0 +1,43 @@
+// What templates compute, as Python's jinja2 computes it. jinja_cases.json was made with jinja2 3.1, set
+// up as transformers does: [template, text], or [template] alone where Python raises.
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/template/render.hpp"
+
+namespace bulkhead::jinja {
+namespace {
+
+TEST(Jinja, ComputesAsPythonDoes) {
+  std::ifstream file(BULKHEAD_SOURCE_DIR "/tests/unit/template/jinja_cases.json");
+  const auto all = nlohmann::ordered_json::parse(file);
+  // The library would make a float of 2**70.
+  std::string variables = all["variables"].dump();
+  const std::string rounded = all["variables"]["big"].dump();
+  variables.replace(variables.find(rounded), rounded.size(), "1180591620717411303424");
+  for (const auto& one : all["cases"]) {
+    const auto source = one[0].get<std::string>();
+    const std::string text = testing::rendered(source, variables, false);
+    if (one.size() == 2) {
+      EXPECT_EQ(text, one[1].get<std::string>()) << source;
+    } else {
+      EXPECT_TRUE(text.starts_with("ERROR: ")) << source << " gives " << text;
+    }
+  }
+}
+
+TEST(Jinja, ChangesListsOnlyWhereAllowed) {
+  constexpr char kSource[] =
+      "{% set l = [] %}{% set x = l.append(2) %}{{ l }}{{ '[1]' | from_json }}";
+  EXPECT_EQ(testing::rendered(kSource), "[2][1]");
+  Environment strict = testing::at_noon();
+  strict.extensions = false;
+  const auto made = Template::parse(kSource).value().render(strict, 0, [](Interpreter&) {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.error().message().find("'l.append'"), std::string::npos) << made.error().message();
+}
+
+}  // namespace
+}  // namespace bulkhead::jinja

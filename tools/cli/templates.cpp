@@ -1,0 +1,71 @@
+// `bulkhead apply-template`: what a chat template makes of a request.
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "tools/cli/commands.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/template/chat.hpp"
+#include "worker/model/template_file.hpp"
+
+namespace bulkhead::cli {
+namespace {
+
+// "2026-01-15 12:00:00", or with a T; the present time where it is empty.
+Result<std::tm> read_time(const std::string& text) {
+  std::tm time = {};
+  if (text.empty()) {
+    const std::time_t now = std::time(nullptr);
+    ::localtime_r(&now, &time);
+    return time;
+  }
+  std::string plain = text;
+  if (plain.size() > 10 && plain[10] == 'T') plain[10] = ' ';
+  const bool valid = ::strptime(plain.c_str(), "%Y-%m-%d %H:%M:%S", &time) != nullptr;
+  if (!valid)
+    return Error(ErrorCode::kInvalidArgument,
+                 "--now " + text + " is no time; write it as \"2026-01-15 12:00:00\"");
+  return time;
+}
+
+Result<jinja::Chat> load_chat(const ApplyTemplateOptions& options) {
+  if (options.model.empty()) {
+    std::ifstream file(options.template_file, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file || text.bad())
+      return Error(ErrorCode::kNotFound, options.template_file + ": can't be read");
+    return jinja::Chat::load(text.str(), options.bos.value_or(""), options.eos.value_or(""));
+  }
+  BULKHEAD_TRY(const auto file, model::GgufFile::open(options.model));
+  BULKHEAD_TRY(model::TemplateText text, model::template_text(*file));
+  if (text.source.empty())
+    return Error(ErrorCode::kUnsupported,
+                 options.model + " has no chat template; give one by --template");
+  return jinja::Chat::load(text.source, options.bos.value_or(text.bos),
+                           options.eos.value_or(text.eos));
+}
+
+}  // namespace
+
+int run_apply_template(const ApplyTemplateOptions& options) {
+  const Result<std::tm> now = read_time(options.now);
+  if (!now.ok()) return fail(now.error());
+  const Result<jinja::Chat> chat = load_chat(options);
+  if (!chat.ok()) return fail(chat.error());
+  const Result<std::string> request = read_stdin();
+  if (!request.ok()) return fail(request.error());
+  const Result<jinja::ChatPrompt> prompt = chat.value().render({*request, *now, options.as_is});
+  if (!prompt.ok()) {
+    // What the template itself says stands alone, so that a script can compare it.
+    if (prompt.error().code() != jinja::kRaisedCode) return fail(prompt.error());
+    std::fprintf(stderr, "%s\n", prompt.error().message().c_str());
+    return 1;
+  }
+  for (const std::string& warning : prompt.value().warnings)
+    std::fprintf(stderr, "bulkhead: warning: %s\n", warning.c_str());
+  return put(prompt.value().text()) ? 0 : 1;
+}
+
+}  // namespace bulkhead::cli

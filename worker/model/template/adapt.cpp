@@ -1,0 +1,243 @@
+#include "worker/model/template/adapt.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "worker/model/template/json.hpp"
+#include "worker/model/template/python.hpp"
+
+namespace bulkhead::jinja {
+namespace {
+
+Text plain(std::string_view text) {
+  return Text(text, Origin::kTemplate);
+}
+
+bool has_role(Dict& message, std::string_view role) {
+  const Value* value = message.get("role");
+  return value != nullptr && value->as_text() != nullptr && value->as_text()->view() == role;
+}
+
+List* calls_of(Dict& message) {
+  const Value* calls = message.get("tool_calls");
+  List* list = calls == nullptr ? nullptr : calls->as_list();
+  return list == nullptr || list->items.empty() ? nullptr : list;
+}
+
+std::string where(std::size_t message) {
+  return "messages[" + std::to_string(message) + "]";
+}
+
+// The text of a part of OpenAI's: text, and an assistant's refusal.
+const Text& part_text(const Value& part, std::size_t message) {
+  if (const Text* text = part.as_text()) return *text;
+  if (Dict* dict = part.as_dict()) {
+    for (const char* key : {"text", "refusal"}) {
+      const Value* text = dict->get(key);
+      if (text != nullptr && text->as_text() != nullptr) return *text->as_text();
+    }
+  }
+  fail(where(message) +
+       ".content has a part that is no text, which this model's template can't take");
+}
+
+void join_parts(Run& run, Dict& message, std::size_t index) {
+  Value* content = message.get("content");
+  if (content == nullptr || content->as_list() == nullptr) return;
+  TextBuilder joined;
+  bool first = true;
+  for (const Value& part : content->as_list()->items) {
+    run.tick();
+    if (!std::exchange(first, false)) joined.append("\n", Origin::kUser);
+    joined.append(part_text(part, index));
+  }
+  *content = joined.take();
+}
+
+// Beside tool calls, one kind of empty content becomes the other.
+void set_empty_content(Dict& message, Adaptation how) {
+  if (calls_of(message) == nullptr) return;
+  Value* content = message.get("content");
+  if (how == Adaptation::kNullContentAsEmpty) {
+    if (content == nullptr || content->none()) message.set(plain("content"), Text());
+    return;
+  }
+  const Text* text = content == nullptr ? nullptr : content->as_text();
+  if (text != nullptr && text->empty()) *content = None{};
+}
+
+void arguments_as_object(Run& run, Dict& message, std::size_t index) {
+  List* calls = calls_of(message);
+  for (std::size_t i = 0; calls != nullptr && i < calls->items.size(); ++i) {
+    Dict* call = calls->items[i].as_dict();
+    const Value* function = call == nullptr ? nullptr : call->get("function");
+    Dict* inner = function == nullptr ? call : function->as_dict();
+    Value* arguments = inner == nullptr ? nullptr : inner->get("arguments");
+    const Text* text = arguments == nullptr ? nullptr : arguments->as_text();
+    if (text == nullptr) continue;
+    if (text->empty()) {
+      *arguments = run.heap().make<Dict>();
+      continue;
+    }
+    try {
+      *arguments = read_json(run, text->view(), Origin::kUser);
+    } catch (const TemplateError& error) {
+      if (error.kind() != TemplateError::Kind::kFailed) throw;
+      fail(where(index) + ".tool_calls[" + std::to_string(i) +
+           "].function.arguments is no JSON, and this model's template needs its parts");
+    }
+  }
+}
+
+// One name for each id, in order of appearance.
+class CallIds {
+ public:
+  explicit CallIds(Run& run) : known_(run.heap().make<Dict>()) {}
+
+  void rename(Dict& dict, std::string_view key) {
+    Value* id = dict.get(key);
+    if (id == nullptr || id->as_text() == nullptr || fits(id->as_text()->view())) return;
+    if (const Value* known = known_->find(*id)) {
+      *id = *known;
+      return;
+    }
+    char name[16];
+    std::snprintf(name, sizeof name, "call%05zu", known_->entries.size() + 1);
+    known_->set(*id, plain(name));
+    *id = plain(name);
+  }
+
+ private:
+  static bool fits(std::string_view id) {
+    return id.size() == 9 && std::all_of(id.begin(), id.end(), [](char c) {
+             return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+           });
+  }
+  Dict* known_;
+};
+
+void rename_ids(CallIds& ids, Dict& message) {
+  if (List* calls = calls_of(message))
+    for (const Value& call : calls->items)
+      if (call.as_dict() != nullptr) ids.rename(*call.as_dict(), "id");
+  ids.rename(message, "tool_call_id");
+}
+
+void move_reasoning(Run& run, Dict& message, Adaptation how) {
+  const Value* reasoning = message.get("reasoning_content");
+  if (reasoning == nullptr) return;
+  if (reasoning->as_text() == nullptr || reasoning->as_text()->empty()) return;
+  const Value text = *message.erase(plain("reasoning_content"));
+  if (how == Adaptation::kReasoningAsThinking) {
+    message.set(plain("thinking"), text);
+    return;
+  }
+  const auto part = [&run](const char* type, const Value& value) {
+    Dict* made = run.heap().make<Dict>();
+    made->set(plain("type"), plain(type));
+    made->set(plain(type), value);
+    return made;
+  };
+  List* parts = run.heap().list();
+  parts->items.emplace_back(part("thinking", text));
+  Value* content = message.get("content");
+  if (content != nullptr && content->as_text() != nullptr && !content->as_text()->empty())
+    parts->items.emplace_back(part("text", *content));
+  if (content != nullptr && content->as_list() != nullptr)
+    parts->items.insert(parts->items.end(), content->as_list()->items.begin(),
+                        content->as_list()->items.end());
+  message.set(plain("content"), parts);
+}
+
+void merge_system(Run& run, List& messages) {
+  CountedVector<Value> kept;
+  TextBuilder pending;
+  bool waits = false;
+  const auto flush_into = [&](Value& content) {
+    pending.append("\n", Origin::kUser);
+    if (const Text* text = content.as_text()) pending.append(*text);
+    content = pending.take();
+    waits = false;
+  };
+  for (std::size_t i = 0; i < messages.items.size(); ++i) {
+    Dict& message = *messages.items[i].as_dict();
+    join_parts(run, message, i);
+    Value* content = message.get("content");
+    const bool text = content != nullptr && (content->as_text() != nullptr || content->none());
+    if (has_role(message, "system") && text) {
+      if (waits) pending.append("\n", Origin::kUser);
+      if (content->as_text() != nullptr) pending.append(*content->as_text());
+      waits = true;
+      continue;
+    }
+    if (waits && text) flush_into(*content);
+    kept.push_back(messages.items[i]);
+  }
+  if (waits) {  // nothing follows: the user says it
+    Dict* message = run.heap().make<Dict>();
+    message->set(plain("role"), plain("user"));
+    message->set(plain("content"), pending.take());
+    kept.emplace_back(message);
+  }
+  messages.items = std::move(kept);
+}
+
+}  // namespace
+
+const char* to_string(Adaptation adaptation) {
+  switch (adaptation) {
+    case Adaptation::kDeveloperAsSystem:
+      return "developer_as_system";
+    case Adaptation::kSystemPartsJoined:
+      return "system_parts_joined";
+    case Adaptation::kContentPartsJoined:
+      return "content_parts_joined";
+    case Adaptation::kNullContentAsEmpty:
+      return "null_content_as_empty";
+    case Adaptation::kEmptyContentAsNull:
+      return "empty_content_as_null";
+    case Adaptation::kArgumentsAsObject:
+      return "arguments_as_object";
+    case Adaptation::kToolCallIds9Alnum:
+      return "tool_call_ids_9_alnum";
+    case Adaptation::kReasoningAsThinking:
+      return "reasoning_as_thinking";
+    case Adaptation::kReasoningAsThinkingPart:
+      return "reasoning_as_thinking_part";
+    case Adaptation::kSystemMergedIntoUser:
+      return "system_merged_into_user";
+    case Adaptation::kToolsUndefined:
+      return "tools_undefined";
+  }
+  return "";
+}
+
+std::vector<std::string> Adaptations::names() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kAdaptations; ++i)
+    if (has(static_cast<Adaptation>(i))) names.emplace_back(to_string(static_cast<Adaptation>(i)));
+  return names;
+}
+
+void adapt(Run& run, List& messages, const Adaptations& needed) {
+  CallIds ids(run);
+  for (std::size_t i = 0; i < messages.items.size(); ++i) {
+    Dict& message = *messages.items[i].as_dict();
+    if (needed.has(Adaptation::kDeveloperAsSystem) && has_role(message, "developer"))
+      message.set(plain("role"), plain("system"));
+    if (needed.has(Adaptation::kContentPartsJoined) ||
+        (needed.has(Adaptation::kSystemPartsJoined) &&
+         (has_role(message, "system") || has_role(message, "developer"))))
+      join_parts(run, message, i);
+    for (const Adaptation how : {Adaptation::kNullContentAsEmpty, Adaptation::kEmptyContentAsNull})
+      if (needed.has(how)) set_empty_content(message, how);
+    if (needed.has(Adaptation::kArgumentsAsObject)) arguments_as_object(run, message, i);
+    if (needed.has(Adaptation::kToolCallIds9Alnum)) rename_ids(ids, message);
+    for (const Adaptation how :
+         {Adaptation::kReasoningAsThinking, Adaptation::kReasoningAsThinkingPart})
+      if (needed.has(how)) move_reasoning(run, message, how);
+  }
+  if (needed.has(Adaptation::kSystemMergedIntoUser)) merge_system(run, messages);
+}
+
+}  // namespace bulkhead::jinja

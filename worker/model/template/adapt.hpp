@@ -1,0 +1,47 @@
+// What has to be done to OpenAI's messages before a template can take them. Templates differ in which
+// roles, contents and arguments they read; which of these a template needs is found by probing it
+// (probe.hpp).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/model/template/run.hpp"
+#include "worker/model/template/value.hpp"
+
+namespace bulkhead::jinja {
+
+// In the order in which they are applied.
+enum class Adaptation : std::uint8_t {
+  kDeveloperAsSystem,        // role developer becomes system
+  kSystemPartsJoined,        // a system message's parts become their text, a line each
+  kContentPartsJoined,       // the same for every message
+  kNullContentAsEmpty,       // content null beside tool calls becomes ""
+  kEmptyContentAsNull,       // the reverse
+  kArgumentsAsObject,        // a call's arguments become the object that their JSON says
+  kToolCallIds9Alnum,        // ids become 9 letters and digits: call00001, call00002 ...
+  kReasoningAsThinking,      // reasoning_content becomes thinking
+  kReasoningAsThinkingPart,  // reasoning_content becomes a first content part of type thinking
+  kSystemMergedIntoUser,     // the system text opens the next message
+  kToolsUndefined,           // without tools, `tools` is undefined and not none
+};
+constexpr std::size_t kAdaptations = 11;
+// "developer_as_system" ...
+const char* to_string(Adaptation adaptation);
+
+class Adaptations {
+ public:
+  bool has(Adaptation one) const { return (bits_ >> static_cast<unsigned>(one) & 1U) != 0; }
+  void add(Adaptation one) { bits_ |= 1U << static_cast<unsigned>(one); }
+  std::vector<std::string> names() const;
+
+ private:
+  std::uint32_t bits_ = 0;
+};
+
+// Changes the messages in place; they are a request's own. Fails, with the message's number, for
+// what can't be adapted: a part that is no text, arguments that are no JSON.
+void adapt(Run& run, List& messages, const Adaptations& needed);
+
+}  // namespace bulkhead::jinja

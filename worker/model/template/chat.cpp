@@ -1,0 +1,240 @@
+#include "worker/model/template/chat.hpp"
+
+#include <algorithm>
+
+#include "worker/model/template/json.hpp"
+#include "worker/model/template/probe.hpp"
+
+namespace bulkhead::jinja {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw TemplateError(TemplateError::Kind::kRaised, message);
+}
+
+// What a client may only say in a role: these stand for no text of a user.
+constexpr std::string_view kRoles[] = {"system",    "developer",    "user",  "assistant",
+                                       "tool",      "function",     "model", "ipython",
+                                       "documents", "tool_response"};
+
+void check_messages(const Value* messages) {
+  const List* list = messages == nullptr ? nullptr : messages->as_list();
+  if (list == nullptr) refuse("messages is missing; give a list of messages");
+  if (list->items.empty()) refuse("messages is empty; give at least one");
+  for (std::size_t i = 0; i < list->items.size(); ++i) {
+    const std::string where = "messages[" + std::to_string(i) + "]";
+    Dict* message = list->items[i].as_dict();
+    if (message == nullptr) refuse(where + " is no object");
+    Value* role = message->get("role");
+    if (role == nullptr || role->as_text() == nullptr)
+      refuse(where + ".role is missing; give one, as user");
+    const std::string_view name = role->as_text()->view();
+    const auto* known = std::find(std::begin(kRoles), std::end(kRoles), name);
+    if (known != std::end(kRoles)) *role = Text(*known, Origin::kTemplate);
+  }
+}
+
+bool empty_or_missing(const Value* value) {
+  return value == nullptr || value->none() ||
+         (value->as_list() != nullptr && value->as_list()->items.empty());
+}
+
+bool flag(const Value* value, bool otherwise, const char* name) {
+  if (value == nullptr || value->none()) return otherwise;
+  if (value->as_bool() == nullptr) refuse(std::string(name) + " has to be true or false");
+  return *value->as_bool();
+}
+
+void define_reasoning(Interpreter& run, Dict& request) {
+  const Value* effort = request.get("reasoning_effort");
+  if (effort != nullptr && effort->as_text() != nullptr) {
+    const std::string_view name = effort->as_text()->view();
+    const bool thinks = name != "none" && name != "minimal";
+    run.define("reasoning_effort", *effort);
+    run.define("enable_thinking", thinks);
+    run.define("thinking", thinks);
+  }
+  const Value* thinking = request.get("enable_thinking");
+  if (thinking != nullptr && thinking->as_bool() != nullptr) {
+    run.define("enable_thinking", *thinking);
+    run.define("thinking", *thinking);
+  }
+}
+
+void define_others(Interpreter& run, Dict& request) {
+  const Value* more = request.get("chat_template_kwargs");
+  if (more == nullptr || more->none()) return;
+  if (more->as_dict() == nullptr) refuse("chat_template_kwargs has to be an object");
+  for (const Dict::Entry& entry : more->as_dict()->entries) {
+    const std::string_view name = entry.key.as_text()->view();
+    if (name == "messages" || name == "tools")
+      refuse("chat_template_kwargs can't replace " + std::string(name) +
+             "; give it in the request itself");
+    run.define(name, entry.value);
+  }
+}
+
+// ---- what the template would lose in silence ----
+
+struct Contents {
+  bool tools = false;
+  bool calls = false;
+  bool several_calls = false;
+  bool content_beside_calls = false;
+  bool results = false;
+};
+
+Contents contents_of(const List& messages) {
+  Contents found;
+  for (const Value& each : messages.items) {
+    Dict& message = *each.as_dict();
+    const Value* role = message.get("role");
+    found.results |= role->as_text()->view() == "tool";
+    const Value* calls = message.get("tool_calls");
+    if (empty_or_missing(calls) || calls->as_list() == nullptr) continue;
+    found.calls = true;
+    found.several_calls |= calls->as_list()->items.size() > 1;
+    const Value* content = message.get("content");
+    found.content_beside_calls |= content != nullptr && truthy(*content);
+  }
+  return found;
+}
+
+std::vector<std::string> warnings_of(const Contents& found, const Abilities& can) {
+  struct Row {
+    bool lost;
+    const char* text;
+  };
+  const Row rows[] = {
+      {found.tools && !can.tools,
+       "the model's chat template does not show the offered tools to the model"},
+      {found.calls && !can.tool_calls, "the model's chat template leaves out past tool calls"},
+      {found.results && !can.tool_results, "the model's chat template leaves out tool results"},
+      {found.several_calls && can.tool_calls && !can.parallel_calls,
+       "the model's chat template shows only one of several tool calls in a message"},
+      {found.content_beside_calls && can.tool_calls && !can.content_beside_calls,
+       "the model's chat template leaves out an assistant's text beside its tool calls"},
+  };
+  std::vector<std::string> warnings;
+  for (const Row& row : rows)
+    if (row.lost) warnings.emplace_back(row.text);
+  return warnings;
+}
+
+// ---- continue_final_message ----
+
+std::string_view trimmed_left(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n\v\f"), text.size()));
+  return text;
+}
+std::string_view trimmed(std::string_view text) {
+  text = trimmed_left(text);
+  const std::size_t last = text.find_last_not_of(" \t\r\n\v\f");
+  return text.substr(0, last == text.npos ? 0 : last + 1);
+}
+
+// Cuts the prompt after the final message's text, so that the model goes on with it.
+Status cut_after(ChatPrompt& prompt, std::string_view content) {
+  const std::string whole = prompt.text();
+  const std::string_view body = trimmed(content);
+  const std::size_t at = body.empty() ? whole.npos : whole.rfind(body);
+  if (at == whole.npos)
+    return Error(ErrorCode::kInvalidArgument,
+                 "continue_final_message needs a last message with text that the model's chat "
+                 "template shows");
+  const std::string_view with_end = trimmed_left(content);
+  const bool keeps_end = whole.compare(at, with_end.size(), with_end) == 0;
+  std::size_t left = at + (keeps_end ? with_end.size() : body.size());
+  for (std::size_t i = 0; i < prompt.pieces.size(); ++i) {
+    std::string& text = prompt.pieces[i].text;
+    if (text.size() < left) {
+      left -= text.size();
+      continue;
+    }
+    text.resize(left);
+    prompt.pieces.resize(i + 1);
+    break;
+  }
+  return {};
+}
+
+std::string text_of_last(const List& messages) {
+  Dict& message = *messages.items.back().as_dict();
+  const Value* content = message.get("content");
+  if (content != nullptr && content->as_list() != nullptr && !content->as_list()->items.empty()) {
+    Dict* part = content->as_list()->items.back().as_dict();
+    content = part == nullptr ? nullptr : part->get("text");
+  }
+  return content == nullptr || content->as_text() == nullptr
+             ? std::string()
+             : std::string(content->as_text()->view());
+}
+
+}  // namespace
+
+std::string ChatPrompt::text() const {
+  std::string all;
+  for (const Piece& piece : pieces)
+    all += piece.text;
+  return all;
+}
+
+Result<Chat> Chat::load(std::string_view source, std::string_view bos, std::string_view eos) {
+  Chat chat;
+  chat.source_ = source;
+  chat.bos_ = bos;
+  chat.eos_ = eos;
+  BULKHEAD_TRY(chat.template_, Template::parse(source));
+  chat.abilities_ = probe(chat);
+  return chat;
+}
+
+Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
+  Environment environment;
+  environment.now = request.now;
+  environment.extensions = !request.as_is;
+  Contents found;
+  bool continues = false;
+  std::string last;
+  const auto define = [&](Interpreter& run) {
+    Value whole;
+    try {
+      whole = read_json(run, request.json, Origin::kUser);
+    } catch (const TemplateError& error) {
+      if (error.kind() != TemplateError::Kind::kFailed) throw;
+      refuse("the request is no JSON: " + error.message());
+    }
+    if (whole.as_dict() == nullptr) refuse("the request is no JSON object");
+    Dict& given = *whole.as_dict();
+    const Value* messages = given.get("messages");
+    check_messages(messages);
+    List& list = *messages->as_list();
+    found = contents_of(list);
+    if (!request.as_is) adapt(run, list, abilities_.adaptations);
+    continues = flag(given.get("continue_final_message"), false, "continue_final_message");
+    last = continues ? text_of_last(list) : std::string();
+
+    run.define("messages", *messages);
+    for (const char* name : {"tools", "documents"}) {
+      const Value* value = given.get(name);
+      if (!empty_or_missing(value) || (request.as_is && value != nullptr))
+        run.define(name, *value);
+      else if (request.as_is)
+        run.define(name, None{});
+    }
+    found.tools = !empty_or_missing(given.get("tools"));
+    run.define("add_generation_prompt", !continues && flag(given.get("add_generation_prompt"), true,
+                                                           "add_generation_prompt"));
+    run.define("bos_token", Text(bos_, Origin::kTemplate));
+    run.define("eos_token", Text(eos_, Origin::kTemplate));
+    define_reasoning(run, given);
+    define_others(run, given);
+  };
+  ChatPrompt prompt;
+  BULKHEAD_TRY(prompt.pieces, template_.render(environment, request.json.size(), define));
+  if (continues) BULKHEAD_RETURN_IF_ERROR(cut_after(prompt, last));
+  if (!request.as_is) prompt.warnings = warnings_of(found, abilities_);
+  return prompt;
+}
+
+}  // namespace bulkhead::jinja

@@ -1,0 +1,30 @@
+// JSON to values and back, as Python's json module does: keys in their order, numbers of their kind,
+// integers of any size.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "worker/model/template/run.hpp"
+#include "worker/model/template/value.hpp"
+
+namespace bulkhead::jinja {
+
+constexpr int kMaxJsonDepth = 150;
+
+// Every string of it, keys too, is of `origin`. Fails with the reason and the byte where it is not
+// JSON.
+Value read_json(Run& run, std::string_view json, Origin origin);
+
+struct JsonStyle {
+  bool ascii = false;     // \u escapes for all but ASCII
+  bool sorted = false;    // keys
+  bool indented = false;  // on lines of their own, each level by `indent`
+  Text indent;
+  Text item_separator;  // ", "
+  Text key_separator;   // ": "
+};
+JsonStyle default_json_style();
+void write_json(Run& run, const Value& value, const JsonStyle& style, TextBuilder& out);
+
+}  // namespace bulkhead::jinja

@@ -1,0 +1,61 @@
+// Counts the memory that a template's values take, so that a hostile template ends in an error and
+// not in a worker without memory.
+//
+// The count belongs to the thread. Values may outlive a scope or move to another thread: a scope
+// looks only at the difference since its start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace bulkhead::jinja {
+
+// Adds to the thread's count; throws TemplateError (kLimit) where the innermost scope's limit is
+// passed.
+void charge_memory(std::size_t bytes);
+void refund_memory(std::size_t bytes) noexcept;
+
+// While it lives, this thread may take `max_bytes` more than it has now. An inner scope can't
+// widen an outer one.
+class MemoryScope {
+ public:
+  explicit MemoryScope(std::size_t max_bytes);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  std::int64_t outer_limit_;
+};
+
+template <typename T>
+struct CountedAllocator {
+  using value_type = T;
+  CountedAllocator() = default;
+  template <typename U>
+  CountedAllocator(const CountedAllocator<U>&) {}  // NOLINT: implicit, as allocators convert
+
+  T* allocate(std::size_t count) {
+    if (count > std::numeric_limits<std::size_t>::max() / 2 / sizeof(T)) throw std::bad_alloc();
+    charge_memory(count * sizeof(T));
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* at, std::size_t count) noexcept {
+    refund_memory(count * sizeof(T));
+    std::allocator<T>().deallocate(at, count);
+  }
+  template <typename U>
+  bool operator==(const CountedAllocator<U>&) const {
+    return true;
+  }
+};
+
+using CountedString = std::basic_string<char, std::char_traits<char>, CountedAllocator<char>>;
+template <typename T>
+using CountedVector = std::vector<T, CountedAllocator<T>>;
+
+}  // namespace bulkhead::jinja

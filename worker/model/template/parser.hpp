@@ -1,0 +1,19 @@
+// Tokens to a Program, with jinja2's grammar: what transformers' templates may use, and {% do %}.
+#pragma once
+
+#include <string_view>
+
+#include "worker/model/template/syntax.hpp"
+
+namespace bulkhead::jinja {
+
+// Nesting of expressions and of statements. The interpreter walks the tree by recursion, so this
+// bounds the stack too.
+constexpr std::uint16_t kMaxExpressionDepth = 250;
+constexpr int kMaxStatementDepth = 60;
+constexpr std::size_t kMaxSourceBytes = 4U << 20;
+
+// Throws TemplateError (kSyntax, kLimit) with the line.
+Program parse_program(std::string_view source);
+
+}  // namespace bulkhead::jinja

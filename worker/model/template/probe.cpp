@@ -1,0 +1,240 @@
+#include "worker/model/template/probe.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace bulkhead::jinja {
+namespace {
+
+// Words that no template writes by itself.
+constexpr std::string_view kFirst = "Qf7first";
+constexpr std::string_view kSecond = "Qf7second";
+constexpr std::string_view kArgument = "Qf7argument";
+constexpr std::string_view kReasoning = "Qf7reasoning";
+constexpr std::string_view kResult = "Qf7result";
+
+constexpr std::string_view kTool =
+    R"([{"type": "function", "function": {"name": "Qf7tool", "description": "Probes.", )"
+    R"("parameters": {"type": "object", "properties": {"key": {"type": "string", )"
+    R"("description": "A key."}}, "required": ["key"]}}}])";
+constexpr std::string_view kArgumentsText = R"("{\"key\": \"Qf7argument\"}")";
+constexpr std::string_view kArgumentsObject = R"({"key": "Qf7argument"})";
+constexpr std::string_view kShortId = "abcdef123";
+constexpr std::string_view kLongId = "call_abcdef_123456";
+
+bool shows(const std::optional<std::string>& text, std::string_view word) {
+  return text && text->find(word) != std::string::npos;
+}
+
+std::string quoted(std::string_view text) {
+  return '"' + std::string(text) + '"';
+}
+
+std::string message(std::string_view role, std::string_view content, std::string_view more = {}) {
+  return R"({"role": ")" + std::string(role) + R"(", "content": )" + std::string(content) +
+         std::string(more) + "}";
+}
+
+std::string part(std::string_view text) {
+  return R"({"type": "text", "text": ")" + std::string(text) + R"("})";
+}
+
+std::string parts(std::string_view a, std::string_view b) {
+  return "[" + part(a) + ", " + part(b) + "]";
+}
+
+std::string call(std::string_view name, std::string_view arguments, std::string_view id) {
+  return R"({"id": ")" + std::string(id) + R"(", "type": "function", "function": {"name": ")" +
+         std::string(name) + R"(", "arguments": )" + std::string(arguments) + "}}";
+}
+
+// Parts that came out as Python's or JSON's form of them, and not as their text.
+bool shows_parts(const std::optional<std::string>& text) {
+  return shows(text, "'type'") || shows(text, "\"type\"");
+}
+
+class Prober {
+ public:
+  explicit Prober(const Chat& chat) : chat_(chat) {}
+
+  Abilities run() {
+    roles();
+    contents();
+    calls();
+    reasoning();
+    thinking();
+    return can_;
+  }
+
+ private:
+  // Messages without anything adapted; nothing where the template refuses or fails.
+  std::optional<std::string> render(const std::string& messages, std::string_view more = {}) const {
+    const std::string json = R"({"messages": [)" + messages + "]" + std::string(more) + "}";
+    ChatRequest request;
+    request.json = json;
+    request.now.tm_year = 126;
+    request.now.tm_mday = 1;
+    request.now.tm_wday = 4;
+    const Result<ChatPrompt> prompt = chat_.render(request);
+    if (!prompt.ok()) return std::nullopt;
+    return prompt.value().text();
+  }
+  std::optional<std::string> with_tools(const std::string& messages) const {
+    return render(messages, R"(, "tools": )" + std::string(kTool));
+  }
+
+  void roles() {
+    const auto with = [this](const char* role) {
+      return render(message(role, quoted(kFirst)) + ", " + message("user", quoted(kSecond)));
+    };
+    const auto system = with("system");
+    can_.system_role = shows(system, kFirst) && shows(system, kSecond);
+    can_.developer_role = can_.system_role && with("developer") == system;
+    if (!can_.developer_role) can_.adaptations.add(Adaptation::kDeveloperAsSystem);
+    // A template that refuses the user's message alone refuses for another reason.
+    if (!can_.system_role && shows(render(message("user", quoted(kSecond))), kSecond))
+      can_.adaptations.add(Adaptation::kSystemMergedIntoUser);
+  }
+
+  static bool read(const std::optional<std::string>& text) {
+    return shows(text, kFirst) && shows(text, kSecond) && !shows_parts(text);
+  }
+
+  void contents() {
+    const std::string user = message("user", quoted("Hi"));
+    const std::string answer = message("assistant", quoted("Hi"));
+    const std::string both = std::string(kFirst) + " " + std::string(kSecond);
+    const bool of_user = read(render(message("user", parts(kFirst, kSecond))));
+    const bool of_assistant =
+        read(render(user + ", " + message("assistant", "[" + part(both) + "]") + ", " + user));
+    const bool of_system =
+        !can_.system_role || read(render(message("system", parts(kFirst, kSecond)) + ", " + user));
+    const bool of_system_one =
+        !can_.system_role || read(render(message("system", "[" + part(both) + "]") + ", " + user));
+    can_.content_parts = of_user && of_assistant && of_system_one;
+    if (!of_user || !of_assistant)
+      can_.adaptations.add(Adaptation::kContentPartsJoined);
+    else if (!of_system)
+      can_.adaptations.add(Adaptation::kSystemPartsJoined);
+  }
+
+  // A user's question, the assistant's call(s), the result.
+  std::string called(std::string_view content, std::string_view arguments,
+                     std::string_view id = kShortId, std::string_view more_calls = {},
+                     std::string_view more = {}) const {
+    return message("user", quoted("Hi")) + ", " +
+           message("assistant", content,
+                   R"(, "tool_calls": [)" + call("Qf7tool", arguments, id) +
+                       std::string(more_calls) + "]" + std::string(more)) +
+           ", " +
+           message("tool", quoted(kResult),
+                   R"(, "name": "Qf7tool", "tool_call_id": ")" + std::string(id) + "\"");
+  }
+
+  // The content beside calls that shows them: "" or null.
+  void calls() {
+    can_.tools = shows(with_tools(message("user", quoted("Hi"))), "Qf7tool");
+    std::string_view empty = R"("")";
+    std::string_view arguments = kArgumentsObject;
+    const auto tried = [&](std::string_view content, std::string_view given) {
+      const auto text = with_tools(called(content, given));
+      return shows(text, kArgument) ? text : std::nullopt;
+    };
+    auto of_object = tried(empty, kArgumentsObject);
+    auto of_text = tried(empty, kArgumentsText);
+    if (!of_object && !of_text) {
+      of_object = tried("null", kArgumentsObject);
+      of_text = tried("null", kArgumentsText);
+      if (of_object || of_text) {
+        empty = "null";
+        can_.adaptations.add(Adaptation::kEmptyContentAsNull);
+      }
+    }
+    // A text that is written as JSON once more is not what the model knows.
+    if (of_text && of_text != of_object && of_text->find(kArgumentsObject) == std::string::npos &&
+        of_object)
+      of_text.reset();
+    if (of_object && of_text)
+      can_.arguments =
+          *of_object == *of_text ? Abilities::Arguments::kEither : Abilities::Arguments::kObject;
+    else if (of_object)
+      can_.arguments = Abilities::Arguments::kObject;
+    else if (of_text)
+      can_.arguments = Abilities::Arguments::kString;
+    can_.tool_calls = can_.arguments != Abilities::Arguments::kNone;
+    if (can_.arguments == Abilities::Arguments::kObject)
+      can_.adaptations.add(Adaptation::kArgumentsAsObject);
+    if (can_.arguments == Abilities::Arguments::kString) arguments = kArgumentsText;
+    null_content(empty, arguments);
+    details(empty, arguments);
+  }
+
+  void null_content(std::string_view empty, std::string_view arguments) {
+    if (empty == "null") return;
+    const auto of_empty = with_tools(called(R"("")", arguments));
+    const auto of_null = with_tools(called("null", arguments));
+    const auto prints = [&](std::string_view word) {
+      return shows(of_null, word) && !shows(of_empty, word);
+    };
+    const bool prints_none = prints("None") || prints("null");
+    if (of_empty && (!of_null || prints_none))
+      can_.adaptations.add(Adaptation::kNullContentAsEmpty);
+  }
+
+  void details(std::string_view empty, std::string_view arguments) {
+    can_.tool_results = shows(with_tools(called(empty, arguments)), kResult);
+    if (!can_.tool_calls) return;
+    if (with_tools(called(empty, arguments)) && !with_tools(called(empty, arguments, kLongId)))
+      can_.adaptations.add(Adaptation::kToolCallIds9Alnum);
+    const std::string second = ", " + call("Qf7other", arguments, "abcdef124");
+    can_.parallel_calls = shows(with_tools(called(empty, arguments, kShortId, second)), "Qf7other");
+    can_.content_beside_calls = shows(with_tools(called(quoted(kFirst), arguments)), kFirst);
+    reasoning_calls_ = std::make_pair(std::string(empty), std::string(arguments));
+  }
+
+  // Whether a field's text shows, on an answer to the last question or on one that calls a tool.
+  bool shows_reasoning(std::string_view content, std::string_view more) const {
+    const std::string user = message("user", quoted("Hi"));
+    if (const auto text = render(user + ", " + message("assistant", content, more) + ", " + user);
+        shows(text, kReasoning) && !shows_parts(text))
+      return true;
+    if (!reasoning_calls_) return false;
+    const std::string_view beside = content == quoted("Hi") ? reasoning_calls_->first : content;
+    const auto text = with_tools(called(beside, reasoning_calls_->second, kShortId, {}, more));
+    return shows(text, kReasoning) && !shows(text, "'thinking'");
+  }
+
+  void reasoning() {
+    const std::string word = quoted(kReasoning);
+    if (shows_reasoning(quoted("Hi"), R"(, "reasoning_content": )" + word)) return;
+    if (shows_reasoning(quoted("Hi"), R"(, "thinking": )" + word))
+      can_.adaptations.add(Adaptation::kReasoningAsThinking);
+    else if (can_.content_parts &&
+             shows_reasoning(
+                 R"([{"type": "thinking", "thinking": )" + word + "}, " + part("Hi") + "]", {}))
+      can_.adaptations.add(Adaptation::kReasoningAsThinkingPart);
+  }
+
+  void thinking() {
+    const std::string user = message("user", quoted("Hi"));
+    const auto plain = render(user);
+    can_.thinking_on =
+        render(user, R"(, "chat_template_kwargs": {"enable_thinking": true})") != plain;
+    can_.thinking_off =
+        render(user, R"(, "chat_template_kwargs": {"enable_thinking": false})") != plain;
+  }
+
+  const Chat& chat_;
+  Abilities can_;
+  std::optional<std::pair<std::string, std::string>> reasoning_calls_;
+};
+
+}  // namespace
+
+Abilities probe(const Chat& chat) {
+  return Prober(chat).run();
+}
+
+}  // namespace bulkhead::jinja

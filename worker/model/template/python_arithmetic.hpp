@@ -1,0 +1,12 @@
+// + - * / // % ** of two numbers.
+#pragma once
+
+#include "worker/model/template/run.hpp"
+#include "worker/model/template/syntax.hpp"
+
+namespace bulkhead::jinja {
+
+// Both are numbers. Integers of any size stay integers; fails where Python does.
+Value arithmetic(Run& run, Operation operation, const Value& a, const Value& b);
+
+}  // namespace bulkhead::jinja

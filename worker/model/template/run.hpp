@@ -1,0 +1,68 @@
+// One rendering's limits and heap: what every operation on values needs.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+#include "worker/model/template/template_error.hpp"
+#include "worker/model/template/value.hpp"
+
+namespace bulkhead::jinja {
+
+struct Limits {
+  std::uint64_t steps = 6'000'000;  // an operation, or some dozens of bytes of text; well under 1 s
+  int depth = 900;                  // nested evaluations: the stack's bound
+  std::size_t memory_bytes = 24U << 20;
+};
+
+// Steps that work on `bytes` of text costs: copying, and looking at each character.
+constexpr std::uint64_t copy_steps(std::size_t bytes) {
+  return bytes / 256;
+}
+constexpr std::uint64_t scan_steps(std::size_t bytes) {
+  return bytes / 16;
+}
+
+class Run {
+ public:
+  explicit Run(const Limits& limits) : limits_(limits) {}
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  Heap& heap() { return heap_; }
+  void tick(std::uint64_t steps = 1) {
+    steps_ += steps;
+    if (steps_ > limits_.steps)
+      throw TemplateError(TemplateError::Kind::kLimit,
+                          "takes too many steps: a loop that is too long, or loops within loops; "
+                          "mend the template or shorten the conversation");
+  }
+  std::uint64_t steps() const { return steps_; }
+
+ private:
+  friend class Deeper;
+  Limits limits_;
+  Heap heap_;
+  std::uint64_t steps_ = 0;
+  int depth_ = 0;
+};
+
+// While it lives, the stack is one level deeper.
+class Deeper {
+ public:
+  explicit Deeper(Run& run) : run_(run) {
+    if (run_.depth_ >= run_.limits_.depth)
+      throw TemplateError(TemplateError::Kind::kLimit,
+                          "goes too deep: a macro that calls itself without end, or values nested "
+                          "too deeply; mend the template");
+    ++run_.depth_;
+  }
+  ~Deeper() { --run_.depth_; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+
+ private:
+  Run& run_;
+};
+
+}  // namespace bulkhead::jinja

@@ -1,0 +1,25 @@
+// What filters and methods both do with text.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "worker/model/template/run.hpp"
+#include "worker/model/template/value.hpp"
+
+namespace bulkhead::jinja {
+
+// `count` < 0: all.
+Text replaced(Run& run, const Text& text, const Text& old, const Text& replacement,
+              std::int64_t count);
+Text escaped_html(Run& run, const Text& text);
+Text capitalized(const Text& text);
+Text padded(Run& run, const Text& text, std::int64_t width, const Text& fill,
+            std::size_t left_share);
+Text joined(Run& run, const Text& separator, const List& items);
+// Lines without their ends, as str.splitlines().
+List* split_lines(Run& run, const Text& text, bool keep_ends);
+// The first character in capitals where `first`, the rest in small letters.
+Text word_case(const Text& word);
+
+}  // namespace bulkhead::jinja

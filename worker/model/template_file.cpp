@@ -1,0 +1,25 @@
+#include "worker/model/template_file.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+Result<std::string> token_text(const GgufFile& file, const char* key) {
+  BULKHEAD_TRY(const auto id, file.get_uint(key));
+  if (!id) return std::string();
+  BULKHEAD_TRY(const auto tokens, file.get_strings("tokenizer.ggml.tokens"));
+  if (!tokens || *id >= tokens->size()) return std::string();
+  return std::string((*tokens)[*id]);
+}
+
+}  // namespace
+
+Result<TemplateText> template_text(const GgufFile& file) {
+  TemplateText text;
+  BULKHEAD_TRY(const auto source, file.get_string("tokenizer.chat_template"));
+  if (source) text.source = *source;
+  BULKHEAD_TRY(text.bos, token_text(file, "tokenizer.ggml.bos_token_id"));
+  BULKHEAD_TRY(text.eos, token_text(file, "tokenizer.ggml.eos_token_id"));
+  return text;
+}
+
+}  // namespace bulkhead::model

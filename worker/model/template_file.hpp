@@ -1,0 +1,20 @@
+// The chat template in a model file, and the special tokens' texts that it is rendered with.
+#pragma once
+
+#include <string>
+
+#include "config/base/error.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::model {
+
+struct TemplateText {
+  std::string source;  // empty: the file has none
+  std::string bos;     // empty: the file names no such token
+  std::string eos;
+};
+
+// kCorrupt where a key has another type than it must have.
+Result<TemplateText> template_text(const GgufFile& file);
+
+}  // namespace bulkhead::model
