@@ -53,7 +53,7 @@ class Activity {
   // of its name; `bytes` is what it moved, where known. `name` must stay valid (a literal).
   void device_ran(DeviceLane lane, const char* name, std::uint64_t begin_ns, std::uint64_t end_ns,
                   std::uint64_t id, std::uint64_t bytes = 0);
-  // For the trace alone: nothing is kept without one.
+  // For the trace only; without a trace nothing is kept.
   void host_ran(const char* name, Clock::time_point begin, Clock::time_point end,
                 std::uint64_t id = 0);
   bool tracing() const { return trace_ != nullptr; }
@@ -64,8 +64,9 @@ class Activity {
   void flush_trace();
 
   ActivityTotals totals() const;
-  // Share of the host's time since the last call that the device computed, 0 to 1; 0 at the first.
-  // Work counts when it is told, so a step that ended just now may count in the next call's.
+  // Share of the host's time since the last call during which the device computed, 0 to 1; 0 at the
+  // first call. Work counts when its end is reported, so a step that ended just now may count in the
+  // next call.
   double busy_share_since_last();
   void reset_totals();
 

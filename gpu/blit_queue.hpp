@@ -2,7 +2,7 @@
 // other), through a ring of staging memory, so that uploads overlap compute and downloads overlap
 // the next step.
 //
-// Thread-safety: one thread at a time, its owner; pieces that it reserved may be filled by others.
+// Thread-safety: one thread at a time, the owner; other threads may fill pieces that it reserved.
 //
 // Switched off (the baseline), each transfer is a submit of its own and a wait for its fence: an
 // upload before anything else is done, a download once what it reads is computed. Transfers without
@@ -27,9 +27,9 @@ struct BlitQueueStats {
   std::uint64_t bytes_uploaded = 0, bytes_downloaded = 0;
   std::uint64_t stalls = 0;  // waits for staging room or for a pending operation to finish
   std::uint64_t submissions = 0;
-  // Copies that are known to be done, and how long they took on the device by its timestamps; where
-  // its transfer queue has none that can be read while it works (Mesa's CPU driver's), none. Switched
-  // off, how long the host waited.
+  // Copies that are known to be done, and their time on the device by its timestamps. Both are 0 if
+  // the transfer queue's timestamps can't be read while it works (Mesa's CPU driver). With the queue
+  // off: how long the host waited.
   std::uint64_t upload_copies = 0, upload_nanoseconds = 0;
   std::uint64_t download_copies = 0, download_nanoseconds = 0;
   std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // the host waited for a copy
@@ -60,10 +60,10 @@ class BlitQueue {
   using Fill = void (*)(void* context, std::uint64_t offset, std::span<std::byte> piece);
   virtual Status upload_with(std::uint64_t bytes, const BufferSlice& to, Fill fill,
                              void* context) = 0;
-  // For several threads that fill at once: room that the owner of the queue reserves, any thread
-  // fills and the owner sends. No room (none): before something that was sent is done, which
-  // wait_for_room() waits for. Pieces may be sent in any order; each must be sent or given up. At
-  // most largest_piece() bytes each.
+  // For several threads that fill staging memory at once: the owner of the queue reserves a piece, any
+  // thread fills it, and the owner sends it. An empty result means that there is no room until
+  // something that was sent is done; wait_for_room() waits for that. Pieces may be sent in any order;
+  // each must be sent or given up. A piece has at most largest_piece() bytes.
   struct Piece {
     std::uint64_t id = 0;
     std::span<std::byte> bytes;
@@ -87,13 +87,13 @@ class BlitQueue {
   virtual Result<Ticket> download(const BufferSlice& from, CommandRing::After after) = 0;
   virtual Result<std::span<const std::byte>> finish_download(Ticket ticket) = 0;
 
-  // For what is transferred again and again: the caller keeps the host's side itself (kUpload,
-  // kReadback), as much of `to` or `from` as it has bytes. Nothing is recorded or allocated for
-  // another transfer between the same places. `host` must not be written to before the upload is
-  // done, or a compute submission that waits for it.
+  // For transfers that happen again and again: the caller owns the host's memory (kUpload, kReadback),
+  // whose size is the size of the transfer. A further transfer between the same places records and
+  // allocates nothing. Do not write to `host` before the upload, or a compute submission that waits
+  // for it, is done.
   virtual Status upload_from(const BufferSlice& host, const BufferSlice& to) = 0;
-  // The data are in `host` once finish_download_to() has ended; tickets in the order of their
-  // start.
+  // The data are in `host` once finish_download_to() has returned. Finish tickets in the order in
+  // which they were started.
   virtual Result<Ticket> download_to(const BufferSlice& host, const BufferSlice& from,
                                      CommandRing::After after) = 0;
   virtual Status finish_download_to(Ticket ticket) = 0;

@@ -77,8 +77,8 @@ class CommandRing {
   // kept and run at each submit. Everything `build` refers to (kernels, slices) must stay valid
   // until drop().
   //
-  // A recording may have variants, that work at the same in different places (a step's two sets of
-  // parameters and results): a command buffer each, kept and dropped together.
+  // A recording may have variants that do the same work in different places (a step's two sets of
+  // parameters and results). Each has a command buffer; they are kept and dropped together.
   using RecordingId = std::uint64_t;
   // kAlways: it does not count among the ring_size, and stays until it is dropped.
   enum class Keep : std::uint8_t { kInRing, kAlways };
@@ -102,8 +102,8 @@ class CommandRing {
                                 std::uint32_t variant = 0) = 0;
   // kDeadlineExceeded after timeout_ms; kDeviceLost when the device gave up.
   virtual Status wait(Ticket ticket) = 0;
-  // Waits for so long at most: whether it is done. For a caller that has more patience than one
-  // wait, and signs of life to give meanwhile.
+  // Waits at most this long and says whether the submission is done. For a caller that waits longer
+  // than one wait and gives signs of life meanwhile.
   virtual Result<bool> finished(Ticket ticket, std::uint32_t wait_ms) = 0;
   // Waits, in bounded time, until nothing that was submitted runs any more: on error paths, before
   // what it uses is freed. False: the device hangs and was abandoned (Device::abandon).

@@ -128,7 +128,7 @@ struct KernelSpec {
   // 0: the driver's choice. Else exactly this, with full subgroups: the workgroup's x must be a
   // multiple of it. kUnsupported outside [info().min_subgroup_size, max_subgroup_size].
   std::uint32_t required_subgroup_size = 0;
-  // A driver is at it several times as long as at most others: who compiles many begins with it.
+  // The driver takes several times as long to compile it as most others: compile it first.
   bool slow_to_compile = false;
 };
 // Orders specs by all that makes the pipeline.
@@ -178,18 +178,17 @@ class Device {
   std::uint64_t allocated_bytes_peak() const { return allocated_bytes_peak_; }
   std::uint64_t validation_errors() const;
 
-  // A wait ran out of time, and so did the wait at clean-up: the device may use anything that it
-  // was ever given, so from now on buffers and the device itself are not freed. The process is
-  // about to end.
+  // Call it when a wait and the wait at clean-up both timed out. The device may still use anything
+  // that it was ever given, so from now on buffers and the device itself are not freed. The process
+  // is about to end.
   void abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
-  // Pipelines are compiled once for equal specs and looked up in the on-disk cache. Any thread,
-  // several at once: kernels compile in parallel, and who asks for one that another thread is
-  // compiling waits for it.
+  // Equal specs are compiled once; the on-disk cache is looked up first. Any thread: kernels compile
+  // in parallel, and a call for a kernel that another thread is compiling waits for it.
   Result<Kernel> make_kernel(const KernelSpec& spec);
-  // What the driver says of a kernel it made, in its own words (registers, spills); empty where it
-  // says nothing. Only of a Device opened with DeviceOptions::statistics.
+  // What the driver says about a kernel that it compiled, in its own words (registers, spills); empty
+  // if it says nothing. Only for a Device opened with DeviceOptions::statistics.
   std::string statistics(const Kernel& kernel) const;
   // Writes what the driver would like to find at the next start: call once the kernels are made. A
   // device without a cache_folder has nothing to save.

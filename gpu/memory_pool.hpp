@@ -1,6 +1,6 @@
 // Transient device buffers without vkAllocateMemory in steady state: heaps allocated at start,
-// sub-allocated by offset in power-of-two size classes. Weights and KV pages are no business of
-// this pool; they have buffers of their own.
+// sub-allocated by offset in power-of-two size classes. Weights and KV pages are not in this pool;
+// they have buffers of their own.
 //
 // Switched off (the baseline), every acquire is a vkAllocateMemory and every release a
 // vkFreeMemory, as a plain program does.

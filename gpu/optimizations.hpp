@@ -40,8 +40,8 @@ struct Optimizations {
 };
 
 // Everything that the parts and the device count, by names fit for metrics: pool_*, blit_*, ring_*,
-// gpu_*. Rates and shares are 0 to 1; what ends in _microseconds or _seconds is time. gpu_busy_share
-// is of the time since the last call. A trace is written down by the way.
+// gpu_*. Rates and shares are 0 to 1; names that end in _microseconds or _seconds are times.
+// gpu_busy_share counts from the last call. Each call also writes the trace's events to its file.
 struct Figure {
   std::string name;
   double value = 0;

@@ -1,5 +1,5 @@
-// The file that keeps compiled pipelines between runs, one per device and driver. It is only ever a
-// cache: whatever is wrong with it is a warning, and the pipelines are compiled again.
+// The file that keeps compiled pipelines between runs, one per device and driver. It is only a cache:
+// if anything is wrong with it, the log has a warning and the pipelines are compiled again.
 #pragma once
 
 #include <cstddef>

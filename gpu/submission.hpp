@@ -83,9 +83,10 @@ struct Submission {
 };
 Status submit_commands(VkQueue queue, const Submission& submission, const char* what);
 
-// Looks at the fence for up to 2 ms, as drivers of other interfaces do by default: a host that sleeps
-// hears of its end 20 us later after a copy, 80 after a step, and is slower for a while (H200).
-// Whoever calls it waits afterwards in any case. Not with a CPU device, which needs the cores.
+// Polls the fence for up to 2 ms, as drivers of other interfaces do by default: a host that sleeps
+// hears of the end 20 us later after a copy and 80 us later after a step, and is slower for a while
+// (H200). The caller must wait afterwards in any case. Don't poll with a CPU device, which needs the
+// cores.
 void poll(const Device& device, VkFence fence);
 
 // As a plain program does it: a new command buffer, one submit, a new fence, a wait, and all of it
@@ -93,9 +94,9 @@ void poll(const Device& device, VkFence fence);
 Status run_once(CommandPool& pool, VkQueue queue, std::uint32_t timeout_ms, const char* what,
                 const std::function<void(VkCommandBuffer)>& record);
 
-// At teardown: whether the semaphore came to `value` in time, which is timeout_ms but not more than
-// kLongestDrainMs. Logs where it did not and abandons the device: what it may still use is not
-// freed any more. Failures are not injected here.
+// At teardown: whether the semaphore reached `value` within timeout_ms, at most kLongestDrainMs. If it
+// did not, this logs that and abandons the device, so what the device may still use is not freed.
+// Failures are not injected here.
 inline constexpr std::uint32_t kLongestDrainMs = 10000;
 bool drained(Device& device, VkSemaphore semaphore, std::uint64_t value, std::uint32_t timeout_ms,
              const char* what);

@@ -1,6 +1,6 @@
-// Copies on one queue, at most so many at a time, told apart by increasing numbers: the blit queue
-// has one lane for uploads and one for downloads, so that an upload need not wait behind a download
-// that waits for compute.
+// Copies on one queue, a bounded number at a time, each with a number that increases. The blit queue
+// has one lane for uploads and one for downloads, so that an upload never waits behind a download that
+// waits for compute.
 #pragma once
 
 #include <chrono>

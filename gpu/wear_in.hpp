@@ -1,9 +1,9 @@
-// What a driver does once in a process's life, behind its first some hundred submissions, is done
-// before anybody waits for it.
+// Makes a driver do its one-time work, which comes after some hundred submissions of a process, before
+// a request waits for it.
 //
-// NVIDIA's (580) unmaps memory then, inside vkQueueSubmit, under a lock that the kernel's part of it
-// holds for as long as it takes another process's memory back: a stream that came to that submission
-// while a neighbour's worker died stood still for 0.4 s.
+// NVIDIA's driver (580) unmaps memory then, inside vkQueueSubmit, under a lock. Its kernel part holds
+// that lock while it takes back another process's memory: a stream that reached this submission while
+// a neighbour's worker died stood still for 0.4 s.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace bulkhead::gpu {
 
-// Submits next to nothing so often to each queue, and waits for it: some microseconds each. While
-// nobody else submits.
+// Submits almost nothing this many times to each queue and waits for it; each takes some
+// microseconds. Call it while no other thread submits.
 Status wear_in(Device& device, std::uint32_t submissions, std::uint32_t timeout_ms);
 
 }  // namespace bulkhead::gpu

@@ -105,8 +105,8 @@ class Channel {
 
   // Descriptors to and from the peer (SCM_RIGHTS on the socketpair), never blocking.
   virtual Status send_descriptors(std::span<const int> descriptors, std::uint64_t tag) = 0;
-  // What is left in it is closed without waiting, whatever it is (peer_descriptors.hpp). Who moves
-  // one out and lets a UniqueFd close it must know that it is what closes at once.
+  // Closes what is left in it without blocking, whatever it is (peer_descriptors.hpp). Move a
+  // descriptor out into a UniqueFd only if you know that closing it does not block.
   struct Descriptors {
     std::uint64_t tag = 0;
     std::vector<UniqueFd> fds;
@@ -125,7 +125,8 @@ class Channel {
     std::shared_ptr<PeerCloser> closer_;
   };
   virtual std::optional<Descriptors> take_descriptors() = 0;
-  // That have come, as of the last look at the socket (finish_sleep() is one), and are not taken.
+  // Descriptors that had come at the last look at the socket (finish_sleep() is one) and that nobody
+  // has taken.
   virtual std::size_t waiting_descriptors() const = 0;
 
   virtual std::size_t max_record_bytes() const = 0;
@@ -143,8 +144,8 @@ class Channel {
 
 // Convenience over Channel, same thread rules: encode and send, waiting while the ring is full for
 // at most `timeout` (kDeadlineExceeded: nothing was sent). OK means that the channel has the
-// message; one so large that its end was not out by then goes on by itself. It receives nothing
-// meanwhile: two ends that both wait here for room wait in vain.
+// message; the channel sends the rest of a large one later. It receives nothing meanwhile, so two
+// ends that both wait here for room both time out.
 Status send(Channel& channel, const ToWorker& message, std::chrono::milliseconds timeout);
 Status send(Channel& channel, const FromWorker& message, std::chrono::milliseconds timeout);
 Status send(Channel& channel, const TokenBatch& batch, std::chrono::milliseconds timeout);
@@ -169,7 +170,8 @@ struct ChannelPair {
   UniqueFd worker_stdout;  // stdio: dup2 to 1 of the child; the child moves it away before anything
                            // can print
 };
-// `closer`: closes what this worker sends; the same one for all of its lives (one of its own: null).
+// `closer`: closes the descriptors that this worker sends; pass the same one for all of the worker's
+// lives. Null: the pair makes its own.
 Result<ChannelPair> make_channel_pair(const config::IpcSettings& settings,
                                       std::shared_ptr<PeerCloser> closer = nullptr);
 

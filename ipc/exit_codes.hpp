@@ -1,5 +1,5 @@
-// What a worker's exit code tells the daemon, also when its last message found no room. Codes of other
-// programs and signals never mean more than that it ended.
+// What a worker's exit code tells the daemon, even if the worker's last message found no room. The
+// codes of other programs and signals tell only that the process ended.
 #pragma once
 
 namespace bulkhead::ipc {
@@ -9,6 +9,6 @@ inline constexpr int kExitUsage = 2;          // started with wrong arguments
 inline constexpr int kExitLoad = 3;           // the model could not be loaded
 inline constexpr int kExitDeviceLost = 4;     // the device is lost or stands still
 inline constexpr int kExitInternal = 5;       // anything else
-inline constexpr int kExitVaultUnusable = 6;  // what it was given of a vault is of no use
+inline constexpr int kExitVaultUnusable = 6;  // it could not use the vault that it was given
 
 }  // namespace bulkhead::ipc

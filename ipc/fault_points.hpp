@@ -3,8 +3,8 @@
 // the other side must notice, lose nothing that was sent, and leak nothing. A new step is a row
 // here and a reach() where it stands; a row that is never reached fails the test.
 //
-// What kills it, and at which of many times: config/base/fault_points.hpp. Nothing of this is in a
-// release build.
+// config/base/fault_points.hpp decides which point kills, and at which of its many hits. None of this
+// is in a release build.
 #pragma once
 
 #include <cstddef>

@@ -146,8 +146,8 @@ struct Finished {
                    completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens)
 };
 
-// What a request can fail of: one vocabulary from the worker to the client (http/errors.cpp has the
-// HTTP status of each).
+// Why a request failed: one vocabulary from the worker to the client (http/errors.cpp has the HTTP
+// status of each).
 enum class FailureCode {
   // A worker's, and the daemon's:
   kInvalidRequest,     // the request itself
@@ -321,8 +321,8 @@ struct Profile {
   BULKHEAD_MESSAGE(23, "profile")
 };
 
-// To a standby, which was ready and has had no request: serve from now on. It answers with a second
-// Ready (and Progress before that, if it takes time); requests come after that one.
+// Tells a standby, which is ready and has had no request, to serve from now on. It answers with a second
+// Ready (and Progress before that, if it takes time); the daemon sends requests after that.
 struct Promote {
   bool keep_kv = false;  // as in Vault: of a standby that took its memory over
   bool unsettled =
@@ -331,7 +331,7 @@ struct Promote {
   BULKHEAD_MESSAGE(24, "promote", keep_kv, unsettled)
 };
 
-// The process that it took over from is gone, and its work on the device has ended.
+// Tells a successor that the process it took over from is gone, and its work on the device has ended.
 struct Settled {
   bool operator==(const Settled&) const = default;
   BULKHEAD_MESSAGE(26, "settled")

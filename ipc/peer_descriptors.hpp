@@ -1,21 +1,21 @@
-// Closing descriptors that a worker sent.
+// Closes descriptors that a worker sent, without ever making the daemon wait.
 //
-// Whoever closes the last copy of a descriptor does what closing means for it, however long that
-// takes: a TCP socket with SO_LINGER waits for its reader, a file of a mounted filesystem waits for
-// a server, a socket does the same for every descriptor in its own queue. A worker chooses what it
-// sends, and so would choose how long the daemon stands still. (Seen: a lingering socket stopped the
-// daemon's thread for as many seconds as the worker had set, even when it was never taken from the
-// queue but went with it.)
+// Closing the last copy of a descriptor may take long: a TCP socket with SO_LINGER waits for its
+// reader, a file on a network filesystem waits for its server, and a socket closes every descriptor
+// in its own queue. A worker chooses which descriptors it sends, so it could choose how long the
+// daemon stands still. (This was seen: a lingering socket stopped the daemon's thread for as many
+// seconds as the worker had set, even when the daemon never took the socket from the queue.)
 //
-// So: what can't wait (files in memory, pipes, the kernel's anonymous ones) is closed where it
-// stands. Sockets are first told not to linger and emptied, and closed with all the rest on a thread
-// made for it, which may stand still in the daemon's stead. What comes then waits for it, in this
-// process's descriptor table, and that is everybody's: a worker has one PeerCloser for all of its
-// lives, with threads and a queue of its own, and gets no further life while that is full(). One
-// life can leave kMostScmFds of a refused packet, kMaxQueuedFds not taken and a vault: what a worker
-// makes the daemon hold is at most kMostWaiting and those, and some hundreds that a thread has got
-// out of sockets. What is still in a socket's queue is in no table: a full closer takes the socket
-// instead.
+// So this file sorts them. Descriptors that can't wait (files in memory, pipes, the kernel's
+// anonymous ones) are closed at once. Sockets are first told not to linger and emptied. Then they
+// and all others are closed on a thread made for this, which may block instead of the daemon.
+//
+// Descriptors that wait for that thread fill the daemon's descriptor table, which all workers
+// share. Therefore each worker has one PeerCloser for all of its lives, with threads and a queue of
+// its own, and gets no further life while full() is true. One life can leave behind kMostScmFds of
+// a refused packet, kMaxQueuedFds that were not taken, and a vault. So a worker makes the daemon
+// hold at most kMostWaiting and those, and some hundreds that a thread took out of sockets.
+// Descriptors still in a socket's queue are in no table; a full closer keeps the socket instead.
 #pragma once
 
 #include <sys/socket.h>
@@ -37,8 +37,8 @@ namespace bulkhead::ipc {
 // kernel close the rest for us, on the spot.
 inline constexpr std::size_t kMaxScmFds = 253;
 
-// What a recvmsg() brought beside its bytes. Who receives from a worker gives the descriptors to a
-// PeerCloser: to destroy them here may wait.
+// What a recvmsg() brought beside its bytes. Give a worker's descriptors to a PeerCloser: destroying
+// them here may block.
 struct ReceivedWith {
   std::vector<UniqueFd> fds;
   bool something_else = false;  // credentials, say
@@ -63,17 +63,17 @@ class PeerCloser : public std::enable_shared_from_this<PeerCloser> {
   void close_lot(std::vector<UniqueFd> fds);
   // All that a recvmsg() brought.
   void close_received(msghdr& message);
-  // Ends a connected AF_UNIX socket of ours whose queue a worker may have filled: nothing comes in any
-  // more, descriptors in the queue go to close(), and the socket, which can then be closed without
-  // waiting, is. A fork of its maker only closes its copy: the connection is not its to end.
+  // Ends a connected AF_UNIX socket of ours whose queue a worker may have filled: stops what comes
+  // in, gives the queue's descriptors to close(), then closes the socket, which no longer blocks. A
+  // fork of the process that made the socket closes its copy only.
   void close_socket(UniqueFd socket, pid_t maker);
 
   // Descriptors that wait here, or are being closed.
   std::size_t unclosed() const;
   bool full() const { return unclosed() >= kMostWaiting; }
 
-  // What a thread does, which may stand still over it: empties a socket, and those in its queue, tells
-  // it not to linger, closes.
+  // What a closing thread does, and may block on: empties a socket and the sockets in its queue,
+  // tells it not to linger, closes it.
   static void close_for_good(UniqueFd first);
 
  private:

@@ -13,7 +13,7 @@
 // Violations, each ending the peer: any other size of packet; descriptors with a doorbell, or a tag
 // with none; more than kMaxPacketFds in a packet or kMaxQueuedFds not taken yet; more doorbells
 // than this end has slept (the ring makes a second one per sleep impossible, so they can only be
-// meant to keep this end busy). An empty packet reads like end of file and is taken for it.
+// meant to keep this end busy). An empty packet reads like end of file, so it counts as one.
 // Descriptors of a refused packet are closed, and none makes this end wait (peer_descriptors.hpp).
 #pragma once
 

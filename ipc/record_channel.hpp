@@ -3,8 +3,8 @@
 // A record of at most Link::max_frame() bytes is one frame, built and read where the link keeps
 // frames. A larger one is built in private memory, sent in pieces as room appears (try_receive,
 // try_reserve, prepare_sleep and flush each push on) and put together in private memory at the
-// other end, up to a fixed limit. That memory exists only while such a record does; the token path
-// never sees it.
+// other end, up to a fixed limit. That memory exists only while such a record does, and tokens never
+// need it.
 //
 // A Link moves frames; see ShmLink and StdioLink. It is a template parameter, not an interface:
 // this is the token path.

@@ -1,9 +1,9 @@
-// A worker's life once its model is loaded: messages in, steps, messages out, until it is told to
-// stop or nobody is there to tell it.
+// The loop of a worker once its model is loaded: messages in, steps, messages out, until the daemon
+// tells it to stop or is gone.
 //
-// One thread does all of it. While the device computes, messages are read and answered; while
-// nothing is to be computed, it sleeps on the channel and on the tokenizer's thread. Idle, it wakes
-// once a second for the heartbeat.
+// One thread does all of it. It reads and answers messages while the device computes. With nothing to
+// compute it sleeps on the channel and on the tokenizer's thread, and wakes once a second for the
+// heartbeat.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,10 @@ namespace bulkhead::worker {
 
 class MainLoop {
  public:
-  // Called when the daemon promotes this standby; fills in what is news in the second Ready. False:
-  // it can't serve before its predecessor is gone, and is called again when it is.
+  // Called when the daemon promotes this standby; fills in what the second Ready says anew. False:
+  // the worker can't serve before its predecessor is gone; the loop calls again when it is.
   using Promoted = std::function<bool(const ipc::Promote&, ipc::Ready&)>;
-  // Called after a Ready that tells of a vault which is waiting to be offered, now and then until it
-  // says true: there is nothing more to be done.
+  // After a Ready whose vault waits to be offered, called now and then until it returns true.
   using OfferAgain = std::function<bool()>;
   // `ready`: what the daemon has been told, and is told again when it promotes a standby.
   MainLoop(ipc::Channel& channel, Outbox& outbox, engine::Engine& engine, ipc::Ready ready,
@@ -43,8 +42,8 @@ class MainLoop {
   void offer_vault();
   void send_stats(bool busy);
   Status sleep();
-  // The end of the channel shows when one goes to sleep on it; a busy worker does that for a moment
-  // now and then, or it would compute for nobody until the ring is full.
+  // An end notices that its peer is gone when it goes to sleep on the channel. A busy worker does so
+  // for a moment now and then; otherwise it would compute for nobody until the ring is full.
   void look_for_the_end();
   void beat() { channel_.beat(++beats_); }
 

@@ -1,6 +1,6 @@
-// What goes up to the daemon, in order and never dropped: sent at once while the ring has room,
-// kept here while it has not.
-// Whoever makes messages looks at congested() and pauses; that is what bounds the queue.
+// Sends messages to the daemon, in order and without dropping any: at once while the ring has room,
+// and from a queue here while it has none. Code that makes messages must look at congested() and
+// pause; that bounds the queue.
 #pragma once
 
 #include <chrono>

@@ -8,9 +8,9 @@
 //   begin()        when this process is to serve: the KV pages become its own, or, if it has loaded
 //                  the model itself, its memory is offered to the daemon
 //
-// An error before begin() means that nothing of it may be used: the process ends and another starts
-// cold, so that no half of it stays. What goes wrong in begin() costs the vault, or the KV pages, and
-// nothing else.
+// An error before begin() means that nothing of the vault may be used: the process ends, and another
+// one loads the model, so that no half of a vault is ever used. An error in begin() costs the vault or
+// the KV pages, and nothing else.
 #pragma once
 
 #include <cstdint>

@@ -326,7 +326,8 @@ void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan>
   take_back(worker, death, orphans);
 }
 
-// A peer may have them as long as they are not asked for twice: of the dying one nothing more is heard.
+// Requests may move to another worker before the dying one has exited: its late messages are dropped, so
+// none can be answered twice.
 void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
   spdlog::info(
       "worker {}: {}: its {} unfinished request(s) do not wait for the exit of its process",

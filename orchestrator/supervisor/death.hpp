@@ -8,7 +8,7 @@
 namespace bulkhead::orchestrator {
 
 enum class DeathCause {
-  kSignal,             // of somebody else's, or its own crash
+  kSignal,             // killed by somebody else, or by its own crash
   kExit,               // it ended itself while it served
   kDeviceLost,         // it said so: the device failed or stood still
   kOutOfMemory,        // the kernel's OOM killer
@@ -20,17 +20,17 @@ enum class DeathCause {
 // As metrics and /v1/workers have it: "signal", "out_of_memory".
 const char* to_string(DeathCause cause);
 
-// Tells a process that the OOM killer ended from one that somebody killed by hand: to its parent
-// both look the same, but the kernel counts the first. The memory cgroup's counter sees only this
-// daemon's own processes; where it can't be read, the machine's (/proc/vmstat) must do.
+// Tells a process that the OOM killer ended from one that somebody killed by hand. Both look the same
+// to the parent, but the kernel counts the former. The memory cgroup's counter sees only this daemon's
+// own processes; if it can't be read, the machine's counter (/proc/vmstat) serves instead.
 class OomKills {
  public:
   // Lines "oom_kill N" are looked for in each file; the first that has one is used.
   explicit OomKills(std::vector<std::string> files);
   // The files for this process.
   static std::vector<std::string> files();
-  // One for all workers, which counts from the first call on: each kill that is counted ends one of
-  // them. The event loop's thread.
+  // The one object for all workers; it counts from the first call on. Only the event loop's thread
+  // may use it.
   static OomKills& of_workers();
 
   // Whether the counter has grown since the last call (or since the start).

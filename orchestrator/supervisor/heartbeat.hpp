@@ -1,14 +1,14 @@
-// Whether a worker process still lives, judged by what it does: its step counter moves, it brings
-// requests forward, or it answers pings. Only judges: no timers, no channel, no process.
+// Judges whether a worker process still lives: its step counter moves, it brings requests forward, or
+// it answers pings. Has no timers, no channel and no process of its own.
 //
 // Loading:  a beat or a message is a sign of life; a step of loading may take ten timeouts.
 // Busy:     the step counter or a message that brings a request forward is one; over a transport
 //           without a counter (stdio) the answer to a ping is, too.
-// Idle:     there is no step to count, but a process that can't answer would only be found out by
-//           the next request, which would wait for it: it is asked now and then.
+// Idle:     there is no step to count, so the daemon pings now and then; otherwise the next request
+//           would be the first to notice a process that can't answer, and would wait for it.
 //
-// Time in which nobody looked is nobody's silence: a daemon that was stopped or starved itself would
-// otherwise find all its workers hung, with their signs of life still unread.
+// Time during which the daemon did not look does not count as silence. Otherwise a daemon that was
+// stopped or starved would find all its workers hung, with their signs of life still unread.
 #pragma once
 
 #include <chrono>
@@ -37,13 +37,13 @@ class Heartbeat {
     // With a step counter, a pong alone proves no progress.
     if (!beat_.has_value()) sign_of_life(now);
   }
-  // It was asked a while ago, and an honest one that is idle has long answered.
+  // It was pinged a while ago; an idle process that works would have answered long before.
   bool waits_for_answer(Clock::time_point now) const {
     return answered_ != pinged_ && now - pinged_at_ > kPromptAnswer;
   }
   static constexpr std::chrono::milliseconds kPromptAnswer{500};
-  // In spite of a verdict: the same time once more. False when it has had that too often without a
-  // sign of life in between.
+  // Overrules a verdict: gives the process the same time once more. False if it has had that too often
+  // without a sign of life in between.
   bool wait_longer(Clock::time_point now) {
     if (waited_longer_ == kMostWaits) return false;
     ++waited_longer_;
@@ -62,8 +62,8 @@ class Heartbeat {
   Verdict look(Clock::time_point now, Phase phase, std::optional<std::uint64_t> beat, bool can_send,
                std::chrono::milliseconds timeout);
 
-  // When to look again: a hang is noticed that much late, and twice that where the last beat came
-  // just after a look.
+  // When to look again. A hang is noticed late by this time, and by twice this time if the last beat
+  // came just after a look.
   static std::chrono::milliseconds next_look(Phase phase, std::chrono::milliseconds timeout);
 
  private:

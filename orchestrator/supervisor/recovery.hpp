@@ -1,7 +1,7 @@
-// When a worker's last unasked-for death was noticed, and how far its successor had come when: what
-// /v1/workers shows as last_recovery and bench-recovery splits its figures by. Every time is the
-// first of its kind since the death, of CLOCK_MONOTONIC, so that another process of this machine
-// can place its own beside them.
+// The times of a worker's last recovery: when its unasked-for death was noticed, and when its successor
+// reached each stage. /v1/workers shows them as last_recovery, and bench-recovery splits its figures by
+// them. Each time is the first of its kind since the death, by CLOCK_MONOTONIC, so that other processes
+// of this machine can compare their own times with it.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,11 @@ class Recovery {
   // process that has been asked to end it means nothing: ended_as_asked() forgets it.
   void noticed() { set(pending_); }
   void ended_as_asked() { pending_.reset(); }
-  // The process is reaped, or known to have stopped: its successor may begin. `carried`: requests that
-  // it leaves unfinished.
+  // The process is reaped, or known to have stopped, so its successor may begin. `carried`: how many
+  // requests it leaves unfinished.
   void ended(std::size_t carried) {
     noticed();
-    // A second death on the way: those who wait since the first are still carried.
+    // A second death during the recovery: requests that wait since the first are still carried.
     const std::size_t waiting = resumed_.has_value() ? 0 : carried_;
     const Time noticed_at = pending_;
     *this = Recovery();

@@ -1,21 +1,22 @@
-// When a process that died gets its successor, and when no more are tried. Only counts: no timers.
+// Decides when a process that died gets its successor, and when the daemon gives up. Only counts:
+// no timers.
 //
-// The first death costs no wait. Further ones of a kind (blame.hpp) without an accepted token in
-// between wait from 250 ms, doubling up to 30 s: a worker that dies of its own doing dies of the same
-// each time. Somebody who kills it from outside is no reason to keep its clients waiting: four such
-// deaths count as one here, too.
+// The first death costs no wait. Further deaths of one kind (blame.hpp) without an accepted token
+// in between wait from 250 ms, doubling up to 30 s, because a worker that dies of its own doing
+// dies of the same each time. If somebody kills the worker from outside, its clients should not
+// wait for that: four such deaths count as one here, too.
 //
-// One that means to can die of something else each time. To its parent that looks like a worker
-// that others kill in many ways while it has hardly come to serve, a bad hour, and to wait 30 s for
-// that one would be to serve nobody. So deaths of all kinds in a row that came soon, before the
-// process was ready or within ten seconds of that, wait as well, from the fourth on, but two
-// seconds at the most: a loop of them keeps no machine busy, and a bad hour costs little. They are
-// no reason to give it up.
+// A hostile worker can die of something else each time. Its parent can't tell that from a bad hour,
+// in which others kill the worker in many ways soon after it began to serve; and waiting 30 s in a
+// bad hour would mean serving nobody. So deaths of all kinds wait as well if they came early
+// (before the process was ready, or within ten seconds of that): from the fourth in a row on, and
+// two seconds at most. A loop of them keeps no machine busy, and a bad hour costs little. They do
+// not make the daemon give up.
 //
-// A death with no request to blame for it (while it loaded, or idle) counts against the crash budget,
-// as well, by the same rule. What a request can be blamed for counts against that request (the
-// router's strikes). Any accepted token shows that the worker works, and resets both; so does having
-// been ready for a minute.
+// A death with no request to blame for it (while the worker loaded, or idle) also counts against
+// the crash budget, by the same rule. A death that a request can be blamed for counts against that
+// request (the router's strikes). Any accepted token shows that the worker works and resets both;
+// so does having been ready for a minute.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class RestartPolicy {
             std::chrono::steady_clock::duration ready_for) {
     if (ready_for >= kSettled) reset();
     since_token_.died(death);
-    // One that held out for a while is not in a loop.
+    // A process that was ready for a while is not in a loop.
     if (ready_for >= kSoon) soon_.progressed();
     soon_.died(death);
     if (!request_to_blame) blameless_.died(death);

@@ -1,7 +1,7 @@
-// The spare processes of one worker: started, loaded and warmed, then waiting to take over from the
-// one that serves. A spare that dies is replaced, with back-off, and given up when its crash budget
-// is spent; no request and no other process notices. One that could do nothing with the vault has
-// not died: it is replaced by one that loads the model.
+// The spare processes of one worker. A spare loads the model, warms up, and waits to take over from the
+// process that serves. A spare that dies is replaced, with back-off, and given up when its crash budget
+// is spent; no request and no other process notices. A spare that could not use the vault counts as no
+// death: a spare that loads the model replaces it.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class Spare : private ProcessEvents {
     // At each end that was not asked for, with last_death() set if it was a death, before a successor
     // is started.
     std::function<void(const Spare&, const Death&)> ended;
-    // Of a process that does not end (ProcessEvents::process_stuck): it is the receiver's.
+    // Hands a process that does not end (ProcessEvents::process_stuck) to the receiver.
     std::function<void(std::unique_ptr<WorkerProcess>)> left_in_kernel;
     // Whether there may be another process beside those.
     std::function<bool()> may_start;
@@ -95,8 +95,8 @@ class StandbyPool {
   void keep(std::uint32_t count, std::chrono::milliseconds delay = {});
   // Whether a spare stands by that has this vault's memory.
   bool ready(std::uint64_t vault) const;
-  // A loaded process that nobody else has any more; null when none stands by. keep() replaces it.
-  // `vault`: only with this memory; 0: with any.
+  // Gives a loaded process to the caller; null when none stands by. keep() replaces it. `vault`: only
+  // a process with this memory; 0: with any.
   std::unique_ptr<WorkerProcess> take(std::uint64_t vault = 0);
   void discard(const std::string& why);  // ends all; keep() starts others
   // The same of those that share memory with the process that has just ended.

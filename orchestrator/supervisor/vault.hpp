@@ -1,8 +1,8 @@
-// What outlives a worker's process: descriptors of its memory on the device, of the model's files and
-// of a directory that tells what lies where. The daemon holds them and hands them to the successor.
-// It never opens, maps or reads them, and takes from the worker's offer nothing but two counts, which
-// are bounded: a worker that offers rubbish deceives its own successor, which checks what it gets and
-// is confined as it was.
+// The daemon's side of the vault: it holds the descriptors of what outlives a worker's process (memory
+// on the device, the model's files, and a directory that says what lies where) and hands them to the
+// successor. The daemon never opens, maps or reads them. Of the worker's offer it uses only two bounded
+// counts. A worker that offers rubbish harms only its own successor, which checks what it gets and is
+// confined in the same way.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +38,11 @@ class Vault {
   // breaks a rule. `file_mark`: of the model file that its weights are of.
   Status take(ipc::Channel& channel, const ipc::VaultOffer& offer, std::string file_mark);
   const std::string& file_mark() const { return file_mark_; }
-  // Sends a process what there is, descriptors first. The message to send then. Where the
-  // descriptors can't be sent it says that there is nothing, and unless the process is gone that is
-  // so from then on.
+  // Sends a process the descriptors that are held, and returns the message to send after them. If the
+  // descriptors can't be sent, the message says that there is nothing; unless the process is gone, the
+  // vault is then dropped.
   ipc::Vault give(ipc::Channel& channel);
-  // Whether the process whose end this was can have left wrong KV pages, or wrong everything.
+  // Judges by a process's death whether it may have left wrong KV pages, or wrong weights as well.
   void ended(DeathCause cause);
   // It ended as it was asked to; a successor may look for another model file.
   void ended_as_asked();
@@ -56,7 +56,7 @@ class Vault {
   std::uint64_t drops() const { return drops_; }
   std::uint64_t pages_adopted() const { return pages_adopted_; }
   const std::string& last_drop() const { return last_drop_; }
-  // Of a process that says it serves with what it was given: it has done away with doubtful pages.
+  // A process says that it serves with what it was given; it has dropped doubtful pages.
   void imported(const ipc::VaultReport& report);
 
  private:

@@ -1,15 +1,16 @@
-// The waist between the engine and the device: a step goes in, logits come out. The engine knows no
-// Vulkan; the executor knows no requests.
+// The interface between the engine and the device: a step goes in, tokens and logits come out. The
+// engine knows no Vulkan; the executor knows no requests.
 //
-// A step is a list of columns. A column is one token of one sequence at one position: its key and
-// value are written to the sequence's pages, it attends to all positions up to its own, and on
-// demand its logits are made. Decode steps and prefill chunks are columns alike, and may be mixed.
-// A column's result depends on its sequence alone, to the last bit (design: numerics are a
-// contract): not on the other columns, nor on how a prompt was cut into chunks.
+// A step is a list of columns. A column is one token of one sequence at one position. The executor
+// writes the column's key and value to the sequence's pages, lets it attend to all positions up to
+// its own, and makes its logits on demand. Generated tokens and chunks of prompts are columns
+// alike, and a step may mix them. A column's result depends on its sequence alone, to the last bit:
+// not on the other columns, and not on how a prompt was cut into chunks.
 //
-// Several steps may be in flight (ExecutorLimits::steps_in_flight). They are computed one after
-// another, each seeing what those before it wrote. A column may take its token from an output of the
-// step submitted just before its own, so the device goes on while the host has yet to hear of it.
+// Several steps may be in flight (ExecutorLimits::steps_in_flight). The device computes them one
+// after another, and each sees what the earlier ones wrote. A column may take its token from an
+// output of the step submitted just before its own, so the device need not wait for the host to
+// read that token.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ using PageIndex = std::uint32_t;
 enum class Output : std::uint8_t {
   kNone,    // a prompt token before the last
   kGreedy,  // the best token and its log-probability (chosen on the device; ties go to the lower id)
-  kLogits,   // the whole row, too
+  kLogits,   // as kGreedy, and the whole row of logits
   kSampled,  // as kGreedy, but the token is drawn on the device by Column::choice
 };
 
@@ -48,12 +49,12 @@ struct Column {
   std::uint32_t position = 0;  // from 0 within its sequence
   std::uint32_t sequence = 0;  // index into Step::sequences
   Output output = Output::kNone;
-  // kByHost: `token` it is. Else the token that the step submitted before this one chose, as its
-  // n-th output (counted from 0; not one of kLogits).
+  // kByHost: the host chose this token; it is in `token`. Else the column takes the token that the
+  // step submitted before this one chose as its n-th output (from 0; not one of kLogits).
   std::uint32_t chosen_by = kByHost;
   const Choice* choice = nullptr;  // kSampled: until submit() returns
-  // kGreedy, kSampled: log-probabilities of the token that is chosen and of so many of the best
-  // ones, by the device; at most ExecutorLimits::most_logprobs. -1: none.
+  // kGreedy, kSampled: the device also tells the log-probability of the chosen token and those of
+  // this many best tokens; at most ExecutorLimits::most_logprobs. -1: none.
   std::int32_t logprobs = -1;
 };
 
@@ -104,8 +105,8 @@ class Executor {
   virtual ~Executor() = default;
   virtual const ExecutorLimits& limits() const = 0;
 
-  // Starts a step behind those in flight, of which there are fewer than steps_in_flight. What the
-  // step refers to may go after the call.
+  // Starts a step behind those in flight; there must be fewer than steps_in_flight. The caller may
+  // free what the step refers to after the call.
   virtual Status submit(const Step& step) = 0;
   // Ends the oldest step in flight. Outputs in the order of the columns that asked; valid until the
   // next submit or wait. kDeviceLost ends the worker.
@@ -120,8 +121,8 @@ class Executor {
     double value = 0;
   };
   virtual std::vector<Counter> counters() const = 0;
-  // Times the kernels of a step of one column, with none in flight; counters() has them from then
-  // on. A device that can't is no error.
+  // Times the kernels of a step of one column; counters() then has the times. No step may be in
+  // flight. A device that can't measure times is no error.
   virtual Status profile() { return {}; }
   struct Optimization {
     std::string name;

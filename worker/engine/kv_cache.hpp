@@ -1,5 +1,5 @@
-// Who holds which pages of the KV cache. The pages themselves are the executor's; here they are
-// numbers.
+// Keeps account of the pages of the KV cache: who uses which. The executor owns the pages
+// themselves; here a page is a number.
 //
 // A page holds the keys and values of `page_tokens` consecutive positions. Every page is in one of
 // three states, and its number of users says which:
@@ -10,18 +10,18 @@
 //              them can have it. Used longest ago first, idle pages are emptied when no empty one
 //              is left; so they count as free.
 //
-// Only full pages are shared, and nobody writes to a full page again; hence no copying. Equal tokens
-// from position 0 on make equal pages to the last bit, whichever sequence computed them, in whatever
-// company and chunks, as part of a prompt or of an answer (the executor's contract: one order of
-// additions for all columns). Were prompt and generated positions ever computed by kernels that
-// differ in a bit, which of them made a page would have to be part of what it is found by.
+// Only full pages are shared, and nobody writes to a full page again, so nothing is ever copied.
+// Equal tokens from position 0 on make pages that are equal to the last bit, whichever sequence
+// computed them and in whatever batch or chunks (the executor's contract: one order of additions
+// for all columns). If prompt and generated positions were ever computed by kernels that differ in
+// a bit, a page would also have to be identified by the kernel that made it.
 //
-// A list that uses a page uses all pages before it, and lets go of the last one first. So of the
-// idle pages those that follow another are older than that one, and a page is never emptied while
-// one that follows it can still be found.
+// A list that uses a page uses all pages before it, and releases the last page first. So an idle
+// page is older than any idle page before it, and is emptied first: a page is never emptied while a
+// page after it can still be found.
 //
-// Not thread-safe: the engine's thread only. Nothing here allocates memory after construction and
-// reserve().
+// Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after
+// construction and reserve().
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,17 @@ namespace bulkhead::engine {
 
 enum class Sharing : std::uint8_t { kNone, kPrefixes };
 
-// A full page that can be found by its tokens, as it is told to others and taken over from them.
+// A full page that can be found by its tokens: what a ledger is told, and what is taken over from a
+// predecessor.
 struct KeptPage {
   PageIndex page = 0;
   PageIndex before = PrefixIndex::kRoot;  // the page that comes before it
   std::span<const TokenId> tokens;        // its own
 };
 
-// Is told which pages can be found by their tokens, and of each page that is handed out: before any
-// step may write to it. So of a process that died, steps that the device still works on write to no
-// other pages than those that were handed out and not entered since.
+// Hears which pages can be found by their tokens, and of each page that is handed out, before any
+// step may write to it. So if the process dies, the steps that the device still runs can write only
+// to pages that were handed out and not entered since.
 class PageLedger {
  public:
   virtual ~PageLedger() = default;
@@ -73,14 +74,14 @@ class PagePool {
   std::uint64_t evictions() const { return evictions_; }
   std::uint32_t users(PageIndex page) const { return pages_[page].users; }
 
-  // From now on; null: nobody. Must outlive the pool.
+  // Who is told from now on; null: nobody. The ledger must outlive the pool.
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
-  // Full pages that were computed before this pool existed, each after the one before it: idle from
-  // now on, so that they can be found. Only while every page is empty. Says how many were taken; the
-  // ledger is told of those that were not.
+  // Takes over full pages that were computed before this pool existed, each listed after the page
+  // before it: they are idle from now on and can be found. Call it while every page is empty.
+  // Returns how many were taken; the ledger hears that the others left.
   std::uint32_t take_over(std::span<const KeptPage> pages);
-  // Empty pages that somebody else may still write to: nobody gets them before settle(). They count
-  // as used. Says how many there are.
+  // Keeps back empty pages that a dead predecessor's steps may still write to: nobody gets them
+  // before settle(), and they count as used. Returns how many there are.
   std::uint32_t withhold(std::span<const PageIndex> pages);
   void settle();
   const PrefixIndex& index() const { return index_; }
@@ -130,19 +131,18 @@ class PageList {
   [[nodiscard]] bool cover(std::uint32_t positions);
   void clear();
 
-  // Goes on from the shared pages with pages that are found to hold the next of `tokens`, as far as
-  // there are full ones within `tokens`. They take the place of pages that the list had there,
-  // which must not have been written to. Returns how many were found.
+  // Extends the shared pages by pages that hold the next of `tokens`, as far as full pages can be
+  // found. They replace pages that the list had there, which must not have been written to. Returns
+  // how many were found.
   std::uint32_t adopt(std::span<const TokenId> tokens);
-  // Says that the keys and values of `tokens`, from position 0 on, lie in these pages, by steps
-  // that have ended on the device. The full pages among them can be found by others from now on.
-  // Where one like it is known already, the list goes on with that one and lets go of its own: the
-  // bits are the same, and steps that were submitted with the old one end before any that could
-  // write to it.
+  // Says that these pages hold the keys and values of `tokens`, from position 0 on, and that the
+  // steps that wrote them have ended on the device. Others can find the full pages from now on. If
+  // an equal page is known already, the list takes that one and releases its own: the bits are the
+  // same, and steps that were submitted with the old page end before any that could write to it.
   void publish(std::span<const TokenId> tokens);
 
   std::span<const PageIndex> pages() const { return pages_; }
-  // So many of the first pages can be found by their tokens.
+  // How many of the first pages can be found by their tokens.
   std::uint32_t shared() const { return shared_; }
   std::uint32_t shared_positions() const { return shared_ * pool_->page_tokens(); }
 

@@ -1,18 +1,17 @@
-// Which page holds which tokens: finds, page after page, the beginning of a new prompt among the
-// pages that earlier sequences filled.
+// Finds pages by the tokens that they hold: page after page, the beginning of a new prompt among
+// the pages that earlier sequences filled.
 //
-// A page is known by its own tokens and by the page before it, which is known in the same way, back
-// to position 0; so finding a page means that every token up to its end is equal. Both are compared,
-// not only hashed: no collision can ever give a wrong page, whoever chose the tokens.
+// A page is identified by its own tokens and by the page before it, which is identified in the same
+// way, back to position 0. So a page is found only if every token up to its end is equal. The index
+// compares the tokens and does not rely on their hash: no collision can give a wrong page.
 //
 //     root --[tokens 0..15]--> page 7 --[tokens 16..31]--> page 2
 //                                     --[other 16..31]---> page 9
 //
-// A page's number stands for all that came before it only as long as the page stays: it may be
-// erased only when no page follows it here (follower_count() is 0).
+// A page's number stands for all tokens before it, so a page may be erased only when no page in the
+// index follows it (follower_count() is 0).
 //
-// Knows nothing of who uses a page, nor for how long it stays. Nothing is allocated after
-// construction. One thread.
+// The index does not know who uses a page. It allocates nothing after construction. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,38 +1,39 @@
-// Which columns run in the next step: continuous batching over a paged cache.
+// Decides which columns run in the next step: continuous batching over a paged KV cache.
 //
-// A step has one column of every sequence that generates, and what these leave of `prefill_chunk`
-// columns, half of it at least, is for sequences whose tokens are still to be computed (new prompts,
-// and sequences that lost their pages). Those take turns, least recently served first, so one long
-// prompt delays another stream by a chunk at a time. Where nobody generates there is nobody to
-// delay: such a step has up to `prefill_chunk_alone` columns.
+// A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at
+// least half of it, is for sequences whose tokens are still to be computed: new prompts, and
+// sequences that lost their pages. Those take turns, the least recently served first, so one long
+// prompt delays another stream by one chunk at a time. While no sequence generates, nobody is
+// delayed, and a step has up to `prefill_chunk_alone` columns.
 //
-// Pages. A waiting sequence is admitted, first come first served, when the pages of all its tokens
-// and one more are free. When a running sequence needs a page and none is free, the youngest
-// running sequence is preempted: its pages go back and it waits at the head of the queue; once
-// admitted again, its prompt and what it had generated are computed anew, which by the executor's
-// contract gives the same bits. The oldest is never preempted for another and fits the cache alone
-// (fits() is asked before add()), so there is always progress.
+// Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough
+// pages are free for all its tokens and one more. When a running sequence needs a page and none is
+// free, the youngest running sequence is preempted: it gives its pages back and waits at the head
+// of the queue. Once it is admitted again, its prompt and what it had generated are computed anew,
+// which gives the same bits by the executor's contract. The oldest sequence is never preempted for
+// another and fits the cache alone (fits() is asked before add()), so there is always progress.
 //
 // Prefixes (with `prefix_cache`). A sequence takes over the full pages that hold the beginning of
-// its tokens: when it is admitted, and before each of its chunks, for another may have computed them
-// meanwhile. Its last token is always computed, because only that gives logits. A sequence whose
-// next page another one is computing waits for it, so prompts that arrive together are computed
-// once; the one that is furthest never waits. Pages can be found as soon as the step that filled
-// them has ended, and as long as nothing else needs the room: also those of sequences that are
-// finished, cancelled or preempted, and those of answers.
+// its tokens: when it is admitted, and before each of its chunks, because another sequence may have
+// computed them meanwhile. Its last token is always computed, because only that gives logits. A
+// sequence whose next page another one is computing waits for it, so prompts that arrive together
+// are computed once; the sequence that is furthest never waits. A page can be found as soon as the
+// step that filled it has ended, and as long as nothing else needs its room. That includes pages of
+// answers, and of sequences that are finished, cancelled or preempted.
 //
 // Steps in flight. A step may be planned while up to ExecutorLimits::steps_in_flight - 1 earlier
-// ones are still computed. A sequence whose token is chosen on the device goes on from there: its
-// next column takes the token from the step before it, and the host hears of it later. It never
-// runs past most_tokens that way, but may run past an end that only the token tells: what was
-// computed past it belongs to nobody, for the owner removes the sequence. One whose token is chosen
-// on the host (Output::kLogits) leaves out the steps that are planned before it is known.
+// steps are still computed. If the device chooses a sequence's token, the sequence's next column
+// takes the token from the step before it, and the host hears of it later. A sequence never runs
+// past most_tokens that way, but may run past an end that only the token tells; the owner then
+// removes the sequence, and what was computed past the end is dropped. If the host chooses the
+// token (Output::kLogits), the sequence leaves out the steps that are planned before the token is
+// known.
 //
-// Pages of a sequence that is removed or preempted are free only when the last step that may write
-// to them has ended.
+// Pages of a sequence that is removed or preempted become free only when the last step that may
+// write to them has ended.
 //
-// The scheduler knows tokens and positions; nothing of sampling, text, requests or the device. One
-// thread.
+// The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the
+// device. One thread.
 #pragma once
 
 #include <algorithm>
@@ -105,11 +106,10 @@ class Scheduler {
   // Takes it out wherever it is, also while its steps are in flight.
   void remove(Sequence& sequence);
 
-  // Plans the next step; null when there is nothing to compute before a step in flight has ended,
-  // or at all. Fewer than steps_in_flight may be in flight. The step is valid until the next
-  // plan(). Each plan() that gave a step is followed by complete() once the executor is done with
-  // it, in order; then, before the next plan(), the owner appends to its sequences the tokens that
-  // the step gave, or removes them.
+  // Plans the next step; null when there is nothing to compute, or nothing before a step in flight
+  // has ended. Call it while fewer than steps_in_flight are in flight. The step is valid until the
+  // next plan(). When the executor is done with a step, call complete(), in the order of the steps.
+  // Then, before the next plan(), append the step's tokens to its sequences, or remove them.
   const Step* plan();
   void complete();
   std::uint32_t in_flight() const { return planned_ - (completed_ ? 1 : 0); }

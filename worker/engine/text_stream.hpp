@@ -1,6 +1,6 @@
-// From tokens' bytes to the text that may be sent: whole UTF-8 characters only, and nothing that
-// may still turn out to belong to a stop string. A pure function of the bytes pushed, so a resumed
-// request rebuilds it by pushing again what was sent before.
+// Turns tokens' bytes into the text that may be sent: whole UTF-8 characters only, and nothing that
+// may still become part of a stop string. The state is a pure function of the bytes pushed, so a
+// resumed request rebuilds it by pushing again what was sent before.
 #pragma once
 
 #include <string>

@@ -17,8 +17,8 @@ struct CacheSize {
   std::uint32_t pages = 0;  // for sequences; one more is kept for the warm-up
 };
 
-// asked_context: exactly this or an error; 0: the model's own, lowered to what fits. What does not
-// fit is kResourceExhausted, which says what is needed, what is free and what to set.
+// asked_context: the context to get, or an error; 0: the model's own, lowered to what fits.
+// kResourceExhausted says what is needed, what is free and which setting to change.
 Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              const MemoryNeed& need);

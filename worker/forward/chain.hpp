@@ -14,7 +14,7 @@ void want_chain(StepContext& context, config::ChainedKernels setting);
 // Allocates the counts that the links of a chain wait on.
 Status prepare_chain(StepContext& context);
 
-// From here on barriers stand between dispatches. Programs must be built anew.
+// Ends chaining: from now on steps have barriers between dispatches. Programs must be built anew.
 inline void give_up_chain(StepContext& context) {
   context.chain.columns = 0;
 }

@@ -1,6 +1,5 @@
-// Device memory that outlives the process that filled it: what a process must tell of its memory, so
-// that a successor on the same device can take it over instead of loading, and what the successor is
-// given.
+// Device memory that outlives the process that filled it. A process describes its memory here, so that
+// a successor on the same device can take it over instead of loading the model.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +25,7 @@ struct MemoryLayout {
   bool operator==(const MemoryLayout&) const = default;
 };
 
-// What was there, for one who takes it over.
+// What a predecessor left, as its successor gets it.
 struct KeptMemory {
   MemoryLayout layout;
   std::vector<gpu::kernels::Checksum> checksums;  // of the weights' blocks
@@ -36,11 +35,11 @@ struct KeptMemory {
 // kCorrupt: why a successor loads instead.
 Error not_as_expected(const std::string& what);
 
-// Of what a predecessor kept, before any of it is touched: is it of the layout that this process
-// would have made?
+// Checks, before touching any of it, that the predecessor's memory has the layout that this process
+// would have made.
 Status compare_layouts(const MemoryLayout& ours, const KeptMemory& kept);
 
-// Blocks [first, first + count) of it, whose descriptors are gone then; adds the time that it takes.
+// Imports blocks [first, first + count), which consumes their descriptors, and adds the time taken.
 Result<std::vector<gpu::Buffer>> import_blocks(gpu::Device& device, KeptMemory& kept,
                                                std::size_t first, std::size_t count,
                                                const char* name, std::uint64_t& import_ns);

@@ -1,6 +1,6 @@
 // Compiles a model's kernels on several threads while its weights are on their way: a driver takes
-// tens of milliseconds for each. Who makes a step's program afterwards finds them made
-// (gpu::Device keeps them).
+// tens of milliseconds for each. gpu::Device keeps them, so making a step's program afterwards finds
+// them compiled.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ class KernelCompiler {
   // Starts at once, with those that are slow to compile, then in the order given. Equal specs are
   // compiled once.
   KernelCompiler(gpu::Device& device, std::vector<gpu::KernelSpec> specs);
-  // Waits for the kernels that are being compiled, starts no more.
+  // Starts no more kernels, and waits for those that are being compiled.
   ~KernelCompiler();
   KernelCompiler(const KernelCompiler&) = delete;
   KernelCompiler& operator=(const KernelCompiler&) = delete;
 
-  // Until all are made. `alive` is called about every 100 ms meanwhile with kernels done and in
-  // all, but no more once a single one has taken a minute. The first failure, if any.
+  // Waits until all are compiled. Calls `alive` about every 100 ms with the kernels done and in all,
+  // but stops calling it once a single kernel has taken a minute. Returns the first failure, if any.
   Status finish(const std::function<void(std::uint64_t done, std::uint64_t total)>& alive);
   std::uint64_t nanoseconds() const;  // from the start to the last one's end; after finish()
 

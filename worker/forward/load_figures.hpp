@@ -1,4 +1,5 @@
-// What loading took and what a step's kernels take, as the log and the worker's figures tell it.
+// Reports how long loading took, and how long a step's kernels take, for the log and the worker's
+// figures.
 #pragma once
 
 #include <chrono>

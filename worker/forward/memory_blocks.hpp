@@ -1,4 +1,5 @@
-// Many pieces of device memory in a few blocks: an import costs by the block, and a descriptor each.
+// Puts many pieces of device memory into a few blocks, because each block costs time and a descriptor
+// when a successor imports it.
 #pragma once
 
 #include <cstdint>

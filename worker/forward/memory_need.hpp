@@ -17,8 +17,8 @@ namespace bulkhead::forward {
 // How keys and values lie, by engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
 
-// Columns of a step at most (engine::Scheduler): in which sequences generate, and in any. A CPU gains
-// nothing from a prompt's wider steps.
+// The most columns of a step (engine::Scheduler) in which sequences generate, and of any step. Wider
+// steps of prompts gain nothing on a CPU device.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
 
@@ -32,11 +32,11 @@ struct MemoryNeed {
 // Bytes that a position's keys and values take.
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
 
-// By the plan that loading follows, allocated dry.
+// Follows the plan that loading follows, and allocates nothing.
 MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
                        std::span<const StepShape> shapes, const ScratchOptions& options);
-// The same of a GPU that is not known, for the model's whole context.
+// The same for a GPU that is not known, with the model's whole context.
 Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
                                const config::EngineSettings& engine, bool matrix_units = false);
 

@@ -14,7 +14,8 @@ struct RopeTable {
   std::vector<float> fine;    // [256][pairs][cos, sin], times the rotation's magnitude
   std::vector<float> coarse;  // [context / 256 + 1][pairs][cos, sin]
 };
-// For positions below `context`, which also chooses between the rotation's frequencies.
+// For positions below `context`. The context also decides between the rotation's two sets of
+// frequencies.
 RopeTable make_rope_table(const model::Rope& rope, std::uint32_t context);
 
 // Sizes of the tables.

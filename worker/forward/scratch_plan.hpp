@@ -1,5 +1,5 @@
-// The memory that steps work in, as a list of pieces with their sizes. What is allocated before a
-// step and what is counted before a model is loaded are the same list.
+// The memory that steps work in, as a list of pieces with their sizes. The same list serves allocation
+// before a step and the count of memory before a model is loaded.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ struct ScratchOptions {
   bool kept = true;           // false: made for a step and given back after it, as small as can be
 };
 
-// For a step of any of these shapes, one at a time: their layout does not depend on the shape, so
-// that the widest serves all.
+// The memory for one step at a time, of any of these shapes. The layout does not depend on the shape,
+// so the widest shape's memory serves all.
 ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
                          const gpu::kernels::Mapping& mapping, std::span<const StepShape> shapes,
                          const ScratchOptions& options);

@@ -41,13 +41,13 @@ struct Activations {
   }
 };
 
-// Room for a step of any of these shapes, one at a time. With the pool off it is one allocation, as a
-// program makes that has a scratch buffer for each step.
+// Allocates room for one step at a time, of any of these shapes. With the pool off it is a single
+// allocation, as a plain program makes for each step.
 Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryPool& pool,
                                         std::span<const StepShape> shapes);
-// With the pool off: allocates the block anew, for another step in the same parts. False: it lies
-// elsewhere than before, so programs must be built, and operands uploaded, anew. (Most drivers hand
-// out again what was freed last.)
+// With the pool off: allocates the block anew for another step. False: the block has another address
+// than before, so programs must be built and operands uploaded anew. (Most drivers hand out again what
+// was freed last.)
 Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
                            Activations& activations);
 // Before the first step in these buffers.

@@ -1,5 +1,4 @@
-// The engine's promises about a step, checked: an address on the device must never come from a bad
-// index.
+// Checks the engine's promises about a step, so that no kernel computes an address from a bad index.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +8,8 @@
 
 namespace bulkhead::forward {
 
-// `outputs_before`: of the step submitted before, from which columns may take their tokens.
-// kInvalidArgument says what is wrong.
+// `outputs_before`: how many outputs the step submitted before has; columns may take their tokens from
+// these. kInvalidArgument says what is wrong.
 Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits,
                   std::uint32_t outputs_before);
 

@@ -60,10 +60,10 @@ struct StepContext {
   std::uint32_t result_rows = 0;  // of a slot
   gpu::Buffer logprobs;           // [slot][output] of LogprobRow
   Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
-  // While loading: called before each kernel is made and each operation recorded, which may take a
-  // driver seconds.
+  // While loading: called before each kernel is made and each operation is recorded, because a driver
+  // may take seconds for either.
   std::function<void()> alive;
-  // While loading: kernels are listed there instead of made, and no address is needed yet.
+  // While loading: if set, kernels are listed here instead of made, and no address is needed yet.
   std::vector<gpu::KernelSpec>* wanted = nullptr;
 
   // The shape of a store's pages; the number of query heads is not a part of it.

@@ -1,6 +1,6 @@
-// How a step's kernels are put one after another: dispatched, with barriers between those that depend
-// on each other, or chained, where the kernels wait for each other (gpu/kernels/chain.glsl). Whoever
-// builds a step says what each kernel is and where one depends on the one before.
+// Puts a step's kernels one after another. DispatchedSteps separates kernels that depend on each other
+// by barriers; ChainedLinks lets the kernels wait for each other (gpu/kernels/chain.glsl). The code
+// that builds a step names each kernel and says where one depends on the one before.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ class DispatchedSteps final : public StepEmitter {
   void barrier() override { program_.emplace_back(); }
 };
 
-// A link is what stands between two barriers of dispatched steps.
+// A link is the kernels between two places where DispatchedSteps would put a barrier.
 class ChainedLinks final : public StepEmitter {
  public:
   // `failed`: the address of the word that says whether the step has failed.

@@ -1,8 +1,8 @@
 // The recordings of steps, one for each shape, and the buffers that they work in.
 //
-// With the pool on all of them share one set of buffers, since steps run one after another, and the
-// warm-up's recordings are kept. With it off a step's memory is allocated for it and freed after it,
-// and a recording is good for as long as its memory comes back at the same place.
+// With the pool on, all recordings share one set of buffers, because steps run one after another, and
+// the warm-up's recordings are kept. With the pool off, a step's memory is allocated for it and freed
+// after it, and a recording stays valid as long as its memory comes back at the same address.
 #pragma once
 
 #include <array>

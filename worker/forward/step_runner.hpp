@@ -1,7 +1,7 @@
-// Submits steps and fetches their results: a slot and a recording for each, uploads before it,
-// downloads behind it, two steps in flight where the device's parts allow it.
+// Submits steps and fetches their results. Each step has a slot and a recording, uploads before it and
+// downloads behind it. Two steps are in flight if all parts of the GPU layer are on.
 //
-// After a failure on the device, which may still run, nothing more is given to it.
+// After a failure, the runner gives the device nothing more, because the device may still be running.
 #pragma once
 
 #include <cstdint>

@@ -13,12 +13,12 @@ struct StepShape {
   std::uint32_t outputs = 0;
   auto operator<=>(const StepShape&) const = default;
 };
-// Every shape that steps are made for, rising: few enough that all of their recordings are kept
-// from the warm-up on, whatever mixture of prompts and decoding comes: where more than `most`, the
-// ring's size, would be made, wide ones are left out (narrow ones never). The last one takes any step.
-// A shape has as many outputs as its columns may ask for; workgroups past the real counts end at
-// once. `mixed` columns, fewer than max_columns, get a shape of their own: those of a chunk of
-// prompts beside sequences that generate, where a step of prompts alone has more.
+// Every shape that steps are made for, from narrow to wide. There are few enough shapes that all of
+// their recordings are kept from the warm-up on, whatever mixture of prompts and decoding comes: if
+// there were more than `most`, the ring's size, wide shapes are left out (never narrow ones). The last
+// shape takes any step. A shape has as many outputs as its columns may ask for; workgroups past the
+// real counts end at once. `mixed`, if less than max_columns, gets a shape of its own: it is the width
+// of a step that has prompts beside sequences that generate.
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixed,
                                    std::uint32_t max_outputs, std::uint32_t most);
 // The narrowest that serves so many columns and outputs.

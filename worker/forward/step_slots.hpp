@@ -1,5 +1,5 @@
-// What a step in flight has of its own: parameters, logits and results, each on the device and in
-// memory that the host maps. Steps take the slots in turn.
+// Slots: what each step in flight needs of its own, namely parameters, logits and results, on the
+// device and in memory that the host maps. Steps take the slots in turn.
 //
 // Knows the layout of parameters and results (gpu/kernels), not how a step is computed. Nothing is
 // allocated after make().
@@ -65,7 +65,7 @@ class StepSlots {
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
                          const gpu::CommandRing& ring);
   void take_results(std::uint32_t index);  // what was downloaded, to the slot's outputs
-  // Of a finished step: whether workgroups have waited for each other in vain.
+  // Whether workgroups of a finished step gave up waiting for each other.
   bool gave_up(std::uint32_t index) const;
   // The tokens that the oldest step was to find in the results of the one before it, where a later
   // one's may be by now.

@@ -1,6 +1,6 @@
-// The Executor that computes: uploads a model's weights to the device (still quantised), keeps the
-// paged KV cache there, and runs steps as recorded Vulkan compute work. No tensor is computed on
-// the CPU.
+// The Executor that computes on a device. It uploads a model's weights (still quantised), keeps the
+// paged KV cache on the device, and runs steps as recorded Vulkan compute work. No tensor is computed
+// on the host.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Which of the bit-equal variants of a product's kernel is used: how many rows a workgroup or a
-// subgroup takes, how wide a workgroup is, how far a loop is unrolled. The kernel's own choice is
-// the default; what a device has been found faster with is kept in a file, one for each device and
-// driver. No choice changes a bit of any result (gpu/kernels/kernels.hpp), so that neither the time
-// that a measurement took nor a lost file is ever to be seen in a token.
+// Chooses among the bit-equal variants of a product's kernel: how many rows a workgroup or a subgroup
+// takes, how wide a workgroup is, how far a loop is unrolled. The kernel's own choice is the default. A
+// file, one for each device and driver, keeps the variants that were measured to be faster. No choice
+// changes a bit of any result (gpu/kernels/kernels.hpp), so neither a measurement nor a lost file can
+// change a token.
 //
-// A product is its weights' type and shape and the widest step that it serves. Times are of whole
-// steps, which is what a choice is for; the caller makes and times them.
+// A product is identified by its weights' type and shape and by the widest step that it serves. Whole
+// steps are timed, since a choice must make these faster; the caller makes and times them.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Steps that no request asked for, run while loading: so many shapes that every kernel is compiled
-// and every recording exists before the first request, and those that time variants of kernels.
-// They write to the hidden page only.
+// Runs steps without a request while loading. They cover enough shapes that every kernel is compiled
+// and every recording exists before the first request, and they time variants of kernels. They write
+// to the hidden page only.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class WarmUp {
   const TransformerOptions& options_;
 };
 
-// Where a driver does something slow at some later submission of a process: next to empty ones, until
-// it has. Once no other thread submits.
+// Some drivers do slow work once, at a later submission of a process. This submits almost nothing until
+// that has happened. Call it when no other thread submits.
 Status wear_in_queues(gpu::Device& device, std::uint32_t timeout_ms);
 
 // The page behind those that are given to sequences.

@@ -17,9 +17,9 @@ inline gpu::kernels::TensorType weight_type(model::TensorType type) {
   return type;
 }
 
-// In which order the rows of a tensor's heads are taken, for the two rows that rotate together to be
-// neighbours: of the first 2 * pairs rows of each head i and i + pairs alternate. head 0: as they
-// are.
+// The order in which the rows of a tensor's heads are taken, so that the two rows that rotate together
+// become neighbours: among the first 2 * pairs rows of each head, rows i and i + pairs alternate.
+// head 0: rows stay as they are.
 struct RowOrder {
   std::uint32_t head = 0, pairs = 0;
   std::uint64_t source(std::uint64_t row) const {

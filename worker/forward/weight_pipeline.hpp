@@ -60,8 +60,8 @@ class WeightPipeline {
  public:
   // Lets go of a part of the file's mapping that is not needed any more; may be empty.
   using Forget = std::function<void(std::span<const std::byte>)>;
-  // Called about every 100 ms while something is waited for, with the bytes that are packed; no
-  // more once nothing has moved for half a minute.
+  // Called about every 100 ms during a wait, with the bytes packed so far; no longer called once
+  // nothing has moved for half a minute.
   using Alive = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
   // Starts at once. From here to finish() the blit queue is this pipeline's. The jobs' blocks rise;

@@ -17,9 +17,9 @@
 // taken back before it may be. A store cut short leaves an odd sequence number or a sum that is not
 // its entry's. The epoch is part of each sum: a new one empties the directory at once.
 //
-// Whoever wants to deceive its successor can: sums are no signatures. The successor is confined as
-// its predecessor was, and what it does with false pages is computing wrong tokens for this model.
-// What it must not do is trust a length or an index: it copies, then checks.
+// A worker that wants to deceive its successor can: sums are no signatures. The successor is confined as
+// its predecessor was, and with false pages it computes wrong tokens for this model, nothing worse. It
+// must not trust a length or an index: it copies, then checks.
 #pragma once
 
 #include <array>
