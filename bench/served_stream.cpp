@@ -84,7 +84,7 @@ Result<std::vector<Event>> events_of(const Reading& reading, bool whole) {
   const std::string& bytes = reading.bytes;
   const std::size_t head = bytes.find("\r\n\r\n");
   if (head == std::string::npos || !bytes.starts_with("HTTP/1.1 200")) {
-    return broken("is no 200", bytes);
+    return broken("is not a 200", bytes);
   }
   std::vector<Event> events;
   std::string text;
@@ -209,7 +209,7 @@ Result<std::string> DaemonProcess::get(const std::string& path) const {
   }
   const std::size_t head = answer.find("\r\n\r\n");
   if (head == std::string::npos || !answer.starts_with("HTTP/1.1 200")) {
-    return broken("to GET is no 200", answer);
+    return broken("to GET is not a 200", answer);
   }
   return answer.substr(head + 4);
 }

@@ -117,7 +117,7 @@ Status send_one(std::uint16_t port, const Request& request, Seen& seen) {
     if (event.data == "[DONE]") break;
     const json chunk = json::parse(event.data, nullptr, false);
     if (!chunk.is_object() || !chunk.contains("choices"))
-      return Error(ErrorCode::kInternal, "an event is no chunk: " + event.data);
+      return Error(ErrorCode::kInternal, "an event is not a chunk: " + event.data);
     for (const json& choice : chunk["choices"]) {
       const std::size_t ids = choice.value("token_ids", json::array()).size();
       if (ids == 0) continue;

@@ -314,7 +314,7 @@ class OverHttp final : public Variant {
         if (event.data == "[DONE]") break;
         const json chunk = json::parse(event.data, nullptr, false);
         if (!chunk.is_object() || chunk.value("choices", json::array()).empty()) {
-          return Error(ErrorCode::kInternal, "an event is no chunk: " + event.data);
+          return Error(ErrorCode::kInternal, "an event is not a chunk: " + event.data);
         }
         const json& choice = chunk["choices"][0];
         const std::string text = choice.value("text", "");

@@ -91,7 +91,7 @@ Result<T> guarded(std::span<const std::byte> record, wire::Trust trust, Read rea
   }
   if (record.empty() || record.size() % kRecordUnit != 0) {
     return Error(ErrorCode::kCorrupt, "message: a record of " + std::to_string(record.size()) +
-                                          " bytes is no whole message");
+                                          " bytes is not a whole message");
   }
   try {
     wire::Reader reader(record, trust);

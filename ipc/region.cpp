@@ -117,12 +117,12 @@ Result<Region> Region::open(int fd) {
   }
   const auto wrong = [&](const std::string& what) {
     return Error(ErrorCode::kInvalidArgument,
-                 "descriptor " + std::to_string(fd) + " is no ring region: " + what);
+                 "descriptor " + std::to_string(fd) + " is not a ring region: " + what);
   };
   // The size tells the ring's; the header must agree.
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || size <= kRegionDataOffset) {
-    return wrong("it is no shared memory of more than " + std::to_string(kRegionDataOffset) +
+    return wrong("it is not shared memory of more than " + std::to_string(kRegionDataOffset) +
                  " bytes");
   }
   const std::uint64_t ring_bytes = (size - kRegionDataOffset) / 2;

@@ -86,7 +86,7 @@ void add(Plan& plan, std::string_view text) {
     const auto [end, error] =
         std::from_chars(number.data(), number.data() + number.size(), fault.n);
     if (error != std::errc() || end != number.data() + number.size() || fault.n == 0) {
-      unreadable(text, "the count is no number from 1");
+      unreadable(text, "the count is not a number from 1 up");
     }
     point = point.substr(0, colon);
   }

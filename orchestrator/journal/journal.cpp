@@ -67,7 +67,7 @@ Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt
   const auto* submit = std::get_if<ipc::Submit>(&entry.work);
   if (submit == nullptr) {
     return Error(ErrorCode::kCorrupt,
-                 fmt::format("request {} is no generation, but was accepted", entry.id.value));
+                 fmt::format("request {} is not a generation, but was accepted", entry.id.value));
   }
   if (prompt_tokens.size() > context_limit || max_tokens > context_limit ||
       (submit->max_tokens != 0 && max_tokens > submit->max_tokens)) {

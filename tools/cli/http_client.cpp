@@ -166,7 +166,7 @@ Result<Url> parse_url(const std::string& text) {
     const bool digits = url.port.find_first_not_of("0123456789") == std::string::npos;
     if (rest[0] != ':' || url.port.empty() || !digits || url.port.size() > 5 ||
         std::stoi(url.port) > 65535) {
-      return wrong("its port is no number from 0 to 65535");
+      return wrong("its port is not a number from 0 to 65535");
     }
   }
   return url;

@@ -25,7 +25,7 @@ Result<std::tm> read_time(const std::string& text) {
   const bool valid = ::strptime(plain.c_str(), "%Y-%m-%d %H:%M:%S", &time) != nullptr;
   if (!valid)
     return Error(ErrorCode::kInvalidArgument,
-                 "--now " + text + " is no time; write it as \"2026-01-15 12:00:00\"");
+                 "--now " + text + " is not a time; write it as \"2026-01-15 12:00:00\"");
   return time;
 }
 

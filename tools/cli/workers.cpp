@@ -70,7 +70,7 @@ int run_workers(const WorkersOptions& options) {
   if (workers.is_object() && workers.contains("data")) workers = json(workers["data"]);
   if (!workers.is_array()) {
     return fail(
-        Error(ErrorCode::kCorrupt, "the answer of " + client->url() + " is no list of workers"));
+        Error(ErrorCode::kCorrupt, "the answer of " + client->url() + " is not a list of workers"));
   }
   struct Column {
     const char* title;

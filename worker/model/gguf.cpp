@@ -481,7 +481,8 @@ Result<std::unique_ptr<GgufFile>> GgufFile::open(std::vector<UniqueFd> parts,
   std::size_t opened = 0;
   const auto take = [&](std::size_t part, const std::string& name) -> Result<MappedFile> {
     if (part >= parts.size())
-      return Error(ErrorCode::kCorrupt, name + ": a part of the model that nobody kept");
+      return Error(ErrorCode::kCorrupt,
+                   name + ": the predecessor did not keep this part of the model");
     ++opened;
     return MappedFile::open(std::move(parts[part]), name);
   };

@@ -139,7 +139,8 @@ std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t
     float factor = 0;
     std::memcpy(&factor, tensor->data.data() + i * sizeof factor, sizeof factor);
     if (!(factor > 0.0F && std::isfinite(factor)))
-      corrupt(name + " has an entry that is no positive number (index " + std::to_string(i) + ")");
+      corrupt(name + " has an entry that is not a positive number (index " + std::to_string(i) +
+              ")");
     made.push_back(static_cast<double>(factor));
   }
   return made;

@@ -145,7 +145,7 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
 Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   struct stat file {};
   if (!fd.valid() || ::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode))
-    return corrupt("it is no memory file");
+    return corrupt("it is not a memory file");
   // Without the seals its end could be cut off while it is read.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("its size is not sealed");
