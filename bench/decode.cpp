@@ -133,7 +133,7 @@ std::map<std::string, double> host_seconds(const engine::Executor& executor) {
   return sums;
 }
 
-Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan,
+Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                                const config::EngineSettings& engine, std::uint32_t streams,
                                std::uint32_t depth, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
@@ -176,7 +176,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan,
   BULKHEAD_RETURN_IF_ERROR(loop.end_all());
   std::sort(steps.begin(), steps.end());
 
-  const double bytes = static_cast<double>(forward::weight_bytes_read(executor));
+  const double bytes = static_cast<double>(executor.weight_bytes_read());
   const double rate = bytes * plan.tokens / decode;
   const double prefill_rate = std::uint64_t{streams} * prompt / prefill;
   const double decode_rate = static_cast<double>(generated) / decode;
@@ -224,7 +224,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan,
                          static_cast<std::uint32_t>(tables.size()), engine::Output::kGreedy});
       tables.push_back(sequence->pages.pages());
     }
-    BULKHEAD_TRY(const auto times, forward::profile_step(executor, {columns, tables}));
+    BULKHEAD_TRY(const auto times, executor.profile_step({columns, tables}));
     result["kernels"] = bench::kernel_table(times, bandwidth);
     // A prompt's step: the first sequence's once more, to the same keys and values.
     const std::uint32_t chunk = std::min(
@@ -235,7 +235,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan,
     columns.back().output = engine::Output::kGreedy;
     std::printf("    a step of %u prompt tokens:\n", chunk);
     BULKHEAD_TRY(const auto prompt_times,
-                 forward::profile_step(executor, {columns, std::span(tables).first(1)}));
+                 executor.profile_step({columns, std::span(tables).first(1)}));
     result["prompt_kernels"] = bench::kernel_table(prompt_times, bandwidth);
   }
   return result;

@@ -56,8 +56,8 @@ Streams make_streams(const engine::ExecutorLimits& limits, std::uint32_t count,
   return streams;
 }
 
-Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std::uint32_t count,
-                               std::uint64_t kv_per_token, double bandwidth) {
+Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
+                               std::uint32_t count, std::uint64_t kv_per_token, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
   const Streams streams = make_streams(limits, count, plan.depth);
   const engine::Step step{streams.columns, streams.sequences};
@@ -76,7 +76,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
   std::sort(seconds.begin(), seconds.end());
   const double step_s = seconds[seconds.size() / 2];
 
-  const auto weights = static_cast<double>(forward::weight_bytes_read(executor));
+  const auto weights = static_cast<double>(executor.weight_bytes_read());
   const auto kv = static_cast<double>(kv_per_token * plan.depth * count);
   const double least_s = bandwidth > 0 ? (weights + kv) / bandwidth : 0;
   std::printf(
@@ -87,7 +87,7 @@ Result<nlohmann::json> measure(engine::Executor& executor, const Plan& plan, std
       count, plan.depth, weights / 1e6, kv / 1e6, least_s * 1e3, least_s > 0 ? count / least_s : 0,
       step_s * 1e3, count / step_s, 100 * least_s / step_s);
 
-  BULKHEAD_TRY(const auto times, forward::profile_step(executor, step));
+  BULKHEAD_TRY(const auto times, executor.profile_step(step));
   double device_us = 0;
   for (const gpu::KernelTime& time : times)
     device_us += time.microseconds;

@@ -67,7 +67,7 @@ struct Loaded {
   std::unique_ptr<model::Tokenizer> tokenizer;
   engine::Language language;
   std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<engine::Executor> executor;
+  std::unique_ptr<forward::Transformer> executor;
 };
 
 // The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then

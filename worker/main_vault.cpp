@@ -144,7 +144,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
   return file;
 }
 
-std::optional<ipc::VaultReport> MainVault::begin(const engine::Executor& executor,
+std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& executor,
                                                  const model::GgufFile& file,
                                                  engine::Engine& engine, bool keep_kv,
                                                  Writer writer) {
@@ -192,9 +192,9 @@ bool MainVault::offer_again() {
   return true;
 }
 
-ipc::VaultReport MainVault::stand_by(const engine::Executor& executor) {
+ipc::VaultReport MainVault::stand_by(const forward::MemoryKeeper& keeper) {
   if (!given()) return report_;
-  const forward::TakeOverTimes times = forward::take_over_times(executor);
+  const forward::TakeOverTimes times = keeper.take_over_times();
   report_.import_microseconds = times.import_ns / 1000;
   report_.check_microseconds = times.check_ns / 1000;
   report_.state = ipc::VaultState::kImported;
@@ -235,8 +235,8 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   return true;
 }
 
-Status MainVault::prepare(const engine::Executor& executor, const model::GgufFile& file) {
-  BULKHEAD_TRY(forward::KeptMemory kept, forward::keep_memory(executor));
+Status MainVault::prepare(const forward::Transformer& executor, const model::GgufFile& file) {
+  BULKHEAD_TRY(forward::KeptMemory kept, executor.keep_memory());
   const engine::ExecutorLimits& limits = executor.limits();
   vault::Description description;
   description.identity = model_line(file) + kept.layout.identity;

@@ -50,19 +50,19 @@ class MainVault final : private engine::PageLedger {
   // the engine until settled(). False: not without that word, which is to be waited for; nothing has
   // been done.
   enum class Writer : std::uint8_t { kGone, kUnsettled };
-  std::optional<ipc::VaultReport> begin(const engine::Executor& executor,
+  std::optional<ipc::VaultReport> begin(const forward::Transformer& executor,
                                         const model::GgufFile& file, engine::Engine& engine,
                                         bool keep_kv, Writer writer);
   // Instead, of a process that waits to be promoted: the KV pages are still another's, and so is the
   // directory.
-  ipc::VaultReport stand_by(const engine::Executor& executor);
+  ipc::VaultReport stand_by(const forward::MemoryKeeper& keeper);
   // After begin() has reported kWaiting: true once all is offered, or can't be. What other processes of
   // the same user have on the way counts against the descriptors that this one may send.
   bool offer_again();
   // Between the two: it shares the weights' memory with a process that could write to it until it
   // died. An error is one before begin().
-  Status check_again(engine::Executor& executor) {
-    return given() ? forward::check_weights_again(executor) : Status();
+  Status check_again(forward::MemoryKeeper& keeper) {
+    return given() ? keeper.check_weights_again() : Status();
   }
 
  private:
@@ -76,7 +76,7 @@ class MainVault final : private engine::PageLedger {
 
   Status take_descriptors(std::vector<UniqueFd>& all);
   // Fills in offer_ and makes the directory.
-  Status prepare(const engine::Executor& executor, const model::GgufFile& file);
+  Status prepare(const forward::Transformer& executor, const model::GgufFile& file);
   // What is left of offer_, which is gone when all was sent. kResourceExhausted: no room for more yet.
   Status send_offer();
   bool adopt(engine::Engine& engine, bool keep_kv, Writer writer);

@@ -26,13 +26,13 @@ namespace {
 // Raised when kernels keep their code but a step's order of additions changes.
 constexpr int kNumericsVersion = 5;
 
-class Transformer final : public engine::Executor {
+class LoadedTransformer final : public Transformer {
  public:
   static Result<std::unique_ptr<Transformer>> create(gpu::Device& device,
                                                      const model::GgufFile& file,
                                                      const model::ModelGraph& graph,
                                                      const TransformerOptions& options) {
-    std::unique_ptr<Transformer> self(new Transformer);
+    std::unique_ptr<LoadedTransformer> self(new LoadedTransformer);
     const auto start = Clock::now();
     BULKHEAD_RETURN_IF_ERROR(self->load(device, file, graph, options));
     const auto loaded = Clock::now();
@@ -45,12 +45,12 @@ class Transformer final : public engine::Executor {
     self->load_times_.warm_up_ns = nanoseconds_since(loaded);
     self->load_times_.total_ns = nanoseconds_since(start);
     log_load_times(self->load_times_, self->context_.weights.bytes);
-    return self;
+    return std::unique_ptr<Transformer>(std::move(self));
   }
 
   // Whatever made it end, what the device still runs uses the cache, the weights and the
   // recordings, which go after this. Of a device that hangs nothing is freed.
-  ~Transformer() override { parts_.drain(); }
+  ~LoadedTransformer() override { parts_.drain(); }
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
@@ -60,9 +60,9 @@ class Transformer final : public engine::Executor {
   std::string device_name() const override { return context_.device->info().name; }
   std::string numerics_id() const override { return numerics_id_; }
   std::uint64_t weight_bytes() const override { return context_.weights.bytes; }
-  std::uint64_t bytes_per_step() const { return context_.weights.bytes_per_step; }
+  std::uint64_t weight_bytes_read() const override { return context_.weights.bytes_per_step; }
 
-  Result<KeptMemory> keep() const {
+  Result<KeptMemory> keep_memory() const override {
     if (!keepable_) {
       return Error(ErrorCode::kUnsupported,
                    context_.device->info().name + " can't share memory between processes");
@@ -78,8 +78,8 @@ class Transformer final : public engine::Executor {
     }
     return kept;
   }
-  const TakeOverTimes& take_over_times() const { return take_over_times_; }
-  Status check_weights_again() {
+  TakeOverTimes take_over_times() const override { return take_over_times_; }
+  Status check_weights_again() override {
     const auto begin = Clock::now();
     if (summing_ == nullptr)
       return Error(ErrorCode::kInternal, "this executor has taken over no weights");
@@ -131,14 +131,14 @@ class Transformer final : public engine::Executor {
     return {};
   }
 
-  Result<std::vector<gpu::KernelTime>> profile(const engine::Step& step) {
+  Result<std::vector<gpu::KernelTime>> profile_step(const engine::Step& step) override {
     BULKHEAD_RETURN_IF_ERROR(runner_.submit(step));
     BULKHEAD_RETURN_IF_ERROR(runner_.wait());
     return runner_.profile();
   }
 
  private:
-  Transformer() = default;
+  LoadedTransformer() = default;
 
   // One is computed while the host looks at the one before and plans the next.
   // Without the ring a command buffer is recorded once the one before has ended; without the blit
@@ -152,110 +152,39 @@ class Transformer final : public engine::Executor {
               const TransformerOptions& options) {
     context_.device = &device;
     context_.graph = graph;
-    const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
-    context_.mapping = options.lanes_mapping ? k::lanes_mapping(device.info())
-                       : units               ? k::mapping_for(device)
-                                             : k::mapping_for(device.info());
+    context_.mapping = mapping_of(device, options);
     context_.kv_format = kv_format(options.engine.kv_type);
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
-    BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
-    context_.slots = limits_.steps_in_flight =
-        runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
     limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
     limits_.max_outputs = options.engine.max_batch;
     limits_.max_sequences = options.engine.max_batch;
     std::vector<StepShape> shapes =
         step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
                     options.gpu.command_buffer_ring.ring_size);
-    const MemoryNeed need =
-        memory_need(graph, context_.plan, context_.mapping, context_.kv_format, shapes,
-                    {options.context != 0 ? options.context : graph.context, context_.slots});
-    kv_per_token_ = need.kv_per_token;
-    // What is free now is less by what is kept: its size was decided on when it was made.
-    CacheSize cache;
-    if (options.kept != nullptr) {
-      cache = {options.kept->layout.context, options.kept->layout.pages};
-      if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
-          cache.pages > 0x7fffffffU)
-        return not_as_expected("an impossible number of KV pages");
-    } else {
-      BULKHEAD_TRY(cache, plan_cache(device, graph, options.engine, options.context, need));
-    }
+    BULKHEAD_RETURN_IF_ERROR(size_cache(options, shapes));
+    BULKHEAD_TRY(parts_, gpu::create_optimizations(device, options.gpu, options.wait_timeout_ms));
+    context_.slots = limits_.steps_in_flight =
+        runs_ahead() ? options.gpu.command_buffer_ring.steps_in_flight : 1;
+
     keepable_ = options.keepable && device.info().shares_memory;
-    context_.context = cache.context;
-
-    limits_.page_tokens = k::kPageTokens;
-    limits_.total_pages = cache.pages;
-    limits_.context = cache.context;
-    limits_.model_context = graph.context;
-    limits_.asked_context = options.context != 0 ? options.context : graph.context;
-    limits_.vocabulary = graph.vocabulary;
-    if (graph.vocabulary <= k::kSampleVocabulary) {
-      limits_.sampled_top_k = k::kSampleTopK;
-      limits_.most_logprobs = k::kMostLogprobs;
-    }
-
-    const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
-      if (options.progress) options.progress("weights", done, total);
-    };
-    const gpu::Memory memory = keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
-    const WeightSource source{file, context_.graph, context_.plan, cache.context, memory};
-    std::unique_ptr<WeightUpload> loading;
-    if (options.kept != nullptr) {
-      const auto import = [&](const BlockPlan& plan) {
-        return import_blocks(device, *options.kept, 0, plan.blocks.size(), "weights",
-                             take_over_times_.import_ns);
-      };
-      BULKHEAD_TRY(loading, WeightUpload::take_over(device, source, context_.weights, import));
-    } else {
-      BULKHEAD_TRY(loading,
-                   WeightUpload::start(device, *parts_.blit_queue, source, context_.weights));
-    }
+    BULKHEAD_TRY(const std::unique_ptr<WeightUpload> loading, start_weights(file, options));
     // The whole plan is known: whatever is kept must be the same.
-    const auto half = [&](const model::KvStore& store) {
-      return (std::uint64_t{cache.pages} + 1) * context_.kv_shape(store).page_bytes();
-    };
     std::vector<std::uint64_t> kv_sizes;
     for (const model::KvStore& store : graph.kv)
-      kv_sizes.push_back(half(store) * 2);
+      kv_sizes.push_back(bytes_of_keys(store) * 2);
     const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
     describe_memory(*loading, kv_plan, kv_sizes, options);
     if (options.kept != nullptr)
       BULKHEAD_RETURN_IF_ERROR(compare_layouts(memory_layout_, *options.kept));
     // The kernels are compiled, and the KV pages allocated, while the weights are on their way.
     want_chain(context_, options.gpu.chained_kernels);
-    if (options.gpu.autotune.enabled || options.product_variant != 0) {
-      tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, device.info()));
-      context_.tuning = &*tuning_;
-    }
-    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
-    if (options.product_variant != 0) {
-      tuning_->choose_all(options.product_variant);
-      BULKHEAD_TRY(kernels, kernels_needed(shapes));
-    }
-    if (tuning_ && options.gpu.autotune.budget_ms > 0) {
-      for (gpu::KernelSpec& spec : tuning_->unmeasured())
-        kernels.push_back(std::move(spec));
-    }
+    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_to_compile(shapes, options));
     KernelCompiler compiler(device, std::move(kernels));
+    const auto upload_progress = [&options](std::uint64_t done, std::uint64_t total) {
+      if (options.progress) options.progress("weights", done, total);
+    };
     BULKHEAD_RETURN_IF_ERROR(loading->place(upload_progress));
-
-    if (options.kept != nullptr) {
-      BULKHEAD_TRY(context_.kv_blocks,
-                   import_blocks(device, *options.kept, memory_layout_.weight_blocks,
-                                 kv_plan.blocks.size(), "KV pages", take_over_times_.import_ns));
-    } else {
-      for (const std::uint64_t bytes : kv_plan.blocks) {
-        BULKHEAD_TRY(gpu::Buffer block, device.allocate(bytes, memory, "KV pages"));
-        context_.kv_blocks.push_back(std::move(block));
-      }
-    }
-    for (std::size_t i = 0; i < graph.kv.size(); ++i) {
-      const Place& place = kv_plan.places[i];
-      const std::uint64_t keys = context_.kv_blocks[place.block].address() + place.offset;
-      context_.kv.push_back({keys, keys + half(graph.kv[i])});
-    }
-
+    BULKHEAD_RETURN_IF_ERROR(place_kv(kv_plan, options));
     BULKHEAD_RETURN_IF_ERROR(runner_.prepare(std::move(shapes)));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
     if (keepable_) BULKHEAD_RETURN_IF_ERROR(check_weights(options));
@@ -267,6 +196,105 @@ class Transformer final : public engine::Executor {
     }));
     load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
     return prepare_chain(context_);
+  }
+
+  static k::Mapping mapping_of(gpu::Device& device, const TransformerOptions& options) {
+    if (options.lanes_mapping) return k::lanes_mapping(device.info());
+    const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
+    return units ? k::mapping_for(device) : k::mapping_for(device.info());
+  }
+
+  // How many KV pages and how long a context, before anything is allocated.
+  Status size_cache(const TransformerOptions& options, std::span<const StepShape> shapes) {
+    const model::ModelGraph& graph = context_.graph;
+    limits_.asked_context = options.context != 0 ? options.context : graph.context;
+    const MemoryNeed need =
+        memory_need(graph, context_.plan, context_.mapping, context_.kv_format, shapes,
+                    {limits_.asked_context, options.gpu.command_buffer_ring.steps_in_flight});
+    kv_per_token_ = need.kv_per_token;
+    CacheSize cache;
+    if (options.kept != nullptr) {
+      // What is free now is less by what is kept: its size was decided on when it was made.
+      cache = {options.kept->layout.context, options.kept->layout.pages};
+      if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
+          cache.pages > 0x7fffffffU)
+        return not_as_expected("an impossible number of KV pages");
+    } else {
+      BULKHEAD_TRY(cache,
+                   plan_cache(*context_.device, graph, options.engine, options.context, need));
+    }
+    context_.context = cache.context;
+    limits_.page_tokens = k::kPageTokens;
+    limits_.total_pages = cache.pages;
+    limits_.context = cache.context;
+    limits_.model_context = graph.context;
+    limits_.vocabulary = graph.vocabulary;
+    if (graph.vocabulary <= k::kSampleVocabulary) {
+      limits_.sampled_top_k = k::kSampleTopK;
+      limits_.most_logprobs = k::kMostLogprobs;
+    }
+    return {};
+  }
+
+  gpu::Memory memory_kind() const {
+    return keepable_ ? gpu::Memory::kShared : gpu::Memory::kDeviceLocal;
+  }
+
+  Result<std::unique_ptr<WeightUpload>> start_weights(const model::GgufFile& file,
+                                                      const TransformerOptions& options) {
+    gpu::Device& device = *context_.device;
+    const WeightSource source{file, context_.graph, context_.plan, context_.context, memory_kind()};
+    if (options.kept == nullptr)
+      return WeightUpload::start(device, *parts_.blit_queue, source, context_.weights);
+    const auto import = [this, &options, &device](const BlockPlan& plan) {
+      return import_blocks(device, *options.kept, 0, plan.blocks.size(), "weights",
+                           take_over_times_.import_ns);
+    };
+    return WeightUpload::take_over(device, source, context_.weights, import);
+  }
+
+  // One more page than sequences are given: the warm-up's.
+  std::uint64_t bytes_of_keys(const model::KvStore& store) const {
+    return (std::uint64_t{limits_.total_pages} + 1) * context_.kv_shape(store).page_bytes();
+  }
+
+  Status place_kv(const BlockPlan& plan, const TransformerOptions& options) {
+    if (options.kept != nullptr) {
+      BULKHEAD_TRY(context_.kv_blocks,
+                   import_blocks(*context_.device, *options.kept, memory_layout_.weight_blocks,
+                                 plan.blocks.size(), "KV pages", take_over_times_.import_ns));
+    } else {
+      for (const std::uint64_t bytes : plan.blocks) {
+        BULKHEAD_TRY(gpu::Buffer block,
+                     context_.device->allocate(bytes, memory_kind(), "KV pages"));
+        context_.kv_blocks.push_back(std::move(block));
+      }
+    }
+    for (std::size_t i = 0; i < context_.graph.kv.size(); ++i) {
+      const Place& place = plan.places[i];
+      const std::uint64_t keys = context_.kv_blocks[place.block].address() + place.offset;
+      context_.kv.push_back({keys, keys + bytes_of_keys(context_.graph.kv[i])});
+    }
+    return {};
+  }
+
+  // The steps' kernels, and those of product variants that are still to be measured.
+  Result<std::vector<gpu::KernelSpec>> kernels_to_compile(std::span<const StepShape> shapes,
+                                                          const TransformerOptions& options) {
+    if (options.gpu.autotune.enabled || options.product_variant != 0) {
+      tuning_.emplace(context_.mapping, tuning_path(options.cache_folder, context_.device->info()));
+      context_.tuning = &*tuning_;
+    }
+    BULKHEAD_TRY(std::vector<gpu::KernelSpec> kernels, kernels_needed(shapes));
+    if (options.product_variant != 0) {
+      tuning_->choose_all(options.product_variant);
+      BULKHEAD_TRY(kernels, kernels_needed(shapes));
+    }
+    if (tuning_ && options.gpu.autotune.budget_ms > 0) {
+      for (gpu::KernelSpec& spec : tuning_->unmeasured())
+        kernels.push_back(std::move(spec));
+    }
+    return kernels;
   }
 
   void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
@@ -373,45 +401,13 @@ class Transformer final : public engine::Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
-                                                           const model::GgufFile& file,
-                                                           const model::ModelGraph& graph,
-                                                           const TransformerOptions& options) {
-  auto made = Transformer::create(device, file, graph, options);
+Result<std::unique_ptr<Transformer>> make_transformer(gpu::Device& device,
+                                                      const model::GgufFile& file,
+                                                      const model::ModelGraph& graph,
+                                                      const TransformerOptions& options) {
+  auto made = LoadedTransformer::create(device, file, graph, options);
   if (!made.ok()) return made.error().within("loading " + file.name());
-  return std::unique_ptr<engine::Executor>(*std::move(made));
-}
-
-Result<KeptMemory> keep_memory(const engine::Executor& executor) {
-  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
-  if (transformer == nullptr)
-    return Error(ErrorCode::kInvalidArgument, "this executor has no memory to keep");
-  return transformer->keep();
-}
-
-TakeOverTimes take_over_times(const engine::Executor& executor) {
-  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
-  return transformer != nullptr ? transformer->take_over_times() : TakeOverTimes();
-}
-
-Status check_weights_again(engine::Executor& executor) {
-  auto* const transformer = dynamic_cast<Transformer*>(&executor);
-  if (transformer == nullptr)
-    return Error(ErrorCode::kInvalidArgument, "this executor has taken over no weights");
-  return transformer->check_weights_again();
-}
-
-Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,
-                                                  const engine::Step& step) {
-  auto* const transformer = dynamic_cast<Transformer*>(&executor);
-  if (transformer == nullptr)
-    return Error(ErrorCode::kInvalidArgument, "this executor has no kernels to time");
-  return transformer->profile(step);
-}
-
-std::uint64_t weight_bytes_read(const engine::Executor& executor) {
-  const auto* const transformer = dynamic_cast<const Transformer*>(&executor);
-  return transformer != nullptr ? transformer->bytes_per_step() : 0;
+  return made;
 }
 
 }  // namespace bulkhead::forward

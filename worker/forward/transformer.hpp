@@ -43,31 +43,39 @@ struct TransformerOptions {
   std::function<void(const std::string& stage, std::uint64_t done, std::uint64_t total)> progress;
 };
 
-// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the
-// KV cache. kResourceExhausted says what memory is needed and what is free. `device` and `file`
-// must outlive the executor (the file only until this returns).
-Result<std::unique_ptr<engine::Executor>> make_transformer(gpu::Device& device,
-                                                           const model::GgufFile& file,
-                                                           const model::ModelGraph& graph,
-                                                           const TransformerOptions& options);
-
-// Of an executor that was made `keepable`: descriptors of its blocks, and the sums of its weights as
-// they are now. kUnsupported in words where the device shares no memory.
-Result<KeptMemory> keep_memory(const engine::Executor& executor);
 // How long it took to take over memory and to check it; zeros if it was loaded.
 struct TakeOverTimes {
   std::uint64_t import_ns = 0, check_ns = 0;
 };
-TakeOverTimes take_over_times(const engine::Executor& executor);
-// Of an executor that took them over a while ago: kCorrupt when the weights are no longer what they
-// were. With no step in flight.
-Status check_weights_again(engine::Executor& executor);
 
-// For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The step
-// is as for submit(); none may be in flight. `executor` is one that make_transformer made.
-Result<std::vector<gpu::KernelTime>> profile_step(engine::Executor& executor,
-                                                  const engine::Step& step);
-// Device bytes that a step of one column must read of the weights.
-std::uint64_t weight_bytes_read(const engine::Executor& executor);
+// What keeps its memory for a successor (worker/vault).
+class MemoryKeeper {
+ public:
+  virtual ~MemoryKeeper() = default;
+  // Descriptors of its blocks, and the sums of its weights as they are now. kUnsupported in words
+  // where it was not made to be kept or the device shares no memory.
+  virtual Result<KeptMemory> keep_memory() const = 0;
+  virtual TakeOverTimes take_over_times() const = 0;
+  // Of weights that were taken over a while ago: kCorrupt when they are no longer what they were.
+  // With no step in flight.
+  virtual Status check_weights_again() = 0;
+};
+
+class Transformer : public engine::Executor, public MemoryKeeper {
+ public:
+  // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The
+  // step is as for submit(); none may be in flight.
+  virtual Result<std::vector<gpu::KernelTime>> profile_step(const engine::Step& step) = 0;
+  // Device bytes that a step of one column must read of the weights.
+  virtual std::uint64_t weight_bytes_read() const = 0;
+};
+
+// Loads the model and runs one forward pass to warm everything up; the pass leaves no trace in the
+// KV cache. kResourceExhausted says what memory is needed and what is free. `device` and `file`
+// must outlive the transformer (the file only until this returns).
+Result<std::unique_ptr<Transformer>> make_transformer(gpu::Device& device,
+                                                      const model::GgufFile& file,
+                                                      const model::ModelGraph& graph,
+                                                      const TransformerOptions& options);
 
 }  // namespace bulkhead::forward

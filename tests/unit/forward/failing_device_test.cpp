@@ -135,13 +135,13 @@ class FailingDevice : public ::testing::Test {
     }
   }
 
-  Result<std::unique_ptr<Executor>> load() {
+  Result<std::unique_ptr<Transformer>> load() {
     return make_transformer(*device_, *file_, graph_, options_);
   }
 
   // A prompt of two sequences and a token for one of them.
   Result<std::vector<Row>> load_and_run() {
-    BULKHEAD_TRY(const std::unique_ptr<Executor> executor, load());
+    BULKHEAD_TRY(const std::unique_ptr<Transformer> executor, load());
     const std::vector<std::vector<PageIndex>> pages{{1}, {0}};
     BULKHEAD_TRY(std::vector<Row> rows, run_step(*executor,
                                                  {{5, 0, 0, Output::kNone},
