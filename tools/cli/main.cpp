@@ -41,7 +41,7 @@ void add_connection(CLI::App& command, Connection& connection) {
   command.add_option("--url", connection.url, "Address of the daemon")
       ->envname("BULKHEAD_URL")
       ->capture_default_str();
-  command.add_option("--api-key", connection.api_key, "Key, when the daemon asks for one")
+  command.add_option("--api-key", connection.api_key, "API key, if the daemon needs one")
       ->envname("BULKHEAD_API_KEY");
 }
 
@@ -125,9 +125,9 @@ void add_complete(CLI::App& app, CompleteOptions& options, int& code) {
 
 void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
   CLI::App* command =
-      app.add_subcommand("workers", "The worker processes: state, deaths, restarts");
+      app.add_subcommand("workers", "Show the worker processes: state, deaths, restarts");
   add_connection(*command, options.connection);
-  command->add_flag("--json", options.json, "As the API gives them");
+  command->add_flag("--json", options.json, "Print the API's JSON");
   for (const char* action : {"drain", "restart"}) {
     const bool drain = std::string(action) == "drain";
     CLI::App* of_one = command->add_subcommand(
@@ -147,14 +147,14 @@ void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
-  CLI::App* command =
-      app.add_subcommand("tokenize", "Text on stdin to token ids on stdout; needs no daemon");
+  CLI::App* command = app.add_subcommand(
+      "tokenize", "Turn text on stdin into token ids on stdout; needs no daemon");
   command
       ->add_option("--model", options.model,
                    "GGUF file (one with only a vocabulary will do), or builtin")
       ->required();
   command->add_flag("--no-special", options.no_special,
-                    "No BOS or EOS, and the text of special tokens is plain text");
+                    "Add no BOS or EOS, and read special tokens' text as plain text");
   command->footer(
       "Example:\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
@@ -164,7 +164,7 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
 
 void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
-      "parse-answer", "A model's raw text to a message with reasoning and tool calls");
+      "parse-answer", "Turn a model's raw text into a message with reasoning and tool calls");
   CLI::Option_group* source = command->add_option_group("source", "Where the chat template is");
   source->add_option("--model", options.model, "GGUF file whose chat template tells the family");
   source->add_option("--template", options.template_file, "A file with the chat template's text");
@@ -183,7 +183,7 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
 
 void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
   CLI::App* command =
-      app.add_subcommand("inspect", "A model file's metadata, tensors and memory need");
+      app.add_subcommand("inspect", "Show a model file's metadata, tensors and memory need");
   command
       ->add_option("file", options.file, "GGUF file (of a split model, its first part), or builtin")
       ->required();
@@ -199,7 +199,8 @@ void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
 
 void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
-      "check-schema", "Would a text on stdin be let through under a JSON schema; needs no daemon");
+      "check-schema",
+      "Say whether a text on stdin passes a schema, grammar or expression; needs no daemon");
   CLI::Option_group* what = command->add_option_group("what");
   what->add_option("--schema", options.schema,
                    "File with a JSON schema, as response_format has it");
@@ -222,7 +223,7 @@ void add_check_schema(CLI::App& app, CheckSchemaOptions& options, int& code) {
 void add_apply_template(CLI::App& app, ApplyTemplateOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
       "apply-template",
-      "A chat request's JSON on stdin to the prompt's exact text; needs no daemon");
+      "Turn a chat request's JSON on stdin into the prompt's exact text; needs no daemon");
   CLI::Option* model = command->add_option("--model", options.model,
                                            "GGUF file whose chat template to use, or builtin");
   command->add_option("--template", options.template_file, "File with a chat template (Jinja)")
@@ -268,8 +269,7 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
 }
 
 void add_doctor(CLI::App& app, int& code) {
-  CLI::App* command =
-      app.add_subcommand("doctor", "Which Vulkan devices there are and what they lack");
+  CLI::App* command = app.add_subcommand("doctor", "List the Vulkan devices and what they lack");
   command->footer("Exit code: 0 when a device can serve.");
   command->callback([&code] { code = run_doctor(); });
 }

@@ -112,11 +112,12 @@ int run(int argc, char** argv) {
   app.add_option("--type", options.type, "Quantisation (see --list)")->capture_default_str();
   app.add_option("-o,--output", options.output, "File to write");
   app.add_option("--vocab-from", options.vocab_from, "Copy the tokenizer of this GGUF file");
-  app.add_option("--seed", options.seed, "Same seed, same file, whatever the number of threads")
+  app.add_option("--seed", options.seed, "Seed of the weights; the same seed gives the same file")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "0: one for each core")->capture_default_str();
   app.add_flag("--list", options.list, "List presets and types");
-  app.add_option("--architecture,--arch", options.architecture, "One that Bulkhead computes")
+  app.add_option("--architecture,--arch", options.architecture,
+                 "An architecture that Bulkhead computes")
       ->group("Shape");
   app.add_option("--name", options.name, "general.name")->group("Shape");
   app.add_option("--layers", options.layers)->group("Shape");
@@ -125,7 +126,8 @@ int run(int argc, char** argv) {
   app.add_option("--heads", options.heads)->group("Shape");
   app.add_option("--kv-heads", options.kv_heads)->group("Shape");
   app.add_option("--head-size", options.head_size)->group("Shape");
-  app.add_option("--vocabulary", options.vocabulary, "Tokens, where they are made up")
+  app.add_option("--vocabulary", options.vocabulary,
+                 "Number of tokens, if the vocabulary is made up")
       ->group("Shape");
   app.add_option("--context", options.context)->group("Shape");
   app.add_option("--rope-base", options.rope_base)->group("Shape");
