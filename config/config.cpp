@@ -170,7 +170,11 @@ class Loader {
   Status read_file(const std::string& path);
   Status assign(std::string_view assignment);
   Status check();
-  Loaded take() && { return std::move(loaded_); }
+  Loaded take() && {
+    for (const auto& [key, where] : origins_)
+      loaded_.given.push_back(key);
+    return std::move(loaded_);
+  }
   Settings& settings() { return loaded_.settings; }
 
  private:
@@ -249,6 +253,12 @@ Status Loader::read_file(const std::string& path) {
   }
   if (stream.bad() || (text.empty() && stream.fail() && !stream.eof())) {
     return errno_error(ErrorCode::kNotFound, "read settings file " + path, errno);
+  }
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    loaded_.unfit_for_reload.push_back({path, "the file is empty"});
+  } else if (text.back() != '\n') {
+    loaded_.unfit_for_reload.push_back(
+        {path, "the file's last line has no end, as if the file were cut off; end it"});
   }
   try {
     const DocumentStarts starts(text);
@@ -441,6 +451,12 @@ Status Loader::check() {
   if (settings.server.host.empty()) {
     return wrong(origin("server.host"), "server.host",
                  "is empty; 127.0.0.1 serves this machine only");
+  }
+
+  if (settings.server.max_memory_mb < 2 * settings.server.max_body_mb) {
+    return wrong(origin_of({"server.max_memory_mb", "server.max_body_mb"}), "server.max_memory_mb",
+                 "must be at least twice server.max_body_mb, which is " +
+                     std::to_string(settings.server.max_body_mb));
   }
 
   const MemoryPoolSettings& pool = settings.gpu_optimizations.memory_pool;

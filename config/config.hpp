@@ -22,6 +22,10 @@ struct Notice {
 struct Loaded {
   Settings settings;
   std::vector<Notice> notices;
+  std::vector<std::string> given;  // keys that the file or an assignment sets
+  // Why a daemon that runs does not take the file by SIGHUP, though one that starts would: it looks as
+  // if it were cut off, or being written.
+  std::vector<Notice> unfit_for_reload;
 };
 
 struct Sources {

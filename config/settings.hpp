@@ -16,6 +16,7 @@ struct ServerSettings {
   std::uint32_t max_queue = 256;  // requests accepted and unfinished, all models together
   std::uint32_t request_timeout_s = 600;
   std::uint32_t max_body_mb = 16;
+  std::uint32_t max_memory_mb = 512;  // of all clients' bodies and unsent answers together
 };
 
 struct ModelSettings {
@@ -114,10 +115,11 @@ struct IsolationSettings {
   bool vault = true;
   std::uint32_t standby = 0;       // spare processes of each worker
   std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
+  std::uint32_t retry_failed_s = 60;
   SandboxMode sandbox = SandboxMode::kOn;
   std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
   std::string sandbox_paths;  // files and folders that workers may read, separated by colons
-  std::string journal_path;  // empty: memory only
+  std::string journal_path;   // empty: memory only
   std::uint32_t resume_window_s = 300;
 };
 

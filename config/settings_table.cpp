@@ -49,6 +49,8 @@ const Setting kSettings[] = {
    .reach = NUMBER(server.request_timeout_s), .least = 1, .most = 7 * 24 * 3600},
   {.key = "server.max_body_mb", .help = "Largest request body in MiB; above it clients get 413.",
    .reach = NUMBER(server.max_body_mb), .least = 1, .most = 1024},
+  {.key = "server.max_memory_mb", .help = "MiB that all clients' request bodies and unsent answers may take together; beyond it the largest unfinished body gets 503. At least twice max_body_mb.",
+   .reach = NUMBER(server.max_memory_mb), .least = 2, .most = kTebibyteMb},
 
   {.key = "ipc.transport", .help = "How daemon and workers talk: shm (shared-memory rings) or stdio (pipes).",
    .reach = CHOICE(ipc.transport), .choices = {"shm", "stdio"}},
@@ -146,6 +148,8 @@ const Setting kSettings[] = {
    .reach = NUMBER(isolation.standby), .most = 8},
   {.key = "isolation.crash_budget", .help = "A worker that died so often in a row, with no token in between and no request to blame, is given up.",
    .reach = NUMBER(isolation.crash_budget), .least = 1, .most = 1'000'000},
+  {.key = "isolation.retry_failed_s", .help = "A worker that was given up is tried again after so many seconds, then after twice as many, up to 16 times; 0: never.",
+   .reach = NUMBER(isolation.retry_failed_s), .most = 86400},
   {.key = "isolation.sandbox", .help = "Confine workers with Landlock and seccomp, as far as the kernel has them: true, false, or log (refuse nothing, log what true would refuse).",
    .reach = CHOICE(isolation.sandbox), .choices = {"true", "false", "log"}},
   {.key = "isolation.sandbox_calls", .help = "System calls that confined workers may make beside those that they need, for a driver that needs more: names with commas.",

@@ -12,6 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "config/base/log.hpp"
+#include "orchestrator/memory_reserve.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -47,6 +48,7 @@ struct EventLoop::Impl {
         spdlog::error("an exception ended one call of the event loop: {}", error.what());
       } catch (const std::exception&) {  // no memory for the words either
       }
+      MemoryReserve::refill();
     }
   }
 

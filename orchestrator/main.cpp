@@ -17,14 +17,14 @@
 #include "config/base/loopback.hpp"
 #include "config/base/percent.hpp"
 #include "config/base/program_options.hpp"
-#include "config/base/text.hpp"
 #include "config/config.hpp"
-#include "config/reload.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/api.hpp"
 #include "orchestrator/http/server.hpp"
 #include "orchestrator/journal/disk_journal.hpp"
+#include "orchestrator/memory_reserve.hpp"
 #include "orchestrator/metrics/metrics.hpp"
+#include "orchestrator/reloader.hpp"
 #include "orchestrator/router/router.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
 
@@ -173,77 +173,27 @@ std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {
   };
 }
 
-// Settings as the daemon uses them: with the key of the environment, and one where it takes one.
-Result<config::Loaded> load_settings(const config::Sources& sources) {
-  BULKHEAD_TRY(config::Loaded loaded, config::load(sources));
-  config::ServerSettings& server = loaded.settings.server;
-  std::string key = from_environment("BULKHEAD_API_KEY");
-  if (!key.empty()) server.api_key = key;
-  if (!is_loopback(server.host) && server.api_key.empty()) {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        "server.host is " + server.host +
-            ", which other machines can reach, and there is no API key. Set server.api_key or "
-            "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
-  }
-  return loaded;
+std::vector<DaemonFigure> figures_of_server(const Server& server) {
+  const Server::Figures now = server.figures();
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  return {
+      {"bulkhead_http_memory_bytes", "Of server.max_memory_mb: bodies and unsent answers",
+       number(now.memory_bytes), false},
+      {"bulkhead_http_memory_most_bytes", "The most of it so far", number(now.most_memory_bytes),
+       false},
+      {"bulkhead_http_no_memory_total", "Requests refused for want of it", number(now.no_memory)},
+      {"bulkhead_http_bad_framing_total", "Requests that broke a rule of HTTP/1.1",
+       number(now.bad_framing)},
+      {"bulkhead_http_slow_senders_total", "Requests that did not arrive in time",
+       number(now.slow_senders)},
+      {"bulkhead_http_exceptions_total", "Connections ended by an exception",
+       number(now.exceptions)},
+      {"bulkhead_http_refused_connections_total", "Connections that found no place",
+       number(now.refused)},
+      {"bulkhead_http_idle_closed_total", "Idle connections that made place for others",
+       number(now.idle_closed)},
+  };
 }
-
-// SIGHUP: reads the settings again and does what a running daemon can do about what changed.
-struct Reloader {
-  const config::Sources& sources;
-  config::Settings& settings;  // as they are in effect
-  Router& router;
-  Server& server;
-  Api& api;
-  ResumableStreams& streams;
-
-  void reload() {
-    Result<config::Loaded> loaded = load_settings(sources);
-    if (!loaded.ok()) return refused(loaded.error().message());
-    for (const config::Notice& notice : loaded->notices)
-      spdlog::warn("{}: {}", notice.where, notice.message);
-    std::vector<std::string> at_once, by_workers, after_restart;
-    for (const config::Change& change : config::changes(settings, loaded->settings)) {
-      (change.reload == config::Reload::kNow       ? at_once
-       : change.reload == config::Reload::kWorkers ? by_workers
-                                                   : after_restart)
-          .push_back(change.key);
-    }
-    config::Settings next = config::reloaded(settings, loaded->settings);
-    if (!is_loopback(next.server.host) && next.server.api_key.empty())
-      return refused("the daemon listens on " + next.server.host + ", so it needs an API key");
-    Result<ReloadReport> models = router.reload(next, !by_workers.empty());
-    if (!models.ok()) return refused(models.error().message());
-
-    settings = std::move(next);
-    log::set_level(settings.log.level);
-    server.set_max_body_bytes(std::size_t{settings.server.max_body_mb} << 20);
-    api.configure(settings.server.api_key, settings.server.request_timeout_s);
-    streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
-                       std::chrono::seconds(settings.server.request_timeout_s)});
-    const auto tell = [](const char* what, const std::vector<std::string>& names) {
-      if (!names.empty()) spdlog::info("reload: {}: {}", what, joined(names));
-    };
-    tell("in effect now", at_once);
-    tell("in effect with new workers, which are started", by_workers);
-    tell("models added", models->added);
-    tell("models removed, each ends with its last request", models->removed);
-    tell("models whose workers are replaced", models->replaced);
-    tell("models with another number of workers", models->resized);
-    if (!after_restart.empty()) {
-      spdlog::warn("reload: only in effect when the daemon is started again: {}",
-                   joined(after_restart));
-    }
-    if (at_once.empty() && by_workers.empty() && after_restart.empty() && models->added.empty() &&
-        models->removed.empty() && models->replaced.empty() && models->resized.empty())
-      spdlog::info("reload: nothing has changed");
-  }
-
-  static void refused(const std::string& why) {
-    spdlog::error("reload refused, everything stays as it is: {}", why);
-  }
-};
 
 int serve(const config::Sources& sources, config::Settings settings) {
   raise_descriptor_limit();
@@ -257,7 +207,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   LineWriter standard_output(STDOUT_FILENO);
   EventLoop loop;
   Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
-                       std::size_t{settings.server.max_body_mb} << 20});
+                       std::size_t{settings.server.max_body_mb} << 20,
+                       std::size_t{settings.server.max_memory_mb} << 20});
   Status listening = server.listen();
   if (!listening.ok()) return fail(listening.error().message());
 
@@ -271,6 +222,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Router router(loop, {worker_program(), settings});
   Metrics metrics(router, disk.journal.get());
   metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
+  metrics.add_figures([&server] { return figures_of_server(server); });
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});
@@ -312,13 +264,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
     router.begin_drain([&] { server.close(stop_workers); });
   });
 
-  Reloader reloader{sources, settings, router, server, api, streams};
-  loop.on_hangup_signal([&] {
-    spdlog::info("SIGHUP: reading the settings again");
-    if (router.draining()) return Reloader::refused("the daemon is ending");
-    if (!router.was_ready()) return Reloader::refused("its models are still loading");
-    reloader.reload();
-  });
+  Reloader reloader({loop, sources, settings, router, server, api, streams});
+  loop.on_hangup_signal([&] { reloader.reload(); });
 
   streams.recover(std::move(disk.requests));
   server.serve(api);
@@ -359,6 +306,7 @@ int main(int argc, char** argv) {
   Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
   if (!logging.ok()) return fail(logging.error().message());
   log::write_in_background();
+  MemoryReserve::install();
   for (const config::Notice& notice : loaded->notices)
     spdlog::warn("{}: {}", notice.where, notice.message);
   int exit_code = 0;

@@ -123,6 +123,8 @@ Status init(const std::string& level, const std::string& format, const std::stri
     logger->set_formatter(std::make_unique<LineFormatter>(format == "json", program));
     logger->set_level(chosen->second);
     logger->flush_on(spdlog::level::trace);
+    // Where a line can't be made (no memory), it is lost; the library would write to stderr itself.
+    logger->set_error_handler([](const std::string&) {});
     spdlog::set_default_logger(std::move(logger));
     logging.json = format == "json";
     logging.program = program;

@@ -1,7 +1,7 @@
 // Who may call what. Each route says which of these rules it is under (routes.hpp).
 //
 // Key: with an API key set, a request needs "Authorization: Bearer KEY".
-// Origin: a request that changes something needs an absent or same-origin Origin, and a Host by which
+// Origin: a request needs an absent or same-origin Origin, and a Host by which
 // this server is known: localhost, 127.0.0.1, [::1] or the bound address. That stops web pages from
 // reaching a server on their reader's machine, by forms or by rebinding a name; a page has no choice of
 // the port, and a tunnel (`ssh -L`) has one of its own. A server bound to anything but loopback has names
@@ -25,9 +25,8 @@ struct ApiOptions {
 };
 
 enum class Who {
-  kAnyone,      // who can connect
-  kKeyHolders,  // the key rule
-  kOwnPages,    // the key rule and the origin rule
+  kAnyone,    // who can connect: what machines ask that watch over the daemon
+  kOwnPages,  // the key rule and the origin rule; reading counts as well as changing
 };
 
 bool constant_time_equal(std::string_view a, std::string_view b);

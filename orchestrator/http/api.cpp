@@ -10,13 +10,6 @@ namespace {
 
 constexpr const char* kUnknownLabel = "unknown";
 
-const ErrorKind& protocol_error_kind(int status) {
-  return status == 413   ? kBodyTooLarge
-         : status == 431 ? kHeadersTooLarge
-         : status == 503 ? kTooManyConnections
-                         : kBadRequest;
-}
-
 }  // namespace
 
 Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
@@ -28,10 +21,8 @@ void Api::configure(std::string api_key, std::uint32_t request_timeout_s) {
   context_.options.request_timeout_s = request_timeout_s;
 }
 
-HttpResponse Api::protocol_error(int status, const std::string& message) {
-  context_.services.metrics.request_done(kUnknownLabel, status);
-  ErrorKind kind = protocol_error_kind(status);
-  kind.status = status;
+HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message) {
+  context_.services.metrics.request_done(kUnknownLabel, kind.status);
   HttpResponse response = refusal(kind, message);
   response.close = true;
   return response;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "orchestrator/http/access.hpp"
+#include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/resumable.hpp"
 #include "orchestrator/http/routes.hpp"
@@ -26,7 +27,7 @@ class Api {
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
   // For errors of the HTTP layer itself, in the same shape.
-  HttpResponse protocol_error(int status, const std::string& message);
+  HttpResponse protocol_error(const ErrorKind& kind, const std::string& message);
 
   std::function<std::size_t()>& connection_count = context_.connection_count;
 

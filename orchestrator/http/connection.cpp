@@ -1,6 +1,9 @@
 #include "orchestrator/http/connection.hpp"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,12 +11,14 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/status.hpp>
 
 #include "config/base/log.hpp"
+#include "config/base/text.hpp"
 #include "orchestrator/http/api.hpp"
+#include "orchestrator/http/chunked_body.hpp"
+#include "orchestrator/http/request_head.hpp"
+#include "orchestrator/memory_reserve.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -32,15 +37,15 @@ constexpr std::size_t kWriteSliceBytes = 64 * 1024;
 constexpr std::size_t kMaxReadAheadBytes =
     64 * 1024;  // of a next request, while this one is answered
 constexpr std::size_t kMaxDiscardedBytes = 64 * 1024 * 1024;
+constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr seconds kIdleTimeout{75};
 constexpr seconds kHeadTimeout{15};
 constexpr seconds kBodyTimeout{60};
+// A body that brings less than this in each such time is not waited for.
+constexpr seconds kBodyWindow{10};
+constexpr std::size_t kLeastBodyBytesInWindow = 8 * 1024;
 constexpr seconds kWriteTimeout{30};
 constexpr seconds kLingerTimeout{2};
-
-std::string to_string(beast::string_view text) {
-  return {text.data(), text.size()};
-}
 
 // The path of a target, percent-decoded; nothing when an escape is broken.
 std::optional<std::string> decode_path(std::string_view target) {
@@ -71,6 +76,18 @@ std::optional<std::string> decode_path(std::string_view target) {
   return path;
 }
 
+// What must answer when the house is full.
+bool is_for_operators(std::string_view path) {
+  constexpr std::array<std::string_view, 4> kPaths = {"/health", "/livez", "/readyz", "/metrics"};
+  return std::ranges::find(kPaths, path) != kPaths.end() || path == "/v1/workers" ||
+         path.starts_with("/v1/workers/");
+}
+
+// With its memory, which an assignment keeps.
+void give_back(std::string& text) {
+  std::string().swap(text);
+}
+
 const char* reason_of(int status) {
   auto reason = http::obsolete_reason(static_cast<http::status>(status));
   return reason.data();  // literals, ended by a zero
@@ -87,8 +104,10 @@ class ClientConnection final : public Connection,
         socket_(std::move(socket)),
         read_timer_(server_->loop),
         write_timer_(server_->loop) {}
+  ~ClientConnection() override { hold(0); }
 
-  void begin() override {
+  void begin(bool operators_only) override {
+    operators_only_ = operators_only;
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.non_blocking(true, ignored);  // send_now() must not wait for a client
@@ -97,10 +116,24 @@ class ClientConnection final : public Connection,
 
   void refuse_for_overload() override {
     answering_ = true;
-    HttpResponse response =
-        server_->api->protocol_error(503, "The server has too many connections.");
-    response.headers.emplace_back("Retry-After", "1");
-    respond(std::move(response));
+    respond(
+        server_->api->protocol_error(kTooManyConnections, "The server has too many connections."));
+  }
+
+  std::optional<std::chrono::steady_clock::time_point> idle_since() const override {
+    if (!idle_ || closed_) return std::nullopt;
+    return idle_since_;
+  }
+
+  std::size_t unfinished_body_bytes() const override {
+    return reading_body_ && !closed_ ? request_.body.size() : 0;
+  }
+
+  void refuse_for_memory() override {
+    ++server_->figures.no_memory;
+    stop_reading_body();
+    respond(server_->api->protocol_error(
+        kOutOfMemory, "The server has no memory for this request now (server.max_memory_mb)."));
   }
 
   void close_when_idle() override {
@@ -111,6 +144,7 @@ class ClientConnection final : public Connection,
   void close_now() override {
     if (closed_) return;
     closed_ = true;
+    hold(0);
     read_timer_.cancel();
     write_timer_.cancel();
     error_code ignored;
@@ -169,7 +203,8 @@ class ClientConnection final : public Connection,
     } else {
       unsent_ += events;
     }
-    if (unsent_.size() - in_flight_ > kMaxUnsentStreamBytes) {
+    const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
+    if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes) {
       too_slow_ = true;
       // In a turn of its own: the caller is in the middle of something.
       asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
@@ -214,110 +249,226 @@ class ClientConnection final : public Connection,
 
   // ---- reading ----
 
-  void read_head() {
-    if (closed_) return;
-    if (close_after_answer_ || server_->closing) return close_now();
-    parser_.emplace();
-    parser_->header_limit(kMaxHeadBytes);
-    parser_->body_limit(server_->max_body_bytes);
-    keep_alive_ = false;
-    request_http_1_1_ = true;
-    if (buffer_.size() > 0) return continue_head();
-    // Idle until the first byte; then the whole head has its own, shorter time.
-    arm(kIdleTimeout);
-    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
-      if (self->closed_) return;
-      if (error) return self->close_now();
-      self->continue_head();
+  // Every handler goes through here: an exception, for want of memory for example, ends its
+  // connection and nothing else.
+  template <typename Handle>
+  void guarded(const char* doing, Handle handle) {
+    server_->loop.call(doing, [&] {
+      try {
+        handle();
+      } catch (const std::exception& error) {
+        ++server_->figures.exceptions;
+        give_back(request_.body);
+        give_back(unsent_);
+        spdlog::error("a connection is ended by an exception: {}", error.what());
+        give_up();
+        MemoryReserve::refill();
+      }
     });
   }
 
+  bool hold(std::size_t bytes) { return server_->memory.change(held_, bytes, for_operators_); }
+
+  void read_head() {
+    if (closed_) return;
+    if (close_after_answer_ || server_->closing) return close_now();
+    keep_alive_ = false;
+    request_http_1_1_ = true;
+    for_operators_ = false;
+    head_only_ = false;
+    if (buffer_.size() > 0) return continue_head();
+    // Idle until the first byte; then the whole head has its own, shorter time.
+    idle_ = true;
+    idle_since_ = std::chrono::steady_clock::now();
+    read_timer_.start(kIdleTimeout, [this] { close_now(); });
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+      self->guarded("the beginning of a request", [&] {
+        if (self->closed_) return;
+        if (error) return self->close_now();
+        self->idle_ = false;
+        self->read_more_of_head();
+      });
+    });
+  }
+
+  std::string_view buffered() const {
+    return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
+  }
+
   void continue_head() {
-    arm(kHeadTimeout);
-    http::async_read_header(socket_, buffer_, *parser_,
-                            [self = shared_from_this()](error_code error, std::size_t) {
-                              if (self->closed_) return;
-                              self->read_timer_.cancel();
-                              error ? self->read_failed(error) : self->head_read();
+    read_timer_.start(kHeadTimeout, [this] { too_slow_a_sender(); });
+    look_for_head();
+  }
+
+  void read_more_of_head() {
+    if (!read_timer_.running() || buffer_.size() == 0)
+      read_timer_.start(kHeadTimeout, [this] { too_slow_a_sender(); });
+    socket_.async_read_some(buffer_.prepare(4096),
+                            [self = shared_from_this()](error_code error, std::size_t bytes) {
+                              self->guarded("a request's head", [&] {
+                                if (self->closed_) return;
+                                self->buffer_.commit(bytes);
+                                if (error) return self->close_now();
+                                self->look_for_head();
+                              });
                             });
   }
 
-  void read_failed(error_code error) {
-    answering_ = true;
-    head_only_ = false;
-    if (error == http::error::body_limit) {
+  void look_for_head() {
+    const Result<std::size_t> bytes = head_bytes(buffered());
+    if (!bytes.ok()) return bad_request(bytes.error().message());
+    if (*bytes > kMaxHeadBytes || (*bytes == 0 && buffer_.size() >= kMaxHeadBytes)) {
+      answering_ = true;
       return respond(server_->api->protocol_error(
-          413, fmt::format("The body is larger than {} bytes (server.max_body_mb).",
-                           server_->max_body_bytes)));
+          kHeadersTooLarge,
+          fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes)));
     }
-    if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-      return respond(server_->api->protocol_error(
-          431, fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes)));
-    }
-    if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-        error != http::error::end_of_stream && error != http::error::partial_message) {
-      return respond(server_->api->protocol_error(
-          400, "This is not a valid HTTP/1.1 request: " + error.message() + "."));
-    }
-    answering_ = false;
-    close_now();
+    if (*bytes == 0) return read_more_of_head();
+    read_timer_.cancel();
+    Result<RequestHead> head = parse_head(buffered().substr(0, *bytes));
+    if (!head.ok()) return bad_request(head.error().message());
+    buffer_.consume(*bytes);
+    head_read(*head);
   }
 
-  void head_read() {
-    const auto& message = parser_->get();
-    request_http_1_1_ = message.version() >= 11;
-    keep_alive_ = message.keep_alive();
-    head_only_ = message.method() == http::verb::head;
+  // What can't be read in one way alone is the last thing that is read on its connection.
+  void bad_request(const std::string& rule) {
+    ++server_->figures.bad_framing;
+    stop_reading_body();
+    respond(server_->api->protocol_error(kBadRequest,
+                                         "This is not a valid HTTP/1.1 request: " + rule + "."));
+  }
+
+  void too_slow_a_sender() {
+    ++server_->figures.slow_senders;
+    stop_reading_body();
+    respond(server_->api->protocol_error(kTooSlow, "The request did not arrive in time."));
+  }
+
+  // From here on only an answer can follow.
+  void stop_reading_body() {
+    read_timer_.cancel();
+    reading_body_ = false;
     answering_ = true;
-    if (message.version() < 10)
-      return respond(
-          server_->api->protocol_error(400, "Only HTTP/1.0 and HTTP/1.1 are spoken here."));
+    request_ = {};
+    give_back(request_.body);
+    buffer_.shrink_to_fit();
+    hold(0);
+    kept_body_ = 0;
+  }
+
+  void head_read(const RequestHead& head) {
+    request_http_1_1_ = head.minor_version >= 1;
+    keep_alive_ = head.keep_alive();
+    head_only_ = head.method == "HEAD";
+    answering_ = true;
 
     HttpRequest request;
-    request.method = to_string(message.method_string());
+    request.method = head.method;
     request.http_1_1 = request_http_1_1_;
-    request.has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0;
-    request.hosts = static_cast<int>(message.count(http::field::host));
-    request.host = to_string(message[http::field::host]);
-    request.origin = to_string(message[http::field::origin]);
-    request.authorization = to_string(message[http::field::authorization]);
-    request.last_event_id = to_string(message["Last-Event-ID"]);
-    std::optional<std::string> path = decode_path(to_string(message.target()));
+    request.has_body = head.has_body();
+    request.hosts = static_cast<int>(head.count("Host"));
+    request.host = head.field("Host");
+    request.origin = head.field("Origin");
+    request.authorization = head.field("Authorization");
+    request.last_event_id = head.field("Last-Event-ID");
+    std::optional<std::string> path = decode_path(head.target);
     if (!path)
-      return respond(
-          server_->api->protocol_error(400, "The request's target has a broken percent escape."));
+      return respond(server_->api->protocol_error(
+          kBadRequest, "The request's target has a broken percent escape."));
     request.path = *std::move(path);
+    for_operators_ = is_for_operators(request.path);
+    if (operators_only_ && !for_operators_) return refuse_for_overload();
 
     if (std::optional<HttpResponse> answer = server_->api->answer_head(request)) {
       if (request.has_body) answer->close = true;  // its body stays unread
       return respond(*std::move(answer));
     }
-    if (auto encoding = message[http::field::content_encoding];
-        !encoding.empty() && !beast::iequals(encoding, "identity")) {
+    if (const auto encoding = head.field("Content-Encoding");
+        !encoding.empty() && lower(encoding) != "identity") {
       return respond(server_->api->protocol_error(
-          415, "Bodies are taken as they are, not compressed: send none with a Content-Encoding."));
+          kUnsupportedEncoding,
+          "Bodies are taken as they are, not compressed: send none with a Content-Encoding."));
     }
+    if (head.content_length.value_or(0) > server_->max_body_bytes) return body_too_large();
     request_ = std::move(request);
-    auto expect = message[http::field::expect];
-    if (!expect.empty() && request_http_1_1_) {
-      if (!beast::iequals(expect, "100-continue"))
-        return respond(server_->api->protocol_error(417, "Only 100-continue can be expected."));
+    if (const auto expect = head.field("Expect"); !expect.empty() && request_http_1_1_) {
+      if (lower(expect) != "100-continue")
+        return respond(
+            server_->api->protocol_error(kExpectationFailed, "Only 100-continue can be expected."));
       unsent_ += "HTTP/1.1 100 Continue\r\n\r\n";
       pump();
     }
-    arm(kBodyTimeout);
-    http::async_read(socket_, buffer_, *parser_,
-                     [self = shared_from_this()](error_code error, std::size_t) {
-                       if (self->closed_) return;
-                       self->read_timer_.cancel();
-                       error ? self->read_failed(error) : self->body_read();
-                     });
+    reading_body_ = true;
+    chunks_.reset();
+    if (head.chunked) chunks_.emplace();
+    body_left_ = head.content_length.value_or(0);
+    body_deadline_ = std::chrono::steady_clock::now() + kBodyTimeout;
+    body_bytes_in_window_ = 0;
+    watch_body_speed();
+    take_body();
+  }
+
+  void body_too_large() {
+    stop_reading_body();
+    respond(server_->api->protocol_error(
+        kBodyTooLarge, fmt::format("The body is larger than {} bytes (server.max_body_mb).",
+                                   server_->max_body_bytes)));
+  }
+
+  void watch_body_speed() {
+    read_timer_.start(kBodyWindow, [this] {
+      const bool late = std::chrono::steady_clock::now() >= body_deadline_;
+      if (late || body_bytes_in_window_ < kLeastBodyBytesInWindow) return too_slow_a_sender();
+      body_bytes_in_window_ = 0;
+      watch_body_speed();
+    });
+  }
+
+  // What has been received, as far as it is this body's.
+  void take_body() {
+    const std::string_view bytes = buffered();
+    std::size_t taken = 0;
+    if (!hold_body(request_.body.size() + bytes.size())) return;
+    if (chunks_.has_value()) {
+      const Result<std::size_t> got = chunks_->take(bytes, request_.body, server_->max_body_bytes);
+      if (!got.ok() && got.error().code() == ErrorCode::kResourceExhausted) return body_too_large();
+      if (!got.ok()) return bad_request(got.error().message());
+      taken = *got;
+    } else {
+      taken = static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, bytes.size()));
+      request_.body.append(bytes.substr(0, taken));
+      body_left_ -= taken;
+    }
+    buffer_.consume(taken);
+    if (chunks_.has_value() ? chunks_->done() : body_left_ == 0) return body_read();
+    socket_.async_read_some(buffer_.prepare(kReadBytes),
+                            [self = shared_from_this()](error_code error, std::size_t got) {
+                              self->guarded("a request's body", [&] {
+                                if (self->closed_ || !self->reading_body_) return;
+                                self->buffer_.commit(got);
+                                self->body_bytes_in_window_ += got;
+                                if (error) return self->close_now();
+                                self->take_body();
+                              });
+                            });
+  }
+
+  // The body's bytes, and as many again that its string may have made room for. False: there is no
+  // room, and this connection has been told so.
+  bool hold_body(std::size_t bytes) {
+    while (reading_body_ && !closed_ && !hold(2 * bytes)) {
+      if (!server_->end_largest_body()) refuse_for_memory();
+    }
+    kept_body_ = 2 * bytes;
+    return reading_body_ && !closed_;
   }
 
   void body_read() {
-    request_.body = std::move(parser_->get().body());
+    read_timer_.cancel();
+    reading_body_ = false;
     watch_for_end();
-    server_->api->handle(std::move(request_), shared_from_this());
+    server_->api->handle(std::exchange(request_, {}), shared_from_this());
   }
 
   // While an answer is being made: an end of file or a reset means that nobody waits for it. What a
@@ -327,26 +478,25 @@ class ClientConnection final : public Connection,
     watching_ = true;
     socket_.async_read_some(buffer_.prepare(4096),
                             [self = shared_from_this()](error_code error, std::size_t bytes) {
-                              self->watching_ = false;
-                              if (self->closed_) return;
-                              self->buffer_.commit(bytes);
-                              if (error && error != asio::error::operation_aborted) {
-                                self->client_ended_ = true;
-                                // While the last bytes of an answer are on their way, their handler
-                                // ends the connection.
-                                if (self->answering_ || self->next_after_watch_) self->close_now();
-                                return;
-                              }
-                              if (self->next_after_watch_) {
-                                self->next_after_watch_ = false;
-                                return self->read_head();
-                              }
-                              if (self->answering_) self->watch_for_end();
+                              self->guarded("a client's end", [&] {
+                                self->watching_ = false;
+                                if (self->closed_) return;
+                                self->buffer_.commit(bytes);
+                                if (error && error != asio::error::operation_aborted) {
+                                  self->client_ended_ = true;
+                                  // While the last bytes of an answer are on their way, their handler
+                                  // ends the connection.
+                                  if (self->answering_ || self->next_after_watch_)
+                                    self->close_now();
+                                  return;
+                                }
+                                if (self->next_after_watch_) {
+                                  self->next_after_watch_ = false;
+                                  return self->read_head();
+                                }
+                                if (self->answering_) self->watch_for_end();
+                              });
                             });
-  }
-
-  void arm(seconds timeout) {
-    read_timer_.start(timeout, [this] { close_now(); });
   }
 
   // ---- writing ----
@@ -355,6 +505,12 @@ class ClientConnection final : public Connection,
     answering_ = false;
     streaming_ = false;
     on_lost = nullptr;
+    kept_body_ = 0;
+    if (!hold(unsent_.size() < kWriteSliceBytes ? 0 : unsent_.size())) {
+      too_slow_ = true;
+      asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
+      return;
+    }
     pump();
   }
 
@@ -370,11 +526,15 @@ class ClientConnection final : public Connection,
     write_timer_.start(kWriteTimeout, [this] { give_up(); });
     asio::async_write(socket_, asio::buffer(flight_),
                       [self = shared_from_this()](error_code error, std::size_t) {
-                        if (self->closed_) return;
-                        self->write_timer_.cancel();
-                        if (error) return self->close_now();
-                        self->unsent_.erase(0, std::exchange(self->in_flight_, 0));
-                        self->pump();
+                        self->guarded("writing an answer", [&] {
+                          if (self->closed_) return;
+                          self->write_timer_.cancel();
+                          if (error) return self->close_now();
+                          self->unsent_.erase(0, std::exchange(self->in_flight_, 0));
+                          if (self->held_ > self->unsent_.size() + self->kept_body_)
+                            self->hold(self->unsent_.size() + self->kept_body_);
+                          self->pump();
+                        });
                       });
   }
 
@@ -397,7 +557,7 @@ class ClientConnection final : public Connection,
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
     if (client_ended_) return close_now();
-    arm(kLingerTimeout);
+    read_timer_.start(kLingerTimeout, [this] { close_now(); });
     discard();
   }
 
@@ -413,11 +573,13 @@ class ClientConnection final : public Connection,
     buffer_.clear();
     socket_.async_read_some(buffer_.prepare(kWriteSliceBytes),
                             [self = shared_from_this()](error_code error, std::size_t bytes) {
-                              if (self->closed_) return;
-                              self->discarded_ += bytes;
-                              if (error || self->discarded_ > kMaxDiscardedBytes)
-                                return self->close_now();
-                              self->discard();
+                              self->guarded("the rest of a request", [&] {
+                                if (self->closed_) return;
+                                self->discarded_ += bytes;
+                                if (error || self->discarded_ > kMaxDiscardedBytes)
+                                  return self->close_now();
+                                self->discard();
+                              });
                             });
   }
 
@@ -435,14 +597,23 @@ class ClientConnection final : public Connection,
   tcp::socket socket_;
   Timer read_timer_, write_timer_;
   beast::flat_buffer buffer_;
-  std::optional<http::request_parser<http::string_body>> parser_;
   HttpRequest request_;
+  std::optional<ChunkedBody> chunks_;  // of a body that comes in chunks
+  std::uint64_t body_left_ = 0;        // of one that has a length
+  std::size_t body_bytes_in_window_ = 0;
+  std::chrono::steady_clock::time_point body_deadline_, idle_since_;
+  std::size_t held_ = 0;       // of the server's memory budget
+  std::size_t kept_body_ = 0;  // of this for the body, until its answer is out
 
   std::string unsent_;  // the first in_flight_ bytes of it are being written, from flight_
   std::string flight_;
   std::size_t in_flight_ = 0;
   std::size_t discarded_ = 0;
 
+  bool operators_only_ = false;
+  bool for_operators_ = false;  // the request
+  bool idle_ = false;           // waits for a request's first byte
+  bool reading_body_ = false;
   bool request_http_1_1_ = true;
   bool keep_alive_ = false;
   bool head_only_ = false;

@@ -3,12 +3,16 @@
 // them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <boost/asio/ip/tcp.hpp>
 
 #include "orchestrator/event_loop.hpp"
+#include "orchestrator/http/memory_budget.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -17,27 +21,42 @@ class Connection;
 
 // The server, as its connections see it.
 struct ConnectionOwner {
-  ConnectionOwner(EventLoop& the_loop, std::size_t the_max_body_bytes)
-      : loop(the_loop), max_body_bytes(the_max_body_bytes) {}
+  ConnectionOwner(EventLoop& the_loop, std::size_t the_max_body_bytes, std::size_t max_memory)
+      : loop(the_loop), max_body_bytes(the_max_body_bytes), memory(max_memory) {}
   virtual ~ConnectionOwner() = default;
   virtual void connection_gone(const std::shared_ptr<Connection>& connection) = 0;
+  // The budget is spent: ends the largest body that is not complete, which may be the asking
+  // connection's own. False: there is none.
+  virtual bool end_largest_body() = 0;
   // Calls send_now() once the event loop's turn is over.
   virtual void send_after_this(std::shared_ptr<Connection> connection) = 0;
 
   EventLoop& loop;
   Api* api = nullptr;
   std::size_t max_body_bytes;
+  MemoryBudget memory;
+  struct Figures {
+    std::uint64_t bad_framing = 0;   // heads and bodies that broke a rule of HTTP
+    std::uint64_t no_memory = 0;     // requests that the budget refused
+    std::uint64_t slow_senders = 0;  // heads and bodies that took too long
+    std::uint64_t exceptions = 0;    // connections that one ended
+  } figures;
   bool closing = false;  // answers are finished, no further request is read
 };
 
 class Connection {
  public:
   virtual ~Connection() = default;
-  virtual void begin() = 0;                // reads the first request
+  // Reads the first request. `operators_only`: the places for others are taken.
+  virtual void begin(bool operators_only) = 0;
   virtual void refuse_for_overload() = 0;  // instead: answers 503
   virtual void close_when_idle() = 0;      // ends as soon as nothing is being answered
   virtual void close_now() = 0;
-  virtual void send_now() = 0;  // what a turn has brought for a stream
+  // Since when it waits for a request and has nothing of one; empty: it does not.
+  virtual std::optional<std::chrono::steady_clock::time_point> idle_since() const = 0;
+  virtual std::size_t unfinished_body_bytes() const = 0;
+  virtual void refuse_for_memory() = 0;  // ends an unfinished body with 503
+  virtual void send_now() = 0;           // what a turn has brought for a stream
 };
 
 std::shared_ptr<Connection> make_connection(std::shared_ptr<ConnectionOwner> server,

@@ -31,10 +31,15 @@ inline constexpr ErrorKind kRequestNotFound{404, kRequestError, "request_not_fou
 inline constexpr ErrorKind kMethodNotAllowed{405, kRequestError, "method_not_allowed"};
 inline constexpr ErrorKind kWorkerNotReady{409, kRequestError, "worker_not_ready"};
 inline constexpr ErrorKind kTakenOver{409, kRequestError, "taken_over"};
+inline constexpr ErrorKind kTooSlow{408, kRequestError, "too_slow"};
 inline constexpr ErrorKind kBodyTooLarge{413, kRequestError, "body_too_large"};
+inline constexpr ErrorKind kUnsupportedEncoding{415, kRequestError, "bad_request"};
+inline constexpr ErrorKind kExpectationFailed{417, kRequestError, "bad_request"};
 inline constexpr ErrorKind kHeadersTooLarge{431, kRequestError, "headers_too_large"};
-inline constexpr ErrorKind kJournalUnavailable{503, kServerError, "journal_unavailable"};
-inline constexpr ErrorKind kTooManyConnections{503, kServerError, "too_many_connections"};
+inline constexpr ErrorKind kJournalUnavailable{503, kServerError, "journal_unavailable", 5};
+inline constexpr ErrorKind kStreamCatchingUp{503, kServerError, "stream_catching_up", 1};
+inline constexpr ErrorKind kTooManyConnections{503, kServerError, "too_many_connections", 1};
+inline constexpr ErrorKind kOutOfMemory{503, kServerError, "out_of_memory", 2};
 
 // What became of a request that the router took, or refused.
 const ErrorKind& error_kind(ipc::FailureCode code);

@@ -35,6 +35,10 @@ class Lookup final : public Answer {
   }
   void on_failed(RequestId request, const Failure& failure) override {
     request_ = {};
+    // It or its answer has no room in the channel, and never will have.
+    const bool never_fits = failure.code == ipc::FailureCode::kResourceExhausted ||
+                            failure.code == ipc::FailureCode::kContextExceeded;
+    if (never_fits) return fail(api_error(kBodyTooLarge, failure.message));
     Answer::on_failed(request, failure);
   }
   void fail(const ApiError& error) override {

@@ -35,8 +35,8 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
                                                 std::shared_ptr<Exchange> exchange) {
   if (disk_ != nullptr && disk_->failed()) {
     return api_error(kJournalUnavailable,
-                     "The journal can't be written, so no stream can be made resumable; the "
-                     "server's log says why.");
+                     "The journal can't be written, so no stream can be made resumable; "
+                     "/health says why.");
   }
   BegunRequest begun;
   begun.id = new_id(request.chat);
@@ -73,7 +73,15 @@ std::optional<ApiError> ResumableStreams::attach(const std::string& id,
   if (!last_event_id.empty()) {
     const char* end = last_event_id.data() + last_event_id.size();
     auto [stop, error] = std::from_chars(last_event_id.data(), end, first);
-    if (error != std::errc() || stop != end || first >= found->second->known_events()) {
+    const bool number = error == std::errc() && stop == end;
+    // What the client has seen and this daemon has not yet is being generated again.
+    if (number && first >= found->second->known_events() && !found->second->over()) {
+      return api_error(kStreamCatchingUp,
+                       fmt::format("Event {} of this stream is being generated again; there are {} "
+                                   "so far.",
+                                   first, found->second->known_events()));
+    }
+    if (!number || first >= found->second->known_events()) {
       return api_error(kInvalidLastEventId,
                        fmt::format("Last-Event-ID '{}' is no event of this stream, which has {} "
                                    "so far.",

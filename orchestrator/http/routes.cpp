@@ -32,7 +32,25 @@ HttpResponse json_response(int status, const json& body) {
 HttpResponse get_health(const ApiContext& context, const std::string&) {
   const Router& router = context.services.router;
   const bool ready = router.ready() && !router.draining();
-  HttpResponse response = json_response(ready ? 200 : 503, describe_health(router));
+  json health = describe_health(router);
+  // What does not keep models from being served, and an operator should see to.
+  if (const DiskJournal* disk = context.streams.disk(); disk != nullptr && disk->failed())
+    health["problems"] = {"the journal can't be written: " + disk->problem()};
+  HttpResponse response = json_response(ready ? 200 : 503, health);
+  if (!ready) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+// The loop runs: there is nothing that a new start would mend.
+HttpResponse get_live(const ApiContext&, const std::string&) {
+  return json_response(200, {{"status", "alive"}});
+}
+
+HttpResponse get_ready(const ApiContext& context, const std::string&) {
+  const Router& router = context.services.router;
+  const bool ready = router.ready() && !router.draining();
+  HttpResponse response =
+      json_response(ready ? 200 : 503, {{"status", ready ? "ready" : "not ready"}});
   if (!ready) response.headers.emplace_back("Retry-After", "1");
   return response;
 }
@@ -172,10 +190,12 @@ constexpr const char* kActionLabel = "/v1/workers/{name}/{action}";
 
 constexpr Route kRoutes[] = {
     {kGet, "/health", "/health", Who::kAnyone, get_health},
-    {kGet, "/metrics", "/metrics", Who::kKeyHolders, get_metrics},
-    {kGet, "/v1/models", "/v1/models", Who::kKeyHolders, get_models},
-    {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kKeyHolders, get_model},
-    {kGet, "/v1/workers", "/v1/workers", Who::kKeyHolders, get_workers},
+    {kGet, "/livez", "/livez", Who::kAnyone, get_live},
+    {kGet, "/readyz", "/readyz", Who::kAnyone, get_ready},
+    {kGet, "/metrics", "/metrics", Who::kOwnPages, get_metrics},
+    {kGet, "/v1/models", "/v1/models", Who::kOwnPages, get_models},
+    {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kOwnPages, get_model},
+    {kGet, "/v1/workers", "/v1/workers", Who::kOwnPages, get_workers},
     {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr,
      act_on_worker<Action::kDrain>},
     {kPost, "/v1/workers/{name}/restart", kActionLabel, Who::kOwnPages, nullptr,

@@ -23,13 +23,16 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kMaxConnections = 1024;
+constexpr std::size_t kForOperators = 16;  // of these
+// One that has just come may have sent its request already.
+constexpr std::chrono::milliseconds kIdleAtLeast{250};
 constexpr std::chrono::seconds kCloseTimeout{5};
 
 }  // namespace
 
 struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server::Impl> {
   Impl(EventLoop& the_loop, ServerOptions options)
-      : ConnectionOwner(the_loop, options.max_body_bytes),
+      : ConnectionOwner(the_loop, options.max_body_bytes, options.max_memory_bytes),
         host(std::move(options.host)),
         port(options.port),
         acceptor(loop.context()),
@@ -37,7 +40,11 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
         close_timer(loop) {}
 
   void accept();
+  void accepted(tcp::socket socket);
+  bool close_longest_idle();
+  void accept_later();
   void connection_gone(const std::shared_ptr<Connection>& connection) override;
+  bool end_largest_body() override;
   void send_after_this(std::shared_ptr<Connection> connection) override;
 
   const std::string host;
@@ -48,30 +55,81 @@ struct Server::Impl final : ConnectionOwner, std::enable_shared_from_this<Server
   std::unordered_set<std::shared_ptr<Connection>> connections;
   std::vector<std::shared_ptr<Connection>> to_send;  // see send_after_this()
   std::function<void()> closed;
+  bool accepting = false;
+  std::uint64_t refused = 0, idle_closed = 0;
 };
 
 void Server::Impl::accept() {
+  if (accepting || !acceptor.is_open()) return;
+  accepting = true;
   acceptor.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
+    self->accepting = false;
     if (error == asio::error::operation_aborted || !self->acceptor.is_open()) return;
-    if (error) {
-      // Out of descriptors, most likely: some will be closed in a moment.
-      spdlog::warn("accepting a connection: {}", error.message());
-      self->pause.expires_after(std::chrono::milliseconds(100));
-      self->pause.async_wait([self](error_code aborted) {
-        if (!aborted) self->accept();
-      });
-      return;
-    }
-    auto connection = make_connection(self, std::move(socket));
-    bool overloaded = self->connections.size() >= kMaxConnections;
-    self->connections.insert(connection);
-    overloaded ? connection->refuse_for_overload() : connection->begin();
-    self->accept();
+    self->loop.call("a new connection", [&] {
+      if (error) {
+        // Out of descriptors, most likely: some will be closed in a moment.
+        spdlog::warn("accepting a connection: {}", error.message());
+        return self->accept_later();
+      }
+      self->accepted(std::move(socket));
+    });
+    // Whatever came of this one: there are others.
+    if (!error) self->accept();
   });
+}
+
+void Server::Impl::accept_later() {
+  pause.expires_after(std::chrono::milliseconds(100));
+  pause.async_wait([self = shared_from_this()](error_code aborted) {
+    if (!aborted) self->accept();
+  });
+}
+
+void Server::Impl::accepted(tcp::socket socket) {
+  auto connection = make_connection(shared_from_this(), std::move(socket));
+  const std::size_t others = connections.size();
+  const bool full = others >= kMaxConnections - kForOperators && !close_longest_idle();
+  connections.insert(connection);
+  if (full && others >= kMaxConnections) {
+    ++refused;
+    return connection->refuse_for_overload();
+  }
+  connection->begin(full);
+}
+
+// A client that keeps a connection for later can make another one; one that is turned away can't.
+bool Server::Impl::close_longest_idle() {
+  std::shared_ptr<Connection> longest;
+  auto since = std::chrono::steady_clock::now() - kIdleAtLeast;
+  for (const auto& each : connections) {
+    const auto idle = each->idle_since();
+    if (!idle.has_value() || *idle >= since) continue;
+    since = *idle;
+    longest = each;
+  }
+  if (longest == nullptr) return false;
+  ++idle_closed;
+  longest->close_now();
+  return true;
+}
+
+bool Server::Impl::end_largest_body() {
+  std::shared_ptr<Connection> largest;
+  std::size_t most = 0;
+  for (const auto& each : connections) {
+    const std::size_t bytes = each->unfinished_body_bytes();
+    if (bytes <= most) continue;
+    most = bytes;
+    largest = each;
+  }
+  if (largest == nullptr) return false;
+  largest->refuse_for_memory();
+  return true;
 }
 
 void Server::Impl::connection_gone(const std::shared_ptr<Connection>& connection) {
   connections.erase(connection);
+  if (!accepting && !closing && api != nullptr) accept();
   if (closing && connections.empty() && closed) loop.post(std::exchange(closed, nullptr));
 }
 
@@ -145,8 +203,14 @@ void Server::serve(Api& api) {
   impl_->accept();
 }
 
-void Server::set_max_body_bytes(std::size_t bytes) {
-  impl_->max_body_bytes = bytes;
+void Server::set_limits(std::size_t max_body_bytes, std::size_t max_memory_bytes) {
+  impl_->max_body_bytes = max_body_bytes;
+  impl_->memory.resize(max_memory_bytes);
+}
+Server::Figures Server::figures() const {
+  const ConnectionOwner::Figures& counted = impl_->figures;
+  return {impl_->memory.used(), impl_->memory.most(), counted.bad_framing, counted.no_memory,
+          counted.slow_senders, counted.exceptions,   impl_->refused,      impl_->idle_closed};
 }
 std::size_t Server::connections() const {
   return impl_->connections.size();

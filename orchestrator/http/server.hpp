@@ -1,9 +1,12 @@
 // HTTP/1.1 over TCP: listens, accepts connections (connection.hpp) and ends them. One thread.
 //
-// Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, 75
-// s idle between requests, 1024 connections (more get 503). A client that does not read: up to 1
-// MiB of its stream is kept; beyond that its sequences are cancelled and the connection ends; so it
-// does when nothing at all could be written for 30 s. Other streams never wait for it.
+// Limits: 16 KiB of head (431), the configured body (413), 15 s for a head and 60 s for a body, of
+// which each 10 s bring 8 KiB (408), 75 s idle between requests, 1024 connections: one more ends the
+// one that has been idle longest, or gets 503; the last 16 places are for the operator's endpoints.
+// All bodies and unsent answers share one budget (memory_budget.hpp): when it is spent, the largest
+// body that is not complete gets 503. A client that does not read: up to 1 MiB of its stream is kept;
+// beyond that its sequences are cancelled and the connection ends; so it does when nothing at all
+// could be written for 30 s. Other streams never wait for it.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +26,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  // 0: a free one
   std::size_t max_body_bytes = 16U << 20;
+  std::size_t max_memory_bytes = std::size_t{512} << 20;
 };
 
 class Server {
@@ -35,7 +39,16 @@ class Server {
   std::uint16_t port() const;
   void serve(Api& api);
   std::size_t connections() const;
-  void set_max_body_bytes(std::size_t bytes);  // of requests that come from now on
+  // Of requests that come from now on.
+  void set_limits(std::size_t max_body_bytes, std::size_t max_memory_bytes);
+
+  struct Figures {
+    std::size_t memory_bytes = 0, most_memory_bytes = 0;
+    std::uint64_t bad_framing = 0, no_memory = 0, slow_senders = 0, exceptions = 0;
+    std::uint64_t refused = 0;      // connections that found no place
+    std::uint64_t idle_closed = 0;  // idle ones that made place for another
+  };
+  Figures figures() const;
 
   // Ends each connection once its answer is out; `closed` is called when none is left, or after
   // five seconds.

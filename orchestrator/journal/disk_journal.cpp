@@ -19,14 +19,22 @@
 
 #include "config/base/log.hpp"
 #include "config/base/quiet_thread.hpp"
+#include "config/base/random.hpp"
 #include "config/base/unique_fd.hpp"
 
 namespace bulkhead::orchestrator {
 
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr mode_t kOwnerOnly = 0600;
 constexpr int kLockTries = 8;
+constexpr milliseconds kFirstRetry{1000}, kLongestRetry{30000};
+constexpr milliseconds kLookEvery{5000};  // whether the file still has its name
+constexpr milliseconds kEndPatience{5000};
+// Gathered while a write is under way. More of it is forgotten: the next write is of all that is wanted.
+constexpr std::size_t kMostPending = std::size_t{64} << 20;
 
 Error system_error(const std::string& path, const char* step) {
   return errno_error(ErrorCode::kUnavailable,
@@ -88,10 +96,19 @@ Result<UniqueFd> open_locked(const std::string& path) {
                fmt::format("isolation.journal_path: {} keeps changing its name", path));
 }
 
-// A whole new file under the journal's name, locked from before it has it.
-Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
-  const std::string beside = path + ".new";
-  ::unlink(beside.c_str());  // of a daemon that died here
+// What the journal's name stands for now.
+enum class Named { kOurs, kNothing, kAnother };
+Named named(int ours, const std::string& path) {
+  struct stat mine {
+  }, there{};
+  if (::fstat(ours, &mine) != 0) return Named::kNothing;
+  if (::lstat(path.c_str(), &there) != 0) return errno == ENOENT ? Named::kNothing : Named::kOurs;
+  return mine.st_ino == there.st_ino && mine.st_dev == there.st_dev ? Named::kOurs
+                                                                    : Named::kAnother;
+}
+
+Result<UniqueFd> write_beside(const std::string& path, const std::string& beside,
+                              std::string_view content) {
   UniqueFd fd(::open(beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly));
   if (!fd.valid()) return system_error(beside, "open");
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return system_error(beside, "lock");
@@ -105,22 +122,41 @@ Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
   return fd;
 }
 
+// A whole new file under the journal's name, locked from before it has it. Until then the old one is
+// what it was.
+Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
+  const std::string beside = path + ".new";
+  ::unlink(beside.c_str());  // of a daemon that died here
+  Result<UniqueFd> written = write_beside(path, beside, content);
+  if (!written.ok()) ::unlink(beside.c_str());  // it may be what fills the disk
+  return written;
+}
+
 }  // namespace
 
 struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   Impl(EventLoop& the_loop, Options the_options)
-      : loop(the_loop), options(std::move(the_options)) {}
+      : loop(the_loop), options(std::move(the_options)), retry(std::make_unique<Timer>(the_loop)) {}
+
+  struct Job {
+    std::string bytes;
+    bool anew = false;
+  };
 
   // ---- the event loop's side ----
 
   void gather(const JournalRecord& record, std::function<void()> durable) {
-    if (broken) {
+    ++figures.records;
+    if (!problem.empty() && !writing) {  // a later write holds all that is live
       if (durable) loop.post(std::move(durable));
       return;
     }
-    append_record(pending, record);
-    ++figures.records;
+    append_record(pending, record, salt);
     if (durable) pending_durable.push_back(std::move(durable));
+    if (pending.size() > kMostPending) {
+      pending.clear();
+      overflowed = true;
+    }
     commit_after_this();
   }
 
@@ -136,17 +172,21 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
 
   // Gives what has been gathered to the thread, unless it is busy: then it comes when that is done.
   void commit() {
-    if (writing || broken || pending.empty()) return;
-    Job job;
-    if (figures.file_bytes + pending.size() > compact_at) {
-      // What is wanted holds what is pending, too; without what has been dropped.
-      job.anew = true;
-      job.bytes = wanted();
-    } else {
-      job.bytes = std::move(pending);
-    }
-    pending.clear();
+    if (writing || !problem.empty() || (pending.empty() && !overflowed)) return;
+    if (overflowed || figures.file_bytes + pending.size() > compact_at) return write_anew();
     writing_durable = std::exchange(pending_durable, {});
+    hand_over({std::exchange(pending, {}), false});
+  }
+
+  // What is wanted holds what is pending, too; without what has been dropped.
+  void write_anew() {
+    overflowed = false;
+    pending.clear();
+    std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(writing_durable));
+    hand_over({wanted(), true});
+  }
+
+  void hand_over(Job job) {
     writing = true;
     {
       std::lock_guard lock(mutex);
@@ -156,7 +196,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   }
 
   std::string wanted() const {
-    std::string out = journal_header();
+    std::string out = journal_header(salt);
     for (const auto& [key, records] : live)
       out += records;
     return out;
@@ -165,61 +205,117 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   struct Done {
     Status status;
     bool anew = false;
+    bool lost_name = false;  // nothing was written: the file has lost its name
     std::size_t bytes = 0;
     std::chrono::microseconds took{};
   };
   void done(const Done& result) {
+    loop.doing("the journal's write is done");
+    if (result.lost_name) return name_lost(result.bytes > 0);
     writing = false;
-    if (!result.status.ok()) {
-      broken = true;
-      spdlog::error(
-          "the journal is not written any more: {}; streams can't be resumed when the "
-          "daemon ends. Make room, and restart it when it is idle",
-          result.status.error().message());
-      pending.clear();
+    if (result.status.ok()) {
+      written(result);
     } else {
-      ++figures.commits;
-      figures.commit_microseconds += static_cast<std::uint64_t>(result.took.count());
-      figures.file_bytes = result.anew ? result.bytes : figures.file_bytes + result.bytes;
-      if (result.anew) {
-        ++figures.compactions;
-        compact_at = std::max(options.compact_at_bytes, 2 * result.bytes);
-      }
+      failed(result.status.error().message());
     }
     auto due = std::exchange(writing_durable, {});
-    if (broken) std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(due));
+    if (!problem.empty())
+      std::ranges::move(std::exchange(pending_durable, {}), std::back_inserter(due));
     for (auto& durable : due)
       durable();
     commit();
   }
 
-  // ---- the thread's side ----
+  void written(const Done& result) {
+    ++figures.commits;
+    figures.commit_microseconds += static_cast<std::uint64_t>(result.took.count());
+    figures.file_bytes = result.anew ? result.bytes : figures.file_bytes + result.bytes;
+    if (!result.anew) return;
+    ++figures.compactions;
+    compact_at = std::max(options.compact_at_bytes, 2 * result.bytes);
+    if (problem.empty()) return;
+    ++figures.recoveries;
+    problem.clear();
+    retry_delay = kFirstRetry;
+    spdlog::info("the journal is written again; streams can be resumed as before");
+  }
 
-  struct Job {
-    std::string bytes;
-    bool anew = false;
-  };
+  void failed(const std::string& why) {
+    ++figures.failures;
+    if (problem.empty()) {
+      spdlog::error(
+          "the journal can't be written: {}; what is under way survives its workers, but not the "
+          "daemon, and no new stream can be made resumable. It is tried again from time to time",
+          why);
+    }
+    problem = why;
+    pending.clear();
+    overflowed = false;
+    retry->start(retry_delay, [this] {
+      if (!writing) write_anew();
+    });
+    retry_delay = std::min(2 * retry_delay, kLongestRetry);
+  }
+
+  // What was handed over is still due.
+  void name_lost(bool with_records) {
+    spdlog::warn("journal {}: the file was deleted, or another has its name; it is written anew",
+                 options.path);
+    if (with_records || !writing) return write_anew();
+    // The thread looked by itself while a job was on its way to it: that one finds the same.
+  }
+
+  // ---- the thread's side ----
 
   void write_jobs() {
     std::unique_lock lock(mutex);
     while (true) {
-      wake.wait(lock, [this] { return next.has_value() || ending; });
-      if (!next.has_value()) return;
+      const auto due = [this] { return next.has_value() || ending; };
+      if (!wake.wait_for(lock, kLookEvery, due)) {
+        lock.unlock();
+        look_at_name();
+        lock.lock();
+        continue;
+      }
+      if (!next.has_value()) break;
       Job job = *std::exchange(next, std::nullopt);
       lock.unlock();
       const auto began = std::chrono::steady_clock::now();
-      Done result{write(job), job.anew, job.bytes.size(),
-                  std::chrono::duration_cast<std::chrono::microseconds>(
-                      std::chrono::steady_clock::now() - began)};
-      loop.post([weak = weak_from_this(), result = std::move(result)] {
-        if (auto self = weak.lock()) self->done(result);
-      });
+      Done result{{}, job.anew, false, job.bytes.size(), {}};
+      result.lost_name = !job.anew && named(file.get(), options.path) != Named::kOurs;
+      if (!result.lost_name) result.status = write(job);
+      result.took = std::chrono::duration_cast<std::chrono::microseconds>(
+          std::chrono::steady_clock::now() - began);
+      told_of_name = told_of_name && !job.anew;
       lock.lock();
+      tell(std::move(result));
     }
+    ended = true;
+    wake.notify_all();
+  }
+
+  // Under the mutex: after the end nobody is there to be told.
+  void tell(Done result) {
+    if (ending) return;
+    loop.post([weak = weak_from_this(), result = std::move(result)] {
+      if (auto self = weak.lock()) self->done(result);
+    });
+  }
+
+  void look_at_name() {
+    if (told_of_name || named(file.get(), options.path) == Named::kOurs) return;
+    told_of_name = true;
+    std::lock_guard lock(mutex);
+    tell({{}, false, true, 0, {}});
   }
 
   Status write(const Job& job) {
     if (job.anew) {
+      if (named(file.get(), options.path) == Named::kAnother) {
+        const std::string aside = options.path + ".other";
+        if (::rename(options.path.c_str(), aside.c_str()) != 0)
+          return system_error(options.path, "rename");
+      }
       BULKHEAD_TRY(file, rewrite(options.path, job.bytes));
       return {};
     }
@@ -237,7 +333,11 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   std::vector<std::function<void()>> pending_durable, writing_durable;
   bool commit_due = false;
   bool writing = false;
-  bool broken = false;
+  bool overflowed = false;       // `pending` lacks records that are live
+  std::string problem;           // of the last write; empty: none
+  std::unique_ptr<Timer> retry;  // gone before the loop is, whatever the thread does
+  milliseconds retry_delay = kFirstRetry;
+  std::uint32_t salt = 0;
   Figures figures;
 
   UniqueFd file;  // the thread's, while it runs
@@ -245,24 +345,28 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   std::condition_variable wake;
   std::optional<Job> next;  // under the mutex, as is `ending`
   bool ending = false;
-  std::thread thread;
+  bool ended = false;         // the thread has written its last; under the mutex
+  bool told_of_name = false;  // the thread's
 };
 
 Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) {
   auto impl = std::make_shared<Impl>(loop, std::move(options));
+  impl->salt = static_cast<std::uint32_t>(random_u64());
   const std::string& path = impl->options.path;
   Opened opened;
   {
     BULKHEAD_TRY(UniqueFd old, open_locked(path));
     BULKHEAD_TRY(std::string bytes, read_all(old.get(), path));
-    DiskRequests requests;
+    DiskRequests requests(impl->salt);
     auto end = read_journal(bytes, [&](const JournalRecord& record) { requests.add(record); });
     if (!end.ok()) return end.error().within("isolation.journal_path: " + path);
     if (!end->damage.empty()) {
-      spdlog::warn("journal {}: cut at byte {} of {}: {}", path, end->good_bytes, bytes.size(),
-                   end->damage);
+      spdlog::warn(
+          "journal {}: damaged from byte {} of {}: {}; {} byte(s) left out, {} cut off the end",
+          path, end->good_bytes, bytes.size(), end->damage, end->skipped_bytes, end->torn_bytes);
     }
-    impl->figures.torn_bytes = bytes.size() - end->good_bytes;
+    impl->figures.torn_bytes = end->torn_bytes;
+    impl->figures.damaged_bytes = end->skipped_bytes;
     for (const std::string& problem : requests.problems)
       spdlog::warn("journal {}: {}; it is given up", path, problem);
     impl->next_key = requests.last_key + 1;
@@ -271,12 +375,24 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
         std::ranges::count_if(opened.requests, [](const DiskRequest& r) { return !r.over(); }));
     for (DiskRequest& request : opened.requests)
       impl->live[request.key] = std::move(request.records);
+    if (end->skipped_bytes > 0) {
+      const std::string kept = path + ".damaged";
+      ::unlink(kept.c_str());
+      if (::link(path.c_str(), kept.c_str()) == 0)
+        spdlog::warn("journal {}: the damaged file is kept as {}", path, kept);
+    }
     const std::string wanted = impl->wanted();
-    BULKHEAD_TRY(impl->file, rewrite(path, wanted));
+    Result<UniqueFd> anew = rewrite(path, wanted);
+    if (anew.ok()) {
+      impl->file = *std::move(anew);
+    } else {  // the old one stays as it is, and what it has can be served
+      impl->file = std::move(old);
+      impl->failed(anew.error().message());
+    }
     impl->figures.file_bytes = wanted.size();
     impl->compact_at = std::max(impl->options.compact_at_bytes, 2 * wanted.size());
   }
-  impl->thread = quiet_thread([raw = impl.get()] { raw->write_jobs(); });
+  quiet_thread([impl] { impl->write_jobs(); }).detach();
   opened.journal.reset(new DiskJournal(std::move(impl)));
   return opened;
 }
@@ -284,16 +400,18 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
 DiskJournal::DiskJournal(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 DiskJournal::~DiskJournal() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->ending = true;
+  impl_->retry.reset();
+  std::unique_lock lock(impl_->mutex);
+  // What one job that is under way does not hold; one that has not been begun is begun with it.
+  if (impl_->problem.empty() && !impl_->pending.empty()) {
+    if (!impl_->next.has_value()) impl_->next.emplace();
+    if (!impl_->next->anew) impl_->next->bytes += impl_->pending;
   }
-  impl_->wake.notify_one();
-  impl_->thread.join();
-  if (!impl_->broken && !impl_->pending.empty()) {
-    Status written = impl_->write({std::move(impl_->pending), false});
-    if (!written.ok()) spdlog::error("the journal's end: {}", written.error().message());
-  }
+  impl_->ending = true;
+  impl_->wake.notify_all();
+  if (!impl_->wake.wait_for(lock, kEndPatience, [this] { return impl_->ended; }))
+    spdlog::error("journal {}: the disk takes too long; its last records may be lost",
+                  impl_->options.path);
 }
 
 std::uint64_t DiskJournal::new_key() {
@@ -303,7 +421,7 @@ std::uint64_t DiskJournal::new_key() {
 void DiskJournal::append(std::uint64_t key, RecordType type, std::string_view payload,
                          std::function<void()> durable) {
   const JournalRecord record{type, static_cast<std::uint32_t>(std::time(nullptr)), key, payload};
-  append_record(impl_->live[key], record);
+  append_record(impl_->live[key], record, impl_->salt);
   impl_->gather(record, std::move(durable));
 }
 
@@ -313,8 +431,8 @@ void DiskJournal::drop(std::uint64_t key) {
                 nullptr);
 }
 
-bool DiskJournal::failed() const {
-  return impl_->broken;
+const std::string& DiskJournal::problem() const {
+  return impl_->problem;
 }
 
 DiskJournal::Figures DiskJournal::figures() const {

@@ -5,13 +5,17 @@
 // that are not resumable do not come here.
 //
 // The file is readable by its owner alone (0600): it holds prompts and answers as plain text. It is
-// locked against a second daemon. At open() it is read up to the first record that is not whole and
-// written anew with what is still wanted; so it is again when it has grown past
-// `compact_at_bytes` and past twice what was wanted the last time. The new file is written beside it
-// as PATH.new and takes its name when it is durable: a crash at any point leaves one whole journal.
+// locked against a second daemon. At open() it is read, over what is damaged in it, and written anew
+// with what is still wanted; so it is again when it has grown past `compact_at_bytes` and past twice
+// what was wanted the last time. The new file is written beside it as PATH.new and takes its name when
+// it is durable: a crash at any point leaves one whole journal. A file that was damaged is kept as
+// PATH.damaged.
 //
-// When the file can't be written any more (a full disk), that is logged once, nothing more is
-// written, and callers go on as if it had been: streams survive their workers, not the daemon.
+// When the file can't be written (a full disk), problem() says so; callers go on as if it had been
+// written: streams survive their workers then, not the daemon. It is tried again from a second later
+// on, ever more slowly, by writing all that is wanted anew, and then everything is durable again. A file that
+// was deleted, or whose name another one has, is noticed at the next write, or within a few
+// seconds, and written anew as well; the other one is kept as PATH.other.
 //
 // All calls from the event loop's thread.
 #pragma once
@@ -42,7 +46,8 @@ class DiskJournal {
   // Creates the file if it is not there. kUnavailable when another daemon has it, kUnsupported when
   // it is something else.
   static Result<Opened> open(EventLoop& loop, Options options);
-  // Writes what has been gathered. Callbacks that are still due are not called.
+  // Writes what has been gathered, but waits no longer than some seconds for a disk that hangs.
+  // Callbacks that are still due are not called.
   ~DiskJournal();
 
   // A request that nothing else in the file has.
@@ -54,7 +59,8 @@ class DiskJournal {
   // Its records are not wanted any more.
   void drop(std::uint64_t key);
 
-  bool failed() const;  // the file can't be written
+  bool failed() const { return !problem().empty(); }
+  const std::string& problem() const;  // why the file can't be written; empty: it can
 
   struct Figures {
     std::uint64_t commits = 0;  // writes with an fdatasync each
@@ -64,6 +70,9 @@ class DiskJournal {
     std::uint64_t commit_microseconds = 0;  // spent in them
     std::uint64_t recovered_requests = 0;   // left unfinished by an earlier daemon
     std::uint64_t torn_bytes = 0;           // at the file's end when it was opened, and cut off
+    std::uint64_t damaged_bytes = 0;        // in its middle then, and left out
+    std::uint64_t failures = 0;             // writes that failed
+    std::uint64_t recoveries = 0;           // times it could be written again
 
     double average_commit_seconds() const {
       return commits == 0

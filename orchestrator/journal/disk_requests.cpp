@@ -139,7 +139,7 @@ void DiskRequests::add(const JournalRecord& record) {
   }
   request.key = record.key;
   request.last_seconds = record.unix_seconds;
-  append_record(request.records, record);
+  append_record(request.records, record, salt_);
 }
 
 Status DiskRequests::apply(DiskRequest& request, const JournalRecord& record) {

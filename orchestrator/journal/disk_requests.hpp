@@ -39,7 +39,7 @@ struct DiskRequest {
   std::optional<ipc::Finished> finished;
   std::string failed;              // empty: it did not fail
   std::uint32_t last_seconds = 0;  // of its last record
-  std::string records;             // all of them, as they stood in the file
+  std::string records;             // all of them, as a file has them
   bool over() const { return finished.has_value() || !failed.empty(); }
 };
 
@@ -52,6 +52,8 @@ Result<std::string> encode_tokens(const ipc::TokenBatch& batch);
 // Takes a file's records one after the other.
 class DiskRequests {
  public:
+  // `salt`: of the file that DiskRequest::records are for.
+  explicit DiskRequests(std::uint32_t salt = 0) : salt_(salt) {}
   // A record that contradicts those before it takes its request out, and `problems` says why.
   void add(const JournalRecord& record);
   // In the order in which they began. Those that no worker had accepted are left out: no client has
@@ -63,6 +65,7 @@ class DiskRequests {
 
  private:
   Status apply(DiskRequest& request, const JournalRecord& record);
+  std::uint32_t salt_;
   std::unordered_map<std::uint64_t, DiskRequest> requests_;
 };
 

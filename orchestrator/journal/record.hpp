@@ -1,14 +1,16 @@
 // The format of the journal on disk, and its reader. Bytes in, records out: no files, no requests.
 //
-//   file    "BHJOURN1"  version u32  0 u32          16 bytes, then records to the end
+//   file    "BHJOURN1"  version u32  salt u32       16 bytes, then records to the end
 //   record  length u32  checksum u32                of the payload; of all that follows it
 //           type u32    time u32                    seconds since 1970
 //           key u64                                 the request, within this file
 //           payload, `length` bytes
 //
-// Little-endian, no padding. The checksum is CRC-32C. A file is only ever appended to, so what a
-// crash leaves is a good beginning and at most one torn end: the reader stops at the first record
-// that is not whole, and everything before it counts.
+// Little-endian, no padding. The checksum is CRC-32C, begun with the file's salt. A file is only ever
+// appended to, so what a crash leaves is a good beginning and at most one torn end. What else can spoil
+// it (a disk, a hand) costs the records that it touched: behind one that is not whole the reader looks
+// for the next that is. The salt is random and told to nobody, so that no client can put bytes into a
+// prompt that would be taken for a record then.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,8 @@
 namespace bulkhead::orchestrator {
 
 inline constexpr std::string_view kJournalMagic = "BHJOURN1";
-inline constexpr std::uint32_t kJournalVersion = 2;
+inline constexpr std::uint32_t kJournalVersion = 3;  // 2 had no salt, and is read
+inline constexpr std::uint32_t kJournalWithoutSalt = 2;
 inline constexpr std::size_t kJournalHeaderBytes = 16;
 inline constexpr std::size_t kRecordHeaderBytes = 24;
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{64} << 20;
@@ -46,13 +49,15 @@ struct JournalRecord {
   std::string_view payload;
 };
 
-std::string journal_header();
+std::string journal_header(std::uint32_t salt = 0);
 // At most kMaxRecordBytes of payload.
-void append_record(std::string& out, const JournalRecord& record);
+void append_record(std::string& out, const JournalRecord& record, std::uint32_t salt = 0);
 
 struct JournalEnd {
-  std::size_t good_bytes = 0;  // of the file, header included
-  std::string damage;          // why reading stopped there; empty at the file's end
+  std::size_t good_bytes = 0;     // up to the first damage, or the end; header included
+  std::string damage;             // what was wrong there; empty: nothing
+  std::size_t skipped_bytes = 0;  // of damage with whole records behind it
+  std::size_t torn_bytes = 0;     // at the end
 };
 
 // Calls `visit` for each whole record; payloads point into `bytes`. kUnsupported when this is no
@@ -61,6 +66,6 @@ struct JournalEnd {
 Result<JournalEnd> read_journal(std::string_view bytes,
                                 const std::function<void(const JournalRecord&)>& visit);
 
-std::uint32_t crc32c(std::string_view bytes);
+std::uint32_t crc32c(std::string_view bytes, std::uint32_t salt = 0);
 
 }  // namespace bulkhead::orchestrator

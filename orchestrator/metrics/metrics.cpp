@@ -200,6 +200,12 @@ void add_journal(Snapshot& now, const Journal& journal, const DiskJournal* disk)
               static_cast<double>(figures.recovered_requests));
   now.counter("bulkhead_journal_disk_torn_bytes_total", "Cut off its end at the start",
               static_cast<double>(figures.torn_bytes));
+  now.counter("bulkhead_journal_disk_damaged_bytes_total", "Left out of its middle at the start",
+              static_cast<double>(figures.damaged_bytes));
+  now.counter("bulkhead_journal_disk_failures_total", "Writes that failed",
+              static_cast<double>(figures.failures));
+  now.counter("bulkhead_journal_disk_recoveries_total", "Times it could be written again",
+              static_cast<double>(figures.recoveries));
 }
 
 // Adds figures that have one worker's label, and more where there are more.

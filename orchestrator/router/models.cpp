@@ -34,7 +34,7 @@ std::string worker_name(const std::string& model, std::size_t index) {
 Router::Router(EventLoop& loop, const RouterOptions& options)
     : loop_(loop), worker_program_(options.worker_program), settings_(options.settings) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
-    const std::size_t model = add_model(settings);
+    const std::size_t model = add_model(settings, file_mark_of(settings.path));
     for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
       add_worker(model);
   }
@@ -45,11 +45,11 @@ std::vector<config::ModelSettings> models_of(const config::Settings& settings) {
   return {config::ModelSettings{}};
 }
 
-std::size_t Router::add_model(const config::ModelSettings& settings) {
+std::size_t Router::add_model(const config::ModelSettings& settings, std::string file_mark) {
   ModelInfo model;
   model.settings = settings;
   model.file_name = file_name_of(settings.path);
-  model.file_mark = file_mark_of(settings.path);
+  model.file_mark = std::move(file_mark);
   model.id = settings.name.empty() ? model.file_name : settings.name;
   model.created = std::time(nullptr);
   // The place of one that is gone, so that reloads do not pile them up.
@@ -87,6 +87,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   worker.fallback = settings_.gpu_optimizations.graceful_fallback;
   worker.standby = settings_.isolation.standby;
   worker.crash_budget = settings_.isolation.crash_budget;
+  worker.retry_failed = std::chrono::seconds(settings_.isolation.retry_failed_s);
   return worker;
 }
 

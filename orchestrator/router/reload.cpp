@@ -24,24 +24,39 @@ bool has_file(const config::ModelSettings& settings) {
   return !settings.path.empty() && settings.path != "builtin";
 }
 
-Status readable(const config::ModelSettings& settings) {
-  if (!has_file(settings) || ::access(settings.path.c_str(), R_OK) == 0) return {};
-  return errno_error(ErrorCode::kNotFound, "the model file " + settings.path, errno);
+Status readable(const ModelFile& file) {
+  if (file.problem.empty()) return {};
+  return Error(ErrorCode::kNotFound, file.problem);
 }
 
 }  // namespace
 
-Result<ReloadReport> Router::reload(const config::Settings& settings, bool replace_workers) {
+ModelFiles look_at_models(const config::Settings& settings) {
+  ModelFiles files;
+  for (const config::ModelSettings& model : models_of(settings)) {
+    ModelFile file{file_mark_of(model.path), ""};
+    if (has_file(model) && ::access(model.path.c_str(), R_OK) != 0)
+      file.problem =
+          errno_error(ErrorCode::kNotFound, "the model file " + model.path, errno).message();
+    files.emplace(model.path, std::move(file));
+  }
+  return files;
+}
+
+Result<ReloadReport> Router::reload(const config::Settings& settings, bool replace_workers,
+                                    const ModelFiles& files) {
   // First what is to be done, then, if all of it can be, the doing.
   struct Step {
     config::ModelSettings settings;
+    ModelFile file;
     std::optional<std::size_t> old;
     bool changed = false;
   };
   std::vector<Step> steps;
   std::set<std::size_t> kept;
   for (const config::ModelSettings& wanted : models_of(settings)) {
-    Step step{.settings = wanted, .old = {}};
+    Step step{wanted, {}, {}};
+    if (const auto file = files.find(wanted.path); file != files.end()) step.file = file->second;
     for (std::size_t i = 0; i < models_.size() && !step.old; ++i) {
       if (!models_[i].retired && !kept.contains(i) && key_of(models_[i].settings) == key_of(wanted))
         step.old = i;
@@ -49,13 +64,13 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
     if (step.old) {
       kept.insert(*step.old);
       const ModelInfo& old = models_[*step.old];
-      const std::string mark = file_mark_of(wanted.path);
+      const std::string& mark = step.file.mark;
       const bool other_file = has_file(wanted) && mark != "-" && mark != old.file_mark;
       step.changed = replace_workers || other_file || wanted.path != old.settings.path ||
                      wanted.device != old.settings.device || wanted.context != old.settings.context;
-      if (step.changed) BULKHEAD_RETURN_IF_ERROR(readable(wanted));
+      if (step.changed) BULKHEAD_RETURN_IF_ERROR(readable(step.file));
     } else {
-      BULKHEAD_RETURN_IF_ERROR(readable(wanted));
+      BULKHEAD_RETURN_IF_ERROR(readable(step.file));
     }
     steps.push_back(std::move(step));
   }
@@ -69,11 +84,11 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   }
   for (Step& step : steps) {
     if (!step.old) {
-      const std::size_t model = add_model(step.settings);
+      const std::size_t model = add_model(step.settings, step.file.mark);
       report.added.push_back(models_[model].id);
       resize(model);
     } else if (step.changed) {
-      const std::size_t model = add_model(step.settings);
+      const std::size_t model = add_model(step.settings, step.file.mark);
       ModelInfo& old = models_[*step.old];
       // As clients know it, and as one that they can wait for.
       if (step.settings.name.empty()) models_[model].id = old.id;

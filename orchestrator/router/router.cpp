@@ -388,10 +388,36 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
     for (RequestId request : waiting)
       fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
   }
-  const ModelInfo& model = models_[index];
-  bool hopeless = std::ranges::all_of(
-      model.workers, [](const Worker* w) { return w->state() == WorkerState::kFailed; });
-  if (hopeless && on_failed_start) on_failed_start(fmt::format("model {}: {}", model.id, reason));
+  if (was_ready_) return;
+  if (start_failure_.empty())
+    start_failure_ = fmt::format("model {}: {}", models_[index].id, reason);
+  look_whether_started();
+}
+
+// The start is over when every model is served or can't be. One that can't is no reason to keep the
+// others from their clients; where none can, the daemon has nothing to do.
+void Router::look_whether_started() {
+  if (was_ready_) return;
+  bool any = false;
+  for (const ModelInfo& model : models_) {
+    if (model.retired) continue;
+    const auto in = [](WorkerState state) {
+      return [state](const Worker* worker) { return worker->state() == state; };
+    };
+    const bool serves = std::ranges::any_of(model.workers, in(WorkerState::kReady));
+    if (!serves && !std::ranges::all_of(model.workers, in(WorkerState::kFailed))) return;
+    any |= serves;
+  }
+  if (!any) {
+    if (on_failed_start) on_failed_start(start_failure_);
+    return;
+  }
+  was_ready_ = true;
+  if (!start_failure_.empty()) {
+    spdlog::error("serving without what can't be loaded ({}); it is tried again from time to time",
+                  start_failure_);
+  }
+  if (on_ready) on_ready();
 }
 
 void Router::worker_changed(Worker& worker) {
@@ -403,10 +429,7 @@ void Router::worker_changed(Worker& worker) {
     if (model.settings.name.empty() && !own_name.empty() && find_model(own_name) == nullptr)
       model.id = own_name;
     dispatch_later(index);
-    if (!was_ready_ && ready()) {
-      was_ready_ = true;
-      if (on_ready) on_ready();
-    }
+    look_whether_started();
   }
   go_on_reloading_later();
   if (on_change) on_change();

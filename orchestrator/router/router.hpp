@@ -81,15 +81,23 @@ struct ReloadReport {
 // As the settings have them; without any, the built-in one.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
+// What was seen of a model's file. Looking may take for ever (a network mount that hangs).
+struct ModelFile {
+  std::string mark;     // file_mark_of()
+  std::string problem;  // why it can't be read; empty: it can
+};
+using ModelFiles = std::map<std::string, ModelFile>;  // by path
+ModelFiles look_at_models(const config::Settings& settings);
+
 class Router : private WorkerEvents {
  public:
   Router(EventLoop& loop, const RouterOptions& options);
   ~Router() override;
 
   void start();
-  // Called once, when every model has a worker that is ready.
+  // Called once, when every model has a worker that is ready or has been given up, and one is ready.
   std::function<void()> on_ready;
-  // Called when a model can't be served at all: before on_ready this ends the daemon.
+  // Called instead, when no model can be served at all: this ends the daemon.
   std::function<void(const std::string& reason)> on_failed_start;
   // Called at every change of a worker's state or loading progress.
   std::function<void()> on_change;
@@ -121,8 +129,9 @@ class Router : private WorkerEvents {
   // gone end when their sequences have; those that changed (their file, device or context, or
   // anything when `replace_workers`) get new workers one after the other, each when its last
   // sequence is over. A stream is never moved between an old and a new worker. An error, with
-  // nothing changed, when a new or changed model has no readable file.
-  Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers);
+  // nothing changed, when a new or changed model has no readable file. `files`: of these settings.
+  Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers,
+                              const ModelFiles& files);
 
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
@@ -168,9 +177,10 @@ class Router : private WorkerEvents {
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
 
+  void look_whether_started();
   bool will_serve(const ModelInfo& model) const;
   // models.cpp
-  std::size_t add_model(const config::ModelSettings& settings);
+  std::size_t add_model(const config::ModelSettings& settings, std::string file_mark);
   Worker& add_worker(std::size_t model);
   WorkerOptions worker_options(std::size_t model, std::string name) const;
 
@@ -209,6 +219,7 @@ class Router : private WorkerEvents {
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;
+  std::string start_failure_;  // of the first model that could not be served, before that
   bool draining_ = false;
   bool stopping_ = false;
   std::function<void()> idle_, stopped_;

@@ -2,14 +2,54 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
 #include <spdlog/fmt/fmt.h>
+
+#include "config/base/fnv1a.hpp"
 
 namespace bulkhead::orchestrator {
 
+namespace {
+
+constexpr std::string_view kShape = "-00000-of-00000.gguf";
+constexpr unsigned kMostParts = 1000;
+
+// The file itself, and where its name says that it is a part, the others.
+std::vector<std::string> parts_of(const std::string& path) {
+  if (path.size() <= kShape.size()) return {path};
+  const std::string_view end = std::string_view(path).substr(path.size() - kShape.size());
+  const bool split = std::ranges::equal(end, kShape, [](char c, char shape) {
+    return shape == '0' ? c >= '0' && c <= '9' : c == shape;
+  });
+  if (!split) return {path};
+  const auto count = static_cast<unsigned>(std::stoul(std::string(end.substr(10, 5))));
+  if (count == 0 || count > kMostParts) return {path};
+  std::vector<std::string> parts;
+  for (unsigned i = 1; i <= count; ++i) {
+    parts.push_back(fmt::format("{}-{:05}-of-{:05}.gguf",
+                                path.substr(0, path.size() - kShape.size()), i, count));
+  }
+  return parts;
+}
+
+}  // namespace
+
 std::string file_mark_of(const std::string& path) {
-  struct stat info {};
-  if (path.empty() || path == "builtin" || ::stat(path.c_str(), &info) != 0) return "-";
-  return fmt::format("{}@{}.{:09}", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  if (path.empty() || path == "builtin") return "-";
+  std::string marks;
+  std::int64_t bytes = 0;
+  for (const std::string& part : parts_of(path)) {
+    struct stat info {};
+    if (::stat(part.c_str(), &info) != 0) return "-";
+    bytes += info.st_size;
+    marks += fmt::format("{}.{}.{}.{}.{:09}.{}.{:09};", info.st_dev, info.st_ino, info.st_size,
+                         info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec,
+                         info.st_ctim.tv_nsec);
+  }
+  return fmt::format("{}@{:016x}", bytes, fnv1a(marks));
 }
 
 }  // namespace bulkhead::orchestrator

@@ -1,11 +1,14 @@
-// Tells a model file from another one that later has its name, without reading it.
+// Tells a model's files from others that later have their names, without reading them.
 #pragma once
 
 #include <string>
 
 namespace bulkhead::orchestrator {
 
-// Size and time of change; "-" where there is no file (the built-in model, or one that was deleted).
+// Of all files that the model is of (a split model's parts are named NAME-00001-of-00003.gguf and so on):
+// device, inode, size, and the times of the last change of content and of anything. The last cannot be
+// set by hand, so that other content under the same size and time is seen, too. "-" where there is no
+// file (the built-in model, or one that was deleted).
 std::string file_mark_of(const std::string& path);
 
 }  // namespace bulkhead::orchestrator

@@ -66,7 +66,8 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
                    stuck_.push_back(std::move(process));
                  },
              .may_start = [this] { return may_start(); }}),
-      restart_timer_(loop) {}
+      restart_timer_(loop),
+      retry_timer_(loop) {}
 
 Worker::~Worker() = default;
 
@@ -85,6 +86,7 @@ void Worker::set_state(WorkerState state) {
 
 void Worker::start_process() {
   restart_timer_.cancel();
+  retry_timer_.cancel();
   if (process_ != nullptr) return;
   // Its last steps may still write to what would be taken over.
   starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
@@ -171,7 +173,23 @@ void Worker::give_up(const std::string& reason) {
         "workers restart {}` tries again",
         name(), policy_.deaths(), reason, name());
   }
+  retry_later();
   events_.worker_failed(*this, reason);
+}
+
+// What it died of may pass: a device that others filled, a file that was being replaced. Tried
+// slowly, and ever more slowly, it costs nobody anything.
+void Worker::retry_later() {
+  if (options_.retry_failed.count() == 0) return;
+  constexpr std::uint32_t kMostDoublings = 4;
+  retry_timer_.start(options_.retry_failed * (1 << std::min(failed_tries_, kMostDoublings)),
+                     [this] {
+                       if (state_ != WorkerState::kFailed || process_ != nullptr) return;
+                       ++failed_tries_;
+                       spdlog::info("worker {}: is tried again, though it was given up", name());
+                       schedule_restart(true);
+                       events_.worker_changed(*this);
+                     });
 }
 
 void Worker::process_changed(WorkerProcess& process) {
@@ -186,6 +204,7 @@ void Worker::process_changed(WorkerProcess& process) {
   file_mark_ = process.file_mark();
   ready_since_ = steady_clock::now();
   kills_at_take_over_ = 0;
+  failed_tries_ = 0;
   if (process.imported()) {
     if (process.given_vault() == vault_.epoch()) {
       vault_.imported(ready_.vault);
@@ -387,6 +406,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   if (at_first_start && !death.as_asked &&
       (!death.last_word.empty() || policy_.deaths() >= kDeathsAtFirstStart)) {
     state_ = WorkerState::kFailed;
+    retry_later();
     events_.worker_died(*this, death, std::move(orphans));
     events_.worker_changed(*this);
     events_.worker_failed(*this, death.last_word.empty() ? death.words : death.last_word);
@@ -505,6 +525,7 @@ void Worker::end_after_drain() {
 
 void Worker::stop() {
   restart_timer_.cancel();
+  retry_timer_.cancel();
   const bool asks = serves(state_);
   set_state(WorkerState::kStopped);
   pool_.keep(0);

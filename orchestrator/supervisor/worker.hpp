@@ -157,6 +157,7 @@ class Worker : private ProcessEvents {
   void schedule_restart(bool immediately);
   void try_without_units(const Death& death);
   void give_up(const std::string& reason);
+  void retry_later();
   void end_after_drain();
   void set_state(WorkerState state);
 
@@ -179,6 +180,8 @@ class Worker : private ProcessEvents {
   bool blame_given_back_ = false;
   StandbyPool pool_;
   Timer restart_timer_;
+  Timer retry_timer_;               // of one that is failed
+  std::uint32_t failed_tries_ = 0;  // since it was ready
   RestartPolicy policy_;
   std::optional<WorkerOptions> next_options_;   // when the process that serves has ended
   Recovery::Way way_ = Recovery::Way::kLoaded;  // of the process that serves

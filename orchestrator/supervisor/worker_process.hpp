@@ -44,6 +44,7 @@ struct WorkerOptions {
   bool fallback = true;            // gpu_optimizations.graceful_fallback
   std::uint32_t standby = 0;       // spare processes
   std::uint32_t crash_budget = 8;  // deaths in a row, with no request to blame, until it is failed
+  std::chrono::seconds retry_failed{60};  // then it is tried again; 0: never
 };
 
 class WorkerProcess;
@@ -54,7 +55,7 @@ struct Death {
   int signal = 0;               // that ended it, if one did
   bool as_asked = false;        // it was told to end, and did: no death then
   std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
-  bool from_outside = false;    // somebody's SIGKILL, or a SIGSTOP that made it hang
+  bool from_outside = false;    // somebody's SIGKILL or SIGTERM, or a SIGSTOP that made it hang
   std::uint64_t vault = 0;      // the number of the vault that it was given; 0: none
   bool took_over = false;       // it was taking that over, and had not served yet
   bool vault_unusable = false;  // and ended because it could do nothing with it

@@ -157,7 +157,7 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
     death.cause = DeathCause::kSignal;
     death.signal = exit.status;
     // A process can't do that to itself by mistake.
-    death.from_outside = exit.killed_by(SIGKILL);
+    death.from_outside = exit.killed_by(SIGKILL) || exit.killed_by(SIGTERM);
   } else if (loading()) {
     death.vault_unusable = death.took_over && exit.exited_with(ipc::kExitVaultUnusable);
     death.cause = DeathCause::kFailedStart;

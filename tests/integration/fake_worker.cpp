@@ -107,8 +107,13 @@ void misuse_log(const std::string& prompt) {
 
 class Worker {
  public:
-  Worker(ipc::Channel& channel, bool other, bool stands_by, bool without_units)
-      : channel_(channel), other_(other), stands_by_(stands_by), without_units_(without_units) {}
+  Worker(ipc::Channel& channel, bool other, std::string broken_model, bool stands_by,
+         bool without_units)
+      : channel_(channel),
+        other_(other),
+        broken_model_(std::move(broken_model)),
+        stands_by_(stands_by),
+        without_units_(without_units) {}
 
   void run() {
     load();
@@ -142,6 +147,13 @@ class Worker {
     send(hello);
     if (!environment("FAKE_FATAL").empty()) {
       send(ipc::Fatal{environment("FAKE_FATAL")});
+      std::exit(1);
+    }
+    std::string words;
+    if (broken_model_.empty() || (std::ifstream(broken_model_) >> words && words != "broken")) {
+      // nothing is wrong with it
+    } else {
+      send(ipc::Fatal{broken_model_ + " is broken"});
       std::exit(1);
     }
     if (!environment("FAKE_CRASH_WITH_UNITS").empty() && !without_units_) ::raise(SIGSEGV);
@@ -204,7 +216,13 @@ class Worker {
       ipc::Tokenized answer{tokenize->request, {}};
       for (unsigned char c : tokenize->text)
         answer.tokens.push_back(c);
-      send(answer);
+      // As the real one, where the answer has no room in the channel.
+      if (tokenize->text.starts_with("too large")) {
+        send(ipc::Failed{tokenize->request, ipc::FailureCode::kResourceExhausted,
+                         "the answer is larger than the channel takes", ""});
+      } else {
+        send(answer);
+      }
     } else if (auto* detokenize = std::get_if<ipc::Detokenize>(&*message)) {
       ipc::Detokenized answer{detokenize->request, ""};
       for (ipc::TokenId id : detokenize->tokens)
@@ -357,6 +375,7 @@ class Worker {
 
   ipc::Channel& channel_;
   bool other_;
+  std::string broken_model_;  // a file; empty: none
   bool stands_by_, without_units_;
   std::map<RequestId, Sequence> sequences_;
   std::uint64_t step_ = 0;
@@ -371,11 +390,13 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
+  std::string broken_model;
   bool other = false, stands_by = false, without_units = false;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--model") == 0) {
       const std::string model = argv[i + 1];
       other = model.find("other", model.rfind('/') + 1) != std::string::npos;
+      if (model.find("broken", model.rfind('/') + 1) != std::string::npos) broken_model = model;
     }
     stands_by |= std::strcmp(argv[i], "--standby") == 0;
     without_units |= std::strcmp(argv[i + 1], "engine.matrix_units=off") == 0;
@@ -399,5 +420,5 @@ int main(int argc, char** argv) {
   }
   std::printf("a library that prints to stdout harms nothing\n");
   std::fflush(stdout);
-  Worker(**channel, other, stands_by, without_units).run();
+  Worker(**channel, other, broken_model, stands_by, without_units).run();
 }

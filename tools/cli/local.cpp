@@ -11,6 +11,24 @@
 
 namespace bulkhead::cli {
 
+namespace {
+
+// What a daemon that runs would say of this file at SIGHUP, as far as that can be known without it.
+void put_reload_notes(const config::Loaded& loaded) {
+  const std::string refused = ": a running daemon refuses this at SIGHUP";
+  for (const config::Notice& notice : loaded.unfit_for_reload)
+    put(notice.where + ": note" + refused + ": " + notice.message + "\n");
+  if (loaded.settings.models.empty())
+    put("note" + refused + " if it serves models: there are none here\n");
+  const bool key_given =
+      std::find(loaded.given.begin(), loaded.given.end(), "server.api_key") != loaded.given.end();
+  if (!key_given)
+    put("note" + refused +
+        " if it has an API key: there is no server.api_key here (\"\" would take it away)\n");
+}
+
+}  // namespace
+
 int run_check(const CheckOptions& options) {
   if (options.reference) return put(config::reference_yaml()) ? 0 : 1;
   const Result<config::Loaded> loaded = config::load({options.config, options.assignments});
@@ -18,6 +36,7 @@ int run_check(const CheckOptions& options) {
   for (const config::Notice& notice : loaded->notices)
     put(notice.where + ": note: " + notice.message + "\n");
   const config::Settings& settings = loaded->settings;
+  if (!options.config.empty()) put_reload_notes(*loaded);
   std::string summary =
       options.config.empty() ? "the settings are valid: " : options.config + " is valid: ";
   if (settings.models.empty()) {

@@ -1,5 +1,7 @@
 // New settings and new workers under running streams: SIGHUP, and restarts by request. Nothing is
 // lost, and no stream changes its model on the way.
+#include <sys/stat.h>
+
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -191,6 +193,86 @@ TEST_P(Reload, ABadFileIsRefusedWithItsErrorAndChangesNothing) {
   ASSERT_TRUE(Serving::eventually([&] { return answers_as_other(serving, "one"); }));
 }
 
+TEST_P(Reload, WhatWouldTakeAwayAllModelsOrTheKeyUnaskedIsRefused) {
+  const std::string server = "server: {api_key: secret}\n";
+  const Serving serving = start(model("one", "one.gguf"), server);
+  const std::string good = "models:\n" + model("one", "one.gguf") + server;
+  struct Bad {
+    std::string text;
+    const char* words;
+  };
+  const std::string file = path("config.yaml");
+  for (const Bad& bad :
+       {Bad{"", "the file is empty"}, Bad{"\n \n", "the file is empty"},
+        Bad{server, "it names no models, and 1 are served"},
+        Bad{"models:\n" + server, "it names no models"},
+        Bad{"models:\n" + model("one", "one.gguf"), "it has no server.api_key"},
+        Bad{good.substr(0, good.size() - 1), "cut off"}, Bad{good.substr(0, 30), "reload refused"},
+        Bad{good + "server: {}\n", "given twice"}}) {
+    SCOPED_TRACE(bad.text);
+    std::ofstream(file, std::ios::trunc) << bad.text;
+    const std::size_t before = serving.daemon->log().size();
+    reload(serving, "reload refused");
+    EXPECT_TRUE(serving.daemon->says(bad.words, before)) << serving.daemon->log().substr(before);
+    EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 401);
+    EXPECT_EQ(
+        serving.post("/v1/completions", ask("one", "x", 3).dump(), {"Authorization: Bearer secret"})
+            .status,
+        200);
+  }
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  reload(serving, "reload refused");
+  std::filesystem::remove(file);
+  // What is asked for in so many words is done.
+  std::ofstream(file) << "models: [{path: builtin}]\nserver: {api_key: \"\"}\n";
+  reload(serving, "models added: builtin");
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.complete({{"prompt", "x"}, {"max_tokens", 2}}).status == 200;
+  }));
+}
+
+TEST_P(Reload, AModelThatCanNotBeLoadedKeepsNoOtherFromItsClients) {
+  std::ofstream(path("broken.gguf")) << "broken";
+  const Serving serving = start(model("bad", "broken.gguf") + model("one", "one.gguf"),
+                                "isolation: {retry_failed_s: 1}\n");
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+  const HttpReply refused = serving.complete(ask("bad", "x", 3));
+  EXPECT_EQ(refused.status, 503) << refused.body;
+  EXPECT_EQ(json::parse(serving.get("/health").body)["status"], "failed");
+  EXPECT_TRUE(serving.daemon->says("serving without what can't be loaded"));
+  // It is tried again by itself, and served once that is possible.
+  std::ofstream(path("broken.gguf")) << "mended";
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.complete(ask("bad", "x", 3)).status == 200; }));
+  EXPECT_EQ(serving.get("/health").status, 200);
+  // A reload that adds one that can't be loaded ends nothing either.
+  std::ofstream(path("broken-2.gguf")) << "broken";
+  write(model("one", "one.gguf") + model("worse", "broken-2.gguf"));
+  reload(serving, "models added: worse");
+  ASSERT_TRUE(Serving::eventually([&] { return find(serving, "worse-0")["state"] == "failed"; }));
+  EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+}
+
+TEST_P(Reload, AFileThatNobodyWritesHoldsUpNobody) {
+  const Serving serving = start(model("one", "one.gguf"));
+  const std::string file = path("config.yaml");
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  const std::size_t before = serving.daemon->log().size();
+  serving.daemon->signal(SIGHUP);
+  for (int i = 0; i < 20; ++i)
+    ASSERT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
+  // A good one in its place is taken, whatever becomes of the first.
+  std::filesystem::remove(file);
+  write(model("one", "other.gguf"));
+  reload(serving, "models whose workers are replaced: one");
+  ASSERT_TRUE(Serving::eventually([&] { return answers_as_other(serving, "one"); }));
+  EXPECT_EQ(serving.daemon->log().find("reload refused", before), std::string::npos);
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
 TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
   const Serving serving = start(model("one", "one.gguf"), "server: {max_queue: 2}\n");
   const pid_t pid = pid_in(serving, "one-0", "ready");
@@ -221,11 +303,24 @@ TEST_P(Reload, SettingsTakeEffectOrAreNamed) {
   for (auto& client : clients)
     expect_whole(rest_of(*client), 300);
   // And back: the surplus goes.
-  write(model("one", "one.gguf"), "isolation: {standby: 0}\n");
+  write(model("one", "one.gguf"), "isolation: {standby: 0}\nserver: {api_key: \"\"}\n");
   reload(serving, "models with another number of workers: one");
   ASSERT_TRUE(Serving::eventually([&] { return workers(serving).size() == 1; }));
   EXPECT_EQ(serving.complete(ask("one", "x", 3)).status, 200);
   reload(serving, "nothing has changed");
+}
+
+TEST_P(Reload, NoStreamGoesOnWithAnotherPartOfASplitModel) {
+  std::ofstream(path("m-00001-of-00002.gguf")) << "one";
+  const std::filesystem::path second = path("m-00002-of-00002.gguf");
+  std::ofstream(second) << "two";
+  const Serving serving = start(model("one", "m-00001-of-00002.gguf"));
+  auto clients = streams(serving, "one", 1, 90000);
+  const auto time = std::filesystem::last_write_time(second);
+  std::ofstream(second, std::ios::trunc) << "TWO";
+  std::filesystem::last_write_time(second, time);
+  send_signal(pid_in(serving, "one-0", "ready"), SIGKILL);
+  EXPECT_NE(rest_of(*clients[0]).find("its model file is another now"), std::string::npos);
 }
 
 TEST_P(Reload, AnotherFileUnderTheSameNameIsAnotherModel) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -123,6 +124,45 @@ TEST(JournalFile, EveryFlippedBitInARecordEndsTheReadingThere) {
   }
 }
 
+TEST(JournalFile, BehindDamageTheNextWholeRecordIsFound) {
+  const std::string first = one_stream();
+  std::string whole = first;
+  append_record(whole, {RecordType::kBegun, 10, 6, *encode_begun(begun("b"))});
+  append_record(whole, {RecordType::kAccepted, 10, 6, accepted()});
+  std::size_t all = 0;
+  ASSERT_TRUE(read_journal(whole, [&](const JournalRecord&) { ++all; }).ok());
+  for (std::size_t at = kJournalHeaderBytes; at < first.size(); at += 3) {
+    std::string broken = whole;
+    broken[at] = static_cast<char>(broken[at] ^ 0x40);
+    std::size_t records = 0;
+    DiskRequests requests;
+    auto end = read_journal(broken, [&](const JournalRecord& record) {
+      ++records;
+      requests.add(record);
+    });
+    ASSERT_TRUE(end.ok());
+    EXPECT_EQ(records, all - 1) << at;
+    EXPECT_GT(end->skipped_bytes, 0U);
+    EXPECT_EQ(end->torn_bytes, 0U);
+    const std::vector<DiskRequest> left = requests.take();
+    EXPECT_TRUE(std::ranges::any_of(
+        left, [](const DiskRequest& request) { return request.begun.id == "b"; }));
+  }
+}
+
+TEST(JournalFile, WhatAClientWroteIsNeverTakenForARecord) {
+  // A prompt that holds a whole record, as a file without a salt would have it.
+  std::string forged;
+  append_record(forged, {RecordType::kBegun, 10, 99, *encode_begun(begun("forged"))});
+  constexpr std::uint32_t kSalt = 0x5A17ED;
+  std::string file = journal_header(kSalt);
+  append_record(file, {RecordType::kFailed, 10, 5, forged}, kSalt);
+  file[kJournalHeaderBytes + 4] ^= 1;  // its checksum
+  std::size_t records = 0;
+  ASSERT_TRUE(read_journal(file, [&](const JournalRecord&) { ++records; }).ok());
+  EXPECT_EQ(records, 0U);
+}
+
 TEST(JournalFile, OtherFilesAndVersionsAreRefused) {
   EXPECT_FALSE(read_journal("GGUF and more bytes", [](const JournalRecord&) {}).ok());
   std::string later = journal_header();
@@ -193,7 +233,8 @@ TEST(DiskJournal, CutsATornEndAndGoesOn) {
     auto opened = DiskJournal::open(loop, {.path = folder.file()});
     ASSERT_TRUE(opened.ok()) << opened.error().message();
     ASSERT_EQ(opened->requests.size(), 1U);
-    EXPECT_EQ(content(folder.file()), one_stream());
+    // The same records, under a salt of its own.
+    EXPECT_EQ(content(folder.file()).size(), one_stream().size());
     EXPECT_EQ(opened->journal->new_key(), 6U);
     EXPECT_EQ(opened->journal->figures().torn_bytes, 4U);
     EXPECT_EQ(opened->journal->figures().recovered_requests, 1U);

@@ -113,6 +113,19 @@ TEST_F(Cli, CheckAcceptsTheReferenceAndNamesMistakes) {
   EXPECT_THAT(set.out, HasSubstr("engine.numerics: no kernel that depends on the batch is faster"));
 }
 
+TEST_F(Cli, CheckSaysWhatADaemonThatRunsWouldRefuse) {
+  const std::string check = kTool + " check --config ";
+  EXPECT_THAT(run(check + write("empty.yaml", "")).out,
+              AllOf(HasSubstr("the file is empty"), HasSubstr("there are none here"),
+                    HasSubstr("there is no server.api_key here")));
+  const std::string models = "models: [{path: builtin}]\n";
+  EXPECT_THAT(run(check + write("cut.yaml", models + "log: {level: info}")).out,
+              HasSubstr("as if the file were cut off"));
+  const Outcome good = run(check + write("whole.yaml", models + "server: {api_key: \"\"}\n"));
+  EXPECT_EQ(good.code, 0);
+  EXPECT_THAT(good.out, testing::Not(HasSubstr("refuses")));
+}
+
 TEST_F(Cli, InspectDescribesAMadeModel) {
   const Outcome inspect = run(kTool + " inspect --tensors " + made_model("tiny-qwen2", "Q4_K_M"));
   EXPECT_EQ(inspect.code, 0) << inspect.err;

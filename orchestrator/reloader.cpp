@@ -1,0 +1,189 @@
+#include "orchestrator/reloader.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "config/base/loopback.hpp"
+#include "config/base/quiet_thread.hpp"
+#include "config/base/text.hpp"
+#include "config/reload.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};  // then the log says that it takes long
+constexpr std::uint64_t kMostHanging = 8;     // readings that do not end
+
+void refused(const std::string& why) {
+  spdlog::error("reload refused, everything stays as it is: {}", why);
+}
+
+void tell(const char* what, const std::vector<std::string>& names) {
+  if (!names.empty()) spdlog::info("reload: {}: {}", what, joined(names));
+}
+
+bool is_given(const config::Loaded& loaded, const char* key) {
+  return std::ranges::find(loaded.given, key) != loaded.given.end();
+}
+
+}  // namespace
+
+// What one SIGHUP has a thread read.
+struct Reloader::Reading {
+  config::Sources sources;
+  std::optional<Result<config::Loaded>> loaded;
+  ModelFiles files;
+};
+
+// The threads outlive the daemon's end, should they hang.
+struct Reloader::Mailbox {
+  std::mutex mutex;
+  EventLoop* loop = nullptr;  // null: nobody waits any more
+};
+
+Result<config::Loaded> load_settings(const config::Sources& sources) {
+  BULKHEAD_TRY(config::Loaded loaded, config::load(sources));
+  config::ServerSettings& server = loaded.settings.server;
+  const char* key = std::getenv("BULKHEAD_API_KEY");
+  if (key != nullptr && *key != '\0') server.api_key = key;
+  if (!is_loopback(server.host) && server.api_key.empty()) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "server.host is " + server.host +
+            ", which other machines can reach, and there is no API key. Set server.api_key or "
+            "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
+  }
+  return loaded;
+}
+
+std::string reload_refusal(const config::Settings& before, const config::Loaded& loaded) {
+  if (!loaded.unfit_for_reload.empty()) {
+    const config::Notice& first = loaded.unfit_for_reload.front();
+    return first.where + ": " + first.message;
+  }
+  const config::Settings& after = loaded.settings;
+  if (!before.models.empty() && after.models.empty()) {
+    return fmt::format(
+        "it names no models, and {} are served; to serve the built-in one alone write `models: "
+        "[{{path: builtin}}]`",
+        before.models.size());
+  }
+  if (!before.server.api_key.empty() && after.server.api_key.empty() &&
+      !is_given(loaded, "server.api_key")) {
+    return "it has no server.api_key, and clients need one now; to serve without a key write "
+           "`api_key: \"\"`";
+  }
+  return "";
+}
+
+Reloader::Reloader(Parts parts)
+    : parts_(parts), mailbox_(std::make_shared<Mailbox>()), patience_(parts.loop) {
+  mailbox_->loop = &parts_.loop;
+}
+
+Reloader::~Reloader() {
+  std::lock_guard lock(mailbox_->mutex);
+  mailbox_->loop = nullptr;
+}
+
+void Reloader::reload() {
+  spdlog::info("SIGHUP: reading the settings again");
+  if (parts_.router.draining()) return refused("the daemon is ending");
+  if (!parts_.router.was_ready()) return refused("its models are still loading");
+  if (hanging_ >= kMostHanging) {
+    return refused(
+        fmt::format("{} earlier readings of {} have not ended", hanging_, parts_.sources.file));
+  }
+  auto reading = std::make_shared<Reading>();
+  reading->sources = parts_.sources;
+  read(reading);
+}
+
+void Reloader::read(const std::shared_ptr<Reading>& reading) {
+  const std::uint64_t number = ++number_;
+  ++hanging_;
+  patience_.start(kPatience, [this] {
+    spdlog::warn(
+        "reload: {} is not read yet, after {} s; nothing changes until it is. Another SIGHUP reads "
+        "it anew",
+        parts_.sources.file, kPatience.count());
+  });
+  auto run = [this, number, reading, mailbox = mailbox_] {
+    reading->loaded = load_settings(reading->sources);
+    if (reading->loaded->ok()) reading->files = look_at_models((*reading->loaded)->settings);
+    std::lock_guard lock(mailbox->mutex);
+    if (mailbox->loop == nullptr) return;
+    mailbox->loop->post([this, number, reading, mailbox] {
+      if (mailbox->loop != nullptr) take(number, *reading);
+    });
+  };
+  try {
+    quiet_thread(std::move(run)).detach();
+  } catch (const std::exception& error) {
+    --hanging_;
+    refused(std::string("no thread to read the settings with: ") + error.what());
+  }
+}
+
+void Reloader::take(std::uint64_t number, Reading& reading) {
+  parts_.loop.doing("taking over new settings");
+  --hanging_;
+  if (number != number_) return;  // a later SIGHUP reads it anew
+  patience_.cancel();
+  const Result<config::Loaded>& loaded = *reading.loaded;
+  if (!loaded.ok()) return refused(loaded.error().message());
+  if (parts_.router.draining()) return refused("the daemon is ending");
+  for (const config::Notice& notice : loaded->notices)
+    spdlog::warn("{}: {}", notice.where, notice.message);
+  if (const std::string why = reload_refusal(parts_.settings, *loaded); !why.empty())
+    return refused(why);
+  config::Settings next = config::reloaded(parts_.settings, loaded->settings);
+  if (!is_loopback(next.server.host) && next.server.api_key.empty())
+    return refused("the daemon listens on " + next.server.host + ", so it needs an API key");
+  put_into_effect(std::move(next), reading);
+}
+
+void Reloader::put_into_effect(config::Settings next, const Reading& reading) {
+  std::vector<std::string> at_once, by_workers, after_restart;
+  for (const config::Change& change :
+       config::changes(parts_.settings, (*reading.loaded)->settings)) {
+    (change.reload == config::Reload::kNow       ? at_once
+     : change.reload == config::Reload::kWorkers ? by_workers
+                                                 : after_restart)
+        .push_back(change.key);
+  }
+  Result<ReloadReport> models = parts_.router.reload(next, !by_workers.empty(), reading.files);
+  if (!models.ok()) return refused(models.error().message());
+
+  config::Settings& settings = parts_.settings;
+  settings = std::move(next);
+  log::set_level(settings.log.level);
+  parts_.server.set_limits(std::size_t{settings.server.max_body_mb} << 20,
+                           std::size_t{settings.server.max_memory_mb} << 20);
+  parts_.api.configure(settings.server.api_key, settings.server.request_timeout_s);
+  parts_.streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
+                            std::chrono::seconds(settings.server.request_timeout_s)});
+  tell("in effect now", at_once);
+  tell("in effect with new workers, which are started", by_workers);
+  tell("models added", models->added);
+  tell("models removed, each ends with its last request", models->removed);
+  tell("models whose workers are replaced", models->replaced);
+  tell("models with another number of workers", models->resized);
+  if (!after_restart.empty()) {
+    spdlog::warn("reload: only in effect when the daemon is started again: {}",
+                 joined(after_restart));
+  }
+  if (at_once.empty() && by_workers.empty() && after_restart.empty() && models->added.empty() &&
+      models->removed.empty() && models->replaced.empty() && models->resized.empty())
+    spdlog::info("reload: nothing has changed");
+}
+
+}  // namespace bulkhead::orchestrator

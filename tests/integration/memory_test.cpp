@@ -1,0 +1,115 @@
+// Clients that would have the daemon hold more than it has: bodies without an end, more connections
+// than there are places, and a system that gives no memory.
+#include <sys/resource.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using Clients = std::vector<std::unique_ptr<HttpClient>>;
+
+std::int64_t status_kib(const Serving& serving, const std::string& name) {
+  std::ifstream status("/proc/" + std::to_string(serving.daemon->pid()) + "/status");
+  for (std::string word; status >> word;) {
+    if (word == name + ":" && status >> word) return std::stol(word);
+  }
+  return -1;
+}
+
+HttpReply small(const Serving& serving) {
+  return serving.complete({{"prompt", "x"}, {"max_tokens", 1}});
+}
+
+// Each begins a body of 16 MiB and leaves its last bytes out.
+Clients unfinished_bodies(const Serving& serving, int count, std::size_t bytes) {
+  Clients clients;
+  const std::string part(bytes, 'x');
+  for (int i = 0; i < count; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(serving.port));
+    clients.back()->send_raw(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16777216\r\n\r\n");
+    clients.back()->send_raw(part);
+  }
+  return clients;
+}
+
+TEST(Memory, UnfinishedBodiesStayWithinTheBudgetAndSmallRequestsGoOn) {
+  const Serving serving = serve({"server.max_memory_mb=64"});
+  ASSERT_EQ(small(serving).status, 200);
+  const std::int64_t before = status_kib(serving, "VmRSS");
+  const Clients clients = unfinished_bodies(serving, 60, std::size_t{4} << 20);  // 240 MiB
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(small(serving).status, 200);
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_LT(status_kib(serving, "VmHWM") - before, 120 * 1024);
+  EXPECT_GT(serving.metric("bulkhead_http_no_memory_total"), 30);
+  EXPECT_LE(serving.metric("bulkhead_http_memory_most_bytes"), 64 << 20);
+  // Those that were refused were told, and when to come again.
+  int told = 0;
+  for (const auto& client : clients) {
+    pollfd item{client->fd(), POLLIN, 0};
+    if (::poll(&item, 1, 0) <= 0) continue;
+    HttpReply reply = client->receive();
+    if (reply.status != 503) continue;
+    EXPECT_FALSE(reply.headers["retry-after"].empty());
+    ++told;
+  }
+  EXPECT_GT(told, 0);
+}
+
+TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
+  const Serving serving = serve({"server.max_memory_mb=2048", "server.max_body_mb=512"});
+  ASSERT_EQ(small(serving).status, 200);
+  rlimit limit{};
+  const auto now = static_cast<rlim_t>(status_kib(serving, "VmSize")) * 1024;
+  limit.rlim_cur = now + (rlim_t{48} << 20);
+  limit.rlim_max = RLIM_INFINITY;
+  ASSERT_EQ(::prlimit(serving.daemon->pid(), RLIMIT_AS, &limit, nullptr), 0);
+  for (int round = 0; round < 3; ++round) {
+    HttpClient client(serving.port);
+    const std::size_t bytes = std::size_t{200} << 20;
+    client.send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                    std::to_string(bytes) + "\r\n\r\n");
+    const std::string part(1 << 20, 'x');
+    for (std::size_t sent = 0; sent < bytes && client.send_raw(part); sent += part.size()) {
+    }
+    EXPECT_EQ(serving.get("/health").status, 200);
+  }
+  EXPECT_GE(serving.metric("bulkhead_http_exceptions_total"), 1);
+  EXPECT_EQ(small(serving).status, 200);
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
+TEST(Places, IdleConnectionsMakePlaceForOthers) {
+  const Serving serving = serve();
+  Clients idle;
+  for (int i = 0; i < 1100; ++i)
+    idle.push_back(std::make_unique<HttpClient>(serving.port));
+  EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
+  EXPECT_GT(serving.metric("bulkhead_http_idle_closed_total"), 0);
+}
+
+TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
+  const Serving serving = serve();
+  Clients busy;
+  for (int i = 0; i < 1015; ++i) {
+    busy.push_back(std::make_unique<HttpClient>(serving.port));
+    // Half a head: neither idle nor a request.
+    busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
+  }
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 1010; }));
+  const HttpReply refused = small(serving);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(serving.get("/v1/workers").status, 200);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
