@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -171,6 +175,63 @@ TEST(Log, LinesThatFoundNoRoomAreCountedAndTold) {
   told = true;
   (void)!::write(log.writer.get(), "\n", 1);
   reader.join();
+}
+
+// How late a thread that only sleeps is woken at worst: the machine's part of every stall.
+class Control {
+ public:
+  Control()
+      : thread_([this] {
+          using Clock = std::chrono::steady_clock;
+          while (!over_) {
+            const auto before = Clock::now();
+            std::this_thread::sleep_for(milliseconds(1));
+            const std::chrono::duration<double> late = Clock::now() - before - milliseconds(1);
+            worst_ = std::max(worst_, late.count());
+          }
+        }) {}
+  ~Control() { worst_seconds(); }
+  double worst_seconds() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+    return worst_;
+  }
+
+ private:
+  std::atomic<bool> over_ = false;
+  double worst_ = 0;
+  std::thread thread_;
+};
+
+TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
+  char name[] = "/tmp/bulkhead-stall-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(name);
+  const std::string file = (folder / "config.yaml").string();
+  std::ofstream(file) << "isolation: {journal_path: " << (folder / "journal").string() << "}\n";
+  const Pipe log;
+  Daemon::Options options;
+  options.arguments = {"--config", file};
+  options.log_fd = log.writer.get();
+  const Serving serving = serve({}, {}, std::move(options));
+  Control control;
+  log.fill();
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  serving.daemon->signal(SIGHUP);
+  rlimit limit{100, RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(serving.daemon->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(answers(serving));
+    serving.complete({{"prompt", "x"}, {"max_tokens", 3}, {"stream", true}, {"resumable", true}});
+  }
+  EXPECT_EQ(serving.metric("bulkhead_journal_disk_written"), 0);
+  const double stall = serving.metric("bulkhead_loop_longest_stall_seconds");
+  EXPECT_GT(stall, 0);
+  // A machine that has more to do than it can holds up both.
+  EXPECT_LT(stall, 0.05 + 10 * control.worst_seconds());
+  serving.daemon->signal(SIGTERM);
+  EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(WorkersLog, IsPrefixedAndCleaned) {
