@@ -6,6 +6,8 @@
 #       (khr_matrices.cpp)
 #   bulkhead_shaders(TARGET [MATRICES] SHADERS a.comp b.comp ... [DEFINES ...])
 #       one module for each file, named as the file is
+#   bulkhead_shader_modules(TARGET)
+#       after these: the list of all, "gpu/kernels/shader_modules.hpp"
 #
 # The SPIR-V is rebuilt when a file that it includes changes (glslc tells them); DEPENDS is for what glslc can't see,
 # such as generated includes. Includes are looked up beside the file, in its folder and among
@@ -73,6 +75,50 @@ constinit const std::span<const std::uint32_t> @symbol@{kWords};
   set_source_files_properties("${generated}/${symbol}.cpp" PROPERTIES
     OBJECT_DEPENDS "${words}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
   target_sources(${target} PRIVATE "${generated}/${symbol}.cpp")
+  set_property(TARGET ${target} APPEND PROPERTY BULKHEAD_SHADER_MODULES ${symbol})
+endfunction()
+
+function(bulkhead_shader_modules target)
+  get_target_property(symbols ${target} BULKHEAD_SHADER_MODULES)
+  list(SORT symbols)
+  set(includes "")
+  set(rows "")
+  foreach(symbol IN LISTS symbols)
+    string(APPEND includes "#include \"gpu/kernels/${symbol}.hpp\"\n")
+    string(APPEND rows "      {\"${symbol}\", ${symbol}},\n")
+  endforeach()
+  set(generated "${CMAKE_BINARY_DIR}/generated/gpu/kernels")
+  file(CONFIGURE OUTPUT "${generated}/shader_modules.hpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace bulkhead::gpu::spirv {
+struct Module {
+  std::string_view name;
+  std::span<const std::uint32_t> words;
+};
+// All that are built, by name.
+std::span<const Module> modules();
+}  // namespace bulkhead::gpu::spirv
+")
+  file(CONFIGURE OUTPUT "${generated}/shader_modules.cpp" @ONLY CONTENT
+"// Made by cmake/BulkheadShaders.cmake.
+#include \"gpu/kernels/shader_modules.hpp\"
+
+@includes@
+namespace bulkhead::gpu::spirv {
+std::span<const Module> modules() {
+  static const Module kModules[] = {
+@rows@  };
+  return kModules;
+}
+}  // namespace bulkhead::gpu::spirv
+")
+  target_sources(${target} PRIVATE "${generated}/shader_modules.cpp")
 endfunction()
 
 function(bulkhead_shaders target)

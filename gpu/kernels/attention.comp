@@ -30,13 +30,7 @@ layout(push_constant, std430) uniform Push {
 // A subgroup makes a column's head or heads; or one split of them, in a workgroup of its own (CPUs); or a workgroup makes a
 // column's head, and some together make the heads of columns that see much; or some together make those of all columns.
 const uint kWhole = 0, kPartial = 1, kTogether = 2, kSpread = 3;
-layout(constant_id = 10) const uint kMode = 0;
-layout(constant_id = 11) const uint kInvocations = 8;
-layout(constant_id = 12) const uint kNearFirst = 0;  // in a chain: keys and values come nearer while it waits
-layout(constant_id = 13) const uint kShare = 1;      // query heads of a KV head that are loaded for at once; 1 on a CPU
-layout(constant_id = 14) const uint kAhead = 1;
-layout(constant_id = 15) const uint kSpreadFrom = 1024;  // kTogether: columns that see more than so many are spread
-layout(local_size_x_id = 11) in;
+#include "constants/attention.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 #ifndef BULKHEAD_ROWS

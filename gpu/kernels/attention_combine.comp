@@ -13,7 +13,7 @@ layout(push_constant, std430) uniform Push {
   uint padded_width;
 } push;
 
-layout(local_size_x_id = 0) in;
+layout(local_size_x_id = 0) in;  // kLanes
 
 void main() {
   uint column = gl_WorkGroupID.x;

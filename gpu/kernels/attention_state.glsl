@@ -1,17 +1,11 @@
 // Running softmax of some heads: the largest score (in powers of two), the sum of weights, and the weighted values,
 // whose entries are spread over the lanes.
-#ifndef BULKHEAD_HAS_LANES
-layout(constant_id = 0) const uint kLanes = 8;
-#endif
-layout(constant_id = 5) const uint kHeadsTogether = 1;  // query heads of one KV head in a workgroup: a CPU's
-layout(constant_id = 6) const uint kOutForm = 0;  // the result is a product's input
-layout(constant_id = 7) const uint kMinimumSplit = 64;  // positions
+#include "constants/attention_state.glsl"
 #ifdef BULKHEAD_ROWS
 const uint kRowsMapping = 1;
 #else
-layout(constant_id = 8) const uint kRowsMapping = 0;    // how a value shared by all lanes is best loaded
+const uint kRowsMapping = kByRows;
 #endif
-layout(constant_id = 9) const uint kMaximumSplits = 16;
 
 // Words of a value row that one lane holds, and head entries in them.
 const uint kWordEntries = 4u / kEntryBytes;

@@ -17,9 +17,7 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
-layout(constant_id = 0) const uint kInvocations = 8;
-layout(constant_id = 1) const uint kForm = 0;
-layout(local_size_x_id = 0) in;
+#include "constants/gated_product.glsl"
 
 void multiply_gated() {
   uint column = gl_WorkGroupID.x;

@@ -18,10 +18,7 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
-layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
-layout(constant_id = 1) const uint kSecondPass = 0;
-layout(constant_id = 2) const uint kChunk = 2048;
-layout(local_size_x_id = 0) in;
+#include "constants/greedy.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
 

@@ -1,30 +1,22 @@
 #include "gpu/kernels/kernels.hpp"
 
 #include <algorithm>
+#include <string>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "gpu/kernels/attention_chained.hpp"
 #include "gpu/kernels/attention_combine.hpp"
 #include "gpu/kernels/attention_rows.hpp"
-#include "gpu/kernels/embed.hpp"
-#include "gpu/kernels/embed_units.hpp"
+#include "gpu/kernels/constants.hpp"
 #include "gpu/kernels/gated_product.hpp"
-#include "gpu/kernels/gated_product_chained.hpp"
 #include "gpu/kernels/greedy.hpp"
-#include "gpu/kernels/greedy_chained.hpp"
 #include "gpu/kernels/logprobs.hpp"
-#include "gpu/kernels/matvec_lanes.hpp"
-#include "gpu/kernels/matvec_rows.hpp"
-#include "gpu/kernels/matvec_units.hpp"
-#include "gpu/kernels/matvec_units_chained.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
-#include "gpu/kernels/rms_norm_chained.hpp"
 #include "gpu/kernels/rope_kv.hpp"
-#include "gpu/kernels/rope_kv_chained.hpp"
 #include "gpu/kernels/sample.hpp"
-#include "gpu/kernels/units.hpp"
+#include "gpu/kernels/shader_modules.hpp"
 #include "gpu/kernels/units_check.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -120,23 +112,36 @@ KernelSpec norm_scales(const Mapping& mapping) {
 }
 
 KernelSpec gated_product(const Mapping& mapping) {
-  return {"gated product",
-          spirv::gated_product,
-          sizeof(GatedProductPush),
-          {mapping.wide_invocations, form_of(mapping)},
+  GatedProductConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.form = form_of(mapping);
+  return {"gated product", spirv::gated_product, sizeof(GatedProductPush), constants_of(constants),
           0};
 }
+
+namespace {
+
+HeadConstants head_constants(const AttentionShape& shape) {
+  HeadConstants constants;
+  constants.head = shape.head;
+  constants.heads = shape.heads;
+  constants.kv_heads = shape.kv_heads;
+  constants.kv_format = static_cast<std::uint32_t>(shape.kv);
+  return constants;
+}
+
+}  // namespace
 
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
   const std::uint32_t invocations =
       mapping.rows ? mapping.lanes
                    : std::max(mapping.lanes, round_up_to_power_of_two(shape.head_padded(), 128));
-  return {"rope and KV write",
-          spirv::rope_kv,
-          sizeof(RopeKvPush),
-          {invocations, shape.head, shape.heads, shape.kv_heads,
-           static_cast<std::uint32_t>(shape.kv), flag(shape.rope_halves)},
-          0};
+  RopeWorkgroupConstants workgroup;
+  workgroup.lanes = invocations;
+  RopeConstants rope;
+  rope.pairing = flag(shape.rope_halves);
+  return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),
+          constants_of(workgroup, head_constants(shape), rope), 0};
 }
 
 namespace {
@@ -217,18 +222,20 @@ std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape,
   return heads;
 }
 
-std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const AttentionShape& shape,
-                                               std::uint32_t heads) {
-  return {mapping.lanes,
-          shape.head,
-          shape.heads,
-          shape.kv_heads,
-          static_cast<std::uint32_t>(shape.kv),
-          heads,
-          form_of(mapping),
-          mapping.attention_split,
-          flag(mapping.rows),
-          mapping.attention_splits};
+AttentionLanesConstants lanes_constants(const Mapping& mapping) {
+  AttentionLanesConstants constants;
+  constants.lanes = mapping.lanes;
+  return constants;
+}
+
+AttentionSplitConstants split_constants(const Mapping& mapping, std::uint32_t heads) {
+  AttentionSplitConstants constants;
+  constants.heads_together = heads;
+  constants.out_form = form_of(mapping);
+  constants.minimum_split = mapping.attention_split;
+  constants.by_rows = flag(mapping.rows);
+  constants.maximum_splits = mapping.attention_splits;
+  return constants;
 }
 
 }  // namespace
@@ -236,7 +243,6 @@ std::vector<std::uint32_t> attention_constants(const Mapping& mapping, const Att
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                            std::uint32_t columns, std::uint32_t context, bool near_first) {
   const std::uint32_t heads = heads_together(mapping, shape);
-  std::vector<std::uint32_t> constants = attention_constants(mapping, shape, heads);
   AttentionVariant variant;
   std::uint32_t subgroups = 1, sharing = 1, ahead = mapping.attention_ahead, spread_from = 0;
   variant.x = columns;
@@ -272,96 +278,93 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
                              (attention_splits(mapping, context) + subgroups - 1) / subgroups);
       break;
   }
-  constants.insert(constants.end(), {static_cast<std::uint32_t>(mode), mapping.lanes * subgroups,
-                                     flag(near_first), sharing, ahead, spread_from});
+  AttentionConstants constants;
+  constants.mode = static_cast<std::uint32_t>(mode);
+  constants.invocations = mapping.lanes * subgroups;
+  constants.near_first = flag(near_first);
+  constants.share = sharing;
+  constants.ahead = ahead;
+  constants.spread_from = spread_from;
   variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
-                  sizeof(AttentionPush), std::move(constants), mapping.required_subgroup};
+                  sizeof(AttentionPush),
+                  constants_of(lanes_constants(mapping), head_constants(shape),
+                               split_constants(mapping, heads), constants),
+                  mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
-  return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
-          attention_constants(mapping, shape, 1), 0};
+  return {
+      "attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
+      constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1)),
+      0};
 }
 
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
-  return {pass == GreedyPass::kChunks ? "greedy chunks" : "greedy",
-          spirv::greedy,
-          sizeof(GreedyPush),
-          {mapping.rows ? mapping.lanes : 128, flag(pass == GreedyPass::kAll), kGreedyChunk},
-          0};
+  GreedyConstants constants;
+  constants.invocations = mapping.rows ? mapping.lanes : 128;
+  constants.second_pass = flag(pass == GreedyPass::kAll);
+  constants.chunk = kGreedyChunk;
+  return {pass == GreedyPass::kChunks ? "greedy chunks" : "greedy", spirv::greedy,
+          sizeof(GreedyPush), constants_of(constants), 0};
 }
 
 KernelSpec sample(const Mapping& mapping) {
-  return {
-      "sample", spirv::sample, sizeof(SamplePush), {mapping.rows ? 64U : 512U, kGreedyChunk}, 0};
+  SamplingConstants constants;
+  constants.invocations = mapping.rows ? 64 : 512;
+  constants.chunk = kGreedyChunk;
+  return {"sample", spirv::sample, sizeof(SamplePush), constants_of(constants), 0};
 }
 
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
   const bool sums = pass == LogprobPass::kSums;
-  return {sums ? "logprob sums" : "logprobs",
-          spirv::logprobs,
-          sizeof(SamplePush),
-          {mapping.rows ? 64U
-           : sums       ? 128U
-                        : 512U,
-           kGreedyChunk, flag(sums)},
-          0};
+  SamplingConstants constants;
+  constants.invocations = mapping.rows ? 64 : sums ? 128 : 512;
+  constants.chunk = kGreedyChunk;
+  LogprobConstants own;
+  own.sums = flag(sums);
+  return {sums ? "logprob sums" : "logprobs", spirv::logprobs, sizeof(SamplePush),
+          constants_of(constants, own), 0};
 }
 
 KernelSpec read_bandwidth() {
-  return {"read bandwidth",
-          spirv::read_bandwidth,
-          sizeof(ReadBandwidthPush),
-          {kReadBandwidthInvocations},
-          0};
+  ReadBandwidthConstants constants;
+  constants.invocations = kReadBandwidthInvocations;
+  return {"read bandwidth", spirv::read_bandwidth, sizeof(ReadBandwidthPush),
+          constants_of(constants), 0};
 }
 
 KernelSpec chained(KernelSpec spec) {
-  const std::span<const std::uint32_t> links[][2] = {
-      {spirv::attention, spirv::attention_chained},
-      {spirv::gated_product, spirv::gated_product_chained},
-      {spirv::greedy, spirv::greedy_chained},
-      {spirv::matvec_units, spirv::matvec_units_chained},
-      {spirv::rms_norm, spirv::rms_norm_chained},
-      {spirv::rope_kv, spirv::rope_kv_chained}};
-  for (const auto& [alone, link] : links) {
-    if (spec.spirv.data() != alone.data()) continue;
-    spec.spirv = link;
-    spec.push_bytes += sizeof(ChainPush);
+  const std::span<const spirv::Module> modules = spirv::modules();
+  const auto alone = std::ranges::find_if(modules, [&](const spirv::Module& module) {
+    return module.words.data() == spec.spirv.data();
+  });
+  const std::string name = alone != modules.end() ? std::string(alone->name) + "_chained" : "";
+  const auto link = std::ranges::find(modules, name, &spirv::Module::name);
+  if (link == modules.end()) {
+    spec.push_bytes = 0;
     return spec;
   }
-  spec.push_bytes = 0;
+  spec.spirv = link->words;
+  spec.push_bytes += sizeof(ChainPush);
   return spec;
 }
 
-std::uint64_t code_hash() {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over words
-  for (const auto& module : {spirv::attention,
-                             spirv::attention_combine,
-                             spirv::attention_rows,
-                             spirv::embed,
-                             spirv::embed_units,
-                             spirv::gated_product,
-                             spirv::matvec_units,
-                             spirv::greedy,
-                             spirv::sample,
-                             spirv::logprobs,
-                             spirv::matvec_lanes,
-                             spirv::matvec_rows,
-                             spirv::rms_norm,
-                             spirv::rope_kv,
-                             spirv::attention_chained,
-                             spirv::gated_product_chained,
-                             spirv::greedy_chained,
-                             spirv::matvec_units_chained,
-                             spirv::rms_norm_chained,
-                             spirv::rope_kv_chained}) {
-    for (const std::uint32_t word : module)
-      hash = (hash ^ word) * 0x100000001b3U;
+std::uint64_t hash_of(std::span<const spirv::Module> modules) {
+  std::uint64_t hash = kFnv1aStart;
+  for (const spirv::Module& module : modules) {
+    hash = fnv1a(std::as_bytes(std::span(module.name)), hash);
+    const std::uint64_t size = module.words.size();
+    hash = fnv1a(std::as_bytes(std::span(&size, 1)), hash);
+    hash = fnv1a(std::as_bytes(module.words), hash);
   }
   return hash;
+}
+
+std::uint64_t code_hash() {
+  static const std::uint64_t kHash = hash_of(spirv::modules());
+  return kHash;
 }
 
 }  // namespace bulkhead::gpu::kernels

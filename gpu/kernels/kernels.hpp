@@ -11,10 +11,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpu/device.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 #include "gpu/kernels/weight_layout.hpp"
+
+namespace bulkhead::gpu::spirv {
+struct Module;
+}
 
 namespace bulkhead::gpu::kernels {
 
@@ -373,7 +378,9 @@ constexpr std::uint32_t kChainCountBytes = 128;
 // The kernel as a link. No push constants: it can't be one.
 KernelSpec chained(KernelSpec spec);
 
-// A hash of every kernel's code: part of the numerics id.
+// A hash of the code of every kernel that is built: part of the numerics id.
 std::uint64_t code_hash();
+// Of these.
+std::uint64_t hash_of(std::span<const spirv::Module> modules);
 
 }  // namespace bulkhead::gpu::kernels

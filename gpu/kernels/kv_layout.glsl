@@ -8,10 +8,7 @@
 // behind its bytes, [block][position] of keys and [position][block] of values.
 #include "page_tokens.glsl"
 
-layout(constant_id = 1) const uint kHead = 64;
-layout(constant_id = 2) const uint kHeads = 8;
-layout(constant_id = 3) const uint kKvHeads = 8;
-layout(constant_id = 4) const uint kKvFormat = 0;  // gpu/kernels/kernels.hpp: KvFormat
+#include "constants/heads.glsl"
 
 const uint kKvHalf = 0, kKvFloat = 1, kKvQ8 = 2;
 const uint kScaleBlock = 32;  // entries

@@ -7,7 +7,7 @@
 #include "common.glsl"
 #include "sampling.glsl"
 
-layout(constant_id = 2) const uint kSums = 0;  // 1: the first pass
+#include "constants/logprobs.glsl"
 
 // {sum of weights (two words), best logit, chosen token's logit}, {how many tokens follow, 0, 0, 0}, {id, logit} ...
 const uint kLogprobBytes = 192u;

@@ -9,8 +9,7 @@ layout(push_constant, std430) uniform Push {
   uint per_invocation;  // a multiple of four
 } push;
 
-layout(constant_id = 0) const uint kInvocations = 256;
-layout(local_size_x_id = 0) in;
+#include "constants/read_bandwidth.glsl"
 
 void main() {
   uint first = gl_WorkGroupID.x * kInvocations * push.per_invocation + gl_LocalInvocationID.x;

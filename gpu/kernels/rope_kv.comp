@@ -28,9 +28,7 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
-layout(constant_id = 0) const uint kLanes = 8;
-layout(constant_id = 5) const uint kPairing = 0;  // 0: (2i, 2i + 1); 1: (i, i + pairs)
-layout(local_size_x_id = 0) in;
+#include "constants/rope_kv.glsl"
 
 const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
 

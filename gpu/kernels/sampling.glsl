@@ -17,9 +17,7 @@ layout(push_constant, std430) uniform Push {
 // Two quads for an output: {mode, top-k or 0, 1 / temperature, least (logit - best) / temperature}, {top-p in units of
 // 2^-32, upper 32 bits of the draw, its lower 21, 0 or 1 + how many log-probabilities}. Mode: 0 none, 1 all tokens, 2 top-p
 // or min-p cut some off.
-layout(constant_id = 0) const uint kInvocations = 64;  // 32 or a multiple
-layout(constant_id = 1) const uint kChunk = 2048;
-layout(local_size_x_id = 0) in;
+#include "constants/sampling.glsl"
 
 const uint kBuckets = 1024u;  // 32 for each factor of e; past the last a weight is 0
 const uint kMost = 1024u;     // tokens that are put in order at once

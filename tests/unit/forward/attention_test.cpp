@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "gpu/kernels/constants.hpp"
 #include "kernel_harness.hpp"
 #include "reference.hpp"
 #include "worker/forward/rope_table.hpp"
@@ -264,7 +265,11 @@ void Attention::attend_in_all_ways(Trial& t) {
     if (way.in_rounds && (!short_splits || (on_cpu && t.each.length < 300))) continue;
     if (way.mode == k::AttentionMode::kTogether && !short_splits && t.each.length < 64) continue;
     auto variant = k::attention(t.mapping, t.shape, way.mode, way.columns, t.context, way.chained);
-    if (way.in_rounds) variant.spec.constants.back() = 0xffffffffU;  // none are spread
+    if (way.in_rounds) {
+      auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+      constants.spread_from = 0xffffffffU;  // none are spread
+      k::write_constants(variant.spec, constants);
+    }
     std::memset(t.combined.mapped().data(), 0xff, t.combined.mapped().size());
     if (way.chained) {
       struct {

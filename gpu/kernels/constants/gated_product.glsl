@@ -1,0 +1,4 @@
+CONSTANTS(GatedProductConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)
+CONSTANT(1, kForm, form, 0u)  // InputForm of the result
+CONSTANTS_END

@@ -1,0 +1,7 @@
+// The heads of a model's attention, and how its keys and values are kept (kv_layout.glsl).
+CONSTANTS(HeadConstants, 1)
+CONSTANT(1, kHead, head, 64u)  // entries
+CONSTANT(2, kHeads, heads, 8u)
+CONSTANT(3, kKvHeads, kv_heads, 8u)
+CONSTANT(4, kKvFormat, kv_format, 0u)  // KvFormat
+CONSTANTS_END
