@@ -15,13 +15,10 @@ namespace {
 namespace k = gpu::kernels;
 using model::TensorType;
 
-constexpr TensorType kTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
-                                 TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
-                                 TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
-                                 TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+const std::vector<TensorType> kTypes = reference::all_types();
 
 bool is_float(TensorType type) {
-  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
+  return k::row_of(type).is_float();
 }
 
 struct TestMatrix {

@@ -12,6 +12,14 @@
 
 namespace bulkhead::forward::reference {
 
+// Every type that has a row.
+inline std::vector<model::TensorType> all_types() {
+  std::vector<model::TensorType> types;
+  for (const gpu::kernels::TensorRow& row : gpu::kernels::kTensorRows)
+    types.push_back(static_cast<model::TensorType>(row.id));
+  return types;
+}
+
 std::vector<double> dequantize(model::TensorType type, std::span<const std::byte> row,
                                std::size_t width);
 

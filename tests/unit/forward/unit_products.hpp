@@ -21,19 +21,16 @@ namespace bulkhead::forward {
 namespace k = gpu::kernels;
 using model::TensorType;
 
-inline constexpr TensorType kTypes[] = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16,
-                                        TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
-                                        TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
-                                        TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+inline const std::vector<TensorType> kTypes = reference::all_types();
 
 inline bool is_float(TensorType type) {
-  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
+  return k::row_of(type).is_float();
 }
 inline bool is_super(TensorType type) {
   return model::traits(type)->block_weights == 256;
 }
 inline bool has_header(TensorType type) {
-  return type == TensorType::kQ6_K;
+  return k::row_of(type).units.scales == k::UnitScales::kSupers;
 }
 
 struct TestMatrix {

@@ -45,46 +45,32 @@ class Unpacked {
       const int n = byte(base + group * 512 + lane * 16 + odd * 8 + kPlace[k % 8]) - 128;
       return n * half(base + 2048 + small);
     }
-    const std::size_t quants = base +
-                               (m_.type == TensorType::kQ6_K ? 288
-                                : super                      ? 320
-                                                             : 0) +
-                               s * 1024;
+    const k::TensorRow& type = k::row_of(m_.type);
+    const k::UnitForm& form = type.units;
+    const std::size_t quants = base + (super ? 288 : 0) + s * 1024;
     const std::uint32_t nibbles =
         word(quants + group / 2 * 512 + lane * 16 + group % 2 * 8 + odd * 4);
-    const int low = static_cast<int>((nibbles >> (within * 16 + pair * 4)) & 15U);
-    const auto fifth = [&](std::size_t high) {
+    int n = static_cast<int>((nibbles >> (within * 16 + pair * 4)) & 15U);
+    const std::size_t high = super ? base + 2336 + s * 512 : base + 1024;
+    if (form.high_bits == 1) {
       const std::uint32_t bits = word(high + lane * 8 + group / 2 * 4);
-      return static_cast<int>((bits >> (within * 16 + group % 2 * 8 + odd * 4 + pair)) & 1U) * 16;
-    };
-    constexpr int kCodebook[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
-    switch (m_.type) {
-      case TensorType::kQ4_0:
-        return (low - 8) * half(base + 1024 + small);
-      case TensorType::kIQ4_NL:
-        return kCodebook[low] * half(base + 1024 + small);
-      case TensorType::kQ4_1:
-        return (low - 8) * half(base + 1024 + small) + half(base + 1152 + small);
-      case TensorType::kQ5_0:
-        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small);
-      case TensorType::kQ5_1:
-        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small) +
-               half(base + 1408 + small);
-      case TensorType::kQ6_K: {
-        const std::uint32_t bits = word(base + 2336 + s * 512 + lane * 16 + group * 4);
-        const int n =
-            low + static_cast<int>((bits >> (within * 16 + odd * 8 + pair * 2)) & 3U) * 16;
-        const std::uint32_t owner = r * 4 + q / 2 * 2 + group % 2;
-        const int scale = byte(base + 32 + s * 128 + owner * 4 + odd * 2 + group / 2) - 128;
-        return half(base + r * 4 + odd * 2) * scale * (n - 32);
-      }
-      case TensorType::kQ4_K:
-        return (low - 8) * half(base + 1024 + small) + half(base + 1152 + small);
-      default:  // Q5_K
-        return (low + fifth(base + 1024) - 16) * half(base + 1280 + small) +
-               half(base + 1408 + small);
+      n += static_cast<int>((bits >> (within * 16 + group % 2 * 8 + odd * 4 + pair)) & 1U) * 16;
+    } else if (form.high_bits == 2) {
+      const std::uint32_t bits = word(high + lane * 16 + group * 4);
+      n += static_cast<int>((bits >> (within * 16 + odd * 8 + pair * 2)) & 3U) * 16;
     }
+    n = type.has_codebook() ? type.codebook[static_cast<std::size_t>(n)]
+                            : n - static_cast<int>(form.bias);
+    if (super) {
+      const std::uint32_t owner = r * 4 + q / 2 * 2 + group % 2;
+      const int scale = byte(base + 32 + s * 128 + owner * 4 + odd * 2 + group / 2) - 128;
+      return half(base + r * 4 + odd * 2) * scale * n;
+    }
+    const bool sixteens = form.scales == k::UnitScales::kSixteens;
+    const std::size_t scales =
+        base + 1024 + form.high_bits * 256 + (sixteens ? q / 2 * 128 : 0) + small;
+    const double minimum = form.minima ? half(scales + (sixteens ? 256 : 128)) : 0.0;
+    return n * half(scales) + minimum;
   }
 
  private:
@@ -117,7 +103,7 @@ TEST(UnitPacking, HoldsEveryWeightOfEveryType) {
       for (std::uint32_t i = 0; i < m.layout.groups * 32; ++i) {
         const double want = i < width ? m.values[row][i] : 0.0;
         // F32 and BF16 become halves; so do middles and products of two scales, beside which a weight may be small.
-        const bool multiplied = type == TensorType::kQ4_K || type == TensorType::kQ5_K;
+        const bool multiplied = is_super(type) && !has_header(type);
         const bool middles = type == TensorType::kQ4_1 || type == TensorType::kQ5_1;
         const double bound = is_float(type) ? std::abs(want) * 0x1p-11 + 0x1p-25
                              : multiplied   ? largest * 0x1p-10 + 0x1p-20
