@@ -102,6 +102,8 @@ std::vector<double> dequantize(TensorType type, std::span<const std::byte> row, 
     } else if (type == TensorType::kBF16) {
       y[at] = std::bit_cast<float>((static_cast<std::uint32_t>(bytes[1]) << 24) |
                                    (static_cast<std::uint32_t>(bytes[0]) << 16));
+    } else if (low_bits(type, bytes, &y[at])) {
+      continue;
     } else if (shape.block_weights == 32) {
       block_of_32(type, bytes, &y[at]);
     } else {
@@ -131,6 +133,9 @@ std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_
       }
       case TensorType::kBF16:
         data[at + 1] = static_cast<std::byte>((random() & 0x80U) | 0x3e);
+        break;
+      case TensorType::kQ3_K:
+        put_half(at + 108);
         break;
       case TensorType::kQ6_K:
         put_half(at + 208);

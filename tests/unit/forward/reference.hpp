@@ -23,6 +23,10 @@ inline std::vector<model::TensorType> all_types() {
 std::vector<double> dequantize(model::TensorType type, std::span<const std::byte> row,
                                std::size_t width);
 
+// A block of the types of less than four bits and of those with scales of their own kind
+// (reference_low_bits.cpp); false: another type.
+bool low_bits(model::TensorType type, const std::uint8_t* block, double* y);
+
 // Blocks of random bits with sane scales.
 std::vector<std::byte> random_rows(model::TensorType type, std::size_t rows, std::size_t width,
                                    std::mt19937& random);

@@ -1,0 +1,49 @@
+// Blocks of Q2_K, Q3_K, IQ* and MXFP4 in double, weight by weight. Of the product they use the grids, which are data.
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "reference.hpp"
+
+namespace bulkhead::forward::reference {
+namespace {
+
+using model::TensorType;
+
+using Bytes = const std::uint8_t*;
+
+std::uint32_t word16(Bytes at) {
+  return static_cast<std::uint32_t>(at[0] | at[1] << 8);
+}
+double half_at(Bytes at) {
+  return half(static_cast<std::uint16_t>(word16(at)));
+}
+
+void q3_k(Bytes b, double* y) {
+  const double d = half_at(b + 108);
+  for (int i = 0; i < 256; ++i) {
+    const int group = i / 32, s = i / 16;
+    const int low4 = s < 8 ? b[96 + s] & 15 : b[96 + s - 8] >> 4;
+    const int scale = low4 + 16 * ((b[104 + s % 4] >> (s / 4 * 2)) & 3) - 32;
+    const int low = (b[32 + i / 128 * 32 + i % 32] >> (group % 4 * 2)) & 3;
+    const int high = (b[i % 32] >> group) & 1;
+    y[i] = d * scale * (low + 4 * high - 4);
+  }
+}
+
+}  // namespace
+
+bool low_bits(TensorType type, Bytes block, double* y) {
+  static constexpr struct {
+    TensorType type;
+    void (*decode)(Bytes block, double* y);
+  } kTypes[] = {{TensorType::kQ3_K, q3_k}};
+  for (const auto& each : kTypes) {
+    if (each.type != type) continue;
+    each.decode(block, y);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace bulkhead::forward::reference
