@@ -137,6 +137,10 @@ std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_
       case TensorType::kQ3_K:
         put_half(at + 108);
         break;
+      case TensorType::kQ2_K:
+        put_half(at + 80);
+        put_half(at + 82);
+        break;
       case TensorType::kQ6_K:
         put_half(at + 208);
         break;

@@ -31,13 +31,21 @@ void q3_k(Bytes b, double* y) {
   }
 }
 
+void q2_k(Bytes b, double* y) {
+  const double d = half_at(b + 80), dmin = half_at(b + 82);
+  for (int i = 0; i < 256; ++i) {
+    const int q = (b[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
+    y[i] = d * (b[i / 16] & 15) * q - dmin * (b[i / 16] >> 4);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {{TensorType::kQ3_K, q3_k}};
+  } kTypes[] = {{TensorType::kQ3_K, q3_k}, {TensorType::kQ2_K, q2_k}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
