@@ -39,13 +39,26 @@ void q2_k(Bytes b, double* y) {
   }
 }
 
+void iq4_xs(Bytes b, double* y) {
+  static constexpr int kValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+  for (int i = 0; i < 256; ++i) {
+    const int group = i / 32, at = i % 32;
+    const int low = group % 2 == 0 ? b[4 + group / 2] & 15 : b[4 + group / 2] >> 4;
+    const int scale = low + 16 * static_cast<int>((word16(b + 2) >> (2 * group)) & 3) - 32;
+    const int byte = b[8 + group * 16 + at % 16];
+    y[i] = half_at(b) * scale * kValues[at < 16 ? byte & 15 : byte >> 4];
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {{TensorType::kQ3_K, q3_k}, {TensorType::kQ2_K, q2_k}};
+  } kTypes[] = {
+      {TensorType::kQ3_K, q3_k}, {TensorType::kQ2_K, q2_k}, {TensorType::kIQ4_XS, iq4_xs}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
