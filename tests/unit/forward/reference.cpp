@@ -141,6 +141,9 @@ std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_
         put_half(at + 80);
         put_half(at + 82);
         break;
+      case TensorType::kMXFP4:
+        data[at] = static_cast<std::byte>(118 + random() % 6);
+        break;
       case TensorType::kQ6_K:
         put_half(at + 208);
         break;

@@ -51,14 +51,24 @@ void iq4_xs(Bytes b, double* y) {
   }
 }
 
+void mxfp4(Bytes b, double* y) {
+  static constexpr double kValues[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int i = 0; i < 32; ++i) {
+    const int n = i < 16 ? b[1 + i] & 15 : b[1 + i - 16] >> 4;
+    y[i] = std::ldexp(n < 8 ? kValues[n] : -kValues[n - 8], b[0] - 127);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {
-      {TensorType::kQ3_K, q3_k}, {TensorType::kQ2_K, q2_k}, {TensorType::kIQ4_XS, iq4_xs}};
+  } kTypes[] = {{TensorType::kQ3_K, q3_k},
+                {TensorType::kQ2_K, q2_k},
+                {TensorType::kIQ4_XS, iq4_xs},
+                {TensorType::kMXFP4, mxfp4}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
