@@ -9,6 +9,7 @@ namespace bulkhead::forward::reference {
 namespace {
 
 using model::TensorType;
+namespace types = gpu::kernels::types;
 
 using Bytes = const std::uint8_t*;
 
@@ -59,6 +60,18 @@ void mxfp4(Bytes b, double* y) {
   }
 }
 
+void iq3_s(Bytes b, double* y) {
+  for (int i = 0; i < 256; ++i) {
+    const int group = i / 32, four = i % 32 / 4;
+    const int nibble = group % 2 == 0 ? b[106 + group / 2] & 15 : b[106 + group / 2] >> 4;
+    const int place = b[2 + group * 8 + four] + 256 * ((b[66 + group] >> four) & 1);
+    const int magnitude =
+        1 + 2 * ((types::IQ3_S::kGrid[static_cast<std::size_t>(place)] >> (4 * (i % 4))) & 15);
+    const bool negative = ((b[74 + i / 8] >> (i % 8)) & 1) != 0;
+    y[i] = half_at(b) * (1 + 2 * nibble) * (negative ? -magnitude : magnitude);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
@@ -68,7 +81,8 @@ bool low_bits(TensorType type, Bytes block, double* y) {
   } kTypes[] = {{TensorType::kQ3_K, q3_k},
                 {TensorType::kQ2_K, q2_k},
                 {TensorType::kIQ4_XS, iq4_xs},
-                {TensorType::kMXFP4, mxfp4}};
+                {TensorType::kMXFP4, mxfp4},
+                {TensorType::kIQ3_S, iq3_s}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
