@@ -16,8 +16,15 @@ using Bytes = const std::uint8_t*;
 std::uint32_t word16(Bytes at) {
   return static_cast<std::uint32_t>(at[0] | at[1] << 8);
 }
+std::uint32_t word32(Bytes at) {
+  return word16(at) | word16(at + 2) << 16;
+}
 double half_at(Bytes at) {
   return half(static_cast<std::uint16_t>(word16(at)));
+}
+// Bit j of eight signs of which seven are kept.
+bool minus(std::uint32_t seven, int j) {
+  return j < 7 ? ((seven >> j) & 1) != 0 : std::popcount(seven & 127) % 2 != 0;
 }
 
 void q3_k(Bytes b, double* y) {
@@ -72,17 +79,25 @@ void iq3_s(Bytes b, double* y) {
   }
 }
 
+void iq3_xxs(Bytes b, double* y) {
+  static constexpr int kValues[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+  for (int i = 0; i < 256; ++i) {
+    const std::uint32_t word = word32(b + 66 + i / 32 * 4);
+    const int magnitude = kValues[(types::IQ3_XXS::kGrid[b[2 + i / 4]] >> (4 * (i % 4))) & 15];
+    const bool negative = minus((word >> (i % 32 / 8 * 7)) & 127, i % 8);
+    y[i] = half_at(b) * (0.5 + (word >> 28)) * 0.5 * (negative ? -magnitude : magnitude);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {{TensorType::kQ3_K, q3_k},
-                {TensorType::kQ2_K, q2_k},
-                {TensorType::kIQ4_XS, iq4_xs},
-                {TensorType::kMXFP4, mxfp4},
-                {TensorType::kIQ3_S, iq3_s}};
+  } kTypes[] = {{TensorType::kQ3_K, q3_k},     {TensorType::kQ2_K, q2_k},
+                {TensorType::kIQ4_XS, iq4_xs}, {TensorType::kMXFP4, mxfp4},
+                {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
