@@ -26,6 +26,7 @@ double half_at(Bytes at) {
 bool minus(std::uint32_t seven, int j) {
   return j < 7 ? ((seven >> j) & 1) != 0 : std::popcount(seven & 127) % 2 != 0;
 }
+constexpr int kTwoBitValues[3] = {8, 25, 43};
 
 void q3_k(Bytes b, double* y) {
   const double d = half_at(b + 108);
@@ -89,6 +90,17 @@ void iq3_xxs(Bytes b, double* y) {
   }
 }
 
+void iq2_s(Bytes b, double* y) {
+  for (int i = 0; i < 256; ++i) {
+    const int nibble = i % 32 < 16 ? b[74 + i / 32] & 15 : b[74 + i / 32] >> 4;
+    const int place = b[2 + i / 8] + 256 * ((b[66 + i / 32] >> (i % 32 / 8 * 2)) & 3);
+    const int magnitude =
+        kTwoBitValues[(types::IQ2_S::kGrid[static_cast<std::size_t>(place)] >> (2 * (i % 8))) & 3];
+    const bool negative = ((b[34 + i / 8] >> (i % 8)) & 1) != 0;
+    y[i] = half_at(b) * (0.5 + nibble) * 0.25 * (negative ? -magnitude : magnitude);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
@@ -97,7 +109,8 @@ bool low_bits(TensorType type, Bytes block, double* y) {
     void (*decode)(Bytes block, double* y);
   } kTypes[] = {{TensorType::kQ3_K, q3_k},     {TensorType::kQ2_K, q2_k},
                 {TensorType::kIQ4_XS, iq4_xs}, {TensorType::kMXFP4, mxfp4},
-                {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs}};
+                {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
+                {TensorType::kIQ2_S, iq2_s}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
