@@ -101,6 +101,15 @@ void iq2_s(Bytes b, double* y) {
   }
 }
 
+void iq2_xs(Bytes b, double* y) {
+  for (int i = 0; i < 256; ++i) {
+    const int nibble = i % 32 < 16 ? b[66 + i / 32] & 15 : b[66 + i / 32] >> 4;
+    const std::uint32_t both = word16(b + 2 + i / 8 * 2);
+    const int magnitude = kTwoBitValues[(types::IQ2_XS::kGrid[both & 511] >> (2 * (i % 8))) & 3];
+    y[i] = half_at(b) * (0.5 + nibble) * 0.25 * (minus(both >> 9, i % 8) ? -magnitude : magnitude);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
@@ -110,7 +119,7 @@ bool low_bits(TensorType type, Bytes block, double* y) {
   } kTypes[] = {{TensorType::kQ3_K, q3_k},     {TensorType::kQ2_K, q2_k},
                 {TensorType::kIQ4_XS, iq4_xs}, {TensorType::kMXFP4, mxfp4},
                 {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
-                {TensorType::kIQ2_S, iq2_s}};
+                {TensorType::kIQ2_S, iq2_s},   {TensorType::kIQ2_XS, iq2_xs}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
