@@ -110,16 +110,27 @@ void iq2_xs(Bytes b, double* y) {
   }
 }
 
+void iq2_xxs(Bytes b, double* y) {
+  for (int i = 0; i < 256; ++i) {
+    const Bytes own = b + 2 + i / 32 * 8;
+    const std::uint32_t word = word32(own + 4);
+    const int magnitude =
+        kTwoBitValues[(types::IQ2_XXS::kGrid[own[i % 32 / 8]] >> (2 * (i % 8))) & 3];
+    const bool negative = minus((word >> (i % 32 / 8 * 7)) & 127, i % 8);
+    y[i] = half_at(b) * (0.5 + (word >> 28)) * 0.25 * (negative ? -magnitude : magnitude);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {{TensorType::kQ3_K, q3_k},     {TensorType::kQ2_K, q2_k},
-                {TensorType::kIQ4_XS, iq4_xs}, {TensorType::kMXFP4, mxfp4},
-                {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
-                {TensorType::kIQ2_S, iq2_s},   {TensorType::kIQ2_XS, iq2_xs}};
+  } kTypes[] = {
+      {TensorType::kQ3_K, q3_k},   {TensorType::kQ2_K, q2_k},     {TensorType::kIQ4_XS, iq4_xs},
+      {TensorType::kMXFP4, mxfp4}, {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
+      {TensorType::kIQ2_S, iq2_s}, {TensorType::kIQ2_XS, iq2_xs}, {TensorType::kIQ2_XXS, iq2_xxs}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
