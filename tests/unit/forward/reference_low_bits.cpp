@@ -28,6 +28,11 @@ bool minus(std::uint32_t seven, int j) {
 }
 constexpr int kTwoBitValues[3] = {8, 25, 43};
 
+// The value at place i % 8 of IQ1's grid, -1, 0 or 1.
+int ternary(std::uint32_t place, int i) {
+  return ((types::IQ1_S::kGrid[place] >> (2 * (i % 8))) & 3) - 1;
+}
+
 void q3_k(Bytes b, double* y) {
   const double d = half_at(b + 108);
   for (int i = 0; i < 256; ++i) {
@@ -121,16 +126,27 @@ void iq2_xxs(Bytes b, double* y) {
   }
 }
 
+void iq1_s(Bytes b, double* y) {
+  for (int i = 0; i < 256; ++i) {
+    const std::uint32_t more = word16(b + 34 + i / 32 * 2),
+                        l = static_cast<std::uint32_t>(i % 32 / 8);
+    const std::uint32_t place = b[2 + i / 8] + 256 * ((more >> (3 * l)) & 7);
+    const double delta = (more & 0x8000) != 0 ? -0.125 : 0.125;
+    y[i] = half_at(b) * (2 * ((more >> 12) & 7) + 1) * (ternary(place, i) + delta);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {
-      {TensorType::kQ3_K, q3_k},   {TensorType::kQ2_K, q2_k},     {TensorType::kIQ4_XS, iq4_xs},
-      {TensorType::kMXFP4, mxfp4}, {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
-      {TensorType::kIQ2_S, iq2_s}, {TensorType::kIQ2_XS, iq2_xs}, {TensorType::kIQ2_XXS, iq2_xxs}};
+  } kTypes[] = {{TensorType::kQ3_K, q3_k},       {TensorType::kQ2_K, q2_k},
+                {TensorType::kIQ4_XS, iq4_xs},   {TensorType::kMXFP4, mxfp4},
+                {TensorType::kIQ3_S, iq3_s},     {TensorType::kIQ3_XXS, iq3_xxs},
+                {TensorType::kIQ2_S, iq2_s},     {TensorType::kIQ2_XS, iq2_xs},
+                {TensorType::kIQ2_XXS, iq2_xxs}, {TensorType::kIQ1_S, iq1_s}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
