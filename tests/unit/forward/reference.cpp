@@ -144,6 +144,14 @@ std::vector<std::byte> random_rows(TensorType type, std::size_t rows, std::size_
       case TensorType::kMXFP4:
         data[at] = static_cast<std::byte>(118 + random() % 6);
         break;
+      case TensorType::kIQ1_M: {  // its four nibbles at the top of four words
+        const std::uint32_t bits = 0x2000 | (random() & 0x83ffU);
+        for (std::size_t i = 0; i < 4; ++i) {
+          std::byte& top = data[at + 49 + i * 2];
+          top = (top & std::byte{15}) | static_cast<std::byte>(((bits >> (4 * i)) & 15) << 4);
+        }
+        break;
+      }
       case TensorType::kQ6_K:
         put_half(at + 208);
         break;

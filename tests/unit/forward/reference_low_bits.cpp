@@ -26,12 +26,6 @@ double half_at(Bytes at) {
 bool minus(std::uint32_t seven, int j) {
   return j < 7 ? ((seven >> j) & 1) != 0 : std::popcount(seven & 127) % 2 != 0;
 }
-constexpr int kTwoBitValues[3] = {8, 25, 43};
-
-// The value at place i % 8 of IQ1's grid, -1, 0 or 1.
-int ternary(std::uint32_t place, int i) {
-  return ((types::IQ1_S::kGrid[place] >> (2 * (i % 8))) & 3) - 1;
-}
 
 void q3_k(Bytes b, double* y) {
   const double d = half_at(b + 108);
@@ -95,6 +89,8 @@ void iq3_xxs(Bytes b, double* y) {
   }
 }
 
+constexpr int kTwoBitValues[3] = {8, 25, 43};
+
 void iq2_s(Bytes b, double* y) {
   for (int i = 0; i < 256; ++i) {
     const int nibble = i % 32 < 16 ? b[74 + i / 32] & 15 : b[74 + i / 32] >> 4;
@@ -126,6 +122,11 @@ void iq2_xxs(Bytes b, double* y) {
   }
 }
 
+// The value at place i % 8 of IQ1's grid, -1, 0 or 1.
+int ternary(std::uint32_t place, int i) {
+  return ((types::IQ1_S::kGrid[place] >> (2 * (i % 8))) & 3) - 1;
+}
+
 void iq1_s(Bytes b, double* y) {
   for (int i = 0; i < 256; ++i) {
     const std::uint32_t more = word16(b + 34 + i / 32 * 2),
@@ -136,17 +137,30 @@ void iq1_s(Bytes b, double* y) {
   }
 }
 
+void iq1_m(Bytes b, double* y) {
+  std::uint32_t d = 0;
+  for (std::uint32_t i = 0; i < 4; ++i)
+    d |= (word16(b + 48 + i * 2) >> 12) << (4 * i);
+  for (int i = 0; i < 256; ++i) {
+    const std::uint32_t more = static_cast<std::uint32_t>(b[32 + i / 16]) >> (i / 8 % 2 * 4);
+    const std::uint32_t place = b[i / 8] + 256 * (more & 7);
+    const std::uint32_t scale = (word16(b + 48 + i / 64 * 2) >> (i / 16 % 4 * 3)) & 7;
+    const double delta = (more & 8) != 0 ? -0.125 : 0.125;
+    y[i] = half(static_cast<std::uint16_t>(d)) * (2 * scale + 1) * (ternary(place, i) + delta);
+  }
+}
+
 }  // namespace
 
 bool low_bits(TensorType type, Bytes block, double* y) {
   static constexpr struct {
     TensorType type;
     void (*decode)(Bytes block, double* y);
-  } kTypes[] = {{TensorType::kQ3_K, q3_k},       {TensorType::kQ2_K, q2_k},
-                {TensorType::kIQ4_XS, iq4_xs},   {TensorType::kMXFP4, mxfp4},
-                {TensorType::kIQ3_S, iq3_s},     {TensorType::kIQ3_XXS, iq3_xxs},
-                {TensorType::kIQ2_S, iq2_s},     {TensorType::kIQ2_XS, iq2_xs},
-                {TensorType::kIQ2_XXS, iq2_xxs}, {TensorType::kIQ1_S, iq1_s}};
+  } kTypes[] = {
+      {TensorType::kQ3_K, q3_k},   {TensorType::kQ2_K, q2_k},     {TensorType::kIQ4_XS, iq4_xs},
+      {TensorType::kMXFP4, mxfp4}, {TensorType::kIQ3_S, iq3_s},   {TensorType::kIQ3_XXS, iq3_xxs},
+      {TensorType::kIQ2_S, iq2_s}, {TensorType::kIQ2_XS, iq2_xs}, {TensorType::kIQ2_XXS, iq2_xxs},
+      {TensorType::kIQ1_S, iq1_s}, {TensorType::kIQ1_M, iq1_m}};
   for (const auto& each : kTypes) {
     if (each.type != type) continue;
     each.decode(block, y);
