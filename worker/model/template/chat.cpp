@@ -170,6 +170,16 @@ std::string text_of_last(const List& messages) {
              : std::string(content->as_text()->view());
 }
 
+// While a template is probed, which is some 30 times, its source is not set yet: a hostile one must not
+// take its time that often.
+Limits limits_of(const std::string& source) {
+  Limits limits;
+  if (!source.empty()) return limits;
+  limits.steps = 100'000;
+  limits.memory_bytes = 4U << 20;
+  return limits;
+}
+
 }  // namespace
 
 std::string ChatPrompt::text() const {
@@ -181,11 +191,11 @@ std::string ChatPrompt::text() const {
 
 Result<Chat> Chat::load(std::string_view source, std::string_view bos, std::string_view eos) {
   Chat chat;
-  chat.source_ = source;
   chat.bos_ = bos;
   chat.eos_ = eos;
   BULKHEAD_TRY(chat.template_, Template::parse(source));
   chat.abilities_ = probe(chat);
+  chat.source_ = source;  // last: see limits_of
   return chat;
 }
 
@@ -231,7 +241,8 @@ Result<ChatPrompt> Chat::render(const ChatRequest& request) const {
     define_others(run, given);
   };
   ChatPrompt prompt;
-  BULKHEAD_TRY(prompt.pieces, template_.render(environment, request.json.size(), define));
+  BULKHEAD_TRY(prompt.pieces,
+               template_.render(environment, request.json.size(), define, limits_of(source_)));
   if (continues) BULKHEAD_RETURN_IF_ERROR(cut_after(prompt, last));
   if (!request.as_is) prompt.warnings = warnings_of(found, abilities_);
   return prompt;

@@ -99,6 +99,7 @@ Text integer_text(Run& run, const Integer& value, const Spec& spec) {
 }
 
 Text float_text_of(Run& run, double value, Spec spec) {
+  run.tick(100);  // hundreds of digits
   if (spec.type == '%') value *= 100;
   std::string digits;
   if (!std::isfinite(value))

@@ -77,8 +77,12 @@ class Prober {
     request.now.tm_year = 126;
     request.now.tm_mday = 1;
     request.now.tm_wday = 4;
+    if (past_limits_) return std::nullopt;
     const Result<ChatPrompt> prompt = chat_.render(request);
-    if (!prompt.ok()) return std::nullopt;
+    if (!prompt.ok()) {
+      past_limits_ = prompt.error().code() == ErrorCode::kResourceExhausted;
+      return std::nullopt;
+    }
     return prompt.value().text();
   }
   std::optional<std::string> with_tools(const std::string& messages) const {
@@ -227,6 +231,7 @@ class Prober {
   }
 
   const Chat& chat_;
+  mutable bool past_limits_ = false;  // then nothing more is tried
   Abilities can_;
   std::optional<std::pair<std::string, std::string>> reasoning_calls_;
 };

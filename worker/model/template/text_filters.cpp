@@ -14,7 +14,7 @@ template <Case to>
 Value change_case(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("upper or lower", arguments, {});
   const Text text = str(run, self);
-  run.tick(scan_steps(text.size()));
+  run.tick(text.ascii() ? scan_steps(text.size()) : text.size());
   return with_case(text, to);
 }
 

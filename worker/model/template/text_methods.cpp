@@ -25,7 +25,9 @@ Value strip(Interpreter& run, const Value& self, Arguments& arguments) {
 template <Case to>
 Value change_case(Interpreter& run, const Value& self, Arguments& arguments) {
   const Bound bound("upper or lower", arguments, {});
-  return with_case(text_of(run, self), to);
+  const Text& text = text_of(run, self);
+  if (!text.ascii()) run.tick(text.size());
+  return with_case(text, to);
 }
 
 Value capitalize(Interpreter& run, const Value& self, Arguments& arguments) {
