@@ -11,6 +11,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "config/base/loopback.hpp"
+#include "config/setting_names.hpp"
 #include "config/settings_table.hpp"
 
 namespace bulkhead::config {
@@ -24,65 +25,6 @@ Error wrong(const std::string& where, const std::string& key, const std::string&
   if (!where.empty()) text += where + ": ";
   if (!key.empty()) text += key + ": ";
   return Error(ErrorCode::kInvalidArgument, text + message);
-}
-
-// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before_previous, previous(b.size() + 1), current(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j)
-    previous[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    current[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      current[j] = std::min({previous[j] + 1, current[j - 1] + 1, replaced});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        current[j] = std::min(current[j], before_previous[j - 2] + 1);
-      }
-    }
-    before_previous = previous;
-    std::swap(previous, current);
-  }
-  return previous[b.size()];
-}
-
-std::string_view last_part(std::string_view key) {
-  const std::size_t dot = key.rfind('.');
-  return dot == std::string_view::npos ? key : key.substr(dot + 1);
-}
-
-// Every key and section, with `models.0.` standing for any entry.
-std::vector<std::string> known_names(const std::string& model_prefix) {
-  std::set<std::string> names = {"models"};
-  for (const Setting& setting : settings_table()) {
-    const std::string_view key = setting.key;
-    names.emplace(key);
-    for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
-         dot = key.find('.', dot + 1)) {
-      names.emplace(key.substr(0, dot));
-    }
-  }
-  for (const ModelSetting& setting : model_settings_table())
-    names.insert(model_prefix + setting.key);
-  return {names.begin(), names.end()};
-}
-
-// The known name nearest to a mistyped one. A right last part in the wrong section is nearer than
-// its distance says: "heap_size_mb" at the top level means the one key that ends so.
-std::string nearest_name(const std::string& mistyped, const std::string& model_prefix) {
-  constexpr std::size_t kWrongSection = 3;
-  std::string best;
-  std::size_t best_distance = SIZE_MAX;
-  for (const std::string& name : known_names(model_prefix)) {
-    const std::size_t distance =
-        std::min(edit_distance(mistyped, name),
-                 edit_distance(last_part(mistyped), last_part(name)) + kWrongSection);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = name;
-    }
-  }
-  return best;
 }
 
 // The first line, counted from 1, whose indentation holds a tab, which the YAML library's own
@@ -100,34 +42,6 @@ Error unknown(const std::string& where, const std::string& key,
               const std::string& model_prefix = "models.0.") {
   return wrong(where, key,
                "unknown setting; did you mean " + nearest_name(key, model_prefix) + "?");
-}
-
-const Setting* find_setting(std::string_view key) {
-  for (const Setting& setting : settings_table()) {
-    if (key == setting.key) return &setting;
-  }
-  return nullptr;
-}
-
-const ModelSetting* find_model_setting(std::string_view key) {
-  for (const ModelSetting& setting : model_settings_table()) {
-    if (key == setting.key) return &setting;
-  }
-  return nullptr;
-}
-
-const RetiredSetting* find_retired_setting(std::string_view key) {
-  for (const RetiredSetting& setting : retired_settings()) {
-    if (key == setting.key) return &setting;
-  }
-  return nullptr;
-}
-
-bool is_section(const std::string& name) {
-  const std::string prefix = name + ".";
-  return std::any_of(settings_table().begin(), settings_table().end(), [&](const Setting& setting) {
-    return std::string_view(setting.key).starts_with(prefix);
-  });
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -156,10 +70,6 @@ Written written_text(std::string_view text, bool list_wanted) {
   return written;
 }
 
-bool wants_list(const Setting& setting) {
-  return std::holds_alternative<Reach<Settings, std::vector<std::uint32_t>>>(setting.reach);
-}
-
 bool wants_text(const Setting& setting) {
   return std::holds_alternative<Reach<Settings, std::string>>(setting.reach);
 }
@@ -169,6 +79,7 @@ class Loader {
  public:
   Status read_file(const std::string& path);
   Status assign(std::string_view assignment);
+  // The rules between keys, and what deserves a word though it is allowed.
   Status check();
   Loaded take() && {
     for (const auto& [key, where] : origins_)
@@ -178,6 +89,10 @@ class Loader {
   Settings& settings() { return loaded_.settings; }
 
  private:
+  Status check_server() const;
+  Status check_gpu() const;
+  Status check_models() const;
+  void add_notices();
   Status read_section(const std::string& path, const std::string& prefix, const YAML::Node& node);
   Status read_models(const std::string& path, const YAML::Node& node);
   Result<Written> read_value(const std::string& where, const std::string& key,
@@ -443,22 +358,45 @@ Status Loader::assign(std::string_view assignment) {
   return {};
 }
 
-// The rules between keys, and what deserves a word though it is allowed.
 Status Loader::check() {
-  const Settings& settings = loaded_.settings;
-  const Settings defaults;
+  BULKHEAD_RETURN_IF_ERROR(check_server());
+  BULKHEAD_RETURN_IF_ERROR(check_gpu());
+  BULKHEAD_RETURN_IF_ERROR(check_models());
+  add_notices();
+  return {};
+}
 
-  if (settings.server.host.empty()) {
+Status Loader::check_server() const {
+  const ServerSettings& server = loaded_.settings.server;
+  if (server.host.empty()) {
     return wrong(origin("server.host"), "server.host",
                  "is empty; 127.0.0.1 serves this machine only");
   }
 
-  if (settings.server.max_memory_mb < 2 * settings.server.max_body_mb) {
+  if (server.max_memory_mb < 2 * server.max_body_mb) {
     return wrong(origin_of({"server.max_memory_mb", "server.max_body_mb"}), "server.max_memory_mb",
                  "must be at least twice server.max_body_mb, which is " +
-                     std::to_string(settings.server.max_body_mb));
+                     std::to_string(server.max_body_mb));
   }
 
+  for (const std::string& host : server.allowed_hosts) {
+    if (host.find_first_of("/ ") == std::string::npos) continue;
+    return wrong(origin("server.allowed_hosts"), "server.allowed_hosts",
+                 "'" + host + "' is no host name; write it as chat.example.org, without http://");
+  }
+  for (const std::string& page : server.allowed_origins) {
+    const std::size_t scheme = page.find("://");
+    const bool whole = scheme != std::string::npos && scheme + 3 < page.size() &&
+                       page.find_first_of("/ ", scheme + 3) == std::string::npos;
+    if (page == "*" || whole) continue;
+    return wrong(origin("server.allowed_origins"), "server.allowed_origins",
+                 "'" + page + "' is no origin; write it as https://chat.example.org, with no path");
+  }
+  return {};
+}
+
+Status Loader::check_gpu() const {
+  const Settings& settings = loaded_.settings;
   const MemoryPoolSettings& pool = settings.gpu_optimizations.memory_pool;
   const char* const kWarmup = "gpu_optimizations.memory_pool.warmup_sizes";
   const char* const kHeap = "gpu_optimizations.memory_pool.heap_size_mb";
@@ -477,6 +415,11 @@ Status Loader::check() {
         "'" + trace + "' is no plain file name; the file lies in the worker's cache folder");
   }
 
+  return {};
+}
+
+Status Loader::check_models() const {
+  const Settings& settings = loaded_.settings;
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < settings.models.size(); ++i) {
     const std::string prefix = "models." + std::to_string(i);
@@ -498,6 +441,12 @@ Status Loader::check() {
     }
   }
 
+  return {};
+}
+
+void Loader::add_notices() {
+  const Settings& settings = loaded_.settings;
+  const Settings defaults;
   for (const Setting& setting : settings_table()) {
     if (setting.later && text_of(setting, settings) != text_of(setting, defaults)) {
       notice(setting.key, "this version does not have it yet; the setting has no effect");
@@ -514,6 +463,14 @@ Status Loader::check() {
                " can be reached from other machines, so the daemon will not start without "
                "server.api_key (or BULKHEAD_API_KEY)");
   }
+  if (std::ranges::find(settings.server.allowed_origins, "*") !=
+          settings.server.allowed_origins.end() &&
+      settings.server.api_key.empty()) {
+    notice(
+        "server.allowed_origins",
+        "\"*\" counts only with server.api_key (or BULKHEAD_API_KEY): without one every web page "
+        "could use this server");
+  }
   if (settings.ipc.flush_tokens > 1 && settings.ipc.flush_interval_us == 0) {
     notice("ipc.flush_tokens",
            "has no effect while ipc.flush_interval_us is 0, which lets no token wait");
@@ -523,21 +480,6 @@ Status Loader::check() {
     notice("gpu_optimizations.command_buffer_ring.timeout_ms",
            "is longer than isolation.heartbeat_timeout_ms, so a hung device ends by that one");
   }
-  return {};
-}
-
-// A scalar that YAML reads back as the same text.
-std::string yaml_scalar(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789._/-") == std::string::npos;
-  if (plain || text.starts_with('[')) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "\"";
 }
 
 }  // namespace
@@ -563,56 +505,12 @@ std::vector<std::string> worker_assignments(const Settings& settings) {
   const Settings defaults;
   std::vector<std::string> assignments;
   for (const Setting& setting : settings_table()) {
-    if (std::string_view(setting.key).starts_with("server.")) continue;
+    if (setting.worker == Worker::kNo) continue;
     const std::string value = text_of(setting, settings);
     if (value != text_of(setting, defaults))
       assignments.push_back(std::string(setting.key) + "=" + value);
   }
   return assignments;
-}
-
-std::string reference_yaml() {
-  std::ostringstream out;
-  out << "# Every setting of Bulkhead with its default. Leave out what you don't change. On the "
-         "command line:\n"
-         "#   bulkheadd --config FILE --set server.port=8080 --set models.0.path=model.gguf\n"
-         "# Check a file without starting anything:  bulkhead check --config FILE\n";
-  const Settings defaults;
-  const ModelSettings model;
-
-  std::vector<std::string> open;  // the sections that the last key lies in
-  for (const Setting& setting : settings_table()) {
-    std::vector<std::string> parts;
-    std::string_view key = setting.key;
-    for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.')) {
-      parts.emplace_back(key.substr(0, dot));
-      key.remove_prefix(dot + 1);
-    }
-    std::size_t shared = 0;
-    while (shared < open.size() && shared < parts.size() && open[shared] == parts[shared])
-      ++shared;
-    for (std::size_t depth = shared; depth < parts.size(); ++depth) {
-      out << "\n" << std::string(2 * depth, ' ') << parts[depth] << ":\n";
-    }
-    open = parts;
-    const std::string indent(2 * parts.size(), ' ');
-    out << indent << "# " << setting.help;
-    if (setting.later) out << " Not in this version yet.";
-    out << "\n" << indent << key << ": " << yaml_scalar(text_of(setting, defaults)) << "\n";
-
-    // The models come after the server, where a reader looks for them.
-    if (&setting + 1 != settings_table().data() + settings_table().size() && parts[0] == "server" &&
-        !std::string_view((&setting + 1)->key).starts_with("server.")) {
-      out << "\n# The models to serve, each in worker processes of its own.\nmodels:\n";
-      const char* lead = "  - ";
-      for (const ModelSetting& field : model_settings_table()) {
-        out << lead << "# " << field.help << "\n    " << field.key << ": "
-            << yaml_scalar(text_of(field, model)) << "\n";
-        lead = "    ";
-      }
-    }
-  }
-  return out.str();
 }
 
 }  // namespace bulkhead::config

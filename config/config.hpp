@@ -40,8 +40,12 @@ Result<Loaded> load(const Sources& sources);
 // Applies one "key=value" to settings without the cross-checks of load().
 Status assign(Settings& settings, std::string_view assignment);
 
-// The assignments that turn default Settings into these, in table order; `server.*` and `models.*`
-// are left out: this is what the daemon hands a worker, which must not learn the API key.
+// The setting whose key's last part is `name` ("port", "max-queue": server.port, server.max_queue);
+// empty: there is none, or there are several.
+std::string key_ending_in(std::string_view name);
+
+// What the daemon hands a worker: the assignments that turn default Settings into these, in table
+// order, of the settings whose row says that a worker reads them. The API key is none of them.
 std::vector<std::string> worker_assignments(const Settings& settings);
 
 // The text of config/runtime.yaml: each key with its default and one line on it.

@@ -25,4 +25,7 @@ std::vector<Change> changes(const Settings& before, const Settings& after);
 // `after`, but with the values of `before` where only a restart would change them.
 Settings reloaded(const Settings& before, const Settings& after);
 
+// Whether the workers of a model that is configured anew must be replaced.
+bool needs_new_workers(const ModelSettings& before, const ModelSettings& after);
+
 }  // namespace bulkhead::config

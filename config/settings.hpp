@@ -9,6 +9,8 @@
 
 namespace bulkhead::config {
 
+enum class AnyModelName { kAuto, kOn, kOff };
+
 struct ServerSettings {
   std::string host = "127.0.0.1";
   std::uint32_t port = 8484;      // 0 picks a free one
@@ -17,6 +19,9 @@ struct ServerSettings {
   std::uint32_t request_timeout_s = 600;
   std::uint32_t max_body_mb = 16;
   std::uint32_t max_memory_mb = 512;  // of all clients' bodies and unsent answers together
+  AnyModelName any_model_name = AnyModelName::kAuto;  // kAuto: while one model is served
+  std::vector<std::string> allowed_hosts;             // besides localhost and `host`
+  std::vector<std::string> allowed_origins;           // "*": all
 };
 
 struct ModelSettings {

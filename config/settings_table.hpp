@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "config/reload.hpp"
 #include "config/settings.hpp"
 
 namespace bulkhead::config {
@@ -28,12 +29,24 @@ struct EnumReach {
   void (*set)(Owner&, std::uint32_t);
 };
 
+// What a row must say: leaving it out does not compile.
+template <typename Value>
+struct Stated {
+  constexpr Stated(Value stated) : value(stated) {}
+  constexpr operator Value() const { return value; }
+  Value value;
+};
+
+// Whether a worker reads the setting, and is given it when it is started.
+enum class Worker { kNo, kYes };
+
 template <typename Owner>
 struct Field {
   const char* key;   // "gpu_optimizations.memory_pool.heap_size_mb"; within a model entry "path"
   const char* help;  // one line
   std::variant<Reach<Owner, bool>, Reach<Owner, std::uint32_t>, Reach<Owner, std::string>,
-               Reach<Owner, std::vector<std::uint32_t>>, EnumReach<Owner>>
+               Reach<Owner, std::vector<std::uint32_t>>, Reach<Owner, std::vector<std::string>>,
+               EnumReach<Owner>>
       reach;
   // Numbers, and each entry of a list.
   std::uint32_t least = 0;
@@ -44,6 +57,9 @@ struct Field {
   // The feature behind the key is not in this version: setting it to other than the default earns a
   // Notice.
   bool later = false;
+  // What a reload does with it. Of a model's settings kWorkers means that model's.
+  Stated<Reload> reload;
+  Stated<Worker> worker;
 };
 
 using Setting = Field<Settings>;
@@ -70,6 +86,13 @@ struct Written {
 // was wrong with the value ("70000 is more than 65535"); the caller adds where.
 Status store(const Setting& field, Settings& owner, const Written& written);
 Status store(const ModelSetting& field, ModelSettings& owner, const Written& written);
+
+// Whether the field takes a list.
+template <typename Owner>
+bool wants_list(const Field<Owner>& field) {
+  return std::holds_alternative<Reach<Owner, std::vector<std::uint32_t>>>(field.reach) ||
+         std::holds_alternative<Reach<Owner, std::vector<std::string>>>(field.reach);
+}
 
 // The field's value in its text form: "true", "256", "[32, 128]", "shm".
 std::string text_of(const Setting& field, const Settings& owner);

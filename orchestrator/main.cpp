@@ -195,6 +195,25 @@ std::vector<DaemonFigure> figures_of_server(const Server& server) {
   };
 }
 
+// For somebody who gave a file or a setting as other servers take them: what to write instead.
+std::string what_was_meant(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("-")) {
+      const bool settings = word.ends_with(".yaml") || word.ends_with(".yml");
+      return "write `bulkheadd " + std::string(settings ? "--config " : "--model ") + word + "`";
+    }
+    if (word == "--config" || word == "--model" || word == "--set") {
+      ++i;  // and its value
+      continue;
+    }
+    const std::string name = word.substr(word.find_first_not_of('-'));
+    const std::string key = config::key_ending_in(name.substr(0, name.find('=')));
+    if (!key.empty()) return "write `--set " + key + "=VALUE`";
+  }
+  return "`bulkheadd --help` shows what there is";
+}
+
 int serve(const config::Sources& sources, config::Settings settings) {
   raise_descriptor_limit();
   close_descriptors_on_exec();
@@ -226,9 +245,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});
-  Api api(
-      loop, router, metrics, streams,
-      {settings.server.api_key, settings.server.host, loopback, settings.server.request_timeout_s});
+  Api api(loop, router, metrics, streams, {settings.server, loopback});
   api.connection_count = [&server] { return server.connections(); };
 
   int exit_code = 0;
@@ -291,7 +308,7 @@ int main(int argc, char** argv) {
       .repeated();
   const Result<bool> read = options.read(argc, argv);
   if (!read.ok()) {
-    fail(read.error().message() + "; `bulkheadd --help` shows what there is");
+    fail(read.error().message() + "; " + what_was_meant(argc, argv));
     return kUsageError;
   }
   if (!*read) return 0;

@@ -168,7 +168,7 @@ void Reloader::put_into_effect(config::Settings next, const Reading& reading) {
   log::set_level(settings.log.level);
   parts_.server.set_limits(std::size_t{settings.server.max_body_mb} << 20,
                            std::size_t{settings.server.max_memory_mb} << 20);
-  parts_.api.configure(settings.server.api_key, settings.server.request_timeout_s);
+  parts_.api.configure(settings.server);
   parts_.streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s)});
   tell("in effect now", at_once);

@@ -16,9 +16,8 @@ Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& st
          ApiOptions options)
     : context_{{loop, router, metrics, {}}, streams, std::move(options)} {}
 
-void Api::configure(std::string api_key, std::uint32_t request_timeout_s) {
-  context_.options.api_key = std::move(api_key);
-  context_.options.request_timeout_s = request_timeout_s;
+void Api::configure(config::ServerSettings server) {
+  context_.options.server = std::move(server);
 }
 
 HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message) {
@@ -32,19 +31,25 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   const RouteMatch match = find_route(request.path, request.method);
   const Route* const route = match.route;
   auto answer = [&](HttpResponse response) {
+    add_cors_headers(context_.options, request, response);
     context_.services.metrics.request_done(route != nullptr ? route->label : kUnknownLabel,
                                            response.status);
     return response;
   };
   if (request.hosts > 1 || (request.http_1_1 && request.hosts == 0))
     return answer(refusal(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));
+  if (auto preflight = answer_preflight(context_.options, request, match.allow))
+    return answer(*std::move(preflight));
   if (route == nullptr || route->who != Who::kAnyone) {
     if (std::string why = key_violation(context_.options, request); !why.empty())
       return answer(refusal(kInvalidApiKey, std::move(why)));
   }
   if (route == nullptr) {
-    return answer(refusal(
-        kUnknownUrl, fmt::format("There is no endpoint {} {}.", request.method, request.path)));
+    return answer(refusal(kUnknownUrl,
+                          fmt::format("There is no endpoint {} {}. Clients of OpenAI's API take "
+                                      "http://HOST:PORT/v1 as their base URL; GET /v1/models shows "
+                                      "whether that is right.",
+                                      request.method, request.path)));
   }
   if (request.method == "OPTIONS") {
     HttpResponse response;
@@ -70,6 +75,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
 void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   RouteMatch match = find_route(request.path, request.method);
   const Route& route = *match.route;
+  HttpResponse cors;
+  add_cors_headers(context_.options, request, cors);
+  exchange->extra_headers = std::move(cors.headers);
   route.handle(
       {context_, route, std::move(match.parameter), std::move(request), std::move(exchange)});
 }

@@ -21,7 +21,7 @@ class Api {
       ApiOptions options);
 
   // For requests that come from now on.
-  void configure(std::string api_key, std::uint32_t request_timeout_s);
+  void configure(config::ServerSettings server);
 
   // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);

@@ -168,6 +168,8 @@ class ClientConnection final : public Connection,
     }
     for (const auto& [name, value] : response.headers)
       head += name + ": " + value + "\r\n";
+    for (const auto& [name, value] : extra_headers)
+      head += name + ": " + value + "\r\n";
     head += connection_field();
     head += "\r\n";
     unsent_ += head;
@@ -187,6 +189,8 @@ class ClientConnection final : public Connection,
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: "
         "no-cache\r\nX-Accel-Buffering: no\r\n";
     if (!request_id.empty()) unsent_ += fmt::format("X-Request-Id: {}\r\n", request_id);
+    for (const auto& [name, value] : extra_headers)
+      unsent_ += name + ": " + value + "\r\n";
     if (chunked_) unsent_ += "Transfer-Encoding: chunked\r\n";
     unsent_ += connection_field();
     unsent_ += "\r\n";
@@ -372,6 +376,8 @@ class ClientConnection final : public Connection,
     request.origin = head.field("Origin");
     request.authorization = head.field("Authorization");
     request.last_event_id = head.field("Last-Event-ID");
+    request.cors_method = head.field("Access-Control-Request-Method");
+    request.cors_headers = head.field("Access-Control-Request-Headers");
     std::optional<std::string> path = decode_path(head.target);
     if (!path)
       return respond(server_->api->protocol_error(
@@ -380,6 +386,7 @@ class ClientConnection final : public Connection,
     for_operators_ = is_for_operators(request.path);
     if (operators_only_ && !for_operators_) return refuse_for_overload();
 
+    extra_headers.clear();  // of the request before
     if (std::optional<HttpResponse> answer = server_->api->answer_head(request)) {
       if (request.has_body) answer->close = true;  // its body stays unread
       return respond(*std::move(answer));

@@ -17,6 +17,8 @@ struct HttpRequest {
   bool http_1_1 = true;
   std::string host, origin, authorization;  // empty: absent; see also `hosts`
   std::string last_event_id;
+  // Access-Control-Request-Method and -Headers, of a browser that asks what a page may send.
+  std::string cors_method, cors_headers;
   int hosts = 0;     // Host fields sent
   std::string body;  // empty while only the head has been read
 };
@@ -41,6 +43,9 @@ class Exchange {
   virtual void end_stream(bool close) = 0;
   // What the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
+
+  // For every head that this exchange sends: what a browser must be told (CORS).
+  std::vector<std::pair<std::string, std::string>> extra_headers;
 
   enum class Lost { kHungUp, kTooSlow };
   // Called at most once, from the event loop, when the answer can't reach the client any more.

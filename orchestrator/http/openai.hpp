@@ -36,7 +36,7 @@ using Parsed = std::variant<T, ApiError>;
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr std::size_t kMaxJsonValues = 1U << 20;
 inline constexpr std::size_t kMaxPrompts = 32;
-inline constexpr std::uint32_t kMaxChoices = 8;  // n
+inline constexpr std::uint32_t kMaxChoices = 128;  // n
 inline constexpr std::size_t kMaxStops = 16;
 inline constexpr std::size_t kMaxStopBytes = 1024;
 

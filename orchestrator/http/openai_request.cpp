@@ -219,13 +219,62 @@ void read_stop(Fields& fields, std::vector<std::string>& stop) {
   }
 }
 
+// Samplers of other servers, each with the value at which it does nothing.
+void refuse_samplers(Fields& fields) {
+  struct Sampler {
+    const char* name;
+    double off;
+  };
+  static constexpr Sampler kSamplers[] = {
+      {"typical_p", 1},
+      {"typical", 1},
+      {"tfs_z", 1},
+      {"tfs", 1},
+      {"top_a", 0},
+      {"top_n_sigma", -1},
+      {"mirostat", 0},
+      {"mirostat_mode", 0},
+      {"dry_multiplier", 0},
+      {"xtc_probability", 0},
+      {"dynatemp_range", 0},
+      {"epsilon_cutoff", 0},
+      {"eta_cutoff", 0},
+      {"smoothing_factor", 0},
+      {"no_repeat_ngram_size", 0},
+      {"length_penalty", 1},
+      {"encoder_repetition_penalty", 1},
+  };
+  for (const Sampler& sampler : kSamplers) {
+    const json* value = fields.get(sampler.name);
+    if (value == nullptr) continue;
+    if (!value->is_number()) {
+      fields.wrong_type(sampler.name, "a number", *value);
+    } else if (value->get<double>() != sampler.off) {
+      fields.refuse(sampler.name,
+                    fmt::format("is not supported by this server; leave it out, or send {}, which "
+                                "switches it off.",
+                                sampler.off),
+                    "unsupported_parameter");
+    }
+  }
+  if (fields.boolean("use_beam_search", false)) {
+    fields.refuse("use_beam_search", "is not supported by this server; leave it out.",
+                  "unsupported_parameter");
+  }
+}
+
 // Fields that would change the answer, and are not supported: silence would be a wrong answer.
 void refuse_unsupported(Fields& fields) {
   auto unsupported = [&fields](const char* name) {
-    fields.refuse(name, "is not supported by this server.", "unsupported_parameter");
+    fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
   };
+  // Tools that the answer must not use change nothing.
+  const json* choice = fields.get("tool_choice");
+  if (const json* tools = fields.get("tools");
+      tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
+    unsupported("tools");
   for (const char* name :
-       {"tools", "functions", "logit_bias", "suffix", "bad_words", "stop_token_ids", "guided_json",
+       {"functions", "logit_bias", "suffix", "bad_words", "stop_token_ids", "guided_json",
         "guided_regex", "guided_choice", "guided_grammar", "grammar", "audio"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
@@ -234,6 +283,7 @@ void refuse_unsupported(Fields& fields) {
     const json* value = fields.get(name);
     if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
   }
+  refuse_samplers(fields);
   if (fields.boolean("echo", false)) unsupported("echo");
   if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
     unsupported("min_tokens");
@@ -247,6 +297,23 @@ void refuse_unsupported(Fields& fields) {
   if (const json* modalities = fields.get("modalities")) {
     if (*modalities != json::array({"text"})) unsupported("modalities");
   }
+}
+
+// OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has
+// room for: 0.
+std::uint32_t read_max_tokens(Fields& fields) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  std::uint32_t chosen = 0;
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const json* value = fields.get(name);
+    if (value == nullptr) continue;
+    if (Fields::whole_number(*value) == std::int64_t{-1}) {
+      chosen = 0;
+    } else {
+      chosen = static_cast<std::uint32_t>(fields.integer(name, 0, 1, kMost));
+    }
+  }
+  return chosen;
 }
 
 void read_common(Fields& fields, GenerationRequest& request) {
@@ -277,7 +344,15 @@ void read_common(Fields& fields, GenerationRequest& request) {
   sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
       fields.integer("top_k", 0, -1, std::numeric_limits<std::int32_t>::max()), 0));
   sampling.min_p = fields.number("min_p", 0.0F, 0, 1);
-  sampling.repetition_penalty = fields.number("repetition_penalty", 1.0F, 0.01, 10);
+  // llama.cpp's name first.
+  sampling.repetition_penalty = fields.number(
+      "repetition_penalty", fields.number("repeat_penalty", 1.0F, 0.01, 10), 0.01, 10);
+  if (sampling.repetition_penalty != 1.0F &&
+      fields.integer("repeat_last_n", -1, -1, 1 << 30) != -1) {
+    fields.refuse("repeat_last_n",
+                  "other than -1 is not supported by this server: the penalty counts all tokens.",
+                  "unsupported_parameter");
+  }
   sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
   sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
   if (const json* seed = fields.get("seed")) {
@@ -293,11 +368,7 @@ void read_common(Fields& fields, GenerationRequest& request) {
       fields.wrong_type("seed", "an integer", *seed);
     }
   }
-  constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
-  std::int64_t max_tokens = fields.integer("max_tokens", 0, 1, kMaxTokens);
-  std::int64_t max_completion_tokens = fields.integer("max_completion_tokens", 0, 1, kMaxTokens);
-  request.parameters.max_tokens =
-      static_cast<std::uint32_t>(max_completion_tokens != 0 ? max_completion_tokens : max_tokens);
+  request.parameters.max_tokens = read_max_tokens(fields);
   request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
   read_stop(fields, request.parameters.stop);
   refuse_unsupported(fields);
@@ -324,18 +395,18 @@ void read_prompts(Fields& fields, std::vector<Prompt>& prompts) {
     return fields.refuse("prompt", fmt::format("has more than {} prompts.", kMaxPrompts),
                          "out_of_range");
   for (const json& item : *prompt) {
-    if (item.is_string() && prompt->front().is_string()) {
+    if (item.is_string()) {
       prompts.emplace_back(item.get<std::string>());
-    } else if (item.is_array() && prompt->front().is_array()) {
+    } else if (item.is_array()) {
       if (item.empty())
         return fields.refuse("prompt", "has an empty array of token ids.", "out_of_range");
       std::vector<ipc::TokenId> ids;
       if (!read_ids(fields, "prompt", item, ids)) return;
       prompts.emplace_back(std::move(ids));
     } else {
-      return fields.refuse(
-          "prompt", "must be a string, an array of token ids, or an array of only one of these.",
-          "invalid_type");
+      return fields.refuse("prompt",
+                           "must be a string, an array of token ids, or an array of these.",
+                           "invalid_type");
     }
   }
 }
@@ -399,6 +470,11 @@ void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages) {
       }
     }
     auto content = item.find("content");
+    // OpenAI's own answers have it so where there was only a refusal or a call.
+    if (message.role == "assistant" && content != item.end() && content->is_null()) {
+      messages.push_back(std::move(message));
+      continue;
+    }
     if (content == item.end() || content->is_null())
       return fields.refuse(where + ".content", "is missing.", "missing_parameter");
     std::optional<std::string> text = read_content(fields, *content, where + ".content");

@@ -142,7 +142,7 @@ std::optional<std::size_t> admit(Call& call, const std::string& model, std::size
 }
 
 std::chrono::seconds timeout_of(const Call& call) {
-  return std::chrono::seconds(call.context.options.request_timeout_s);
+  return std::chrono::seconds(call.context.options.server.request_timeout_s);
 }
 
 // `parse`: from the body to something with `model` and `message`, or an error.
@@ -227,18 +227,7 @@ bool matches(std::string_view form, std::string_view path, std::string_view& par
   return true;
 }
 
-}  // namespace
-
-void Call::respond(HttpResponse response) {
-  context.services.metrics.request_done(route.label, response.status);
-  exchange->respond(std::move(response));
-}
-
-std::span<const Route> routes() {
-  return kRoutes;
-}
-
-RouteMatch find_route(std::string_view path, std::string_view method) {
+RouteMatch find_exactly(std::string_view path, std::string_view method) {
   RouteMatch match;
   for (const Route& route : kRoutes) {
     std::string_view parameter;
@@ -252,6 +241,37 @@ RouteMatch find_route(std::string_view path, std::string_view method) {
                                              : "GET, ";
   }
   match.allow += "OPTIONS";
+  return match;
+}
+
+// "//v1//models/" as it was meant: base URLs get slashes at their ends.
+std::string without_slips(std::string_view path) {
+  std::string plain;
+  for (const char c : path) {
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  }
+  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  return plain;
+}
+
+}  // namespace
+
+void Call::respond(HttpResponse response) {
+  context.services.metrics.request_done(route.label, response.status);
+  exchange->respond(std::move(response));
+}
+
+std::span<const Route> routes() {
+  return kRoutes;
+}
+
+RouteMatch find_route(std::string_view path, std::string_view method) {
+  if (RouteMatch match = find_exactly(path, method); match.route != nullptr) return match;
+  const std::string plain = without_slips(path);
+  if (RouteMatch match = find_exactly(plain, method); match.route != nullptr) return match;
+  RouteMatch match = find_exactly("/v1" + plain, method);
+  if (match.route == nullptr && plain.starts_with("/v1/v1/"))
+    match = find_exactly(std::string_view(plain).substr(3), method);
   return match;
 }
 

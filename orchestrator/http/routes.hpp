@@ -63,7 +63,8 @@ struct RouteMatch {
   std::string parameter;
   std::string allow;  // the methods that the path has
 };
-// Of several with that path the one that takes `method`, else any.
+// Of several with that path the one that takes `method`, else any. Slashes too many do no harm, and /v1
+// may be left out, or be there twice: base URLs are easily written so.
 RouteMatch find_route(std::string_view path, std::string_view method);
 
 }  // namespace bulkhead::orchestrator

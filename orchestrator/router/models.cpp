@@ -6,6 +6,7 @@
 
 #include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
+#include "config/base/text.hpp"
 #include "config/config.hpp"
 #include "orchestrator/router/router.hpp"
 
@@ -111,6 +112,11 @@ const ModelInfo* Router::find_model(std::string_view name) const {
   }
   for (const ModelInfo& model : models_) {
     if (!model.retired && model.file_name == name) return &model;
+  }
+  const std::string wanted = lower(name);
+  for (const ModelInfo& model : models_) {
+    if (!model.retired && (lower(model.id) == wanted || lower(model.file_name) == wanted))
+      return &model;
   }
   return nullptr;
 }

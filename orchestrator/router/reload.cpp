@@ -2,6 +2,8 @@
 // that changed gets a new entry, its successor, and the old one is retired. Workers move from the old
 // entry to the new one, one at a time, each when its last sequence is over; whatever dies on the way
 // comes back as what it was until then, so no stream meets another model.
+#include "config/reload.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,8 +68,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       const ModelInfo& old = models_[*step.old];
       const std::string& mark = step.file.mark;
       const bool other_file = has_file(wanted) && mark != "-" && mark != old.file_mark;
-      step.changed = replace_workers || other_file || wanted.path != old.settings.path ||
-                     wanted.device != old.settings.device || wanted.context != old.settings.context;
+      step.changed =
+          replace_workers || other_file || config::needs_new_workers(old.settings, wanted);
       if (step.changed) BULKHEAD_RETURN_IF_ERROR(readable(step.file));
     } else {
       BULKHEAD_RETURN_IF_ERROR(readable(step.file));

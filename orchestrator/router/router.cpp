@@ -44,6 +44,19 @@ void Router::start() {
 
 // ---- admission ----
 
+bool Router::takes_any_name() const {
+  const auto served = std::ranges::count(models_, false, &ModelInfo::retired);
+  switch (settings_.server.any_model_name) {
+    case config::AnyModelName::kAuto:
+      return served == 1;
+    case config::AnyModelName::kOn:
+      return served > 0;
+    case config::AnyModelName::kOff:
+      return false;
+  }
+  return false;
+}
+
 Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure) {
   auto refuse = [&failure](ipc::FailureCode code, std::string message, std::string parameter = "") {
     failure = {code, message, std::move(parameter)};
@@ -52,10 +65,16 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   const ModelInfo* model = nullptr;
   if (!name.empty()) {
     model = find_model(name);
+    // One that was taken out is not meant to be answered by another.
+    const bool was_here = std::ranges::any_of(models_, [name](const ModelInfo& each) {
+      return each.id == name || each.file_name == name;
+    });
+    if (model == nullptr && !was_here && takes_any_name())
+      model = &*std::ranges::find(models_, false, &ModelInfo::retired);
     if (model == nullptr) {
       return refuse(
           ipc::FailureCode::kUnknownModel,
-          fmt::format("The model '{}' does not exist; /v1/models lists those that do.", name),
+          fmt::format("The model '{}' does not exist; this server has{}.", name, names_of(models_)),
           "model");
     }
   } else if (std::ranges::count(models_, false, &ModelInfo::retired) == 1) {

@@ -149,7 +149,8 @@ class Router : private WorkerEvents {
   std::string given_up(const ModelInfo& model) const;
   // Nobody serves it, since all of its workers were asked to take nothing more.
   bool drained(const ModelInfo& model) const;
-  // Null when the name is unknown.
+  // By its name or its file's, without regard to case where no other name fits better. Null when the
+  // name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   Worker* find_worker(std::string_view name);
@@ -178,6 +179,7 @@ class Router : private WorkerEvents {
   void worker_failed(Worker& worker, const std::string& reason) override;
 
   void look_whether_started();
+  bool takes_any_name() const;  // server.any_model_name
   bool will_serve(const ModelInfo& model) const;
   // models.cpp
   std::size_t add_model(const config::ModelSettings& settings, std::string file_mark);

@@ -17,7 +17,7 @@ void expect_error_shape(const HttpReply& reply, const std::string& what) {
 }
 
 TEST(BadInput, EveryMalformedRequestIsA4xxInTheErrorsShape) {
-  Serving serving = serve();
+  Serving serving = serve({"server.any_model_name=off"});
   struct Case {
     std::string bytes;
     int status;
@@ -76,7 +76,7 @@ TEST(BadInput, EveryMalformedRequestIsA4xxInTheErrorsShape) {
       {post(R"({"prompt":"x","max_tokens":"many"})"), 400},
       {post(R"({"prompt":"x","temperature":-1})"), 400},
       {post(R"({"prompt":"x","top_p":2})"), 400},
-      {post(R"({"prompt":"x","n":100})"), 400},
+      {post(R"({"prompt":"x","n":129})"), 400},
       {post(R"({"prompt":"x","stop":[""]})"), 400},
       {post(R"({"prompt":"x","stream":"yes"})"), 400},
       {post(R"({"prompt":"x","logit_bias":{"5":1}})"), 400},
@@ -364,6 +364,43 @@ TEST(ApiKey, IsAskedForEverywhereButHealth) {
                       {"Authorization: Bearer secret"})
                 .status,
             200);
+}
+
+TEST(Origin, PagesThatAreAllowedMayCallAndReadTheAnswer) {
+  Serving serving = serve({"server.api_key=secret", "server.allowed_origins=https://chat.example"});
+  const std::string page = "Origin: https://chat.example";
+  HttpReply reply = HttpClient(serving.port)
+                        .request("OPTIONS", "/v1/chat/completions", "",
+                                 {page, "Access-Control-Request-Method: POST",
+                                  "Access-Control-Request-Headers: authorization,content-type"});
+  EXPECT_EQ(reply.status, 204) << "a browser asks without the key";
+  EXPECT_EQ(reply.headers["access-control-allow-origin"], "https://chat.example");
+  EXPECT_EQ(reply.headers["access-control-allow-headers"], "authorization,content-type");
+  EXPECT_NE(reply.headers["access-control-allow-methods"].find("POST"), std::string::npos);
+
+  const std::string key = "Authorization: Bearer secret";
+  for (const char* body :
+       {R"({"prompt":"x","max_tokens":1})", R"({"prompt":"x","max_tokens":1,"stream":true})"}) {
+    reply = serving.post("/v1/completions", body, {page, key});
+    EXPECT_EQ(reply.status, 200) << body;
+    EXPECT_EQ(reply.headers["access-control-allow-origin"], "https://chat.example") << body;
+  }
+  EXPECT_EQ(serving.post("/v1/completions", "{}", {page}).status, 401);
+  reply = HttpClient(serving.port)
+              .request("OPTIONS", "/v1/completions", "",
+                       {"Origin: https://other.example", "Access-Control-Request-Method: POST"});
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_FALSE(reply.headers.contains("access-control-allow-origin"));
+}
+
+TEST(Origin, AProxysNameIsKnownOnceItIsAllowed) {
+  const std::string body = R"({"prompt":"x","max_tokens":1})";
+  Serving serving = serve({"server.allowed_hosts=[models.example, other.example:81]"});
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Host: Models.example"}).status, 200);
+  EXPECT_EQ(serving.post("/v1/completions", body, {"Host: other.example:81"}).status, 200);
+  HttpReply reply = serving.post("/v1/completions", body, {"Host: evil.example"});
+  EXPECT_EQ(reply.status, 403);
+  EXPECT_NE(reply.body.find("server.allowed_hosts"), std::string::npos) << reply.body;
 }
 
 TEST(Origin, ForeignPagesAndNamesAreRefused) {

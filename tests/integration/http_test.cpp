@@ -190,9 +190,36 @@ TEST(Models, ListOneAndUnknown) {
   EXPECT_EQ(serving.get("/v1/models/other").status, 404);
   EXPECT_EQ(serving.complete({{"prompt", "x"}, {"model", "fake-model"}, {"max_tokens", 1}}).status,
             200);
-  HttpReply reply = serving.complete({{"prompt", "x"}, {"model", "gpt-4"}});
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"model", "Fake-Model"}, {"max_tokens", 1}}).status,
+            200);
+}
+
+// Most clients have a model's name built in: while one model is served there is none to confuse it with.
+TEST(Models, AnyNameIsTakenForTheOnlyOne) {
+  const json request = {{"prompt", "x"}, {"model", "gpt-4"}, {"max_tokens", 1}};
+  Serving serving = serve();
+  HttpReply reply = serving.complete(request);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(json::parse(reply.body)["model"], "fake-model");
+
+  Serving strict = serve({"server.any_model_name=off"});
+  reply = strict.complete(request);
   EXPECT_EQ(reply.status, 404);
-  EXPECT_EQ(json::parse(reply.body)["error"]["code"], "model_not_found");
+  const json error = json::parse(reply.body)["error"];
+  EXPECT_EQ(error["code"], "model_not_found");
+  EXPECT_EQ(error["message"], "The model 'gpt-4' does not exist; this server has: fake-model.");
+}
+
+TEST(Paths, MeanWhatTheyNearlySay) {
+  Serving serving = serve();
+  const std::string body = R"({"prompt":"x","max_tokens":1})";
+  for (const char* path : {"/completions", "/v1/completions/", "/v1//completions",
+                           "//v1/completions", "/v1/v1/completions"})
+    EXPECT_EQ(serving.post(path, body).status, 200) << path;
+  EXPECT_EQ(serving.get("/models").status, 200);
+  HttpReply reply = serving.post("/v1/complete", body);
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_NE(reply.body.find("http://HOST:PORT/v1"), std::string::npos) << reply.body;
 }
 
 TEST(Tokenize, ThereAndBack) {

@@ -62,14 +62,14 @@ TEST(ParseCompletion, MalformedRequestsNameTheirField) {
       {"{\"prompt\":[99999999999]}", "prompt"},
       {"{\"prompt\":[1,\"a\"]}", "prompt"},
       {"{\"prompt\":[\"a\",1]}", "prompt"},
-      {"{\"prompt\":[\"a\",[1]]}", "prompt"},
+      {"{\"prompt\":[\"a\",{}]}", "prompt"},
       {"{\"prompt\":[null]}", "prompt"},
       {"{\"prompt\":\"x\",\"model\":5}", "model"},
       {"{\"prompt\":\"x\",\"stream\":1}", "stream"},
       {"{\"prompt\":\"x\",\"stream_options\":true}", "stream_options"},
       {"{\"prompt\":\"x\",\"stream_options\":{\"include_usage\":1}}", "stream_options"},
       {"{\"prompt\":\"x\",\"n\":0}", "n"},
-      {"{\"prompt\":\"x\",\"n\":9}", "n"},
+      {"{\"prompt\":\"x\",\"n\":129}", "n"},
       {"{\"prompt\":\"x\",\"n\":1.5}", "n"},
       {"{\"prompt\":\"x\",\"best_of\":3}", "best_of"},
       {"{\"prompt\":\"x\",\"temperature\":2.1}", "temperature"},
@@ -201,7 +201,41 @@ TEST(ParseCompletion, MessagesSayWhatIsTrue) {
   };
   EXPECT_EQ(message(R"({"prompt":"x","seed":0.5})"), "'seed' must be an integer of 64 bits.");
   EXPECT_EQ(message(R"({"prompt":"x","min_tokens":2})"),
-            "'min_tokens' is not supported by this server.");
+            "'min_tokens' is not supported by this server; leave it out.");
+}
+
+TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
+  const auto read = [](const char* body) {
+    return std::get<GenerationRequest>(parse_completion(body)).parameters;
+  };
+  EXPECT_EQ(read(R"({"prompt":"x","max_tokens":-1})").max_tokens, 0U);
+  EXPECT_EQ(read(R"({"prompt":"x","n_predict":7})").max_tokens, 7U);
+  EXPECT_EQ(read(R"({"prompt":"x","n_predict":-1})").max_tokens, 0U);
+  EXPECT_FLOAT_EQ(read(R"({"prompt":"x","repeat_penalty":1.5})").sampling.repetition_penalty, 1.5F);
+  // What is switched off changes nothing.
+  EXPECT_EQ(read(R"({"prompt":"x","typical_p":1.0,"mirostat":0,"xtc_probability":0,
+                     "dry_multiplier":0.0,"dry_base":1.75,"max_tokens":3})")
+                .max_tokens,
+            3U);
+  for (const char* field :
+       {"typical_p", "mirostat", "dry_multiplier", "xtc_probability", "tfs_z"}) {
+    const auto parsed = parse_completion(std::string(R"({"prompt":"x",")") + field + "\":0.5}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    ASSERT_NE(error, nullptr) << field;
+    EXPECT_EQ(error->parameter, field);
+    EXPECT_NE(error->message.find("leave it out"), std::string::npos) << error->message;
+  }
+  EXPECT_TRUE(std::holds_alternative<ApiError>(
+      parse_completion(R"({"prompt":"x","logit_bias":{"5":10}})")));
+}
+
+TEST(ParseChat, ToolsThatMustNotBeUsedAndAnswersWithoutContent) {
+  const auto parsed = parse_chat(
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null},
+                      {"role":"user","content":"b"}],
+          "tools":[{"type":"function"}],"tool_choice":"none"})");
+  ASSERT_TRUE(std::holds_alternative<GenerationRequest>(parsed))
+      << std::get<ApiError>(parsed).message;
 }
 
 TEST(ParseCompletion, SeveralPrompts) {
