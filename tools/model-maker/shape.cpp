@@ -18,16 +18,23 @@ struct FileType {
   TensorType type;
   std::uint32_t number;  // llama.cpp's LLAMA_FTYPE
 };
-constexpr FileType kFileTypes[] = {
-    {"F32", TensorType::kF32, 0},        {"F16", TensorType::kF16, 1},
-    {"BF16", TensorType::kBF16, 32},     {"Q8_0", TensorType::kQ8_0, 7},
-    {"Q4_0", TensorType::kQ4_0, 2},      {"Q4_1", TensorType::kQ4_1, 3},
-    {"Q5_0", TensorType::kQ5_0, 8},      {"Q5_1", TensorType::kQ5_1, 9},
-    {"IQ4_NL", TensorType::kIQ4_NL, 25}, {"Q4_K", TensorType::kQ4_K, 15},
-    {"Q4_K_S", TensorType::kQ4_K, 14},   {"Q4_K_M", TensorType::kQ4_K, 15},
-    {"Q5_K", TensorType::kQ5_K, 17},     {"Q5_K_S", TensorType::kQ5_K, 16},
-    {"Q5_K_M", TensorType::kQ5_K, 17},   {"Q6_K", TensorType::kQ6_K, 18},
+// Mixes of types. A file that is of one type is named and numbered as its row says.
+constexpr FileType kMixes[] = {
+    {"Q4_K_S", TensorType::kQ4_K, 14},
+    {"Q4_K_M", TensorType::kQ4_K, 15},
+    {"Q5_K_S", TensorType::kQ5_K, 16},
+    {"Q5_K_M", TensorType::kQ5_K, 17},
 };
+
+const std::vector<FileType>& all_file_types() {
+  static const std::vector<FileType> kAll = [] {
+    std::vector<FileType> all(std::begin(kMixes), std::end(kMixes));
+    for (const gpu::kernels::TensorRow& row : gpu::kernels::kTensorRows)
+      all.push_back({row.name, static_cast<TensorType>(row.id), row.file_type});
+    return all;
+  }();
+  return kAll;
+}
 
 Error wrong(std::string message) {
   return Error(ErrorCode::kInvalidArgument, std::move(message));
@@ -215,7 +222,7 @@ Status check(const Shape& shape) {
 const std::vector<std::string>& file_types() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names;
-    for (const FileType& type : kFileTypes)
+    for (const FileType& type : all_file_types())
       names.emplace_back(type.name);
     return names;
   }();
@@ -224,9 +231,9 @@ const std::vector<std::string>& file_types() {
 
 Result<Plan> plan_tensors(const Shape& shape, const std::string& file_type) {
   BULKHEAD_RETURN_IF_ERROR(check(shape));
-  const auto* chosen = std::find_if(std::begin(kFileTypes), std::end(kFileTypes),
-                                    [&](const FileType& type) { return file_type == type.name; });
-  if (chosen == std::end(kFileTypes)) {
+  const auto chosen = std::ranges::find_if(
+      all_file_types(), [&](const FileType& type) { return file_type == type.name; });
+  if (chosen == all_file_types().end()) {
     std::string known;
     for (const std::string& name : file_types())
       known += (known.empty() ? "" : ", ") + name;

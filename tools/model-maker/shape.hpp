@@ -53,9 +53,8 @@ struct PlannedTensor {
   std::uint64_t bytes() const;
 };
 
-// F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q6_K, Q4_K, Q5_K (all matrices of that type
-// but the output, which gets Q6_K beside 4 and 5 bits), and llama.cpp's mixes Q4_K_S, Q4_K_M,
-// Q5_K_S, Q5_K_M.
+// Every tensor type's name (all matrices of that type but the output, which gets Q6_K beside
+// quantised ones of fewer bits than eight), and llama.cpp's mixes Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M.
 const std::vector<std::string>& file_types();
 
 struct Plan {

@@ -60,102 +60,55 @@ float half(std::uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
 }
 
-std::uint16_t u16(const std::uint8_t* at) {
-  return static_cast<std::uint16_t>(at[0] | (at[1] << 8));
-}
-
-// The formats' definition, read the slow way.
-std::vector<float> weights_of(TensorType type, const std::vector<std::byte>& bytes) {
-  static constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
+// By what each type's file says of its blocks; tests/unit/forward compares that with the formats' definition.
+template <typename Type>
+std::vector<float> weights_of(const std::vector<std::byte>& bytes) {
+  namespace k = gpu::kernels;
+  constexpr k::TensorRow kRow = Type::kRow;
   std::vector<float> weights;
-  const auto* traits = model::traits(type);
-  for (std::size_t at = 0; at < bytes.size(); at += traits->block_bytes) {
-    const auto* b = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at;
-    const float d = half(u16(b));
-    switch (type) {
-      case TensorType::kF32: {
-        float value = 0;
-        std::memcpy(&value, b, 4);
-        weights.push_back(value);
-        break;
-      }
-      case TensorType::kF16:
-        weights.push_back(d);
-        break;
-      case TensorType::kBF16: {
-        const std::uint32_t bits = std::uint32_t{u16(b)} << 16;
-        float value = 0;
-        std::memcpy(&value, &bits, 4);
-        weights.push_back(value);
-        break;
-      }
-      case TensorType::kQ8_0:
-        for (int i = 0; i < 32; ++i)
-          weights.push_back(d * static_cast<std::int8_t>(b[2 + i]));
-        break;
-      case TensorType::kQ4_0:
-        for (int i = 0; i < 32; ++i)
-          weights.push_back(d * (((b[2 + i % 16] >> (i / 16 * 4)) & 15) - 8));
-        break;
-      case TensorType::kIQ4_NL:
-        for (int i = 0; i < 32; ++i)
-          weights.push_back(d * kIq4[(b[2 + i % 16] >> (i / 16 * 4)) & 15]);
-        break;
-      case TensorType::kQ4_1:
-        for (int i = 0; i < 32; ++i)
-          weights.push_back(d * ((b[4 + i % 16] >> (i / 16 * 4)) & 15) + half(u16(b + 2)));
-        break;
-      case TensorType::kQ5_0:
-      case TensorType::kQ5_1: {
-        const int base = type == TensorType::kQ5_0 ? 2 : 4;
-        const std::uint32_t high = u16(b + base) | std::uint32_t{u16(b + base + 2)} << 16;
-        for (int i = 0; i < 32; ++i) {
-          const int q = ((b[base + 4 + i % 16] >> (i / 16 * 4)) & 15) |
-                        static_cast<int>(((high >> i) & 1) << 4);
-          weights.push_back(type == TensorType::kQ5_0 ? d * (q - 16) : d * q + half(u16(b + 2)));
+  for (std::size_t at = 0; at < bytes.size(); at += kRow.block_bytes) {
+    const auto* block = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at;
+    if constexpr (kRow.is_float()) {
+      weights.push_back(Type::value(block));
+    } else {
+      for (std::uint32_t i = 0; i < kRow.block_weights; ++i) {
+        const auto byte =
+            static_cast<std::uint8_t>(Type::eight(block, i / 32, i % 32 / 8) >> (8 * (i % 8)));
+        const int number = kRow.units.quants == k::UnitQuants::kBytes
+                               ? static_cast<std::int8_t>(byte)
+                           : kRow.has_codebook() ? kRow.codebook[byte & 15]
+                                                 : byte - static_cast<int>(kRow.units.bias);
+        float scale = 0, minimum = 0;
+        if constexpr (kRow.units.scales == k::UnitScales::kSupers) {
+          scale = half(Type::super_scale(block)) * Type::sub_scale(block, i / 16);
+        } else {
+          const k::UnitScale made = Type::unit_scale(block, i / 32, i % 32 / 16);
+          scale = half(made.scale);
+          if constexpr (kRow.units.minima) minimum = half(made.minimum);
         }
-        break;
-      }
-      case TensorType::kQ4_K:
-      case TensorType::kQ5_K: {
-        const float minimum = half(u16(b + 2));
-        const std::uint8_t* s = b + 4;
-        for (int i = 0; i < 256; ++i) {
-          const int j = i / 32;
-          const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
-          const int low = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
-          const std::uint8_t* nibbles = b + (type == TensorType::kQ4_K ? 16 : 48) + i / 64 * 32;
-          int q = (nibbles[i % 32] >> (i / 32 % 2 * 4)) & 15;
-          if (type == TensorType::kQ5_K) q |= ((b[16 + i % 32] >> j) & 1) << 4;
-          weights.push_back(d * static_cast<float>(scale * q) - minimum * static_cast<float>(low));
-        }
-        break;
-      }
-      case TensorType::kQ6_K: {
-        const float scale = half(u16(b + 208));
-        for (int i = 0; i < 256; ++i) {
-          const int n = i / 128, r = i % 128, l = r % 32, part = r / 32;
-          const int low = (b[n * 64 + l + part % 2 * 32] >> (part / 2 * 4)) & 15;
-          const int high = (b[128 + n * 32 + l] >> (part * 2)) & 3;
-          weights.push_back(scale * static_cast<std::int8_t>(b[192 + i / 16]) *
-                            static_cast<float>((low | high << 4) - 32));
-        }
-        break;
+        weights.push_back(static_cast<float>(number) * scale + minimum);
       }
     }
   }
   return weights;
 }
 
+std::vector<float> weights_of(TensorType type, const std::vector<std::byte>& bytes) {
+  using Read = std::vector<float> (*)(const std::vector<std::byte>&);
+  static constexpr Read kReads[] = {
+#define BULKHEAD_TYPE(NAME) weights_of<gpu::kernels::types::NAME>,
+      BULKHEAD_TENSOR_TYPES(BULKHEAD_TYPE)
+#undef BULKHEAD_TYPE
+  };
+  return kReads[gpu::kernels::tensor_place(type)](bytes);
+}
+
 class EachType : public testing::TestWithParam<std::string> {};
 
 // Every computable type has mean 0 and the wanted deviation, so that activations stay sane.
 TEST(Weights, HaveTheWantedSpread) {
-  for (const TensorType type :
-       {TensorType::kF32, TensorType::kF16, TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0,
-        TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kIQ4_NL,
-        TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
+  for (const gpu::kernels::TensorRow& row : gpu::kernels::kTensorRows) {
+    const auto type = static_cast<TensorType>(row.id);
     const auto* traits = model::traits(type);
     std::vector<std::byte> bytes(std::size_t{262144} / traits->block_weights * traits->block_bytes);
     Random random(7, 1, 2);
@@ -169,7 +122,9 @@ TEST(Weights, HaveTheWantedSpread) {
       squares += double{w} * w;
     }
     EXPECT_NEAR(sum / 262144, 0, 0.0005) << traits->name;
-    EXPECT_NEAR(std::sqrt(squares / 262144), 0.02, 0.001) << traits->name;
+    // MXFP4's scales are powers of two.
+    const double bound = type == TensorType::kMXFP4 ? 0.004 : 0.001;
+    EXPECT_NEAR(std::sqrt(squares / 262144), 0.02, bound) << traits->name;
   }
 }
 
@@ -286,7 +241,7 @@ TEST(Mixes, RowsThatDontFitFallBack) {
 
 TEST(Mistakes, AreNamed) {
   EXPECT_THAT(preset("llama-9").error().message(), HasSubstr("llama-3.2-1b"));
-  EXPECT_THAT(plan_tensors(*preset("tiny-llama"), "Q3_K").error().message(), HasSubstr("Q4_K_M"));
+  EXPECT_THAT(plan_tensors(*preset("tiny-llama"), "Q7_K").error().message(), HasSubstr("Q4_K_M"));
   Shape odd = *preset("tiny-llama");
   odd.kv_heads = 3;
   EXPECT_THAT(plan_tensors(odd, "F16").error().message(), HasSubstr("multiple of kv-heads"));
