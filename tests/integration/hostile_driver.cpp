@@ -1,0 +1,284 @@
+// A Vulkan driver that does all the harm it can think of, once the loader loads it: for a worker that
+// is confined as users' workers are. It writes to the log what went through, and is no driver beyond
+// that. Only hostile_driver_test.cpp loads it, by VK_DRIVER_FILES. It links nothing of ours.
+//
+//   BULKHEAD_DRIVER_FILE   a file of the user's that no worker may touch
+//   BULKHEAD_DRIVER_MODEL  the model file, which the worker may read
+//   BULKHEAD_DRIVER_CACHE  the worker's cache folder
+//   BULKHEAD_DRIVER_SKIPS  numbers of calls that are in the worker's table, with commas around
+//   BULKHEAD_DRIVER_I386   this kernel knows the 32-bit system calls
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// A line in one write: other threads log, too.
+void say(const std::string& line) {
+  const std::string text = "driver: " + line + "\n";
+  (void)!::write(2, text.data(), text.size());
+}
+
+bool is_refusal(long result) {
+  return result < 0 && (errno == EPERM || errno == ENOSYS || errno == EACCES);
+}
+
+// Each number that is not in the worker's table, harmless and harmful.
+int try_every_number() {
+  int through = 0;
+  const std::string skips = variable("BULKHEAD_DRIVER_SKIPS");
+  static char memory[4096] = {};
+  const long here = reinterpret_cast<long>(memory);
+  const long patterns[][6] = {{-1, -1, -1, -1, -1, -1},
+                              {0, 0, 0, 0, 0, 0},
+                              {1, 1, 1, 1, 1, 1},
+                              {here, here, 8, 0, 0, 0},
+                              {AT_FDCWD, here, 0777, 0, 0, 0},
+                              {2, here, here, 8, here, 8}};
+  for (long number = 0; number <= 500; ++number) {
+    if (skips.find("," + std::to_string(number) + ",") != std::string::npos) continue;
+#if defined(__x86_64__)
+    // uretprobe and uprobe, of kernels that have them: no filter sees them, and they end by SIGILL
+    // whoever calls them from elsewhere than the kernel's own page.
+    if (number == 335 || number == 336) continue;
+#endif
+    for (const auto& with : patterns) {
+      errno = 0;
+      const long result = ::syscall(number, with[0], with[1], with[2], with[3], with[4], with[5]);
+      if (is_refusal(result)) continue;
+      ++through;
+      say("went through: call " + std::to_string(number) + " with " + std::to_string(with[0]) +
+          ": " + std::to_string(result) + ", " + std::strerror(errno));
+    }
+#if defined(__x86_64__)
+    errno = 0;
+    if (!is_refusal(::syscall(number | 0x40000000, here, here, here, here, here, here))) {
+      ++through;
+      say("went through: x32 call " + std::to_string(number));
+    }
+#endif
+  }
+  return through;
+}
+
+struct Act {
+  const char* name;
+  std::function<long()> run;  // negative, with errno: it was refused
+};
+
+#if defined(__x86_64__)
+// As a program of 32 bits would, whose numbers are others: 20 is getpid, 11 execve.
+long call_i386(long number) {
+  long result;
+  asm volatile("int $0x80"
+               : "=a"(result)
+               : "a"(number), "b"(0), "c"(0), "d"(0)
+               : "memory", "r8", "r9", "r10", "r11");
+  if (result < 0) {
+    errno = static_cast<int>(-result);
+    return -1;
+  }
+  return result;
+}
+#endif
+
+// A descriptor, closed again: opening is the act.
+long opened(const std::string& path, int flags, int mode = 0600) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (fd >= 0) ::close(fd);
+  return fd;
+}
+
+int try_acts() {
+  const std::string file = variable("BULKHEAD_DRIVER_FILE"),
+                    model = variable("BULKHEAD_DRIVER_MODEL"),
+                    cache = variable("BULKHEAD_DRIVER_CACHE"), own = cache + "/own",
+                    daemon = "/proc/" + std::to_string(::getppid());
+  const int mine = ::open(own.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (mine < 0) say("no file in the cache folder: " + std::string(std::strerror(errno)));
+  const int readable = ::open(model.c_str(), O_RDONLY | O_CLOEXEC);
+  if (readable < 0) say("the model can't be read: " + std::string(std::strerror(errno)));
+  const pid_t parent = ::getppid();
+  const char* const f = file.c_str();
+  const auto call = [](long number, auto... with) { return ::syscall(number, with...); };
+  static const timespec now[2] = {{1, 0}, {1, 0}};
+  static const sock_filter allow_all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  static const sock_fprog filter = {1, const_cast<sock_filter*>(allow_all)};
+  static rlimit limits = {64, 64};
+  static char memory[4096];
+  static cpu_set_t cpus;
+  CPU_SET(0, &cpus);
+
+  const Act acts[] = {
+      // Modes, owners and times of files, its own among them.
+      {"chmod", [&] { return ::chmod(f, 0666); }},
+      {"chmod of its own", [&] { return ::chmod(own.c_str(), 0666); }},
+      {"fchmod", [&] { return ::fchmod(readable, 0666); }},
+      {"fchmod setuid", [&] { return ::fchmod(mine, 04755); }},
+      {"fchmodat2", [&] { return call(452, AT_FDCWD, f, 0666, 0); }},
+      {"chown", [&] { return ::chown(f, 0, 0); }},
+      {"lchown", [&] { return ::lchown(f, 0, 0); }},
+      {"fchown", [&] { return ::fchown(mine, 0, 0); }},
+      {"utimensat", [&] { return ::utimensat(AT_FDCWD, f, now, 0); }},
+      {"futimens", [&] { return ::futimens(mine, now); }},
+      {"setxattr", [&] { return ::setxattr(f, "user.x", "x", 1, 0); }},
+      {"fsetxattr", [&] { return ::fsetxattr(mine, "user.x", "x", 1, 0); }},
+      {"setxattrat", [&] { return call(463, AT_FDCWD, f, 0, "user.x", memory, 32L); }},
+      {"fremovexattr", [&] { return ::fremovexattr(mine, "user.x"); }},
+      {"a program with the setuid bit",
+       [&] { return opened(cache + "/setuid", O_WRONLY | O_CREAT, 04755); }},
+      {"a folder with the setgid bit", [&] { return ::mkdir((cache + "/setgid").c_str(), 02777); }},
+      {"FS_IOC_SETFLAGS", [&] { return ::ioctl(mine, 0x40086602UL, memory); }},
+      // Files of others.
+      {"reading a file", [&] { return opened(file, O_RDONLY); }},
+      {"writing a file", [&] { return opened(file, O_WRONLY); }},
+      {"writing the model", [&] { return opened(model, O_WRONLY); }},
+      {"truncating the model", [&] { return ::truncate(model.c_str(), 0); }},
+      {"removing a file", [&] { return ::unlink(f); }},
+      {"renaming a file", [&] { return ::rename(f, (cache + "/taken").c_str()); }},
+      {"a hard link", [&] { return ::link(f, (cache + "/link").c_str()); }},
+      {"a symbolic link", [&] { return ::symlink(f, (cache + "/symlink").c_str()); }},
+      {"a device node", [&] { return ::mknod((cache + "/node").c_str(), S_IFCHR | 0600, 0x103); }},
+      {"a pipe", [&] { return ::mkfifo((cache + "/pipe").c_str(), 0600); }},
+      {"a file in /tmp",
+       [&] { return opened("/tmp/bulkhead-hostile-driver", O_WRONLY | O_CREAT); }},
+      {"/etc/passwd", [&] { return opened("/etc/passwd", O_RDONLY); }},
+      {"a lease on the model", [&] { return ::fcntl(readable, F_SETLEASE, F_RDLCK); }},
+      {"notices of a folder", [&] { return ::fcntl(readable, F_NOTIFY, 1); }},
+      {"inotify", [&] { return call(SYS_inotify_init1, 0); }},
+      {"fanotify", [&] { return call(SYS_fanotify_init, 0, 0); }},
+      {"a lock on the model",
+       [&] {
+         struct flock lock {};
+         lock.l_type = F_RDLCK;
+         return ::fcntl(readable, F_SETLK, &lock);
+       }},
+      // The daemon, and other processes.
+      {"outliving the daemon", [&] { return ::prctl(PR_SET_PDEATHSIG, 0); }},
+      {"a core file", [&] { return ::prctl(PR_SET_DUMPABLE, 1); }},
+      {"a debugger of its choice", [&] { return ::prctl(PR_SET_PTRACER, -1L); }},
+      {"reading the daemon's command line", [&] { return opened(daemon + "/cmdline", O_RDONLY); }},
+      {"reading the daemon's environment", [&] { return opened(daemon + "/environ", O_RDONLY); }},
+      {"reading the daemon's memory", [&] { return opened(daemon + "/mem", O_RDONLY); }},
+      {"listing the daemon's descriptors",
+       [&] { return opened(daemon + "/fd", O_RDONLY | O_DIRECTORY); }},
+      {"being the OOM killer's last choice",
+       [&] { return opened("/proc/self/oom_score_adj", O_WRONLY); }},
+      {"listing processes", [&] { return opened("/proc", O_RDONLY | O_DIRECTORY); }},
+      {"process_vm_readv",
+       [&] {
+         iovec to{memory, 1}, from{memory, 1};
+         return static_cast<long>(::process_vm_readv(parent, &to, 1, &from, 1, 0));
+       }},
+      {"ptrace", [&] { return ::ptrace(PTRACE_SEIZE, parent, nullptr, nullptr); }},
+      {"being traced", [&] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr); }},
+      {"a signal to the daemon", [&] { return ::kill(parent, 0); }},
+      {"a signal to its group", [&] { return ::kill(0, 0); }},
+      {"a signal to everybody", [&] { return ::kill(-1, 0); }},
+      {"tgkill", [&] { return call(SYS_tgkill, parent, parent, 0); }},
+      {"pidfd_open", [&] { return call(SYS_pidfd_open, parent, 0); }},
+      {"signals by a descriptor", [&] { return ::fcntl(mine, F_SETOWN, parent); }},
+      {"O_ASYNC", [&] { return ::fcntl(2, F_SETFL, O_ASYNC); }},
+      {"the daemon's CPUs", [&] { return ::sched_setaffinity(parent, sizeof cpus, &cpus); }},
+      {"the daemon's priority", [&] { return ::setpriority(PRIO_PROCESS, 1, 19); }},
+      {"the daemon's limits", [&] { return ::prlimit(parent, RLIMIT_NOFILE, nullptr, &limits); }},
+      {"its own limits", [&] { return ::setrlimit(RLIMIT_NOFILE, &limits); }},
+      // Programs, processes, namespaces.
+      {"fork", [&] { return call(SYS_clone, SIGCHLD, 0, 0, 0, 0); }},
+      {"clone3", [&] { return call(SYS_clone3, memory, 88); }},
+      {"a thread in a namespace of its own",
+       [&] {
+         return call(
+             SYS_clone,
+             CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_NEWUSER, 0, 0,
+             0, 0);
+       }},
+      {"execve", [&] { return ::execl("/bin/true", "true", nullptr); }},
+      {"unshare", [&] { return ::unshare(CLONE_NEWUSER); }},
+      {"another filter", [&] { return call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter); }},
+      {"another filter by prctl",
+       [&] { return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter); }},
+      {"another personality", [&] { return call(SYS_personality, 0x0040000); }},
+      {"another user", [&] { return ::setuid(65534); }},
+      {"capabilities",
+       [&] {
+         __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+         __user_cap_data_struct sets[2] = {};
+         return call(SYS_capset, &header, sets);
+       }},
+      // Ways out.
+      {"a TCP socket", [&] { return ::socket(AF_INET, SOCK_STREAM, 0); }},
+      {"a Unix socket", [&] { return ::socket(AF_UNIX, SOCK_STREAM, 0); }},
+      {"a netlink socket", [&] { return ::socket(AF_NETLINK, SOCK_RAW, 0); }},
+      {"io_uring", [&] { return call(SYS_io_uring_setup, 8, memory); }},
+      {"bpf", [&] { return call(SYS_bpf, 0, memory, 64); }},
+      {"perf_event_open", [&] { return call(SYS_perf_event_open, memory, 0, -1, -1, 0); }},
+      {"userfaultfd", [&] { return call(SYS_userfaultfd, 0); }},
+      {"shared memory", [&] { return call(SYS_shmget, 0, 4096, 01600); }},
+      {"a message queue",
+       [&] { return call(SYS_mq_open, "/bulkhead", O_CREAT | O_RDWR, 0600, 0); }},
+      {"typing into the terminal", [&] { return ::ioctl(2, TIOCSTI, "x"); }},
+      {"stopping the terminal", [&] { return ::ioctl(2, TCXONC, 0); }},
+      {"large pages of the machine's",
+       [&] {
+         void* const at =
+             ::mmap(nullptr, 2 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+         return at == MAP_FAILED ? -1L : 0L;
+       }},
+      {"pinned memory", [&] { return ::mlock(memory, sizeof memory); }},
+  };
+  int through = 0;
+  for (const Act& act : acts) {
+    errno = 0;
+    if (is_refusal(act.run())) continue;
+    ++through;
+    say(std::string("went through: ") + act.name + ": " + std::strerror(errno));
+  }
+#if defined(__x86_64__)
+  if (!variable("BULKHEAD_DRIVER_I386").empty()) {
+    for (const long number : {20L, 2L, 11L, 15L}) {  // getpid, fork, execve, chmod
+      errno = 0;
+      if (is_refusal(call_i386(number))) continue;
+      ++through;
+      say("went through: i386 call " + std::to_string(number));
+    }
+  }
+#endif
+  say("tried " + std::to_string(std::size(acts)) + " acts");
+  return through;
+}
+
+__attribute__((constructor)) void loaded() {
+  if (std::getenv("BULKHEAD_DRIVER_FILE") == nullptr) return;
+  const int acts = try_acts(), calls = try_every_number();
+  say("done: " + std::to_string(acts) + " acts and " + std::to_string(calls) +
+      " calls went through");
+}
+
+}  // namespace
