@@ -50,6 +50,31 @@ UniqueFd open_folder(int parent, const char* name) {
   return UniqueFd(::openat(parent, name, kFlags));
 }
 
+// Why nobody but this user can have put something there; empty: so it is.
+std::string doubt_about(const struct stat& folder) {
+  if (!S_ISDIR(folder.st_mode)) return S_ISLNK(folder.st_mode) ? "it is a link" : "it is no folder";
+  if (folder.st_uid != ::geteuid()) return fmt::format("it belongs to user {}", folder.st_uid);
+  constexpr mode_t kWriteOfOthers = 022;
+  if ((folder.st_mode & kWriteOfOthers) != 0)
+    return fmt::format("others may write to it (mode {:04o})", folder.st_mode & 07777);
+  return {};
+}
+
+// A folder of this user's alone, made where it is not there, whatever the umask. The last name is no
+// link. Otherwise why not.
+std::string make_own_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const bool made = ::mkdir(path.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) return std::strerror(errno);
+  const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat status {};
+  if (!folder.valid())
+    return errno == ELOOP || errno == ENOTDIR ? "it is a link, or no folder" : std::strerror(errno);
+  if (made && ::fchmod(folder.get(), 0700) != 0) return std::strerror(errno);
+  return ::fstat(folder.get(), &status) != 0 ? std::strerror(errno) : doubt_about(status);
+}
+
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> names;
   // A position of its own, and its own descriptor to close.
@@ -175,8 +200,17 @@ class CacheFolder::Sweeper : public std::enable_shared_from_this<Sweeper> {
 CacheFolder::CacheFolder(std::string home, std::string name)
     : home_(std::move(home)), name_(std::move(name)), sweeper_(Sweeper::get()) {
   if (home_.empty()) return;
+  if (const std::string doubt = make_own_folder(home_); !doubt.empty()) {
+    spdlog::warn(
+        "worker {}: {} is no place for its cache folder: {}. Its processes are given none, and "
+        "compile "
+        "their kernels at each start; it must be a folder of this user's that nobody else may "
+        "write to",
+        name_, home_, doubt);
+    home_.clear();
+    return;
+  }
   std::error_code none;
-  std::filesystem::create_directories(home_, none);
   const std::string own_name = folder_name_of(name_);
   for (int i = 0; path_.empty() && i < kMostDaemons; ++i) {
     if (!claim(i == 0 ? own_name : fmt::format("{}%{}", own_name, i))) continue;
@@ -209,32 +243,46 @@ bool CacheFolder::claim(const std::string& folder_name) {
   return true;
 }
 
-std::vector<std::string> CacheFolder::arguments() const {
+std::vector<std::string> CacheFolder::arguments() {
+  struct stat folder {};
+  if (!path_.empty() && ::lstat(path_.c_str(), &folder) == 0) {
+    if (const std::string doubt = doubt_about(folder); !doubt.empty()) {
+      spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_,
+                   doubt);
+      take_away();
+    }
+  }
   if (path_.empty()) return {"--no-cache"};
   return {"--cache", path_};
 }
 
 void CacheFolder::drop() {
-  if (path_.empty()) return;
+  if (path_.empty() || !take_away()) return;
+  spdlog::warn(
+      "worker {}: its cache folder {} is wiped: a process that broke a rule could write to it; "
+      "the next one compiles its kernels again",
+      name_, path_);
+}
+
+bool CacheFolder::take_away() {
   for (int i = 0; i < kMostNames; ++i) {
     const std::string aside = fmt::format("{}/{}{}-{}", home_, kDroppedPrefix, folder_name_, i);
     if (std::rename(path_.c_str(), aside.c_str()) == 0) {
-      spdlog::warn(
-          "worker {}: its cache folder {} is wiped: a process that broke a rule could write to it; "
-          "the next one compiles its kernels again",
-          name_, path_);
-      return sweeper_->add(aside);
+      sweeper_->add(aside);
+      return true;
     }
-    if (errno == ENOENT) return;
-    if (errno != EEXIST && errno != ENOTEMPTY) break;
+    if (errno == ENOENT) return false;
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR && errno != EISDIR) break;
   }
   spdlog::error(
-      "worker {}: its cache folder {}, which a process that broke a rule could write to, can't be "
-      "taken out of the way: {}. Its processes are given none from now on and compile their "
-      "kernels "
-      "at each start; delete the folder, then restart the daemon",
+      "worker {}: its cache folder {}, which nobody should trust, can't be taken out of the way: "
+      "{}. "
+      "Its processes are given none from now on and compile their kernels at each start; delete "
+      "the "
+      "folder, then restart the daemon",
       name_, path_, std::strerror(errno));
   path_.clear();
+  return false;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -7,6 +7,9 @@
 // the next process makes a new one and compiles its kernels again. Processes that still have the old
 // folder can't write to the new one: their sandbox knows a folder by what it is, not by its name.
 //
+// `home` is this user's alone, and so is each folder in it: neither is a link, neither belongs to another
+// user, and nobody else may write to it, whatever the umask.
+//
 // The daemon opens no file in it. A worker may have put there what it likes, however many and however
 // deep, so that deleting is a thread's business; what a daemon that ended had not deleted, the next
 // one deletes.
@@ -34,8 +37,9 @@ class CacheFolder {
   // Of the worker of that name, in `home`; where that is empty there is none, and each start compiles.
   CacheFolder(std::string home, std::string name);
 
-  // What a worker's command line says of it.
-  std::vector<std::string> arguments() const;
+  // What a worker's command line says of it. A folder that others could write to, that belongs to
+  // another user, or a link in its place is taken out of the way first.
+  std::vector<std::string> arguments();
   // To be called when the process that can't be trusted is gone. Where the folder can't be taken away,
   // later processes are given none.
   void drop();
@@ -54,6 +58,8 @@ class CacheFolder {
   class Sweeper;  // what is to be deleted, and the thread that does it while there is something
 
   bool claim(const std::string& folder_name);
+  // Whether there was one, and it is gone from its name.
+  bool take_away();
 
   std::string home_, name_, path_;
   std::string folder_name_;

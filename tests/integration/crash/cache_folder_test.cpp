@@ -188,5 +188,46 @@ TEST_F(CacheFolder, IsDoneWithoutWhereItCantBeTakenAway) {
   EXPECT_TRUE(serving.daemon->says("can't be taken out of the way"));
 }
 
+// Whoever made that link, or may write there, would choose what a driver runs.
+TEST_F(CacheFolder, IsNoLinkAndNobodyElseMayWriteToIt) {
+  fs::create_directories(caches_ / "elsewhere");
+  std::ofstream(caches_ / "elsewhere" / "kernel") << "x";
+  fs::create_directories(caches_ / "bulkhead");
+  fs::create_directory_symlink(caches_ / "elsewhere", folder());
+  {
+    const Serving serving = serve_here();
+    EXPECT_TRUE(serving.daemon->says("is not used and deleted: it is a link"));
+    EXPECT_FALSE(fs::is_symlink(folder()));
+    EXPECT_TRUE(fs::exists(caches_ / "elsewhere" / "kernel"));
+    EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));
+  }
+  fs::create_directories(folder());
+  std::ofstream(folder() / "kernel") << "x";
+  ::chmod(folder().c_str(), 0777);
+  const Serving serving = serve_here();
+  EXPECT_TRUE(serving.daemon->says("others may write to it (mode 0777)"));
+  EXPECT_FALSE(fs::exists(folder() / "kernel"));
+}
+
+TEST_F(CacheFolder, IsNotMadeWhereOthersMayWrite) {
+  fs::create_directories(caches_ / "bulkhead");
+  ::chmod((caches_ / "bulkhead").c_str(), 0777);
+  const Serving serving = serve_here();
+  EXPECT_TRUE(serving.daemon->says("is no place for its cache folder: others may write to it"));
+  EXPECT_EQ(folder_of(pid_in(serving, "builtin-0", "ready")), "--no-cache");
+}
+
+TEST_F(CacheFolder, IsTheUsersAloneWhateverTheUmask) {
+  for (const mode_t mask : {mode_t{0}, mode_t{0777}}) {
+    const mode_t before = ::umask(mask);
+    const Serving serving = serve_here();
+    ::umask(before);
+    struct stat home {};
+    ASSERT_EQ(::stat((caches_ / "bulkhead").c_str(), &home), 0);
+    EXPECT_EQ(home.st_mode & 07777, mode_t{0700});
+    fs::remove_all(caches_ / "bulkhead");
+  }
+}
+
 }  // namespace
 }  // namespace bulkhead::test
