@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -292,6 +293,18 @@ int serve(const config::Sources& sources, config::Settings settings) {
   return exit_code;
 }
 
+// Everybody on the machine may read a command line (/proc/PID/cmdline, ps). Once it has been read
+// here, the key is taken out of it.
+void hide_api_key(int argc, char** argv) {
+  constexpr std::string_view kKey = "server.api_key=";
+  for (int i = 1; i < argc; ++i) {
+    const std::size_t at = std::string_view(argv[i]).find(kKey);
+    if (at == std::string_view::npos) continue;
+    char* const secret = argv[i] + at + kKey.size();
+    std::memset(secret, '*', std::strlen(secret));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -312,6 +325,7 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   if (!*read) return 0;
+  hide_api_key(argc, argv);
 
   config::Sources sources;
   sources.file = line.config_file.empty() ? from_environment("BULKHEAD_CONFIG") : line.config_file;

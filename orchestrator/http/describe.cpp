@@ -93,24 +93,28 @@ const char* to_string(ipc::VaultState state) {
   return "unknown";
 }
 
-// What outlives its process. Of the one that serves: how it came by its memory, and how long that
-// took; over all of them: how often.
-json vault_figures(const Worker& worker) {
-  const ipc::VaultReport& report = worker.ready().vault;
-  const Vault& vault = worker.vault();
+// How a process came by its memory, and how long that took.
+json memory_figures(const ipc::VaultReport& report) {
   const auto milliseconds = [](std::uint64_t us) { return static_cast<double>(us) / 1000; };
   return {{"state", to_string(report.state)},
           {"reason", report.reason.empty() ? json(nullptr) : json(report.reason)},
-          {"held", vault.held()},
           {"import_ms", milliseconds(report.import_microseconds)},
           {"check_ms", milliseconds(report.check_microseconds)},
           {"adopt_ms", milliseconds(report.adopt_microseconds)},
           {"pages_adopted", report.pages_adopted},
-          {"pages_withheld", report.pages_withheld},
-          {"imports_total", vault.imports()},
-          {"pages_adopted_total", vault.pages_adopted()},
-          {"drops_total", vault.drops()},
-          {"last_drop", vault.last_drop().empty() ? json(nullptr) : json(vault.last_drop())}};
+          {"pages_withheld", report.pages_withheld}};
+}
+
+// What outlives its process: of the one that serves, and over all of them how often.
+json vault_figures(const Worker& worker) {
+  const Vault& vault = worker.vault();
+  json out = memory_figures(worker.ready().vault);
+  out["held"] = vault.held();
+  out["imports_total"] = vault.imports();
+  out["pages_adopted_total"] = vault.pages_adopted();
+  out["drops_total"] = vault.drops();
+  out["last_drop"] = vault.last_drop().empty() ? json(nullptr) : json(vault.last_drop());
+  return out;
 }
 
 // How its last death was recovered from: when, and how long each part took; null where it has not
@@ -230,7 +234,7 @@ json describe_spare(const Router& router, const Worker& worker, const Spare& spa
   };
   if (stands_by) {
     out["load_ms"] = process->ready().load_milliseconds;
-    out["vault"] = to_string(process->ready().vault.state);
+    out["vault"] = memory_figures(process->ready().vault);
   }
   if (process != nullptr && spare.state() == Spare::State::kLoading) {
     const ipc::Progress& progress = process->progress();

@@ -264,5 +264,19 @@ TEST(WorkersLog, AFloodIsCountedAndTold) {
   EXPECT_TRUE(serving.daemon->says("it writes too much"));
 }
 
+// Any user of the machine may read it.
+TEST(CommandLine, ShowsNoApiKey) {
+  const Serving serving = serve({"server.api_key=open-sesame"});
+  std::ifstream file("/proc/" + std::to_string(serving.daemon->pid()) + "/cmdline");
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(line, HasSubstr("server.api_key=***"));
+  EXPECT_THAT(line, Not(HasSubstr("sesame")));
+  EXPECT_EQ(serving.get("/v1/workers").status, 401);
+  EXPECT_EQ(HttpClient(serving.port)
+                .request("GET", "/v1/workers", "", {"Authorization: Bearer open-sesame"})
+                .status,
+            200);
+}
+
 }  // namespace
 }  // namespace bulkhead::test

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/cli/api.hpp"
@@ -89,6 +90,9 @@ int run_bench(const BenchOptions& options);
 
 // "bulkhead: MESSAGE" on stderr; returns 1.
 int fail(const Error& error);
+
+// Lines with text of files in them, on their way to a terminal: nothing in it may speak to that.
+std::string cleaned_lines(std::string_view text);
 
 // To its end, or as far as it came when Ctrl-C was seen (api.hpp).
 Result<std::string> read_stdin();

@@ -34,7 +34,7 @@ int run_check(const CheckOptions& options) {
   const Result<config::Loaded> loaded = config::load({options.config, options.assignments});
   if (!loaded.ok()) return fail(loaded.error());
   for (const config::Notice& notice : loaded->notices)
-    put(notice.where + ": note: " + notice.message + "\n");
+    put(cleaned_lines(notice.where + ": note: " + notice.message + "\n"));
   const config::Settings& settings = loaded->settings;
   if (!options.config.empty()) put_reload_notes(*loaded);
   std::string summary =
@@ -47,12 +47,13 @@ int run_check(const CheckOptions& options) {
       if (i > 0) summary += ", ";
       summary += model.path == "builtin" ? "the built-in model" : model.path;
       if (model.path != "builtin" && ::access(model.path.c_str(), R_OK) != 0) {
-        put("note: models." + std::to_string(i) + ".path: " + model.path +
-            " can't be read from here now\n");
+        put(cleaned_lines("note: models." + std::to_string(i) + ".path: " + model.path +
+                          " can't be read from here now\n"));
       }
     }
   }
-  put(summary + " on " + settings.server.host + ":" + std::to_string(settings.server.port) + "\n");
+  put(cleaned_lines(summary) + " on " + cleaned_lines(settings.server.host) + ":" +
+      std::to_string(settings.server.port) + "\n");
   return 0;
 }
 

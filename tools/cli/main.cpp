@@ -9,13 +9,25 @@
 
 #include <CLI/CLI.hpp>
 
+#include "config/base/clean_text.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace bulkhead::cli {
 
 int fail(const Error& error) {
-  std::fprintf(stderr, "bulkhead: %s\n", error.message().c_str());
+  std::fprintf(stderr, "bulkhead: %s\n", cleaned_lines(error.message()).c_str());
   return 1;
+}
+
+std::string cleaned_lines(std::string_view text) {
+  std::string out;
+  for (;;) {
+    const std::size_t end = text.find('\n');
+    out += cleaned(text.substr(0, end));
+    if (end == std::string_view::npos) return out;
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
 }
 
 Result<std::string> read_stdin() {
@@ -83,7 +95,8 @@ int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
     command = *next;
     path += std::string(" ") + argv[i];
   }
-  std::fprintf(stderr, "bulkhead: %s\nSee `%s --help`.\n", message.c_str(), path.c_str());
+  std::fprintf(stderr, "bulkhead: %s\nSee `%s --help`.\n", cleaned_lines(message).c_str(),
+               path.c_str());
   return kUsageError;
 }
 

@@ -57,7 +57,7 @@ int run_inspect(const InspectOptions& options) {
   if (!file.ok()) return fail(file.error());
   const Result<std::string> text = model::describe(**file, options.tensors);
   if (!text.ok()) return fail(text.error());
-  std::string out = *text;
+  std::string out = cleaned_lines(*text);
 
   // Vocabulary-only files, and models that can't run here, have no memory need; describe() has said
   // why.

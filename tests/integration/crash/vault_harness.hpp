@@ -135,7 +135,7 @@ class Vault : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(Serving::eventually([&] {
       const json all = json::parse(serving_.get("/v1/workers").body);
       spare = all.size() == 2 ? all[1] : json::object();
-      return spare.value("state", "") == "standby" && spare.value("vault", "") == memory;
+      return spare.value("state", "") == "standby" && spare["vault"].value("state", "") == memory;
     })) << serving_.get("/v1/workers").body
         << serving_.daemon->log();
     return spare;

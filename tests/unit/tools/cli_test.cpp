@@ -230,5 +230,28 @@ TEST_F(Cli, MakeModelNamesMistakes) {
   EXPECT_FALSE(std::filesystem::exists(path("x.partial")));
 }
 
+// What a file or a command line says goes to a terminal as text.
+TEST_F(Cli, PrintsNoEscapeSequences) {
+  constexpr const char* kClear = "\x1b[2J";
+  std::string bytes = read(made_model("tiny-qwen2", "Q4_K_M"));
+  constexpr std::size_t kTypeAndLength = 12;
+  const std::string key = "general.name";
+  const std::size_t name = bytes.find(key) + key.size() + kTypeAndLength;
+  ASSERT_LT(name + 4, bytes.size());
+  bytes.replace(name, 4, kClear);
+  const Outcome inspect = run(kTool + " inspect " + write("escape.gguf", bytes));
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_THAT(inspect.out, HasSubstr("\\x1b[2J"));
+  const std::string missing = "'/tmp/no\x1b[2Jmodel'";
+  for (const std::string& command : {" inspect " + missing, " tokenize --model " + missing,
+                                     " check --set models.0.path=" + missing,
+                                     " check --config " + missing, " check --set " + missing}) {
+    const Outcome outcome = run(kTool + command);
+    EXPECT_THAT(outcome.out + outcome.err, HasSubstr("\\x1b[2J")) << command;
+    EXPECT_THAT(outcome.out + outcome.err, Not(HasSubstr(kClear))) << command;
+  }
+  EXPECT_THAT(inspect.out, Not(HasSubstr(kClear)));
+}
+
 }  // namespace
 }  // namespace bulkhead
