@@ -24,6 +24,7 @@
 #include "config/base/cache_home.hpp"
 #include "config/base/log.hpp"
 #include "config/base/program_options.hpp"
+#include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
 #include "gpu/device.hpp"
 #include "ipc/channel.hpp"
@@ -33,9 +34,9 @@
 #include "worker/main_loop.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/main_vault.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
@@ -83,12 +84,21 @@ std::string cache_folder(const std::string& asked) {
   }
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);
-  if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    error.assign(errno, std::generic_category());
+  const auto failed = [&error] { error.assign(errno, std::generic_category()); };
+  if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) failed();
+  // No link, and whatever the umask.
+  if (!error) {
+    const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    struct stat status {};
+    if (!opened.valid() || ::fstat(opened.get(), &status) != 0) {
+      failed();
+    } else if (status.st_uid != ::geteuid()) {
+      error = std::make_error_code(std::errc::operation_not_permitted);
+    } else if ((status.st_mode & 0777) != 0700 && ::fchmod(opened.get(), 0700) != 0) {
+      failed();
+    }
   }
-  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) {
-    error.assign(errno, std::generic_category());
-  }
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) failed();
   if (!error) return folder.string();
   spdlog::warn("no cache folder: {}: {}; every start compiles all kernels", folder.string(),
                error.message());
@@ -413,6 +423,8 @@ int main(int argc, char** argv) {
   // to the thread that started this process: the daemon starts workers from one that lives as long
   // as itself.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The daemon starts it by a descriptor's number, which would be its name in lists of processes.
+  ::prctl(PR_SET_NAME, "bulkhead-worker");
   try {
     return bulkhead::worker::run(argc, argv);
   } catch (const std::exception& failure) {  // out of memory, most likely

@@ -23,6 +23,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "orchestrator/supervisor/worker_program.hpp"
+
 namespace bulkhead::orchestrator {
 
 namespace {
@@ -68,7 +70,7 @@ void prefer_as_victim(pid_t pid) {
 
 // Of /proc/PID/stat behind the name, which may hold anything.
 constexpr std::size_t kStatState = 0, kStatFlags = 6, kStatUserTime = 11, kStatSystemTime = 12,
-                      kStatMemory = 20, kStatExitCode = 49;
+                      kStatThreads = 17, kStatMemory = 20, kStatExitCode = 49;
 
 std::vector<std::string> stat_fields(const std::string& path) {
   std::ifstream file(path);
@@ -110,8 +112,8 @@ std::vector<char*> environment_without_secrets() {
 }  // namespace
 
 Result<Process> Process::start(const std::string& program,
-                               const std::vector<std::string>& arguments,
-                               ipc::ChannelPair& channel, int log_fd) {
+                               const std::vector<std::string>& arguments, ipc::ChannelPair& channel,
+                               int log_fd) {
   FileActions actions;
   int refused = 0;
   const auto note = [&refused](int error) {
@@ -165,8 +167,9 @@ Result<Process> Process::start(const std::string& program,
   argv.push_back(nullptr);
   std::vector<char*> environment = environment_without_secrets();
 
+  BULKHEAD_TRY(const std::string pinned, pinned_program(program));
   Process process;
-  int error = ::posix_spawn(&process.pid_, program.c_str(), &actions.value, &attributes.value,
+  int error = ::posix_spawn(&process.pid_, pinned.c_str(), &actions.value, &attributes.value,
                             argv.data(), environment.data());
   if (error != 0) {
     process.pid_ = -1;
@@ -228,6 +231,12 @@ std::optional<Activity> Process::activity() const {
   activity.starved = std::chrono::duration_cast<std::chrono::milliseconds>(starved);
   activity.at = std::chrono::steady_clock::now();
   return activity;
+}
+
+std::size_t Process::threads() const {
+  if (pid_ < 0) return 0;
+  const auto fields = stat_fields(fmt::format("/proc/{}/stat", pid_));
+  return fields.size() <= kStatThreads ? 0 : static_cast<std::size_t>(number(fields[kStatThreads]));
 }
 
 std::vector<UniqueFd> Process::thread_exit_fds() const {

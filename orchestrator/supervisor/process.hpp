@@ -50,8 +50,8 @@ class Process {
   // BULKHEAD_API_KEY. Call from the thread that lives as long as the daemon: PR_SET_PDEATHSIG,
   // which the worker asks for, fires when the spawning thread ends.
   static Result<Process> start(const std::string& program,
-                               const std::vector<std::string>& arguments,
-                               ipc::ChannelPair& channel, int log_fd = 2);
+                               const std::vector<std::string>& arguments, ipc::ChannelPair& channel,
+                               int log_fd = 2);
 
   Process() = default;
   Process(Process&& other) noexcept { *this = std::move(other); }
@@ -70,6 +70,8 @@ class Process {
   // way out in the kernel, which takes back what they held. Empty: some may, or it is not to be told.
   std::optional<Exit> stopped() const;
   std::optional<Activity> activity() const;
+  // How many it has; 0: not to be told.
+  std::size_t threads() const;
   void kill();
   bool has_ended() const;
   // How the process ended; empty while it runs. Reaps it.

@@ -3,12 +3,18 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "config/base/error.hpp"
 #include "ipc/messages.hpp"
 
 namespace bulkhead::orchestrator {
+
+// A worker has as many threads as a driver makes for each CPU, a few for compiling and some of its own. The
+// kernel bounds threads for all processes of a user together, and none of the superuser's.
+inline constexpr std::size_t kMostThreads = 1024;
+inline constexpr std::chrono::milliseconds kBetweenThreadCounts{500};
 
 // kCorrupt when a text or list is longer than it can be.
 Status check_limits(const ipc::FromWorker& message);

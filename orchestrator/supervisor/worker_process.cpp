@@ -426,6 +426,7 @@ void WorkerProcess::look_again() {
 
 void WorkerProcess::check_heartbeat() {
   if (channel_ == nullptr || !kill_cause_.empty() || asked_to_end_ || stopped_.has_value()) return;
+  if (has_too_many_threads()) return;
   const Heartbeat::Verdict verdict =
       heartbeat_.look(steady_clock::now(), phase(), channel_->last_beat(), outbox_.empty(),
                       options_.heartbeat_timeout);
@@ -452,6 +453,16 @@ void WorkerProcess::check_heartbeat() {
   }
   if (verdict.ping.has_value()) send(ipc::Ping{*verdict.ping});
   look_again();
+}
+
+bool WorkerProcess::has_too_many_threads() {
+  const auto now = steady_clock::now();
+  if (now - threads_counted_ < kBetweenThreadCounts) return false;
+  threads_counted_ = now;
+  const std::size_t threads = process_.threads();
+  if (threads <= kMostThreads) return false;
+  violated(fmt::format("{} threads, and {} are allowed", threads, kMostThreads));
+  return true;
 }
 
 // A driver may take its time with a kernel; one that is stopped takes everybody's.

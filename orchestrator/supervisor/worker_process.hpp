@@ -208,6 +208,8 @@ class WorkerProcess {
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
+  // Whether it has more than it may, and was ended for it.
+  bool has_too_many_threads();
   bool ended_as_stopped();
   void tell_what_it_did(const std::string& verdict, const Activity& now) const;
   Heartbeat::Phase phase() const;
@@ -239,6 +241,7 @@ class WorkerProcess {
   bool dying_ = false;
   bool stuck_ = false;
   Heartbeat heartbeat_;
+  std::chrono::steady_clock::time_point threads_counted_{};
   std::optional<Activity> doubted_;  // as it was when it had been silent for half of its patience
   std::shared_ptr<bool> alive_;      // deferred calls after the end come to nothing
 

@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
@@ -313,6 +314,9 @@ class Worker {
       ipc::Stats stats;
       stats.counters.assign(2000, {"a_counter", 1.0});
       send(stats);
+    } else if (name == "threads") {
+      for (int i = 0; i < 1200; ++i)
+        std::thread([] { ::pause(); }).detach();
     } else if (name == "hello") {
       send(ipc::Hello{});
     } else if (name == "early_failed") {

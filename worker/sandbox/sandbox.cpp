@@ -86,7 +86,7 @@ Status limit_resources() {
   }
   // Threads are the kernel's to give to all of a user's processes together. While half of what there
   // is is taken, a worker makes none: the daemon, and whoever wants to end all this, still can. (Of
-  // the superuser the kernel counts none; the daemon does, by worker_limits.hpp.)
+  // the superuser the kernel counts none. The daemon counts each worker's.)
   rlimit threads{};
   const rlim_t most =
       std::min(number_in("/proc/sys/kernel/threads-max"), number_in("/proc/sys/kernel/pid_max"));

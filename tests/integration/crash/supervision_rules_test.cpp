@@ -2,6 +2,7 @@
 // how a poisonous request ends, which words a death gets, how soon a hang is noticed.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/integration/serving.hpp"
@@ -90,7 +91,7 @@ TEST(Strikes, OneDeathBeforeTheFirstTokenIsNone) {
   EXPECT_EQ(serving.metric("bulkhead_requests_waiting"), 7);
 }
 
-// Somebody's SIGKILL or SIGSTOP says nothing of the request that it meets.
+// Somebody's SIGKILL, SIGTERM or SIGSTOP says nothing of the request that it meets.
 TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
   const Serving serving = serve({"isolation.max_strikes=1", "isolation.heartbeat_timeout_ms=300"});
   HttpClient waiting(serving.port);
@@ -106,7 +107,7 @@ TEST(Strikes, DeathsFromOutsideAreHardlyHeldAgainstARequest) {
     ++deaths;
     ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == deaths; }));
   };
-  for (const int signal : {SIGKILL, SIGSTOP, SIGKILL, SIGKILL, SIGSTOP, SIGKILL, SIGKILL})
+  for (const int signal : {SIGKILL, SIGSTOP, SIGTERM, SIGTERM, SIGSTOP, SIGTERM, SIGKILL})
     strike(signal);
   // No suspect, either: nobody waits for anybody.
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 2; }));
@@ -360,6 +361,26 @@ TEST(Neighbours, StreamsOfAnotherWorkerGoOn) {
     EXPECT_EQ(serving.worker(own)["restarts"], 0);
     EXPECT_EQ(serving.worker(1 - own)["restarts"], kills ? 1 : 0);
   }
+}
+
+// An upgrade under a daemon that runs: a worker that dies comes back as what it was.
+TEST(WorkerProgram, ThatWasReplacedIsNoticedAndTheFirstOneGoesOn) {
+  namespace fs = std::filesystem;
+  char name[] = "/tmp/bulkhead-upgrade-XXXXXX";
+  const fs::path folder = ::mkdtemp(name);
+  const fs::path program = folder / "worker";
+  fs::copy_file(FAKE_WORKER, program);
+  {
+    const Serving serving = serve({}, {{"BULKHEAD_WORKER", program.string()}});
+    std::ofstream(folder / "new") << "half of a program";
+    fs::rename(folder / "new", program);
+    send_signal(ready_worker(serving), SIGKILL);
+    ASSERT_TRUE(Serving::eventually([&] {
+      return serving.worker()["restarts"] == 1 && serving.worker()["state"] == "ready";
+    })) << serving.daemon->log();
+    EXPECT_TRUE(serving.daemon->says("is not the one any more that this daemon began with"));
+  }
+  fs::remove_all(folder);
 }
 
 }  // namespace
