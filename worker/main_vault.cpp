@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <variant>
 
 #include "config/base/elapsed.hpp"
+#include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "config/base/random.hpp"
 #include "worker/model/builtin_model.hpp"
@@ -48,14 +48,8 @@ std::string model_line(const model::GgufFile& file) {
     if (::fstat(fd, &status) == 0) line += " " + mark_of(status);
   }
   if (file.descriptors().empty()) {
-    std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, eight bytes at a time
     const auto bytes = model::builtin_model();
-    for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes.data() + at, sizeof word);
-      hash = (hash ^ word) * 0x100000001b3U;
-    }
-    line += fmt::format(" builtin:{}:{:016x}", bytes.size(), hash);
+    line += fmt::format(" builtin:{}:{:016x}", bytes.size(), fnv1a_long_words(bytes));
   }
   return line + "\n";
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -15,6 +16,17 @@ constexpr std::uint64_t kFnv1aStart = 0xcbf29ce484222325U;
 inline std::uint64_t fnv1a(std::span<const std::byte> bytes, std::uint64_t hash = kFnv1aStart) {
   for (const std::byte byte : bytes)
     hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;
+  return hash;
+}
+// Of eight bytes at a time, for what is long: another value than fnv1a's. A rest of fewer bytes does
+// not count.
+inline std::uint64_t fnv1a_long_words(std::span<const std::byte> bytes) {
+  std::uint64_t hash = kFnv1aStart;
+  for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, sizeof word);
+    hash = (hash ^ word) * 0x100000001b3U;
+  }
   return hash;
 }
 inline std::uint64_t fnv1a(std::string_view text) {
