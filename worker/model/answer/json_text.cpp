@@ -90,7 +90,7 @@ void append_escaped(std::string& out, std::string_view text) {
   }
 }
 
-std::string quoted(std::string_view text) {
+std::string json_quoted(std::string_view text) {
   std::string out = "\"";
   append_escaped(out, text);
   return out += '"';
@@ -162,7 +162,7 @@ std::string typed_value(std::string_view text) {
   if (value == "True") return "true";
   if (value == "False") return "false";
   if (value == "None") return "null";
-  return is_json(value) ? std::string(value) : quoted(text);
+  return is_json(value) ? std::string(value) : json_quoted(text);
 }
 
 std::string arguments_of(std::string_view value) {

@@ -33,7 +33,7 @@ std::string_view trimmed(std::string_view text);
 
 // Appends `text` as the inside of a JSON string.
 void append_escaped(std::string& out, std::string_view text);
-std::string quoted(std::string_view text);
+std::string json_quoted(std::string_view text);
 
 // The text that the inside of a JSON string stands for; false where an escape is none. A lone
 // surrogate becomes U+FFFD.

@@ -111,7 +111,7 @@ Routine Machine::python_call(const Tool& tool) {
     if (!is_key)
       key = position < tool.parameters.size() ? tool.parameters[position].first
                                               : "argument" + std::to_string(position + 1);
-    out_.arguments_later((position++ == 0 ? "{" : ", ") + quoted(key) + ": ");
+    out_.arguments_later((position++ == 0 ? "{" : ", ") + json_quoted(key) + ": ");
     open = co_await literal(true, is_key ? std::string_view() : std::string_view(word));
   }
   if (ended_ && at_end() && cut()) co_return true;
@@ -225,7 +225,7 @@ Routine Machine::bare_word(const Nesting& nesting, bool python, std::string_view
   if (!whole && cut()) co_return false;
   const std::string_view text = trimmed(word);
   if (key) {
-    out_.arguments_later(quoted(text));
+    out_.arguments_later(json_quoted(text));
   } else {
     out_.arguments(text.empty() ? "null" : typed_value(text));
   }

@@ -192,7 +192,7 @@ Routine Machine::code_call() {
   }
   if (front() == '{') co_return co_await json_arguments();
   const std::string key = tool->parameters.size() == 1 ? tool->parameters[0].first : "code";
-  out_.arguments("{" + quoted(key) + ": \"");
+  out_.arguments("{" + json_quoted(key) + ": \"");
   for (;;) {
     std::string piece;
     append_escaped(piece, rest());

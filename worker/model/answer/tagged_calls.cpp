@@ -42,7 +42,7 @@ Routine Machine::parameter(const Tool& tool, bool& first) {
   bool type_given = false;
   if (!co_await parameter_key(key, is_text, type_given)) co_return false;
   if (!type_given) is_text = text_alone(tool, key);
-  const std::string begin = (first ? "{" : ", ") + quoted(key) + ": ";
+  const std::string begin = (first ? "{" : ", ") + json_quoted(key) + ": ";
   if (is_text) {
     out_.arguments(begin + "\"");
     first = false;
