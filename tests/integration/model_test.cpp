@@ -41,10 +41,10 @@ std::string builtin_expectation() {
   return std::string(BULKHEAD_SOURCE_DIR) + "/worker/builtin/builtin.expected.json";
 }
 
-class Fixture : public ::testing::TestWithParam<std::string> {};
+class Fixture : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
-  const auto model = fixtures() / "models" / (GetParam() + ".gguf");
+  const auto model = fixtures() / "models" / (std::string(GetParam()) + ".gguf");
   if (!std::filesystem::exists(model))
     GTEST_SKIP() << model << " is not here; set BULKHEAD_FIXTURES to its folder";
   const Serving serving = serve_model(model);
@@ -55,14 +55,16 @@ TEST_P(Fixture, GivesTheExpectedTokensOverHttp) {
   }
 }
 
-std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+template <typename Param>
+std::string test_name(const ::testing::TestParamInfo<Param>& info) {
   std::string name;
-  for (char c : info.param)
+  for (char c : std::string(info.param))
     name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Fixture, ::testing::ValuesIn(kFixtureModels), test_name);
+INSTANTIATE_TEST_SUITE_P(Models, Fixture, ::testing::ValuesIn(kFixtureModels),
+                         test_name<const char*>);
 
 // Settings that must not change a token.
 class Setting : public ::testing::TestWithParam<std::string> {
@@ -108,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, Setting,
                                            "engine.kv_type=f32", "engine.prefill_chunk=64",
                                            "engine.prefix_cache=false",
                                            "gpu_optimizations.enabled=false ipc.transport=stdio"),
-                         test_name);
+                         test_name<std::string>);
 
 // Greedy and sampled, with log-probabilities, stop strings and both ends of a stream.
 std::vector<json> varied_requests() {
