@@ -134,7 +134,7 @@ inline const Broken kBroken[] = {
        f.drop("general.architecture");
        f.text("general.architecture", "mamba");
      }),
-     "llama, qwen2, qwen3"},
+     "\"mamba\" is not supported; supported are: "},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");
        f.u32("llama.block_count", ~0U);
