@@ -183,6 +183,11 @@ function(bulkhead_test name)
   math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")  # for machines that are much slower, or do much else
   list(JOIN arg_LABELS "+" label)
   add_executable(${name} ${arg_SOURCES})
+  if(BULKHEAD_SANITIZE MATCHES "address")
+    set(keep "${CMAKE_SOURCE_DIR}/tests/support/keep_libraries.cpp")
+    set_source_files_properties("${keep}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    target_sources(${name} PRIVATE "${keep}")
+  endif()
   target_link_libraries(${name} PRIVATE bulkhead_options GTest::gmock GTest::gtest_main ${arg_LINK})
   target_compile_definitions(${name} PRIVATE
     BULKHEAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" BULKHEAD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
