@@ -22,9 +22,6 @@ nlohmann::json expected(const std::string& name) {
   return nlohmann::json::parse(file);
 }
 
-// Matrix units take halves, which moves the worst of the fixtures' log-probabilities by 0.023.
-constexpr double kMostDifference = 2.5e-2;
-
 // Compares with an expected case; returns the largest difference of log-probabilities.
 double compare(const std::vector<Row>& rows, const nlohmann::json& greedy,
                const std::string& what) {
@@ -36,7 +33,7 @@ double compare(const std::vector<Row>& rows, const nlohmann::json& greedy,
     if (rows[i].best != greedy[i]["token"].get<TokenId>()) break;
     const double difference = std::abs(rows[i].logprob - greedy[i]["logprob"].get<double>());
     worst = std::max(worst, difference);
-    EXPECT_LT(difference, kMostDifference) << what << " step " << i;
+    EXPECT_LT(difference, 2e-2) << what << " step " << i;
   }
   return worst;
 }
