@@ -1,0 +1,68 @@
+// Reading a request's JSON object field by field: bounds before a parser runs, types, ranges, and the first
+// error in OpenAI's words. For the sources that parse requests alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+ApiError invalid(std::string message, std::string parameter = "", std::string code = "");
+
+// A body that is no JSON object, nests too deeply or has too many values is refused.
+Parsed<nlohmann::json> parse_object(std::string_view body);
+
+// null, "", [] and {}.
+bool is_empty(const nlohmann::json& value);
+
+// Reads fields of one object; remembers the first error.
+class Fields {
+ public:
+  using json = nlohmann::json;
+
+  explicit Fields(const json& object, std::string prefix = "")
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  // Null when absent or null.
+  const json* get(const char* name) const;
+  bool ok() const { return !error_.has_value(); }
+  const ApiError& error() const { return *error_; }
+  void refuse(const std::string& name, const std::string& what, const std::string& code = "");
+  void wrong_type(const std::string& name, const char* wanted, const json& value);
+
+  // An absent field reads as `fallback`.
+  bool boolean(const char* name, bool fallback);
+  float number(const char* name, float fallback, double least, double most);
+  std::int64_t integer(const char* name, std::int64_t fallback, std::int64_t least,
+                       std::int64_t most);
+  std::string text(const char* name, std::string fallback = "");
+
+  // 1 and 1.0 alike: some clients write every number as a float.
+  static std::optional<std::int64_t> whole_number(const json& value);
+
+ private:
+  const json& object_;
+  std::string prefix_;
+  std::optional<ApiError> error_;
+};
+
+// Token ids of an array; false after a refusal.
+bool read_ids(Fields& fields, const char* name, const nlohmann::json& array,
+              std::vector<ipc::TokenId>& ids);
+
+// ---- parts of a generation's request, one source each ----
+
+// What completions and chats have in common (sampling_request.cpp).
+void read_common(Fields& fields, GenerationRequest& request);
+// A chat's messages (chat_request.cpp).
+void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages);
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,202 @@
+// What completions and chats have in common: sampling, lengths, stops, and the fields that would change the
+// answer and are refused by name.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+void read_stop(Fields& fields, std::vector<std::string>& stop) {
+  const json* value = fields.get("stop");
+  if (value == nullptr) return;
+  auto add = [&](const json& item) {
+    if (!item.is_string())
+      return fields.refuse("stop", "must be a string or an array of strings.", "invalid_type");
+    std::string text = item.get<std::string>();
+    if (text.empty())
+      return fields.refuse("stop", "has an empty string, which would end every answer at once.",
+                           "out_of_range");
+    if (text.size() > kMaxStopBytes) {
+      return fields.refuse("stop",
+                           fmt::format("has a string of more than {} bytes.", kMaxStopBytes),
+                           "out_of_range");
+    }
+    stop.push_back(std::move(text));
+  };
+  if (value->is_array()) {
+    if (value->size() > kMaxStops)
+      return fields.refuse("stop", fmt::format("has more than {} strings.", kMaxStops),
+                           "out_of_range");
+    for (const json& item : *value)
+      add(item);
+  } else {
+    add(*value);
+  }
+}
+
+// Samplers of other servers, each with the value at which it does nothing.
+void refuse_samplers(Fields& fields) {
+  struct Sampler {
+    const char* name;
+    double off;
+  };
+  static constexpr Sampler kSamplers[] = {
+      {"typical_p", 1},
+      {"typical", 1},
+      {"tfs_z", 1},
+      {"tfs", 1},
+      {"top_a", 0},
+      {"top_n_sigma", -1},
+      {"mirostat", 0},
+      {"mirostat_mode", 0},
+      {"dry_multiplier", 0},
+      {"xtc_probability", 0},
+      {"dynatemp_range", 0},
+      {"epsilon_cutoff", 0},
+      {"eta_cutoff", 0},
+      {"smoothing_factor", 0},
+      {"no_repeat_ngram_size", 0},
+      {"length_penalty", 1},
+      {"encoder_repetition_penalty", 1},
+  };
+  for (const Sampler& sampler : kSamplers) {
+    const json* value = fields.get(sampler.name);
+    if (value == nullptr) continue;
+    if (!value->is_number()) {
+      fields.wrong_type(sampler.name, "a number", *value);
+    } else if (value->get<double>() != sampler.off) {
+      fields.refuse(sampler.name,
+                    fmt::format("is not supported by this server; leave it out, or send {}, which "
+                                "switches it off.",
+                                sampler.off),
+                    "unsupported_parameter");
+    }
+  }
+  if (fields.boolean("use_beam_search", false)) {
+    fields.refuse("use_beam_search", "is not supported by this server; leave it out.",
+                  "unsupported_parameter");
+  }
+}
+
+// Fields that would change the answer, and are not supported: silence would be a wrong answer.
+void refuse_unsupported(Fields& fields) {
+  auto unsupported = [&fields](const char* name) {
+    fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
+  };
+  // Tools that the answer must not use change nothing.
+  const json* choice = fields.get("tool_choice");
+  if (const json* tools = fields.get("tools");
+      tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
+    unsupported("tools");
+  for (const char* name :
+       {"functions", "logit_bias", "suffix", "bad_words", "stop_token_ids", "guided_json",
+        "guided_regex", "guided_choice", "guided_grammar", "grammar", "audio"}) {
+    const json* value = fields.get(name);
+    if (value != nullptr && !is_empty(*value)) unsupported(name);
+  }
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const json* value = fields.get(name);
+    if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
+  }
+  refuse_samplers(fields);
+  if (fields.boolean("echo", false)) unsupported("echo");
+  if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
+    unsupported("min_tokens");
+  if (const json* format = fields.get("response_format")) {
+    if (!format->is_object()) {
+      fields.wrong_type("response_format", "an object", *format);
+    } else if (!format->contains("type") || (*format)["type"] != "text") {
+      fields.refuse("response_format", "can only be of type 'text' here.", "unsupported_parameter");
+    }
+  }
+  if (const json* modalities = fields.get("modalities")) {
+    if (*modalities != json::array({"text"})) unsupported("modalities");
+  }
+}
+
+// OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has
+// room for: 0.
+std::uint32_t read_max_tokens(Fields& fields) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  std::uint32_t chosen = 0;
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const json* value = fields.get(name);
+    if (value == nullptr) continue;
+    if (Fields::whole_number(*value) == std::int64_t{-1}) {
+      chosen = 0;
+    } else {
+      chosen = static_cast<std::uint32_t>(fields.integer(name, 0, 1, kMost));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace
+
+void read_common(Fields& fields, GenerationRequest& request) {
+  request.model = fields.text("model");
+  request.stream = fields.boolean("stream", false);
+  if (const json* options = fields.get("stream_options")) {
+    if (options->is_object()) {
+      Fields inner(*options, "stream_options.");
+      request.include_usage = inner.boolean("include_usage", false);
+      if (!inner.ok())
+        fields.refuse("stream_options", "must have a boolean 'include_usage'.", "invalid_type");
+    } else {
+      fields.wrong_type("stream_options", "an object", *options);
+    }
+  }
+  request.return_token_ids = fields.boolean("return_token_ids", false);
+  request.resumable = fields.boolean("resumable", false);
+  request.n = static_cast<std::uint32_t>(fields.integer("n", 1, 1, kMaxChoices));
+  if (fields.integer("best_of", request.n, 1, kMaxChoices) != request.n) {
+    fields.refuse("best_of", "other than 'n' is not supported by this server.",
+                  "unsupported_parameter");
+  }
+
+  ipc::Sampling& sampling = request.parameters.sampling;
+  sampling.temperature = fields.number("temperature", 1.0F, 0, 2);
+  // 0 is allowed by OpenAI; what it means is the most probable token alone.
+  sampling.top_p = std::max(fields.number("top_p", 1.0F, 0, 1), 1e-6F);
+  sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
+      fields.integer("top_k", 0, -1, std::numeric_limits<std::int32_t>::max()), 0));
+  sampling.min_p = fields.number("min_p", 0.0F, 0, 1);
+  // llama.cpp's name first.
+  sampling.repetition_penalty = fields.number(
+      "repetition_penalty", fields.number("repeat_penalty", 1.0F, 0.01, 10), 0.01, 10);
+  if (sampling.repetition_penalty != 1.0F &&
+      fields.integer("repeat_last_n", -1, -1, 1 << 30) != -1) {
+    fields.refuse("repeat_last_n",
+                  "other than -1 is not supported by this server: the penalty counts all tokens.",
+                  "unsupported_parameter");
+  }
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
+  sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
+  if (const json* seed = fields.get("seed")) {
+    request.has_seed = true;
+    if (seed->is_number_unsigned()) {
+      sampling.seed = seed->get<std::uint64_t>();
+    } else if (std::optional<std::int64_t> whole =
+                   seed->is_number() ? Fields::whole_number(*seed) : std::nullopt) {
+      sampling.seed = static_cast<std::uint64_t>(*whole);
+    } else if (seed->is_number()) {
+      fields.refuse("seed", "must be an integer of 64 bits.", "invalid_type");
+    } else {
+      fields.wrong_type("seed", "an integer", *seed);
+    }
+  }
+  request.parameters.max_tokens = read_max_tokens(fields);
+  request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
+  read_stop(fields, request.parameters.stop);
+  refuse_unsupported(fields);
+}
+
+}  // namespace bulkhead::orchestrator
