@@ -253,4 +253,10 @@ ConfigId Automaton::returned(ConfigId parents) {
   return out;
 }
 
+ConfigId Automaton::entered(NodeId node, ConfigId parents) {
+  Pending pending;
+  pending.add(Frame{node}, parents, *this);
+  return close(pending);
+}
+
 }  // namespace bulkhead::constrain

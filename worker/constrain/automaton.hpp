@@ -63,6 +63,9 @@ class Automaton {
   // What runs once the frames of these parents are returned to.
   ConfigId returned(ConfigId parents);
 
+  // What runs at the node's beginning, to return to these parents.
+  ConfigId entered(NodeId node, ConfigId parents);
+
   const Grammar& grammar() const { return *grammar_; }
   // Rough memory of what is remembered.
   std::size_t bytes() const { return bytes_; }

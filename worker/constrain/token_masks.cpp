@@ -1,9 +1,8 @@
 // The parts and walks of token_masks.hpp.
 #include "worker/constrain/token_masks.hpp"
 
-#include <algorithm>
-
-#include "worker/constrain/spelling.hpp"
+#include <bit>
+#include <utility>
 
 namespace bulkhead::constrain {
 namespace {
@@ -11,12 +10,16 @@ namespace {
 // Masks kept: 19 kB each for a vocabulary of 150,000.
 constexpr std::size_t kMostMasks = 512;
 constexpr std::size_t kMostParts = 2'048;
+constexpr std::size_t kMostStringBytes = std::size_t{32} << 20;
 
 }  // namespace
 
 TokenMasks::TokenMasks(std::shared_ptr<const Grammar> grammar,
                        std::shared_ptr<const TokenTrie> trie, std::vector<std::uint32_t> end_tokens)
-    : automaton_(std::move(grammar)), trie_(std::move(trie)), end_tokens_(std::move(end_tokens)) {}
+    : automaton_(std::move(grammar)),
+      trie_(std::move(trie)),
+      end_tokens_(std::move(end_tokens)),
+      strings_(trie_) {}
 
 ConfigId TokenMasks::advance(ConfigId at, std::string_view bytes) {
   for (const char byte : bytes)
@@ -32,7 +35,7 @@ void TokenMasks::add_tokens(std::uint32_t node, TokenMask& mask) const {
   }
 }
 
-void TokenMasks::walk(std::uint32_t top, ConfigId at, bool only_special, TokenMask& mask,
+void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
                       std::vector<std::uint32_t>* exits) {
   const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
   // Ends of the open subtrees, and the configurations at their nodes.
@@ -40,10 +43,6 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, bool only_special, TokenMa
   for (std::uint32_t node = top + 1; node < top + nodes[top].subtree;) {
     while (open.back().first <= node)
       open.pop_back();
-    if (only_special && !trie_->has_special(node)) {
-      node += nodes[node].subtree;
-      continue;
-    }
     const ConfigId next = automaton_.step(open.back().second, nodes[node].byte);
     if (next == kNowhere) {
       node += nodes[node].subtree;
@@ -66,46 +65,67 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, bool only_special, TokenMa
   }
 }
 
-// Counts that no token can bring to a bound are one count.
-Frame TokenMasks::canonical(const Frame& frame) const {
-  if (frame.node >= kHoleNode) return frame;
-  const Node& node = automaton_.grammar().nodes[frame.node];
-  if (node.kind != NodeKind::kString) return frame;
-  const StringShape& shape = automaton_.grammar().strings[node.index];
-  if (shape.lengths) return frame;
-  const std::uint32_t reach = trie_->longest() + 1;
-  Frame out = frame;
-  const bool far_from_max = shape.max == kUnbounded || shape.max - frame.count > reach;
-  if (!far_from_max) return frame;
-  if (frame.count >= shape.min) {
-    out.count = shape.min;
-    // The count that stands for all must be as far from the bound.
-    if (shape.max != kUnbounded && shape.max - shape.min <= reach) return frame;
-  } else if (shape.min - frame.count > reach) {
-    out.count = 0;
-  }
-  return out;
-}
-
-const TokenMasks::Part& TokenMasks::part(const Frame& asked) {
-  const Frame frame = canonical(asked);
+const TokenMasks::Part& TokenMasks::part(const Frame& frame) {
   const auto known = parts_.find(frame);
   if (known != parts_.end()) return known->second;
   if (parts_.size() >= kMostParts) parts_.clear();
   Part& made = parts_[frame];
   made.mask.assign(trie_->words(), 0);
-  bool only_special = false;
-  const Node& node = automaton_.grammar().nodes[frame.node];
-  if (node.kind == NodeKind::kString && frame.spelling == kInside) {
-    const StringShape& shape = automaton_.grammar().strings[node.index];
-    const std::uint32_t reach = trie_->longest() + 1;
-    only_special =
-        shape.safe[frame.state] && !shape.lengths &&
-        (shape.max == kUnbounded || (shape.max > frame.count && shape.max - frame.count > reach));
-    if (only_special) made.mask = trie_->plain();
-  }
-  walk(0, automaton_.isolated(frame), only_special, made.mask, &made.exits);
+  walk(0, automaton_.isolated(frame), made.mask, &made.exits);
   return made;
+}
+
+void TokenMasks::add_part(const Automaton::Item& item, TokenMask& mask) {
+  const Part& alone = part(item.frame);
+  for (std::size_t word = 0; word < mask.size(); ++word)
+    mask[word] |= alone.mask[word];
+  if (alone.exits.empty()) return;
+  const ConfigId back = automaton_.returned(item.parents);
+  for (const std::uint32_t node : alone.exits) {
+    add_tokens(node, mask);
+    if (trie_->nodes()[node].subtree > 1) walk(node, back, mask, nullptr);
+  }
+}
+
+const std::vector<TokenSet>& TokenMasks::beyond(const StringTokens::Inside& inside, ConfigId back) {
+  const auto [known, fresh] = beyond_.try_emplace({&inside, back});
+  if (!fresh) return known->second;
+  for (const StringTokens::Exit& exit : inside.exits) {
+    scratch_.assign(trie_->words(), 0);
+    for (const std::uint32_t node : exit.nodes) {
+      add_tokens(node, scratch_);
+      if (trie_->nodes()[node].subtree > 1) walk(node, back, scratch_, nullptr);
+    }
+    TokenSet& tokens = known->second.emplace_back();
+    for (std::uint32_t word = 0; word < scratch_.size(); ++word) {
+      for (std::uint32_t bits = scratch_[word]; bits != 0; bits &= bits - 1)
+        tokens.add(word * 32 + static_cast<std::uint32_t>(std::countr_zero(bits)), trie_->words());
+    }
+    beyond_bytes_ += sizeof(TokenSet) + tokens.bytes();
+  }
+  return known->second;
+}
+
+void TokenMasks::add_string(const Automaton::Item& item, const StringShape& shape,
+                            TokenMask& mask) {
+  if (strings_.bytes() + beyond_bytes_ > kMostStringBytes) {
+    strings_.clear();
+    beyond_.clear();
+    beyond_bytes_ = 0;
+  }
+  const std::uint32_t taken = item.frame.count;
+  const StringTokens::Inside& inside = strings_.from(shape, item.frame.state, item.frame.spelling);
+  if (inside.plain)
+    trie_->add_plain(shape.max == kUnbounded ? kUnbounded : shape.max - taken, mask);
+  for (const StringTokens::Group& group : inside.groups) {
+    if (StringTokens::may_be(shape, group, taken)) group.tokens.add_to(mask);
+  }
+  if (inside.exits.empty()) return;
+  const NodeId next = automaton_.grammar().nodes[item.frame.node].next;
+  const std::vector<TokenSet>& through = beyond(inside, automaton_.entered(next, item.parents));
+  for (std::size_t i = 0; i < through.size(); ++i) {
+    if (StringTokens::may_close(shape, inside.exits[i], taken)) through[i].add_to(mask);
+  }
 }
 
 const TokenMask& TokenMasks::mask(ConfigId at) {
@@ -119,17 +139,19 @@ const TokenMask& TokenMasks::mask(ConfigId at) {
   const std::vector<Automaton::Item> items = automaton_.items(at);
   for (const Automaton::Item& item : items) {
     if (item.frame.node >= kHoleNode) continue;
-    const Part& alone = part(item.frame);
-    for (std::size_t word = 0; word < out.size(); ++word)
-      out[word] |= alone.mask[word];
-    if (alone.exits.empty()) continue;
-    const ConfigId back = automaton_.returned(item.parents);
-    for (const std::uint32_t node : alone.exits) {
-      add_tokens(node, out);
-      if (trie_->nodes()[node].subtree > 1) walk(node, back, false, out, nullptr);
+    const Node& node = automaton_.grammar().nodes[item.frame.node];
+    if (node.kind == NodeKind::kString) {
+      add_string(item, automaton_.grammar().strings[node.index], out);
+    } else {
+      add_part(item, out);
     }
   }
   return masks_.emplace(at, std::move(out)).first->second;
+}
+
+std::size_t TokenMasks::bytes() const {
+  return automaton_.bytes() + strings_.bytes() + beyond_bytes_ +
+         (parts_.size() + masks_.size()) * trie_->words() * sizeof(std::uint32_t);
 }
 
 std::string TokenMasks::forced(ConfigId at, std::size_t most) {

@@ -3,8 +3,8 @@
 // A mask is a pure function of the grammar, the vocabulary and the text so far. It is put together
 // from parts that are remembered: for each frame (a place in a rule) the tokens that stay within it,
 // and the places in the trie where a token leaves it; from these the rest of the token is walked in
-// what the frame returns to. So the mask inside a string is made once, whatever the string is in.
-// Where all plain characters are allowed, all plain tokens are, and only the others are walked.
+// what the frame returns to. Inside strings the parts are string_tokens.hpp's, whatever the string is in
+// and however long it is already.
 //
 // One for a request's grammar and its copies; one thread.
 #pragma once
@@ -13,9 +13,11 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "worker/constrain/automaton.hpp"
+#include "worker/constrain/string_tokens.hpp"
 #include "worker/constrain/token_trie.hpp"
 
 namespace bulkhead::constrain {
@@ -34,6 +36,8 @@ class TokenMasks {
   // The tokens that may come, those that end an answer among them where it may end. Valid until the
   // next call.
   const TokenMask& mask(ConfigId at);
+  // Rough memory of what is remembered.
+  std::size_t bytes() const;
   // The text that must come next, byte by byte, as far as nothing else may; at most `most` bytes.
   std::string forced(ConfigId at, std::size_t most);
 
@@ -43,19 +47,24 @@ class TokenMasks {
     std::vector<std::uint32_t> exits;  // nodes of the trie at which the frame is left
   };
   const Part& part(const Frame& frame);
-  Frame canonical(const Frame& frame) const;
-  // Walks the trie below `node` from configuration `at`. `only_special`: skip subtrees that have only
-  // plain tokens. `exits`: where the walk returns to the hole, if anybody asks.
-  void walk(std::uint32_t node, ConfigId at, bool only_special, TokenMask& mask,
-            std::vector<std::uint32_t>* exits);
+  void add_part(const Automaton::Item& item, TokenMask& mask);
+  void add_string(const Automaton::Item& item, const StringShape& shape, TokenMask& mask);
+  // The tokens through each of the exits, once what the string is in goes on at `back`.
+  const std::vector<TokenSet>& beyond(const StringTokens::Inside& inside, ConfigId back);
+  // Walks the trie below `node` from configuration `at`. `exits`: where the walk returns to the hole, if
+  // anybody asks.
+  void walk(std::uint32_t node, ConfigId at, TokenMask& mask, std::vector<std::uint32_t>* exits);
   void add_tokens(std::uint32_t node, TokenMask& mask) const;
 
   Automaton automaton_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<std::uint32_t> end_tokens_;
   std::map<Frame, Part> parts_;
+  StringTokens strings_;
+  std::map<std::pair<const StringTokens::Inside*, ConfigId>, std::vector<TokenSet>> beyond_;
+  std::size_t beyond_bytes_ = 0;
   std::unordered_map<ConfigId, TokenMask> masks_;
-  std::vector<ConfigId> path_;
+  TokenMask scratch_;
 };
 
 }  // namespace bulkhead::constrain

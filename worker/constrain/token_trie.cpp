@@ -9,6 +9,14 @@
 namespace bulkhead::constrain {
 namespace {
 
+// Tokens of more characters are so few that they are looked at one by one.
+constexpr std::uint32_t kMostUsualCharacters = 24;
+
+std::uint32_t characters_of(std::string_view piece) {
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      piece, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
 bool is_plain(std::string_view piece) {
   for (const char c : piece) {
     const auto byte = static_cast<unsigned char>(c);
@@ -32,6 +40,7 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
   nodes_.emplace_back();
   std::vector<std::uint32_t> path = {0};  // nodes of the text before, by length
   std::string_view before;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> by_length;
   const auto close = [&](std::size_t length) {
     while (path.size() > length) {
       const std::uint32_t node = path.back();
@@ -54,9 +63,21 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
     if (end.tokens == 0) end.first_token = place;
     ++end.tokens;
     before = piece;
-    if (is_plain(piece)) plain_[ids_[place] / 32] |= 1U << (ids_[place] % 32);
+    if (is_plain(piece)) {
+      plain_[ids_[place] / 32] |= 1U << (ids_[place] % 32);
+      by_length.emplace_back(characters_of(piece), ids_[place]);
+    }
   }
   close(0);
+  std::sort(by_length.begin(), by_length.end());
+  TokenMask up_to(words(), 0);
+  auto next = by_length.begin();
+  for (std::uint32_t most = 0; most <= kMostUsualCharacters; ++most) {
+    for (; next != by_length.end() && next->first <= most; ++next)
+      up_to[next->second / 32] |= 1U << (next->second % 32);
+    plain_up_to_.push_back(up_to);
+  }
+  plain_longer_.assign(next, by_length.end());
   special_.assign(nodes_.size(), false);
   for (std::uint32_t node = static_cast<std::uint32_t>(nodes_.size()); node-- > 0;) {
     for (std::uint32_t i = 0; i < nodes_[node].tokens; ++i) {
@@ -67,6 +88,20 @@ TokenTrie::TokenTrie(const std::vector<std::string_view>& pieces)
          child += nodes_[child].subtree) {
       special_[node] = special_[child];
     }
+  }
+}
+
+void TokenTrie::add_plain(std::uint32_t most, TokenMask& mask) const {
+  const std::uint32_t longest =
+      plain_longer_.empty() ? kMostUsualCharacters : plain_longer_.back().first;
+  const bool all = most >= longest;
+  const TokenMask& known = all ? plain_ : plain_up_to_[std::min(most, kMostUsualCharacters)];
+  for (std::size_t word = 0; word < mask.size(); ++word)
+    mask[word] |= known[word];
+  if (all) return;
+  for (const auto& [characters, id] : plain_longer_) {
+    if (characters > most) return;
+    mask[id / 32] |= 1U << (id % 32);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace bulkhead::constrain {
@@ -38,6 +39,8 @@ class TokenTrie {
   // Tokens of whole characters that need no escape in a JSON string, and the nodes of the others: the
   // roots' children aside, `special` tells which subtrees have any.
   const TokenMask& plain() const { return plain_; }
+  // Adds the plain tokens of at most so many characters.
+  void add_plain(std::uint32_t most_characters, TokenMask& mask) const;
   bool has_special(std::uint32_t node) const { return special_[node]; }
 
  private:
@@ -45,6 +48,9 @@ class TokenTrie {
   std::vector<std::uint32_t> ids_;
   std::vector<bool> special_;
   TokenMask plain_;
+  std::vector<TokenMask> plain_up_to_;  // by characters, while they are few
+  // The other plain tokens with their characters, rising by these.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> plain_longer_;
   std::uint32_t vocabulary_ = 0;
   std::uint32_t longest_ = 0;
 };

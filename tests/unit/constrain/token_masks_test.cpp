@@ -1,0 +1,166 @@
+// Masks against their definition: a token may come where its bytes may. Every token of a vocabulary, at
+// every step of random texts, for grammars that stress what is remembered.
+#include "worker/constrain/token_masks.hpp"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/constrain/constraint.hpp"
+#include "worker/model/gguf.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::constrain {
+namespace {
+
+// The built-in model's tokens, and some that are awkward: parts of characters, of escapes, and texts that
+// leave a string or cross several.
+std::vector<std::string> vocabulary() {
+  std::vector<std::string> pieces;
+  const auto file =
+      model::GgufFile::open(std::string(BULKHEAD_SOURCE_DIR) + "/worker/builtin/builtin.gguf");
+  const auto tokenizer = model::Tokenizer::from_gguf(**file);
+  for (std::uint32_t id = 0; id < (*tokenizer)->size(); ++id)
+    pieces.emplace_back((*tokenizer)->ends_generation(id) ? "" : (*tokenizer)->piece(id));
+  for (int byte = 0; byte < 256; ++byte)
+    pieces.emplace_back(1, static_cast<char>(byte));
+  for (const char* text : {"\"",
+                           "\",",
+                           "\",\"",
+                           "\":\"",
+                           "\"}",
+                           "a\"",
+                           "ab\":",
+                           "abc\",",
+                           "\\",
+                           "\\u",
+                           "\\u0",
+                           "\\ud83d",
+                           "\\ude00",
+                           "\\ud83d\\u",
+                           "\\ud83d\\ude00x",
+                           "\\n\\n",
+                           "\\\"",
+                           "x\\",
+                           "\xC3",
+                           "\xC3\xA9",
+                           "\xE4\xB8",
+                           "\xAD",
+                           "\xB8\xAD",
+                           "a\xE4",
+                           "\xF0\x9F\x98\x80",
+                           "\xF0\x9F",
+                           "\x98\x80\"",
+                           "12",
+                           "12,",
+                           "]}",
+                           "{\"",
+                           "            ",
+                           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                           "abab",
+                           "cccc\"",
+                           "\"a"})
+    pieces.emplace_back(text);
+  return pieces;
+}
+
+struct Words {
+  std::vector<std::string> pieces;
+  std::uint32_t end = 0;
+  std::shared_ptr<const TokenTrie> trie;
+  explicit Words(std::vector<std::string> texts = vocabulary()) : pieces(std::move(texts)) {
+    pieces.emplace_back();  // what ends an answer
+    end = static_cast<std::uint32_t>(pieces.size() - 1);
+    trie = std::make_shared<TokenTrie>(std::vector<std::string_view>(pieces.begin(), pieces.end()));
+  }
+};
+
+// Random texts through the mask; each mask is compared with all tokens' own bytes.
+void expect_exact(const std::shared_ptr<const Grammar>& grammar, const Words& words, int texts) {
+  std::mt19937 random(17);
+  TokenMasks masks(grammar, words.trie, {words.end});
+  Automaton plain(grammar);
+  std::size_t compared = 0;
+  for (int text = 0; text < texts; ++text) {
+    ConfigId at = masks.start(), same = plain.start();
+    for (int step = 0; step < 60 && !masks.only_end(at); ++step) {
+      const TokenMask mask = masks.mask(at);
+      std::vector<std::uint32_t> allowed;
+      for (std::uint32_t id = 0; id < words.pieces.size(); ++id) {
+        ConfigId next = words.pieces[id].empty() ? kNowhere : same;
+        for (const char byte : words.pieces[id])
+          next = plain.step(next, static_cast<unsigned char>(byte));
+        const bool may = id == words.end ? plain.accepting(same) : next != kNowhere;
+        ASSERT_EQ(allows(mask, id), may) << "token " << id << " \"" << words.pieces[id] << '"';
+        if (may && id != words.end) allowed.push_back(id);
+        ++compared;
+      }
+      if (allowed.empty()) break;
+      // Short ones more often, or few strings would be written to their bounds.
+      std::uint32_t chosen = allowed[random() % allowed.size()];
+      for (int i = 0; i < 3; ++i) {
+        const std::uint32_t other = allowed[random() % allowed.size()];
+        if (words.pieces[other].size() < words.pieces[chosen].size()) chosen = other;
+      }
+      at = masks.advance(at, words.pieces[chosen]);
+      for (const char byte : words.pieces[chosen])
+        same = plain.step(same, static_cast<unsigned char>(byte));
+      ASSERT_NE(at, kNowhere);
+    }
+  }
+  EXPECT_GT(compared, 0U);
+}
+
+TEST(TokenMasks, AreWhatTheirTokensBytesSay) {
+  const Words words;
+  for (
+      const char* schema : {
+          R"({"type": "string"})",
+          R"({"type": "string", "minLength": 3, "maxLength": 9})",
+          R"({"type": "string", "maxLength": 40})",
+          R"({"type": "string", "minLength": 30})",
+          R"({"type": "string", "pattern": "^[a-c]+$"})",
+          R"({"type": "string", "pattern": "^[a-c]+$", "minLength": 4, "maxLength": 7})",
+          R"({"type": "string", "pattern": "a.*b", "maxLength": 6})",
+          R"({"type": "string", "pattern": "^(ab)*$", "minLength": 5, "maxLength": 8})",
+          R"({"type": "string", "pattern": "[\u4e00-\u9fff\ud83d\ude00]{2}$", "maxLength": 5})",
+          R"({"type": "string", "format": "date"})",
+          R"({"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 3})",
+          R"({"type": "object", "properties": {"a": {"type": "string", "minLength": 1, "maxLength": 3},
+               "b": {"enum": ["x", "y\"z", 7]}}, "additionalProperties": {"type": "integer"}})",
+          R"({"type": "object"})",
+          R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "string", "pattern": "^x"}]})",
+      }) {
+    SCOPED_TRACE(schema);
+    const auto compiled = compile_schema(schema, Strictness::kStrict);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message();
+    expect_exact(compiled->grammar, words, 4);
+  }
+}
+
+TEST(TokenMasks, OfAVocabularyOfBytesAlone) {
+  std::vector<std::string> bytes;
+  for (int byte = 0; byte < 256; ++byte)
+    bytes.emplace_back(1, static_cast<char>(byte));
+  const Words words(bytes);
+  const auto compiled =
+      compile_schema(R"({"type": "string", "minLength": 2, "maxLength": 6})", Strictness::kStrict);
+  expect_exact(compiled->grammar, words, 30);
+}
+
+TEST(TokenMasks, OfGrammarsAndExpressionsToo) {
+  const Words words;
+  for (const char* expression : {"[a-z ]{3,20}[.]", "(a|bc)*d?", ".*", "[^\"]*\"x\""}) {
+    SCOPED_TRACE(expression);
+    expect_exact(compile_regex(expression)->grammar, words, 4);
+  }
+  const auto gbnf = compile_gbnf("root ::= item (\",\" item)*\nitem ::= [a-z]+ | \"(\" root \")\"");
+  ASSERT_TRUE(gbnf.ok());
+  expect_exact(gbnf->grammar, words, 4);
+}
+
+}  // namespace
+}  // namespace bulkhead::constrain

@@ -1,0 +1,225 @@
+#include "worker/constrain/string_tokens.hpp"
+
+#include <algorithm>
+
+namespace bulkhead::constrain {
+namespace {
+
+// A mask is as fast as so many ids.
+constexpr std::size_t kFewIds = 768;
+
+std::uint32_t left_of(std::uint32_t bound, std::uint32_t taken) {
+  return bound == kUnbounded ? kUnbounded : bound > taken ? bound - taken : 0;
+}
+
+// Whether lengths can tell places apart at all.
+bool is_bounded(const StringShape& shape) {
+  return shape.min > 0 || shape.max != kUnbounded;
+}
+
+bool live(const StringShape& shape, std::uint32_t state, std::uint32_t taken) {
+  if (taken > shape.max) return false;
+  return !shape.lengths ||
+         shape.lengths->can_finish(state, left_of(shape.min, taken), left_of(shape.max, taken));
+}
+
+}  // namespace
+
+void TokenSet::add(std::uint32_t token, std::size_t words) {
+  if (mask_.empty() && ids_.size() < kFewIds) return ids_.push_back(token);
+  if (mask_.empty()) {
+    mask_.assign(words, 0);
+    for (const std::uint32_t id : ids_)
+      mask_[id / 32] |= 1U << (id % 32);
+    ids_ = {};
+  }
+  mask_[token / 32] |= 1U << (token % 32);
+}
+
+void TokenSet::add_to(TokenMask& mask) const {
+  for (const std::uint32_t id : ids_)
+    mask[id / 32] |= 1U << (id % 32);
+  for (std::size_t word = 0; word < mask_.size(); ++word)
+    mask[word] |= mask_[word];
+}
+
+// One walk over the vocabulary from one place in a string.
+struct StringTokens::Walk {
+  struct Place {
+    std::uint32_t end = 0;  // of the subtree
+    std::uint32_t state = 0;
+    std::uint32_t characters = 0;
+    Spelling spelling = kInside;
+    std::array<std::pair<char32_t, char32_t>, 3> ranges = {};  // of the character that is under way
+    std::uint32_t range_count = 0;
+  };
+
+  StringTokens& owner;
+  const StringShape& shape;
+  Inside& out;
+  const bool bounded = is_bounded(shape);
+  std::unordered_map<std::uint64_t, std::size_t> groups = {};
+  std::unordered_map<std::uint32_t, std::size_t> exits = {};
+
+  // False where the byte is not allowed, or closes the string.
+  bool step(Place& place, std::uint32_t node, unsigned char byte) {
+    const Dfa& dfa = *shape.contents;
+    if (place.spelling == kInside && byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\') {
+      place.state = owner.ascii_steps(dfa, place.state)[byte];
+      ++place.characters;
+      return place.state != kDead;
+    }
+    const Spell read = spell(place.spelling, byte, true, [&](char32_t low, char32_t high) {
+      return dfa.any_in(place.state, low, high);
+    });
+    switch (read.what) {
+      case Spell::What::kReject:
+        return false;
+      case Spell::What::kClosed:
+        if (dfa.states[place.state].accept) close(place, node);
+        return false;
+      case Spell::What::kPartial:
+        note_ranges(place, byte);
+        place.spelling = read.next;
+        return true;
+      case Spell::What::kCharacter:
+        place.state = dfa.step(place.state, read.code);
+        place.spelling = kInside;
+        ++place.characters;
+        place.range_count = 0;
+        return place.state != kDead;
+    }
+    return false;
+  }
+
+  // What the character may still become: all that the speller asks for when it is told no each time.
+  // Bytes that settle nothing leave it as it was.
+  static void note_ranges(Place& place, unsigned char byte) {
+    std::uint32_t count = 0;
+    spell(place.spelling, byte, true, [&](char32_t low, char32_t high) {
+      if (count < place.ranges.size()) place.ranges[count++] = {low, high};
+      return false;
+    });
+    if (count > 0) place.range_count = count;
+  }
+
+  void close(const Place& place, std::uint32_t node) {
+    const std::uint32_t characters = bounded ? place.characters : 0;
+    const auto [known, fresh] = exits.try_emplace(characters, out.exits.size());
+    if (fresh) out.exits.push_back({characters, {}});
+    out.exits[known->second].nodes.push_back(node);
+  }
+
+  TokenSet& group_of(const Place& place) {
+    const bool partial = place.spelling != kInside;
+    const std::uint32_t characters = bounded ? place.characters : 0;
+    const std::uint32_t state = shape.lengths ? place.state : 0;
+    const std::uint32_t spelling = shape.lengths ? place.spelling : partial;
+    // Each fits: see kMostDfaStates, and tokens are shorter than 64 KiB.
+    const std::uint64_t key = (std::uint64_t{state} << 16 | (characters & 0xFFFF)) << 32 | spelling;
+    const auto [known, fresh] = groups.try_emplace(key, out.groups.size());
+    if (fresh) {
+      Group& made = out.groups.emplace_back();
+      made.state = state;
+      made.characters = characters;
+      made.partial = partial;
+      if (partial && shape.lengths)
+        made.ranges.assign(place.ranges.begin(), place.ranges.begin() + place.range_count);
+    }
+    return out.groups[known->second].tokens;
+  }
+
+  void run(std::uint32_t state, Spelling spelling) {
+    const TokenTrie& trie = *owner.trie_;
+    const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+    Place start;
+    start.end = nodes[0].subtree;
+    start.state = state;
+    start.spelling = spelling;
+    // After the first half of a pair, the bytes up to the second one's digits settle nothing.
+    const auto kind = static_cast<Spelled>(spelling & 0xF);
+    if (kind == Spelled::kPairSlash || kind == Spelled::kPairU) {
+      const char32_t low = 0x10000 + (((spelling >> 8) - 0xD800) << 10);
+      start.ranges[0] = {low, low + 0x3FF};
+      start.range_count = 1;
+    }
+    std::vector<Place> open = {start};
+    for (std::uint32_t node = 1; node < nodes[0].subtree;) {
+      while (open.back().end <= node)
+        open.pop_back();
+      const TokenTrie::Node& at = nodes[node];
+      Place next = open.back();
+      next.end = node + at.subtree;
+      const bool skipped = out.plain && !trie.has_special(node);
+      if (skipped || !step(next, node, at.byte)) {
+        node = next.end;
+        continue;
+      }
+      for (std::uint32_t i = 0; i < at.tokens; ++i) {
+        const std::uint32_t id = trie.ids()[at.first_token + i];
+        if (!out.plain || !allows(trie.plain(), id)) group_of(next).add(id, trie.words());
+      }
+      if (at.subtree > 1) open.push_back(next);
+      ++node;
+    }
+  }
+};
+
+const StringTokens::AsciiSteps& StringTokens::ascii_steps(const Dfa& dfa, std::uint32_t state) {
+  auto& steps = ascii_[&dfa];
+  if (steps.empty()) steps.resize(dfa.states.size());
+  std::unique_ptr<AsciiSteps>& made = steps[state];
+  if (made == nullptr) {
+    made = std::make_unique<AsciiSteps>();
+    for (std::uint32_t code = 0; code < made->size(); ++code)
+      (*made)[code] = dfa.step(state, code);
+    bytes_ += sizeof(AsciiSteps);
+  }
+  return *made;
+}
+
+const StringTokens::Inside& StringTokens::from(const StringShape& shape, std::uint32_t state,
+                                               Spelling spelling) {
+  const auto [known, fresh] = insides_.try_emplace(
+      {shape.contents.get(), shape.lengths ? &shape : nullptr, is_bounded(shape), state, spelling});
+  Inside& inside = known->second;
+  if (!fresh) return inside;
+  inside.plain = spelling == kInside && shape.safe[state] && !shape.lengths;
+  Walk{*this, shape, inside}.run(state, spelling);
+  bytes_ += sizeof(Inside);
+  for (const Group& group : inside.groups)
+    bytes_ += sizeof(Group) + group.tokens.bytes();
+  for (const Exit& exit : inside.exits)
+    bytes_ += sizeof(Exit) + exit.nodes.capacity() * sizeof(std::uint32_t);
+  return inside;
+}
+
+bool StringTokens::may_be(const StringShape& shape, const Group& group, std::uint32_t taken) {
+  if (shape.max != kUnbounded && taken + group.characters > shape.max) return false;
+  taken += group.characters;
+  if (!group.partial) return live(shape, group.state, taken);
+  if (taken >= shape.max) return false;
+  if (!shape.lengths) return true;
+  return std::ranges::any_of(shape.contents->states[group.state].ranges,
+                             [&](const Dfa::Range& range) {
+                               return std::ranges::any_of(group.ranges,
+                                                          [&](const auto& wanted) {
+                                                            return range.low <= wanted.second &&
+                                                                   range.high >= wanted.first;
+                                                          }) &&
+                                      live(shape, range.to, taken + 1);
+                             });
+}
+
+bool StringTokens::may_close(const StringShape& shape, const Exit& exit, std::uint32_t taken) {
+  if (shape.max != kUnbounded && taken + exit.characters > shape.max) return false;
+  return taken + exit.characters >= shape.min;
+}
+
+void StringTokens::clear() {
+  insides_.clear();
+  ascii_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace bulkhead::constrain

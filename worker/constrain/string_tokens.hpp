@@ -1,0 +1,83 @@
+// What each token of the vocabulary does inside a JSON string: which ones stay in it, after how many
+// characters and in which state of the contents' automaton, and which ones close it. Made once for a
+// state; what a string has come to so far then only chooses among groups of tokens, so that a string
+// near its greatest length costs no walk over the vocabulary for each character.
+//
+// One thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "worker/constrain/grammar.hpp"
+#include "worker/constrain/spelling.hpp"
+#include "worker/constrain/token_trie.hpp"
+
+namespace bulkhead::constrain {
+
+// A set of tokens: their ids while they are few, else a mask.
+class TokenSet {
+ public:
+  void add(std::uint32_t token, std::size_t words);
+  void add_to(TokenMask& mask) const;
+  std::size_t bytes() const { return (ids_.capacity() + mask_.size()) * sizeof(std::uint32_t); }
+
+ private:
+  std::vector<std::uint32_t> ids_;
+  TokenMask mask_;  // empty while ids_ has all
+};
+
+class StringTokens {
+ public:
+  explicit StringTokens(std::shared_ptr<const TokenTrie> trie) : trie_(std::move(trie)) {}
+
+  // Tokens that stay inside and end alike. `characters`, `state` and `ranges` are told apart only as
+  // far as the shape's bounds can tell them apart.
+  struct Group {
+    std::uint32_t state = 0;
+    std::uint32_t characters = 0;  // whole ones
+    bool partial = false;          // it ends within a character, one of `ranges`
+    std::vector<std::pair<char32_t, char32_t>> ranges;
+    TokenSet tokens;
+  };
+  // Nodes of the trie at which the string is closed, after so many characters.
+  struct Exit {
+    std::uint32_t characters = 0;
+    std::vector<std::uint32_t> nodes;
+  };
+  struct Inside {
+    bool plain =
+        false;  // all plain tokens (TokenTrie::add_plain) stay inside, and `groups` lacks them
+    std::vector<Group> groups;
+    std::vector<Exit> exits;
+  };
+  // From a state of the shape's contents and within a character. Valid until clear().
+  const Inside& from(const StringShape& shape, std::uint32_t state, Spelling spelling);
+
+  // After `taken` characters before the group's: may a string of the shape be so far?
+  static bool may_be(const StringShape& shape, const Group& group, std::uint32_t taken);
+  static bool may_close(const StringShape& shape, const Exit& exit, std::uint32_t taken);
+
+  std::size_t bytes() const { return bytes_; }
+  void clear();
+
+ private:
+  struct Walk;
+  using AsciiSteps = std::array<std::uint32_t, 128>;
+  const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
+
+  std::shared_ptr<const TokenTrie> trie_;
+  // By contents (and shape, where it has lengths), whether it is bounded, state and spelling.
+  using Key = std::tuple<const Dfa*, const StringShape*, bool, std::uint32_t, Spelling>;
+  std::map<Key, Inside> insides_;
+  std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace bulkhead::constrain
