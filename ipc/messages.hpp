@@ -251,6 +251,34 @@ struct Sampling {
                   presence_penalty, seed)
 };
 
+// What an answer must be, whatever the model would rather say.
+enum class ConstraintKind {
+  kNone,
+  kJsonObject,  // any JSON object; `text` is empty
+  kJsonSchema,
+  kGrammar,  // llama.cpp's GBNF
+  kRegex,    // the whole answer matches it
+};
+constexpr ConstraintKind last_enumerator(ConstraintKind) {
+  return ConstraintKind::kRegex;
+}
+
+struct Constraint {
+  ConstraintKind kind = ConstraintKind::kNone;
+  std::string text;
+  std::string parameter;  // the request's field that asks for it, for errors
+  bool operator==(const Constraint&) const = default;
+  BULKHEAD_FIELDS(kind, text, parameter)
+};
+
+// Added to a token's logit before everything else that sampling does.
+struct TokenBias {
+  TokenId token = 0;
+  float bias = 0;
+  bool operator==(const TokenBias&) const = default;
+  BULKHEAD_FIELDS(token, bias)
+};
+
 struct Submit {
   RequestId request;
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
@@ -261,9 +289,12 @@ struct Submit {
   bool ignore_eos = false;
   // Generated before and sent already: a resumed request goes on after them.
   std::vector<TokenId> accepted_tokens;
+  Constraint constraint;
+  std::vector<TokenBias> logit_bias;  // each token once
+  std::vector<TokenId> stop_tokens;   // end the answer as the end of the text does
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
-                   accepted_tokens)
+                   accepted_tokens, constraint, logit_bias, stop_tokens)
 };
 
 struct Cancel {

@@ -39,6 +39,8 @@ inline constexpr std::size_t kMaxPrompts = 32;
 inline constexpr std::uint32_t kMaxChoices = 128;  // n
 inline constexpr std::size_t kMaxStops = 16;
 inline constexpr std::size_t kMaxStopBytes = 1024;
+inline constexpr std::size_t kMaxBiases = 1024;                             // entries of logit_bias
+inline constexpr std::size_t kMaxConstraintBytes = std::size_t{256} << 10;  // a schema, a grammar
 
 using Prompt = std::variant<std::string, std::vector<ipc::TokenId>, std::vector<ipc::ChatMessage>>;
 

@@ -57,6 +57,7 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
   request.chat = chat;
   read(fields, request);
   read_common(fields, request);
+  read_constraint(fields, body, request.parameters.constraint);
   if (request.resumable && (!request.stream || request.prompts.size() * request.n != 1)) {
     fields.refuse("resumable", "needs 'stream': true, one prompt and one choice.",
                   "invalid_combination");

@@ -62,6 +62,10 @@ bool read_ids(Fields& fields, const char* name, const nlohmann::json& array,
 
 // What completions and chats have in common (sampling_request.cpp).
 void read_common(Fields& fields, GenerationRequest& request);
+// What the answer must be: `response_format`, `grammar`, `regex`, and the names that llama.cpp and vLLM
+// have for them (constraint_request.cpp). `body` is the text that `fields` were parsed from. Whether a
+// schema, grammar or expression can be enforced is the worker's to say.
+void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& constraint);
 // A chat's messages (chat_request.cpp).
 void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages);
 

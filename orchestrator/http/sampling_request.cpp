@@ -1,7 +1,10 @@
 // What completions and chats have in common: sampling, lengths, stops, and the fields that would change the
 // answer and are refused by name.
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -14,12 +17,19 @@ using nlohmann::json;
 
 namespace {
 
-void read_stop(Fields& fields, std::vector<std::string>& stop) {
+constexpr float kNever = -1e30F;  // no logit is so large that this leaves a chance
+
+// Texts, and the ids of tokens that end the answer as the end of the text does.
+void read_stop(Fields& fields, ipc::Submit& parameters) {
   const json* value = fields.get("stop");
   if (value == nullptr) return;
   auto add = [&](const json& item) {
+    const auto id = item.is_number() ? Fields::whole_number(item) : std::nullopt;
+    if (id && *id >= 0 && *id <= std::numeric_limits<std::int32_t>::max())
+      return parameters.stop_tokens.push_back(static_cast<ipc::TokenId>(*id));
     if (!item.is_string())
-      return fields.refuse("stop", "must be a string or an array of strings.", "invalid_type");
+      return fields.refuse("stop", "must be a string, a token id, or an array of these.",
+                           "invalid_type");
     std::string text = item.get<std::string>();
     if (text.empty())
       return fields.refuse("stop", "has an empty string, which would end every answer at once.",
@@ -29,17 +39,68 @@ void read_stop(Fields& fields, std::vector<std::string>& stop) {
                            fmt::format("has a string of more than {} bytes.", kMaxStopBytes),
                            "out_of_range");
     }
-    stop.push_back(std::move(text));
+    parameters.stop.push_back(std::move(text));
   };
   if (value->is_array()) {
     if (value->size() > kMaxStops)
-      return fields.refuse("stop", fmt::format("has more than {} strings.", kMaxStops),
+      return fields.refuse("stop", fmt::format("has more than {} elements.", kMaxStops),
                            "out_of_range");
     for (const json& item : *value)
       add(item);
   } else {
     add(*value);
   }
+}
+
+// vLLM's name for the ids.
+void read_stop_ids(Fields& fields, std::vector<ipc::TokenId>& stop_tokens) {
+  const json* value = fields.get("stop_token_ids");
+  if (value == nullptr) return;
+  if (!value->is_array())
+    return fields.wrong_type("stop_token_ids", "an array of token ids", *value);
+  if (value->size() + stop_tokens.size() > kMaxStops)
+    return fields.refuse("stop_token_ids", fmt::format("has more than {} ids.", kMaxStops),
+                         "out_of_range");
+  read_ids(fields, "stop_token_ids", *value, stop_tokens);
+}
+
+// {"id": bias}, as OpenAI has it, or [[id, bias]], as llama.cpp does; there false forbids the token.
+void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
+  const char* const name = "logit_bias";
+  const json* value = fields.get(name);
+  if (value == nullptr) return;
+  if (!value->is_object() && !value->is_array())
+    return fields.wrong_type(name, "an object of token ids and numbers", *value);
+  if (value->size() > kMaxBiases)
+    return fields.refuse(name, fmt::format("has more than {} entries.", kMaxBiases),
+                         "out_of_range");
+  std::map<ipc::TokenId, float> biases;
+  const auto add = [&](std::string_view id, const json& bias) {
+    ipc::TokenId token = 0;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token);
+    if (error != std::errc() || end != id.data() + id.size())
+      return fields.refuse(name, "has a key that is no token id.", "invalid_type");
+    const bool never = bias == false;
+    if (!never && !bias.is_number())
+      return fields.refuse(name, "has a value that is no number.", "invalid_type");
+    const double number = never ? -100 : bias.get<double>();
+    if (!(number >= -100 && number <= 100))
+      return fields.refuse(name, "has a value that is not between -100 and 100.", "out_of_range");
+    biases[token] = never ? kNever : static_cast<float>(number);
+  };
+  if (value->is_object()) {
+    for (const auto& [id, bias] : value->items())
+      add(id, bias);
+  } else {
+    for (const json& pair : *value) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number())
+        return fields.refuse(name, "has an element that is no pair of token id and number.",
+                             "invalid_type");
+      add(pair[0].dump(), pair[1]);
+    }
+  }
+  for (const auto& [token, bias] : biases)
+    out.push_back({token, bias});
 }
 
 // Samplers of other servers, each with the value at which it does nothing.
@@ -96,9 +157,7 @@ void refuse_unsupported(Fields& fields) {
   if (const json* tools = fields.get("tools");
       tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
     unsupported("tools");
-  for (const char* name :
-       {"functions", "logit_bias", "suffix", "bad_words", "stop_token_ids", "guided_json",
-        "guided_regex", "guided_choice", "guided_grammar", "grammar", "audio"}) {
+  for (const char* name : {"functions", "suffix", "bad_words", "audio"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
   }
@@ -110,13 +169,6 @@ void refuse_unsupported(Fields& fields) {
   if (fields.boolean("echo", false)) unsupported("echo");
   if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
     unsupported("min_tokens");
-  if (const json* format = fields.get("response_format")) {
-    if (!format->is_object()) {
-      fields.wrong_type("response_format", "an object", *format);
-    } else if (!format->contains("type") || (*format)["type"] != "text") {
-      fields.refuse("response_format", "can only be of type 'text' here.", "unsupported_parameter");
-    }
-  }
   if (const json* modalities = fields.get("modalities")) {
     if (*modalities != json::array({"text"})) unsupported("modalities");
   }
@@ -195,7 +247,9 @@ void read_common(Fields& fields, GenerationRequest& request) {
   }
   request.parameters.max_tokens = read_max_tokens(fields);
   request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
-  read_stop(fields, request.parameters.stop);
+  read_stop(fields, request.parameters);
+  read_stop_ids(fields, request.parameters.stop_tokens);
+  read_logit_bias(fields, request.parameters.logit_bias);
   refuse_unsupported(fields);
 }
 

@@ -67,6 +67,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   // The wait can't be interrupted: what would get too old during it goes now.
   if (!pending_.empty() && begin + usual_step_ > oldest_pending_ + options_.flush_interval)
     flush_all();
+  make_masks();
   const auto waited = executor_.wait();
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
@@ -132,6 +133,15 @@ void Engine::mark_started() {
   }
 }
 
+// While the device computes what they are for; handle_output() finds them made.
+void Engine::make_masks() {
+  for (const Scheduler::Member& member : scheduler_.members()) {
+    if (member.sequence == nullptr || member.outputs == 0) continue;
+    auto& request = static_cast<Request&>(*member.sequence);
+    if (request.constraint != nullptr) request.constraint->mask();
+  }
+}
+
 // Outputs of sequences that are gone, most often past their end, concern nobody: they were neither
 // drawn nor counted.
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
@@ -157,8 +167,10 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     }
   } else {
     if (request.generated < request.accepted_count) ++draws_below_accepted_;
-    const auto sampled =
-        sampler_.sample(output.logits, request.sampling, request.history, request.generated);
+    Adjustments adjustments{request.bias, {}};
+    if (request.constraint != nullptr) adjustments.mask = request.constraint->mask();
+    const auto sampled = sampler_.sample(output.logits, request.sampling, request.history,
+                                         request.generated, adjustments);
     if (sampled.ok()) {
       token = *sampled;
     } else {
@@ -173,7 +185,8 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     return fail(id, ipc::FailureCode::kInternal, std::move(text));
   }
   if (request.generated == request.accepted_count) request.first_token_at = options_.now();
-  if (!request.ignore_eos && language_.tokenizer->ends_generation(token)) {
+  const bool ends = !request.ignore_eos && language_.tokenizer->ends_generation(token);
+  if (ends || std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
     return finish(request, ipc::FinishReason::kStop);
   }
   if (request.wanted_logprobs >= 0) record_logprobs(request, output, token);
@@ -190,7 +203,11 @@ void Engine::take_token(Request& request, TokenId token) {
     pending_.push_back(&request);
   }
   request.unsent.tokens.push_back(token);
-  const bool stopped = request.text.push(language_.tokenizer->piece(token), request.unsent.text);
+  bool stopped = request.text.push(language_.tokenizer->piece(token), request.unsent.text);
+  if (request.constraint != nullptr) {
+    request.constraint->advance(token);
+    stopped = stopped || request.constraint->complete();
+  }
   if (!request.any_sent || request.unsent.tokens.size() >= request.flush_tokens) flush_now_ = true;
   if (stopped) {
     finish(request, ipc::FinishReason::kStop);

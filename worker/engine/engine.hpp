@@ -111,6 +111,7 @@ class Engine {
   void resume(Request& request, std::span<const TokenId> accepted);
   Status submit_steps();
   void mark_started();
+  void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);
   void handle_output(Request& request, const ColumnOutput& output);
   void take_token(Request& request, TokenId token);

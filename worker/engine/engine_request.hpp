@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "worker/engine/engine.hpp"
@@ -23,12 +24,20 @@ struct Engine::Request : Sequence {
   std::uint32_t delivered = 0;       // of those, sent
   TokenHistory history;
   TextStream text;
+  std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
+  std::vector<ipc::TokenBias> bias;
+  std::vector<TokenId> stop_tokens;
   ipc::SequenceTokens unsent;
   std::uint32_t flush_tokens = 1;
   bool any_sent = false;  // by this worker
   ipc::Finished finished;
   bool started = false;
   Clock::time_point started_at, first_token_at;
+
+  // Its logits are changed before a token is chosen, which the host does.
+  bool adjusts_logits() const {
+    return constraint != nullptr || !bias.empty() || has_penalties(sampling);
+  }
 };
 
 }  // namespace bulkhead::engine

@@ -61,24 +61,30 @@ void Engine::submit(ipc::Submit submit) {
   request.id = id;
   request.sampling = submit.sampling;
   request.wanted_logprobs = submit.logprobs;
-  request.ignore_eos = submit.ignore_eos;
+  // A constraint says where an answer may end, and then it does.
+  request.ignore_eos = submit.ignore_eos && submit.constraint.kind == ipc::ConstraintKind::kNone;
   request.max_tokens = submit.max_tokens;
   request.accepted = std::move(submit.accepted_tokens);
   request.text = TextStream(std::move(submit.stop));
+  request.bias = std::move(submit.logit_bias);
+  request.stop_tokens = std::move(submit.stop_tokens);
   requests_.emplace(id, std::move(owned));
 
-  if (auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt)) {
+  auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt);
+  if (tokens != nullptr && submit.constraint.kind == ipc::ConstraintKind::kNone)
     return start(request, std::move(*tokens));
-  }
   request.ticket = ++last_ticket_;
   tickets_.emplace(request.ticket, id);
-  if (auto* messages = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
+  Preparer::Job job{request.ticket, {}, std::move(submit.constraint)};
+  if (tokens != nullptr) {
+    job.work = Preparer::Tokens{std::move(*tokens)};
+  } else if (auto* messages = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
     request.chat = true;
-    preparer_.submit({request.ticket, Preparer::Chat{std::move(*messages)}});
+    job.work = Preparer::Chat{std::move(*messages)};
   } else {
-    preparer_.submit(
-        {request.ticket, Preparer::Text{std::move(std::get<std::string>(submit.prompt))}});
+    job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }
+  preparer_.submit(std::move(job));
 }
 
 void Engine::cancel(RequestId id) {
@@ -129,11 +135,14 @@ void Engine::prepared(Preparer::Outcome outcome) {
   Request& request = *requests_.at(ticket->second);
   tickets_.erase(ticket);
   request.ticket = 0;
+  request.constraint = std::move(outcome.constraint);
   if (outcome.status.ok()) return start(request, std::move(outcome.tokens));
   const RequestId id = request.id;
-  const char* parameter = request.chat ? "messages" : "prompt";
+  std::string parameter = std::move(outcome.parameter);
+  if (parameter.empty()) parameter = request.chat ? "messages" : "prompt";
   drop(request);
-  fail(id, failure_code(outcome.status.error()), outcome.status.error().message(), parameter);
+  fail(id, failure_code(outcome.status.error()), outcome.status.error().message(),
+       std::move(parameter));
 }
 
 void Engine::prepared_job(const Preparer::Outcome& outcome) {
@@ -162,8 +171,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   const RequestId id = request.id;
   const std::uint32_t limit = scheduler_.sequence_limit();
   const std::uint32_t vocabulary = executor_.limits().vocabulary;
-  const auto refuse = [&](ipc::FailureCode code, std::string message) {
-    const char* parameter = request.chat ? "messages" : "prompt";
+  const auto refuse = [&](ipc::FailureCode code, std::string message, const char* parameter = "") {
+    if (*parameter == '\0') parameter = request.chat ? "messages" : "prompt";
     drop(request);
     fail(id, code, std::move(message), parameter);
   };
@@ -185,6 +194,11 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   Status known = check_tokens(prompt, vocabulary, "prompt token");
   if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");
   if (!known.ok()) return refuse(ipc::FailureCode::kInvalidRequest, known.error().message());
+  for (const ipc::TokenBias& bias : request.bias) {
+    known = check_tokens(std::span(&bias.token, 1), vocabulary, "biased token");
+    if (!known.ok())
+      return refuse(ipc::FailureCode::kInvalidRequest, known.error().message(), "logit_bias");
+  }
 
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
@@ -200,8 +214,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   request.most_tokens = request.prompt_tokens + request.max_tokens;
   request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
   request.tokens.reserve(request.most_tokens);
-  const bool row = !logprobs_on_device(request) || request.sampling.temperature != 0 ||
-                   has_penalties(request.sampling);
+  const bool row =
+      !logprobs_on_device(request) || request.sampling.temperature != 0 || request.adjusts_logits();
   request.output = row ? Output::kLogits : Output::kGreedy;
   if (draws_on_device(request)) {
     const ipc::Sampling& sampling = request.sampling;
@@ -225,7 +239,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
 bool Engine::draws_on_device(const Request& request) const {
   const std::uint32_t most = executor_.limits().sampled_top_k;
   const ipc::Sampling& sampling = request.sampling;
-  return most > 0 && sampling.temperature != 0 && !has_penalties(sampling) &&
+  return most > 0 && sampling.temperature != 0 && !request.adjusts_logits() &&
          logprobs_on_device(request) &&
          (sampling.top_k <= most || sampling.top_k >= executor_.limits().vocabulary);
 }
@@ -245,6 +259,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
     request.tokens.push_back(token);
     request.history.add_generated(token);
     ++request.generated;
+    if (request.constraint != nullptr) request.constraint->advance(token);
     stopped = request.text.push(language_.tokenizer->piece(token), sent_before);
     if (stopped || request.generated == request.max_tokens) break;
   }
@@ -252,7 +267,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   request.delivered = request.generated;
   request.unsent.first_index = request.generated;
   request.started_at = request.first_token_at = options_.now();
-  if (stopped) {
+  if (stopped || (request.constraint != nullptr && request.constraint->complete())) {
     finish(request, ipc::FinishReason::kStop);
   } else if (request.generated >= request.max_tokens) {
     finish(request, ipc::FinishReason::kLength);

@@ -60,8 +60,9 @@ Preparer::~Preparer() {
 void Preparer::submit(Job job) {
   {
     const std::lock_guard lock(mutex_);
-    const bool request =
-        std::holds_alternative<Text>(job.work) || std::holds_alternative<Chat>(job.work);
+    const bool request = std::holds_alternative<Text>(job.work) ||
+                         std::holds_alternative<Tokens>(job.work) ||
+                         std::holds_alternative<Chat>(job.work);
     (request ? urgent_ : plain_).push_back(std::move(job));
   }
   arrived_.notify_one();
@@ -96,13 +97,15 @@ void Preparer::run() {
   }
 }
 
-Preparer::Outcome Preparer::work(const Job& job) const {
+Preparer::Outcome Preparer::work(const Job& job) {
   Outcome outcome;
   outcome.ticket = job.ticket;
   const model::Tokenizer& tokenizer = *language_.tokenizer;
   try {
     if (const auto* text = std::get_if<Text>(&job.work)) {
       outcome.tokens = tokenizer.encode(text->text, true, true);
+    } else if (const auto* known = std::get_if<Tokens>(&job.work)) {
+      outcome.tokens = known->tokens;
     } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
       auto tokens = encode_chat(language_, chat->messages);
       if (tokens.ok()) {
@@ -117,10 +120,20 @@ Preparer::Outcome Preparer::work(const Job& job) const {
       outcome.status = check_tokens(tokenizer, detokenize->tokens);
       if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
     }
+    if (outcome.status.ok()) {
+      auto constraint = constraints_.compile(job.constraint, tokenizer);
+      if (constraint.ok()) {
+        outcome.constraint = *std::move(constraint);
+      } else {
+        outcome.status = constraint.error();
+        outcome.parameter = job.constraint.parameter;
+      }
+    }
   } catch (const std::bad_alloc&) {
     throw;  // ends the process: not this request's doing, and a successor will have the memory
   } catch (const std::exception& failure) {
-    outcome.status = Error(ErrorCode::kInternal, std::string("tokenising: ") + failure.what());
+    outcome.status =
+        Error(ErrorCode::kInternal, std::string("preparing a request: ") + failure.what());
   }
   return outcome;
 }

@@ -1,5 +1,5 @@
-// The tokenizer's thread: renders chat templates, encodes and decodes while the engine's thread
-// runs steps. Jobs for requests go before plain tokenize and detokenize jobs, so that a megabyte to
+// The tokenizer's thread: renders chat templates, encodes and decodes, and compiles constraints while
+// the engine's thread runs steps. Jobs for requests go before plain tokenize and detokenize jobs, so that a megabyte to
 // be tokenised for somebody who is curious delays nobody's answer by more than the job that has
 // begun.
 //
@@ -20,6 +20,7 @@
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
 #include "ipc/messages.hpp"
+#include "worker/engine/grammar_constraint.hpp"
 #include "worker/model/chat_template.hpp"
 #include "worker/model/tokenizer.hpp"
 
@@ -37,18 +38,24 @@ class Preparer {
   struct Text {
     std::string text;
   };
+  struct Tokens {  // known, with a constraint to be compiled
+    std::vector<model::TokenId> tokens;
+  };
   struct Chat {
     std::vector<ipc::ChatMessage> messages;
   };
   struct Job {
     std::uint64_t ticket = 0;
-    std::variant<Text, Chat, ipc::Tokenize, ipc::Detokenize> work;
+    std::variant<Text, Tokens, Chat, ipc::Tokenize, ipc::Detokenize> work;
+    ipc::Constraint constraint = {};  // of a request
   };
   struct Outcome {
     std::uint64_t ticket = 0;
     Status status;
-    std::vector<model::TokenId> tokens;  // of Text, Chat and Tokenize
+    std::string parameter;  // the request's field that `status` is about, if not the prompt
+    std::vector<model::TokenId> tokens;  // of Text, Tokens, Chat and Tokenize
     std::string text;                    // of Detokenize
+    std::unique_ptr<TokenConstraint> constraint;
   };
 
   explicit Preparer(const Language& language);
@@ -62,10 +69,11 @@ class Preparer {
 
  private:
   void run();
-  Outcome work(const Job& job) const;
+  Outcome work(const Job& job);
 
   const Language& language_;
-  UniqueFd wake_;  // eventfd; private to this process
+  ConstraintCompiler constraints_;  // the thread's own
+  UniqueFd wake_;                   // eventfd; private to this process
   std::mutex mutex_;
   std::condition_variable arrived_;
   bool stopping_ = false;

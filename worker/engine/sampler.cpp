@@ -72,6 +72,26 @@ float inverse(float temperature) {
   return std::min(1.0F / temperature, FLT_MAX);
 }
 
+// Of tokens without a bit; that is 0 in every later sum.
+void forbid_others(std::span<float> row, std::span<const std::uint32_t> mask) {
+  for (std::size_t begin = 0; begin < row.size(); begin += 32) {
+    const std::uint32_t word = begin / 32 < mask.size() ? mask[begin / 32] : 0;
+    if (word == 0xFFFFFFFF) continue;
+    const std::size_t end = std::min(begin + 32, row.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      if ((word >> (i - begin) & 1) == 0) row[i] = -FLT_MAX;
+    }
+  }
+}
+
+bool allows_any(std::span<const std::uint32_t> mask, std::size_t tokens) {
+  const std::size_t whole = std::min(mask.size(), tokens / 32);
+  for (std::size_t word = 0; word < whole; ++word) {
+    if (mask[word] != 0) return true;
+  }
+  return whole < mask.size() && (mask[whole] & ((1U << (tokens % 32)) - 1)) != 0;
+}
+
 Error bad_parameter(const char* name, const std::string& rule) {
   return Error(ErrorCode::kInvalidArgument, std::string(name) + " " + rule);
 }
@@ -123,19 +143,24 @@ void TokenHistory::add_generated(TokenId token) {
 }
 
 Sampler::Sampler(std::uint32_t vocabulary) {
-  penalised_.resize(vocabulary);
+  adjusted_.resize(vocabulary);
   weights_.resize(vocabulary);
   block_sums_.resize((vocabulary + kBlock - 1) / kBlock);
   bucket_sums_.resize(static_cast<std::size_t>(kDeepest) * kBucketsPerUnit + 1);
   candidates_.reserve(std::max<std::size_t>(vocabulary, kLeastBuffer));
 }
 
-std::span<const float> Sampler::penalised(std::span<const float> logits, const ipc::Sampling& s,
-                                          const TokenHistory& history) {
-  if (!history.active()) return logits;
-  std::copy(logits.begin(), logits.end(), penalised_.begin());
+std::span<const float> Sampler::adjusted(std::span<const float> logits, const ipc::Sampling& s,
+                                         const TokenHistory& history,
+                                         const Adjustments& adjustments) {
+  if (!history.active() && adjustments.none()) return logits;
+  std::copy(logits.begin(), logits.end(), adjusted_.begin());
+  const std::span<float> row(adjusted_.data(), logits.size());
+  for (const ipc::TokenBias& bias : adjustments.bias) {
+    if (bias.token < row.size()) row[bias.token] += bias.bias;
+  }
   for (const TokenId token : history.distinct()) {
-    float& logit = penalised_[token];
+    float& logit = row[token];
     logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
     const std::uint32_t count = history.generated(token);
     if (count > 0) {
@@ -143,18 +168,24 @@ std::span<const float> Sampler::penalised(std::span<const float> logits, const i
     }
     logit = std::clamp(logit, -FLT_MAX, FLT_MAX);
   }
-  return {penalised_.data(), logits.size()};
+  if (!adjustments.mask.empty()) forbid_others(row, adjustments.mask);
+  return row;
 }
 
 Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling& sampling,
-                                const TokenHistory& history, std::uint64_t n) {
+                                const TokenHistory& history, std::uint64_t n,
+                                const Adjustments& adjustments) {
   if (raw.empty() || raw.size() > weights_.size() || !all_finite(raw)) {
     return Error(
         ErrorCode::kInternal,
         "the model's logits are not finite numbers; its weights may be damaged or overflow "
         "the cache's type (engine.kv_type: f32 has more range)");
   }
-  const std::span<const float> logits = penalised(raw, sampling, history);
+  if (!adjustments.mask.empty() && !allows_any(adjustments.mask, raw.size())) {
+    return Error(ErrorCode::kInternal,
+                 "no token of the model's vocabulary can go on with what the answer must be");
+  }
+  const std::span<const float> logits = adjusted(raw, sampling, history, adjustments);
   if (sampling.temperature == 0) return first_equal(logits, largest(logits));
   const double u = uniform_draw(sampling.seed, n);
   const bool truncated = sampling.top_k > 0 && sampling.top_k < logits.size();

@@ -2,11 +2,13 @@
 //
 // The steps, in order (those of Hugging Face's generate() and, but for the place of min-p, of
 // vLLM):
+//   0. a bias for each of the tokens that the request names is added;
 //   1. repetition penalty r, over the distinct tokens of prompt and answer (CTRL, Keskar et al.
 //   2019, as Hugging Face
 //      defines it): a positive logit is divided by r, another multiplied by r;
 //   2. frequency and presence penalties over the answer alone, as OpenAI defines them:
 //      logit -= frequency * count + presence * (count > 0);
+//      after that, tokens outside the constraint's mask are as unlikely as can be;
 //   3. temperature 0: the best token, ties to the lower id. Else logits are divided by the
 //   temperature;
 //   4. top-k: the k best (ties at the border: lower ids);
@@ -63,14 +65,23 @@ class TokenHistory {
   std::vector<TokenId> distinct_;     // in prompt or answer, by first occurrence
 };
 
+// What a request changes in a row of logits besides penalties.
+struct Adjustments {
+  std::span<const ipc::TokenBias> bias;  // tokens below the vocabulary's size
+  // Tokens that may be chosen (token_constraint.hpp); empty: all.
+  std::span<const std::uint32_t> mask;
+  bool none() const { return bias.empty() && mask.empty(); }
+};
+
 class Sampler {
  public:
   explicit Sampler(std::uint32_t vocabulary);
 
   // The token of draw `n`. kInternal when the row has an infinity or NaN in it: then no token would
-  // be right.
+  // be right; or when the mask has no token of the row.
   Result<TokenId> sample(std::span<const float> logits, const ipc::Sampling& sampling,
-                         const TokenHistory& history, std::uint64_t n);
+                         const TokenHistory& history, std::uint64_t n,
+                         const Adjustments& adjustments = {});
 
   // Log-probability of `token`, and the `count` best with theirs, best first (valid until the next
   // call).
@@ -81,8 +92,8 @@ class Sampler {
   Logprobs logprobs(std::span<const float> logits, TokenId token, std::uint32_t count);
 
  private:
-  std::span<const float> penalised(std::span<const float> logits, const ipc::Sampling& sampling,
-                                   const TokenHistory& history);
+  std::span<const float> adjusted(std::span<const float> logits, const ipc::Sampling& sampling,
+                                  const TokenHistory& history, const Adjustments& adjustments);
   TokenId draw_from_all(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   TokenId draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   double exponentials(std::span<const float> logits, float best, float scale);
@@ -91,7 +102,7 @@ class Sampler {
   // The `count` best of the row, best first, in candidates_.
   void select_best(std::span<const float> logits, std::size_t count);
 
-  std::vector<float> penalised_;
+  std::vector<float> adjusted_;
   std::vector<float> weights_;       // exp((logit - best) / temperature), by token
   std::vector<double> block_sums_;   // of weights_, by blocks
   std::vector<double> bucket_sums_;  // of weights_, by their exponents

@@ -45,6 +45,30 @@ const whole = await client.chat.completions.create(request);
 assert.equal(whole.choices[0].message.role, "assistant");
 assert.equal(whole.choices[0].message.content, text, "streamed and whole answers differ");
 
+// What the answer must be.
+const schema = {
+  type: "object",
+  properties: { name: { type: "string", maxLength: 12 }, age: { type: "integer", minimum: 0, maximum: 150 } },
+  required: ["name", "age"],
+  additionalProperties: false,
+};
+const person = await client.chat.completions.create({
+  ...request,
+  temperature: 1.5,
+  response_format: { type: "json_schema", json_schema: { name: "person", strict: true, schema } },
+});
+assert.equal(person.choices[0].finish_reason, "stop", person.choices[0].message.content);
+const { name, age } = JSON.parse(person.choices[0].message.content);
+assert.ok(typeof name === "string" && name.length <= 12 && Number.isInteger(age) && age >= 0 && age <= 150);
+console.log(`held to a schema: ${person.choices[0].message.content}`);
+await assert.rejects(
+  client.chat.completions.create({
+    ...request,
+    response_format: { type: "json_schema", json_schema: { name: "set", schema: { type: "array", uniqueItems: true } } },
+  }),
+  (error) => error instanceof OpenAI.BadRequestError && error.param === "response_format" && /uniqueItems/.test(error.message),
+);
+
 // The client turns the daemon's errors into its own classes, by status and body.
 await assert.rejects(
   client.chat.completions.create({ model: "no-such-model", messages }),

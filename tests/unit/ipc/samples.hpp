@@ -75,6 +75,9 @@ inline std::vector<ToWorker> samples_to_worker() {
   text.logprobs = 5;
   text.ignore_eos = true;
   text.accepted_tokens = {4, 5, 6};
+  text.constraint = {ConstraintKind::kRegex, "[a-z]+ \u00e9", "regex"};
+  text.logit_bias = {{7, -100.0F}, {8, 1.5F}};
+  text.stop_tokens = {11, 12};
   Submit tokens;
   tokens.request = RequestId{2};
   tokens.prompt = std::vector<TokenId>{1, 2, 3};

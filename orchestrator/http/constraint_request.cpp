@@ -1,0 +1,151 @@
+// What a request wants its answer to be: schemas as they were written, grammars, expressions.
+#include <string>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+namespace {
+
+using nlohmann::json;
+// A schema's properties come in its order, which json does not keep.
+using Ordered = nlohmann::ordered_json;
+
+using ipc::ConstraintKind;
+
+// Null when absent or null.
+const json* find(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// Takes what is asked for; the first of two is kept, the second one refused.
+class ConstraintReader {
+ public:
+  ConstraintReader(Fields& fields, std::string_view body, ipc::Constraint& out)
+      : fields_(fields), body_(body), out_(out) {}
+
+  void read() {
+    read_response_format();
+    read_schema("json_schema");
+    read_schema("guided_json");
+    read_text("grammar", ConstraintKind::kGrammar);
+    read_text("guided_grammar", ConstraintKind::kGrammar);
+    read_text("regex", ConstraintKind::kRegex);
+    read_text("guided_regex", ConstraintKind::kRegex);
+    read_choice();
+    if (out_.kind != ConstraintKind::kNone && fields_.boolean("ignore_eos", false)) {
+      fields_.refuse("ignore_eos",
+                     fmt::format("can't be true beside '{}', which says where an answer ends.",
+                                 out_.parameter),
+                     "invalid_combination");
+    }
+  }
+
+ private:
+  void missing(const std::string& name) {
+    fields_.refuse(name, "is missing.", "missing_parameter");
+  }
+
+  void want(ConstraintKind kind, std::string text, const std::string& parameter) {
+    if (out_.kind != ConstraintKind::kNone) {
+      return fields_.refuse(
+          parameter,
+          fmt::format("can't be used beside '{}': an answer is held to one thing.", out_.parameter),
+          "invalid_combination");
+    }
+    if (text.size() > kMaxConstraintBytes) {
+      return fields_.refuse(
+          parameter,
+          fmt::format("has {} bytes; at most {} are taken.", text.size(), kMaxConstraintBytes),
+          "out_of_range");
+    }
+    out_ = {kind, std::move(text), parameter};
+  }
+
+  // The schema at `path` of the request. `where` names it in errors.
+  void want_schema(const json& schema, const char* path, const std::string& where,
+                   const std::string& parameter) {
+    if (!schema.is_object() && !schema.is_boolean())
+      return fields_.wrong_type(where, "a JSON schema, which is an object", schema);
+    const Ordered ordered = Ordered::parse(body_);
+    want(ConstraintKind::kJsonSchema, ordered.at(Ordered::json_pointer(path)).dump(), parameter);
+  }
+
+  void read_response_format() {
+    const std::string name = "response_format";
+    const json* format = fields_.get(name.c_str());
+    if (format == nullptr) return;
+    if (!format->is_object()) return fields_.wrong_type(name, "an object", *format);
+    const json* type = find(*format, "type");
+    if (type == nullptr) return missing(name + ".type");
+    const json* schema = find(*format, "schema");  // llama.cpp's place for it
+    if (*type == "text") return;
+    if (*type == "json_object" && schema == nullptr)
+      return want(ConstraintKind::kJsonObject, {}, name);
+    if (*type != "json_object" && *type != "json_schema") {
+      return fields_.refuse(name + ".type", "must be 'text', 'json_object' or 'json_schema'.",
+                            "unsupported_parameter");
+    }
+    if (schema != nullptr)
+      return want_schema(*schema, "/response_format/schema", name + ".schema", name);
+    const std::string inner = name + ".json_schema";
+    const json* named = find(*format, "json_schema");
+    if (named == nullptr) return missing(inner);
+    if (!named->is_object()) return fields_.wrong_type(inner, "an object", *named);
+    schema = find(*named, "schema");
+    if (schema == nullptr) return missing(inner + ".schema");
+    want_schema(*schema, "/response_format/json_schema/schema", inner + ".schema", name);
+  }
+
+  // A schema beside the other fields: an object, or text that is one.
+  void read_schema(const char* name) {
+    const json* value = fields_.get(name);
+    if (value == nullptr || is_empty(*value)) return;
+    if (value->is_string()) return read_text(name, ConstraintKind::kJsonSchema);
+    want_schema(*value, fmt::format("/{}", name).c_str(), name, name);
+  }
+
+  void read_text(const char* name, ConstraintKind kind) {
+    std::string text = fields_.text(name);
+    if (!text.empty()) want(kind, std::move(text), name);
+  }
+
+  // vLLM's: the answer is one of these texts.
+  void read_choice() {
+    const char* const name = "guided_choice";
+    const json* value = fields_.get(name);
+    if (value == nullptr) return;
+    if (!value->is_array()) return fields_.wrong_type(name, "an array of strings", *value);
+    std::string grammar;
+    for (const json& choice : *value) {
+      if (!choice.is_string())
+        return fields_.refuse(name, "must be an array of strings.", "invalid_type");
+      grammar += grammar.empty() ? "root ::= \"" : " | \"";
+      for (const char c : choice.get_ref<const std::string&>()) {
+        if (static_cast<unsigned char>(c) < 0x20) {
+          grammar += fmt::format("\\x{:02X}", c);
+        } else {
+          if (c == '"' || c == '\\') grammar += '\\';
+          grammar += c;
+        }
+      }
+      grammar += '"';
+    }
+    if (!grammar.empty()) want(ConstraintKind::kGrammar, std::move(grammar), name);
+  }
+
+  Fields& fields_;
+  std::string_view body_;
+  ipc::Constraint& out_;
+};
+
+}  // namespace
+
+void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& constraint) {
+  ConstraintReader(fields, body, constraint).read();
+}
+
+}  // namespace bulkhead::orchestrator

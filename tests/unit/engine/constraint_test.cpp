@@ -1,0 +1,210 @@
+// Answers that are held to a schema, a grammar or an expression: they follow it, alone and in company,
+// after a resumption and after losing pages; what can't be followed is refused.
+#include "worker/constrain/constraint.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using ipc::Constraint;
+using ipc::ConstraintKind;
+using ipc::FinishReason;
+using ::testing::HasSubstr;
+
+const char* const kSchema =
+    R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120}}, "required": ["name", "age"],
+        "additionalProperties": false})";
+
+engine::ExecutorLimits roomy() {
+  engine::ExecutorLimits limits = small_limits();
+  limits.context = 512;
+  return limits;
+}
+
+ipc::Submit held(std::uint64_t id, Constraint constraint, std::uint32_t max_tokens = 200) {
+  ipc::Submit request = sampled_request(id, some_tokens(id, 9), max_tokens, 400 + id);
+  request.constraint = std::move(constraint);
+  return request;
+}
+
+std::vector<ipc::Submit> some_of_each() {
+  std::vector<ipc::Submit> requests = {
+      held(1, {ConstraintKind::kJsonSchema, kSchema, "response_format"}),
+      held(2, {ConstraintKind::kRegex, "[a-c]{5}(x|yy)", "regex"}),
+      held(3, {ConstraintKind::kGrammar, "root ::= \"yes\" | \"no\" root", "grammar"}),
+      held(4, {ConstraintKind::kJsonSchema, kSchema, "response_format"}),
+      sampled_request(5, some_tokens(5, 30), 40, 9),
+      greedy_request(6, some_tokens(6, 12), 40),
+  };
+  requests[3].sampling.temperature = 0;
+  requests[3].logprobs = 2;
+  requests[1].sampling = {.temperature = 1.5F, .top_p = 0.9F, .frequency_penalty = 0.3F, .seed = 3};
+  return requests;
+}
+
+bool follows(const Constraint& constraint, const std::string& text) {
+  const auto compiled =
+      constraint.kind == ConstraintKind::kJsonSchema
+          ? constrain::compile_schema(constraint.text, constrain::Strictness::kStrict)
+      : constraint.kind == ConstraintKind::kRegex ? constrain::compile_regex(constraint.text)
+                                                  : constrain::compile_gbnf(constraint.text);
+  return compiled.ok() && constrain::check_text(compiled->grammar, text).passed;
+}
+
+Answer alone(const ipc::Submit& request) {
+  EngineHarness harness(roomy());
+  harness.engine.submit(request);
+  harness.run();
+  return harness.answer(request.request.value);
+}
+
+TEST(Constrained, AnswersFollowWhatTheyAreHeldTo) {
+  int stopped = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (ipc::Submit request : some_of_each()) {
+      if (request.constraint.kind == ConstraintKind::kNone) continue;
+      request.sampling.seed += 1000 * seed;
+      const Answer answer = alone(request);
+      ASSERT_TRUE(answer.finished) << answer.failed->message;
+      if (answer.finished->reason == FinishReason::kLength) continue;
+      ++stopped;
+      EXPECT_TRUE(follows(request.constraint, answer.text)) << answer.text;
+    }
+  }
+  EXPECT_GT(stopped, 60);
+}
+
+TEST(Constrained, NeighboursAndTheySayTheSameAsAlone) {
+  EngineHarness harness(roomy());
+  for (const ipc::Submit& request : some_of_each()) {
+    harness.engine.submit(request);
+    harness.turn();
+  }
+  harness.run();
+  for (const ipc::Submit& request : some_of_each()) {
+    const Answer& answer = harness.answer(request.request.value);
+    const Answer expected = alone(request);
+    EXPECT_EQ(answer.tokens, expected.tokens) << "request " << request.request.value;
+    EXPECT_EQ(answer.text, expected.text);
+    EXPECT_EQ(answer.logprobs, expected.logprobs);
+  }
+}
+
+TEST(Constrained, AResumedAnswerGoesOnAsItWouldHave) {
+  for (const ipc::Submit& request : some_of_each()) {
+    const Answer whole = alone(request);
+    for (std::size_t kept = 0; kept <= whole.tokens.size(); ++kept) {
+      ipc::Submit resumed = request;
+      resumed.accepted_tokens.assign(whole.tokens.begin(),
+                                     whole.tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+      const Answer rest = alone(resumed);
+      ASSERT_TRUE(rest.finished);
+      std::vector<ipc::TokenId> tokens = resumed.accepted_tokens;
+      tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+      EXPECT_EQ(tokens, whole.tokens) << "kept " << kept;
+      EXPECT_EQ(rest.finished->reason, whole.finished->reason);
+      EXPECT_EQ(rest.finished->completion_tokens, whole.finished->completion_tokens);
+    }
+  }
+}
+
+TEST(Constrained, TheEndComesOnlyWhereItMay) {
+  EngineHarness harness(roomy());
+  harness.executor.script = [](std::span<const ipc::TokenId>) { return FakeTokenizer::kEos; };
+  std::uint64_t id = 0;
+  for (const char* expression : {"ab+", "abc", ""}) {
+    ipc::Submit request = held(++id, {ConstraintKind::kRegex, expression, "regex"});
+    request.sampling.temperature = 0;
+    harness.engine.submit(request);
+  }
+  harness.run();
+  EXPECT_EQ(harness.answer(1).text, "ab");  // the end as soon as it is allowed
+  EXPECT_EQ(harness.answer(2).text, "abc");
+  EXPECT_EQ(harness.answer(3).text, "");  // nothing but the end may come
+  for (; id > 0; --id)
+    EXPECT_EQ(harness.answer(id).finished->reason, FinishReason::kStop);
+  EXPECT_EQ(harness.answer(2).finished->completion_tokens, 3U);
+}
+
+TEST(Constrained, WhatIsCutSaysSo) {
+  const Answer answer =
+      alone(held(1, {ConstraintKind::kJsonSchema, kSchema, "response_format"}, 7));
+  EXPECT_EQ(answer.finished->reason, FinishReason::kLength);
+  EXPECT_EQ(answer.tokens.size(), 7U);
+}
+
+TEST(Constrained, PromptsOfTokensAndOfTextAreHeldAlike) {
+  ipc::Submit request = held(1, {ConstraintKind::kRegex, "[0-9]{12}", "regex"});
+  request.prompt = std::string("digits, please");
+  const Answer answer = alone(request);
+  ASSERT_TRUE(answer.finished);
+  EXPECT_TRUE(follows(request.constraint, answer.text)) << answer.text;
+}
+
+TEST(Constrained, WhatCannotBeEnforcedIsRefusedByItsField) {
+  struct Case {
+    Constraint constraint;
+    const char* word;
+  };
+  const Case cases[] = {
+      {{ConstraintKind::kJsonSchema, R"({"type": "array", "uniqueItems": true})",
+        "response_format"},
+       "uniqueItems"},
+      {{ConstraintKind::kJsonSchema, R"({"type": "integer", "minimum": 2, "maximum": 1})",
+        "response_format"},
+       ""},
+      {{ConstraintKind::kJsonSchema, "{", "response_format"}, "schema"},
+      {{ConstraintKind::kGrammar, "root ::= nobody", "grammar"}, "nobody"},
+      {{ConstraintKind::kRegex, "(", "regex"}, "regex"},
+  };
+  for (const Case& each : cases) {
+    const Answer answer = alone(held(1, each.constraint));
+    ASSERT_TRUE(answer.failed) << each.constraint.text;
+    EXPECT_FALSE(answer.accepted);
+    EXPECT_EQ(answer.failed->parameter, each.constraint.parameter);
+    EXPECT_THAT(answer.failed->message, HasSubstr(each.word));
+    EXPECT_TRUE(answer.failed->code == ipc::FailureCode::kInvalidRequest ||
+                answer.failed->code == ipc::FailureCode::kUnsupported);
+  }
+}
+
+TEST(LogitBias, MakesTokensLikelyAndImpossible) {
+  ipc::Submit request = sampled_request(1, some_tokens(1, 9), 20, 5);
+  request.logit_bias = {{'x', 100}};
+  EXPECT_EQ(alone(request).text, std::string(20, 'x'));
+  request.sampling.temperature = 0;
+  EXPECT_EQ(alone(request).text, std::string(20, 'x'));
+  request.logit_bias.clear();
+  const Answer free = alone(request);
+  for (const ipc::TokenId token : free.tokens)
+    request.logit_bias.push_back({token, -100});
+  for (const ipc::TokenId token : alone(request).tokens)
+    EXPECT_EQ(std::ranges::count(free.tokens, token), 0);
+  request.logit_bias = {{4000, 1}};
+  const Answer refused = alone(request);
+  ASSERT_TRUE(refused.failed);
+  EXPECT_EQ(refused.failed->parameter, "logit_bias");
+}
+
+TEST(StopTokens, EndAnAnswerAsTheEndOfTheTextDoes) {
+  ipc::Submit request = greedy_request(1, some_tokens(3, 9), 20);
+  const Answer free = alone(request);
+  ASSERT_GT(free.tokens.size(), 5U);
+  request.stop_tokens = {free.tokens[4]};
+  const auto end = std::ranges::find(free.tokens, free.tokens[4]) - free.tokens.begin();
+  const Answer answer = alone(request);
+  EXPECT_EQ(answer.finished->reason, FinishReason::kStop);
+  EXPECT_EQ(answer.tokens, (std::vector(free.tokens.begin(), free.tokens.begin() + end)));
+}
+
+}  // namespace
+}  // namespace bulkhead::test

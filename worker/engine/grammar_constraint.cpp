@@ -1,0 +1,126 @@
+#include "worker/engine/grammar_constraint.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "worker/constrain/constraint.hpp"
+
+namespace bulkhead::engine {
+namespace {
+
+// A grammar of use needs a few MiB. Hostile ones are made anew that often, at their own cost.
+constexpr std::size_t kMostRemembered = std::size_t{48} << 20;
+constexpr std::size_t kMostKept = 16;
+
+Result<constrain::Compiled> compile_text(const ipc::Constraint& wanted) {
+  switch (wanted.kind) {
+    case ipc::ConstraintKind::kNone:
+      break;
+    case ipc::ConstraintKind::kJsonObject:
+      return constrain::compile_json_object();
+    case ipc::ConstraintKind::kJsonSchema:
+      return constrain::compile_schema(wanted.text, constrain::Strictness::kStrict);
+    case ipc::ConstraintKind::kGrammar:
+      return constrain::compile_gbnf(wanted.text);
+    case ipc::ConstraintKind::kRegex:
+      return constrain::compile_regex(wanted.text);
+  }
+  return Error(ErrorCode::kInternal, "a constraint of no kind");
+}
+
+bool any_bit(const constrain::TokenMask& mask) {
+  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
+}
+
+}  // namespace
+
+GrammarMasks::GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
+                           std::shared_ptr<const constrain::TokenTrie> trie,
+                           std::vector<TokenId> ends)
+    : grammar_(std::move(grammar)),
+      trie_(std::move(trie)),
+      ends_(std::move(ends)),
+      masks_(std::make_unique<constrain::TokenMasks>(grammar_, trie_, ends_)) {}
+
+void GrammarMasks::trim() {
+  if (masks_->bytes() <= kMostRemembered) return;
+  masks_ = std::make_unique<constrain::TokenMasks>(grammar_, trie_, ends_);
+  ++epoch_;
+}
+
+GrammarConstraint::GrammarConstraint(std::shared_ptr<GrammarMasks> masks,
+                                     const model::Tokenizer& tokenizer)
+    : masks_(std::move(masks)), tokenizer_(tokenizer), epoch_(masks_->epoch()) {
+  at_ = masks_->get().start();
+  complete_ = masks_->get().only_end(at_);
+}
+
+void GrammarConstraint::locate() {
+  if (epoch_ == masks_->epoch()) return;
+  at_ = masks_->get().advance(masks_->get().start(), text_);
+  epoch_ = masks_->epoch();
+}
+
+void GrammarConstraint::advance(TokenId token) {
+  locate();
+  const std::string_view piece = tokenizer_.piece(token);
+  text_ += piece;
+  at_ = masks_->get().advance(at_, piece);
+  complete_ = masks_->get().only_end(at_);
+}
+
+std::span<const std::uint32_t> GrammarConstraint::mask() {
+  masks_->trim();
+  locate();
+  return masks_->get().mask(at_);
+}
+
+Result<std::unique_ptr<TokenConstraint>> ConstraintCompiler::compile(
+    const ipc::Constraint& wanted, const model::Tokenizer& tokenizer) {
+  if (wanted.kind == ipc::ConstraintKind::kNone) return std::unique_ptr<TokenConstraint>();
+  Result<std::shared_ptr<GrammarMasks>> masks = masks_for(wanted, tokenizer);
+  if (!masks.ok()) {
+    // Too complex today, and tomorrow: no reason to try again later.
+    if (masks.error().code() == ErrorCode::kResourceExhausted)
+      return Error(ErrorCode::kUnsupported, masks.error().message());
+    return masks.error();
+  }
+  return std::unique_ptr<TokenConstraint>(
+      std::make_unique<GrammarConstraint>(*std::move(masks), tokenizer));
+}
+
+Result<std::shared_ptr<GrammarMasks>> ConstraintCompiler::masks_for(
+    const ipc::Constraint& wanted, const model::Tokenizer& tokenizer) {
+  const auto known = std::ranges::find_if(kept_, [&](const Kept& kept) {
+    return kept.kind == wanted.kind && kept.text == wanted.text;
+  });
+  if (known != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, known);
+    return known->masks;
+  }
+  BULKHEAD_TRY(constrain::Compiled compiled, compile_text(wanted));
+  if (trie_ == nullptr) {
+    std::vector<std::string_view> pieces(tokenizer.size());
+    for (TokenId token = 0; token < pieces.size(); ++token) {
+      if (tokenizer.ends_generation(token)) {
+        ends_.push_back(token);
+      } else {
+        pieces[token] = tokenizer.piece(token);
+      }
+    }
+    trie_ = std::make_shared<constrain::TokenTrie>(pieces);
+  }
+  auto masks = std::make_shared<GrammarMasks>(std::move(compiled.grammar), trie_, ends_);
+  // Once it has been handed out, the engine's thread alone touches it.
+  constrain::TokenMasks& first = masks->get();
+  if (!first.only_end(first.start()) && !any_bit(first.mask(first.start()))) {
+    return Error(ErrorCode::kUnsupported,
+                 "no token of this model's vocabulary can begin an answer that it allows");
+  }
+  kept_.push_front({wanted.kind, wanted.text, masks});
+  if (kept_.size() > kMostKept) kept_.pop_back();
+  return masks;
+}
+
+}  // namespace bulkhead::engine

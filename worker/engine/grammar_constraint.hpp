@@ -1,0 +1,89 @@
+// Schemas, grammars and expressions (worker/constrain) as constraints of the engine.
+//
+// The tokenizer's thread compiles a request's text and makes its first mask; the engine's thread
+// walks along with the answer. Equal texts are compiled once and share what their masks have in
+// common. How much is remembered is bounded, and what was forgotten is made again, to the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "ipc/messages.hpp"
+#include "worker/constrain/token_masks.hpp"
+#include "worker/engine/token_constraint.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::engine {
+
+// The masks of one grammar, for all requests that have it. One thread at a time.
+class GrammarMasks {
+ public:
+  GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
+               std::shared_ptr<const constrain::TokenTrie> trie, std::vector<TokenId> ends);
+
+  constrain::TokenMasks& get() { return *masks_; }
+  const constrain::TokenMasks& get() const { return *masks_; }
+  // Forgets all when too much is remembered. Places in the grammar are void when the epoch changes.
+  void trim();
+  std::uint64_t epoch() const { return epoch_; }
+
+ private:
+  std::shared_ptr<const constrain::Grammar> grammar_;
+  std::shared_ptr<const constrain::TokenTrie> trie_;
+  std::vector<TokenId> ends_;
+  std::unique_ptr<constrain::TokenMasks> masks_;
+  std::uint64_t epoch_ = 0;
+};
+
+// Holds one answer to a grammar, from its first token on.
+class GrammarConstraint : public TokenConstraint {
+ public:
+  // The tokenizer must outlive this.
+  GrammarConstraint(std::shared_ptr<GrammarMasks> masks, const model::Tokenizer& tokenizer);
+
+  void advance(TokenId token) override;
+  std::span<const std::uint32_t> mask() override;
+  bool complete() const override { return complete_; }
+
+ private:
+  // Finds its place again after a trim().
+  void locate();
+
+  std::shared_ptr<GrammarMasks> masks_;
+  const model::Tokenizer& tokenizer_;
+  std::string text_;  // of the answer so far
+  constrain::ConfigId at_;
+  std::uint64_t epoch_;
+  bool complete_ = false;
+};
+
+// Compiles constraints and keeps the last ones. One thread; what it returns may go to another one.
+class ConstraintCompiler {
+ public:
+  // Null where the request has none. kInvalidArgument for a text that is none of its kind or admits
+  // no answer, kUnsupported for what can't be enforced or is too complex; never a matter of time,
+  // so that another process says the same. `tokenizer`: the same one each time; it
+  // must outlive what is made.
+  Result<std::unique_ptr<TokenConstraint>> compile(const ipc::Constraint& wanted,
+                                                   const model::Tokenizer& tokenizer);
+
+ private:
+  Result<std::shared_ptr<GrammarMasks>> masks_for(const ipc::Constraint& wanted,
+                                                  const model::Tokenizer& tokenizer);
+
+  struct Kept {
+    ipc::ConstraintKind kind;
+    std::string text;
+    std::shared_ptr<GrammarMasks> masks;
+  };
+  std::shared_ptr<const constrain::TokenTrie> trie_;  // made for the first request that needs it
+  std::vector<TokenId> ends_;
+  std::list<Kept> kept_;  // the last used one first
+};
+
+}  // namespace bulkhead::engine

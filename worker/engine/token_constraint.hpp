@@ -1,0 +1,27 @@
+// What holds the tokens of one answer: given those so far, which may come next. The engine asks;
+// grammars (grammar_constraint.hpp) and whatever else restricts an answer are behind this.
+//
+// The mask must be a pure function of the request and the tokens so far: a resumed request, in
+// another process and another batch, gets the same one. One thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/engine/executor.hpp"
+
+namespace bulkhead::engine {
+
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // `token` is the answer's next one: just chosen, or accepted before the request was resumed.
+  virtual void advance(TokenId token) = 0;
+  // One bit a token, bit t % 32 of word t / 32; tokens past the last word may not come. Empty: every
+  // token may come. Valid until the next call of any constraint.
+  virtual std::span<const std::uint32_t> mask() = 0;
+  // Nothing but the end may come.
+  virtual bool complete() const = 0;
+};
+
+}  // namespace bulkhead::engine
