@@ -23,6 +23,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t counts;       // and workgroups that are done: [column][group of heads], zeros before and after
   uint most_splits;
   uint unused;
+  uint64_t sinks;        // [head], for kSinks
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -95,10 +96,12 @@ void attend() {
   // The first column is always there: it need not wait for the count.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
-  uint visible = info.y + 1u;
+  Sight sight = sight_of(info.y, info.z);
+  uint visible = sight.positions, page_table = sight.page_table;
+  hidden_positions = sight.hidden;
 #ifndef BULKHEAD_ROWS
   if (several) {
-    attend_heads_whole(column, gl_WorkGroupID.y, visible, info.z);
+    attend_heads_whole(column, gl_WorkGroupID.y, visible, page_table);
     return;
   }
 #endif
@@ -119,7 +122,7 @@ void attend() {
     }
     if (member * size >= visible) return;
     if (!chain_wait()) return;
-    attend_spread(column, group, member, members, visible, info.z);
+    attend_spread(column, group, member, members, visible, page_table);
     return;
   }
   if (kMode == kTogether) {  // one head
@@ -127,13 +130,13 @@ void attend() {
 #ifdef BULKHEAD_CHAINED
     // Of what was there before this step, keys and values come nearer meanwhile.
     uint touched[kTouchWords];
-    if (kNearFirst != 0u) touch_split(info.z, visible, size, kv_head, touched);
+    if (kNearFirst != 0u) touch_split(page_table, visible, size, kv_head, touched);
 #endif
     if (!chain_wait()) return;
 #ifdef BULKHEAD_CHAINED
     if (kNearFirst != 0u) keep_touched(touched);
 #endif
-    attend_together(column, head0, visible, info.z);
+    attend_together(column, head0, visible, page_table);
     return;
   }
 #endif
@@ -143,7 +146,7 @@ void attend() {
   if (kMode == kPartial) {
     uint start = gl_WorkGroupID.z * size;
     if (start >= visible) return;
-    attend_split(start, min(start + size, visible), info.z, kv_head, q_base);
+    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
     [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
       FloatsOut partial = FloatsOut(push.out_address + ((uint64_t(column) * kHeads + head0 + h) * kMaximumSplits +
                                                         gl_WorkGroupID.z) * (kPartialFloats * 4u));
@@ -168,7 +171,7 @@ void attend() {
   }
   [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) all_results[i] = 0.0;
   for (uint start = 0; start < visible; start += size) {
-    attend_split(start, min(start + size, visible), info.z, kv_head, q_base);
+    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
     [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
       float maximum = max(all_maxima[h], maxima[h]);
       precise float old_share = exp2(all_maxima[h] - maximum);
@@ -185,9 +188,10 @@ void attend() {
     }
   }
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    float weights = with_sink(push.sinks, head0 + h, all_maxima[h], all_sums[h]);
     [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
       uint entry = entry_of(lane, i);
-      precise float value = all_results[h * kLaneEntries + i] / all_sums[h];
+      precise float value = all_results[h * kLaneEntries + i] / weights;
       if (entry < kHead) store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
     }
   }

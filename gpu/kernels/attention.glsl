@@ -19,6 +19,10 @@ float results[kHeadsTogether * kLaneEntries];
 
 float scores[kHeadsTogether];
 
+// Of the column (attention_state.glsl: Sight).
+uint hidden_positions = 0u;
+bool sees(uint at, uint end) { return at < end && (kWindow == 0u || at >= hidden_positions); }
+
 // Adds entries 8 * chunk ... of q times the lane's key to the scores. `head_at`: the KV head's part of the page.
 void score_chunk(uint chunk, uint64_t keys, uint64_t head_at, uint slot, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
@@ -76,7 +80,7 @@ uint64_t value_row(uint page, uint slot, uint kv_head) {
 void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
   uint position = min(start + lane, end - 1u);
-  bool visible = start + lane < end;
+  bool visible = sees(start + lane, end);
   uint page = Words(push.pages).v[page_table + position / kPageTokens];
   uint page_slot = position % kPageTokens;
   uint64_t head_at = push.keys + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
@@ -101,9 +105,10 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
 
   precise float weights[kHeadsTogether];
   [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-    float maximum = max(maxima[h], subgroupMax(visible ? scores[h] : -1e30));
+    float score = capped_score(scores[h]);
+    float maximum = max(maxima[h], subgroupMax(visible ? score : -1e30));
     precise float shrink = exp2(maxima[h] - maximum);
-    precise float weight = visible ? exp2(scores[h] - maximum) : 0.0;
+    precise float weight = visible ? exp2(score - maximum) : 0.0;
     weights[h] = weight;
     precise float sum = fma(sums[h], shrink, weight);
     sums[h] = sum;
@@ -228,9 +233,10 @@ void attend_together(uint column, uint head, uint visible, uint page_table) {
     }
     if (more) barrier();
   }
+  float weights = with_sink(push.sinks, head, all_maximum, all_sum);
   [[unroll]] for (uint i = 0; i < kItems; i++) {
     uint entry = i * kInvocations + gl_SubgroupID * kLanes + lane;
-    precise float value = all_results[i] / all_sum;
+    precise float value = all_results[i] / weights;
     if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
   }
   if (head == 0u) {

@@ -11,6 +11,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t out_address;
   uint out_stride;
   uint padded_width;
+  uint64_t sinks;        // [head], for kSinks
 } push;
 
 layout(local_size_x_id = 0) in;  // kLanes
@@ -20,7 +21,7 @@ void main() {
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uint lane = gl_LocalInvocationID.x;
   uint head = gl_WorkGroupID.y;
-  uint visible = ColumnsRef(push.parameters + 64u).v[column].y + 1u;
+  uint visible = sight_of(ColumnsRef(push.parameters + 64u).v[column].y, 0u).positions;
   uint size = split_size(visible);
 
   float all_maximum = -1e30;
@@ -45,9 +46,10 @@ void main() {
       all_results[i] = result;
     }
   }
+  float weights = with_sink(push.sinks, head, all_maximum, all_sum);
   [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
     uint entry = entry_of(lane, i);
-    precise float value = all_results[i] / all_sum;
+    precise float value = all_results[i] / weights;
     if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
   }
   uint pad = kHeads * kHead + lane;

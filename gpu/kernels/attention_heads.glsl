@@ -163,10 +163,10 @@ bool lane_counts() { return kParts == 1u || gl_SubgroupInvocationID / kChunks < 
 void add_block(uint b, float scores_of[kShareScores], uint start, uint end, uint page, uint kv_head,
                Raw raw[kRowRaws]) {
   uint lane = gl_SubgroupInvocationID;
-  bool visible = start + lane < end;
+  bool visible = sees(start + lane, end);
   float weights[kShare], shrinks[kShare];
   [[unroll]] for (uint h = 0; h < kShare; h++) {
-    float score = b == 0u ? scores_of[h * 2u] : scores_of[h * 2u + 1u];
+    float score = capped_score(b == 0u ? scores_of[h * 2u] : scores_of[h * 2u + 1u]);
     float maximum = max(share_maxima[h], subgroupMax(visible ? score : -1e30));
     precise float shrink = exp2(share_maxima[h] - maximum);
     precise float weight = visible ? exp2(score - maximum) : 0.0;
@@ -295,7 +295,10 @@ void attend_heads_whole(uint column, uint group, uint visible, uint page_table) 
     subgroupBarrier();
   }
   float totals[kShare], of_part[kPartHeads];
-  [[unroll]] for (uint h = 0; h < kShare; h++) totals[h] = all_sums[h];
+  [[unroll]] for (uint h = 0; h < kShare; h++) {
+    uint head = min(first_head(group) + h, kHeads - 1u);
+    totals[h] = with_sink(push.sinks, head, all_maxima[h], all_sums[h]);
+  }
   if (lane == 0u) write_weights(0u, totals);
   subgroupMemoryBarrierShared();
   subgroupBarrier();

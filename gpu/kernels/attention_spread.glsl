@@ -19,6 +19,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Don
 const uint kDoneWords = 32;
 
 shared uint is_last;
+// Of each head, for its sink.
+shared float largest_scores[kSinks != 0u ? kShare : 1u];
 
 uint64_t partial_at(uint64_t base, uint h, uint split) {
   return base + (h * push.most_splits + split) * (kPartialFloats * 4u);
@@ -109,6 +111,7 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
       precise float new_share = exp2(own - maximum);
       old_shares[i] = old_share;
       new_shares[i] = new_share;
+      if (kSinks != 0u && split + 1u == splits) largest_scores[h] = maximum;
     }
   }
   barrier();
@@ -145,9 +148,10 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
         }
       }
     }
+    float weights = with_sink(push.sinks, head0 + h, largest_scores[kSinks != 0u ? h : 0u], all_sum);
     [[unroll]] for (uint e = 0; e < 4; e++) {
       uint entry = quad * 4u + e;
-      precise float value = all_results[e] / all_sum;
+      precise float value = all_results[e] / weights;
       if (entry < kHead) {
         store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
       }

@@ -3,12 +3,13 @@
 //   kStore  the result itself
 //   kAdd    added to the residual stream; the sum times the next norm's gain becomes the next product's input, which
 //           that product's own sums are scaled for (kScaling): the norm needs no pass of its own
-//   kGated  SiLU(gate) * up, laid out as the next product's input
+//   kGated  gate function(gate) * up (gates.glsl), laid out as the next product's input
 //   kQkv    bias and rotation; q for attention, the new key and value to their page. The rows of q and k are in such an
 //           order that the two which rotate together are neighbours: a result is two rows
 //
 // The includer says what `push`, EPILOGUE, SCALING and OUT_FORM are: constants in a kernel of one product, fields of an
 // operation in the kernel that runs them all; INPUT_FORM is the form of every input on the device (store_input).
+#include "gates.glsl"
 const uint kStore = 0, kAdd = 1, kGated = 2, kQkv = 3;
 // An input that is still to be normed is kept this much smaller, for a half to hold what a residual stream may come to, and
 // its scale so much larger; exact.
@@ -100,13 +101,6 @@ Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
   return o;
 }
 
-float gated_of(float gate, float up) {
-  precise float sigmoid = 1.0 / (1.0 + exp(-gate));
-  precise float activated = gate * sigmoid;
-  precise float result = activated * up;
-  return result;
-}
-
 void finish_qkv(float a, float b, Operands o, FusedRef fused) {
   if (o.at == 0ul) return;
   precise float first = a + o.a;
@@ -157,7 +151,7 @@ void finish_result(uint column, uint row, float value, float second, float scale
       store_input(fused.next_input, column, fused.next_stride, row, input_value, INPUT_FORM);
     }
   } else {
-    float result = beyond ? 0.0 : EPILOGUE == kGated ? gated_of(value, second) : value;
+    float result = beyond ? 0.0 : EPILOGUE == kGated ? gated(kGate, value, second) : value;
     store_input(push.out_address, column, push.out_stride, row, result, OUT_FORM);
   }
 }

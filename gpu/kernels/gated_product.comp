@@ -1,4 +1,4 @@
-// SiLU(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ.
+// gate function(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -18,6 +18,7 @@ layout(push_constant, std430) uniform Push {
 #include "chain.glsl"
 
 #include "constants/gated_product.glsl"
+#include "gates.glsl"
 
 void multiply_gated() {
   uint column = gl_WorkGroupID.x;
@@ -27,12 +28,7 @@ void multiply_gated() {
   Floats ups = Floats(push.up + uint64_t(column) * push.in_stride * 4u);
   for (uint k = gl_LocalInvocationID.x; k < push.padded_width; k += kInvocations) {
     precise float value = 0.0;
-    if (k < push.width) {
-      precise float gate = gates.v[k];
-      precise float sigmoid = 1.0 / (1.0 + exp(-gate));
-      precise float activated = gate * sigmoid;
-      value = activated * ups.v[k];
-    }
+    if (k < push.width) value = gated(kGate, gates.v[k], ups.v[k]);
     store_input(push.out_address, column, push.out_stride, k, value, kForm);
   }
 }

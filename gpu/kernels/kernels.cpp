@@ -1,6 +1,7 @@
 #include "gpu/kernels/kernels.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "config/base/fnv1a.hpp"
@@ -17,6 +18,7 @@
 #include "gpu/kernels/rope_kv.hpp"
 #include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/shader_modules.hpp"
+#include "gpu/kernels/soft_cap.hpp"
 #include "gpu/kernels/units_check.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -111,10 +113,11 @@ KernelSpec norm_scales(const Mapping& mapping) {
   return rms_norm(mapping, NormMakes::kScale, mapping.input_form());
 }
 
-KernelSpec gated_product(const Mapping& mapping) {
+KernelSpec gated_product(const Mapping& mapping, Gate gate) {
   GatedProductConstants constants;
   constants.invocations = mapping.wide_invocations;
   constants.form = form_of(mapping);
+  constants.gate = static_cast<std::uint32_t>(gate);
   return {"gated product", spirv::gated_product, sizeof(GatedProductPush), constants_of(constants),
           0};
 }
@@ -153,6 +156,10 @@ std::uint32_t together_positions(const Mapping& mapping) {
 
 }  // namespace
 
+std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context) {
+  return shape.window == 0 ? context : std::min(context, shape.window + kPageTokens - 1);
+}
+
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
   if (!mapping.rows) {
@@ -164,7 +171,7 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
   }
   // llvmpipe ends an invocation's loops after 65,535 rounds in all.
   const std::uint64_t rounds =
-      std::uint64_t{context} / mapping.lanes * (shape.head_padded() / 8 + 2);
+      std::uint64_t{positions_seen(shape, context)} / mapping.lanes * (shape.head_padded() / 8 + 2);
   return rounds < 50000 ? AttentionMode::kWhole : AttentionMode::kPartial;
 }
 
@@ -204,8 +211,9 @@ std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShap
                                 ((heads + of_part - 1) / of_part) *
                                 (of_part > 2 ? (of_part + 3) / 4 * 4 : of_part);
   const std::uint32_t shares = heads * mapping.attention_splits * 3;
+  const std::uint32_t sinks = shape.sinks ? heads : 0;
   const std::uint32_t q = heads * padded * (mode == AttentionMode::kWhole ? subgroups : 1);
-  return 4 * (q + weights + std::max(subgroups * partial_floats(shape), shares) + 4);
+  return 4 * (q + weights + sinks + std::max(subgroups * partial_floats(shape), shares) + 4);
 }
 
 // Heads of a KV head for which a GPU's subgroup loads keys and values once.
@@ -238,10 +246,20 @@ AttentionSplitConstants split_constants(const Mapping& mapping, std::uint32_t he
   return constants;
 }
 
+AttentionRulesConstants rules_constants(const AttentionShape& shape) {
+  constexpr double kLog2E = 1.4426950408889634;
+  AttentionRulesConstants constants;
+  constants.window = shape.window;
+  constants.soft_cap = std::bit_cast<std::uint32_t>(static_cast<float>(shape.soft_cap * kLog2E));
+  constants.sinks = flag(shape.sinks);
+  return constants;
+}
+
 }  // namespace
 
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                            std::uint32_t columns, std::uint32_t context, bool near_first) {
+  context = positions_seen(shape, context);
   const std::uint32_t heads = heads_together(mapping, shape);
   AttentionVariant variant;
   std::uint32_t subgroups = 1, sharing = 1, ahead = mapping.attention_ahead, spread_from = 0;
@@ -288,17 +306,24 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
   variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
                   sizeof(AttentionPush),
                   constants_of(lanes_constants(mapping), head_constants(shape),
-                               split_constants(mapping, heads), constants),
+                               split_constants(mapping, heads), constants, rules_constants(shape)),
                   mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
-  return {
-      "attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
-      constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1)),
-      0};
+  return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
+          constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1),
+                       rules_constants(shape)),
+          0};
+}
+
+KernelSpec soft_cap(const Mapping& mapping) {
+  SoftCapConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.entries = kSoftCapEntries;
+  return {"soft cap", spirv::soft_cap, sizeof(SoftCapPush), constants_of(constants), 0};
 }
 
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {

@@ -80,6 +80,10 @@ enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3
 // residual stream, or by norm_scales() before it, which wide steps do. The same bits either way.
 enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 
+// What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, or GELU in
+// its tanh form.
+enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1 };
+
 // What a product of a step on a GPU needs besides its matrix and columns, in device memory
 // (epilogue.glsl: FusedRef).
 struct FusedOperands {
@@ -127,6 +131,7 @@ struct MatvecShape {
   Epilogue epilogue = Epilogue::kStore;
   bool permuted_out = false;  // the result is another product's input
   Scaling scaling = Scaling::kNone;
+  Gate gate = Gate::kSilu;  // Epilogue::kGated
 };
 // A variant for steps of up to `columns` columns, with what it covers.
 struct MatvecVariant {
@@ -195,7 +200,7 @@ struct GatedProductPush {
   std::uint32_t out_stride;
   std::uint32_t padded_width;
 };
-KernelSpec gated_product(const Mapping& mapping);
+KernelSpec gated_product(const Mapping& mapping, Gate gate);
 
 // What attention kernels are specialised for.
 struct AttentionShape {
@@ -204,6 +209,9 @@ struct AttentionShape {
   std::uint32_t kv_heads = 0;
   KvFormat kv = KvFormat::kF16;
   bool rope_halves = false;  // pairs (i, i + pairs), else (2i, 2i + 1)
+  std::uint32_t window = 0;  // positions that a column sees, its own included; 0: all up to its own
+  float soft_cap = 0;        // scores stay within it; 0: they are as they come
+  bool sinks = false;        // each head has a score that joins the sum of weights and has no value
 
   bool operator==(const AttentionShape&) const = default;
 
@@ -256,6 +264,7 @@ struct AttentionPush {
   std::uint64_t counts;
   std::uint32_t most_splits;  // attention_splits()
   std::uint32_t unused = 0;
+  std::uint64_t sinks = 0;  // [head], times log2(e); 0: the shape has none
 };
 // How a column's heads and splits are shared out; bit for bit the same.
 // kWhole: a subgroup makes a column's head, or the heads that share a KV head.
@@ -276,10 +285,13 @@ struct AttentionVariant {
 // more than it gains where many columns do.
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                            std::uint32_t columns, std::uint32_t context, bool near_first = false);
+// Positions that attention of a column goes through where sequences have `context`: those of the
+// window's pages, which modes and splits are chosen for.
+std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context);
 // The mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);
-// Splits of a column of up to `context` positions.
+// Splits of a column that goes through up to `context` positions (positions_seen()).
 std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context);
 // Partial results of a column's head for which `partials` must have room.
 std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context);
@@ -290,8 +302,21 @@ struct AttentionCombinePush {
   std::uint64_t out;
   std::uint32_t out_stride;
   std::uint32_t padded_width;
+  std::uint64_t sinks = 0;
 };
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape);
+
+// Logits kept within a cap where they lie: cap * tanh(logit / cap).
+constexpr std::uint32_t kSoftCapEntries = 2048;  // of a workgroup
+struct SoftCapPush {
+  std::uint64_t rows;  // [row][stride]
+  std::uint64_t parameters;
+  std::uint32_t width;
+  std::uint32_t stride;
+  std::uint32_t count_word;
+  float cap;
+};
+KernelSpec soft_cap(const Mapping& mapping);
 
 constexpr std::uint32_t kGreedyChunk = 2048;
 struct GreedyPush {

@@ -61,6 +61,7 @@ MatvecVariant rows_product(const Mapping& mapping, const MatvecShape& shape,
   constants.columns = tiling.columns;
   constants.rows = tiling.row_blocks;
   constants.epilogue = static_cast<std::uint32_t>(shape.epilogue);
+  constants.gate = static_cast<std::uint32_t>(shape.gate);
   MatvecRowsConstants rows;
   rows.lanes = mapping.lanes;
   variant.spec.constants = constants_of(weight_constants(shape.type), constants, rows);
@@ -109,6 +110,7 @@ MatvecVariant lanes_product(const Mapping& mapping, const MatvecShape& shape,
   constants.columns = tiling.columns;
   constants.rows = tiling.rows;
   constants.epilogue = static_cast<std::uint32_t>(shape.epilogue);
+  constants.gate = static_cast<std::uint32_t>(shape.gate);
   constants.out_form =
       static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kLanes : InputForm::kRows);
   MatvecLanesConstants lanes;

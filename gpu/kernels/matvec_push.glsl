@@ -23,14 +23,8 @@ layout(push_constant, std430) uniform Push {
 const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
 
 #ifdef BULKHEAD_ROWS_EPILOGUE
+#include "gates.glsl"
 const uint kStore = 0, kAdd = 1, kGated = 2;
-
-float gated(float gate, float up) {
-  precise float sigmoid = 1.0 / (1.0 + exp(-gate));
-  precise float activated = gate * sigmoid;
-  precise float result = activated * up;
-  return result;
-}
 
 // What kAdd adds to.
 float held(uint column, uint row) {
@@ -48,7 +42,7 @@ void finish(uint column, uint row, float value, float other) {
     precise float sum = other + value;
     store_input(push.out_address, column, push.out_stride, row, sum, kOutForm);
   } else {
-    float result = kEpilogue == kGated ? gated(value, other) : value;
+    float result = kEpilogue == kGated ? gated(kGate, value, other) : value;
     store_input(push.out_address, column, push.out_stride, row, result, kOutForm);
   }
 }

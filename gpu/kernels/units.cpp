@@ -81,6 +81,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   product.columns = tiling.columns;
   product.rows = tiling.row_blocks;
   product.epilogue = static_cast<std::uint32_t>(shape.epilogue);
+  product.gate = static_cast<std::uint32_t>(shape.gate);
   product.out_form =
       static_cast<std::uint32_t>(shape.permuted_out ? InputForm::kUnits : InputForm::kRows);
   MatvecUnitsConstants units;

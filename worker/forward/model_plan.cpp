@@ -222,7 +222,7 @@ class Planner {
   }
 
   Status add_attend(const model::Attend& attend) {
-    const k::AttentionShape shape = attention_shape(graph_, attend.heads, kAbsent, kv_);
+    const k::AttentionShape shape = attention_shape(graph_, attend, kv_);
     plan_.most_heads = std::max(plan_.most_heads, attend.heads.heads);
     auto& shapes = plan_.attention_shapes;
     if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
@@ -239,6 +239,7 @@ class Planner {
       one.in = gated.in;
       one.out = out;
       one.epilogue = epilogue;
+      one.gate = gate_of(gated.function);
       if (const float* const epsilon = plan_.fuses ? scale_of(gated.in) : nullptr) {
         one.scaled = true;
         PlannedOperands operands;
@@ -258,8 +259,18 @@ class Planner {
     BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
     BULKHEAD_RETURN_IF_ERROR(product({gated.up}, up, k::Epilogue::kStore, false));
     plan_.steps.emplace_back(std::move(step));
-    plan_.steps.emplace_back(GateStep{gate, up, gated.out});
+    plan_.steps.emplace_back(GateStep{gate, up, gated.out, gate_of(gated.function)});
     return {};
+  }
+
+  static k::Gate gate_of(model::Gate function) {
+    switch (function) {
+      case model::Gate::kSilu:
+        return k::Gate::kSilu;
+      case model::Gate::kGelu:
+        return k::Gate::kGelu;
+    }
+    return k::Gate::kSilu;
   }
 
   // An activation as wide as `like`, one of that name for all.
@@ -346,6 +357,15 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::H
                                   model::RopeIndex rope, k::KvFormat kv) {
   const bool halves = rope != kAbsent && graph.ropes[rope].pairing == model::RopePairing::kHalves;
   return {heads.size, heads.heads, heads.kv_heads, kv, halves};
+}
+
+k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::Attend& attend,
+                                  k::KvFormat kv) {
+  k::AttentionShape shape = attention_shape(graph, attend.heads, kAbsent, kv);
+  shape.window = attend.rules.window;
+  shape.soft_cap = attend.rules.soft_cap;
+  shape.sinks = attend.rules.sinks != kAbsent;
+  return shape;
 }
 
 k::MatvecShape product_shape(const PackedMatrix& matrix, k::Epilogue epilogue) {

@@ -66,6 +66,7 @@ struct ProductStep {
   model::ActivationIndex in = kAbsent, out = kAbsent;
   std::uint32_t first_row = 0;  // where in `out` the results go
   gpu::kernels::Epilogue epilogue = gpu::kernels::Epilogue::kStore;
+  gpu::kernels::Gate gate = gpu::kernels::Gate::kSilu;
   bool scaled = false;
   OperandsIndex operands = kAbsent;
 };
@@ -75,6 +76,7 @@ struct ProductsStep {
 };
 struct GateStep {
   model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;
+  gpu::kernels::Gate function = gpu::kernels::Gate::kSilu;
 };
 struct RotateStep {
   model::Rotate rotate;
@@ -113,6 +115,10 @@ struct ModelPlan {
 // What attention kernels are specialised for.
 gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
                                              const model::HeadShape& heads, model::RopeIndex rope,
+                                             gpu::kernels::KvFormat kv);
+
+gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
+                                             const model::Attend& attend,
                                              gpu::kernels::KvFormat kv);
 
 // The product of such a matrix, with nothing of its surroundings.

@@ -169,6 +169,7 @@ class Builder {
       MatrixUse use;
       use.matrix = product.matrix;
       use.epilogue = product.epilogue;
+      use.gate = product.gate;
       use.columns = shape_.columns;
       use.count_word = k::kColumnCountWord;
       use.scaling = !product.scaled ? k::Scaling::kNone
@@ -191,6 +192,7 @@ class Builder {
   struct MatrixUse {
     MatrixIndex matrix = kAbsent;
     k::Epilogue epilogue = k::Epilogue::kStore;
+    k::Gate gate = k::Gate::kSilu;
     k::Scaling scaling = k::Scaling::kNone;
     std::uint32_t columns = 0, count_word = 0;
     std::uint64_t x = 0;  // [column][input_stride(matrix's width)]
@@ -204,6 +206,7 @@ class Builder {
     k::MatvecShape shape = product_shape(*plan_.matrices[use.matrix].packed, use.epilogue);
     shape.permuted_out = use.out_is_input;
     shape.scaling = use.scaling;
+    shape.gate = use.gate;
     const k::MatvecVariant variant =
         context_.tuning != nullptr ? context_.tuning->matvec(shape, use.columns, in_chain())
                                    : k::matvec(context_.mapping, shape, use.columns, in_chain());
@@ -246,7 +249,7 @@ class Builder {
     push.in_stride = stride(step.gate);
     push.out_stride = stride(step.out);
     push.padded_width = k::input_padded(context_.mapping, width);
-    return dispatch(k::gated_product(context_.mapping), push, {shape_.columns});
+    return dispatch(k::gated_product(context_.mapping, step.function), push, {shape_.columns});
   }
 
   Status add(const RotateStep& step) {
@@ -280,10 +283,9 @@ class Builder {
 
   Status add(const AttendStep& step) {
     const model::Attend& attend = step.attend;
-    const k::AttentionShape shape =
-        attention_shape(graph_, attend.heads, kAbsent, context_.kv_format);
-    const k::AttentionMode mode =
-        k::attention_mode(context_.mapping, shape, shape_.columns, context_.context);
+    const k::AttentionShape shape = attention_shape(graph_, attend, context_.kv_format);
+    const std::uint32_t seen = k::positions_seen(shape, context_.context);
+    const k::AttentionMode mode = k::attention_mode(context_.mapping, shape, shape_.columns, seen);
     const std::uint32_t width = plan_.activations[attend.out].width;
     k::AttentionPush push{};
     push.q = at(Scratch::kRotatedQ);
@@ -294,9 +296,10 @@ class Builder {
     push.out = at(attend.out);
     push.out_stride = stride(attend.out);
     push.padded_width = k::input_padded(context_.mapping, width);
+    push.sinks = context_.weights.vector(attend.rules.sinks);
     constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
     const k::AttentionVariant variant =
-        k::attention(context_.mapping, shape, mode, shape_.columns, context_.context,
+        k::attention(context_.mapping, shape, mode, shape_.columns, seen,
                      in_chain() && shape_.columns <= kFewColumns);
     const Extent extent{variant.x, variant.y, variant.z};
     if (mode == k::AttentionMode::kPartial) {
@@ -305,8 +308,7 @@ class Builder {
       emit_->barrier();
       return combine(attend, shape);
     }
-    if (const std::uint32_t splits = k::partial_splits(context_.mapping, mode, context_.context);
-        splits > 0) {
+    if (const std::uint32_t splits = k::partial_splits(context_.mapping, mode, seen); splits > 0) {
       push.partials = at(Scratch::kPartials);
       push.most_splits = splits;
       push.counts = attention_counts();
@@ -327,6 +329,7 @@ class Builder {
     push.out = at(attend.out);
     push.out_stride = stride(attend.out);
     push.padded_width = k::input_padded(context_.mapping, plan_.activations[attend.out].width);
+    push.sinks = context_.weights.vector(attend.rules.sinks);
     return dispatch(k::attention_combine(context_.mapping, shape), push,
                     {shape_.columns, shape.heads});
   }
@@ -358,6 +361,10 @@ class Builder {
     logits.out_stride = graph_.vocabulary;
     BULKHEAD_RETURN_IF_ERROR(multiply(logits));
     emit_->barrier();
+    if (graph_.logit_cap != 0) {
+      BULKHEAD_RETURN_IF_ERROR(cap_logits(logits.out));
+      emit_->barrier();
+    }
     k::GreedyPush push{};
     push.logits = logits.out;
     push.partials = at(Scratch::kGreedyPartials);
@@ -370,6 +377,18 @@ class Builder {
                                       {shape_.outputs, push.chunks}));
     emit_->barrier();
     return dispatch(k::greedy(context_.mapping, k::GreedyPass::kAll), push, {shape_.outputs});
+  }
+
+  Status cap_logits(std::uint64_t rows) {
+    k::SoftCapPush push{};
+    push.rows = rows;
+    push.parameters = parameters_;
+    push.width = push.stride = graph_.vocabulary;
+    push.count_word = k::kOutputCountWord;
+    push.cap = graph_.logit_cap;
+    return dispatch(
+        k::soft_cap(context_.mapping), push,
+        {shape_.outputs, (graph_.vocabulary + k::kSoftCapEntries - 1) / k::kSoftCapEntries});
   }
 
   const StepContext& context_;

@@ -31,13 +31,14 @@ constexpr const char* kFirstWords = "bulkhead-tuning 1";
 
 // Only the shape itself: no pointer, no order of loading.
 std::string name_of(const k::Mapping& mapping, const k::MatvecShape& shape, bool in_chain) {
-  return fmt::format("{}{}/t{}/r{}/g{}/e{}/p{}/s{}{}",
+  return fmt::format("{}{}/t{}/r{}/g{}/e{}/a{}/p{}/s{}{}",
                      mapping.rows    ? "rows"
                      : mapping.units ? "units"
                                      : "lanes",
                      mapping.lanes, static_cast<int>(shape.type), shape.rows, shape.groups,
-                     static_cast<int>(shape.epilogue), shape.permuted_out ? 1 : 0,
-                     static_cast<int>(shape.scaling), in_chain ? "/chain" : "");
+                     static_cast<int>(shape.epilogue), static_cast<int>(shape.gate),
+                     shape.permuted_out ? 1 : 0, static_cast<int>(shape.scaling),
+                     in_chain ? "/chain" : "");
 }
 
 void add_lanes(const k::Mapping& mapping, const k::MatvecShape& shape, std::uint32_t columns,

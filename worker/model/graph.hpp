@@ -134,14 +134,23 @@ struct Rotate {
   double scale = 0;  // of the scores; 0: 1 / sqrt(entries of a head)
 };
 
+// Which scores a column weighs, and how.
+struct ScoreRules {
+  std::uint32_t window = 0;     // positions that it sees, its own included; 0: all up to its own
+  float soft_cap = 0;           // a score s becomes soft_cap * tanh(s / soft_cap); 0: it stays
+  VectorIndex sinks = kAbsent;  // of each head: a score that joins the softmax and has no value
+};
+
 // softmax(q * keys) * values for each head, over the positions up to the column's own.
 struct Attend {
   HeadShape heads;
   KvIndex kv = kAbsent;
   ActivationIndex out = kAbsent;
+  ScoreRules rules;
 };
 
-enum class Gate { kSilu };
+// kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+enum class Gate { kSilu, kGelu };
 
 // out = gate(gate_matrix * in) * (up_matrix * in)
 struct GatedProduct {
@@ -177,6 +186,7 @@ struct ModelGraph {
   VectorIndex output_gain = kAbsent;
   float output_epsilon = 0;
   MatrixPart output_rows;
+  float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: it stays
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };

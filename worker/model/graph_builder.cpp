@@ -1,7 +1,5 @@
 #include "worker/model/graph_builder.hpp"
 
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 namespace bulkhead::model {
@@ -129,87 +127,6 @@ float GraphBuilder::rms_epsilon() {
   return static_cast<float>(epsilon);
 }
 
-// Divisors of a rotation's frequencies; empty: the file has none of that name.
-std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t pairs) {
-  const TensorIndex index = optional_tensor(name, pairs);
-  if (index == kAbsent || has_ || !status_.ok()) return {};
-  const TensorInfo* const tensor = file_.find_tensor(name);
-  std::vector<double> made;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    float factor = 0;
-    std::memcpy(&factor, tensor->data.data() + i * sizeof factor, sizeof factor);
-    if (!(factor > 0.0F && std::isfinite(factor)))
-      corrupt(name + " has an entry that is not a positive number (index " + std::to_string(i) +
-              ")");
-    made.push_back(static_cast<double>(factor));
-  }
-  return made;
-}
-
-std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads) {
-  const std::uint32_t dimensions = count("rope.dimension_count", kMaxHeadSize, heads.size);
-  if (dimensions % 2 != 0 || dimensions > heads.size)
-    corrupt("metadata key " + key("rope.dimension_count") + " is " + std::to_string(dimensions) +
-            ", not even and at most the head size " + std::to_string(heads.size));
-  const double base = number("rope.freq_base", 10'000.0);
-  if (!(base > 1.0 && base < 1e15))
-    corrupt("metadata key " + key("rope.freq_base") + " is not a base for rotary positions");
-  return {dimensions, static_cast<double>(static_cast<float>(base))};
-}
-
-RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
-  const auto [dimensions, base] = rope_size(heads);
-  const std::string type = text("rope.scaling.type", "");
-  const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
-  if (number("rope.scaling.attn_factor", 1.0) != 1.0)
-    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported");
-  // Without a type, a factor means the linear kind, as in files from before the type was written.
-  if (!type.empty() && type != "none" && type != "linear")
-    refuse("rope scaling \"" + type.substr(0, 64) +
-           "\" is not supported; supported are: none, linear, and Llama 3's factors in "
-           "rope_freqs.weight");
-  const bool linear = (type.empty() || type == "linear") && factor != 1.0;
-  if (linear && !(factor > 0.0 && factor < 1e6))
-    corrupt("metadata key " + key("rope.scaling.factor") + " is not a positive number");
-
-  const std::vector<double> divisors = factors("rope_freqs.weight", dimensions / 2);
-  if (linear && !divisors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
-  Rope made;
-  made.pairing = pairing;
-  for (std::uint32_t i = 0; i < dimensions / 2; ++i) {
-    double frequency = std::pow(base, -2.0 * i / dimensions);
-    if (i < divisors.size()) frequency /= divisors[i];
-    if (linear) frequency /= static_cast<double>(static_cast<float>(factor));
-    made.frequencies.push_back(frequency);
-  }
-  return add(std::move(made));
-}
-
-RopeIndex GraphBuilder::long_rope(const HeadShape& heads, RopePairing pairing) {
-  const auto [dimensions, base] = rope_size(heads);
-  const std::uint32_t pairs = dimensions / 2;
-  const std::string type = text("rope.scaling.type", "longrope");
-  if (type != "none" && type != "longrope")
-    refuse("rope scaling \"" + type.substr(0, 64) + "\" is not supported for architecture " +
-           prefix_ + "; supported are: none, longrope");
-  Rope made;
-  made.pairing = pairing;
-  made.magnitude = number("rope.scaling.attn_factor", 1.0);
-  if (!(made.magnitude > 0 && made.magnitude < 1e6))
-    corrupt("metadata key " + key("rope.scaling.attn_factor") + " is not a positive number");
-  const std::vector<double> few = factors("rope_factors_short.weight", pairs);
-  const std::vector<double> many = factors("rope_factors_long.weight", pairs);
-  if (few.empty() != many.empty())
-    corrupt("of rope_factors_short.weight and rope_factors_long.weight one is missing");
-  made.short_context = count("rope.scaling.original_context_length", kMaxContext, graph_.context);
-  for (std::uint32_t i = 0; i < pairs; ++i) {
-    const double frequency = std::pow(base, -2.0 * i / dimensions);
-    made.frequencies.push_back(few.empty() ? frequency : frequency / few[i]);
-    if (!many.empty()) made.long_frequencies.push_back(frequency / many[i]);
-  }
-  return add(std::move(made));
-}
-
 RopeIndex GraphBuilder::add(Rope rope) {
   graph_.ropes.push_back(std::move(rope));
   return static_cast<RopeIndex>(graph_.ropes.size() - 1);
@@ -302,6 +219,17 @@ void GraphBuilder::output(float epsilon, float divisor) {
   if (own != kAbsent) graph_.output_rows.tensor = own;
 }
 
+float GraphBuilder::cap(std::string_view name, double fallback) {
+  const double found = number(name, fallback);
+  if (!(found >= 0 && found < 1e6))
+    corrupt("metadata key " + key(name) + " is not a cap from 0 to 1000000");
+  return static_cast<float>(found);
+}
+
+void GraphBuilder::cap_logits(std::string_view name, double fallback) {
+  graph_.logit_cap = cap(name, fallback);
+}
+
 LayerBuilder GraphBuilder::layer(std::uint32_t index) {
   return LayerBuilder(*this, index);
 }
@@ -387,10 +315,10 @@ VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
   return model_.add(VectorRow{{{q, true}, {k, true}, {v}}});
 }
 
-void LayerBuilder::attention(Rotate rotate, ActivationIndex out) {
+void LayerBuilder::attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules) {
   rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
   operations().push_back(rotate);
-  operations().push_back(Attend{rotate.heads, rotate.kv, out});
+  operations().push_back(Attend{rotate.heads, rotate.kv, out, rules});
 }
 
 void LayerBuilder::fused_gated_product(const std::string& gate_and_up, ActivationIndex in,

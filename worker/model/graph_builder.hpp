@@ -51,8 +51,11 @@ class GraphBuilder {
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
   float rms_epsilon();
-  // The rotation that the keys rope.* describe, of heads of that size.
+  // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
+  // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
+  // That of layers with a sliding window: a base of its own (rope.freq_base_swa), and no stretching.
+  RopeIndex window_rope(const HeadShape& heads, RopePairing pairing);
   // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
   // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
@@ -68,6 +71,13 @@ class GraphBuilder {
   // Norm and matrix of the logits, which are divided by `divisor`. Without output.weight the
   // embedding serves.
   void output(float epsilon, float divisor = 1);
+  // Keeps the logits within the cap of that key; none: 0.
+  void cap_logits(std::string_view name, double fallback = 0);
+  float cap(std::string_view name, double fallback = 0);
+  // Positions of a sliding window.
+  std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt) {
+    return count("attention.sliding_window", kMaxContext, fallback);
+  }
 
   LayerBuilder layer(std::uint32_t index);
 
@@ -95,8 +105,11 @@ class GraphBuilder {
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
   std::vector<double> factors(const std::string& name, std::uint32_t pairs);
-  // Dimensions that rotate, and the base of their frequencies.
-  std::pair<std::uint32_t, double> rope_size(const HeadShape& heads);
+  // Dimensions that rotate, and the base of their frequencies, by keys that end so.
+  std::pair<std::uint32_t, double> rope_size(const HeadShape& heads,
+                                             const std::string& ending = "");
+  double scaling_factor();
+  void stretch_by_yarn(Rope& rope, double base);
   const TensorInfo* find(const std::string& name) const;
   void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
   Status refuse_other_computations() const;
@@ -146,7 +159,7 @@ class LayerBuilder {
   VectorIndex vector(const std::string& name, std::uint64_t width);
 
   // A key-value store of the layer's own, and both operations on it.
-  void attention(Rotate rotate, ActivationIndex out);
+  void attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
   // The gate's rows and the up's behind them in one tensor.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,

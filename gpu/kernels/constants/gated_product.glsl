@@ -1,4 +1,5 @@
 CONSTANTS(GatedProductConstants, 0)
 INVOCATIONS(0, kInvocations, invocations, 8u)
 CONSTANT(1, kForm, form, 0u)  // InputForm of the result
+CONSTANT(2, kGate, gate, 0u)  // Gate
 CONSTANTS_END

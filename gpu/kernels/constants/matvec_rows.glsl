@@ -1,3 +1,3 @@
-CONSTANTS(MatvecRowsConstants, 13)
-INVOCATIONS(13, kLanes, lanes, 8u)  // subgroup size
+CONSTANTS(MatvecRowsConstants, 14)
+INVOCATIONS(14, kLanes, lanes, 8u)  // subgroup size
 CONSTANTS_END

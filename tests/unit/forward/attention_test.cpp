@@ -20,6 +20,9 @@ struct Case {
   k::KvFormat kv;
   bool bias, norm;
   std::uint32_t length;  // positions already there
+  std::uint32_t window = 0;
+  float soft_cap = 0;
+  bool sinks = false;
 };
 
 class Attention : public KernelTest {
@@ -120,7 +123,8 @@ struct Attention::Trial {
   const char* name;
   const k::Mapping& mapping;
   const Case& each;
-  const k::AttentionShape shape{each.head, each.heads, each.kv_heads, each.kv, each.halves};
+  const k::AttentionShape shape{each.head,   each.heads,  each.kv_heads, each.kv,
+                                each.halves, each.window, each.soft_cap, each.sinks};
   const std::uint32_t columns = each.length;
   const std::uint32_t width = (each.heads + 2 * each.kv_heads) * each.head;  // of q, k and v
   const std::uint32_t attended = each.heads * each.head;
@@ -134,6 +138,8 @@ struct Attention::Trial {
   gpu::Buffer counts, page_table, kv, q_out;
   gpu::Buffer whole, combined;  // results: [column][stride]
   gpu::Buffer partials, done;
+  std::vector<double> sinks;  // [head]
+  gpu::Buffer device_sinks;   // times log2(e)
   k::AttentionPush push{};
   std::vector<std::vector<double>> keys, values;  // [position * kv_heads + kv head]
 
@@ -222,6 +228,12 @@ void Attention::attend(Trial& t) {
   t.push.partials = t.partials.address();
   t.push.counts = t.done.address();
   t.push.most_splits = t.splits;
+  t.sinks = random_doubles(t.each.heads);
+  std::vector<float> in_powers_of_two;
+  for (const double sink : t.sinks)
+    in_powers_of_two.push_back(static_cast<float>(sink * 1.4426950408889634));
+  t.device_sinks = buffer(std::span<const float>(in_powers_of_two));
+  if (t.each.sinks) t.push.sinks = t.device_sinks.address();
   const auto one = k::attention(t.mapping, t.shape, k::AttentionMode::kWhole, t.columns, t.context);
   run(one.spec, t.push, one.x, one.y, one.z);
 }
@@ -234,7 +246,7 @@ void Attention::attend_in_splits(Trial& t) {
   run(two.spec, t.push, two.x, two.y, two.z);
   run(k::attention_combine(t.mapping, t.shape),
       k::AttentionCombinePush{t.partials.address(), t.counts.address(), t.combined.address(),
-                              t.stride, t.push.padded_width},
+                              t.stride, t.push.padded_width, t.push.sinks},
       t.columns, t.each.heads);
 }
 
@@ -340,18 +352,23 @@ void Attention::compare_with_exact(const Trial& t) {
       const auto q =
           turned(each, t.part(column, head), &t.bias[head * each.head], t.q_gain, column);
       std::vector<double> scores;
-      double largest = -1e300, sum = 0;
-      for (std::uint32_t p = 0; p <= column; ++p) {
+      double largest = each.sinks ? t.sinks[head] : -1e300;
+      const std::uint32_t first =
+          each.window != 0 && column >= each.window ? column + 1 - each.window : 0;
+      for (std::uint32_t p = first; p <= column; ++p) {
         const auto& key = t.keys[p * each.kv_heads + kv_head];
         double dot = 0;
         for (std::uint32_t i = 0; i < each.head; ++i)
           dot += q[i] * key[i];
-        scores.push_back(dot / std::sqrt(each.head));
+        const double score = dot / std::sqrt(each.head);
+        scores.push_back(each.soft_cap != 0 ? each.soft_cap * std::tanh(score / each.soft_cap)
+                                            : score);
         largest = std::max(largest, scores.back());
       }
       std::vector<double> result(each.head);
-      for (std::uint32_t p = 0; p <= column; ++p) {
-        const double weight = std::exp(scores[p] - largest);
+      double sum = each.sinks ? std::exp(t.sinks[head] - largest) : 0;
+      for (std::uint32_t p = first; p <= column; ++p) {
+        const double weight = std::exp(scores[p - first] - largest);
         sum += weight;
         for (std::uint32_t i = 0; i < each.head; ++i)
           result[i] += weight * t.values[p * each.kv_heads + kv_head][i];
@@ -405,6 +422,11 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
       {48, 6, 3, 48, true, kQ8, false, false, 40},
       {128, 7, 1, 128, false, kQ8, true, false, 34},
       {16, 2, 2, 16, false, kQ8, false, false, 1030},
+      {64, 4, 2, 64, true, kF16, false, true, 200, 48, 6},
+      {32, 8, 1, 32, true, kF32, true, false, 300, 130, 0, true},
+      {16, 4, 2, 16, false, kF32, false, false, 1100, 0, 3, true},
+      {48, 6, 2, 48, true, kQ8, false, false, 160, 33, 0, true},
+      {8, 2, 1, 8, false, kF32, false, false, 140, 1},
   };
   std::vector<NamedMapping> mappings = test_mappings(device());
   // Shorter splits, so that there are many, of several sizes, where a CPU need not look far.

@@ -83,7 +83,8 @@ class Matvec : public KernelTest {
   // out[column][row], made by the variant for `count` columns.
   std::vector<float> multiply(const k::Mapping& mapping, const TestMatrix& m,
                               const std::vector<std::vector<float>>& x, k::Epilogue epilogue,
-                              std::vector<float> before = {}, bool permuted = false) {
+                              std::vector<float> before = {}, bool permuted = false,
+                              k::Gate gate = k::Gate::kSilu) {
     const auto count = static_cast<std::uint32_t>(x.size());
     auto rows = static_cast<std::uint32_t>(m.layout.rows);
     if (epilogue == k::Epilogue::kGated) rows /= 2;
@@ -94,8 +95,10 @@ class Matvec : public KernelTest {
     gpu::Buffer out = empty(std::uint64_t{room} * stride * 4);
     std::memcpy(out.mapped().data(), before.data(), before.size() * 4);
     const gpu::Buffer counts = parameters(count);
-    const k::MatvecVariant variant = k::matvec(
-        mapping, {weight_type(m.tensor.type), rows, m.layout.groups, epilogue, permuted}, count);
+    const k::MatvecVariant variant = k::matvec(mapping,
+                                               {weight_type(m.tensor.type), rows, m.layout.groups,
+                                                epilogue, permuted, k::Scaling::kNone, gate},
+                                               count);
     k::MatvecPush push{};
     push.quants = m.packed.address() + m.layout.quants;
     push.high = m.packed.address() + m.layout.high;
@@ -198,22 +201,28 @@ TEST_F(Matvec, AddsToWhatIsThere) {
 
 TEST_F(Matvec, GateAndUpInOne) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const std::uint32_t count : {1U, 5U}) {
+    for (const k::Gate gate : reference::kGates) {
       const std::uint32_t rows = 45;
       const TestMatrix m = matrix(TensorType::kQ4_0, rows * 2, 256);
-      auto x = columns(count, 256);
-      const std::vector<float> y = multiply(mapping, m, x, k::Epilogue::kGated, {}, true);
+      const auto x = columns(16, 256);
       const std::uint32_t stride = k::input_stride(mapping, rows);
-      for (std::uint32_t c = 0; c < count; ++c) {
-        for (std::uint32_t row = 0; row < 64; ++row) {
-          const float got = y[c * stride + index(mapping, row)];
-          if (row >= rows) {
-            ASSERT_EQ(got, 0.0F) << name << " padding " << row;
-            continue;
+      const std::vector<float> all = multiply(mapping, m, x, k::Epilogue::kGated, {}, true, gate);
+      for (const std::size_t count : {1, 3, 16}) {
+        const std::vector<float> y =
+            multiply(mapping, m, {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(count)},
+                     k::Epilogue::kGated, {}, true, gate);
+        for (std::uint32_t c = 0; c < count; ++c) {
+          for (std::uint32_t row = 0; row < 64; ++row) {
+            const std::size_t at = c * stride + index(mapping, row);
+            ASSERT_EQ(std::memcmp(&y[at], &all[at], 4), 0) << name << ", " << count << " columns";
+            if (row >= rows) {
+              ASSERT_EQ(y[at], 0.0F) << name << " padding " << row;
+              continue;
+            }
+            const double want = reference::gated(gate, exact(m.values[row], x[c]),
+                                                 exact(m.values[rows + row], x[c]));
+            ASSERT_NEAR(y[at], want, 2e-5 * (1 + std::abs(want))) << name << " row " << row;
           }
-          const double gate = exact(m.values[row], x[c]), up = exact(m.values[rows + row], x[c]);
-          const double want = gate / (1 + std::exp(-gate)) * up;
-          ASSERT_NEAR(got, want, 2e-5 * (1 + std::abs(want))) << name << " row " << row;
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "kernel_harness.hpp"
+#include "reference.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -68,30 +69,58 @@ TEST_F(SmallKernels, NormOfListedColumns) {
 
 TEST_F(SmallKernels, GatedProduct) {
   for (const auto& [name, mapping] : test_mappings(device())) {
-    const std::uint32_t width = 333;
-    const auto gate = random_floats(2 * width, 3), up = random_floats(2 * width, 1);
-    const gpu::Buffer gates = buffer(std::span<const float>(gate)),
-                      ups = buffer(std::span<const float>(up)), counts = parameters(2);
-    const std::uint32_t stride = k::input_stride(mapping, width);
-    const gpu::Buffer out = empty(2 * stride * 4);
-    k::GatedProductPush push{};
-    push.gate = gates.address();
-    push.up = ups.address();
-    push.out = out.address();
+    for (const k::Gate function : reference::kGates) {
+      const std::uint32_t width = 333;
+      auto gate = random_floats(2 * width, 3);
+      const auto up = random_floats(2 * width, 1);
+      gate[0] = 200;  // the exponential leaves a float's range on both sides
+      gate[1] = -200;
+      const gpu::Buffer gates = buffer(std::span<const float>(gate)),
+                        ups = buffer(std::span<const float>(up)), counts = parameters(2);
+      const std::uint32_t stride = k::input_stride(mapping, width);
+      const gpu::Buffer out = empty(2 * stride * 4);
+      k::GatedProductPush push{};
+      push.gate = gates.address();
+      push.up = ups.address();
+      push.out = out.address();
+      push.parameters = counts.address();
+      push.width = width;
+      push.in_stride = width;
+      push.out_stride = stride;
+      push.padded_width = 352;
+      run(k::gated_product(mapping, function), push, 2);
+      const auto got = read<float>(out, 2 * stride);
+      for (std::size_t c = 0; c < 2; ++c) {
+        for (std::uint32_t i = 0; i < 352; ++i) {
+          const double want =
+              i < width ? reference::gated(function, gate[c * width + i], up[c * width + i]) : 0;
+          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want)))
+              << name << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SmallKernels, SoftCap) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const std::uint32_t width = 5000, stride = 5003;
+    auto logits = random_floats(2 * stride, 40);
+    logits[0] = 1e6F;
+    logits[1] = -1e6F;
+    const gpu::Buffer rows = buffer(std::span<const float>(logits)), counts = parameters(2);
+    k::SoftCapPush push{};
+    push.rows = rows.address();
     push.parameters = counts.address();
     push.width = width;
-    push.in_stride = width;
-    push.out_stride = stride;
-    push.padded_width = 352;
-    run(k::gated_product(mapping), push, 2);
-    const auto got = read<float>(out, 2 * stride);
-    for (std::size_t c = 0; c < 2; ++c) {
-      for (std::uint32_t i = 0; i < 352; ++i) {
-        const double g = i < width ? gate[c * width + i] : 0;
-        const double want = i < width ? g / (1 + std::exp(-g)) * up[c * width + i] : 0;
-        ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want)))
-            << name << ' ' << i;
-      }
+    push.stride = stride;
+    push.count_word = k::kOutputCountWord;
+    push.cap = 30;
+    run(k::soft_cap(mapping), push, 3, 3);
+    const auto got = read<float>(rows, 2 * stride);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double want = i % stride < width ? 30 * std::tanh(logits[i] / 30.0) : logits[i];
+      ASSERT_NEAR(got[i], want, 2e-5) << name << ' ' << i;
     }
   }
 }

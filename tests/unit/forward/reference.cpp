@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 namespace bulkhead::forward::reference {
 
@@ -14,6 +15,19 @@ double half(std::uint16_t bits) {
   const double magnitude =
       exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+double gated(gpu::kernels::Gate function, double gate, double up) {
+  switch (function) {
+    case gpu::kernels::Gate::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case gpu::kernels::Gate::kGelu:
+      return gate / 2 *
+             (1 +
+              std::tanh(std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * std::pow(gate, 3)))) *
+             up;
+  }
+  return 0;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "gpu/kernels/kernels.hpp"
 #include "worker/model/gguf.hpp"
 
 namespace bulkhead::forward::reference {
@@ -32,5 +33,10 @@ std::vector<std::byte> random_rows(model::TensorType type, std::size_t rows, std
                                    std::mt19937& random);
 
 double half(std::uint16_t bits);
+
+// A gate's activation times its up.
+double gated(gpu::kernels::Gate function, double gate, double up);
+inline constexpr gpu::kernels::Gate kGates[] = {gpu::kernels::Gate::kSilu,
+                                                gpu::kernels::Gate::kGelu};
 
 }  // namespace bulkhead::forward::reference

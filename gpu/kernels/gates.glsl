@@ -1,0 +1,17 @@
+// What gated products make of a gate and an up (gpu/kernels/kernels.hpp: Gate), the same in every kernel that makes them.
+const uint kSilu = 0, kGelu = 1;
+
+// gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), since
+// (1 + tanh(u)) / 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
+float gated(uint function, float gate, float up) {
+  precise float turn = gate;
+  if (function == kGelu) {
+    precise float squared = gate * gate;
+    precise float cubed = squared * gate;
+    turn = 1.5957691216057308 * fma(0.044715, cubed, gate);
+  }
+  precise float sigmoid = 1.0 / (1.0 + exp(-turn));
+  precise float activated = gate * sigmoid;
+  precise float result = activated * up;
+  return result;
+}

@@ -1,0 +1,34 @@
+// Keeps logits within a cap, where they lie (soft_cap.glsl). A workgroup takes kEntries of a row.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
+#include "common.glsl"
+#include "soft_cap.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t rows;         // [row][stride]
+  uint64_t parameters;
+  uint width;
+  uint stride;
+  uint count_word;       // which of the parameters' counts bounds the rows
+  float cap;
+  CHAIN_PUSH
+} push;
+#include "chain.glsl"
+
+#include "constants/soft_cap.glsl"
+
+void cap_logits() {
+  uint row = gl_WorkGroupID.x;
+  if (row >= Words(push.parameters).v[push.count_word]) return;
+  if (!chain_wait()) return;
+  FloatsOut values = FloatsOut(push.rows + uint64_t(row) * push.stride * 4u);
+  uint first = gl_WorkGroupID.y * kEntries;
+  uint end = min(first + kEntries, push.width);
+  for (uint at = first + gl_LocalInvocationID.x; at < end; at += kInvocations) values.v[at] = soft_capped(values.v[at], push.cap);
+}
+
+void main() {
+  cap_logits();
+  chain_arrive();
+}

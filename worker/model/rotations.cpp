@@ -1,0 +1,141 @@
+// How positions turn heads, from a file's keys rope.*: the frequencies of every kind of stretching.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <utility>
+
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+
+// Divisors of a rotation's frequencies; empty: the file has none of that name.
+std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t pairs) {
+  const TensorIndex index = optional_tensor(name, pairs);
+  if (index == kAbsent || has_ || !status_.ok()) return {};
+  const TensorInfo* const tensor = file_.find_tensor(name);
+  std::vector<double> made;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    float factor = 0;
+    std::memcpy(&factor, tensor->data.data() + i * sizeof factor, sizeof factor);
+    if (!(factor > 0.0F && std::isfinite(factor)))
+      corrupt(name + " has an entry that is not a positive number (index " + std::to_string(i) +
+              ")");
+    made.push_back(static_cast<double>(factor));
+  }
+  return made;
+}
+
+std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads,
+                                                         const std::string& ending) {
+  const std::string size_key = "rope.dimension_count" + ending;
+  const std::string base_key = "rope.freq_base" + ending;
+  const std::uint32_t dimensions = count(size_key, kMaxHeadSize, heads.size);
+  if (dimensions % 2 != 0 || dimensions > heads.size)
+    corrupt("metadata key " + key(size_key) + " is " + std::to_string(dimensions) +
+            ", not even and at most the head size " + std::to_string(heads.size));
+  const double base = number(base_key, 10'000.0);
+  if (!(base > 1.0 && base < 1e15))
+    corrupt("metadata key " + key(base_key) + " is not a base for rotary positions");
+  return {dimensions, static_cast<double>(static_cast<float>(base))};
+}
+
+double GraphBuilder::scaling_factor() {
+  const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+  if (!(factor > 0.0 && factor < 1e6))
+    corrupt("metadata key " + key("rope.scaling.factor") + " is not a positive number");
+  return static_cast<double>(static_cast<float>(factor));
+}
+
+RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads);
+  const std::string type = text("rope.scaling.type", "");
+  // Without a type, a factor means the linear kind, as in files from before the type was written.
+  if (!type.empty() && type != "none" && type != "linear" && type != "yarn")
+    refuse("rope scaling \"" + type.substr(0, 64) +
+           "\" is not supported; supported are: none, linear, yarn, and Llama 3's factors in "
+           "rope_freqs.weight");
+  if (type != "yarn" && number("rope.scaling.attn_factor", 1.0) != 1.0)
+    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported");
+  const bool linear = (type.empty() || type == "linear") && scaling_factor() != 1.0;
+
+  const std::vector<double> divisors = factors("rope_freqs.weight", dimensions / 2);
+  if (linear && !divisors.empty()) refuse("has both linear rope scaling and rope_freqs.weight");
+  Rope made;
+  made.pairing = pairing;
+  for (std::uint32_t i = 0; i < dimensions / 2; ++i) {
+    double frequency = std::pow(base, -2.0 * i / dimensions);
+    if (i < divisors.size()) frequency /= divisors[i];
+    if (linear) frequency /= scaling_factor();
+    made.frequencies.push_back(frequency);
+  }
+  if (type == "yarn") stretch_by_yarn(made, base);
+  return add(std::move(made));
+}
+
+// Pairs that turn often within the original context keep their frequency, those that turn less than
+// once are slowed down by the factor, and between the two a ramp leads over.
+void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
+  const double factor = scaling_factor();
+  const double original =
+      count("rope.scaling.original_context_length", kMaxContext, graph_.context);
+  const double share = number("rope.scaling.yarn_ext_factor", 1.0);
+  const double dimensions = 2.0 * rope.pairs();
+  const auto pair_that_turns = [&](double times) {
+    return dimensions * std::log(original / (times * 2 * std::numbers::pi)) / (2 * std::log(base));
+  };
+  const double most = number("rope.scaling.yarn_beta_fast", 32.0);
+  const double least = number("rope.scaling.yarn_beta_slow", 1.0);
+  const double attention = number("rope.scaling.attn_factor", 1.0);
+  if (!(most > 0 && least > 0 && share >= 0 && share <= 1 && attention > 0 && attention < 1e6))
+    return corrupt("metadata keys " + key("rope.scaling.*") + " hold numbers that YaRN can't have");
+  const double low = std::max(std::floor(pair_that_turns(most)), 0.0);
+  const double high = std::min(std::ceil(pair_that_turns(least)), dimensions - 1);
+  for (std::uint32_t i = 0; i < rope.pairs(); ++i) {
+    const double way = std::clamp((i - low) / std::max(0.001, high - low), 0.0, 1.0);
+    const double kept = (1 - way) * share;
+    rope.frequencies[i] *= kept + (1 - kept) / factor;
+  }
+  // Files of some models name the part of the magnitude that their training took away again.
+  const auto magnitude = [factor](double multiplier) {
+    return factor > 1 ? 0.1 * multiplier * std::log(factor) + 1 : 1;
+  };
+  const double taken_away = number("rope.scaling.yarn_log_multiplier", 0);
+  rope.magnitude = attention * magnitude(1) / magnitude(taken_away);
+}
+
+RopeIndex GraphBuilder::window_rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads, "_swa");
+  Rope made;
+  made.pairing = pairing;
+  for (std::uint32_t i = 0; i < dimensions / 2; ++i)
+    made.frequencies.push_back(std::pow(base, -2.0 * i / dimensions));
+  return add(std::move(made));
+}
+
+RopeIndex GraphBuilder::long_rope(const HeadShape& heads, RopePairing pairing) {
+  const auto [dimensions, base] = rope_size(heads);
+  const std::uint32_t pairs = dimensions / 2;
+  const std::string type = text("rope.scaling.type", "longrope");
+  if (type != "none" && type != "longrope")
+    refuse("rope scaling \"" + type.substr(0, 64) + "\" is not supported for architecture " +
+           prefix_ + "; supported are: none, longrope");
+  Rope made;
+  made.pairing = pairing;
+  made.magnitude = number("rope.scaling.attn_factor", 1.0);
+  if (!(made.magnitude > 0 && made.magnitude < 1e6))
+    corrupt("metadata key " + key("rope.scaling.attn_factor") + " is not a positive number");
+  const std::vector<double> few = factors("rope_factors_short.weight", pairs);
+  const std::vector<double> many = factors("rope_factors_long.weight", pairs);
+  if (few.empty() != many.empty())
+    corrupt("of rope_factors_short.weight and rope_factors_long.weight one is missing");
+  made.short_context = count("rope.scaling.original_context_length", kMaxContext, graph_.context);
+  for (std::uint32_t i = 0; i < pairs; ++i) {
+    const double frequency = std::pow(base, -2.0 * i / dimensions);
+    made.frequencies.push_back(few.empty() ? frequency : frequency / few[i]);
+    if (!many.empty()) made.long_frequencies.push_back(frequency / many[i]);
+  }
+  return add(std::move(made));
+}
+
+}  // namespace bulkhead::model
