@@ -14,6 +14,11 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-smollm3-Q4_K_M",
     "tiny-olmo2-Q4_K_M",
     "tiny-glm4-Q4_K_M",
+    "tiny-2bit-Q2_K",
+    "tiny-3bit-Q3_K_M",
+    "tiny-4bit-IQ4_XS",
+    "tiny-i3-IQ3_S",
+    "tiny-i2-IQ2_M",
 };
 
 }  // namespace bulkhead::test
