@@ -19,6 +19,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-4bit-IQ4_XS",
     "tiny-i3-IQ3_S",
     "tiny-i2-IQ2_M",
+    "tiny-gemma2-Q5_K_M",
 };
 
 }  // namespace bulkhead::test
