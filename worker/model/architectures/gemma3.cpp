@@ -1,0 +1,60 @@
+// Gemma 3 (Gemma team 2025, arXiv 2503.19786): a norm before and behind each branch, norms of q and k,
+// GELU for a gate. Of six layers five see a sliding window, and turn by frequencies of their own.
+#include <cmath>
+
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+// The 27B's scores are not divided by the root of a head's entries, but of what an even share of the
+// embedding would be. Its files don't say so; its number of layers tells it.
+constexpr std::uint32_t kLayersOf27B = 62;
+
+void describe(GraphBuilder& model) {
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const float epsilon = model.rms_epsilon();
+  const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
+  const RopeIndex window_rope = model.window_rope(heads, RopePairing::kHalves);
+  const std::uint32_t window = model.window(0);
+  const std::uint32_t pattern = model.count("attention.sliding_window_pattern", kMaxLayers, 6);
+  const double score_scale =
+      model.layer_count() == kLayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
+  const ActivationIndex normed = model.input("normed stream", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+  const ActivationIndex branch = model.floats("branch", width);
+
+  model.embed(std::sqrt(static_cast<float>(width)));
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    const bool slides = window != 0 && (i + 1) % pattern != 0;
+    layer.norm(kStream, "attn_norm", normed, epsilon);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv,
+                     .heads = heads,
+                     .q_gain = layer.vector("attn_q_norm", heads.size),
+                     .k_gain = layer.vector("attn_k_norm", heads.size),
+                     .epsilon = epsilon,
+                     .rope = slides ? window_rope : rope,
+                     .scale = score_scale},
+                    attended, {.window = slides ? window : 0});
+    layer.product({layer.rows("attn_output", heads.query_width(), width)}, attended, branch);
+    layer.norm_added(branch, "post_attention_norm", kStream, epsilon);
+
+    layer.norm(kStream, "ffn_norm", normed, epsilon);
+    layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kGelu);
+    layer.product({layer.rows("ffn_down", model.feed_forward(), width)}, hidden, branch);
+    layer.norm_added(branch, "post_ffw_norm", kStream, epsilon);
+  }
+  model.output(epsilon);
+  model.cap_logits("final_logit_softcapping");
+}
+
+}  // namespace
+
+BULKHEAD_ARCHITECTURE(gemma3, "gemma3", describe);
+
+}  // namespace bulkhead::model
