@@ -6,13 +6,15 @@
 
 layout(push_constant, std430) uniform Push {
   uint64_t gate;         // [column][in_stride]
-  uint64_t up;
+  uint64_t up;           // [column][up_stride]
   uint64_t out_address;  // [column][out_stride], by store_input
   uint64_t parameters;
   uint width;
   uint in_stride;
   uint out_stride;
   uint padded_width;
+  uint up_stride;
+  uint unused;
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -25,7 +27,7 @@ void multiply_gated() {
   if (column >= Words(push.parameters).v[0]) return;
   if (!chain_wait()) return;
   Floats gates = Floats(push.gate + uint64_t(column) * push.in_stride * 4u);
-  Floats ups = Floats(push.up + uint64_t(column) * push.in_stride * 4u);
+  Floats ups = Floats(push.up + uint64_t(column) * push.up_stride * 4u);
   for (uint k = gl_LocalInvocationID.x; k < push.padded_width; k += kInvocations) {
     precise float value = 0.0;
     if (k < push.width) value = gated(kGate, gates.v[k], ups.v[k]);

@@ -135,7 +135,7 @@ HeadConstants head_constants(const AttentionShape& shape) {
 
 }  // namespace
 
-KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, ValueNorm values) {
   const std::uint32_t invocations =
       mapping.rows ? mapping.lanes
                    : std::max(mapping.lanes, round_up_to_power_of_two(shape.head_padded(), 128));
@@ -143,6 +143,7 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape) {
   workgroup.lanes = invocations;
   RopeConstants rope;
   rope.pairing = flag(shape.rope_halves);
+  rope.value_norm = static_cast<std::uint32_t>(values);
   return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),
           constants_of(workgroup, head_constants(shape), rope), 0};
 }

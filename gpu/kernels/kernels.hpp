@@ -180,8 +180,9 @@ struct RmsNormPush {
   float epsilon;
 };
 // What the kernel makes of a column: its norm, the norm's scale alone (`out` is [column]; not in the
-// rows mapping), the norm added to the floats that `out` holds, or the column as it is.
-enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3 };
+// rows mapping), the norm added to the floats that `out` holds, the column as it is, or the column
+// times the gain's first entry.
+enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3, kTimes = 4 };
 // `form`: how the result is laid out.
 KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
 inline KernelSpec rms_norm(const Mapping& mapping) {
@@ -199,6 +200,8 @@ struct GatedProductPush {
   std::uint32_t in_stride;
   std::uint32_t out_stride;
   std::uint32_t padded_width;
+  std::uint32_t up_stride;
+  std::uint32_t unused = 0;
 };
 KernelSpec gated_product(const Mapping& mapping, Gate gate);
 
@@ -240,7 +243,12 @@ struct RopeKvPush {
   float q_scale;
 };
 static_assert(sizeof(RopeKvPush) == 104);
-KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape);
+// What becomes of values before they are stored. kUnit: each head is normed without a gain; the
+// push's q_gain is not 0 then.
+enum class ValueNorm : std::uint32_t { kNone = 0, kUnit = 1 };
+// The workgroups of a column: one for each head of q, then of k, then of v; or of q alone.
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
+                   ValueNorm values = ValueNorm::kNone);
 
 // Attention takes a column's positions in splits and folds their results in order.
 constexpr std::uint32_t kTogetherSubgroups = 16;

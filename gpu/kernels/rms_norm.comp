@@ -1,5 +1,6 @@
 // Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
-// matrix-vector kernels read it, or added to what is there. kCopy: the column as it is, laid out so.
+// matrix-vector kernels read it, or added to what is there. kCopy: the column as it is, laid out so;
+// kTimes: times the gain's first entry.
 //
 // Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
 // halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
@@ -29,14 +30,14 @@ layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
 layout(constant_id = 1) const uint kForm = 0;
 layout(constant_id = 2) const uint kLanes = 0;        // > 0: kInvocations is kNormParts of these
 layout(constant_id = 3) const uint kMakes = 0;        // one of these (NormMakes in kernels.hpp):
-const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3;
+const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3, kTimes = 4;
 layout(local_size_x_id = 0) in;
 
 const uint kKept = 2;  // quads
 
 // Entry k of result `index`, from the value, its column's scale and its gain.
 void store_result(uint index, uint k, float value, float scale, float gain) {
-  precise float made = kMakes == kCopy ? value : value * scale * gain;
+  precise float made = kMakes == kCopy ? value : kMakes == kTimes ? value * Floats(push.gain).v[0] : value * scale * gain;
   if (kMakes == kAdded) {
     FloatsOut sums_at = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
     precise float total = sums_at.v[k] + made;
@@ -99,7 +100,7 @@ void norm_by_subgroups() {
     [[unroll]] for (uint i = 0; i < 4; i++) {
       uint k = quad + i;
       bool there = k < push.width;
-      float gain = there && kMakes != kCopy ? gains.v[k] : 0.0;
+      float gain = there && kMakes != kCopy && kMakes != kTimes ? gains.v[k] : 0.0;
       if (k < push.padded_width) store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
     }
   }
@@ -137,7 +138,7 @@ void make_norm() {
 
   for (uint k = id; k < push.padded_width; k += kInvocations) {
     bool there = k < push.width;
-    float gain = there && kMakes != kCopy ? Floats(push.gain).v[k] : 0.0;
+    float gain = there && kMakes != kCopy && kMakes != kTimes ? Floats(push.gain).v[k] : 0.0;
     store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
   }
 }

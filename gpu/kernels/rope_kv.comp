@@ -89,7 +89,7 @@ void rotate() {
     sum = fma(value, value, sum);
   }
   uint64_t gain = is_query ? push.q_gain : push.k_gain;
-  bool normed = push.q_gain != 0ul && !is_value;
+  bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != 0u);
   precise float scale = 1.0;
   if (push.q_gain != 0ul) {
     sums[lane] = sum;
@@ -123,7 +123,7 @@ void rotate() {
     [[unroll]] for (uint side = 0; side < 2; side++) {
       uint i = pair * 2u + side;
       precise float value = entries[i];
-      if (normed && i < kHead) value = value * scale * Floats(gain).v[i];
+      if (normed && i < kHead) value = is_value ? value * scale : value * scale * Floats(gain).v[i];
       if (!is_value && i < push.rope_pairs * 2u) {
         bool second = kPairing == 0u ? side == 1u : i >= push.rope_pairs;
         uint which = kPairing == 0u ? pair : (second ? i - push.rope_pairs : i);

@@ -44,6 +44,11 @@ class Planner {
       BULKHEAD_TRY(plan_.output, matrix({graph_.output_rows}, {}));
       plan_.matrices[plan_.embedding].read_by_every_step = false;
     }
+    for (const model::Lookup& lookup : graph_.lookups) {
+      BULKHEAD_TRY(const MatrixIndex rows, matrix({lookup.rows}, {}));
+      plan_.matrices[rows].read_by_every_step = false;
+      plan_.lookups.push_back(rows);
+    }
     writer_.embedding = true;
     for (const model::Layer& layer : graph_.layers) {
       for (std::size_t i = 0; i < layer.operations.size(); ++i) {
@@ -137,6 +142,7 @@ class Planner {
   }
 
   Status add_copy(const model::Copy& copy) {
+    if (copy.out == kStream) writer_ = {};
     if (scaled_ && scaled_->input == copy.out) scaled_.reset();
     plan_.steps.emplace_back(CopyStep{copy});
     return {};
@@ -149,8 +155,8 @@ class Planner {
 
   bool fuses_rotation(const model::Rotate& rotate) const {
     // Not where whole heads are normed first, are padded, or are rounded by blocks.
-    return plan_.fuses && rotate.q_gain == kAbsent && rotate.heads.size % 8 == 0 &&
-           kv_ != k::KvFormat::kQ8;
+    return plan_.fuses && rotate.q_gain == kAbsent && !rotate.norms_values &&
+           rotate.heads.size % 8 == 0 && kv_ != k::KvFormat::kQ8;
   }
   // How rows that rotate must lie for a product that rotates its results.
   RowOrder row_order(const model::Rotate& rotate) const {
@@ -249,6 +255,14 @@ class Planner {
       step.products.push_back(one);
       return {};
     };
+    if (gated.factors != kAbsent) {
+      const ActivationIndex gate = between("gate", gated.out);
+      BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
+      plan_.steps.emplace_back(std::move(step));
+      plan_.steps.emplace_back(
+          GateStep{gate, gated.factors, gated.out, gated.first_factor, gate_of(gated.function)});
+      return {};
+    }
     if (type_of(gated.gate) == type_of(gated.up)) {
       BULKHEAD_RETURN_IF_ERROR(
           product({gated.gate, gated.up}, gated.out, k::Epilogue::kGated, true));
@@ -259,7 +273,7 @@ class Planner {
     BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
     BULKHEAD_RETURN_IF_ERROR(product({gated.up}, up, k::Epilogue::kStore, false));
     plan_.steps.emplace_back(std::move(step));
-    plan_.steps.emplace_back(GateStep{gate, up, gated.out, gate_of(gated.function)});
+    plan_.steps.emplace_back(GateStep{gate, up, gated.out, 0, gate_of(gated.function)});
     return {};
   }
 

@@ -76,6 +76,7 @@ struct ProductsStep {
 };
 struct GateStep {
   model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;
+  std::uint32_t first_up = 0;  // entry of `up`
   gpu::kernels::Gate function = gpu::kernels::Gate::kSilu;
 };
 struct RotateStep {
@@ -97,6 +98,7 @@ struct ModelPlan {
   bool fuses = false;  // norms, residual stream and inputs are the products' business
   std::vector<PlannedMatrix> matrices;
   MatrixIndex embedding = 0, output = 0;
+  std::vector<MatrixIndex> lookups;  // as in the graph
   std::vector<RowOrder> vector_orders;  // of each of the graph's vectors: of parts that rotate
   std::vector<model::Activation> activations;  // the graph's, then those that steps need besides
   std::vector<PlannedOperands> operands;

@@ -82,20 +82,29 @@ class Builder {
     return scales_here() && std::holds_alternative<ScalesStep>(step);
   }
 
-  Status add_embedding() {
-    const DeviceMatrix& matrix = context_.weights.matrices[plan_.embedding];
+  // A token's row of a matrix for each column.
+  k::EmbedPush row_push(MatrixIndex index, model::ActivationIndex out, float scale) const {
+    const DeviceMatrix& matrix = context_.weights.matrices[index];
     k::EmbedPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
     push.scales = matrix.scales();
     push.supers = matrix.supers();
-    push.out = at(model::kStream);
+    push.out = at(out);
     push.parameters = parameters_;
     push.groups = matrix.layout.groups;
-    push.width = graph_.embedding;
-    push.stride = stride(model::kStream);
+    push.width = plan_.activations[out].width;
+    push.stride = stride(out);
     push.chosen = context_.results.address();
-    push.scale = graph_.embedding_scale;
+    push.scale = scale;
+    return push;
+  }
+  Status embed(MatrixIndex index, const k::EmbedPush& push) {
+    return dispatch(k::embed(context_.mapping, context_.weights.matrices[index].type), push,
+                    {shape_.columns, context_.mapping.units ? k::kEmbedParts : 1});
+  }
+  Status add_embedding() {
+    k::EmbedPush push = row_push(plan_.embedding, model::kStream, graph_.embedding_scale);
     if (chained_) {
       push.chain_counts = context_.chain.counts.address();
       push.chain_failed = status_address();
@@ -106,8 +115,13 @@ class Builder {
       push.input = at(plan_.first_input);
       push.input_stride = stride(plan_.first_input);
     }
-    return dispatch(k::embed(context_.mapping, matrix.type), push,
-                    {shape_.columns, context_.mapping.units ? k::kEmbedParts : 1});
+    BULKHEAD_RETURN_IF_ERROR(embed(plan_.embedding, push));
+    for (std::size_t i = 0; i < graph_.lookups.size(); ++i) {
+      const model::Lookup& lookup = graph_.lookups[i];
+      BULKHEAD_RETURN_IF_ERROR(
+          embed(plan_.lookups[i], row_push(plan_.lookups[i], lookup.out, lookup.scale)));
+    }
+    return {};
   }
 
   k::RmsNormPush norm_push(const model::Norm& norm) const {
@@ -146,8 +160,10 @@ class Builder {
     norm.in = step.copy.in;
     norm.out = step.copy.out;
     norm.width = plan_.activations[step.copy.in].width;
-    return dispatch(k::rms_norm(context_.mapping, k::NormMakes::kCopy, form_of(step.copy.out)),
-                    norm_push(norm), norm_extent(norm.width));
+    norm.gain = step.copy.factor;
+    const auto makes = step.copy.factor == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kTimes;
+    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.copy.out)), norm_push(norm),
+                    norm_extent(norm.width));
   }
 
   // The stream's gain is in the input already; what is left is a factor for each column.
@@ -242,7 +258,8 @@ class Builder {
     const std::uint32_t width = plan_.activations[step.out].width;
     k::GatedProductPush push{};
     push.gate = at(step.gate);
-    push.up = at(step.up);
+    push.up = at(step.up) + std::uint64_t{step.first_up} * 4;
+    push.up_stride = stride(step.up);
     push.out = at(step.out);
     push.parameters = parameters_;
     push.width = width;
@@ -273,8 +290,10 @@ class Builder {
     push.q_scale = q_scale(rotate);
     const k::AttentionShape shape =
         attention_shape(graph_, rotate.heads, rotate.rope, context_.kv_format);
-    return dispatch(k::rope_kv(context_.mapping, shape), push,
-                    {shape_.columns, shape.heads + 2 * shape.kv_heads});
+    const auto values = rotate.norms_values ? k::ValueNorm::kUnit : k::ValueNorm::kNone;
+    return dispatch(
+        k::rope_kv(context_.mapping, shape, values), push,
+        {shape_.columns, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
   }
   // While kernels are listed there are no pages yet.
   KvPages kv(model::KvIndex store) const {

@@ -264,6 +264,11 @@ class Gguf final : public GgufFile {
     const MetadataValue* value = find(key);
     if (value == nullptr) return std::optional<std::vector<std::int64_t>>();
     std::vector<std::int64_t> ints;
+    if (value->type == ValueType::kArray && value->element == ValueType::kBool) {
+      for (const std::byte each : value->payload)
+        ints.push_back(each != std::byte{0} ? 1 : 0);
+      return std::optional(std::move(ints));
+    }
     if (!each_number(*value, [&ints](const Number& number) {
           const auto* i = std::get_if<std::int64_t>(&number);
           const auto* u = std::get_if<std::uint64_t>(&number);

@@ -78,7 +78,7 @@ class GgufFile {
   virtual void forget(std::span<const std::byte> pages) const = 0;
 
   // Metadata. An absent key is nullopt; a key of another type is an error that names both types.
-  // Integers of any width convert when their value fits.
+  // Integers of any width convert when their value fits; get_ints() takes bools as 0 and 1.
   virtual bool has(std::string_view key) const = 0;
   virtual Result<std::optional<std::uint64_t>> get_uint(std::string_view key) const = 0;
   virtual Result<std::optional<double>> get_float(std::string_view key) const = 0;

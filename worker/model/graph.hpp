@@ -109,9 +109,10 @@ struct Norm {
   bool adds = false;
 };
 
-// out = in, laid out as a product's input.
+// out = in, laid out as a product's input where `out` is one; or in times a vector's only entry.
 struct Copy {
   ActivationIndex in = kStream, out = kAbsent;
+  VectorIndex factor = kAbsent;
 };
 
 // out = matrix * in, or added to what `out` holds. The matrix is its parts' rows, one after another.
@@ -132,6 +133,10 @@ struct Rotate {
   RopeIndex rope = kAbsent;  // kAbsent: positions turn nothing
   KvIndex kv = kAbsent;
   double scale = 0;  // of the scores; 0: 1 / sqrt(entries of a head)
+  // q heads alone: an earlier layer stores the keys and values.
+  bool stores_nothing = false;
+  // Values are normed like q and k, but without a gain.
+  bool norms_values = false;
 };
 
 // Which scores a column weighs, and how.
@@ -152,17 +157,27 @@ struct Attend {
 // kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 enum class Gate { kSilu, kGelu };
 
-// out = gate(gate_matrix * in) * (up_matrix * in)
+// out = gate(gate_matrix * in) * (up_matrix * in); or, where `factors` are given, times as many entries
+// of that activation from `first_factor` on.
 struct GatedProduct {
   MatrixPart gate, up;
   ActivationIndex in = kAbsent, out = kAbsent;
   Gate function = Gate::kSilu;
+  ActivationIndex factors = kAbsent;
+  std::uint32_t first_factor = 0;
 };
 
 using Operation = std::variant<Norm, Copy, Product, Rotate, Attend, GatedProduct>;
 
 struct Layer {
   std::vector<Operation> operations;
+};
+
+// Before the layers: out = the token's row of a matrix, times `scale`.
+struct Lookup {
+  MatrixPart rows;
+  ActivationIndex out = kAbsent;
+  float scale = 1;
 };
 
 struct ModelGraph {
@@ -181,6 +196,7 @@ struct ModelGraph {
   // The stream's first value is the token's row of `embedding_rows`, times `embedding_scale`.
   MatrixPart embedding_rows;
   float embedding_scale = 1;
+  std::vector<Lookup> lookups;
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
   VectorIndex output_gain = kAbsent;

@@ -78,6 +78,30 @@ std::uint32_t GraphBuilder::count(std::string_view name, std::uint64_t limit,
   return static_cast<std::uint32_t>(value);
 }
 
+std::vector<std::uint32_t> GraphBuilder::counts(std::string_view name, std::uint64_t limit,
+                                                std::optional<std::uint64_t> fallback) {
+  if (!file_.array_length(key(name)))
+    return std::vector<std::uint32_t>(layers_, count(name, limit, fallback));
+  read_keys_.emplace(name);
+  std::vector<std::uint32_t> made(layers_, 1);
+  const auto found = file_.get_ints(key(name));
+  if (!found.ok()) {
+    fail(found.error());
+    return made;
+  }
+  const std::int64_t least = fallback == 0U ? 0 : 1;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const std::int64_t value = i < (*found)->size() ? (**found)[i] : -1;
+    if (value < least || static_cast<std::uint64_t>(value) > limit) {
+      corrupt("metadata key " + key(name) + " has no number from " + std::to_string(least) +
+              " to " + std::to_string(limit) + " for layer " + std::to_string(i));
+      return made;
+    }
+    made[i] = static_cast<std::uint32_t>(value);
+  }
+  return made;
+}
+
 double GraphBuilder::number(std::string_view name, double fallback) {
   read_keys_.emplace(name);
   const auto value = file_.get_float(key(name));
@@ -210,6 +234,12 @@ void GraphBuilder::embed(float scale) {
             std::to_string(rows) + " rows");
 }
 
+void GraphBuilder::lookup(const std::string& name, ActivationIndex out, float scale) {
+  const std::uint32_t width = graph_.activations[out].width;
+  graph_.lookups.push_back(
+      {{tensor(name, width, graph_.vocabulary), 0, graph_.vocabulary}, out, scale});
+}
+
 void GraphBuilder::output(float epsilon, float divisor) {
   graph_.output_gain =
       add(VectorRow{{{tensor("output_norm.weight", graph_.embedding)}}, 1.0F / divisor});
@@ -315,10 +345,12 @@ VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {
   return model_.add(VectorRow{{{q, true}, {k, true}, {v}}});
 }
 
-void LayerBuilder::attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules) {
-  rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
+KvIndex LayerBuilder::attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules) {
+  if (rotate.kv == kAbsent)
+    rotate.kv = model_.add(KvStore{rotate.heads.kv_heads, rotate.heads.size});
   operations().push_back(rotate);
   operations().push_back(Attend{rotate.heads, rotate.kv, out, rules});
+  return rotate.kv;
 }
 
 void LayerBuilder::fused_gated_product(const std::string& gate_and_up, ActivationIndex in,

@@ -42,6 +42,10 @@ class GraphBuilder {
   std::uint32_t count(std::string_view name, std::uint64_t limit,
                       std::optional<std::uint64_t> fallback = std::nullopt);
   double number(std::string_view name, double fallback);
+  // One for each layer: an array's elements, of which there must be enough, or one count for all.
+  // Bools count as 0 and 1.
+  std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,
+                                    std::optional<std::uint64_t> fallback = std::nullopt);
   std::string text(std::string_view name, std::string_view fallback);
   bool has_key(std::string_view name) const;
 
@@ -68,6 +72,8 @@ class GraphBuilder {
 
   // Tensors of the whole model. The scale multiplies the token's row.
   void embed(float scale = 1);
+  // Another row for each token, from a matrix of that name.
+  void lookup(const std::string& name, ActivationIndex out, float scale);
   // Norm and matrix of the logits, which are divided by `divisor`. Without output.weight the
   // embedding serves.
   void output(float epsilon, float divisor = 1);
@@ -158,14 +164,17 @@ class LayerBuilder {
   VectorIndex qkv_bias(const HeadShape& heads);
   VectorIndex vector(const std::string& name, std::uint64_t width);
 
-  // A key-value store of the layer's own, and both operations on it.
-  void attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
+  // Both operations on rotate.kv, or on a key-value store of the layer's own where that is absent;
+  // returns the store.
+  KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
   // The gate's rows and the up's behind them in one tensor.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
                            Gate function);
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
+
+  void append(Operation operation) { operations().push_back(std::move(operation)); }
 
   std::uint32_t index() const { return index_; }
   std::string name(const std::string& tensor) const { return block_ + tensor; }

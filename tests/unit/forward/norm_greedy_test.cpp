@@ -85,7 +85,7 @@ TEST_F(SmallKernels, GatedProduct) {
       push.out = out.address();
       push.parameters = counts.address();
       push.width = width;
-      push.in_stride = width;
+      push.in_stride = push.up_stride = width;
       push.out_stride = stride;
       push.padded_width = 352;
       run(k::gated_product(mapping, function), push, 2);
