@@ -21,6 +21,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-i2-IQ2_M",
     "tiny-gemma2-Q5_K_M",
     "tiny-gemma3-Q4_K_M",
+    "tiny-gemma4-Q4_K_M",
 };
 
 }  // namespace bulkhead::test

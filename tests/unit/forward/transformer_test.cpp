@@ -117,9 +117,10 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
   Options options;
   options.lanes = true;
   // Rotation in a kernel of its own, in the product with rows that lie paired, and with rows that were paired at load.
-  for (const std::string& name : {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
-                                  or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-gemma2-Q5_K_M"),
-                                  or_builtin("tiny-gemma3-Q4_K_M")}) {
+  for (const std::string& name :
+       {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
+        or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-gemma2-Q5_K_M"),
+        or_builtin("tiny-gemma3-Q4_K_M"), or_builtin("tiny-gemma4-Q4_K_M")}) {
     const Loaded model = load(name, options);
     ASSERT_NE(model.executor, nullptr);
     const auto each = expected(name)["cases"][1];

@@ -1,0 +1,202 @@
+// Gemma 4 without experts (Gemma team 2026): Gemma 3's norms and gate; heads of two sizes, those of
+// layers with a sliding window and those of the others; layers that use an earlier layer's keys and
+// values; and a small input of its own for each layer, made of the token.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+// Attention of a kind of layers: those with a window, or the others.
+struct Kind {
+  std::uint32_t window = 0;
+  std::uint32_t size = 0;  // of a head
+  RopeIndex rope = kAbsent;
+  ActivationIndex qkv = kAbsent, attended = kAbsent;
+  KvIndex kv = kAbsent;  // of the last layer that stored keys and values
+};
+
+class Gemma4 {
+ public:
+  explicit Gemma4(GraphBuilder& model) : model_(model) {
+    const std::uint32_t layers = model.layer_count();
+    window_ = model.window(0);
+    slides_ = model.counts("attention.sliding_window_pattern", 1, 0);
+    kv_heads_ = model.counts("attention.head_count_kv", kMaxHeads);
+    feed_forward_ = model.counts("feed_forward_length", kMaxWidth);
+    const std::uint32_t sharing = model.count("attention.shared_kv_layers", kMaxLayers, 0);
+    if (sharing >= layers) model.corrupt("no layer stores keys and values");
+    storing_ = layers - std::min(sharing, layers - 1);
+    make_kinds();
+    make_token_inputs();
+    normed_ = model.input("normed stream", model.embedding());
+    branch_ = model.floats("branch", model.embedding());
+  }
+
+  void describe() {
+    const std::uint32_t width = model_.embedding();
+    model_.embed(std::sqrt(static_cast<float>(width)));
+    if (token_width_ != 0)
+      model_.lookup("per_layer_token_embd.weight", token_inputs_,
+                    std::sqrt(static_cast<float>(token_width_) / 2));
+    for (std::uint32_t i = 0; i < model_.layer_count(); ++i) {
+      LayerBuilder layer = model_.layer(i);
+      if (i == 0 && token_width_ != 0) project_embedding(layer);
+      add_attention(layer);
+      add_feed_forward(layer);
+      if (token_width_ != 0) add_token_input(layer);
+      const TensorIndex scale = model_.optional_tensor(layer.name("layer_output_scale.weight"), 1);
+      if (scale != kAbsent) layer.append(Copy{kStream, kStream, model_.add(VectorRow{{{scale}}})});
+    }
+    model_.output(epsilon_);
+    model_.cap_logits("final_logit_softcapping");
+  }
+
+ private:
+  HeadShape heads_of(std::uint32_t layer, const Kind& kind) const {
+    return {heads_, kv_heads_[layer], kind.size};
+  }
+  Kind& kind_of(std::uint32_t layer) { return slides_[layer] != 0 ? sliding_ : full_; }
+
+  std::uint32_t head_size(const std::string& ending, std::uint64_t fallback) {
+    const std::uint32_t size =
+        model_.count("attention.key_length" + ending, kMaxHeadSize, fallback);
+    if (model_.count("attention.value_length" + ending, kMaxHeadSize, fallback) != size)
+      model_.refuse("attention.key_length" + ending + " and attention.value_length" + ending +
+                    " differ; only models with equal ones are supported");
+    return size;
+  }
+
+  void make_kinds() {
+    heads_ = model_.count("attention.head_count", kMaxHeads);
+    for (const std::uint32_t each : kv_heads_) {
+      if (heads_ % each != 0)
+        model_.corrupt(std::to_string(heads_) + " attention heads are not a multiple of " +
+                       std::to_string(each) + " key-value heads");
+    }
+    full_.size = head_size("", model_.embedding() / heads_);
+    sliding_.size = head_size("_swa", full_.size);
+    sliding_.window = window_;
+    full_.rope = model_.rope({heads_, heads_, full_.size}, RopePairing::kHalves);
+    sliding_.rope = model_.window_rope({heads_, heads_, sliding_.size}, RopePairing::kHalves);
+    const std::uint32_t most = *std::max_element(kv_heads_.begin(), kv_heads_.end());
+    for (Kind* const kind : {&full_, &sliding_}) {
+      const HeadShape widest{heads_, most, kind->size};
+      kind->qkv = model_.floats("q, k, v", widest.qkv_width());
+      kind->attended = model_.input("attention result", widest.query_width());
+    }
+  }
+
+  void make_token_inputs() {
+    token_width_ = model_.count("embedding_length_per_layer_input", kMaxWidth, 0);
+    if (token_width_ == 0) return;
+    const std::uint64_t all = std::uint64_t{token_width_} * model_.layer_count();
+    token_inputs_ = model_.floats("token's inputs", all);
+    projected_ = model_.floats("projected embedding", all);
+    stream_input_ = model_.input("stream as input", model_.embedding());
+    token_hidden_ = model_.input("hidden of the token's input", token_width_);
+  }
+
+  // A layer's input is the mean of a row of the token and of a projection of its embedding, normed.
+  // The projection's scale 1 / sqrt(width) is left to its norm: it changes what epsilon amounts to.
+  void project_embedding(LayerBuilder& layer) {
+    const std::uint64_t width = model_.embedding(),
+                        all = std::uint64_t{token_width_} * model_.layer_count();
+    layer.copy(kStream, stream_input_);
+    layer.product({{model_.tensor("per_layer_model_proj.weight", width, all), 0, all}},
+                  stream_input_, projected_);
+    token_gain_ = model_.add(
+        VectorRow{{{model_.tensor("per_layer_proj_norm.weight", token_width_)}}, std::sqrt(0.5F)});
+  }
+
+  void add_attention(LayerBuilder& layer) {
+    const std::uint32_t i = layer.index(), width = model_.embedding();
+    Kind& kind = kind_of(i);
+    const HeadShape heads = heads_of(i, kind);
+    const bool stores = i < storing_;
+    layer.norm(kStream, "attn_norm", normed_, epsilon_);
+    std::vector<MatrixPart> parts{layer.rotating_rows("attn_q", width, heads.query_width())};
+    if (stores) {
+      parts.push_back(layer.rotating_rows("attn_k", width, heads.kv_width()));
+      // Without a matrix of their own values are what keys are before norm and rotation.
+      const TensorIndex v =
+          model_.optional_tensor(layer.name("attn_v.weight"), width, heads.kv_width());
+      parts.push_back(v != kAbsent ? MatrixPart{v, 0, heads.kv_width()} : parts.back());
+      parts.back().rotates = false;
+    } else if (kind.kv == kAbsent) {
+      model_.corrupt("layer " + std::to_string(i) +
+                     " has no keys and values, nor has an earlier layer of its kind");
+    }
+    layer.product(std::move(parts), normed_, kind.qkv);
+    Rotate rotate{.qkv = kind.qkv, .heads = heads, .epsilon = epsilon_, .rope = kind.rope};
+    rotate.q_gain = layer.vector("attn_q_norm", kind.size);
+    rotate.k_gain = stores ? layer.vector("attn_k_norm", kind.size) : rotate.q_gain;
+    rotate.kv = stores ? kAbsent : kind.kv;
+    rotate.scale = 1;
+    rotate.stores_nothing = !stores;
+    rotate.norms_values = stores;
+    kind.kv = layer.attention(rotate, kind.attended, {.window = kind.window});
+    layer.product({layer.rows("attn_output", heads.query_width(), width)}, kind.attended, branch_);
+    layer.norm_added(branch_, "post_attention_norm", kStream, epsilon_);
+  }
+
+  void add_feed_forward(LayerBuilder& layer) {
+    const std::uint32_t hidden_width = feed_forward_[layer.index()];
+    const ActivationIndex hidden = hidden_of(hidden_width);
+    layer.norm(kStream, "ffn_norm", normed_, epsilon_);
+    layer.gated_product("ffn_gate", "ffn_up", normed_, hidden, Gate::kGelu);
+    layer.product({layer.rows("ffn_down", hidden_width, model_.embedding())}, hidden, branch_);
+    layer.norm_added(branch_, "post_ffw_norm", kStream, epsilon_);
+  }
+
+  // An activation for each width that layers have.
+  ActivationIndex hidden_of(std::uint32_t width) {
+    for (const auto& [known, activation] : hidden_) {
+      if (known == width) return activation;
+    }
+    return hidden_.emplace_back(width, model_.input("hidden", width)).second;
+  }
+
+  void add_token_input(LayerBuilder& layer) {
+    const std::uint32_t width = model_.embedding(), first = layer.index() * token_width_;
+    const float epsilon = epsilon_ * static_cast<float>(width);
+    layer.append(Norm{projected_, token_inputs_, token_gain_, epsilon, first, token_width_, true});
+    layer.copy(kStream, stream_input_);
+    GatedProduct gated;
+    gated.gate = layer.rows("inp_gate", width, token_width_);
+    gated.in = stream_input_;
+    gated.out = token_hidden_;
+    gated.function = Gate::kGelu;
+    gated.factors = token_inputs_;
+    gated.first_factor = first;
+    layer.append(gated);
+    layer.product({layer.rows("proj", token_width_, width)}, token_hidden_, branch_);
+    layer.norm_added(branch_, "post_norm", kStream, epsilon_);
+  }
+
+  GraphBuilder& model_;
+  const float epsilon_ = model_.rms_epsilon();
+  std::uint32_t heads_ = 1, window_ = 0, storing_ = 0;
+  std::vector<std::uint32_t> slides_, kv_heads_, feed_forward_;
+  Kind full_, sliding_;
+  std::uint32_t token_width_ = 0;  // of a layer's input; 0: there are none
+  ActivationIndex token_inputs_ = kAbsent, projected_ = kAbsent, stream_input_ = kAbsent,
+                  token_hidden_ = kAbsent, normed_ = kAbsent, branch_ = kAbsent;
+  VectorIndex token_gain_ = kAbsent;
+  std::vector<std::pair<std::uint32_t, ActivationIndex>> hidden_;
+};
+
+void describe(GraphBuilder& model) {
+  Gemma4(model).describe();
+}
+
+}  // namespace
+
+BULKHEAD_ARCHITECTURE(gemma4, "gemma4", describe);
+
+}  // namespace bulkhead::model
