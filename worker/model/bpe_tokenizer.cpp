@@ -145,7 +145,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
                    std::vector<TokenId>& out) const override {
     WordCache cache(text.size());
     MergeScratch scratch;
-    WordSplitter words(rule_.rule, text);
+    WordSplitter words(rule_, text);
     for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
       if (cache.append(word, out)) continue;
       const std::size_t before = out.size();

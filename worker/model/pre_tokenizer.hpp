@@ -1,13 +1,16 @@
-// Cuts text into the words within which byte-level BPE merges. Each rule is, in effect, one regular
-// expression of the vocabulary's makers, written out by hand: no backtracking, so linear in any
-// text, and any bytes will do.
+// Cuts text into the words within which byte-level BPE merges, by the regular expressions of the
+// vocabulary's makers. The most common ones are written out by hand: no backtracking, so linear in
+// any text, and any bytes will do. The others are matched as they are (expressions.hpp).
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "worker/model/expressions.hpp"
 
 namespace bulkhead::model {
 
@@ -24,12 +27,15 @@ enum class PreTokenizer : std::uint8_t {
   // [\p{P}$+<=>^~|]+, then kGpt2, then \p{N}+, then [0-9][0-9][0-9], each within the pieces of the
   // one before
   kDefault,
+  // PreTokenizerInfo::expressions
+  kExpressions,
 };
 
 struct PreTokenizerInfo {
-  PreTokenizer rule;
-  bool whole_words_first;  // a word that is a token is that token, whatever the merges say
-  bool adds_bos;           // unless the file says otherwise
+  PreTokenizer rule = PreTokenizer::kDefault;
+  bool whole_words_first = false;  // a word that is a token is that token, whatever the merges say
+  bool adds_bos = false;           // unless the file says otherwise
+  std::shared_ptr<const Expressions> expressions;  // for kExpressions
 };
 // By the name in tokenizer.ggml.pre; kUnsupported with the list of names for an unknown one.
 Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
@@ -38,7 +44,8 @@ Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
 // cut.
 class WordSplitter {
  public:
-  WordSplitter(PreTokenizer rule, std::string_view text) : rule_(rule), rest_(text) {}
+  // The info's expressions must outlive it.
+  WordSplitter(const PreTokenizerInfo& info, std::string_view text);
 
   // The next word; empty at the end.
   std::string_view next();
@@ -50,6 +57,7 @@ class WordSplitter {
   std::string_view rest_;
   std::string_view outer_;  // kDefault, kDigitsThenGpt2: what is left of the first pass's piece
   std::string_view inner_;  // kDefault: what is left of kGpt2's word
+  std::optional<ExpressionSplitter> expressions_;
 };
 
 }  // namespace bulkhead::model

@@ -180,7 +180,10 @@ TEST(Tokenizer, AMergeToNoTokenFallsBackToBytes) {
 }
 
 std::vector<std::string> words(const char* rule, std::string_view text) {
-  WordSplitter splitter(find_pre_tokenizer(rule)->rule, text);
+  const auto info = find_pre_tokenizer(rule);
+  EXPECT_TRUE(info.ok()) << rule;
+  if (!info.ok()) return {};
+  WordSplitter splitter(*info, text);
   std::vector<std::string> out;
   for (auto word = splitter.next(); !word.empty(); word = splitter.next())
     out.emplace_back(word);
@@ -197,11 +200,69 @@ TEST(PreTokenizer, CutsAsItsRegularExpressionDoes) {
   EXPECT_THAT(words("default", "a+b 1234 $x"),
               ElementsAre("a", "+", "b", " ", "123", "4", " ", "$", "x"));
   EXPECT_THAT(words("smollm", "ab 12"), ElementsAre("ab", " ", "1", "2"));
+  EXPECT_THAT(words("refact", "ab 12"), ElementsAre("ab", " ", "1", "2"));
+  EXPECT_THAT(words("glm4", "I'LL 12345!!\n"), ElementsAre("I", "'LL", " ", "123", "45", "!!\n"));
+}
+
+TEST(PreTokenizer, CutsByExpressions) {
+  // A mark (U+0301) stays with its letter; elsewhere it is a symbol.
+  EXPECT_THAT(words("qwen35", "He'S e\u0301a 12!\n x"),
+              ElementsAre("He", "'S", " e\u0301a", " ", "1", "2", "!\n", " x"));
+  EXPECT_THAT(words("qwen2", "e\u0301a"), ElementsAre("e", "\u0301a"));
+  EXPECT_THAT(
+      words("gpt-4o", "HTTPServer isn't 12345 //\n\n  \u00c9t\u00e9"),
+      ElementsAre("HTTPServer", " isn't", " ", "123", "45", " //\n\n", " ", " \u00c9t\u00e9"));
+  EXPECT_THAT(words("gpt-4o", "camelCase WORD\u4e2d\u6587"),
+              ElementsAre("camel", "Case", " WORD\u4e2d\u6587"));
+  EXPECT_THAT(words("tekken", "isn't camelCase 123 /\n"),
+              ElementsAre("isn", "'t", " camel", "Case", " ", "1", "2", "3", " /\n"));
+  EXPECT_THAT(words("deepseek-v3", "x=1234 \u4e2d\u6587\u3042.abc  (y)\n\n z"),
+              ElementsAre("x", "=", "123", "4", " ", "\u4e2d\u6587\u3042", ".abc", " ", " (", "y",
+                          ")\n\n", " z"));
+  EXPECT_THAT(words("deepseek-coder", "a 12,b\n"), ElementsAre("a", " ", "1", "2", ",", "b", "\n"));
+  EXPECT_TRUE(find_pre_tokenizer("tekken")->adds_bos);
+  EXPECT_TRUE(find_pre_tokenizer("tekken")->whole_words_first);
+}
+
+// A text of one kind of character makes an expression look far, but not again and again.
+TEST(PreTokenizer, CutsLongRuns) {
+  for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3"}) {
+    for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff"}) {
+      std::string text;
+      for (int i = 0; i < 100'000; ++i)
+        text += piece;
+      std::size_t bytes = 0;
+      for (const std::string& word : words(rule, text + "a"))
+        bytes += word.size();
+      EXPECT_EQ(bytes, text.size() + 1) << rule;
+    }
+  }
+}
+
+TEST(PreTokenizer, TakesNoBrokenOrEndlessExpression) {
+  EXPECT_FALSE(Expressions::compile(std::vector<std::string>{"a(b"}).ok());
+  EXPECT_FALSE(Expressions::compile(std::vector<std::string>{std::string(100'000, 'a')}).ok());
+  const auto empty = Expressions::compile(std::vector<std::string>{"x*"});
+  ASSERT_TRUE(empty.ok());
+  ExpressionSplitter splitter(**empty, "axxb");
+  EXPECT_EQ(splitter.next(), "a");
+  EXPECT_EQ(splitter.next(), "xx");
+  EXPECT_EQ(splitter.next(), "b");
+  EXPECT_EQ(splitter.next(), "");
+  const auto endless = Expressions::compile(std::vector<std::string>{"(a|a|aa)+$"});
+  ASSERT_TRUE(endless.ok());
+  const std::string text = std::string(5'000, 'a') + "b";
+  ExpressionSplitter stopped(**endless, text);
+  std::string joined;
+  for (auto piece = stopped.next(); !piece.empty(); piece = stopped.next())
+    joined += piece;
+  EXPECT_EQ(joined, text);
 }
 
 TEST(PreTokenizer, KeepsEveryByte) {
   std::mt19937 random(3);
-  for (const char* rule : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm"}) {
+  for (const char* rule : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm", "qwen35", "gpt-4o",
+                           "tekken", "deepseek-v3", "deepseek-coder"}) {
     for (int round = 0; round < 200; ++round) {
       std::string text;
       for (int i = 0; i < 30; ++i)
