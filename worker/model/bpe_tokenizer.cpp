@@ -4,10 +4,12 @@
 //
 // Sennrich, Haddow, Birch: "Neural Machine Translation of Rare Words with Subword Units", 2016.
 
+#include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge.hpp"
 #include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/tokenizer_json.hpp"
 #include "worker/model/unicode.hpp"
 #include "worker/model/vocabulary.hpp"
 #include "worker/model/word_cache.hpp"
@@ -51,7 +53,15 @@ class BpeTokenizer final : public VocabularyTokenizer {
           "used, which may not be the model's own",
           file.name());
     auto rule = find_pre_tokenizer(pre.value_or("default"));
-    if (!rule.ok()) return rule.error().within(file.name());
+    if (!rule.ok()) {
+      // Never guessed: what the file says of it itself, or nothing.
+      BULKHEAD_TRY(const auto own, file.get_string("tokenizer.huggingface.json"));
+      if (!own) return rule.error().within(file.name());
+      spdlog::info("{}: the pre-tokenizer \"{}\" is taken from tokenizer.huggingface.json",
+                   file.name(), cleaned(pre->substr(0, 64)));
+      rule = pre_tokenizer_of_json(*own);
+      if (!rule.ok()) return rule.error().within(file.name());
+    }
     VocabularyDefaults defaults;
     defaults.add_bos = rule->adds_bos && file.has("tokenizer.ggml.bos_token_id");
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));

@@ -11,12 +11,14 @@
 
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/tokenizer_json.hpp"
 #include "worker/model/unicode.hpp"
 
 namespace bulkhead::model {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::open_bytes;
 
 std::filesystem::path fixtures() {
@@ -274,6 +276,66 @@ TEST(PreTokenizer, KeepsEveryByte) {
     }
   }
   EXPECT_FALSE(find_pre_tokenizer("no-such").ok());
+}
+
+std::string tokenizer_json(const std::string& steps) {
+  return R"({"version": "1.0", "added_tokens": [{"id": 1}], "pre_tokenizer": )" + steps +
+         R"(, "model": {"type": "BPE", "ignore_merges": true, "vocab": {"a": 0}, "merges": [["a", "b"]]}})";
+}
+
+TEST(PreTokenizer, TakesAFilesOwnExpressions) {
+  const auto info = pre_tokenizer_of_json(tokenizer_json(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex": "\\p{N}{1,2}"}, "behavior": "Isolated", "invert": false},
+      {"type": "Split", "pattern": {"String": "+."}, "behavior": "Isolated", "invert": false},
+      {"type": "Digits", "individual_digits": false},
+      {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}]})"));
+  ASSERT_TRUE(info.ok()) << info.error().message();
+  EXPECT_TRUE(info->whole_words_first);
+  EXPECT_FALSE(info->adds_bos);
+  WordSplitter splitter(*info, "it's 1234+.b");
+  std::vector<std::string> out;
+  for (auto word = splitter.next(); !word.empty(); word = splitter.next())
+    out.emplace_back(word);
+  EXPECT_THAT(out, ElementsAre("it", "'s", " ", "12", "34", "+.", "b"));
+}
+
+TEST(PreTokenizer, RefusesByNameWhatAFilesOwnStepsAskFor) {
+  const auto says = [](const std::string& steps) {
+    const auto info = pre_tokenizer_of_json(tokenizer_json(steps));
+    return info.ok() ? std::string("ok") : info.error().message();
+  };
+  EXPECT_THAT(says(R"({"type": "Metaspace"})"), HasSubstr("Metaspace"));
+  EXPECT_THAT(says(R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"})"),
+              HasSubstr("Removed"));
+  EXPECT_THAT(says(R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})"),
+              HasSubstr("(a"));
+  EXPECT_THAT(says(R"({"type": "ByteLevel", "add_prefix_space": true})"), HasSubstr("space"));
+  EXPECT_THAT(says("null"), HasSubstr("no pre_tokenizer"));
+  EXPECT_THAT(says("[1, 2"), HasSubstr("no JSON"));
+  EXPECT_FALSE(pre_tokenizer_of_json("").ok());
+}
+
+// The name is unknown, but the file says what it stands for.
+TEST(PreTokenizer, AnUnknownNameNeedsTheFilesOwnExpressions) {
+  for (const bool given : {false, true}) {
+    testing::GgufBuilder file;
+    file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "made-up");
+    if (given)
+      file.text("tokenizer.huggingface.json",
+                tokenizer_json(R"({"type": "Digits", "individual_digits": true})"));
+    std::vector<std::string> tokens{"a", "1", "11"};
+    file.strings("tokenizer.ggml.tokens", tokens).strings("tokenizer.ggml.merges", {"1 1"});
+    const std::string bytes = file.bytes();
+    const auto gguf = open_bytes(bytes);
+    ASSERT_TRUE(gguf.ok());
+    const auto tokenizer = Tokenizer::from_gguf(**gguf);
+    ASSERT_EQ(tokenizer.ok(), given);
+    if (!given) {
+      EXPECT_THAT(tokenizer.error().message(), HasSubstr("made-up"));
+    } else {
+      EXPECT_THAT((*tokenizer)->encode("a11", false, false), ElementsAre(0, 1, 1));
+    }
+  }
 }
 
 TEST(Utf8Assembler, HoldsAnEmojiUntilItsFourthByte) {
