@@ -22,6 +22,7 @@ struct ServerSettings {
   AnyModelName any_model_name = AnyModelName::kAuto;  // kAuto: while one model is served
   std::vector<std::string> allowed_hosts;             // besides localhost and `host`
   std::vector<std::string> allowed_origins;           // "*": all
+  bool allow_kill = false;                            // POST /v1/workers/NAME/kill
 };
 
 struct ModelSettings {

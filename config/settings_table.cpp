@@ -68,6 +68,9 @@ const Setting kSettings[] = {
   {.key = "server.allowed_origins", .help = "Web pages that may call this server from a browser, such as https://chat.example.org; \"*\": all, which needs an api_key.",
    .reach = TEXTS(server.allowed_origins),
    .reload = Reload::kNow, .worker = Worker::kNo},
+  {.key = "server.allow_kill", .help = "Let whoever may restart workers kill their processes too (POST /v1/workers/NAME/kill), to see streams survive it.",
+   .reach = FLAG(server.allow_kill),
+   .reload = Reload::kNow, .worker = Worker::kNo},
 
   {.key = "ipc.transport", .help = "How the daemon and its workers exchange messages: shm (rings in shared memory) or stdio (pipes).",
    .reach = CHOICE(ipc.transport), .choices = {"shm", "stdio"},

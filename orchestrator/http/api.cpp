@@ -1,5 +1,6 @@
 #include "orchestrator/http/api.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -9,6 +10,19 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr const char* kUnknownLabel = "unknown";
+
+// A client that has this answer already is told so instead (RFC 9110, section 13.1.2).
+void leave_out_what_it_has(const HttpRequest& request, HttpResponse& response) {
+  if (request.if_none_match.empty() || response.status != 200) return;
+  const auto etag =
+      std::ranges::find(response.headers, "ETag", &std::pair<std::string, std::string>::first);
+  if (etag == response.headers.end()) return;
+  // Tags are quoted, so one is never part of another; a weak one (W/"...") counts as well.
+  if (request.if_none_match != "*" && request.if_none_match.find(etag->second) == std::string::npos)
+    return;
+  response.status = 304;
+  response.body.clear();
+}
 
 }  // namespace
 
@@ -69,7 +83,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
       return answer(refusal(kForbiddenOrigin, std::move(why)));
   }
   if (route->answer == nullptr) return std::nullopt;
-  return answer(route->answer(context_, match.parameter));
+  HttpResponse response = route->answer(context_, match.parameter);
+  leave_out_what_it_has(request, response);
+  return answer(std::move(response));
 }
 
 void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {

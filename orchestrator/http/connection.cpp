@@ -376,6 +376,7 @@ class ClientConnection final : public Connection,
     request.origin = head.field("Origin");
     request.authorization = head.field("Authorization");
     request.last_event_id = head.field("Last-Event-ID");
+    request.if_none_match = head.field("If-None-Match");
     request.cors_method = head.field("Access-Control-Request-Method");
     request.cors_headers = head.field("Access-Control-Request-Headers");
     std::optional<std::string> path = decode_path(head.target);

@@ -24,6 +24,7 @@ inline constexpr ErrorKind kBadRequest{400, kRequestError, "bad_request"};
 inline constexpr ErrorKind kInvalidLastEventId{400, kRequestError, "invalid_last_event_id"};
 inline constexpr ErrorKind kInvalidApiKey{401, kRequestError, "invalid_api_key"};
 inline constexpr ErrorKind kForbiddenOrigin{403, kRequestError, "forbidden_origin"};
+inline constexpr ErrorKind kNotAllowed{403, kRequestError, "not_allowed"};
 inline constexpr ErrorKind kUnknownUrl{404, kRequestError, "unknown_url"};
 inline constexpr ErrorKind kModelNotFound{404, kRequestError, "model_not_found"};
 inline constexpr ErrorKind kWorkerNotFound{404, kRequestError, "worker_not_found"};

@@ -16,7 +16,7 @@ struct HttpRequest {
   bool has_body = false;
   bool http_1_1 = true;
   std::string host, origin, authorization;  // empty: absent; see also `hosts`
-  std::string last_event_id;
+  std::string last_event_id, if_none_match;
   // Access-Control-Request-Method and -Headers, of a browser that asks what a page may send.
   std::string cors_method, cors_headers;
   int hosts = 0;     // Host fields sent

@@ -13,6 +13,7 @@
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/lookup.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/page.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -79,12 +80,19 @@ HttpResponse get_model(const ApiContext& context, const std::string& name) {
 }
 
 HttpResponse get_workers(const ApiContext& context, const std::string&) {
-  return json_response(200, describe_workers(context.services.router, context.streams.disk()));
+  json list = describe_workers(context.services.router, context.streams.disk());
+  for (json& worker : list)
+    worker["kill_allowed"] = context.options.server.allow_kill;
+  return json_response(200, list);
+}
+
+HttpResponse get_page(const ApiContext&, const std::string& name) {
+  return page_response(name.empty() ? "index.html" : name);
 }
 
 // ---- what a worker is told to do ----
 
-enum class Action { kDrain, kRestart, kProfile };
+enum class Action { kDrain, kRestart, kProfile, kKill };
 
 // What only a ready worker can do; what it would be then, or null: done.
 const char* refused_by(Worker& worker, Action action) {
@@ -93,6 +101,8 @@ const char* refused_by(Worker& worker, Action action) {
       return worker.drain() ? nullptr : "drained";
     case Action::kProfile:
       return worker.profile() ? nullptr : "profiled";
+    case Action::kKill:
+      return worker.kill_process() ? nullptr : "killed";
     case Action::kRestart:
       worker.restart();
       return nullptr;
@@ -104,6 +114,10 @@ template <Action action>
 void act_on_worker(Call call) {
   Router& router = call.context.services.router;
   const std::string& name = call.parameter;
+  if (action == Action::kKill && !call.context.options.server.allow_kill) {
+    return call.respond(refusal(
+        kNotAllowed, "Workers may not be killed over HTTP here (server.allow_kill is false)."));
+  }
   if (Spare* const spare = router.find_spare(name); spare != nullptr) {
     if (action != Action::kRestart) {
       return call.respond(refusal(
@@ -189,6 +203,8 @@ constexpr auto kPost = Route::Method::kPost;
 constexpr const char* kActionLabel = "/v1/workers/{name}/{action}";
 
 constexpr Route kRoutes[] = {
+    {kGet, "/", "/", Who::kAnyone, get_page},
+    {kGet, "/page/{file}", "/page/{file}", Who::kAnyone, get_page},
     {kGet, "/health", "/health", Who::kAnyone, get_health},
     {kGet, "/livez", "/livez", Who::kAnyone, get_live},
     {kGet, "/readyz", "/readyz", Who::kAnyone, get_ready},
@@ -202,6 +218,8 @@ constexpr Route kRoutes[] = {
      act_on_worker<Action::kRestart>},
     {kPost, "/v1/workers/{name}/profile", kActionLabel, Who::kOwnPages, nullptr,
      act_on_worker<Action::kProfile>},
+    {kPost, "/v1/workers/{name}/kill", kActionLabel, Who::kOwnPages, nullptr,
+     act_on_worker<Action::kKill>},
     {kPost, "/v1/completions", "/v1/completions", Who::kOwnPages, nullptr,
      generate<parse_completion>},
     {kPost, "/v1/chat/completions", "/v1/chat/completions", Who::kOwnPages, nullptr,

@@ -539,6 +539,12 @@ void Worker::kill(const std::string& words) {
   pool_.kill(words);
 }
 
+bool Worker::kill_process() {
+  if (!serves(state_) || process_ == nullptr || process_->is_dying()) return false;
+  process_->kill_unannounced();
+  return true;
+}
+
 const ipc::Progress& Worker::progress() const {
   static const ipc::Progress kNone;
   return process_ == nullptr ? kNone : process_->progress();

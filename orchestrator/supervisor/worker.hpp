@@ -90,6 +90,9 @@ class Worker : private ProcessEvents {
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the processes for good: asks them, then kills them
   void kill(const std::string& words);  // at once, all of them
+  // SIGKILL to the process that serves, as anybody could send it: its death is noticed and recovered
+  // from as a crash is. False: none serves.
+  bool kill_process();
   // Any accepted token shows that the worker works: back-off and crash budget start anew.
   void token_accepted() { policy_.reset(); }
 

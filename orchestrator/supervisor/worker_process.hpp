@@ -152,7 +152,8 @@ class WorkerProcess {
   void shut_down();  // asks it to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
   void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
-  bool stuck() const { return stuck_; }  // since process_stuck()
+  void kill_unannounced() { process_.kill(); }  // what follows is what follows a crash
+  bool stuck() const { return stuck_; }         // since process_stuck()
   // Since process_dying(): it brings no request forward any more.
   bool is_dying() const { return dying_; }
   // It may bring none forward: it has been silent for half of its patience, or is asked whether it is

@@ -74,7 +74,7 @@ class HttpClient {
     while (reply.status == 100)
       reply = receive_head();
     if (reply.status == 0) return reply;
-    if (head_only || reply.status == 204) {
+    if (head_only || reply.status == 204 || reply.status == 304) {
       reply.complete = true;
       return reply;
     }

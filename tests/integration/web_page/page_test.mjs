@@ -1,0 +1,339 @@
+// The web page before the real daemon: chat streams, survives the death of its worker, charts move, nothing
+// leaves the origin, no text of a model becomes HTML, the key is asked for.
+//   BULKHEAD_BROWSER=PROGRAM node page_test.mjs BIN WORK
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { closeSync, openSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Browser, eventually, sleep } from "./browser.mjs";
+
+const [bin, work] = process.argv.slice(2);
+const kMostPageBytes = 200 * 1024;
+const kQuestion = "Tell me a story about a fox.";
+
+async function startDaemon(name, settings) {
+  const out = join(work, `${name}.out`);
+  const files = [openSync(out, "w"), openSync(join(work, `${name}.log`), "w")];
+  const words = ["server.port=0", ...settings].flatMap((setting) => ["--set", setting]);
+  const daemon = spawn(join(bin, "bulkheadd"), words, { stdio: ["ignore", ...files] });
+  files.forEach(closeSync);
+  process.once("exit", () => daemon.kill("SIGKILL"));
+  const ended = new Promise((resolve) => daemon.once("exit", (code, signal) => resolve(code ?? signal)));
+  const url = await eventually(`${name} listens`, () => /^listening on (\S+)/m.exec(readFileSync(out, "utf8"))?.[1], 240_000);
+  return {
+    url,
+    async end() {
+      daemon.kill("SIGTERM");
+      assert.equal(await ended, 0, `${name} ends well after SIGTERM`);
+    },
+  };
+}
+
+async function askDirectly(url) {
+  const response = await fetch(`${url}/v1/chat/completions`, {
+    method: "POST", headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ temperature: 0, messages: [{ role: "user", content: kQuestion }] }),
+  });
+  return (await response.json()).choices[0].message.content;
+}
+
+// ---- short ways to ask the page ----
+
+const button = (words, within = "document") =>
+  `[...${within}.querySelectorAll("button")].find((b) => b.textContent === ${JSON.stringify(words)} && b.offsetParent !== null)`;
+const conversations = `Object.keys(localStorage).filter((k) => k.startsWith("bulkhead.conversation."))
+  .map((k) => JSON.parse(localStorage.getItem(k))).sort((a, b) => b.changed - a.changed)`;
+const lastMessage = async (page) => (await page.run(`${conversations}[0]?.messages ?? []`)).at(-1);
+const lastText = (page) => page.run(`document.querySelector(".message:last-child > .text")?.textContent ?? ""`);
+const answering = (page) => page.run(`document.getElementById("send").hidden`);
+const plain = (text) => text.replace(/\s+/g, "");
+
+async function newConversation(page) {
+  await page.click(button("New conversation"));
+}
+async function ask(page, words) {
+  await page.click(`document.getElementById("prompt")`);
+  await page.type(words);
+  await page.enter();
+}
+async function untilAnswered(page) {
+  await eventually("an answer begins", () => page.run(`document.querySelector(".message.assistant") !== null`));
+  await eventually("the answer is complete", async () => !(await answering(page)), 180_000);
+}
+
+// ---- the tests ----
+
+async function filesAreServedRight(url) {
+  const index = await fetch(`${url}/`);
+  assert.equal(index.status, 200);
+  assert.match(index.headers.get("content-type"), /^text\/html/);
+  const policy = index.headers.get("content-security-policy");
+  assert.match(policy, /default-src 'none'/);
+  assert.doesNotMatch(policy, /unsafe/);
+  assert.equal(index.headers.get("x-content-type-options"), "nosniff");
+  const known = { headers: { "If-None-Match": index.headers.get("etag") } };
+  assert.equal((await fetch(`${url}/`, known)).status, 304, "a page that is known is not sent again");
+  known.headers["If-None-Match"] = '"another"';
+  assert.equal((await fetch(`${url}/`, known)).status, 200);
+  assert.equal((await fetch(`${url}/page/none.js`)).status, 404);
+  assert.equal((await fetch(`${url}/page/..%2fpage.hpp`)).status, 404);
+  assert.equal((await fetch(`${url}/`, { method: "POST" })).status, 405);
+}
+
+async function chatStreams(page, expected) {
+  await page.click(`document.querySelector("#parameters summary")`);
+  await page.click(`document.querySelector("[name=temperature]")`);
+  await page.type("0");
+  await page.click(`document.querySelector("#parameters summary")`);
+  await ask(page, kQuestion);
+  const lengths = new Set();
+  await eventually("the answer is complete", async () => {
+    lengths.add((await lastText(page)).length);
+    return lengths.size > 1 && !(await answering(page));
+  }, 180_000);
+  assert.ok(lengths.size > 4, `the answer came in ${lengths.size} pieces: it was not streamed`);
+  const message = await lastMessage(page);
+  assert.equal(message.content, expected, "the page's answer is the server's");
+  assert.equal(plain(await lastText(page)), plain(expected), "and is shown whole");
+  assert.equal(message.finish, "stop");
+  assert.match(await page.run(`document.querySelector(".message:last-child .figures").textContent`),
+    /first token .* tokens .* tokens\/s/);
+}
+
+async function killedWorkerCostsAPause(page, expected) {
+  await newConversation(page);
+  await ask(page, kQuestion);
+  await eventually("a part of the answer", async () => (await lastText(page)).length > 40);
+  const pid = () => page.run(`fetch("v1/workers").then((r) => r.json()).then((list) => list[0].pid)`);
+  const before = await pid();
+  await page.click(button("Kill"));
+  await page.click(button("Kill it"));
+  await eventually("the page tells of the pause", () => page.run(`document.querySelector(".note.waits") !== null`));
+  await page.screenshot(join(work, "paused.png"));
+  const atPause = (await lastText(page)).length;
+  assert.ok(atPause < expected.length, "the worker died in the middle of the answer");
+  await untilAnswered(page);
+  assert.equal((await lastMessage(page)).content, expected, "the answer is whole, and the same");
+  const note = await eventually("the page tells of the death",
+    () => page.run(`document.querySelector(".message:last-child .note.pause")?.textContent`));
+  assert.match(note, /Paused for [\d.]+ s: builtin-0 died \(.*SIGKILL.*\)/);
+  assert.notEqual(await pid(), before);
+  await sleep(1500);  // the charts have the answer's end
+  await page.screenshot(join(work, "survived.png"));
+  await eventually("the worker's card tells of it",
+    () => page.run(`/SIGKILL/.test(document.querySelector("[data-worker=builtin-0] dl").textContent)`));
+}
+
+async function chartsMove(page) {
+  const curves = () => page.run(`Object.fromEntries([...document.querySelectorAll("[data-chart]")]
+    .map((c) => [c.dataset.chart, c.querySelector(".curve").getAttribute("d")]))`);
+  const before = await curves();
+  await sleep(2500);
+  const after = await curves();
+  assert.deepEqual(Object.keys(after), ["tokens", "requests", "first", "next", "kv", "pool", "blit", "reuse", "depth"]);
+  for (const id of ["tokens", "requests", "kv", "pool", "reuse", "depth"])
+    assert.notEqual(after[id], before[id], `the chart ${id} moves`);
+  const heights = (id) => new Set(after[id].split(/[ML]/).filter(Boolean).map((point) => point.split(" ")[1]));
+  for (const id of ["tokens", "requests", "next"]) assert.ok(heights(id).size > 1, `the chart ${id} is no flat line`);
+  assert.match(await page.run(`document.querySelector("[data-chart=tokens] svg").getAttribute("aria-label")`), /now.*between/);
+}
+
+async function answersCanBeStoppedAndChanged(page, expected) {
+  await newConversation(page);
+  await ask(page, kQuestion);
+  await eventually("a part of the answer", async () => (await lastText(page)).length > 10);
+  await page.escape();
+  await untilAnswered(page);
+  assert.equal((await lastMessage(page)).finish, "stopped");
+  assert.ok((await lastMessage(page)).content.length < expected.length);
+  await page.click(button("Regenerate"));
+  await eventually("it begins again", () => answering(page));
+  await untilAnswered(page);
+  assert.equal((await lastMessage(page)).content, expected, "the same request gives the same answer");
+  await page.click(button("Edit"));
+  await page.run(`document.querySelector(".editor").value = "Tell me a story about a hen."`);
+  await page.click(button("Send", `document.querySelector(".edit")`));
+  await eventually("it begins again", () => answering(page));
+  await page.click(button("Stop"));
+  await untilAnswered(page);
+  const { messages } = await page.run(`${conversations}[0]`);
+  assert.deepEqual(messages.map((message) => message.role), ["user", "assistant"]);
+  assert.equal(messages[0].content, "Tell me a story about a hen.");
+}
+
+async function conversationsStay(page, url) {
+  const titles = () => page.run(`[...document.querySelectorAll(".pick")].map((b) => b.textContent)`);
+  const before = await titles();
+  assert.equal(before.length, 3);
+  await page.go(`${url}/`);
+  assert.deepEqual(await titles(), before);
+  await page.click(`document.querySelector(".remove")`);
+  await page.click(button("Delete"));
+  await eventually("it is gone", async () => (await titles()).length === 2);
+}
+
+// Reasoning and tool calls as a server sends them; the built-in model makes neither.
+async function reasoningAndToolCallsAreShown(page) {
+  const chunk = (delta, finish_reason = null) => `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason }] })}\n\n`;
+  const bodies = [];
+  await page.send("Fetch.enable", { patterns: [{ urlPattern: "*/v1/chat/completions" }] });
+  page.answer = ({ requestId, request }) => {
+    bodies.push(JSON.parse(request.postData));
+    const answers = bodies.length > 1 ? [chunk({ content: "It is **mild**:\n\n| where | degrees |\n| --- | --- |\n| Oslo | 12 |\n" }, "stop")] : [
+      chunk({ reasoning_content: "The reader wants " }), chunk({ reasoning_content: "the weather." }),
+      chunk({ content: "I ask for it." }),
+      chunk({ tool_calls: [{ index: 0, id: "call_1", type: "function", function: { name: "weather", arguments: '{"city":' } }] }),
+      chunk({ tool_calls: [{ index: 0, function: { arguments: '"Oslo"}' } }] }), chunk({}, "tool_calls")];
+    page.send("Fetch.fulfillRequest", {
+      requestId, responseCode: 200, responseHeaders: [{ name: "Content-Type", value: "text/event-stream" }],
+      body: Buffer.from(`${answers.join("")}data: [DONE]\n\n`).toString("base64"),
+    });
+  };
+  await newConversation(page);
+  await ask(page, "How is the weather in Oslo?");
+  await untilAnswered(page);
+  const folded = await page.run(`(() => {
+    const details = document.querySelector(".message:last-child .reasoning");
+    return { open: details.open, text: details.querySelector(".text").textContent };
+  })()`);
+  assert.deepEqual(folded, { open: false, text: "The reader wants the weather." });
+  assert.match(await page.run(`document.querySelector(".call").textContent`), /Calls weather\s*{\s*"city": "Oslo"\s*}/);
+  await page.click(`document.querySelector(".results textarea")`);
+  await page.type("12 degrees");
+  await page.click(button("Send results"));
+  await untilAnswered(page);
+  assert.equal(await page.run(`document.querySelector(".message:last-child td").textContent`), "Oslo");
+  assert.deepEqual(bodies[1].messages.slice(1), [
+    { role: "assistant", content: "I ask for it.",
+      tool_calls: [{ id: "call_1", type: "function", function: { name: "weather", arguments: '{"city":"Oslo"}' } }] },
+    { role: "tool", tool_call_id: "call_1", content: "12 degrees" }]);
+  page.answer = undefined;
+  await page.send("Fetch.disable");
+}
+
+async function textIsNeverHtml(page) {
+  const render = (text) => page.run(`import("/page/markdown.js").then(({ render }) => {
+    const box = document.createElement("div");
+    box.append(render(${JSON.stringify(text)}));
+    return { tags: [...new Set([...box.querySelectorAll("*")].map((e) => e.tagName))], text: box.textContent,
+             links: [...box.querySelectorAll("a")].map((a) => a.href) };
+  })`);
+  const hostile = `<img src=x onerror=alert(1)> <script>alert(1)</script>`;
+  assert.deepEqual(await render(hostile), { tags: ["P"], text: hostile, links: [] });
+  assert.deepEqual((await render("[a](javascript:alert(1)) [b](data:text/html,x) [c](https://c.example/x)")).links, ["https://c.example/x"]);
+  assert.deepEqual((await render("# h\n\n- a\n  - **b**\n- `c`\n\n1. d\n\n> *e*\n\n```js\n<b>\n```\n\n| f |\n| - |\n| g |")).tags.sort(),
+    ["BLOCKQUOTE", "BUTTON", "CODE", "DIV", "EM", "FIGCAPTION", "FIGURE", "H3", "LI", "OL", "P", "PRE", "SPAN", "STRONG", "TABLE",
+      "TBODY", "TD", "TH", "THEAD", "TR", "UL"]);
+  assert.equal((await render("2 * 3 * 4 and snake_case_name and **open")).text, "2 * 3 * 4 and snake_case_name and **open");
+  for (const piece of ["*a ", "**a", "`", "[", "_x_ *", "> ", "- a ", "- a\n", "| "]) {
+    const long = piece.repeat(20_000);
+    assert.ok((await render(long)).text.length > 0, `20,000 times ${piece}`);
+  }
+}
+
+async function partsHaveNames(page) {
+  const { nodes } = await page.send("Accessibility.getFullAXTree");
+  const needNames = ["button", "textbox", "combobox", "img", "checkbox", "dialog", "region", "navigation", "main", "complementary"];
+  const nameless = nodes.filter((node) => !node.ignored && needNames.includes(node.role?.value) && !node.name?.value);
+  assert.deepEqual(nameless.map((node) => node.role.value), [], "every part has a name for screen readers");
+}
+
+async function workersAreManaged(page) {
+  const state = (words) => eventually(`a worker is ${words}`, () =>
+    page.run(`document.querySelector("[data-worker=builtin-0] .state").textContent === ${JSON.stringify(words)}`), 120_000);
+  await page.click(button("Drain"));
+  await page.click(button("Drain", `document.getElementById("confirm-dialog")`));
+  await state("drained");
+  await page.click(button("Restart"));
+  await state("ready");
+}
+
+async function takePictures(page) {
+  const sizes = { wide: [1440, 900, false], narrow: [390, 844, true] };
+  for (const [name, [width, height, mobile]] of Object.entries(sizes)) {
+    for (const theme of ["light", "dark"]) {
+      for (const view of ["chat", "server"]) {
+        await page.look({ width, height, mobile, theme });
+        await page.run(`location.hash = "${view}"`);
+        await sleep(250);
+        assert.ok(await page.run("document.documentElement.scrollWidth <= innerWidth"), `${name} ${view} fits its width`);
+        await page.screenshot(join(work, `${view}-${name}-${theme}.png`));
+      }
+    }
+  }
+  await page.look({ width: 1440, height: 900, theme: "light" });
+  await page.run(`location.hash = "chat"`);
+}
+
+async function nothingLeavesTheOrigin(page, url) {
+  const elsewhere = page.requests.filter((request) => !request.url.startsWith(`${url}/`) && request.url !== "about:blank");
+  assert.deepEqual(elsewhere, [], "no request leaves the origin");
+  const files = new Set(page.requests.map((request) => request.url.split("#")[0]).filter((file) => file === `${url}/` || file.startsWith(`${url}/page/`)));
+  let bytes = 0;
+  for (const file of files) bytes += (await (await fetch(file)).arrayBuffer()).byteLength;
+  assert.ok(files.size > 5 && bytes < kMostPageBytes, `the page has ${bytes} bytes in ${files.size} files`);
+  const paint = await page.run(`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`);
+  console.log(`${files.size} files, ${bytes} bytes; first paint after ${Math.round(paint)} ms`);
+  assert.deepEqual(page.errors, [], "nothing is logged as an error");
+}
+
+async function theKeyIsAskedFor(browser) {
+  const daemon = await startDaemon("with-key", ["server.api_key=open-sesame"]);
+  const page = await browser.open(1440, 900);
+  await page.go(`${daemon.url}/`);
+  const asks = (words) => eventually(`the page says: ${words}`, () =>
+    page.run(`document.getElementById("key-dialog").open && document.getElementById("key-words").textContent === ${JSON.stringify(words)}`));
+  await asks("This server asks for its API key.");
+  await page.screenshot(join(work, "key.png"));
+  await page.type("wrong");
+  await page.enter();
+  await asks("The server does not take this key.");
+  await page.type("open-sesame");
+  await page.enter();
+  await eventually("workers are shown", () => page.run(`document.querySelector(".worker .state")?.textContent === "ready"`));
+  assert.equal(await page.run(`${button("Kill")} === undefined`), true, "no button to kill where that is not allowed");
+  const refused = await fetch(`${daemon.url}/v1/workers/builtin-0/kill`,
+    { method: "POST", headers: { Authorization: "Bearer open-sesame" } });
+  assert.equal(refused.status, 403);
+  assert.match((await refused.json()).error.message, /server\.allow_kill/);
+  assert.equal((await fetch(`${daemon.url}/v1/workers/builtin-0/kill`, { method: "POST" })).status, 401);
+  await page.close();
+  await daemon.end();
+}
+
+const daemon = await startDaemon("daemon", ["server.allow_kill=true"]);
+const browser = new Browser(process.env.BULKHEAD_BROWSER);
+try {
+  await filesAreServedRight(daemon.url);
+  const expected = await askDirectly(daemon.url);
+  const page = await browser.open(1440, 900);
+  await page.look({ width: 1440, height: 900, theme: "light" });
+  await page.go(`${daemon.url}/`);
+  const steps = [
+    ["chat streams", () => chatStreams(page, expected)],
+    ["a killed worker costs a pause", () => killedWorkerCostsAPause(page, expected)],
+    ["charts move", () => chartsMove(page)],
+    ["answers can be stopped and changed", () => answersCanBeStoppedAndChanged(page, expected)],
+    ["conversations stay", () => conversationsStay(page, daemon.url)],
+    ["reasoning and tool calls are shown", () => reasoningAndToolCallsAreShown(page)],
+    ["text is never HTML", () => textIsNeverHtml(page)],
+    ["parts have names", () => partsHaveNames(page)],
+    ["pictures", () => takePictures(page)],
+    ["workers are managed", () => workersAreManaged(page)],
+    ["nothing leaves the origin", () => nothingLeavesTheOrigin(page, daemon.url)],
+  ];
+  for (const [name, step] of steps) {
+    await step().catch(async (error) => {
+      await page.screenshot(join(work, "failed.png")).catch(() => {});
+      error.message = `${name}: ${error.message}`;
+      throw error;
+    });
+    console.log(`ok: ${name}`);
+  }
+  await page.close();
+  await daemon.end();
+  await theKeyIsAskedFor(browser);
+  console.log("ok: the key is asked for");
+} finally {
+  await browser.end();
+}
