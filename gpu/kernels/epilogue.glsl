@@ -59,7 +59,7 @@ Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
   o.kind = kPlain;
   o.scale = 1.0;
   if (row >= push.rows) return o;
-  if (SCALING == kScaledByMemory) o.scale = FloatsOut(fused.scales).v[column];
+  if (SCALING == kScaledByMemory) o.scale = FloatsOut(fused.scales).v[INPUT_COLUMN(column)];
   if (EPILOGUE == kAdd) {
     o.a = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
     if (push.fused != 0ul && fused.next_gain != 0ul) o.b = Floats(fused.next_gain).v[row];

@@ -24,7 +24,7 @@ layout(push_constant, std430) uniform Push {
 
 void multiply_gated() {
   uint column = gl_WorkGroupID.x;
-  if (column >= Words(push.parameters).v[0]) return;
+  if (column >= Words(push.parameters).v[0] * kPerColumn) return;
   if (!chain_wait()) return;
   Floats gates = Floats(push.gate + uint64_t(column) * push.in_stride * 4u);
   Floats ups = Floats(push.up + uint64_t(column) * push.up_stride * 4u);

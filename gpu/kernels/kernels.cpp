@@ -113,11 +113,12 @@ KernelSpec norm_scales(const Mapping& mapping) {
   return rms_norm(mapping, NormMakes::kScale, mapping.input_form());
 }
 
-KernelSpec gated_product(const Mapping& mapping, Gate gate) {
+KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_column) {
   GatedProductConstants constants;
   constants.invocations = mapping.wide_invocations;
   constants.form = form_of(mapping);
   constants.gate = static_cast<std::uint32_t>(gate);
+  constants.per_column = per_column;
   return {"gated product", spirv::gated_product, sizeof(GatedProductPush), constants_of(constants),
           0};
 }

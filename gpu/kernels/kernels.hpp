@@ -132,6 +132,7 @@ struct MatvecShape {
   bool permuted_out = false;  // the result is another product's input
   Scaling scaling = Scaling::kNone;
   Gate gate = Gate::kSilu;  // Epilogue::kGated
+  std::uint32_t together = 1;  // matrices of the shape that a column takes at once: its experts'
 };
 // A variant for steps of up to `columns` columns, with what it covers.
 struct MatvecVariant {
@@ -203,7 +204,8 @@ struct GatedProductPush {
   std::uint32_t up_stride;
   std::uint32_t unused = 0;
 };
-KernelSpec gated_product(const Mapping& mapping, Gate gate);
+// `per_column`: columns of the operands for each of the step's.
+KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_column = 1);
 
 // What attention kernels are specialised for.
 struct AttentionShape {

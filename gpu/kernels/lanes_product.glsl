@@ -32,10 +32,28 @@ void load_group(uint group) {
   }
 }
 
-void add_group(uint group, uint64_t x_base) {
+// Where the tile's columns of the input begin.
+#ifdef BULKHEAD_EXPERTS
+uint64_t x_columns[kColumns];
+#define X_COLUMN(c) x_columns[c]
+#else
+uint64_t x_base;
+#define X_COLUMN(c) (x_base + c * (uint64_t(push.x_stride) * 4u))
+#endif
+
+void take_columns(uint column0) {
+#ifdef BULKHEAD_EXPERTS
+  [[unroll]] for (uint c = 0; c < kColumns; c++) {
+    x_columns[c] = push.x + uint64_t(INPUT_COLUMN(pair_at(c))) * push.x_stride * 4u;
+  }
+#else
+  x_base = push.x + uint64_t(column0) * push.x_stride * 4u;
+#endif
+}
+
+void add_group(uint group) {
   // In vec4: block of 32 groups, quarter, group within the block.
-  uint64_t x_lane = x_base + uint64_t((group >> 5) * 256u + (group & 31u)) * 16u;
-  uint64_t x_stride = uint64_t(push.x_stride) * 4u;
+  uint64_t x_lane = uint64_t((group >> 5) * 256u + (group & 31u)) * 16u;
   [[unroll]] for (uint j = 0; j < 8; j++) {
     vec4 weights[kMatrixRows];
     [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
@@ -43,7 +61,7 @@ void add_group(uint group, uint64_t x_base) {
       weights[r] = decode(words_of(quad, j), group_highs[r], j & 3u, j >= 4u, group_scales[r]);
     }
     [[unroll]] for (uint c = 0; c < kColumns; c++) {
-      vec4 x = Vec4s(x_lane + c * x_stride).v[j * 32u];
+      vec4 x = Vec4s(X_COLUMN(c) + x_lane).v[j * 32u];
       [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
         precise float sum = sums[r * kColumns + c];
         [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(weights[r][i], x[i], sum);
@@ -59,6 +77,9 @@ void product_begin(uint block) {
   Matrix matrix = Matrix(push.quants, push.high, push.scales, push.supers);
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     uint row = min(row0 + (r % kRows), push.rows - 1u);
+#ifdef BULKHEAD_EXPERTS
+    row += tile_expert * (EPILOGUE == kGated ? 2u * push.rows : push.rows);
+#endif
     matrix_rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
   }
   uint group = part * kLanes + gl_SubgroupInvocationID;
@@ -96,6 +117,13 @@ float column_scale(uint c, FusedRef fused) {
   return norm_scale(squares, fused.stream_width, fused.epsilon);
 }
 
+// Where the result of the tile's c-th column goes.
+#ifdef BULKHEAD_EXPERTS
+#define RESULT_COLUMN(c) pair_at(c)
+#else
+#define RESULT_COLUMN(c) (column0 + (c))
+#endif
+
 // After product_begin(block). All of a workgroup's invocations come here together. `room`: where in `partials` this
 // block's sums may go.
 void product_end(uint column0, uint block, uint room) {
@@ -113,16 +141,16 @@ void product_end(uint column0, uint block, uint room) {
   [[unroll]] for (uint i = 0; i < kResultsOfThread; i++) {
     uint at = i * kInvocations + thread;
     if (at < rows_each * kColumns) {
-      operands[i] = operands_of(column0 + at / rows_each, block * block_rows + at % rows_each * step, count, fused);
+      operands[i] = operands_of(RESULT_COLUMN(at / rows_each), block * block_rows + at % rows_each * step, count, fused);
     }
   }
   if (SCALING == kScaledHere && SQUARES_EACH_BLOCK) sum_squares(column0, fused);
 
   [[unroll]] for (uint i = 0; i < kSums; i++) sums[i] = 0.0;
-  uint64_t x_base = push.x + uint64_t(column0) * push.x_stride * 4u;
+  take_columns(column0);
   uint group = part * kLanes + lane;
   while (group < push.groups) {
-    add_group(group, x_base);
+    add_group(group);
     group += kLanes * SPLIT;
     if (group < push.groups) load_group(group);
   }
@@ -174,7 +202,10 @@ void product_end(uint column0, uint block, uint room) {
         second = second + partials[second_from + s * kSums];
       }
       float scale = SCALING == kScaledHere ? column_scale(c, fused) : 1.0;
-      finish_result(column0 + c, block * block_rows + row, value, second, scale, operands[i], fused);
+#ifdef BULKHEAD_EXPERTS
+      if (c >= tile_count) continue;
+#endif
+      finish_result(RESULT_COLUMN(c), block * block_rows + row, value, second, scale, operands[i], fused);
     }
   }
 }

@@ -25,8 +25,13 @@ shared float norm_parts[kNormParts * kColumns];
 #include "lanes_product.glsl"
 
 void main() {
+#ifdef BULKHEAD_EXPERTS
+  const uint column0 = 0u;  // of the tile
+  if (!take_tile()) return;
+#else
   uint column0 = gl_WorkGroupID.x * kColumns;
   if (column0 != 0u && column0 >= Words(push.parameters).v[push.count_word]) return;
+#endif
   product_begin(gl_WorkGroupID.y);
   product_end(column0, gl_WorkGroupID.y, 0u);
 }

@@ -15,10 +15,14 @@ layout(push_constant, std430) uniform Push {
   uint written_rows;  // rows, and then zeros up to here
   uint count_word;  // which of the parameters' counts bounds the columns
   uint64_t fused;   // lanes mapping: epilogue.glsl's FusedRef, or 0
+#ifdef BULKHEAD_EXPERTS
+  uint64_t tiles, list;  // choose.comp's
+#endif
   CHAIN_PUSH
 } push;
 
 #include "constants/matvec.glsl"
+#include "experts.glsl"
 
 const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
 

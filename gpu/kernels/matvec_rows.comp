@@ -14,9 +14,15 @@
 #include "constants/matvec_rows.glsl"
 
 void main() {
+#ifdef BULKHEAD_EXPERTS
+  if (!take_tile()) return;
+  uint first_row = tile_expert * (kEpilogue == kGated ? 2u * push.rows : push.rows);
+#else
   uint count = Words(push.parameters).v[push.count_word];
   uint column0 = gl_WorkGroupID.x * kColumns;
   if (column0 >= count) return;
+  const uint first_row = 0u;
+#endif
   uint lane = gl_SubgroupInvocationID;
   uint row0 = gl_WorkGroupID.y * (kLanes * kRows);
 
@@ -24,7 +30,7 @@ void main() {
   Matrix rows[kMatrixRows];
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     uint row = min(row0 + (r % kRows) * kLanes + lane, push.rows - 1u);
-    rows[r] = row_of(matrix, r >= kRows ? push.rows + row : row, push.groups);
+    rows[r] = row_of(matrix, first_row + (r >= kRows ? push.rows + row : row), push.groups);
   }
 
   precise float sums[kMatrixRows * kColumns];
@@ -33,7 +39,16 @@ void main() {
   // A stage is half a group: quarters 2t and 2t + 1, then 2t + 4 and 2t + 5. Lane l of eight carries entries 2l and
   // 2l + 1 of the stage's sixteen.
   uint x_lane = (lane & 3u) * 2u + (lane & 4u) * 4u;
+#ifdef BULKHEAD_EXPERTS
+  uint64_t x_columns[kColumns];
+  [[unroll]] for (uint c = 0; c < kColumns; c++) {
+    x_columns[c] = push.x + uint64_t(INPUT_COLUMN(pair_at(c))) * push.x_stride * 4u + x_lane * 4u;
+  }
+#define X_COLUMN(c) x_columns[c]
+#else
   uint64_t x_base = push.x + uint64_t(column0) * push.x_stride * 4u + x_lane * 4u;
+#define X_COLUMN(c) (x_base + uint64_t(c * push.x_stride) * 4u)
+#endif
 
   for (uint group = 0; group < push.groups; group++) {
     vec4 scales[kMatrixRows];
@@ -70,7 +85,7 @@ void main() {
         }
       }
       [[unroll]] for (uint c = 0; c < kColumns; c++) {
-        vec2 mine = uintBitsToFloat(long_at(x_base + uint64_t(c * push.x_stride) * 4u, group * 16u + stage * 4u));
+        vec2 mine = uintBitsToFloat(long_at(X_COLUMN(c), group * 16u + stage * 4u));
         [[unroll]] for (uint i = 0; i < 8; i++) {
           float even = subgroupBroadcast(mine.x, i);
           float odd = subgroupBroadcast(mine.y, i);
@@ -85,11 +100,17 @@ void main() {
   }
 
   [[unroll]] for (uint c = 0; c < kColumns; c++) {
+#ifdef BULKHEAD_EXPERTS
+    if (c >= tile_count) break;
+    uint column = pair_at(c);
+#else
+    uint column = column0 + c;
+#endif
     [[unroll]] for (uint r = 0; r < kRows; r++) {
       uint row = row0 + r * kLanes + lane;
-      finish(column0 + c, row, sums[r * kColumns + c],
+      finish(column, row, sums[r * kColumns + c],
              kEpilogue == kGated ? sums[(kMatrixRows - kRows + r) * kColumns + c]
-             : kEpilogue == kAdd ? held(column0 + c, row)
+             : kEpilogue == kAdd ? held(column, row)
                                  : 0.0);
     }
   }

@@ -82,14 +82,18 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
   if (kAhead != 0u) load_step(kEarly, first_group, last_group);
   FusedRef fused = FusedRef(push.fused);
   uint block_count = (push.written_rows + results_of_block() - 1u) / results_of_block();
+#ifdef BULKHEAD_EXPERTS
+  uint count = tile_count;
+#else
   uint count = Words(push.parameters).v[push.count_word];
   if (!chain_wait()) return;
+#endif
   PairOperands operands[kOwnPairs];
   if (kOwnPairs <= 2u) {
     [[unroll]] for (uint p = 0; p < kOwnPairs; p++) {
       uint i = p * kSegments + segment;
       uint column = result_column(tile0 + i / 2u % kColumnTiles, i & 1u), block = block0 + i / 2u / kColumnTiles;
-      if (i < kPairs && column < count && block < block_count) operands[p] = pair_operands(column, block, count, fused);
+      if (i < kPairs && column < count && block < block_count) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
     }
   }
 #ifdef BULKHEAD_CHAINED
@@ -132,13 +136,26 @@ void split_product(uint block0, uint segment, uint first_subgroup, uint tile0) {
         first = sums[p / 2u][p & 1u];
         second = sums[p / 2u][(p & 1u) + 2u];
       }
-      if (kOwnPairs > 2u) operands[p] = pair_operands(column, block, count, fused);
+      if (kOwnPairs > 2u) operands[p] = pair_operands(RESULT_COLUMN(column), block, count, fused);
       float scale = kScaling == kScaledHere ? column_scale(column, fused) : 1.0;
-      finish_pair(column, block, first, second, scale, operands[p], fused);
+      finish_pair(RESULT_COLUMN(column), block, first, second, scale, operands[p], fused);
     }
   }
 }
 
+#ifdef BULKHEAD_EXPERTS
+// Which weights there are to load is known only behind the wait. Subgroups side by side take rows alone.
+void multiply_tile() {
+  if (!chain_wait() || !take_tile()) return;
+  if (kSerial != 0u) {
+    serial_product((gl_WorkGroupID.y * kSubgroups + unit_subgroup) * kRows, 0u, tile_count);
+  } else {
+    uint place = unit_subgroup / kSegments;
+    uint block0 = (gl_WorkGroupID.y * (kSubgroups / kSegments) + place) * kRows;
+    split_product(block0, unit_subgroup % kSegments, place * kSegments, 0u);
+  }
+}
+#else
 void multiply_tile() {
   uint column_subgroups = kSerial != 0u ? kColumnSubgroups : 1u;
   uint tile0 = gl_WorkGroupID.x * column_subgroups * kColumnTiles;
@@ -154,6 +171,7 @@ void multiply_tile() {
     split_product(block0, unit_subgroup % kSegments, place * kSegments, tile0);
   }
 }
+#endif
 
 void main() {
   multiply_tile();

@@ -52,7 +52,7 @@ UnitSegments unit_segments(const MatvecShape& shape) {
   // As many subgroups as it takes to have enough loads in flight with one column.
   constexpr std::uint32_t kEnoughSubgroups = 8192;
   const std::uint32_t stages = std::max(shape.groups / kStageGroups, 1U);
-  const std::uint32_t blocks = blocks_of(shape);
+  const std::uint32_t blocks = blocks_of(shape) * shape.together;
   const std::uint32_t wanted =
       std::clamp((kEnoughSubgroups + blocks - 1) / blocks, 2U, kMostSegments);
   UnitSegments segments;

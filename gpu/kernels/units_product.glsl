@@ -13,7 +13,13 @@ const uint kTiles = kRows * kColumnTiles;
 
 uint lane;
 uint64_t blocks[kRows];
+#ifdef BULKHEAD_EXPERTS
+uint64_t x_tiles[kColumnTiles];
+#define X_TILE(n, group) (x_tiles[n] + (group) * 512u)
+#else
 uint64_t x_base;
+#define X_TILE(n, group) (x_base + (group) * 512u + n * (uint64_t(push.x_stride) * 16u))
+#endif
 SumFragment sums[kTiles];
 
 // A step's weights: a part of a stage, or some stages, all asked for before the first is used.
@@ -37,11 +43,11 @@ void load_step(const uint place, uint group, uint last) {
   }
 }
 
-void multiply_part(LaneWeights now[kRows], uint64_t x_at, uint64_t tile_bytes) {
+void multiply_part(LaneWeights now[kRows], uint group) {
   [[unroll]] for (uint r = 0; r < kRows; r++) prepare(now[r]);
   [[unroll]] for (uint g = 0; g < kPartGroups; g++) {
     uvec4 x[kColumnTiles];
-    [[unroll]] for (uint n = 0; n < kColumnTiles; n++) x[n] = Quads(x_at + n * tile_bytes).v[g * 32u];
+    [[unroll]] for (uint n = 0; n < kColumnTiles; n++) x[n] = Quads(X_TILE(n, group)).v[g * 32u];
     [[unroll]] for (uint r = 0; r < kRows; r++) {
       f16vec2 even_row[4], odd_row[4];
       unpack_group(now[r], g, lane, even_row, odd_row);
@@ -55,12 +61,12 @@ void multiply_part(LaneWeights now[kRows], uint64_t x_at, uint64_t tile_bytes) {
   }
 }
 
-void multiply_step(const uint place, uint group, uint last, uint64_t tile_bytes) {
+void multiply_step(const uint place, uint group, uint last) {
   [[unroll]] for (uint s = 0; s < kStepStages; s++) {
     if (s == 0u || group + s * 4u < last) {
       LaneWeights now[kRows];
       [[unroll]] for (uint r = 0; r < kRows; r++) now[r] = parts[place + s * kRows + r];
-      multiply_part(now, x_base + (group + s * 4u) * 512u, tile_bytes);
+      multiply_part(now, group + s * 4u);
     }
   }
 }
@@ -68,20 +74,19 @@ void multiply_step(const uint place, uint group, uint last, uint64_t tile_bytes)
 // Sets the sums to those of groups [first, last). With kAhead load_step(kEarly, first, last) came before.
 void multiply(uint first, uint last) {
   [[unroll]] for (uint t = 0; t < kTiles; t++) sums[t] = no_sums();
-  uint64_t tile_bytes = uint64_t(push.x_stride) * 16u;
   if (kAhead == 1u) {
     // A step ahead all along.
     [[dont_unroll]] for (uint group = first; group < last; group += kStepGroups) {
       [[unroll]] for (uint i = 0; i < kStepParts; i++) parts[kNow + i] = parts[kEarly + i];
       if (group + kStepGroups < last) load_step(kEarly, group + kStepGroups, last);
-      multiply_step(kNow, group, last, tile_bytes);
+      multiply_step(kNow, group, last);
     }
     return;
   }
-  if (kAhead != 0u) multiply_step(kEarly, first, last, tile_bytes);
+  if (kAhead != 0u) multiply_step(kEarly, first, last);
   [[dont_unroll]] for (uint group = first + (kAhead != 0u ? kStepGroups : 0u); group < last; group += kStepGroups) {
     load_step(kNow, group, last);
-    multiply_step(kNow, group, last, tile_bytes);
+    multiply_step(kNow, group, last);
   }
 }
 
@@ -91,17 +96,33 @@ uint results_of_block() { return EPILOGUE == kGated ? 8u : 16u; }
 void take_place(uint block0, uint tile0) {
   lane = unit_lane;
   hide_constants(push.quants);
-  uint last_block = (push.rows + results_of_block() - 1u) / results_of_block() - 1u;
+  uint block_count = (push.rows + results_of_block() - 1u) / results_of_block();
   uint64_t block_bytes = unit_block_bytes(push.groups);
-  [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = push.quants + min(block0 + r, last_block) * block_bytes;
+#ifdef BULKHEAD_EXPERTS
+  uint64_t first_block = push.quants + uint64_t(tile_expert) * block_count * block_bytes;
+  [[unroll]] for (uint n = 0; n < kColumnTiles; n++) {
+    uint column = INPUT_COLUMN(pair_at((tile0 + n) * 8u + (lane >> 2)));
+    x_tiles[n] = push.x + uint64_t(column >> 3) * push.x_stride * 16u + ((column & 7u) * 4u + (lane & 3u)) * 16u;
+  }
+#else
+  uint64_t first_block = push.quants;
   // Where there are fewer columns than a tile has, lanes read the last one again.
   uint own_column = min(lane >> 2, kColumns - 1u);
   x_base = push.x + uint64_t(tile0) * push.x_stride * 16u + (own_column * 4u + (lane & 3u)) * 16u;
+#endif
+  [[unroll]] for (uint r = 0; r < kRows; r++) blocks[r] = first_block + min(block0 + r, block_count - 1u) * block_bytes;
 }
 
 // A lane's results of a tile are two rows that are neighbours (kGated: a gate and its up), of columns 2 * q and 2 * q + 1.
 uint result_row(uint block) { return EPILOGUE == kGated ? block * 8u + (lane >> 2) : block * 16u + (lane >> 2) * 2u; }
 uint result_column(uint tile, uint e) { return tile * 8u + (lane & 3u) * 2u + e; }
+
+// Where that column's result goes.
+#ifdef BULKHEAD_EXPERTS
+#define RESULT_COLUMN(column) pair_at(column)
+#else
+#define RESULT_COLUMN(column) (column)
+#endif
 
 struct PairOperands {
   Operands first, second;
@@ -145,8 +166,8 @@ void serial_product(uint block0, uint tile0, uint count) {
     uint t = i / 2u, e = i & 1u;
     uint block = block0 + t / kColumnTiles, column = result_column(tile0 + t % kColumnTiles, e);
     if (column < count && block < block_count) {
-      finish_pair(column, block, totals[t * 4u + e], totals[t * 4u + e + 2u], 1.0,
-                  pair_operands(column, block, count, fused), fused);
+      finish_pair(RESULT_COLUMN(column), block, totals[t * 4u + e], totals[t * 4u + e + 2u], 1.0,
+                  pair_operands(RESULT_COLUMN(column), block, count, fused), fused);
     }
   }
 }

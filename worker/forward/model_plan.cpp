@@ -14,14 +14,6 @@ using model::MatrixPart;
 
 namespace {
 
-// Places behind the activations'.
-constexpr std::uint32_t kScalesPlace = 61, kQPlace = 62, kKvPlace = 63;
-constexpr std::size_t kMostActivations = 61;
-
-constexpr Places place(std::uint32_t index) {
-  return Places{1} << index;
-}
-
 template <typename... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -75,16 +67,31 @@ class Planner {
                           [this](const model::Rotate& rotate) { return add_rotate(rotate); },
                           [this](const model::Attend& attend) { return add_attend(attend); },
                           [this](const model::GatedProduct& gated) { return add_gated(gated); },
+                          [this](const model::Experts& experts) { return add_experts(experts); },
                       },
                       operation);
   }
 
-  // A matrix of these rows, which are of equal type.
+  // A matrix of these rows, which are of equal type; of a tensor with slices, of the first one's.
   Result<MatrixIndex> matrix(const std::vector<MatrixPart>& parts, std::vector<RowOrder> orders,
                              bool alternating = false) {
+    std::vector<SlicePart> all;
+    for (const MatrixPart& part : parts)
+      all.push_back({part, 0});
+    return matrix_of(all, std::move(orders), alternating, 1);
+  }
+
+  // Rows of a tensor's slice.
+  struct SlicePart {
+    MatrixPart part;
+    std::uint64_t slice = 0;
+  };
+  // The same of so many matrices, the parts of one after another's.
+  Result<MatrixIndex> matrix_of(const std::vector<SlicePart>& parts, std::vector<RowOrder> orders,
+                                bool alternating, std::uint32_t slices) {
     auto views = std::make_shared<std::vector<model::TensorInfo>>();
     PlannedMatrix made;
-    for (const MatrixPart& part : parts) {
+    for (const auto& [part, slice] : parts) {
       const model::TensorRow& row = graph_.tensors[part.tensor];
       const model::TensorInfo* const tensor = file_.find_tensor(row.name);
       if (tensor == nullptr)
@@ -92,17 +99,19 @@ class Planner {
       model::TensorInfo& view = views->emplace_back(*tensor);
       const std::uint64_t row_bytes = tensor->row_bytes();
       view.ne[1] = part.rows;
-      view.data = tensor->data.subspan(part.first_row * row_bytes, part.rows * row_bytes);
+      view.ne[2] = 1;
+      view.data = tensor->data.subspan((slice * row.rows + part.first_row) * row_bytes,
+                                       part.rows * row_bytes);
       made.sources.push_back(view.data);
     }
-    made.name = graph_.tensors[parts.front().tensor].name;
+    made.name = graph_.tensors[parts.front().part.tensor].name;
     std::vector<const model::TensorInfo*> tensors;
     for (const model::TensorInfo& view : *views)
       tensors.push_back(&view);
     const Packing packing = !mapping_.units ? Packing::kPlanes
                             : alternating   ? Packing::kUnitsAlternating
                                             : Packing::kUnits;
-    made.packed = std::make_shared<const PackedMatrix>(tensors, std::move(orders), packing);
+    made.packed = std::make_shared<const PackedMatrix>(tensors, std::move(orders), packing, slices);
     made.views = std::move(views);
     plan_.matrices.push_back(std::move(made));
     return static_cast<MatrixIndex>(plan_.matrices.size() - 1);
@@ -287,16 +296,108 @@ class Planner {
     return k::Gate::kSilu;
   }
 
-  // An activation as wide as `like`, one of that name for all.
+  // An activation as wide as `like`, with as many columns; one of that name for all.
   ActivationIndex between(const char* name, ActivationIndex like) {
-    const std::uint32_t width = plan_.activations[like].width;
+    const model::Activation& other = plan_.activations[like];
+    return own_activation({name, other.width, model::Activation::Form::kFloats, other.per_column});
+  }
+  // The plan's own one of that name, for all layers; as wide as the widest.
+  ActivationIndex own_activation(const model::Activation& wanted) {
     for (std::size_t i = graph_.activations.size(); i < plan_.activations.size(); ++i) {
-      if (plan_.activations[i].name != name) continue;
-      plan_.activations[i].width = std::max(plan_.activations[i].width, width);
+      model::Activation& made = plan_.activations[i];
+      if (made.name != wanted.name) continue;
+      made.width = std::max(made.width, wanted.width);
+      made.per_column = std::max(made.per_column, wanted.per_column);
       return static_cast<ActivationIndex>(i);
     }
-    plan_.activations.push_back({name, width, model::Activation::Form::kFloats});
+    plan_.activations.push_back(wanted);
     return static_cast<ActivationIndex>(plan_.activations.size() - 1);
+  }
+
+  Status add_experts(const model::Experts& experts) {
+    using Form = model::Activation::Form;
+    const model::Router& router = experts.router;
+    const ActivationIndex routes =
+        own_activation({"routes", k::route_words(router_shape(router)), Form::kFloats});
+    const ActivationIndex hidden =
+        own_activation({"experts' hidden", experts.width, Form::kInput, router.used});
+    const ActivationIndex results =
+        own_activation({"experts' results", graph_.embedding, Form::kFloats, router.used});
+    plan_.steps.emplace_back(RouteStep{router, routes, hand_scales_on(experts)});
+    BULKHEAD_RETURN_IF_ERROR(add_experts_gated(experts, routes, hidden));
+    BULKHEAD_TRY(ProductStep down, expert_product(experts, {&experts.down}, hidden, results));
+    plan_.steps.emplace_back(ExpertProductsStep{router, routes, {down}});
+    MixStep mix{router, routes, results, experts.shared, experts.out};
+    if (experts.out == kStream) {
+      writer_ = {};
+      if (plan_.fuses) writer_.operands = mix.operands = add(PlannedOperands{});
+    } else if (scaled_ && scaled_->input == experts.out) {
+      scaled_.reset();
+    }
+    plan_.steps.emplace_back(mix);
+    return {};
+  }
+
+  // Experts' products take the scales of their input's norm from memory. True: the router makes them,
+  // whose norm it is, too, instead of the step before it.
+  bool hand_scales_on(const model::Experts& experts) {
+    if (!plan_.fuses || scale_of(experts.in) == nullptr) return false;
+    for (auto step = plan_.steps.rbegin(); step != plan_.steps.rend(); ++step) {
+      auto* const scales = std::get_if<ScalesStep>(&*step);
+      if (scales == nullptr) continue;
+      if (step == plan_.steps.rbegin() && scales->epsilon == experts.router.epsilon) {
+        plan_.steps.pop_back();
+        return true;
+      }
+      scales->kept = true;
+      break;
+    }
+    return false;
+  }
+
+  Status add_experts_gated(const model::Experts& experts, ActivationIndex routes,
+                           ActivationIndex hidden) {
+    if (type_of(experts.gate.front()) == type_of(experts.up.front())) {
+      BULKHEAD_TRY(ProductStep both,
+                   expert_product(experts, {&experts.gate, &experts.up}, experts.in, hidden));
+      plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {both}});
+      return {};
+    }
+    const ActivationIndex gate = between("experts' gate", hidden),
+                          up = between("experts' up", hidden);
+    BULKHEAD_TRY(ProductStep gates, expert_product(experts, {&experts.gate}, experts.in, gate));
+    BULKHEAD_TRY(ProductStep ups, expert_product(experts, {&experts.up}, experts.in, up));
+    plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {gates, ups}});
+    plan_.steps.emplace_back(GateStep{gate, up, hidden, 0, gate_of(experts.function)});
+    return {};
+  }
+
+  // One product of all experts' matrices; of two, the gate and the up, the gated one.
+  Result<ProductStep> expert_product(const model::Experts& experts,
+                                     std::initializer_list<const std::vector<MatrixPart>*> matrices,
+                                     ActivationIndex in, ActivationIndex out) {
+    std::vector<SlicePart> parts;
+    for (std::uint64_t expert = 0; expert < experts.router.experts; ++expert) {
+      for (const std::vector<MatrixPart>* matrix : matrices) {
+        const bool stacked = matrix->size() == 1;
+        parts.push_back({(*matrix)[stacked ? 0 : expert], stacked ? expert : 0});
+      }
+    }
+    const bool gated = matrices.size() == 2;
+    ProductStep made;
+    BULKHEAD_TRY(made.matrix, matrix_of(parts, {}, gated, experts.router.experts));
+    plan_.matrices[made.matrix].slices_read = experts.router.used;
+    made.in = in;
+    made.out = out;
+    if (gated) made.epilogue = k::Epilogue::kGated;
+    made.gate = gate_of(experts.function);
+    if (const float* const epsilon = plan_.fuses ? scale_of(in) : nullptr) {
+      made.scaled = true;
+      PlannedOperands operands;
+      operands.epsilon = *epsilon;
+      made.operands = add(std::move(operands));
+    }
+    return made;
   }
 
   // Who made the stream as it is, and can still prepare an input from it.
@@ -323,50 +424,6 @@ class Planner {
 
 }  // namespace
 
-Access ModelPlan::places_of(const PlanStep& step) const {
-  return std::visit(Overloaded{
-                        [](const NormStep& s) {
-                          const Places out = place(s.norm.out);
-                          return Access{place(s.norm.in) | (s.norm.adds ? out : 0), out};
-                        },
-                        [](const CopyStep& s) {
-                          return Access{place(s.copy.in), place(s.copy.out)};
-                        },
-                        [](const ScalesStep&) {
-                          return Access{place(kStream), place(kScalesPlace)};
-                        },
-                        [this](const ProductsStep& s) {
-                          Access access;
-                          for (const ProductStep& product : s.products) {
-                            access.reads |= place(product.in);
-                            if (product.scaled)
-                              access.reads |= place(kScalesPlace) | place(kStream);
-                            if (product.epilogue == k::Epilogue::kAdd)
-                              access.reads |= place(product.out);
-                            if (product.epilogue == k::Epilogue::kQkv) {
-                              access.writes |= place(kQPlace) | place(kKvPlace);
-                              continue;
-                            }
-                            access.writes |= place(product.out);
-                            if (product.operands == kAbsent) continue;
-                            const PlannedOperands& own = operands[product.operands];
-                            if (own.next_input != kAbsent) access.writes |= place(own.next_input);
-                          }
-                          return access;
-                        },
-                        [](const GateStep& s) {
-                          return Access{place(s.gate) | place(s.up), place(s.out)};
-                        },
-                        [](const RotateStep& s) {
-                          return Access{place(s.rotate.qkv), place(kQPlace) | place(kKvPlace)};
-                        },
-                        [](const AttendStep& s) {
-                          return Access{place(kQPlace) | place(kKvPlace), place(s.attend.out)};
-                        },
-                    },
-                    step);
-}
-
 k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::HeadShape& heads,
                                   model::RopeIndex rope, k::KvFormat kv) {
   const bool halves = rope != kAbsent && graph.ropes[rope].pairing == model::RopePairing::kHalves;
@@ -382,10 +439,14 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::A
   return shape;
 }
 
+k::RouterShape router_shape(const model::Router& router) {
+  return {router.experts, router.used, router.shared_gate, router.renormalise};
+}
+
 k::MatvecShape product_shape(const PackedMatrix& matrix, k::Epilogue epilogue) {
   k::MatvecShape shape;
   shape.type = matrix.type();
-  shape.rows = static_cast<std::uint32_t>(matrix.layout().rows);
+  shape.rows = static_cast<std::uint32_t>(matrix.slice_rows());
   shape.groups = matrix.layout().groups;
   shape.epilogue = epilogue;
   if (epilogue == k::Epilogue::kGated) shape.rows /= 2;
@@ -402,7 +463,7 @@ std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const Mo
   for (const model::VectorRow& row : graph.vectors) {
     std::uint64_t count = 0;
     for (const model::VectorRow::Part& part : row.parts)
-      count += graph.tensors[part.tensor].width;
+      count += graph.tensors[part.tensor].width * graph.tensors[part.tensor].rows;
     add(count);
   }
   for (const model::Rope& rope : graph.ropes) {

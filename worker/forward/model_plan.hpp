@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "gpu/kernels/experts.hpp"
 #include "gpu/kernels/kernels.hpp"
 #include "worker/forward/weight_packing.hpp"
 #include "worker/model/gguf.hpp"
@@ -37,6 +38,7 @@ struct PlannedMatrix {
   std::shared_ptr<const std::vector<model::TensorInfo>> views;  // the rows taken of each tensor
   std::shared_ptr<const PackedMatrix> packed;                   // points into `views`
   bool read_by_every_step = true;
+  std::uint32_t slices_read = 1;  // of the packed matrix's, by a step of one column
 };
 
 // What becomes a k::FusedOperands: see there.
@@ -60,6 +62,7 @@ struct CopyStep {
 // The factor of each column that a norm comes to, for products that are scaled.
 struct ScalesStep {
   float epsilon = 0;
+  bool kept = false;  // some product takes them from memory in every step
 };
 struct ProductStep {
   MatrixIndex matrix = kAbsent;
@@ -82,14 +85,31 @@ struct GateStep {
 struct RotateStep {
   model::Rotate rotate;
 };
+// Experts (gpu/kernels/experts.hpp). The routes are an activation; products' results lie by pairs.
+struct RouteStep {
+  model::Router router;
+  model::ActivationIndex routes = kAbsent;
+  bool makes_scales = false;  // of the norm, as ScalesStep
+};
+struct ExpertProductsStep {
+  model::Router router;
+  model::ActivationIndex routes = kAbsent;
+  std::vector<ProductStep> products;
+};
+struct MixStep {
+  model::Router router;
+  model::ActivationIndex routes = kAbsent, results = kAbsent, shared = kAbsent, out = kAbsent;
+  OperandsIndex operands = kAbsent;  // of the next norm, where `out` is the residual stream
+};
 struct AttendStep {
   model::Attend attend;
 };
-using PlanStep =
-    std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, GateStep, RotateStep, AttendStep>;
+using PlanStep = std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, GateStep, RotateStep,
+                              AttendStep, RouteStep, ExpertProductsStep, MixStep>;
 
 // A set of activations and of what steps hand on beside them.
 using Places = std::uint64_t;
+constexpr std::size_t kMostActivations = 61;  // of a plan; other places lie behind them
 struct Access {
   Places reads = 0, writes = 0;
 };
@@ -123,7 +143,10 @@ gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
                                              const model::Attend& attend,
                                              gpu::kernels::KvFormat kv);
 
-// The product of such a matrix, with nothing of its surroundings.
+// What the kernels of a router are specialised for.
+gpu::kernels::RouterShape router_shape(const model::Router& router);
+
+// The product of such a matrix, or of one of its slices, with nothing of its surroundings.
 gpu::kernels::MatvecShape product_shape(const PackedMatrix& matrix,
                                         gpu::kernels::Epilogue epilogue);
 

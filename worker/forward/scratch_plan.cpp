@@ -100,7 +100,8 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
     made.pieces.push_back({std::move(name), count * sizeof(float)});
   };
   for (const model::Activation& activation : plan.activations)
-    floats(activation.name, columns * activation_stride(mapping, activation));
+    floats(activation.name,
+           columns * activation.per_column * activation_stride(mapping, activation));
   floats("rotated q", columns * plan.q_width);
   floats("attention partials",
          partials_of(plan, mapping, shapes, options.context, made.partial_columns));

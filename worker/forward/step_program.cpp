@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "gpu/kernels/units.hpp"
+#include "worker/forward/step_experts.hpp"
 
 namespace bulkhead::forward {
 
@@ -79,7 +80,8 @@ class Builder {
   // kernel costs, but for a single column by matrix units.
   bool scales_here() const { return context_.mapping.units && shape_.columns == 1; }
   bool is_left_out(const PlanStep& step) const {
-    return scales_here() && std::holds_alternative<ScalesStep>(step);
+    const auto* const scales = std::get_if<ScalesStep>(&step);
+    return scales_here() && scales != nullptr && !scales->kept;
   }
 
   // A token's row of a matrix for each column.
@@ -266,7 +268,9 @@ class Builder {
     push.in_stride = stride(step.gate);
     push.out_stride = stride(step.out);
     push.padded_width = k::input_padded(context_.mapping, width);
-    return dispatch(k::gated_product(context_.mapping, step.function), push, {shape_.columns});
+    const std::uint32_t per_column = plan_.activations[step.out].per_column;
+    return dispatch(k::gated_product(context_.mapping, step.function, per_column), push,
+                    {shape_.columns * per_column});
   }
 
   Status add(const RotateStep& step) {
@@ -352,6 +356,14 @@ class Builder {
     return dispatch(k::attention_combine(context_.mapping, shape), push,
                     {shape_.columns, shape.heads});
   }
+
+  template <typename Step>
+  Status add_expert_step(const Step& step) {
+    return ExpertSteps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
+  }
+  Status add(const RouteStep& step) { return add_expert_step(step); }
+  Status add(const ExpertProductsStep& step) { return add_expert_step(step); }
+  Status add(const MixStep& step) { return add_expert_step(step); }
 
   Status add_outputs() {
     k::RmsNormPush norm{};

@@ -42,24 +42,34 @@ void in_parallel(std::uint64_t total, std::uint64_t bytes, const Work& work) {
 }  // namespace
 
 PackedMatrix::PackedMatrix(std::vector<const model::TensorInfo*> tensors,
-                           std::vector<RowOrder> orders, Packing packing)
-    : tensors_(std::move(tensors)), orders_(std::move(orders)), packing_(packing) {
+                           std::vector<RowOrder> orders, Packing packing, std::uint32_t slices)
+    : tensors_(std::move(tensors)), orders_(std::move(orders)), packing_(packing), slices_(slices) {
   orders_.resize(tensors_.size());
   type_ = weight_type(tensors_.front()->type);
   width_ = static_cast<std::uint32_t>(tensors_.front()->ne[0]);
-  std::uint64_t rows = 0;
-  for (const model::TensorInfo* tensor : tensors_)
-    rows += tensor->rows();
-  layout_ = packing == Packing::kPlanes ? gpu::kernels::weight_layout(type_, rows, width_)
-                                        : gpu::kernels::unit_layout(type_, rows, width_);
+  for (std::size_t i = 0; i < tensors_.size() / slices_; ++i)
+    slice_rows_ += tensors_[i]->rows();
+  stored_rows_ = slice_rows_;
+  const bool planes = packing == Packing::kPlanes;
+  if (slices_ > 1 && !planes) {
+    constexpr std::uint64_t kBlock = gpu::kernels::kUnitBlockRows;
+    stored_rows_ = (slice_rows_ + kBlock - 1) / kBlock * kBlock;
+  }
+  const std::uint64_t rows = stored_rows_ * slices_;
+  layout_ = planes ? gpu::kernels::weight_layout(type_, rows, width_)
+                   : gpu::kernels::unit_layout(type_, rows, width_);
 }
 
 const std::byte* PackedMatrix::row_data(std::uint64_t row) const {
+  const std::uint64_t slice = row / stored_rows_;
+  row %= stored_rows_;
+  if (slice >= slices_ || row >= slice_rows_) return nullptr;
+  const std::size_t in_slice = tensors_.size() / slices_, first = slice * in_slice;
   if (packing_ == Packing::kUnitsAlternating) {
-    const model::TensorInfo* const tensor = tensors_[row % 2];
-    return row < layout_.rows ? tensor->data.data() + row / 2 * tensor->row_bytes() : nullptr;
+    const model::TensorInfo* const tensor = tensors_[first + row % 2];
+    return tensor->data.data() + row / 2 * tensor->row_bytes();
   }
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+  for (std::size_t i = first; i < first + in_slice; ++i) {
     const model::TensorInfo* const tensor = tensors_[i];
     if (row < tensor->rows()) {
       return tensor->data.data() + orders_[i].source(row) * tensor->row_bytes();

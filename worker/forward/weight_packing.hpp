@@ -40,13 +40,17 @@ enum class Packing {
 // after another (q, k and v; gate and up), so that one dispatch computes them all.
 class PackedMatrix {
  public:
-  // `orders`: of each tensor; empty: all as they are.
+  // `orders`: of each tensor; empty: all as they are. With `slices` the tensors are those of so many
+  // matrices of equal shape (experts), one matrix's after another's; each begins with a whole block.
   explicit PackedMatrix(std::vector<const model::TensorInfo*> tensors,
-                        std::vector<RowOrder> orders = {}, Packing packing = Packing::kPlanes);
+                        std::vector<RowOrder> orders = {}, Packing packing = Packing::kPlanes,
+                        std::uint32_t slices = 1);
 
   gpu::kernels::WeightType type() const { return type_; }
   const gpu::kernels::WeightLayout& layout() const { return layout_; }
   std::uint32_t width() const { return width_; }
+  std::uint32_t slices() const { return slices_; }
+  std::uint64_t slice_rows() const { return slice_rows_; }  // of the tensors; layout() may pad them
 
   // Writes bytes [offset, offset + piece.size()) of what layout() says; large pieces by several
   // threads.
@@ -64,6 +68,8 @@ class PackedMatrix {
   Packing packing_;
   gpu::kernels::WeightType type_;
   std::uint32_t width_;
+  std::uint32_t slices_;
+  std::uint64_t slice_rows_ = 0, stored_rows_ = 0;  // of a slice
   gpu::kernels::WeightLayout layout_;
 };
 

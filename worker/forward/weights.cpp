@@ -113,7 +113,8 @@ WeightUpload::Planned WeightUpload::plan(gpu::Device& device, const WeightSource
   for (const PlannedMatrix& matrix : model.matrices) {
     const PackedMatrix& packed = *matrix.packed;
     weights.matrices.push_back({0, packed.type(), packed.layout(), packed.width()});
-    if (matrix.read_by_every_step) weights.bytes_per_step += packed.layout().bytes_read();
+    if (matrix.read_by_every_step)
+      weights.bytes_per_step += packed.layout().bytes_read() / packed.slices() * matrix.slices_read;
     planned.jobs.push_back(job_of(matrix));
   }
 

@@ -30,12 +30,14 @@ struct TensorRow {
   std::uint64_t width = 0;   // entries of a row
   std::uint64_t rows = 1;    // 1: a vector, which must be F32
   std::uint64_t slices = 1;  // matrices of that shape, one for each expert
+  bool plain = false;        // floats, whatever the type of the rest
 };
 
 // Which entries of a head rotate together: (2i, 2i+1) or (i, i + pairs).
 enum class RopePairing { kAdjacent, kHalves };
 
-// Rows [first_row, first_row + rows) of a tensor, as a product takes them.
+// Rows [first_row, first_row + rows) of a tensor, as a product takes them. Of a tensor with slices:
+// these rows of each.
 struct MatrixPart {
   TensorIndex tensor = kAbsent;
   std::uint64_t first_row = 0;
@@ -44,7 +46,7 @@ struct MatrixPart {
       false;  // rows of q or k: a device may want those that rotate together side by side
 };
 
-// Floats from one or more tensors, one after another; `scale` times each.
+// Floats from one or more tensors, whole, one after another; `scale` times each.
 struct VectorRow {
   struct Part {
     TensorIndex tensor = kAbsent;
@@ -64,6 +66,7 @@ struct Activation {
   std::string name;
   std::uint32_t width = 0;  // entries of a column
   Form form = Form::kFloats;
+  std::uint32_t per_column = 1;  // columns here for each of the step's: one for each expert chosen
 };
 // The residual stream is every graph's first activation.
 inline constexpr ActivationIndex kStream = 0;
@@ -167,7 +170,34 @@ struct GatedProduct {
   std::uint32_t first_factor = 0;
 };
 
-using Operation = std::variant<Norm, Copy, Product, Rotate, Attend, GatedProduct>;
+// A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): each column takes the `used` experts
+// whose rows of the router, times the column's norm, give the largest logits; of equal ones those
+// with the lower index. Softmax over all logits gives the weights.
+struct Router {
+  VectorIndex rows = kAbsent;  // [expert][width of the stream]
+  // The residual stream's norm, which the router makes itself: in float32, whatever the form of inputs.
+  VectorIndex gain = kAbsent;
+  float epsilon = 0;
+  std::uint32_t experts = 0, used = 0;
+  bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
+  bool renormalise = false;  // weights are divided by their sum
+  float scale = 1;           // of the weights
+};
+
+// out = out + sum of weight * (down * (function(gate * in) * (up * in))) over the column's experts, in
+// the order of their logits, then the shared expert's result times its weight. `out` is the residual
+// stream; other activations are not added to.
+struct Experts {
+  Router router;
+  ActivationIndex in = kAbsent, out = kStream;
+  std::uint32_t width = 0;  // of an expert's gated product
+  // One part with a slice for each expert, or a part for each.
+  std::vector<MatrixPart> gate, up, down;
+  Gate function = Gate::kSilu;
+  ActivationIndex shared = kAbsent;  // what an expert that all columns take has made
+};
+
+using Operation = std::variant<Norm, Copy, Product, Rotate, Attend, GatedProduct, Experts>;
 
 struct Layer {
   std::vector<Operation> operations;

@@ -184,6 +184,8 @@ void GraphBuilder::check(const std::string& name, const TensorInfo& found, const
                    shape_text(std::span(found.ne).first(found.dimensions)) + ", not " +
                    shape_text(wanted));
   }
+  if (row.plain && !traits(found.type)->is_float())
+    refuse("tensor " + name + " is of type " + traits(found.type)->name + "; it must be of floats");
   // Norm weights, biases and factors are vectors; they take no room worth saving.
   if (row.rows == 1 && row.slices == 1 && found.type != TensorType::kF32)
     refuse("tensor " + name + " is of type " + traits(found.type)->name + "; vectors must be F32");
@@ -197,18 +199,26 @@ TensorIndex GraphBuilder::optional_tensor(const std::string& name, std::uint64_t
 
 TensorIndex GraphBuilder::tensor(const std::string& name, std::uint64_t width, std::uint64_t rows,
                                  std::uint64_t slices) {
-  used_tensors_.insert(name);
-  const TensorRow row{name, width, rows, slices};
+  return require({name, width, rows, slices});
+}
+
+TensorIndex GraphBuilder::require(TensorRow row) {
+  used_tensors_.insert(row.name);
   if (!has_) {
-    const TensorInfo* const found = file_.find_tensor(name);
+    const TensorInfo* const found = file_.find_tensor(row.name);
     if (found == nullptr) {
-      corrupt("tensor " + name + " is missing");
+      corrupt("tensor " + row.name + " is missing");
     } else {
-      check(name, *found, row);
+      check(row.name, *found, row);
     }
   }
-  graph_.tensors.push_back(row);
+  graph_.tensors.push_back(std::move(row));
   return static_cast<TensorIndex>(graph_.tensors.size() - 1);
+}
+
+TensorIndex GraphBuilder::float_rows(const std::string& name, std::uint64_t width,
+                                     std::uint64_t rows) {
+  return require({name, width, rows, 1, true});
 }
 
 void GraphBuilder::embed(float scale) {

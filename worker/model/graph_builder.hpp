@@ -28,6 +28,8 @@ inline constexpr std::uint64_t kMaxHeads = 4'096;
 inline constexpr std::uint64_t kMaxHeadSize = 1'024;
 inline constexpr std::uint64_t kMaxContext = 1U << 30;
 inline constexpr std::uint64_t kMaxVocabulary = 1U << 22;
+inline constexpr std::uint64_t kMaxExperts = 512;
+inline constexpr std::uint64_t kMaxUsedExperts = 32;
 
 class LayerBuilder;
 
@@ -55,6 +57,8 @@ class GraphBuilder {
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
   float rms_epsilon();
+  // The counts of experts and of those that a column takes; none: a dense model.
+  std::optional<Router> router();
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
   // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
@@ -99,6 +103,8 @@ class GraphBuilder {
   TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                               std::uint64_t slices = 1);
   VectorIndex add(VectorRow row);
+  // The same of a matrix, of which a vector is made: it must be of floats.
+  TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
   const GgufFile& file() const { return file_; }
 
   const Status& status() const { return status_; }
@@ -116,6 +122,7 @@ class GraphBuilder {
                                              const std::string& ending = "");
   double scaling_factor();
   void stretch_by_yarn(Rope& rope, double base);
+  TensorIndex require(TensorRow row);
   const TensorInfo* find(const std::string& name) const;
   void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
   Status refuse_other_computations() const;
@@ -174,12 +181,21 @@ class LayerBuilder {
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
 
+  // The experts of ffn_{gate,up,down}_exps, or of a tensor each (ffn_gate.E); the router is
+  // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.
+  Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
+                  std::uint32_t width);
+  // Another expert that all columns take, whose result is in `shared`. `gate`: the tensor whose
+  // product with the norm says how much of it; empty: all of it.
+  void share(Experts& experts, ActivationIndex shared, const std::string& gate);
   void append(Operation operation) { operations().push_back(std::move(operation)); }
 
   std::uint32_t index() const { return index_; }
   std::string name(const std::string& tensor) const { return block_ + tensor; }
 
  private:
+  std::vector<MatrixPart> expert_rows(const std::string& name, std::uint64_t width,
+                                      std::uint64_t rows, std::uint32_t experts);
   std::vector<Operation>& operations() const { return model_.graph_.layers[index_].operations; }
   std::uint32_t width(ActivationIndex activation) const {
     return model_.graph_.activations[activation].width;

@@ -5,8 +5,8 @@
 #include <map>
 #include <string_view>
 
-#include "worker/model/chat_template.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/chat_template.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -65,9 +65,14 @@ Status describe_architecture(std::string& out, const GgufFile& file) {
   line("architecture:", graph->architecture);
   line("layers:", std::to_string(graph->layers.size()));
   const auto* const gated = first_operation<GatedProduct>(*graph);
+  const auto* const experts = first_operation<Experts>(*graph);
   line("widths:",
        "embedding " + std::to_string(graph->embedding) +
            (gated != nullptr ? ", feed-forward " + std::to_string(gated->gate.rows) : ""));
+  if (experts != nullptr)
+    line("experts:", std::to_string(experts->router.experts) + " of width " +
+                         std::to_string(experts->width) + ", " +
+                         std::to_string(experts->router.used) + " used by each token");
   if (const auto* const rotate = first_operation<Rotate>(*graph)) {
     const HeadShape& heads = rotate->heads;
     line("attention:", std::to_string(heads.heads) + " heads, " + std::to_string(heads.kv_heads) +

@@ -1,0 +1,183 @@
+// Which experts each column takes and with which weights, and the lists by which products read each chosen expert's
+// weights once for all of its columns.
+//
+// kChoose: a subgroup for each column takes the kUsed largest logits, the largest first, of equal ones the lower index
+// first. A weight is exp(logit - largest) over the sum of all experts' (a lane's in rising order, then lanes by halving
+// distances), or of the chosen ones' in their order; times `scale`.
+//
+// kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
+// and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
+// its result, so pairs take places as they come.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
+#include "common.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t logits;   // [column][experts, then the shared one's gate]
+  uint64_t chosen;   // [pair]: its expert
+  uint64_t weights;  // [column][kUsed, then the shared expert's]
+  uint64_t list;     // pairs, by expert
+  uint64_t tiles;    // how many; from byte 16 on {expert, first place in the list, places, the first one's pair} each
+  uint64_t parameters;
+  float scale;
+  uint unused;
+  CHAIN_PUSH
+} push;
+#include "chain.glsl"
+
+#include "constants/choose.glsl"
+
+// ChoosePart in experts.hpp
+const uint kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3;
+const uint kLogits = kExperts + kSharedGate, kWeights = kUsed + kSharedGate;
+const uint kOfLane = (kExperts + kLanes - 1u) / kLanes;
+const uint kNone = 0xffffffffu;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
+
+shared uint places[kExperts];
+
+void choose(uint column) {
+  uint lane = gl_SubgroupInvocationID;
+  Floats logits = Floats(push.logits + uint64_t(column) * kLogits * 4u);
+  float kept[kOfLane];
+  [[unroll]] for (uint i = 0; i < kOfLane; i++) kept[i] = logits.v[min(i * kLanes + lane, kExperts - 1u)];
+  float values[kUsed];
+  uint experts[kUsed];
+  // The largest of those that come after the one before. (What is no number comes nowhere; then any expert will do.)
+  float before = uintBitsToFloat(0x7f800000u);
+  int before_at = -1;
+  [[unroll]] for (uint place = 0; place < kUsed; place++) {
+    float best = 0.0;
+    uint best_at = kNone;
+    [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+      uint expert = i * kLanes + lane;
+      bool after = kept[i] < before || (kept[i] == before && int(expert) > before_at);
+      if (expert < kExperts && after && (best_at == kNone || kept[i] > best)) {
+        best = kept[i];
+        best_at = expert;
+      }
+    }
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      float other = subgroupShuffleXor(best, distance);
+      uint other_at = subgroupShuffleXor(best_at, distance);
+      bool better = best_at == kNone || other > best || (other == best && other_at < best_at);
+      if (other_at != kNone && better) {
+        best = other;
+        best_at = other_at;
+      }
+    }
+    if (best_at != kNone) {
+      before = best;
+      before_at = int(best_at);
+    }
+    values[place] = best;
+    experts[place] = best_at != kNone ? best_at : place;
+  }
+
+  float largest = values[0];
+  precise float sum = 0.0;
+  if (kRenormalise == 0u) {
+    [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+      if (i * kLanes + lane < kExperts) sum = sum + exp(kept[i] - largest);
+    }
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      sum = sum + subgroupShuffleXor(sum, distance);
+    }
+  }
+  [[unroll]] for (uint place = 0; place < kUsed; place++) {
+    values[place] = exp(values[place] - largest);
+    if (kRenormalise != 0u) sum = sum + values[place];
+  }
+  if (lane != 0u) return;
+  [[unroll]] for (uint place = 0; place < kUsed; place++) {
+    uint pair = column * kUsed + place;
+    precise float share = values[place] / sum;
+    precise float weight = share * push.scale;
+    WordsOut(push.chosen).v[pair] = experts[place];
+    FloatsOut(push.weights).v[column * kWeights + place] = weight;
+    if (kPart == kOneColumn) {
+      WordsOut(push.list).v[pair] = pair;
+      TilesOut(push.tiles).v[1u + pair] = uvec4(experts[place], pair, 1u, pair);
+    }
+  }
+  if (kPart == kOneColumn) WordsOut(push.tiles).v[0] = kUsed;
+  if (kSharedGate != 0u) {
+    precise float sigmoid = 1.0 / (1.0 + exp(-logits.v[kExperts]));
+    FloatsOut(push.weights).v[column * kWeights + kUsed] = sigmoid;
+  }
+}
+
+// Where each expert's pairs begin in the list, and the tiles: by one subgroup, whose lanes take neighbouring experts each.
+void cut_tiles() {
+  uint lane = gl_SubgroupInvocationID;
+  uint count = 0u, tiles = 0u;
+  for (uint i = 0; i < kOfLane; i++) {
+    uint expert = lane * kOfLane + i;
+    uint own = expert < kExperts ? places[expert] : 0u;
+    count += own;
+    tiles += (own + kTileColumns - 1u) / kTileColumns;
+  }
+  uint place = count, tile = tiles;
+  [[unroll]] for (uint distance = 1u; distance < kLanes; distance *= 2u) {
+    uint from = lane >= distance ? lane - distance : lane;
+    uint more = subgroupShuffle(place, from), more_tiles = subgroupShuffle(tile, from);
+    if (lane >= distance) {
+      place += more;
+      tile += more_tiles;
+    }
+  }
+  if (lane == kLanes - 1u) WordsOut(push.tiles).v[0] = tile;
+  place -= count;
+  tile -= tiles;
+  for (uint i = 0; i < kOfLane; i++) {
+    uint expert = lane * kOfLane + i;
+    if (expert < kExperts) {
+      uint own = places[expert];
+      places[expert] = place;
+      for (uint first = 0; first < own; first += kTileColumns) {
+        if (kTileColumns != 1u) {
+          TilesOut(push.tiles).v[1u + tile] = uvec4(expert, place + first, min(kTileColumns, own - first), 0u);
+        }
+        tile++;
+      }
+      place += own;
+    }
+  }
+}
+
+void sort(uint pairs) {
+  uint thread = gl_LocalInvocationIndex;
+  for (uint expert = thread; expert < kExperts; expert += kInvocations) places[expert] = 0u;
+  barrier();
+  for (uint pair = thread; pair < pairs; pair += kInvocations) atomicAdd(places[WordsOut(push.chosen).v[pair]], 1u);
+  barrier();
+  if (gl_SubgroupID == 0u) cut_tiles();
+  barrier();
+  for (uint pair = thread; pair < pairs; pair += kInvocations) {
+    uint expert = WordsOut(push.chosen).v[pair];
+    uint place = atomicAdd(places[expert], 1u);
+    WordsOut(push.list).v[place] = pair;
+    if (kTileColumns == 1u) TilesOut(push.tiles).v[1u + place] = uvec4(expert, place, 1u, pair);
+  }
+}
+
+void choose_all() {
+  if (!chain_wait()) return;
+  uint count = Words(push.parameters).v[0];
+  if (kPart != kSort) {
+    uint step = kSubgroups * gl_NumWorkGroups.x;
+    for (uint column = gl_WorkGroupID.x * kSubgroups + gl_SubgroupID; column < count; column += step) choose(column);
+  }
+  if (kPart == kBoth) {
+    memoryBarrierBuffer();
+    barrier();
+  }
+  if (kPart == kBoth || kPart == kSort) sort(count * kUsed);
+}
+
+void main() {
+  choose_all();
+  chain_arrive();
+}

@@ -1,0 +1,155 @@
+#include "gpu/kernels/experts.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "gpu/kernels/choose.hpp"
+#include "gpu/kernels/constants.hpp"
+#include "gpu/kernels/matvec.hpp"
+#include "gpu/kernels/matvec_lanes_experts.hpp"
+#include "gpu/kernels/matvec_rows_experts.hpp"
+#include "gpu/kernels/matvec_units_experts.hpp"
+#include "gpu/kernels/mix.hpp"
+#include "gpu/kernels/route.hpp"
+#include "gpu/kernels/units.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+// Columns of a step that an expert is chosen by, were all experts chosen as often.
+std::uint32_t columns_of_expert(const RouterShape& router, std::uint32_t columns) {
+  return (columns * router.used + router.experts - 1) / router.experts;
+}
+
+// Matrix units: columns of a tile that one subgroup makes alone, all of a row by itself.
+constexpr std::uint32_t kSerialTile = 32;
+
+UnitTiling tiling_of(const MatvecShape& shape, std::uint32_t columns, std::uint32_t tile_columns) {
+  UnitTiling tiling;
+  tiling.columns = std::min(columns, tile_columns);
+  tiling.column_tiles = tile_columns / 8;
+  if (tile_columns >= kSerialTile) {
+    tiling.row_blocks = 2;
+    tiling.subgroups = 4;
+    tiling.step_groups = 2;
+    tiling.serial = true;
+    return tiling;
+  }
+  const UnitSegments segments = unit_segments(shape);
+  tiling.subgroups = segments.count >= 4 ? segments.count : 4 / segments.count * segments.count;
+  tiling.step_groups = tiling.column_tiles == 1 && segments.stages % 2 == 0 ? 8 : 4;
+  return tiling;
+}
+
+}  // namespace
+
+RouteLayout route_layout(const RouterShape& router, std::uint32_t columns) {
+  const std::uint64_t pairs = std::uint64_t{columns} * router.used;
+  RouteLayout layout;
+  layout.list = 16 + pairs * 16;
+  layout.chosen = layout.list + pairs * 4;
+  layout.weights = layout.chosen + pairs * 4;
+  layout.logits = layout.weights + std::uint64_t{columns} * router.weights() * 4;
+  layout.bytes = layout.logits + std::uint64_t{columns} * router.rows() * 4;
+  return layout;
+}
+
+std::uint32_t route_words(const RouterShape& router) {
+  return static_cast<std::uint32_t>((route_layout(router, 1).bytes + 15) / 16 * 4);
+}
+
+RouteVariant route(const Mapping& mapping, std::uint32_t columns) {
+  constexpr std::uint32_t kFewColumns = 16, kTogether = 4;
+  RouteConstants constants;
+  constants.lanes = mapping.lanes;
+  constants.subgroups = mapping.rows ? 1 : 4;
+  constants.invocations = constants.lanes * constants.subgroups;
+  constants.columns = columns > kFewColumns ? kTogether : 1;
+  return {{"route", spirv::route, sizeof(RoutePush), constants_of(constants),
+           mapping.required_subgroup},
+          constants.columns,
+          constants.subgroups};
+}
+
+bool chooses_at_once(const Mapping& mapping, std::uint32_t columns) {
+  // llvmpipe ends an invocation's loops after 65,535 rounds in all.
+  return mapping.attention_together && columns <= kTogetherSubgroups;
+}
+
+ChooseVariant choose(const Mapping& mapping, const RouterShape& router, ChoosePart part,
+                     std::uint32_t columns, std::uint32_t tile_columns) {
+  const std::uint32_t most = mapping.attention_together ? kTogetherSubgroups : 1;
+  ChooseConstants constants;
+  constants.lanes = mapping.lanes;
+  switch (part) {
+    case ChoosePart::kBoth:
+      constants.subgroups = std::min(std::bit_ceil(columns), most);
+      break;
+    case ChoosePart::kSort:
+      constants.subgroups = most;
+      break;
+    case ChoosePart::kChoose:
+    case ChoosePart::kOneColumn:
+      constants.subgroups = 1;
+      break;
+  }
+  constants.invocations = constants.lanes * constants.subgroups;
+  constants.part = static_cast<std::uint32_t>(part);
+  constants.experts = router.experts;
+  constants.used = router.used;
+  constants.shared_gate = router.shared_gate ? 1 : 0;
+  constants.renormalise = router.renormalise ? 1 : 0;
+  constants.tile_columns = tile_columns;
+  return {{"choose experts", spirv::choose, sizeof(ChoosePush), constants_of(constants),
+           mapping.required_subgroup},
+          part == ChoosePart::kChoose ? columns : 1};
+}
+
+std::uint32_t expert_tile(const Mapping& mapping, const RouterShape& router,
+                          std::uint32_t columns) {
+  const std::uint32_t own = columns_of_expert(router, columns);
+  if (mapping.units) return own <= 4 ? 8 : own <= 12 ? 16 : kSerialTile;
+  return std::min(std::bit_ceil(std::min(2 * own - 1, columns)), mapping.most_columns);
+}
+
+std::uint32_t most_tiles(const RouterShape& router, std::uint32_t columns,
+                         std::uint32_t tile_columns) {
+  const std::uint32_t pairs = columns * router.used;
+  return std::min(pairs, std::min(router.experts, pairs) + pairs / tile_columns);
+}
+
+MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
+                             const RouterShape& router, std::uint32_t share,
+                             std::uint32_t columns) {
+  const std::uint32_t tile = expert_tile(mapping, router, columns);
+  MatvecVariant variant;
+  if (mapping.units) {
+    variant = unit_product(shape, tiling_of(shape, columns, tile));
+    variant.spec.spirv = spirv::matvec_units_experts;
+  } else if (mapping.rows) {
+    variant = rows_product(mapping, shape, rows_tiling(mapping, shape, tile));
+    variant.spec.spirv = spirv::matvec_rows_experts;
+  } else {
+    variant = lanes_product(mapping, shape, lanes_tiling(mapping, shape, tile));
+    variant.spec.spirv = spirv::matvec_lanes_experts;
+  }
+  variant.spec.push_bytes = sizeof(ExpertPush);
+  variant.spec.constants.resize(ExpertConstants::kFirst);
+  ExpertConstants constants;
+  constants.share = share;
+  variant.spec.constants.push_back(constants.share);
+  return variant;
+}
+
+MixVariant mix(const Mapping& mapping, const RouterShape& router, bool adds) {
+  MixConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.used = router.used;
+  constants.shared_gate = router.shared_gate ? 1 : 0;
+  constants.adds = adds ? 1 : 0;
+  constants.form = static_cast<std::uint32_t>(mapping.input_form());
+  return {{"mix experts", spirv::mix, sizeof(MixPush), constants_of(constants), 0},
+          constants.invocations};
+}
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,31 @@
+// Products of experts' matrices, which lie one after another as one: with BULKHEAD_EXPERTS a product's kernel makes a
+// tile of columns that take the same expert (choose.comp) instead of neighbouring columns. The order of additions is the
+// kernel's own, so a result's bits don't depend on who shares its tile.
+//
+// Results lie by pairs: [column][expert chosen]. The input does, too, or the experts of a column share it (kShare).
+#ifdef BULKHEAD_EXPERTS
+#include "constants/experts.glsl"
+
+uint tile_expert, tile_first, tile_count, tile_pair;
+
+// False: there is no such tile.
+bool take_tile() {
+  uint tiles = Words(push.tiles).v[0];
+  uvec4 tile = Quads(push.tiles).v[1u + gl_WorkGroupID.x];
+  tile_expert = tile.x;
+  tile_first = tile.y;
+  tile_count = tile.z;
+  tile_pair = tile.w;
+  return gl_WorkGroupID.x < tiles;
+}
+
+// The pair at a place of the tile; the last one's behind its end.
+uint pair_at(uint place) {
+  if (kColumns == 1u) return tile_pair;
+  return Words(push.list).v[tile_first + min(place, tile_count - 1u)];
+}
+
+#define INPUT_COLUMN(pair) ((pair) / kShare)
+#else
+#define INPUT_COLUMN(column) (column)
+#endif

@@ -1,0 +1,471 @@
+// Mixtures of experts, kernel by kernel: what the router chooses, the products of experts' matrices and
+// their sum against float64; and the same bits whoever else chooses an expert.
+#include "gpu/kernels/experts.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include <gmock/gmock.h>
+
+#include "gpu/kernels/constants.hpp"
+#include "gpu/kernels/matvec_units_experts_emulated.hpp"
+#include "gpu/kernels/units.hpp"
+#include "kernel_harness.hpp"
+#include "reference.hpp"
+#include "worker/forward/weight_packing.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+using model::TensorType;
+using Columns = std::vector<std::vector<float>>;
+
+constexpr std::uint32_t kWidth = 256, kHidden = 96;
+constexpr float kEpsilon = 1e-5F;
+
+// One matrix for each expert; `both`: a gate's and an up's.
+struct ExpertMatrices {
+  std::vector<std::vector<std::byte>> data;
+  std::vector<model::TensorInfo> tensors;                // of an expert one after another
+  std::vector<std::vector<std::vector<double>>> values;  // [tensor][row][k]
+  std::unique_ptr<PackedMatrix> packed;
+  gpu::Buffer memory;
+};
+
+struct Routes {
+  std::vector<std::uint32_t> tiles, list, chosen;
+  std::vector<float> weights;
+};
+
+double exact(const std::vector<double>& row, const std::vector<float>& x) {
+  return std::inner_product(row.begin(), row.end(), x.begin(), 0.0);
+}
+
+double magnitude(const std::vector<double>& row, const std::vector<float>& x) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.size(); ++i)
+    sum += std::abs(row[i] * static_cast<double>(x[i]));
+  return sum;
+}
+
+class ExpertKernels : public KernelTest {
+ protected:
+  ExpertMatrices matrices(TensorType type, const k::RouterShape& router, std::uint32_t rows,
+                          std::uint32_t width, Packing packing, bool both) {
+    ExpertMatrices m;
+    const std::uint32_t count = router.experts * (both ? 2 : 1);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      m.data.push_back(reference::random_rows(type, rows, width, random_));
+      std::vector<std::vector<double>> values;
+      const std::size_t bytes = m.data.back().size() / rows;
+      for (std::uint32_t row = 0; row < rows; ++row)
+        values.push_back(reference::dequantize(
+            type, std::span(m.data.back()).subspan(row * bytes, bytes), width));
+      m.values.push_back(std::move(values));
+    }
+    for (const auto& data : m.data) {
+      model::TensorInfo& tensor = m.tensors.emplace_back();
+      tensor.type = type;
+      tensor.ne = {width, rows, 1, 1};
+      tensor.dimensions = 2;
+      tensor.data = data;
+    }
+    std::vector<const model::TensorInfo*> views;
+    for (const model::TensorInfo& tensor : m.tensors)
+      views.push_back(&tensor);
+    m.packed =
+        std::make_unique<PackedMatrix>(views, std::vector<RowOrder>{}, packing, router.experts);
+    m.memory = empty(m.packed->layout().bytes);
+    m.packed->fill(0, m.memory.mapped());
+    return m;
+  }
+
+  Columns columns(std::uint32_t count, std::uint32_t width) {
+    std::normal_distribution<float> normal;
+    Columns x(count, std::vector<float>(width));
+    for (auto& column : x) {
+      // Halves hold them.
+      for (float& value : column)
+        value = std::round(normal(random_) * 64) / 64;
+    }
+    return x;
+  }
+
+  // As a product's input, zeros up to the padding and NaN elsewhere.
+  gpu::Buffer input(const k::Mapping& mapping, const Columns& x) {
+    const auto width = static_cast<std::uint32_t>(x[0].size());
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    gpu::Buffer made = empty((x.size() + 7) / 8 * 8 * stride * 4);
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      for (std::uint32_t i = 0; i < k::input_padded(mapping, width); ++i) {
+        const float value = i < width ? x[c][i] : 0.0F;
+        if (mapping.units) {
+          const std::uint16_t bits = k::types::to_half(value);
+          std::memcpy(made.mapped().data() +
+                          ((c / 8 * (stride / 32) + i / 32) * 256 + c % 8 * 32 + i % 32) * 2,
+                      &bits, 2);
+        } else {
+          std::memcpy(made.mapped().data() + (c * stride + place(mapping, i)) * 4, &value, 4);
+        }
+      }
+    }
+    return made;
+  }
+  static std::uint32_t place(const k::Mapping& mapping, std::uint32_t i) {
+    if (mapping.rows) return i;
+    return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+  }
+
+  Routes route(const k::Mapping& mapping, const k::RouterShape& router,
+               const std::vector<float>& rows, const std::vector<float>& gain, const Columns& x,
+               float scale, gpu::Buffer& memory) {
+    const auto count = static_cast<std::uint32_t>(x.size());
+    std::vector<float> stream;
+    for (const auto& column : x)
+      stream.insert(stream.end(), column.begin(), column.end());
+    const gpu::Buffer in = buffer(std::span<const float>(stream));
+    const gpu::Buffer gains = buffer(std::span<const float>(gain));
+    const gpu::Buffer weights = buffer(std::span<const float>(rows));
+    const gpu::Buffer counts = parameters(count);
+    const k::RouteLayout layout = k::route_layout(router, count);
+    EXPECT_LE(layout.bytes, std::uint64_t{count} * k::route_words(router) * 4);
+    memory = empty(layout.bytes);
+    k::RoutePush push{};
+    push.in = in.address();
+    push.gain = gains.address();
+    push.router = weights.address();
+    push.logits = memory.address() + layout.logits;
+    push.parameters = counts.address();
+    push.width = push.in_stride = kWidth;
+    push.rows = router.rows();
+    push.epsilon = kEpsilon;
+    const k::RouteVariant variant = k::route(mapping, count);
+    run(variant.spec, push,
+        (count + variant.columns_per_workgroup - 1) / variant.columns_per_workgroup,
+        (push.rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
+    k::ChoosePush choose{};
+    choose.logits = push.logits;
+    choose.chosen = memory.address() + layout.chosen;
+    choose.weights = memory.address() + layout.weights;
+    choose.list = memory.address() + layout.list;
+    choose.tiles = memory.address() + layout.tiles;
+    choose.parameters = push.parameters;
+    choose.scale = scale;
+    const std::uint32_t tile = k::expert_tile(mapping, router, count);
+    const auto dispatch = [&](k::ChoosePart part) {
+      const k::ChooseVariant made = k::choose(mapping, router, part, count, tile);
+      run(made.spec, choose, made.workgroups);
+    };
+    if (count == 1) {
+      dispatch(k::ChoosePart::kOneColumn);
+    } else if (k::chooses_at_once(mapping, count)) {
+      dispatch(k::ChoosePart::kBoth);
+    } else {
+      dispatch(k::ChoosePart::kChoose);
+      dispatch(k::ChoosePart::kSort);
+    }
+    return read_routes(memory, layout, router, count);
+  }
+
+  static Routes read_routes(const gpu::Buffer& memory, const k::RouteLayout& layout,
+                            const k::RouterShape& router, std::uint32_t count) {
+    const auto take = [&]<typename T>(std::vector<T>& to, std::uint64_t from, std::size_t n) {
+      to.resize(n);
+      std::memcpy(to.data(), memory.mapped().data() + from, n * sizeof(T));
+    };
+    Routes made;
+    const std::size_t pairs = std::size_t{count} * router.used;
+    take(made.tiles, layout.tiles, 4 + pairs * 4);
+    take(made.list, layout.list, pairs);
+    take(made.chosen, layout.chosen, pairs);
+    take(made.weights, layout.weights, std::size_t{count} * router.weights());
+    return made;
+  }
+
+  // results[pair][row], whatever the form of the results in memory.
+  Columns multiply(const k::Mapping& mapping, const k::RouterShape& router, const ExpertMatrices& m,
+                   const gpu::Buffer& routes, std::uint32_t count, const Columns& x,
+                   k::Epilogue epilogue) {
+    k::MatvecShape shape;
+    shape.type = m.packed->type();
+    shape.rows = static_cast<std::uint32_t>(m.packed->slice_rows());
+    if (epilogue == k::Epilogue::kGated) shape.rows /= 2;
+    shape.groups = m.packed->layout().groups;
+    shape.epilogue = epilogue;
+    shape.together = router.used;
+    const std::uint32_t share = x.size() == count ? router.used : 1;
+    k::MatvecVariant variant = k::expert_product(mapping, shape, router, share, count);
+    if (mapping.units) emulate(variant, shape);
+    const gpu::Buffer in = input(mapping, x);
+    const std::size_t pairs = std::size_t{count} * router.used;
+    const gpu::Buffer out = empty(pairs * shape.rows * 4);
+    const gpu::Buffer counts = parameters(count);
+    const k::RouteLayout layout = k::route_layout(router, count);
+    k::ExpertPush push{};
+    push.product.quants = m.memory.address() + m.packed->layout().quants;
+    push.product.high = m.memory.address() + m.packed->layout().high;
+    push.product.scales = m.memory.address() + m.packed->layout().scales;
+    push.product.supers = m.memory.address() + m.packed->layout().supers;
+    push.product.x = in.address();
+    push.product.out = out.address();
+    push.product.parameters = counts.address();
+    push.product.rows = push.product.written_rows = push.product.out_stride = shape.rows;
+    push.product.groups = shape.groups;
+    push.product.x_stride = k::input_stride(mapping, m.packed->width());
+    push.tiles = routes.address() + layout.tiles;
+    push.list = routes.address() + layout.list;
+    run(variant.spec, push, k::most_tiles(router, count, variant.columns_per_workgroup),
+        (shape.rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
+    const std::vector<float> all = read<float>(out, pairs * shape.rows);
+    Columns made;
+    for (std::size_t pair = 0; pair < pairs; ++pair)
+      made.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(pair * shape.rows),
+                        all.begin() + static_cast<std::ptrdiff_t>((pair + 1) * shape.rows));
+    return made;
+  }
+
+  // A workgroup of one subgroup, which makes all of a row (units_emulated.glsl).
+  static void emulate(k::MatvecVariant& variant, const k::MatvecShape& shape) {
+    variant.spec.spirv = gpu::spirv::matvec_units_experts_emulated;
+    variant.spec.required_subgroup_size = 0;
+    auto units = k::read_constants<k::MatvecUnitsConstants>(variant.spec);
+    units.subgroups = 1;
+    units.invocations = 32;
+    if (units.serial == 0) {
+      units.segments = 1;
+      units.segment_stages = shape.groups / 4;
+    }
+    k::write_constants(variant.spec, units);
+    const auto product = k::read_constants<k::MatvecConstants>(variant.spec);
+    variant.rows_per_workgroup = product.rows * (shape.epilogue == k::Epilogue::kGated ? 8 : 16);
+  }
+
+  std::mt19937 random_{20261123};
+};
+
+// A router's rows, of which some are equal: equal logits, and the lower index is taken.
+std::vector<float> router_rows(const k::RouterShape& router, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, 0.1F);
+  std::vector<float> rows(std::size_t{router.rows()} * kWidth);
+  for (float& value : rows)
+    value = normal(random);
+  for (std::uint32_t expert = 1; expert < router.experts; expert += 3)
+    std::copy_n(rows.begin() + expert * kWidth, kWidth, rows.begin() + (expert - 1) * kWidth);
+  return rows;
+}
+
+void expect_tiles(const Routes& routes, std::uint32_t most, std::uint32_t tile_columns) {
+  std::set<std::uint32_t> seen;
+  std::uint32_t expert_before = 0;
+  ASSERT_LE(routes.tiles[0], most);
+  for (std::uint32_t i = 0; i < routes.tiles[0]; ++i) {
+    const std::uint32_t* const tile = &routes.tiles[4 + i * 4];
+    ASSERT_GE(tile[2], 1U);
+    ASSERT_LE(tile[2], tile_columns);
+    if (routes.tiles[0] < routes.chosen.size()) {  // sorted
+      ASSERT_GE(tile[0], expert_before);
+      expert_before = tile[0];
+    }
+    for (std::uint32_t at = tile[1]; at < tile[1] + tile[2]; ++at) {
+      ASSERT_LT(at, routes.list.size());
+      const std::uint32_t pair = routes.list[at];
+      ASSERT_LT(pair, routes.chosen.size());
+      ASSERT_EQ(routes.chosen[pair], tile[0]);
+      ASSERT_TRUE(seen.insert(pair).second) << "pair " << pair << " twice";
+    }
+    if (tile_columns == 1) {
+      ASSERT_EQ(tile[3], routes.list[tile[1]]);
+    }
+  }
+  ASSERT_EQ(seen.size(), routes.chosen.size());
+}
+
+TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const k::RouterShape& router :
+         {k::RouterShape{16, 4, false, true}, k::RouterShape{60, 4, true, false},
+          k::RouterShape{8, 8, false, false}, k::RouterShape{256, 10, true, true}}) {
+      const std::vector<float> rows = router_rows(router, random_);
+      std::vector<float> gain(kWidth);
+      for (float& value : gain)
+        value = 1 + std::uniform_real_distribution<float>(-0.2F, 0.2F)(random_);
+      const Columns x = columns(37, kWidth);
+      gpu::Buffer memory;
+      for (const std::uint32_t count : {1U, 3U, 16U, 33U}) {
+        SCOPED_TRACE(testing::Message()
+                     << name << ", " << router.experts << " experts, " << count << " columns");
+        const Columns some(x.begin(), x.begin() + count);
+        const Routes routes = route(mapping, router, rows, gain, some, 1.5F, memory);
+        const std::uint32_t tile = k::expert_tile(mapping, router, count);
+        ASSERT_NO_FATAL_FAILURE(expect_tiles(routes, k::most_tiles(router, count, tile), tile));
+        for (std::uint32_t c = 0; c < count; ++c) {
+          double squares = 0;
+          for (const float value : x[c])
+            squares += static_cast<double>(value) * static_cast<double>(value);
+          const double norm = 1 / std::sqrt(squares / kWidth + static_cast<double>(kEpsilon));
+          std::vector<double> logits(router.rows());
+          for (std::uint32_t row = 0; row < router.rows(); ++row) {
+            for (std::uint32_t i = 0; i < kWidth; ++i)
+              logits[row] += static_cast<double>(rows[row * kWidth + i]) *
+                             static_cast<double>(x[c][i]) * static_cast<double>(gain[i]) * norm;
+          }
+          std::vector<std::uint32_t> order(router.experts);
+          std::iota(order.begin(), order.end(), 0U);
+          std::stable_sort(order.begin(), order.end(),
+                           [&](std::uint32_t a, std::uint32_t b) { return logits[a] > logits[b]; });
+          double sum = 0;
+          for (std::uint32_t i = 0; i < (router.renormalise ? router.used : router.experts); ++i)
+            sum += std::exp(logits[order[i]] - logits[order[0]]);
+          for (std::uint32_t place = 0; place < router.used; ++place) {
+            ASSERT_EQ(routes.chosen[c * router.used + place], order[place]) << c << ' ' << place;
+            ASSERT_NEAR(routes.weights[c * router.weights() + place],
+                        1.5 * std::exp(logits[order[place]] - logits[order[0]]) / sum, 3e-6);
+          }
+          if (router.shared_gate) {
+            ASSERT_NEAR(routes.weights[c * router.weights() + router.used],
+                        1 / (1 + std::exp(-logits[router.experts])), 1e-6);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a hostile file can make of a router: no index leaves the experts.
+TEST_F(ExpertKernels, LogitsThatAreNoNumbersChooseSomeExperts) {
+  const k::RouterShape router{16, 4, false, true};
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    std::vector<float> rows(router.experts * kWidth, std::nanf(""));
+    std::fill_n(rows.begin(), kWidth, 1.0F);
+    gpu::Buffer memory;
+    const Routes routes = route(mapping, router, rows, std::vector<float>(kWidth, 1.0F),
+                                columns(5, kWidth), 1, memory);
+    for (const std::uint32_t expert : routes.chosen)
+      ASSERT_LT(expert, router.experts) << name;
+  }
+}
+
+TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
+  std::vector<NamedMapping> mappings = test_mappings(device());
+  k::Mapping units = k::lanes_mapping(device().info());
+  units.units = true;
+  mappings.push_back({"units, emulated", units});
+  const k::RouterShape router{16, 4, false, true};
+  for (const auto& [name, mapping] : mappings) {
+    for (const TensorType type : {TensorType::kQ8_0, TensorType::kQ4_K}) {
+      const bool blocks_of_256 = model::traits(type)->block_weights == 256;
+      const std::uint32_t hidden = blocks_of_256 ? 256 : kHidden;
+      // A number of rows that fills no block of matrix units.
+      const std::uint32_t results = 52;
+      const Packing one = mapping.units ? Packing::kUnits : Packing::kPlanes;
+      const Packing two = mapping.units ? Packing::kUnitsAlternating : Packing::kPlanes;
+      const ExpertMatrices gates = matrices(type, router, hidden - 4, kWidth, two, true);
+      const ExpertMatrices downs = matrices(type, router, results, hidden, one, false);
+      const std::vector<float> rows = router_rows(router, random_);
+      const std::vector<float> gain(kWidth, 1.0F);
+      const Columns x = columns(33, kWidth), h = columns(33 * router.used, hidden);
+      Columns first_gated(33 * router.used), first_down(33 * router.used), first_mixed(33);
+      for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
+        SCOPED_TRACE(testing::Message()
+                     << name << ' ' << model::traits(type)->name << ", " << count << " columns");
+        const Columns some(x.begin(), x.begin() + count);
+        const Columns inner(h.begin(), h.begin() + count * router.used);
+        gpu::Buffer memory;
+        const Routes routes = route(mapping, router, rows, gain, some, 1, memory);
+        const Columns gated =
+            multiply(mapping, router, gates, memory, count, some, k::Epilogue::kGated);
+        const Columns down =
+            multiply(mapping, router, downs, memory, count, inner, k::Epilogue::kStore);
+        const double error = mapping.units ? 0x1p-11 : 1e-6;  // of the terms' magnitudes
+        for (std::uint32_t pair = 0; pair < count * router.used; ++pair) {
+          const std::uint32_t expert = routes.chosen[pair];
+          if (count == 33) {
+            for (std::uint32_t row = 0; row < hidden - 4; ++row) {
+              const auto &gate_row = gates.values[expert * 2][row],
+                         &up_row = gates.values[expert * 2 + 1][row];
+              const std::vector<float>& column = x[pair / router.used];
+              const double gate = exact(gate_row, column), up = exact(up_row, column);
+              const double want = gate / (1 + std::exp(-gate)) * up;
+              // SiLU's slope is at most 1.1.
+              ASSERT_NEAR(gated[pair][row], want,
+                          error * (1.1 * magnitude(gate_row, column) * std::abs(up) +
+                                   magnitude(up_row, column) * (std::abs(gate) + 0.3)) +
+                              1e-6 * (1 + std::abs(want)))
+                  << "pair " << pair << " row " << row;
+            }
+            for (std::uint32_t row = 0; row < results; ++row) {
+              const std::vector<double>& own = downs.values[expert][row];
+              ASSERT_NEAR(down[pair][row], exact(own, h[pair]),
+                          error * magnitude(own, h[pair]) + 1e-6)
+                  << "pair " << pair << " row " << row;
+            }
+            first_gated[pair] = gated[pair];
+            first_down[pair] = down[pair];
+          }
+          ASSERT_EQ(std::memcmp(gated[pair].data(), first_gated[pair].data(), (hidden - 4) * 4), 0);
+          ASSERT_EQ(std::memcmp(down[pair].data(), first_down[pair].data(), results * 4), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ExpertKernels, AColumnsSumIsInTheOrderOfItsChoice) {
+  const k::RouterShape router{16, 4, true, true};
+  const std::uint32_t width = 50, count = 3;
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const Columns results = columns(count * router.used, width), shared = columns(count, width),
+                  stream = columns(count, width), weights = columns(count, router.weights());
+    const auto flat = [this](const Columns& x) {
+      std::vector<float> all;
+      for (const auto& column : x)
+        all.insert(all.end(), column.begin(), column.end());
+      return buffer(std::span<const float>(all));
+    };
+    const gpu::Buffer in = flat(results), other = flat(shared), out = flat(stream),
+                      shares = flat(weights), gain = flat(columns(1, width)),
+                      counts = parameters(count);
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    const gpu::Buffer next = empty(std::uint64_t{count} * stride * 4);
+    k::MixPush push{};
+    push.results = in.address();
+    push.weights = shares.address();
+    push.shared_result = other.address();
+    push.out = out.address();
+    push.parameters = counts.address();
+    push.next_gain = gain.address();
+    push.next_input = next.address();
+    push.width = push.results_stride = push.shared_stride = push.out_stride = width;
+    push.padded_width = k::input_padded(mapping, width);
+    push.next_stride = stride;
+    const k::MixVariant variant = k::mix(mapping, router, true);
+    run(variant.spec, push, count + 2,
+        (push.padded_width + variant.entries_per_workgroup - 1) / variant.entries_per_workgroup);
+    const auto made = read<float>(out, count * width), gains = read<float>(gain, width);
+    const auto inputs = read<float>(next, std::size_t{count} * stride);
+    for (std::uint32_t c = 0; c < count; ++c) {
+      for (std::uint32_t i = 0; i < push.padded_width; ++i) {
+        const float input = inputs[c * stride + place(mapping, i)];
+        if (i >= width) {
+          ASSERT_EQ(input, 0.0F) << name;
+          continue;
+        }
+        float sum = 0;
+        for (std::uint32_t place = 0; place < router.used; ++place)
+          sum = std::fma(weights[c][place], results[c * router.used + place][i], sum);
+        sum = std::fma(weights[c][router.used], shared[c][i], sum);
+        const float total = stream[c][i] + sum;
+        ASSERT_EQ(made[c * width + i], total) << name << " column " << c << " entry " << i;
+        ASSERT_EQ(input, total * gains[i]) << name << " column " << c << " entry " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

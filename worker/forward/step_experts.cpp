@@ -1,0 +1,139 @@
+#include "worker/forward/step_experts.hpp"
+
+#include <algorithm>
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+std::uint32_t ExpertSteps::stride(model::ActivationIndex activation) const {
+  return static_cast<std::uint32_t>(
+      activation_stride(context_.mapping, context_.plan.activations[activation]));
+}
+
+Status ExpertSteps::add(const RouteStep& step) {
+  const k::RouterShape router = router_shape(step.router);
+  const k::RouteLayout layout = k::route_layout(router, columns_);
+  const std::uint64_t routes = at(step.routes);
+  k::RoutePush push{};
+  push.in = at(model::kStream);
+  push.gain = context_.weights.vector(step.router.gain);
+  push.router = context_.weights.vector(step.router.rows);
+  push.logits = routes + layout.logits;
+  push.scales = step.makes_scales ? activations_.at(context_.plan, Scratch::kScales) : 0;
+  push.parameters = context_.parameters_of(slot_);
+  push.width = context_.graph.embedding;
+  push.in_stride = stride(model::kStream);
+  push.rows = router.rows();
+  push.epsilon = step.router.epsilon;
+  const k::RouteVariant route = k::route(context_.mapping, columns_);
+  const auto up = [](std::uint32_t count, std::uint32_t each) { return (count + each - 1) / each; };
+  BULKHEAD_RETURN_IF_ERROR(emit_.dispatch(
+      route.spec, gpu::push_bytes(push),
+      {up(columns_, route.columns_per_workgroup), up(push.rows, route.rows_per_workgroup), 1,
+       std::uint64_t{push.rows} * push.width * 4}));
+  emit_.barrier();
+
+  k::ChoosePush choose{};
+  choose.logits = push.logits;
+  choose.chosen = routes + layout.chosen;
+  choose.weights = routes + layout.weights;
+  choose.list = routes + layout.list;
+  choose.tiles = routes + layout.tiles;
+  choose.parameters = push.parameters;
+  choose.scale = step.router.scale;
+  const std::uint32_t tile = k::expert_tile(context_.mapping, router, columns_);
+  const auto dispatch = [&](k::ChoosePart part) {
+    const k::ChooseVariant variant = k::choose(context_.mapping, router, part, columns_, tile);
+    return emit_.dispatch(variant.spec, gpu::push_bytes(choose), {variant.workgroups});
+  };
+  if (columns_ == 1) return dispatch(k::ChoosePart::kOneColumn);
+  if (k::chooses_at_once(context_.mapping, columns_)) return dispatch(k::ChoosePart::kBoth);
+  BULKHEAD_RETURN_IF_ERROR(dispatch(k::ChoosePart::kChoose));
+  emit_.barrier();
+  return dispatch(k::ChoosePart::kSort);
+}
+
+Status ExpertSteps::add(const ExpertProductsStep& step) {
+  for (const ProductStep& product : step.products)
+    BULKHEAD_RETURN_IF_ERROR(multiply(step, product));
+  return {};
+}
+
+Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& product) {
+  const ModelPlan& plan = context_.plan;
+  const k::RouterShape router = router_shape(step.router);
+  const k::RouteLayout layout = k::route_layout(router, columns_);
+  const DeviceMatrix& matrix = context_.weights.matrices[product.matrix];
+  const model::Activation& out = plan.activations[product.out];
+  const bool makes_input = out.form == model::Activation::Form::kInput;
+  k::MatvecShape shape = product_shape(*plan.matrices[product.matrix].packed, product.epilogue);
+  shape.permuted_out = makes_input;
+  shape.gate = product.gate;
+  shape.scaling = product.scaled ? k::Scaling::kByMemory : k::Scaling::kNone;
+  shape.together = router.used;
+  // Inputs of the experts of a column are the column itself, or what each of them has made.
+  const std::uint32_t share = router.used / plan.activations[product.in].per_column;
+  const k::MatvecVariant variant =
+      k::expert_product(context_.mapping, shape, router, share, columns_);
+  k::ExpertPush push{};
+  push.product.quants = matrix.quants();
+  push.product.high = matrix.high();
+  push.product.scales = matrix.scales();
+  push.product.supers = matrix.supers();
+  push.product.x = at(product.in);
+  push.product.out = at(product.out);
+  push.product.parameters = context_.parameters_of(slot_);
+  push.product.rows = shape.rows;
+  push.product.groups = shape.groups;
+  push.product.x_stride = k::input_stride(context_.mapping, matrix.width);
+  push.product.out_stride = stride(product.out);
+  push.product.written_rows =
+      makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;
+  push.product.count_word = k::kColumnCountWord;
+  if (product.operands != kAbsent) {
+    const std::size_t index = slot_ * plan.operands.size() + product.operands;
+    push.product.fused = activations_.operands.slice().address + index * sizeof(k::FusedOperands);
+  }
+  push.tiles = at(step.routes) + layout.tiles;
+  push.list = at(step.routes) + layout.list;
+  const std::uint32_t tiles = k::most_tiles(router, columns_, variant.columns_per_workgroup);
+  const std::uint32_t blocks =
+      (push.product.written_rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup;
+  const std::uint64_t read = std::min(tiles, router.experts);
+  return emit_.dispatch(variant.spec, gpu::push_bytes(push),
+                        {tiles, blocks, 1, matrix.layout.bytes_read() / router.experts * read});
+}
+
+Status ExpertSteps::add(const MixStep& step) {
+  const ModelPlan& plan = context_.plan;
+  const k::RouterShape router = router_shape(step.router);
+  const k::RouteLayout layout = k::route_layout(router, columns_);
+  k::MixPush push{};
+  push.results = at(step.results);
+  push.weights = at(step.routes) + layout.weights;
+  push.out = at(step.out);
+  push.parameters = context_.parameters_of(slot_);
+  push.width = push.padded_width = plan.activations[step.out].width;
+  push.results_stride = stride(step.results);
+  push.out_stride = stride(step.out);
+  if (step.shared != kAbsent) {
+    push.shared_result = at(step.shared);
+    push.shared_stride = stride(step.shared);
+  }
+  if (step.operands != kAbsent && plan.operands[step.operands].next_input != kAbsent) {
+    const PlannedOperands& next = plan.operands[step.operands];
+    push.next_gain = context_.weights.vector(next.next_gain);
+    push.next_input = at(next.next_input);
+    push.next_stride = stride(next.next_input);
+    push.padded_width = k::input_padded(context_.mapping, push.width);
+  }
+  const k::MixVariant variant = k::mix(context_.mapping, router, step.out == model::kStream);
+  const std::uint32_t parts =
+      (push.padded_width + variant.entries_per_workgroup - 1) / variant.entries_per_workgroup;
+  return emit_.dispatch(
+      variant.spec, gpu::push_bytes(push),
+      {columns_, parts, 1, std::uint64_t{columns_} * push.width * 4 * (router.used + 2)});
+}
+
+}  // namespace bulkhead::forward
