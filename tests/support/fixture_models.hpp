@@ -22,6 +22,8 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-gemma2-Q5_K_M",
     "tiny-gemma3-Q4_K_M",
     "tiny-gemma4-Q4_K_M",
+    "tiny-qwen3moe-Q4_K_M",
+    "tiny-qwen3moe-Q8_0",
 };
 
 }  // namespace bulkhead::test

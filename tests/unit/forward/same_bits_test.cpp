@@ -25,6 +25,37 @@ std::vector<Tried> tried() {
   return list;
 }
 
+// How often an expert is chosen, and by whom else, differs from chunk to chunk and from step to step.
+TEST_F(SameBits, NeighboursOfAnExpertDoNotChangeABit) {
+  const std::string name = "tiny-qwen3moe-Q8_0";
+  if (!std::filesystem::exists(model_file(name))) GTEST_SKIP() << "no " << model_file(name);
+  for (const bool lanes : {false, true}) {
+    Options options;
+    options.lanes = lanes;
+    options.chunk = 96;
+    const Loaded model = load(name, options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    std::vector<std::vector<TokenId>> prompts{some_prompt(90), some_prompt(40)};
+    std::vector<std::vector<Row>> alone, together(2);
+    for (const auto& prompt : prompts)
+      alone.push_back(generate(executor, prompt, 4, 96, Output::kLogits));
+    for (const std::uint32_t chunk : {33U, 7U, 1U}) {
+      if (lanes && chunk == 1) continue;
+      expect_same_bits(generate(executor, prompts[0], 4, chunk, Output::kLogits), alone[0],
+                       "chunks of " + std::to_string(chunk));
+    }
+    const std::vector<std::vector<PageIndex>> pages{pages_for(executor, 100, 0),
+                                                    pages_for(executor, 100, 1)};
+    for (std::uint32_t s = 0; s < 2; ++s)
+      together[s] = step(executor, columns_of(prompts[s], s, Output::kLogits), pages);
+    for (int round = 0; round < 3; ++round)
+      ASSERT_NO_FATAL_FAILURE(decode_side_by_side(executor, prompts, pages, together));
+    for (std::uint32_t s = 0; s < 2; ++s)
+      expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+  }
+}
+
 TEST_F(SameBits, ChunksDoNotChangeABit) {
   for (const auto& [kind, name] : tried()) {
     Options options;

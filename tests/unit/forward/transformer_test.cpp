@@ -120,7 +120,8 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
   for (const std::string& name :
        {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
         or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-gemma2-Q5_K_M"),
-        or_builtin("tiny-gemma3-Q4_K_M"), or_builtin("tiny-gemma4-Q4_K_M")}) {
+        or_builtin("tiny-gemma3-Q4_K_M"), or_builtin("tiny-gemma4-Q4_K_M"),
+        or_builtin("tiny-qwen3moe-Q8_0")}) {
     const Loaded model = load(name, options);
     ASSERT_NE(model.executor, nullptr);
     const auto each = expected(name)["cases"][1];

@@ -1,0 +1,46 @@
+// Qwen 3's mixtures of experts (Yang et al. 2025, arXiv 2505.09388), Qwen3-30B-A3B among them: Qwen 3's
+// attention, and a router's choice of gated feed-forwards with weights that add up to one.
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+void describe(GraphBuilder& model) {
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const float epsilon = model.rms_epsilon();
+  const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
+  const ActivationIndex normed = model.input("normed stream", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  const std::uint32_t hidden = model.count("expert_feed_forward_length", kMaxWidth);
+  std::optional<Router> router = model.router();
+  if (!router) return model.corrupt("metadata key qwen3moe.expert_count is missing");
+  router->renormalise = true;
+
+  model.embed();
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    layer.norm(kStream, "attn_norm", normed, epsilon);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv,
+                     .heads = heads,
+                     .bias = layer.qkv_bias(heads),
+                     .q_gain = layer.vector("attn_q_norm", heads.size),
+                     .k_gain = layer.vector("attn_k_norm", heads.size),
+                     .epsilon = epsilon,
+                     .rope = rope},
+                    attended);
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+
+    layer.norm(kStream, "ffn_norm", normed, epsilon);
+    layer.append(layer.experts(*router, "ffn_norm", epsilon, normed, hidden));
+  }
+  model.output(epsilon);
+}
+
+}  // namespace
+
+BULKHEAD_ARCHITECTURE(qwen3moe, "qwen3moe", describe);
+
+}  // namespace bulkhead::model
