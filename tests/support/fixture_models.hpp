@@ -24,6 +24,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-gemma4-Q4_K_M",
     "tiny-qwen3moe-Q4_K_M",
     "tiny-qwen3moe-Q8_0",
+    "tiny-mixtral-Q5_K_S",
 };
 
 }  // namespace bulkhead::test

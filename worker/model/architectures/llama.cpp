@@ -1,5 +1,7 @@
 // Llama 2 and 3, Mistral and what shares their graph (Touvron et al. 2023, arXiv 2302.13971):
-// grouped attention with rotary positions, a gated feed-forward, an RMS norm before each.
+// grouped attention with rotary positions, a gated feed-forward, an RMS norm before each. Or with
+// experts in the feed-forward's place (Mixtral, Jiang et al. 2024, arXiv 2401.04088), whose weights
+// add up to one.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -14,7 +16,9 @@ void describe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const ActivationIndex hidden = model.input("hidden", model.feed_forward());
+  std::optional<Router> router = model.router();
+  if (router) router->renormalise = true;
+  const ActivationIndex hidden = router ? kAbsent : model.input("hidden", model.feed_forward());
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -26,6 +30,10 @@ void describe(GraphBuilder& model) {
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
+    if (router) {
+      layer.append(layer.experts(*router, "ffn_norm", epsilon, normed, model.feed_forward()));
+      continue;
+    }
     layer.gated_product("ffn_gate", "ffn_up", normed, hidden, Gate::kSilu);
     layer.product_added(layer.rows("ffn_down", model.feed_forward(), width), hidden, kStream);
   }
