@@ -27,6 +27,7 @@
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/reloader.hpp"
 #include "orchestrator/router/router.hpp"
+#include "orchestrator/service_manager.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
 
 namespace {
@@ -226,6 +227,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   // As the log's, its reader may be slow: that is no reason not to serve.
   LineWriter standard_output(STDOUT_FILENO);
   EventLoop loop;
+  ServiceManager service(loop);
   Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
                        std::size_t{settings.server.max_body_mb} << 20,
                        std::size_t{settings.server.max_memory_mb} << 20});
@@ -262,7 +264,9 @@ int serve(const config::Sources& sources, config::Settings settings) {
     progress.finish();
     std::string host = settings.server.host;
     if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
-    standard_output.put(fmt::format("listening on http://{}:{}\n", host, server.port()));
+    const std::string line = fmt::format("listening on http://{}:{}", host, server.port());
+    standard_output.put(line + "\n");
+    service.ready(line);
   };
   router.on_failed_start = [&](const std::string& reason) {
     if (router.was_ready()) return;
@@ -279,6 +283,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
     asked = true;
     progress.finish();
     spdlog::info("signal {}: finishing {} request(s), then ending", signal, router.outstanding());
+    service.ending(fmt::format("finishing {} request(s)", router.outstanding()));
     router.begin_drain([&] { server.close(stop_workers); });
   });
 
