@@ -10,11 +10,12 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Depth of a text's nesting, frames at once, and frames looked at for one byte. No schema of use
+// Depth of a text's nesting; frames at once, frames looked at, and items of united sets for one byte. No schema of use
 // comes near; a hostile one ends here instead of taking the memory.
 constexpr std::uint32_t kMostDepth = 4'000;
-constexpr std::size_t kMostItems = 20'000;
-constexpr std::size_t kMostPasses = 200'000;
+constexpr std::size_t kMostItems = 4'000;
+constexpr std::size_t kMostPasses = 20'000;
+constexpr std::size_t kMostUnited = 50'000;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15ULL + (hash << 6) + (hash >> 2);
@@ -33,6 +34,7 @@ Automaton::Automaton(std::shared_ptr<const Grammar> grammar) : grammar_(std::mov
 
 ConfigId Automaton::intern(std::vector<Item> items) {
   if (items.empty()) return kNowhere;
+  work_ += items.size();
   std::uint64_t hash = items.size();
   std::uint32_t depth = 0;
   for (const Item& item : items) {
@@ -69,6 +71,7 @@ ConfigId Automaton::unite(ConfigId a, ConfigId b) {
   if (const auto known = unions_.find(key); known != unions_.end()) return known->second;
   const std::vector<Item> first = configs_[a].items;
   const std::vector<Item> second = configs_[b].items;
+  work_ += first.size() + second.size();
   std::vector<Item> out;
   std::size_t i = 0, j = 0;
   while (i < first.size() || j < second.size()) {
@@ -90,7 +93,8 @@ ConfigId Automaton::close(Pending& pending) {
   for (std::size_t passes = 0; !pending.work.empty();) {
     const Frame frame = pending.work.back();
     pending.work.pop_back();
-    if (++passes > kMostPasses || pending.parents.size() > kMostItems) {
+    if (++passes > kMostPasses || pending.parents.size() > kMostItems ||
+        pending.united > kMostUnited) {
       overflowed_ = true;
       return kNowhere;
     }

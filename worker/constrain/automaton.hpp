@@ -70,6 +70,8 @@ class Automaton {
   // Rough memory of what is remembered.
   std::size_t bytes() const { return bytes_; }
   std::size_t size() const { return configs_.size(); }
+  // Frames looked at so far: what all calls have cost.
+  std::uint64_t work() const { return work_; }
   // A hostile grammar had too many ways at once; all texts are rejected from then on.
   bool overflowed() const { return overflowed_; }
 
@@ -103,6 +105,7 @@ class Automaton {
   std::unordered_map<std::uint64_t, ConfigId> unions_;
   ConfigId start_ = kNowhere;
   std::size_t bytes_ = 0;
+  std::uint64_t work_ = 0;
   bool overflowed_ = false;
 };
 

@@ -14,6 +14,9 @@ struct Automaton::Pending {
   std::map<Frame, ConfigId> parents;
   std::vector<Frame> work;   // still to be expanded
   std::vector<Frame> ready;  // take a byte
+  // Items of all sets that were united, remembered unions included: what bounds a step must not depend on
+  // what came before it.
+  std::size_t united = 0;
 
   void add(const Frame& frame, ConfigId to, Automaton& automaton) {
     if (merge(frame, to, automaton)) work.push_back(frame);
@@ -25,8 +28,11 @@ struct Automaton::Pending {
 
  private:
   bool merge(const Frame& frame, ConfigId to, Automaton& automaton) {
+    ++automaton.work_;
     const auto [entry, fresh] = parents.try_emplace(frame, to);
     if (fresh) return true;
+    if (entry->second == to) return false;
+    united += automaton.items(entry->second).size() + automaton.items(to).size();
     const ConfigId both = automaton.unite(entry->second, to);
     const bool changed = both != entry->second;
     entry->second = both;

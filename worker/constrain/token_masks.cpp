@@ -43,6 +43,8 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
   for (std::uint32_t node = top + 1; node < top + nodes[top].subtree;) {
     while (open.back().first <= node)
       open.pop_back();
+    ++nodes_walked_;
+    if (work() > work_limit_) return;
     const ConfigId next = automaton_.step(open.back().second, nodes[node].byte);
     if (next == kNowhere) {
       node += nodes[node].subtree;
@@ -82,6 +84,8 @@ void TokenMasks::add_part(const Automaton::Item& item, TokenMask& mask) {
   if (alone.exits.empty()) return;
   const ConfigId back = automaton_.returned(item.parents);
   for (const std::uint32_t node : alone.exits) {
+    ++nodes_walked_;
+    if (work() > work_limit_) return;
     add_tokens(node, mask);
     if (trie_->nodes()[node].subtree > 1) walk(node, back, mask, nullptr);
   }
@@ -128,8 +132,9 @@ void TokenMasks::add_string(const Automaton::Item& item, const StringShape& shap
   }
 }
 
-const TokenMask& TokenMasks::mask(ConfigId at) {
-  if (const auto known = masks_.find(at); known != masks_.end()) return known->second;
+const TokenMask* TokenMasks::mask(ConfigId at) {
+  if (const auto known = masks_.find(at); known != masks_.end()) return &known->second;
+  work_limit_ = work() + kMostWork;
   if (masks_.size() >= kMostMasks) masks_.clear();
   TokenMask out(trie_->words(), 0);
   if (automaton_.accepting(at)) {
@@ -146,7 +151,14 @@ const TokenMask& TokenMasks::mask(ConfigId at) {
       add_part(item, out);
     }
   }
-  return masks_.emplace(at, std::move(out)).first->second;
+  if (work() > work_limit_) {
+    // What was begun is not whole.
+    parts_.clear();
+    beyond_.clear();
+    beyond_bytes_ = 0;
+    return nullptr;
+  }
+  return &masks_.emplace(at, std::move(out)).first->second;
 }
 
 std::size_t TokenMasks::bytes() const {

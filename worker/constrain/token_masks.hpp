@@ -24,6 +24,9 @@ namespace bulkhead::constrain {
 
 class TokenMasks {
  public:
+  // Frames looked at for one mask. Schemas of use take a twentieth at most.
+  static constexpr std::uint64_t kMostWork = 50'000;
+
   TokenMasks(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
              std::vector<std::uint32_t> end_tokens);
 
@@ -34,8 +37,11 @@ class TokenMasks {
   bool only_end(ConfigId at) const { return automaton_.only_end(at); }
 
   // The tokens that may come, those that end an answer among them where it may end. Valid until the
-  // next call.
-  const TokenMask& mask(ConfigId at);
+  // next call. Null where the grammar is so ambiguous that finding them takes more than kMostWork.
+  const TokenMask* mask(ConfigId at);
+  // What has been done so far: frames looked at, and nodes of the trie, of which this many are as one.
+  static constexpr std::uint64_t kNodesOfFrame = 64;
+  std::uint64_t work() const { return automaton_.work() + nodes_walked_ / kNodesOfFrame; }
   // Rough memory of what is remembered.
   std::size_t bytes() const;
   // The text that must come next, byte by byte, as far as nothing else may; at most `most` bytes.
@@ -53,6 +59,7 @@ class TokenMasks {
   const std::vector<TokenSet>& beyond(const StringTokens::Inside& inside, ConfigId back);
   // Walks the trie below `node` from configuration `at`. `exits`: where the walk returns to the hole, if
   // anybody asks.
+  // Gives up past `work_limit_`.
   void walk(std::uint32_t node, ConfigId at, TokenMask& mask, std::vector<std::uint32_t>* exits);
   void add_tokens(std::uint32_t node, TokenMask& mask) const;
 
@@ -65,6 +72,7 @@ class TokenMasks {
   std::size_t beyond_bytes_ = 0;
   std::unordered_map<ConfigId, TokenMask> masks_;
   TokenMask scratch_;
+  std::uint64_t work_limit_ = 0, nodes_walked_ = 0;
 };
 
 }  // namespace bulkhead::constrain

@@ -138,7 +138,7 @@ void Engine::make_masks() {
   for (const Scheduler::Member& member : scheduler_.members()) {
     if (member.sequence == nullptr || member.outputs == 0) continue;
     auto& request = static_cast<Request&>(*member.sequence);
-    if (request.constraint != nullptr) request.constraint->mask();
+    if (request.constraint != nullptr) static_cast<void>(request.constraint->mask());
   }
 }
 
@@ -167,10 +167,7 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     }
   } else {
     if (request.generated < request.accepted_count) ++draws_below_accepted_;
-    Adjustments adjustments{request.bias, {}};
-    if (request.constraint != nullptr) adjustments.mask = request.constraint->mask();
-    const auto sampled = sampler_.sample(output.logits, request.sampling, request.history,
-                                         request.generated, adjustments);
+    const auto sampled = sample(request, output.logits);
     if (sampled.ok()) {
       token = *sampled;
     } else {
@@ -191,6 +188,14 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   }
   if (request.wanted_logprobs >= 0) record_logprobs(request, output, token);
   take_token(request, token);
+}
+
+Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) {
+  Adjustments adjustments{request.bias, {}};
+  if (request.constraint != nullptr) {
+    BULKHEAD_TRY(adjustments.mask, request.constraint->mask());
+  }
+  return sampler_.sample(logits, request.sampling, request.history, request.generated, adjustments);
 }
 
 void Engine::take_token(Request& request, TokenId token) {

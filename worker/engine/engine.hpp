@@ -114,6 +114,7 @@ class Engine {
   void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);
   void handle_output(Request& request, const ColumnOutput& output);
+  Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
   void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
   void finish(Request& request, ipc::FinishReason reason);

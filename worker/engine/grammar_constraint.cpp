@@ -29,6 +29,11 @@ Result<constrain::Compiled> compile_text(const ipc::Constraint& wanted) {
   return Error(ErrorCode::kInternal, "a constraint of no kind");
 }
 
+Error too_ambiguous() {
+  return Error(ErrorCode::kResourceExhausted,
+               "what the answer must be is too ambiguous: too many ways lead on from here");
+}
+
 bool any_bit(const constrain::TokenMask& mask) {
   return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
 }
@@ -49,13 +54,6 @@ void GrammarMasks::trim() {
   ++epoch_;
 }
 
-GrammarConstraint::GrammarConstraint(std::shared_ptr<GrammarMasks> masks,
-                                     const model::Tokenizer& tokenizer)
-    : masks_(std::move(masks)), tokenizer_(tokenizer), epoch_(masks_->epoch()) {
-  at_ = masks_->get().start();
-  complete_ = masks_->get().only_end(at_);
-}
-
 void GrammarConstraint::locate() {
   if (epoch_ == masks_->epoch()) return;
   at_ = masks_->get().advance(masks_->get().start(), text_);
@@ -67,13 +65,19 @@ void GrammarConstraint::advance(TokenId token) {
   const std::string_view piece = tokenizer_.piece(token);
   text_ += piece;
   at_ = masks_->get().advance(at_, piece);
-  complete_ = masks_->get().only_end(at_);
 }
 
-std::span<const std::uint32_t> GrammarConstraint::mask() {
+Result<std::span<const std::uint32_t>> GrammarConstraint::mask() {
   masks_->trim();
   locate();
-  return masks_->get().mask(at_);
+  const constrain::TokenMask* mask = masks_->get().mask(at_);
+  if (mask == nullptr) return too_ambiguous();
+  return std::span<const std::uint32_t>(*mask);
+}
+
+bool GrammarConstraint::complete() {
+  locate();
+  return masks_->get().only_end(at_);
 }
 
 Result<std::unique_ptr<TokenConstraint>> ConstraintCompiler::compile(
@@ -113,8 +117,9 @@ Result<std::shared_ptr<GrammarMasks>> ConstraintCompiler::masks_for(
   }
   auto masks = std::make_shared<GrammarMasks>(std::move(compiled.grammar), trie_, ends_);
   // Once it has been handed out, the engine's thread alone touches it.
-  constrain::TokenMasks& first = masks->get();
-  if (!first.only_end(first.start()) && !any_bit(first.mask(first.start()))) {
+  const constrain::TokenMask* first = masks->get().mask(masks->get().start());
+  if (first == nullptr) return too_ambiguous();
+  if (!masks->get().only_end(masks->get().start()) && !any_bit(*first)) {
     return Error(ErrorCode::kUnsupported,
                  "no token of this model's vocabulary can begin an answer that it allows");
   }

@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/base/error.hpp"
@@ -20,7 +21,8 @@
 
 namespace bulkhead::engine {
 
-// The masks of one grammar, for all requests that have it. One thread at a time.
+// The masks of one grammar, for all requests that have it. Made and asked for the first mask on one
+// thread, handed to another one, and touched by that alone from then on.
 class GrammarMasks {
  public:
   GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
@@ -37,29 +39,30 @@ class GrammarMasks {
   std::shared_ptr<const constrain::TokenTrie> trie_;
   std::vector<TokenId> ends_;
   std::unique_ptr<constrain::TokenMasks> masks_;
-  std::uint64_t epoch_ = 0;
+  std::uint64_t epoch_ = 1;
 };
 
-// Holds one answer to a grammar, from its first token on.
+// Holds one answer to a grammar, from its first token on. May be made on another thread than the one that
+// walks along: the masks are touched from the first call on.
 class GrammarConstraint : public TokenConstraint {
  public:
   // The tokenizer must outlive this.
-  GrammarConstraint(std::shared_ptr<GrammarMasks> masks, const model::Tokenizer& tokenizer);
+  GrammarConstraint(std::shared_ptr<GrammarMasks> masks, const model::Tokenizer& tokenizer)
+      : masks_(std::move(masks)), tokenizer_(tokenizer) {}
 
   void advance(TokenId token) override;
-  std::span<const std::uint32_t> mask() override;
-  bool complete() const override { return complete_; }
+  Result<std::span<const std::uint32_t>> mask() override;
+  bool complete() override;
 
  private:
-  // Finds its place again after a trim().
+  // Finds its place, at first and after a trim().
   void locate();
 
   std::shared_ptr<GrammarMasks> masks_;
   const model::Tokenizer& tokenizer_;
   std::string text_;  // of the answer so far
-  constrain::ConfigId at_;
-  std::uint64_t epoch_;
-  bool complete_ = false;
+  constrain::ConfigId at_ = constrain::kNowhere;
+  std::uint64_t epoch_ = 0;  // of `at_`; 0: it has none yet
 };
 
 // Compiles constraints and keeps the last ones. One thread; what it returns may go to another one.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "config/base/error.hpp"
 #include "worker/engine/executor.hpp"
 
 namespace bulkhead::engine {
@@ -18,10 +19,11 @@ class TokenConstraint {
   // `token` is the answer's next one: just chosen, or accepted before the request was resumed.
   virtual void advance(TokenId token) = 0;
   // One bit a token, bit t % 32 of word t / 32; tokens past the last word may not come. Empty: every
-  // token may come. Valid until the next call of any constraint.
-  virtual std::span<const std::uint32_t> mask() = 0;
+  // token may come. Valid until the next call of any constraint. kResourceExhausted where finding it
+  // takes too much work.
+  virtual Result<std::span<const std::uint32_t>> mask() = 0;
   // Nothing but the end may come.
-  virtual bool complete() const = 0;
+  virtual bool complete() = 0;
 };
 
 }  // namespace bulkhead::engine

@@ -87,7 +87,7 @@ void expect_exact(const std::shared_ptr<const Grammar>& grammar, const Words& wo
   for (int text = 0; text < texts; ++text) {
     ConfigId at = masks.start(), same = plain.start();
     for (int step = 0; step < 60 && !masks.only_end(at); ++step) {
-      const TokenMask mask = masks.mask(at);
+      const TokenMask mask = *masks.mask(at);
       std::vector<std::uint32_t> allowed;
       for (std::uint32_t id = 0; id < words.pieces.size(); ++id) {
         ConfigId next = words.pieces[id].empty() ? kNowhere : same;
@@ -149,6 +149,30 @@ TEST(TokenMasks, OfAVocabularyOfBytesAlone) {
   const auto compiled =
       compile_schema(R"({"type": "string", "minLength": 2, "maxLength": 6})", Strictness::kStrict);
   expect_exact(compiled->grammar, words, 30);
+}
+
+// The count of ways grows with each character: finding a mask must end, and say so.
+TEST(TokenMasks, OfGrammarsThatAreTooAmbiguousAreNone) {
+  const Words words;
+  int refused = 0;
+  for (const char* many : {"{0,20}", "{0,60}", "{0,300}"}) {
+    const std::string grammar = std::string("root ::= a") + many + "\na ::= b" + many + " b" +
+                                many + "\nb ::= [a-z]" + many + " [a-z]" + many + " [a-z ]";
+    const auto gbnf = compile_gbnf(grammar);
+    ASSERT_TRUE(gbnf.ok()) << gbnf.error().message();
+    TokenMasks masks(gbnf->grammar, words.trie, {words.end});
+    ConfigId at = masks.start();
+    for (int i = 0; i < 40; ++i) {
+      const std::uint64_t work = masks.work();
+      const TokenMask* mask = masks.mask(at);
+      EXPECT_LT(masks.work() - work, 4 * TokenMasks::kMostWork);
+      at = masks.advance(at, "abcde");
+      if (mask != nullptr && at != kNowhere) continue;
+      ++refused;
+      break;
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 
 TEST(TokenMasks, OfGrammarsAndExpressionsToo) {
