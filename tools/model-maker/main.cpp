@@ -24,7 +24,7 @@ struct Options {
   bool list = false;
   std::optional<std::string> architecture, name;
   std::optional<std::uint32_t> layers, embedding, feed_forward, heads, kv_heads, head_size,
-      vocabulary, context;
+      vocabulary, context, experts, experts_used, expert_width;
   std::optional<float> rope_base;
   std::optional<bool> tied;
 };
@@ -32,13 +32,18 @@ struct Options {
 std::string listing() {
   std::string text = "presets:\n";
   for (const Shape& shape : presets()) {
+    const std::string experts = shape.experts == 0
+                                    ? ""
+                                    : ", " + std::to_string(shape.experts) + " experts of " +
+                                          std::to_string(shape.expert_width) + ", " +
+                                          std::to_string(shape.experts_used) + " used";
     char line[256];
     std::snprintf(line, sizeof line,
-                  "  %-14s %-6s %3u layers, embedding %u, feed-forward %u, heads %u/%u of %u, "
-                  "vocabulary %u%s\n",
+                  "  %-17s %-8s %3u layers, embedding %u, feed-forward %u, heads %u/%u of %u, "
+                  "vocabulary %u%s%s\n",
                   shape.name.c_str(), shape.architecture.c_str(), shape.layers, shape.embedding,
                   shape.feed_forward, shape.heads, shape.kv_heads, shape.head_size,
-                  shape.vocabulary, shape.tied_output ? ", tied" : "");
+                  shape.vocabulary, shape.tied_output ? ", tied" : "", experts.c_str());
     text += line;
   }
   text += "types:\n ";
@@ -66,6 +71,9 @@ Status make(const Options& options) {
   override(shape.head_size, options.head_size);
   override(shape.vocabulary, options.vocabulary);
   override(shape.context, options.context);
+  override(shape.experts, options.experts);
+  override(shape.experts_used, options.experts_used);
+  override(shape.expert_width, options.expert_width);
   override(shape.rope_base, options.rope_base);
   override(shape.tied_output, options.tied);
 
@@ -130,6 +138,10 @@ int run(int argc, char** argv) {
                  "Number of tokens, if the vocabulary is made up")
       ->group("Shape");
   app.add_option("--context", options.context)->group("Shape");
+  app.add_option("--experts", options.experts, "Experts of a layer; 0: none")->group("Shape");
+  app.add_option("--experts-used", options.experts_used, "Experts that a token takes")
+      ->group("Shape");
+  app.add_option("--expert-feed-forward", options.expert_width)->group("Shape");
   app.add_option("--rope-base", options.rope_base)->group("Shape");
   app.add_option("--tied", options.tied, "true: the embedding is the output matrix too")
       ->group("Shape");

@@ -136,6 +136,18 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   metadata.add_float(prefix + ".rope.freq_base", shape.rope_base);
   metadata.add_uint(prefix + ".rope.dimension_count", shape.head_size);
   metadata.add_uint(prefix + ".vocab_size", shape.vocabulary);
+  if (shape.experts != 0) {
+    metadata.add_uint(prefix + ".expert_count", shape.experts);
+    metadata.add_uint(prefix + ".expert_used_count", shape.experts_used);
+    metadata.add_uint(prefix + ".expert_feed_forward_length", shape.expert_width);
+  }
+  if (shape.window != 0) metadata.add_uint(prefix + ".attention.sliding_window", shape.window);
+  if (!shape.rope_scaling.empty()) {
+    metadata.add_string(prefix + ".rope.scaling.type", shape.rope_scaling);
+    metadata.add_float(prefix + ".rope.scaling.factor", shape.rope_factor);
+  }
+  if (shape.rope_original != 0)
+    metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);
 }
 
 Status add_made_vocabulary(const Shape& shape, Metadata& metadata) {

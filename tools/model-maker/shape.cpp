@@ -7,6 +7,7 @@
 
 #include "tools/model-maker/metadata.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model_maker {
 namespace {
@@ -46,6 +47,16 @@ bool use_more_bits(std::uint32_t layer, std::uint32_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
+// Types whose blocks are too long for some rows, and what llama.cpp's quantiser takes instead.
+struct SmallerBlocks {
+  TensorType type, instead;
+};
+constexpr SmallerBlocks kSmallerBlocks[] = {
+    {TensorType::kQ4_K, TensorType::kQ5_0},
+    {TensorType::kQ5_K, TensorType::kQ5_1},
+    {TensorType::kQ6_K, TensorType::kQ8_0},
+};
+
 enum class Role { kOther, kOutput, kAttentionV, kFeedForwardDown };
 
 TensorType choose(const std::string& file_type, TensorType base, Role role, std::uint32_t layer,
@@ -64,19 +75,8 @@ TensorType choose(const std::string& file_type, TensorType base, Role role, std:
     if (file_type == "Q4_K_S" && layer < layers / 8) type = TensorType::kQ5_K;
   }
   if (row % model::traits(type)->block_weights != 0) {
-    switch (type) {
-      case TensorType::kQ4_K:
-        type = TensorType::kQ5_0;
-        break;
-      case TensorType::kQ5_K:
-        type = TensorType::kQ5_1;
-        break;
-      case TensorType::kQ6_K:
-        type = TensorType::kQ8_0;
-        break;
-      default:
-        break;
-    }
+    const auto* const smaller = std::ranges::find(kSmallerBlocks, type, &SmallerBlocks::type);
+    if (smaller != std::end(kSmallerBlocks)) type = smaller->instead;
   }
   if (row % model::traits(type)->block_weights != 0) type = TensorType::kF16;
   return type;
@@ -113,6 +113,13 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
     made.deviation = 0.05;
     return made;
   }
+  made.deviation = gain_of(row.name, shape) / std::sqrt(static_cast<double>(row.width));
+  if (row.plain) {
+    made.ne.push_back(row.rows);
+    return made;
+  }
+  // Files of mixtures in MXFP4 have their experts alone in it.
+  if (base == TensorType::kMXFP4 && shape.experts != 0 && row.slices == 1) base = TensorType::kQ8_0;
   const Role role = role_of(row, shape);
   std::uint32_t layer = 0;
   if (row.name.starts_with("blk."))
@@ -120,7 +127,6 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
   made.type = choose(file_type, base, role, layer, shape.layers, row.width);
   made.ne.push_back(row.rows);
   if (row.slices != 1) made.ne.push_back(row.slices);
-  made.deviation = gain_of(row.name, shape) / std::sqrt(static_cast<double>(row.width));
   return made;
 }
 
@@ -134,7 +140,7 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
   return model::imagine_model(*file, [&shape](const std::string& name) {
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
-    return shape.qkv_bias && name.ends_with(".bias");
+    return shape.qkv_bias && name.find(".attn_") != std::string::npos && name.ends_with(".bias");
   });
 }
 
@@ -150,36 +156,6 @@ std::uint64_t PlannedTensor::elements() const {
 std::uint64_t PlannedTensor::bytes() const {
   const model::TensorTypeTraits* traits = model::traits(type);
   return elements() / traits->block_weights * traits->block_bytes;
-}
-
-const std::vector<Shape>& presets() {
-  static const std::vector<Shape> kPresets = {
-      // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
-      // epsilon, tied, llama3, q, k and v have biases
-      {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0F, 1e-5F, true,
-       true, false},
-      {"llama-3.2-3b", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0F, 1e-5F, true,
-       true, false},
-      {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0F, 1e-5F,
-       false, true, false},
-      {"mistral-7b", "llama", 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1000000.0F, 1e-5F, false,
-       false, false},
-      {"qwen2.5-0.5b", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, 1000000.0F, 1e-6F, true,
-       false, true},
-      {"qwen2.5-7b", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
-       false, true},
-      {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, true,
-       false, false},
-      {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, false,
-       false, false},
-      {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
-       false},
-      {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,
-       true},
-      {"tiny-qwen3", "qwen3", 2, 320, 896, 6, 2, 48, 512, 1024, 1000000.0F, 1e-6F, true, false,
-       false},
-  };
-  return kPresets;
 }
 
 Result<Shape> preset(const std::string& name) {
@@ -212,6 +188,11 @@ Status check(const Shape& shape) {
   BULKHEAD_RETURN_IF_ERROR(range("head-size", shape.head_size, 2, 1024));
   BULKHEAD_RETURN_IF_ERROR(range("vocabulary", shape.vocabulary, 1, 1 << 20));
   BULKHEAD_RETURN_IF_ERROR(range("context", shape.context, 1, 1 << 24));
+  BULKHEAD_RETURN_IF_ERROR(range("experts", shape.experts, 0, model::kMaxExperts));
+  if (shape.experts != 0) {
+    BULKHEAD_RETURN_IF_ERROR(range("experts used", shape.experts_used, 1, shape.experts));
+    BULKHEAD_RETURN_IF_ERROR(range("an expert's feed-forward", shape.expert_width, 32, 262144));
+  }
   if (shape.heads % shape.kv_heads != 0) return wrong("heads must be a multiple of kv-heads");
   if (shape.head_size % 2 != 0) return wrong("head-size must be even: its entries rotate in pairs");
   if (!std::isfinite(shape.rope_base) || shape.rope_base <= 0)

@@ -28,6 +28,12 @@ struct Shape {
   bool tied_output = false;
   bool llama3_rope = false;  // has the tensor of rope scaling factors
   bool qkv_bias = false;     // q, k and v have biases
+  // Mixtures of experts: how many, how many a token takes, and the width of each.
+  std::uint32_t experts = 0, experts_used = 0, expert_width = 0;
+  std::uint32_t window = 0;         // positions that windowed layers see
+  std::string rope_scaling{};       // "linear", "yarn" or none
+  float rope_factor = 0;            // of the scaling
+  std::uint32_t rope_original = 0;  // positions before it was scaled
 };
 
 const std::vector<Shape>& presets();

@@ -142,7 +142,7 @@ TEST(Weights, HalfIsRoundedToNearest) {
 
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
-  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3"}) {
+  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -163,7 +163,9 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(graph->vocabulary, shape.vocabulary);
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
     EXPECT_EQ(rotate->bias != model::kAbsent, shape.architecture == "qwen2");
-    EXPECT_EQ(rotate->q_gain != model::kAbsent, shape.architecture == "qwen3");
+    EXPECT_EQ(rotate->q_gain != model::kAbsent, shape.architecture.starts_with("qwen3"));
+    const auto* const experts = model::first_operation<model::Experts>(*graph);
+    EXPECT_EQ(experts != nullptr ? experts->router.experts : 0, shape.experts);
   }
 }
 
@@ -225,6 +227,30 @@ TEST(Mixes, MoreBitsWhereLlamaCppPutsThem) {
 
   const std::uint64_t f16 = plan_tensors(*preset("llama-3.2-1b"), "F16")->bytes;
   EXPECT_NEAR(static_cast<double>(f16), 2.4716e9, 0.005e9);
+}
+
+// Published models have as many weights as their names say.
+TEST(Presets, HaveTheSizesOfTheirModels) {
+  const auto billions = [](const char* name) {
+    const Result<Shape> shape = preset(name);
+    const Result<Plan> plan = plan_tensors(*shape, "F16");
+    EXPECT_TRUE(plan.ok()) << name << ": " << plan.error().message();
+    std::uint64_t weights = 0;
+    if (plan.ok()) {
+      for (const PlannedTensor& tensor : plan->tensors)
+        weights += tensor.elements();
+    }
+    return static_cast<double>(weights) / 1e9;
+  };
+  EXPECT_NEAR(billions("qwen2.5-14b"), 14.77, 0.01);
+  EXPECT_NEAR(billions("qwen2.5-32b"), 32.76, 0.01);
+  EXPECT_NEAR(billions("qwen2.5-72b"), 72.71, 0.01);
+  EXPECT_NEAR(billions("qwen3-32b"), 32.76, 0.01);
+  EXPECT_NEAR(billions("qwen3-30b-a3b"), 30.53, 0.01);
+  EXPECT_NEAR(billions("mixtral-8x7b"), 46.70, 0.01);
+  EXPECT_NEAR(billions("phi-4"), 14.66, 0.01);
+  EXPECT_NEAR(billions("mistral-small-24b"), 23.57, 0.01);
+  EXPECT_NEAR(billions("gemma-3-12b"), 11.77, 0.01);
 }
 
 TEST(Mixes, RowsThatDontFitFallBack) {

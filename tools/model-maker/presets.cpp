@@ -1,0 +1,59 @@
+// Shapes of published models, from their configurations, and small ones for tests.
+#include "tools/model-maker/shape.hpp"
+
+namespace bulkhead::model_maker {
+
+const std::vector<Shape>& presets() {
+  static const std::vector<Shape> kPresets = {
+      // name, architecture, layers, embedding, ffn, heads, kv, head, vocabulary, context, rope,
+      // epsilon, tied, llama3, q, k and v have biases; experts, used, their feed-forward; window,
+      // rope scaling, its factor, original context
+      {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 500000.0F, 1e-5F, true,
+       true, false},
+      {"llama-3.2-3b", "llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0F, 1e-5F, true,
+       true, false},
+      {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0F, 1e-5F,
+       false, true, false},
+      {"mistral-7b", "llama", 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1000000.0F, 1e-5F, false,
+       false, false},
+      {"qwen2.5-0.5b", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, 1000000.0F, 1e-6F, true,
+       false, true},
+      {"qwen2.5-7b", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
+       false, true},
+      {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, true,
+       false, false},
+      {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, false,
+       false, false},
+      {"qwen2.5-14b", "qwen2", 48, 5120, 13824, 40, 8, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
+       false, true},
+      {"qwen2.5-32b", "qwen2", 64, 5120, 27648, 40, 8, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
+       false, true},
+      {"qwen2.5-72b", "qwen2", 80, 8192, 29568, 64, 8, 128, 152064, 32768, 1000000.0F, 1e-6F, false,
+       false, true},
+      {"qwen3-32b", "qwen3", 64, 5120, 25600, 64, 8, 128, 151936, 40960, 1000000.0F, 1e-6F, false,
+       false, false},
+      {"phi-4", "phi3", 40, 5120, 17920, 40, 10, 128, 100352, 16384, 250000.0F, 1e-5F, false, false,
+       false},
+      {"mistral-small-24b", "llama", 40, 5120, 32768, 32, 8, 128, 131072, 32768, 100000000.0F,
+       1e-5F, false, false, false},
+      {"qwen3-30b-a3b", "qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, 40960, 1000000.0F, 1e-6F,
+       false, false, false, 128, 8, 768},
+      {"mixtral-8x7b", "llama", 32, 4096, 14336, 32, 8, 128, 32000, 32768, 1000000.0F, 1e-5F, false,
+       false, false, 8, 2, 14336},
+      {"gemma-3-12b", "gemma3", 48,    3840,  15360, 16, 8, 256,  262208,   131072, 1000000.0F,
+       1e-6F,         true,     false, false, 0,     0,  0, 1024, "linear", 8},
+      {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
+       false},
+      {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,
+       true},
+      {"tiny-qwen3", "qwen3", 2, 320, 896, 6, 2, 48, 512, 1024, 1000000.0F, 1e-6F, true, false,
+       false},
+      {"tiny-moe", "qwen3moe", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, false, false,
+       false, 8, 2, 96},
+      {"tiny-mixtral", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, false, false,
+       false, 4, 2, 512},
+  };
+  return kPresets;
+}
+
+}  // namespace bulkhead::model_maker
