@@ -17,28 +17,7 @@ const float kInputShrink = INPUT_FORM == kInputUnits ? 0.125 : 1.0;
 // The input is still to be normed: its scale is made here from the residual stream, or was by a kernel of its own.
 const uint kUnscaled = 0, kScaledHere = 1, kScaledByMemory = 2;
 
-// gpu/kernels/kernels.hpp: FusedOperands
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer FusedRef {
-  uint64_t stream;     // [column][stream_stride]: what the input's norm is of
-  uint64_t scales;     // [column], for kScaledByMemory
-  uint stream_width;
-  uint stream_stride;
-  float epsilon;
-  uint first_row;      // kQkv: where the matrix's rows stand among those of q, k and v
-  uint64_t next_gain;  // kAdd; 0: the result is nobody's input
-  uint64_t next_input;
-  uint next_stride;
-  uint rope_pairs;
-  uint64_t bias;       // kQkv: [q, k, v], or 0
-  uint64_t fine, coarse;
-  uint64_t pages;
-  uint64_t keys, values;
-  uint64_t q;          // [column][head][head_padded]
-  float q_scale;
-  uint head, heads, kv_heads;
-  uint head_padded;
-  uint kv_float;
-};
+#include "fused_operands.glsl"
 
 // What finishing a result takes besides its sums: asked for early, so that nobody waits for it.
 struct Operands {
@@ -47,6 +26,7 @@ struct Operands {
   uint64_t at;      // kQkv: where the two go; 0: nowhere
   uint kind;
   float scale;
+  float bias, second_bias;  // kBiased
 };
 const uint kPlain = 0, kQuery = 1, kKey = 2, kValue = 3, kTurns = 4;
 
@@ -58,7 +38,12 @@ Operands operands_of(uint column, uint row, uint count, FusedRef fused) {
   o.at = 0ul;
   o.kind = kPlain;
   o.scale = 1.0;
+  o.bias = o.second_bias = 0.0;
   if (row >= push.rows) return o;
+  if (kBiased != 0u) {
+    o.bias = Floats(fused.bias).v[BIAS_ROW(row)];
+    if (EPILOGUE == kGated) o.second_bias = Floats(fused.second_bias).v[BIAS_ROW(row)];
+  }
   if (SCALING == kScaledByMemory) o.scale = FloatsOut(fused.scales).v[INPUT_COLUMN(column)];
   if (EPILOGUE == kAdd) {
     o.a = FloatsOut(push.out_address + uint64_t(column) * push.out_stride * 4u).v[row];
@@ -136,6 +121,12 @@ void finish_result(uint column, uint row, float value, float second, float scale
     precise float scaled_second = second * (scale * (1.0 / kInputShrink));
     value = scaled;
     second = scaled_second;
+  }
+  if (kBiased != 0u) {
+    precise float biased = value + o.bias;
+    precise float second_biased = second + o.second_bias;
+    value = biased;
+    second = second_biased;
   }
   if (EPILOGUE == kQkv) {
     finish_qkv(value, second, o, fused);

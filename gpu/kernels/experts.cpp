@@ -134,10 +134,9 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
     variant.spec.spirv = spirv::matvec_lanes_experts;
   }
   variant.spec.push_bytes = sizeof(ExpertPush);
-  variant.spec.constants.resize(ExpertConstants::kFirst);
   ExpertConstants constants;
   constants.share = share;
-  variant.spec.constants.push_back(constants.share);
+  write_constants(variant.spec, constants);
   return variant;
 }
 

@@ -26,6 +26,8 @@ uint pair_at(uint place) {
 }
 
 #define INPUT_COLUMN(pair) ((pair) / kShare)
+#define BIAS_ROW(row) (tile_expert * push.rows + (row))
 #else
 #define INPUT_COLUMN(column) (column)
+#define BIAS_ROW(row) (row)
 #endif

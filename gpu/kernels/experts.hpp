@@ -50,12 +50,13 @@ struct RoutePush {
   std::uint64_t logits;
   std::uint64_t scales;  // or 0
   std::uint64_t parameters;
+  std::uint64_t bias;   // [row], or 0
   std::uint32_t width;  // a multiple of four
   std::uint32_t in_stride;
   std::uint32_t rows;
   float epsilon;
 };
-static_assert(sizeof(RoutePush) == 64);
+static_assert(sizeof(RoutePush) == 72);
 struct RouteVariant {
   KernelSpec spec;
   std::uint32_t columns_per_workgroup = 1;

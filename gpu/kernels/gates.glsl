@@ -1,10 +1,18 @@
 // What gated products make of a gate and an up (gpu/kernels/kernels.hpp: Gate), the same in every kernel that makes them.
-const uint kSilu = 0, kGelu = 1;
+const uint kSilu = 0, kGelu = 1, kClamped = 2;
 
 // gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), since
 // (1 + tanh(u)) / 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
+//
+// kClamped (OpenAI 2025, arXiv 2508.10925): both are kept within 7, the gate from above alone; the sigmoid is of 1.702
+// times the gate; and the up is one more.
 float gated(uint function, float gate, float up) {
-  precise float turn = gate;
+  if (function == kClamped) {
+    gate = min(gate, 7.0);
+    precise float more = clamp(up, -7.0, 7.0) + 1.0;
+    up = more;
+  }
+  precise float turn = function == kClamped ? 1.702 * gate : gate;
   if (function == kGelu) {
     precise float squared = gate * gate;
     precise float cubed = squared * gate;

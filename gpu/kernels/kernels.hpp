@@ -80,9 +80,9 @@ enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3
 // residual stream, or by norm_scales() before it, which wide steps do. The same bits either way.
 enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 
-// What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, or GELU in
-// its tanh form.
-enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1 };
+// What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, GELU in
+// its tanh form, or SiLU's like with both kept within bounds, which changes the up, too.
+enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1, kClamped = 2 };
 
 // What a product of a step on a GPU needs besides its matrix and columns, in device memory
 // (epilogue.glsl: FusedRef).
@@ -97,7 +97,7 @@ struct FusedOperands {
   std::uint64_t next_input = 0;
   std::uint32_t next_stride = 0;
   std::uint32_t rope_pairs = 0;
-  std::uint64_t bias = 0;  // kQkv: [q, k, v], or 0
+  std::uint64_t bias = 0;  // kQkv: [q, k, v], or 0; MatvecShape::biased: of each row
   std::uint64_t fine = 0, coarse = 0;
   std::uint64_t pages = 0;
   std::uint64_t keys = 0, values = 0;
@@ -106,8 +106,9 @@ struct FusedOperands {
   std::uint32_t head = 0, heads = 0, kv_heads = 0;
   std::uint32_t head_padded = 0;
   std::uint32_t kv_float = 0;
+  std::uint64_t second_bias = 0;  // kGated: the ups'
 };
-static_assert(sizeof(FusedOperands) == 136);
+static_assert(sizeof(FusedOperands) == 144);
 
 struct MatvecPush {
   std::uint64_t quants, high, scales, supers;
@@ -131,7 +132,8 @@ struct MatvecShape {
   Epilogue epilogue = Epilogue::kStore;
   bool permuted_out = false;  // the result is another product's input
   Scaling scaling = Scaling::kNone;
-  Gate gate = Gate::kSilu;  // Epilogue::kGated
+  Gate gate = Gate::kSilu;     // Epilogue::kGated
+  bool biased = false;         // results have biases; not with Epilogue::kQkv, which has its own
   std::uint32_t together = 1;  // matrices of the shape that a column takes at once: its experts'
 };
 // A variant for steps of up to `columns` columns, with what it covers.

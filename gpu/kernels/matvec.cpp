@@ -47,6 +47,12 @@ WeightConstants weight_constants(TensorType type) {
   return constants;
 }
 
+BiasConstants bias_constants(const MatvecShape& shape) {
+  BiasConstants constants;
+  constants.biased = shape.biased ? 1 : 0;
+  return constants;
+}
+
 RowsTiling rows_tiling(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns) {
   // Two row blocks share each x that is loaded. (A gate and its up are two already.)
   const bool gated = shape.epilogue == Epilogue::kGated;
@@ -64,7 +70,8 @@ MatvecVariant rows_product(const Mapping& mapping, const MatvecShape& shape,
   constants.gate = static_cast<std::uint32_t>(shape.gate);
   MatvecRowsConstants rows;
   rows.lanes = mapping.lanes;
-  variant.spec.constants = constants_of(weight_constants(shape.type), constants, rows);
+  variant.spec.constants =
+      constants_of(weight_constants(shape.type), constants, rows, bias_constants(shape));
   variant.columns_per_workgroup = tiling.columns;
   variant.rows_per_workgroup = mapping.lanes * tiling.row_blocks;
   return variant;
@@ -119,7 +126,8 @@ MatvecVariant lanes_product(const Mapping& mapping, const MatvecShape& shape,
   lanes.subgroups = tiling.subgroups;
   lanes.invocations = mapping.lanes * tiling.subgroups;
   lanes.scaling = static_cast<std::uint32_t>(shape.scaling);
-  variant.spec.constants = constants_of(weight_constants(shape.type), constants, lanes);
+  variant.spec.constants =
+      constants_of(weight_constants(shape.type), constants, lanes, bias_constants(shape));
   variant.columns_per_workgroup = tiling.columns;
   variant.rows_per_workgroup = tiling.subgroups / tiling.split * tiling.rows;
   return variant;

@@ -11,6 +11,8 @@ namespace bulkhead::gpu::kernels {
 
 // What kernels know of a type whose weights lie in planes.
 WeightConstants weight_constants(TensorType type);
+// For products of every mapping.
+BiasConstants bias_constants(const MatvecShape& shape);
 
 struct RowsTiling {
   std::uint32_t columns = 1;     // of a workgroup

@@ -22,11 +22,13 @@ layout(push_constant, std430) uniform Push {
 } push;
 
 #include "constants/matvec.glsl"
+#include "constants/bias.glsl"
 #include "experts.glsl"
 
 const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
 
 #ifdef BULKHEAD_ROWS_EPILOGUE
+#include "fused_operands.glsl"
 #include "gates.glsl"
 const uint kStore = 0, kAdd = 1, kGated = 2;
 
@@ -39,6 +41,15 @@ float held(uint column, uint row) {
 // `other`: kGated's up row; kAdd: held().
 void finish(uint column, uint row, float value, float other) {
   if (row >= push.written_rows) return;
+  if (kBiased != 0u && row < push.rows) {
+    FusedRef fused = FusedRef(push.fused);
+    precise float biased = value + Floats(fused.bias).v[BIAS_ROW(row)];
+    value = biased;
+    if (kEpilogue == kGated) {
+      precise float up = other + Floats(fused.second_bias).v[BIAS_ROW(row)];
+      other = up;
+    }
+  }
   // Entries past the last row are read by the next matrix as part of its last group: they are zero.
   if (row >= push.rows) {
     if (kEpilogue != kAdd) store_input(push.out_address, column, push.out_stride, row, 0.0, kOutForm);

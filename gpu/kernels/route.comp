@@ -18,6 +18,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t logits;       // [column][rows]
   uint64_t scales;       // [column]: what the norm comes to, for products; or 0
   uint64_t parameters;
+  uint64_t bias;         // [row]: of the logits; or 0
   uint width;            // a multiple of four
   uint in_stride;
   uint rows;
@@ -76,6 +77,7 @@ void make_logits() {
     [[unroll]] for (uint part = 1; part < kNormParts; part++) all = all + over_lanes(squares[c * kNormParts + part]);
     float scale = norm_scale(all, push.width, push.epsilon);
     precise float logit = over_lanes(products[c]) * scale;
+    if (push.bias != 0ul) logit = logit + Floats(push.bias).v[row];
     if (lane == 0u && column0 + c < count) {
       FloatsOut(push.logits).v[(column0 + c) * push.rows + row] = logit;
       if (row == 0u && push.scales != 0ul) FloatsOut(push.scales).v[column0 + c] = scale;

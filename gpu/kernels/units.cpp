@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/kernels/matvec.hpp"
 #include "gpu/kernels/matvec_units.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -98,7 +99,8 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   units.partial_floats = std::max(shared_floats(segments, tiling), 1U);
   units.scaling = static_cast<std::uint32_t>(shape.scaling);
   units.norm_columns = shape.scaling == Scaling::kHere ? tiling.columns : 1;
-  variant.spec.constants = constants_of(unit_constants(shape.type), product, units);
+  variant.spec.constants =
+      constants_of(unit_constants(shape.type), product, units, bias_constants(shape));
   variant.columns_per_workgroup =
       tiling.column_tiles * 8 * (tiling.serial ? tiling.column_subgroups : 1);
   const std::uint32_t row_subgroups =

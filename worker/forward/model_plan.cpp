@@ -198,19 +198,22 @@ class Planner {
       one.out = product.out;
       one.first_row = first_row;
       if (product.adds) one.epilogue = k::Epilogue::kAdd;
+      PlannedOperands operands;
+      operands.first_row = first_row;
+      operands.bias = product.bias;
+      one.biased = product.bias != kAbsent;
       if (plan_.fuses) {
-        PlannedOperands operands;
         if (const float* const epsilon = scale_of(product.in)) {
           one.scaled = true;
           operands.epsilon = *epsilon;
         }
         if (rotates) {
           one.epilogue = k::Epilogue::kQkv;
-          operands.first_row = first_row;
           operands.rotate = *rotate;
         }
-        if (one.scaled || rotates || product.adds) one.operands = add(std::move(operands));
       }
+      if (one.scaled || rotates || one.biased || (plan_.fuses && product.adds))
+        one.operands = add(std::move(operands));
       step.products.push_back(one);
       first_row += rows;
       begin = end;
@@ -292,6 +295,8 @@ class Planner {
         return k::Gate::kSilu;
       case model::Gate::kGelu:
         return k::Gate::kGelu;
+      case model::Gate::kClamped:
+        return k::Gate::kClamped;
     }
     return k::Gate::kSilu;
   }
@@ -325,7 +330,8 @@ class Planner {
         own_activation({"experts' results", graph_.embedding, Form::kFloats, router.used});
     plan_.steps.emplace_back(RouteStep{router, routes, hand_scales_on(experts)});
     BULKHEAD_RETURN_IF_ERROR(add_experts_gated(experts, routes, hidden));
-    BULKHEAD_TRY(ProductStep down, expert_product(experts, {&experts.down}, hidden, results));
+    BULKHEAD_TRY(ProductStep down,
+                 expert_product(experts, {&experts.down}, hidden, results, experts.down_bias));
     plan_.steps.emplace_back(ExpertProductsStep{router, routes, {down}});
     MixStep mix{router, routes, results, experts.shared, experts.out};
     if (experts.out == kStream) {
@@ -359,14 +365,17 @@ class Planner {
                            ActivationIndex hidden) {
     if (type_of(experts.gate.front()) == type_of(experts.up.front())) {
       BULKHEAD_TRY(ProductStep both,
-                   expert_product(experts, {&experts.gate, &experts.up}, experts.in, hidden));
+                   expert_product(experts, {&experts.gate, &experts.up}, experts.in, hidden,
+                                  experts.gate_bias, experts.up_bias));
       plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {both}});
       return {};
     }
     const ActivationIndex gate = between("experts' gate", hidden),
                           up = between("experts' up", hidden);
-    BULKHEAD_TRY(ProductStep gates, expert_product(experts, {&experts.gate}, experts.in, gate));
-    BULKHEAD_TRY(ProductStep ups, expert_product(experts, {&experts.up}, experts.in, up));
+    BULKHEAD_TRY(ProductStep gates,
+                 expert_product(experts, {&experts.gate}, experts.in, gate, experts.gate_bias));
+    BULKHEAD_TRY(ProductStep ups,
+                 expert_product(experts, {&experts.up}, experts.in, up, experts.up_bias));
     plan_.steps.emplace_back(ExpertProductsStep{experts.router, routes, {gates, ups}});
     plan_.steps.emplace_back(GateStep{gate, up, hidden, 0, gate_of(experts.function)});
     return {};
@@ -375,7 +384,9 @@ class Planner {
   // One product of all experts' matrices; of two, the gate and the up, the gated one.
   Result<ProductStep> expert_product(const model::Experts& experts,
                                      std::initializer_list<const std::vector<MatrixPart>*> matrices,
-                                     ActivationIndex in, ActivationIndex out) {
+                                     ActivationIndex in, ActivationIndex out,
+                                     model::VectorIndex bias,
+                                     model::VectorIndex second_bias = kAbsent) {
     std::vector<SlicePart> parts;
     for (std::uint64_t expert = 0; expert < experts.router.experts; ++expert) {
       for (const std::vector<MatrixPart>* matrix : matrices) {
@@ -391,12 +402,15 @@ class Planner {
     made.out = out;
     if (gated) made.epilogue = k::Epilogue::kGated;
     made.gate = gate_of(experts.function);
+    made.biased = bias != kAbsent;
+    PlannedOperands operands;
+    operands.bias = bias;
+    operands.second_bias = second_bias;
     if (const float* const epsilon = plan_.fuses ? scale_of(in) : nullptr) {
       made.scaled = true;
-      PlannedOperands operands;
       operands.epsilon = *epsilon;
-      made.operands = add(std::move(operands));
     }
+    if (made.scaled || made.biased) made.operands = add(std::move(operands));
     return made;
   }
 

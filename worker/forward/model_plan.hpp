@@ -46,8 +46,9 @@ struct PlannedOperands {
   float epsilon = 0;  // of the input's norm, for a product that is scaled
   model::VectorIndex next_gain = kAbsent;
   model::ActivationIndex next_input = kAbsent;
-  std::uint32_t first_row = 0;          // of the matrix among those of q, k and v
-  std::optional<model::Rotate> rotate;  // a product that rotates
+  std::uint32_t first_row = 0;  // of the matrix among those of q, k and v, or among the bias's
+  std::optional<model::Rotate> rotate;                       // a product that rotates
+  model::VectorIndex bias = kAbsent, second_bias = kAbsent;  // of a product that is biased
 };
 
 // The steps. Each says what it reads and writes (places_of), from which barriers follow.
@@ -71,6 +72,7 @@ struct ProductStep {
   gpu::kernels::Epilogue epilogue = gpu::kernels::Epilogue::kStore;
   gpu::kernels::Gate gate = gpu::kernels::Gate::kSilu;
   bool scaled = false;
+  bool biased = false;
   OperandsIndex operands = kAbsent;
 };
 // Products that don't depend on each other.
@@ -118,7 +120,7 @@ struct ModelPlan {
   bool fuses = false;  // norms, residual stream and inputs are the products' business
   std::vector<PlannedMatrix> matrices;
   MatrixIndex embedding = 0, output = 0;
-  std::vector<MatrixIndex> lookups;  // as in the graph
+  std::vector<MatrixIndex> lookups;     // as in the graph
   std::vector<RowOrder> vector_orders;  // of each of the graph's vectors: of parts that rotate
   std::vector<model::Activation> activations;  // the graph's, then those that steps need besides
   std::vector<PlannedOperands> operands;

@@ -49,6 +49,10 @@ k::FusedOperands operands_of(const StepContext& context, const Activations& a, s
         activation_stride(context.mapping, context.plan.activations[planned.next_input]));
   }
   if (planned.rotate) set_rotation(context, a, slot, planned, made);
+  if (planned.bias != kAbsent) {
+    made.bias = context.weights.vector(planned.bias) + std::uint64_t{planned.first_row} * 4;
+    made.second_bias = context.weights.vector(planned.second_bias);
+  }
   return made;
 }
 

@@ -22,6 +22,7 @@ Status ExpertSteps::add(const RouteStep& step) {
   push.logits = routes + layout.logits;
   push.scales = step.makes_scales ? activations_.at(context_.plan, Scratch::kScales) : 0;
   push.parameters = context_.parameters_of(slot_);
+  push.bias = context_.weights.vector(step.router.bias);
   push.width = context_.graph.embedding;
   push.in_stride = stride(model::kStream);
   push.rows = router.rows();
@@ -70,6 +71,7 @@ Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& 
   k::MatvecShape shape = product_shape(*plan.matrices[product.matrix].packed, product.epilogue);
   shape.permuted_out = makes_input;
   shape.gate = product.gate;
+  shape.biased = product.biased;
   shape.scaling = product.scaled ? k::Scaling::kByMemory : k::Scaling::kNone;
   shape.together = router.used;
   // Inputs of the experts of a column are the column itself, or what each of them has made.

@@ -188,6 +188,7 @@ class Builder {
       use.matrix = product.matrix;
       use.epilogue = product.epilogue;
       use.gate = product.gate;
+      use.biased = product.biased;
       use.columns = shape_.columns;
       use.count_word = k::kColumnCountWord;
       use.scaling = !product.scaled ? k::Scaling::kNone
@@ -211,6 +212,7 @@ class Builder {
     MatrixIndex matrix = kAbsent;
     k::Epilogue epilogue = k::Epilogue::kStore;
     k::Gate gate = k::Gate::kSilu;
+    bool biased = false;
     k::Scaling scaling = k::Scaling::kNone;
     std::uint32_t columns = 0, count_word = 0;
     std::uint64_t x = 0;  // [column][input_stride(matrix's width)]
@@ -224,6 +226,7 @@ class Builder {
     k::MatvecShape shape = product_shape(*plan_.matrices[use.matrix].packed, use.epilogue);
     shape.permuted_out = use.out_is_input;
     shape.scaling = use.scaling;
+    shape.biased = use.biased;
     shape.gate = use.gate;
     const k::MatvecVariant variant =
         context_.tuning != nullptr ? context_.tuning->matvec(shape, use.columns, in_chain())
@@ -242,7 +245,7 @@ class Builder {
     push.out_stride = use.out_stride;
     // The residual stream is an input, too, where its norm's gain is folded into the next product's.
     const bool makes_input =
-        use.out_is_input || (use.epilogue == k::Epilogue::kAdd && use.fused != 0);
+        use.out_is_input || (plan_.fuses && use.epilogue == k::Epilogue::kAdd && use.fused != 0);
     push.written_rows = makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;
     push.count_word = use.count_word;
     push.fused = use.fused;

@@ -123,6 +123,7 @@ struct Product {
   std::vector<MatrixPart> parts;
   ActivationIndex in = kAbsent, out = kAbsent;
   bool adds = false;
+  VectorIndex bias = kAbsent;  // of all rows
 };
 
 // What stands between the q, k, v products and attention: the biases, a norm of each head, the
@@ -157,8 +158,9 @@ struct Attend {
   ScoreRules rules;
 };
 
-// kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-enum class Gate { kSilu, kGelu };
+// kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
+// (gpu/kernels/gates.glsl).
+enum class Gate { kSilu, kGelu, kClamped };
 
 // out = gate(gate_matrix * in) * (up_matrix * in); or, where `factors` are given, times as many entries
 // of that activation from `first_factor` on.
@@ -178,6 +180,7 @@ struct Router {
   // The residual stream's norm, which the router makes itself: in float32, whatever the form of inputs.
   VectorIndex gain = kAbsent;
   float epsilon = 0;
+  VectorIndex bias = kAbsent;  // of the logits
   std::uint32_t experts = 0, used = 0;
   bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
   bool renormalise = false;  // weights are divided by their sum
@@ -193,6 +196,7 @@ struct Experts {
   std::uint32_t width = 0;  // of an expert's gated product
   // One part with a slice for each expert, or a part for each.
   std::vector<MatrixPart> gate, up, down;
+  VectorIndex gate_bias = kAbsent, up_bias = kAbsent, down_bias = kAbsent;  // [expert][row]
   Gate function = Gate::kSilu;
   ActivationIndex shared = kAbsent;  // what an expert that all columns take has made
 };

@@ -281,6 +281,17 @@ VectorIndex LayerBuilder::vector(const std::string& name, std::uint64_t width) {
   return model_.add(VectorRow{{{model_.tensor(block_ + name + ".weight", width)}}});
 }
 
+VectorIndex LayerBuilder::bias(const std::string& name, std::uint64_t width) {
+  return model_.add(VectorRow{{{model_.tensor(block_ + name + ".bias", width)}}});
+}
+
+VectorIndex LayerBuilder::sinks(const HeadShape& heads) {
+  // Scores come in powers of two.
+  constexpr float kLog2E = 1.44269504F;
+  return model_.add(
+      VectorRow{{{model_.tensor(block_ + "attn_sinks.weight", heads.heads)}}, kLog2E});
+}
+
 void LayerBuilder::norm(ActivationIndex in, const std::string& gain, ActivationIndex out,
                         float epsilon) {
   Norm norm;
@@ -339,8 +350,9 @@ MatrixPart LayerBuilder::rotating_rows(const std::string& name, std::uint64_t wi
 void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out) {
   operations().push_back(Product{std::move(parts), in, out});
 }
-void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out) {
-  operations().push_back(Product{{part}, in, out, true});
+void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
+                                 VectorIndex bias) {
+  operations().push_back(Product{{part}, in, out, true, bias});
 }
 
 VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {

@@ -165,11 +165,15 @@ class LayerBuilder {
   std::vector<MatrixPart> fused_qkv(const std::string& name, const HeadShape& heads,
                                     std::uint64_t width);
   void product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out);
-  void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out);
+  void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
+                     VectorIndex bias = kAbsent);
 
   // attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
   VectorIndex qkv_bias(const HeadShape& heads);
   VectorIndex vector(const std::string& name, std::uint64_t width);
+  VectorIndex bias(const std::string& name, std::uint64_t width);
+  // attn_sinks, for ScoreRules.
+  VectorIndex sinks(const HeadShape& heads);
 
   // Both operations on rotate.kv, or on a key-value store of the layer's own where that is absent;
   // returns the store.
@@ -188,6 +192,8 @@ class LayerBuilder {
   // Another expert that all columns take, whose result is in `shared`. `gate`: the tensor whose
   // product with the norm says how much of it; empty: all of it.
   void share(Experts& experts, ActivationIndex shared, const std::string& gate);
+  // Biases of the router and of all experts' products.
+  void add_biases(Experts& experts);
   void append(Operation operation) { operations().push_back(std::move(operation)); }
 
   std::uint32_t index() const { return index_; }

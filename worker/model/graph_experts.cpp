@@ -69,6 +69,18 @@ Experts LayerBuilder::experts(Router router, const std::string& norm, float epsi
   return made;
 }
 
+void LayerBuilder::add_biases(Experts& experts) {
+  const auto biases = [&](const char* part, std::uint64_t rows) {
+    return model_.add(VectorRow{{{model_.float_rows(name(std::string(part) + "_exps.bias"), rows,
+                                                    experts.router.experts)}}});
+  };
+  experts.router.bias =
+      model_.add(VectorRow{{{model_.tensor(name("ffn_gate_inp.bias"), experts.router.experts)}}});
+  experts.gate_bias = biases("ffn_gate", experts.width);
+  experts.up_bias = biases("ffn_up", experts.width);
+  experts.down_bias = biases("ffn_down", model_.embedding());
+}
+
 void LayerBuilder::share(Experts& experts, ActivationIndex shared, const std::string& gate) {
   experts.shared = shared;
   if (gate.empty() || !model_.status().ok()) return;

@@ -37,6 +37,11 @@ struct ExpertMatrices {
   gpu::Buffer memory;
 };
 
+// [expert][row]: of a gate and of its up, or of the only one. Empty: none.
+struct Biases {
+  std::vector<float> first, second;
+};
+
 struct Routes {
   std::vector<std::uint32_t> tiles, list, chosen;
   std::vector<float> weights;
@@ -190,7 +195,7 @@ class ExpertKernels : public KernelTest {
   // results[pair][row], whatever the form of the results in memory.
   Columns multiply(const k::Mapping& mapping, const k::RouterShape& router, const ExpertMatrices& m,
                    const gpu::Buffer& routes, std::uint32_t count, const Columns& x,
-                   k::Epilogue epilogue) {
+                   k::Epilogue epilogue, const Biases& biases) {
     k::MatvecShape shape;
     shape.type = m.packed->type();
     shape.rows = static_cast<std::uint32_t>(m.packed->slice_rows());
@@ -198,6 +203,8 @@ class ExpertKernels : public KernelTest {
     shape.groups = m.packed->layout().groups;
     shape.epilogue = epilogue;
     shape.together = router.used;
+    shape.biased = !biases.first.empty();
+    if (shape.biased) shape.gate = k::Gate::kClamped;
     const std::uint32_t share = x.size() == count ? router.used : 1;
     k::MatvecVariant variant = k::expert_product(mapping, shape, router, share, count);
     if (mapping.units) emulate(variant, shape);
@@ -219,6 +226,13 @@ class ExpertKernels : public KernelTest {
     push.product.x_stride = k::input_stride(mapping, m.packed->width());
     push.tiles = routes.address() + layout.tiles;
     push.list = routes.address() + layout.list;
+    const gpu::Buffer first = buffer(std::span<const float>(biases.first)),
+                      second = buffer(std::span<const float>(biases.second));
+    k::FusedOperands operands;
+    operands.bias = first.address();
+    operands.second_bias = second.address();
+    const gpu::Buffer fused = buffer(std::span<const k::FusedOperands>(&operands, 1));
+    push.product.fused = fused.address();
     run(variant.spec, push, k::most_tiles(router, count, variant.columns_per_workgroup),
         (shape.rows + variant.rows_per_workgroup - 1) / variant.rows_per_workgroup);
     const std::vector<float> all = read<float>(out, pairs * shape.rows);
@@ -368,8 +382,15 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
       const ExpertMatrices downs = matrices(type, router, results, hidden, one, false);
       const std::vector<float> rows = router_rows(router, random_);
       const std::vector<float> gain(kWidth, 1.0F);
+      // With biases and gpt-oss's gate, or without.
+      const bool biased = type == TensorType::kQ8_0;
+      const auto some_biases = [&](std::uint32_t count) {
+        return biased ? columns(1, router.experts * count)[0] : std::vector<float>();
+      };
+      const Biases gate_biases{some_biases(hidden - 4), some_biases(hidden - 4)},
+          down_biases{some_biases(results), {}};
       const Columns x = columns(33, kWidth), h = columns(33 * router.used, hidden);
-      Columns first_gated(33 * router.used), first_down(33 * router.used), first_mixed(33);
+      Columns first_gated(33 * router.used), first_down(33 * router.used);
       for (const std::uint32_t count : {33U, 16U, 3U, 1U}) {
         SCOPED_TRACE(testing::Message()
                      << name << ' ' << model::traits(type)->name << ", " << count << " columns");
@@ -378,9 +399,9 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
         gpu::Buffer memory;
         const Routes routes = route(mapping, router, rows, gain, some, 1, memory);
         const Columns gated =
-            multiply(mapping, router, gates, memory, count, some, k::Epilogue::kGated);
-        const Columns down =
-            multiply(mapping, router, downs, memory, count, inner, k::Epilogue::kStore);
+            multiply(mapping, router, gates, memory, count, some, k::Epilogue::kGated, gate_biases);
+        const Columns down = multiply(mapping, router, downs, memory, count, inner,
+                                      k::Epilogue::kStore, down_biases);
         const double error = mapping.units ? 0x1p-11 : 1e-6;  // of the terms' magnitudes
         for (std::uint32_t pair = 0; pair < count * router.used; ++pair) {
           const std::uint32_t expert = routes.chosen[pair];
@@ -389,18 +410,25 @@ TEST_F(ExpertKernels, ProductsAndTheirSumAreThoseOfDoubleAndKeepTheirBits) {
               const auto &gate_row = gates.values[expert * 2][row],
                          &up_row = gates.values[expert * 2 + 1][row];
               const std::vector<float>& column = x[pair / router.used];
-              const double gate = exact(gate_row, column), up = exact(up_row, column);
-              const double want = gate / (1 + std::exp(-gate)) * up;
-              // SiLU's slope is at most 1.1.
+              double gate = exact(gate_row, column), up = exact(up_row, column);
+              if (biased) {
+                gate += static_cast<double>(gate_biases.first[expert * (hidden - 4) + row]);
+                up += static_cast<double>(gate_biases.second[expert * (hidden - 4) + row]);
+              }
+              const double want =
+                  reference::gated(biased ? k::Gate::kClamped : k::Gate::kSilu, gate, up);
+              // Both gates' slopes are at most 1.1.
               ASSERT_NEAR(gated[pair][row], want,
-                          error * (1.1 * magnitude(gate_row, column) * std::abs(up) +
+                          error * (1.1 * magnitude(gate_row, column) * (std::abs(up) + 1) +
                                    magnitude(up_row, column) * (std::abs(gate) + 0.3)) +
                               1e-6 * (1 + std::abs(want)))
                   << "pair " << pair << " row " << row;
             }
             for (std::uint32_t row = 0; row < results; ++row) {
               const std::vector<double>& own = downs.values[expert][row];
-              ASSERT_NEAR(down[pair][row], exact(own, h[pair]),
+              const double bias =
+                  biased ? static_cast<double>(down_biases.first[expert * results + row]) : 0;
+              ASSERT_NEAR(down[pair][row], exact(own, h[pair]) + bias,
                           error * magnitude(own, h[pair]) + 1e-6)
                   << "pair " << pair << " row " << row;
             }

@@ -26,6 +26,10 @@ double gated(gpu::kernels::Gate function, double gate, double up) {
              (1 +
               std::tanh(std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * std::pow(gate, 3)))) *
              up;
+    case gpu::kernels::Gate::kClamped: {
+      const double held = std::min(gate, 7.0);
+      return held / (1 + std::exp(-1.702 * held)) * (std::clamp(up, -7.0, 7.0) + 1);
+    }
   }
   return 0;
 }
