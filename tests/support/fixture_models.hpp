@@ -25,6 +25,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-qwen3moe-Q4_K_M",
     "tiny-qwen3moe-Q8_0",
     "tiny-mixtral-Q5_K_S",
+    "tiny-gpt-oss-MXFP4",
 };
 
 }  // namespace bulkhead::test

@@ -42,6 +42,8 @@ const std::vector<Shape>& presets() {
        false, false, 8, 2, 14336},
       {"gemma-3-12b", "gemma3", 48,    3840,  15360, 16, 8, 256,  262208,   131072, 1000000.0F,
        1e-6F,         true,     false, false, 0,     0,  0, 1024, "linear", 8},
+      {"gpt-oss-20b", "gpt-oss", 24,    2880, 2880, 64, 8,    64,  201088, 131072, 150000.0F,
+       1e-5F,         false,     false, true, 32,   4,  2880, 128, "yarn", 32,     4096},
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
       {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,

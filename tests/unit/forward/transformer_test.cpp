@@ -121,7 +121,7 @@ TEST_F(TransformerTest, TheGpusMappingComputesTheSame) {
        {or_builtin("tiny-qwen3-Q4_K_M"), or_builtin("tiny-llama-Q5_K_M"),
         or_builtin("tiny-qwen2-Q4_K_M"), or_builtin("tiny-gemma2-Q5_K_M"),
         or_builtin("tiny-gemma3-Q4_K_M"), or_builtin("tiny-gemma4-Q4_K_M"),
-        or_builtin("tiny-qwen3moe-Q8_0")}) {
+        or_builtin("tiny-gpt-oss-MXFP4")}) {
     const Loaded model = load(name, options);
     ASSERT_NE(model.executor, nullptr);
     const auto each = expected(name)["cases"][1];

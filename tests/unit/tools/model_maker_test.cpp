@@ -251,6 +251,7 @@ TEST(Presets, HaveTheSizesOfTheirModels) {
   EXPECT_NEAR(billions("phi-4"), 14.66, 0.01);
   EXPECT_NEAR(billions("mistral-small-24b"), 23.57, 0.01);
   EXPECT_NEAR(billions("gemma-3-12b"), 11.77, 0.01);
+  EXPECT_NEAR(billions("gpt-oss-20b"), 20.91, 0.01);
 }
 
 TEST(Mixes, RowsThatDontFitFallBack) {
