@@ -136,7 +136,7 @@ HeadConstants head_constants(const AttentionShape& shape) {
 
 }  // namespace
 
-KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, ValueNorm values) {
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const RopeKvRules& rules) {
   const std::uint32_t invocations =
       mapping.rows ? mapping.lanes
                    : std::max(mapping.lanes, round_up_to_power_of_two(shape.head_padded(), 128));
@@ -144,7 +144,9 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, ValueNor
   workgroup.lanes = invocations;
   RopeConstants rope;
   rope.pairing = flag(shape.rope_halves);
-  rope.value_norm = static_cast<std::uint32_t>(values);
+  rope.value_norm = static_cast<std::uint32_t>(rules.values);
+  rope.temperature = std::bit_cast<std::uint32_t>(rules.temperature);
+  rope.temperature_span = rules.temperature_span;
   return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),
           constants_of(workgroup, head_constants(shape), rope), 0};
 }

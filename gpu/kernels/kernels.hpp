@@ -251,8 +251,14 @@ static_assert(sizeof(RopeKvPush) == 104);
 // push's q_gain is not 0 then.
 enum class ValueNorm : std::uint32_t { kNone = 0, kUnit = 1 };
 // The workgroups of a column: one for each head of q, then of k, then of v; or of q alone.
+struct RopeKvRules {
+  ValueNorm values = ValueNorm::kNone;
+  // q at position p times 1 + temperature * ln(1 + p / temperature_span), the quotient rounded down.
+  float temperature = 0;
+  std::uint32_t temperature_span = 1;
+};
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
-                   ValueNorm values = ValueNorm::kNone);
+                   const RopeKvRules& rules = {});
 
 // Attention takes a column's positions in splits and folds their results in order.
 constexpr std::uint32_t kTogetherSubgroups = 16;

@@ -138,9 +138,14 @@ void rotate() {
       made[side] = value;
     }
     if (is_query) {
+      precise float q_scale = push.q_scale;
+      if (kTemperature != 0u) {
+        precise float grown = fma(uintBitsToFloat(kTemperature), log(float(1u + position / kTemperatureSpan)), 1.0);
+        q_scale = q_scale * grown;
+      }
       FloatsOut q = FloatsOut(push.q_out + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u));
-      precise float a = made[0] * push.q_scale;
-      precise float b = made[1] * push.q_scale;
+      precise float a = made[0] * q_scale;
+      precise float b = made[1] * q_scale;
       q.v[pair * 2u] = a;
       q.v[pair * 2u + 1u] = b;
     } else if (kKvFormat == kKvQ8) {

@@ -163,9 +163,10 @@ class Planner {
   }
 
   bool fuses_rotation(const model::Rotate& rotate) const {
-    // Not where whole heads are normed first, are padded, or are rounded by blocks.
+    // Not where whole heads are normed first, are padded, or are rounded by blocks; nor where q grows
+    // with the position.
     return plan_.fuses && rotate.q_gain == kAbsent && !rotate.norms_values &&
-           rotate.heads.size % 8 == 0 && kv_ != k::KvFormat::kQ8;
+           rotate.temperature == 0 && rotate.heads.size % 8 == 0 && kv_ != k::KvFormat::kQ8;
   }
   // How rows that rotate must lie for a product that rotates its results.
   RowOrder row_order(const model::Rotate& rotate) const {

@@ -297,9 +297,12 @@ class Builder {
     push.q_scale = q_scale(rotate);
     const k::AttentionShape shape =
         attention_shape(graph_, rotate.heads, rotate.rope, context_.kv_format);
-    const auto values = rotate.norms_values ? k::ValueNorm::kUnit : k::ValueNorm::kNone;
+    k::RopeKvRules rules;
+    if (rotate.norms_values) rules.values = k::ValueNorm::kUnit;
+    rules.temperature = rotate.temperature;
+    rules.temperature_span = rotate.temperature_span;
     return dispatch(
-        k::rope_kv(context_.mapping, shape, values), push,
+        k::rope_kv(context_.mapping, shape, rules), push,
         {shape_.columns, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
   }
   // While kernels are listed there are no pages yet.

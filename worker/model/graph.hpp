@@ -137,6 +137,10 @@ struct Rotate {
   RopeIndex rope = kAbsent;  // kAbsent: positions turn nothing
   KvIndex kv = kAbsent;
   double scale = 0;  // of the scores; 0: 1 / sqrt(entries of a head)
+  // q at position p is also multiplied by 1 + temperature * ln(1 + p / temperature_span), the quotient
+  // rounded down. 0: it is not.
+  float temperature = 0;
+  std::uint32_t temperature_span = 1;
   // q heads alone: an earlier layer stores the keys and values.
   bool stores_nothing = false;
   // Values are normed like q and k, but without a gain.

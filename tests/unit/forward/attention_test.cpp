@@ -23,6 +23,9 @@ struct Case {
   std::uint32_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
+  // Of rotation: q grows with the position, values are normed.
+  float temperature = 0;
+  bool value_norm = false;
 };
 
 class Attention : public KernelTest {
@@ -206,7 +209,11 @@ void Attention::rotate_and_store(Trial& t) {
   rope.rope_pairs = rotation.pairs();
   rope.epsilon = 1e-6F;
   rope.q_scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
-  run(k::rope_kv(t.mapping, t.shape), rope, t.columns + 2, each.heads + 2 * each.kv_heads);
+  k::RopeKvRules rules;
+  rules.temperature = each.temperature;
+  rules.temperature_span = 20;
+  if (each.value_norm) rules.values = k::ValueNorm::kUnit;
+  run(k::rope_kv(t.mapping, t.shape, rules), rope, t.columns + 2, each.heads + 2 * each.kv_heads);
 }
 
 // Every head by one subgroup, to `whole`.
@@ -313,10 +320,11 @@ void Attention::find_exact_pages(Trial& t) {
     for (std::uint32_t kv_head = 0; kv_head < each.kv_heads; ++kv_head) {
       const std::uint32_t h = each.heads + kv_head, v = h + each.kv_heads;
       t.keys.push_back(turned(each, t.part(p, h), &t.bias[h * each.head], t.k_gain, p));
-      Case plain = each;  // values are neither normed nor turned
-      plain.norm = false;
+      Case plain = each;  // values are not turned, nor normed with a gain
+      plain.norm = each.value_norm;
       plain.rope_dimensions = 0;
-      t.values.push_back(turned(plain, t.part(p, v), &t.bias[v * each.head], t.k_gain, p));
+      t.values.push_back(turned(plain, t.part(p, v), &t.bias[v * each.head],
+                                std::vector<double>(each.head, 1.0), p));
     }
   }
   if (each.kv != k::KvFormat::kQ8) return;
@@ -360,7 +368,8 @@ void Attention::compare_with_exact(const Trial& t) {
         double dot = 0;
         for (std::uint32_t i = 0; i < each.head; ++i)
           dot += q[i] * key[i];
-        const double score = dot / std::sqrt(each.head);
+        const double grown = 1 + each.temperature * std::log(1.0 + column / 20);
+        const double score = dot * grown / std::sqrt(each.head);
         scores.push_back(each.soft_cap != 0 ? each.soft_cap * std::tanh(score / each.soft_cap)
                                             : score);
         largest = std::max(largest, scores.back());
@@ -427,6 +436,7 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
       {16, 4, 2, 16, false, kF32, false, false, 1100, 0, 3, true},
       {48, 6, 2, 48, true, kQ8, false, false, 160, 33, 0, true},
       {8, 2, 1, 8, false, kF32, false, false, 140, 1},
+      {16, 2, 1, 16, true, kF32, true, true, 90, 40, 0, false, 0.1F, true},
   };
   std::vector<NamedMapping> mappings = test_mappings(device());
   // Shorter splits, so that there are many, of several sizes, where a CPU need not look far.

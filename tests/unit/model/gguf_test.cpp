@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -8,8 +9,8 @@
 
 #include "tests/unit/model/broken_files.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
-#include "worker/model/inspect.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/inspect.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -205,6 +206,31 @@ TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   EXPECT_EQ(rope.pairing, RopePairing::kAdjacent);
   ASSERT_EQ(rope.pairs(), 8U);
   EXPECT_EQ(rope.frequencies[0], 0.25) << "positions are divided by the linear factor";
+}
+
+// Pairs that turn more than 32 times within the original context stay, those that turn less than once
+// are slowed down by the factor; base 10,000, 16 entries, 64 positions: pair 0 turns 10 times.
+TEST(ModelConfig, StretchesByYarn) {
+  GgufBuilder file = small_llama();
+  file.text("llama.rope.scaling.type", "yarn").f32("llama.rope.scaling.factor", 8.0F);
+  file.u32("llama.rope.scaling.original_context_length", 64);
+  const auto rope_of = [](const GgufBuilder& from) {
+    const std::string bytes = from.bytes();
+    const auto opened = open_bytes(bytes);
+    const auto graph = read_model(**opened);
+    EXPECT_TRUE(graph.ok()) << graph.error().message();
+    return graph.ok() ? graph->ropes.at(0) : Rope{};
+  };
+  const Rope rope = rope_of(file);
+  ASSERT_EQ(rope.pairs(), 8U);
+  // The ramp leads from pair 0 to pair ceil(16 * ln(64 / (2 pi)) / (2 * ln(10000))) = 3.
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const double plain = std::pow(10'000.0, -2.0 * i / 16), way = std::min(i / 3.0, 1.0);
+    EXPECT_NEAR(rope.frequencies[i], plain * (1 - way) + plain / 8 * way, 1e-12) << i;
+  }
+  EXPECT_NEAR(rope.magnitude, 0.1 * std::log(8.0) + 1, 1e-9);
+  file.f32("llama.rope.scaling.yarn_log_multiplier", 1.0F);
+  EXPECT_NEAR(rope_of(file).magnitude, 1, 1e-9);
 }
 
 TEST(Inspect, DescribesAModel) {
