@@ -8,14 +8,13 @@
 
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge.hpp"
+#include "worker/model/space_mark.hpp"
 #include "worker/model/unicode.hpp"
 #include "worker/model/vocabulary.hpp"
 #include "worker/model/word_cache.hpp"
 
 namespace bulkhead::model {
 namespace {
-
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
 unsigned byte_of(char c) {
   return static_cast<unsigned char>(c);
@@ -25,18 +24,6 @@ unsigned byte_of(char c) {
 // space after it.
 std::size_t char_bytes(std::string_view text, std::size_t at) {
   return decode_char(text.substr(at)).bytes;
-}
-
-// "<0x0A>" -> 10
-std::optional<unsigned> byte_token_value(std::string_view text) {
-  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
-  unsigned value = 0;
-  for (const char c : text.substr(3, 2)) {
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit && !(c >= 'A' && c <= 'F')) return std::nullopt;
-    value = value * 16 + static_cast<unsigned>(digit ? c - '0' : c - 'A' + 10);
-  }
-  return value;
 }
 
 // What two symbols become, found before in this text: most pairs of a long text come again, and
@@ -147,13 +134,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
       default:
         break;
     }
-    std::string plain;
-    for (std::size_t at = 0; at < text.size();) {
-      const bool space = text.substr(at).starts_with(kSpace);
-      plain += space ? ' ' : text[at];
-      at += space ? kSpace.size() : 1;
-    }
-    return vocabulary_.arena.add(plain);
+    return vocabulary_.arena.add(without_marks(text));
   }
 
   // Which bytes stand next to one another inside tokens, at borders of characters. Where two
@@ -165,7 +146,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
       const std::size_t next = at + char_bytes(text, at);
       if (next < text.size()) {
         const unsigned last = byte_of(text[next - 1]);
-        if (text.substr(next).starts_with(kSpace))
+        if (text.substr(next).starts_with(kSpaceMark))
           meets_space_[last] = true;
         else
           meets_[last << 8 | byte_of(text[next])] = true;
@@ -174,8 +155,8 @@ class SpmTokenizer final : public VocabularyTokenizer {
     }
   }
   bool may_merge(std::string_view text, std::size_t border) const {
-    const unsigned last = byte_of(text[border - 1] == ' ' ? kSpace.back() : text[border - 1]);
-    return text[border] == ' ' || text.substr(border).starts_with(kSpace)
+    const unsigned last = byte_of(text[border - 1] == ' ' ? kSpaceMark.back() : text[border - 1]);
+    return text[border] == ' ' || text.substr(border).starts_with(kSpaceMark)
                ? meets_space_[last]
                : meets_[last << 8 | byte_of(text[border])];
   }
@@ -214,7 +195,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
     std::string spelt;
     for (const char c : text.substr(0, longest_ + 1)) {
       if (c == ' ')
-        spelt += kSpace;
+        spelt += kSpaceMark;
       else
         spelt += c;
     }
@@ -250,7 +231,7 @@ class SpmTokenizer final : public VocabularyTokenizer {
       }
       const std::string_view text = word.substr(at, next - at);
       // A vocabulary without U+2581: its bytes would come back as that character, not as a space.
-      for (const char c : text == kSpace ? std::string_view(" ") : text)
+      for (const char c : text == kSpaceMark ? std::string_view(" ") : text)
         if (const auto& byte = byte_tokens_[byte_of(c)]) out.push_back(*byte);
     }
   }

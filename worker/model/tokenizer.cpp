@@ -39,10 +39,11 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::from_gguf(const GgufFile& file) {
         file.name() + ": holds no tokenizer (metadata key tokenizer.ggml.model is missing)");
   if (*model == "llama") return make_spm_tokenizer(file);
   if (*model == "gpt2") return make_bpe_tokenizer(file);
+  if (*model == "gemma4") return make_gemma_tokenizer(file);
   return Error(ErrorCode::kUnsupported,
                file.name() + ": tokenizer.ggml.model \"" + std::string(model->substr(0, 64)) +
                    "\" is not supported; supported are: llama (SentencePiece with scores), gpt2 "
-                   "(byte-level BPE)");
+                   "(byte-level BPE), gemma4 (BPE of characters)");
 }
 
 std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segments,

@@ -90,11 +90,12 @@ struct VocabularyDefaults {
 // different lengths, duplicates, ids past the end and the like.
 Result<Vocabulary> read_vocabulary(const GgufFile& file, const VocabularyDefaults& defaults);
 
-// The two kinds. They keep nothing of the file.
+// The kinds. They keep nothing of the file.
 Result<std::unique_ptr<Tokenizer>> make_spm_tokenizer(const GgufFile& file);
 Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(const GgufFile& file);
+Result<std::unique_ptr<Tokenizer>> make_gemma_tokenizer(const GgufFile& file);
 
-// What is the same in both: special tokens, segments, pieces.
+// What is the same in all: special tokens, segments, pieces.
 class VocabularyTokenizer : public Tokenizer {
  public:
   using Tokenizer::encode;

@@ -338,6 +338,42 @@ TEST(PreTokenizer, AnUnknownNameNeedsTheFilesOwnExpressions) {
   }
 }
 
+TEST(Tokenizer, GemmasMergeCharactersOfLines) {
+  testing::GgufBuilder file;
+  std::vector<std::string> tokens{"<pad>",   "<eos>",    "<bos>", "a",    "b",      "\u2581",
+                                  "\u2581a", "\u2581ab", "\n",    "\n\n", "\u00e9", "b\u00e9"};
+  std::vector<std::int32_t> types{3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", byte);
+    tokens.emplace_back(text);
+    types.push_back(6);
+  }
+  file.text("tokenizer.ggml.model", "gemma4").strings("tokenizer.ggml.tokens", tokens);
+  file.numbers("tokenizer.ggml.token_type", ValueType::kInt32, types);
+  file.strings("tokenizer.ggml.merges",
+               {"b \u00e9", "\u2581 a", "\u2581a b", "\n \n", "\u2581 \u2581"});
+  file.u32("tokenizer.ggml.bos_token_id", 2).u32("tokenizer.ggml.eos_token_id", 1);
+  const std::string bytes = file.bytes();
+  const auto gguf = open_bytes(bytes);
+  ASSERT_TRUE(gguf.ok());
+  const auto tokenizer = Tokenizer::from_gguf(**gguf);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+  const Tokenizer& t = **tokenizer;
+  const auto ids = [&t](std::string_view text) { return t.encode(text, false, false); };
+  const TokenId byte0 = 12;
+  EXPECT_THAT(ids("a ab"), ElementsAre(3, 7));
+  // The merge of the lower rank first: "b" goes to what follows it.
+  EXPECT_THAT(ids(" ab\u00e9"), ElementsAre(6, 11));
+  EXPECT_THAT(ids("a\n\nb"), ElementsAre(3, 9, 4));
+  EXPECT_THAT(ids("\n\n\n"), ElementsAre(9, 8));
+  // Bytes stand for a character without a token, and for a merge that makes none.
+  EXPECT_THAT(ids("z"), ElementsAre(byte0 + 'z'));
+  EXPECT_THAT(ids("\u4e2d"), ElementsAre(byte0 + 0xE4, byte0 + 0xB8, byte0 + 0xAD));
+  EXPECT_EQ(t.decode(ids("a  ab\n\u4e2d\xff b")), "a  ab\n\u4e2d\xff b");
+  EXPECT_THAT(t.encode("a", true, false), ElementsAre(2, 3));
+}
+
 TEST(Utf8Assembler, HoldsAnEmojiUntilItsFourthByte) {
   Utf8Assembler assembler;
   EXPECT_EQ(assembler.push("a\xF0"), "a");
