@@ -55,6 +55,8 @@ Generation::Running* Generation::find(RequestId request) {
 void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) {
   Running* running = find(request);
   if (running == nullptr) return;
+  if (head_.fingerprint.empty())
+    head_.fingerprint = system_fingerprint(services_.router.identity(request));
   running->choice.accepted(prompt_tokens, emit_);
   const bool all =
       std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_accepted(); });

@@ -99,7 +99,11 @@ struct AnswerHead {
   std::string id;
   std::int64_t created = 0;
   std::string model;
+  std::string fingerprint = {};  // see system_fingerprint(); empty: not told
 };
+
+// "fp_...": changes when what an equal request's tokens depend on does (Router::identity).
+std::string system_fingerprint(std::string_view identity);
 
 struct Usage {
   std::uint64_t prompt_tokens = 0;

@@ -5,6 +5,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/fnv1a.hpp"
 #include "ipc/utf8.hpp"
 #include "orchestrator/http/openai.hpp"
 
@@ -36,6 +37,9 @@ void append_head(std::string& out, const AnswerHead& head, const char* object) {
   fmt::format_to(std::back_inserter(out), ",\"object\":\"{}\",\"created\":{},\"model\":", object,
                  head.created);
   append_json_string(out, head.model);
+  if (head.fingerprint.empty()) return;
+  out += ",\"system_fingerprint\":";
+  append_json_string(out, head.fingerprint);
 }
 
 // The extension "return_token_ids": what of it the part has.
@@ -240,6 +244,10 @@ std::string LogprobsJson::take() {
   for (std::string* part : {&content_, &tokens_, &values_, &tops_, &offsets_})
     part->clear();
   return out;
+}
+
+std::string system_fingerprint(std::string_view identity) {
+  return identity.empty() ? "" : fmt::format("fp_{:016x}", fnv1a(identity));
 }
 
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage) {

@@ -50,6 +50,7 @@ void ResumableStream::restore(DiskRequest& from) {
   key_ = from.key;
   recovered_ = true;
   made_by_ = from.worker;
+  head_.fingerprint = system_fingerprint(made_by_);
   choice_.accepted(from.accepted->prompt_tokens, emit_);
   for (const ipc::SequenceTokens& sequence : from.tokens) {
     choice_.tokens(
@@ -131,6 +132,8 @@ void ResumableStream::pump() {
 
 void ResumableStream::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
   auto self = shared_from_this();
+  if (head_.fingerprint.empty())
+    head_.fingerprint = system_fingerprint(services_.router.identity(request_));
   choice_.accepted(prompt_tokens, emit_);
   if (owner_.disk_ == nullptr) return made_durable(ends_.size());
   tell_worker();
