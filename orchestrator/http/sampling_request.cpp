@@ -127,6 +127,10 @@ void refuse_samplers(Fields& fields) {
       {"no_repeat_ngram_size", 0},
       {"length_penalty", 1},
       {"encoder_repetition_penalty", 1},
+      {"min_keep", 0},
+      {"n_indent", 0},
+      {"n_probs", 0},
+      {"t_max_predict_ms", 0},
   };
   for (const Sampler& sampler : kSamplers) {
     const json* value = fields.get(sampler.name);
@@ -147,6 +151,24 @@ void refuse_samplers(Fields& fields) {
   }
 }
 
+// Switches of other servers, each with what this one does.
+void refuse_switches(Fields& fields) {
+  struct Switch {
+    const char* name;
+    bool always;
+  };
+  static constexpr Switch kSwitches[] = {
+      {"include_stop_str_in_output", false},
+      {"post_sampling_probs", false},
+      {"skip_special_tokens", true},
+  };
+  for (const Switch& each : kSwitches) {
+    if (fields.boolean(each.name, each.always) == each.always) continue;
+    fields.refuse(each.name, fmt::format("can only be {} on this server.", each.always),
+                  "unsupported_parameter");
+  }
+}
+
 // Fields that would change the answer, and are not supported: silence would be a wrong answer.
 void refuse_unsupported(Fields& fields) {
   auto unsupported = [&fields](const char* name) {
@@ -157,7 +179,9 @@ void refuse_unsupported(Fields& fields) {
   if (const json* tools = fields.get("tools");
       tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
     unsupported("tools");
-  for (const char* name : {"functions", "suffix", "bad_words", "audio"}) {
+  for (const char* name : {"functions", "suffix", "bad_words", "audio", "allowed_token_ids",
+                           "logits_processors", "lora", "prompt_logprobs", "samplers",
+                           "structured_outputs", "truncate_prompt_tokens", "web_search_options"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
   }
@@ -166,6 +190,7 @@ void refuse_unsupported(Fields& fields) {
     if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
   }
   refuse_samplers(fields);
+  refuse_switches(fields);
   if (fields.boolean("echo", false)) unsupported("echo");
   if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
     unsupported("min_tokens");

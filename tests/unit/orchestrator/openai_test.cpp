@@ -279,14 +279,24 @@ TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
                      "dry_multiplier":0.0,"dry_base":1.75,"max_tokens":3})")
                 .max_tokens,
             3U);
-  for (const char* field :
-       {"typical_p", "mirostat", "dry_multiplier", "xtc_probability", "tfs_z"}) {
+  for (const char* field : {"typical_p", "mirostat", "dry_multiplier", "xtc_probability", "tfs_z",
+                            "n_probs", "min_keep"}) {
     const auto parsed = parse_completion(std::string(R"({"prompt":"x",")") + field + "\":0.5}");
     const auto* error = std::get_if<ApiError>(&parsed);
     ASSERT_NE(error, nullptr) << field;
     EXPECT_EQ(error->parameter, field);
     EXPECT_NE(error->message.find("leave it out"), std::string::npos) << error->message;
   }
+  for (const char* field :
+       {R"("skip_special_tokens":false)", R"("include_stop_str_in_output":true)",
+        R"("allowed_token_ids":[5])", R"("structured_outputs":{"regex":"a"})"}) {
+    const auto parsed = parse_completion(std::string(R"({"prompt":"x",)") + field + "}");
+    const auto* error = std::get_if<ApiError>(&parsed);
+    ASSERT_NE(error, nullptr) << field;
+    EXPECT_EQ(error->parameter, std::string(field).substr(1, error->parameter.size()));
+  }
+  EXPECT_TRUE(std::holds_alternative<GenerationRequest>(parse_completion(
+      R"({"prompt":"x","skip_special_tokens":true,"n_probs":0,"lora":[],"allowed_token_ids":null})")));
 }
 
 TEST(ParseChat, ToolsThatMustNotBeUsedAndAnswersWithoutContent) {
