@@ -72,26 +72,6 @@ float inverse(float temperature) {
   return std::min(1.0F / temperature, FLT_MAX);
 }
 
-// Of tokens without a bit; that is 0 in every later sum.
-void forbid_others(std::span<float> row, std::span<const std::uint32_t> mask) {
-  for (std::size_t begin = 0; begin < row.size(); begin += 32) {
-    const std::uint32_t word = begin / 32 < mask.size() ? mask[begin / 32] : 0;
-    if (word == 0xFFFFFFFF) continue;
-    const std::size_t end = std::min(begin + 32, row.size());
-    for (std::size_t i = begin; i < end; ++i) {
-      if ((word >> (i - begin) & 1) == 0) row[i] = -FLT_MAX;
-    }
-  }
-}
-
-bool allows_any(std::span<const std::uint32_t> mask, std::size_t tokens) {
-  const std::size_t whole = std::min(mask.size(), tokens / 32);
-  for (std::size_t word = 0; word < whole; ++word) {
-    if (mask[word] != 0) return true;
-  }
-  return whole < mask.size() && (mask[whole] & ((1U << (tokens % 32)) - 1)) != 0;
-}
-
 Error bad_parameter(const char* name, const std::string& rule) {
   return Error(ErrorCode::kInvalidArgument, std::string(name) + " " + rule);
 }
@@ -144,6 +124,8 @@ void TokenHistory::add_generated(TokenId token) {
 
 Sampler::Sampler(std::uint32_t vocabulary) {
   adjusted_.resize(vocabulary);
+  allowed_.reserve(vocabulary);
+  allowed_ids_.reserve(vocabulary);
   weights_.resize(vocabulary);
   block_sums_.resize((vocabulary + kBlock - 1) / kBlock);
   bucket_sums_.resize(static_cast<std::size_t>(kDeepest) * kBucketsPerUnit + 1);
@@ -153,7 +135,7 @@ Sampler::Sampler(std::uint32_t vocabulary) {
 std::span<const float> Sampler::adjusted(std::span<const float> logits, const ipc::Sampling& s,
                                          const TokenHistory& history,
                                          const Adjustments& adjustments) {
-  if (!history.active() && adjustments.none()) return logits;
+  if (!history.active() && adjustments.bias.empty()) return logits;
   std::copy(logits.begin(), logits.end(), adjusted_.begin());
   const std::span<float> row(adjusted_.data(), logits.size());
   for (const ipc::TokenBias& bias : adjustments.bias) {
@@ -168,8 +150,25 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits, const ip
     }
     logit = std::clamp(logit, -FLT_MAX, FLT_MAX);
   }
-  if (!adjustments.mask.empty()) forbid_others(row, adjustments.mask);
   return row;
+}
+
+// Few tokens are allowed at most places of an answer, and then a draw is nearly free.
+std::span<const float> Sampler::allowed(std::span<const float> logits,
+                                        std::span<const std::uint32_t> mask) {
+  allowed_ids_.clear();
+  allowed_.clear();
+  const std::size_t words = std::min(mask.size(), (logits.size() + 31) / 32);
+  for (std::size_t word = 0; word < words; ++word) {
+    for (std::uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      const auto id =
+          static_cast<TokenId>(word * 32) + static_cast<TokenId>(std::countr_zero(bits));
+      if (id >= logits.size()) break;
+      allowed_ids_.push_back(id);
+      allowed_.push_back(logits[id]);
+    }
+  }
+  return allowed_;
 }
 
 Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling& sampling,
@@ -181,11 +180,18 @@ Result<TokenId> Sampler::sample(std::span<const float> raw, const ipc::Sampling&
         "the model's logits are not finite numbers; its weights may be damaged or overflow "
         "the cache's type (engine.kv_type: f32 has more range)");
   }
-  if (!adjustments.mask.empty() && !allows_any(adjustments.mask, raw.size())) {
+  const std::span<const float> logits = adjusted(raw, sampling, history, adjustments);
+  if (adjustments.mask.empty()) return choose(logits, sampling, n);
+  const std::span<const float> few = allowed(logits, adjustments.mask);
+  if (few.empty()) {
     return Error(ErrorCode::kInternal,
                  "no token of the model's vocabulary can go on with what the answer must be");
   }
-  const std::span<const float> logits = adjusted(raw, sampling, history, adjustments);
+  return allowed_ids_[choose(few, sampling, n)];
+}
+
+TokenId Sampler::choose(std::span<const float> logits, const ipc::Sampling& sampling,
+                        std::uint64_t n) {
   if (sampling.temperature == 0) return first_equal(logits, largest(logits));
   const double u = uniform_draw(sampling.seed, n);
   const bool truncated = sampling.top_k > 0 && sampling.top_k < logits.size();

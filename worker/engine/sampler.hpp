@@ -8,7 +8,7 @@
 //      defines it): a positive logit is divided by r, another multiplied by r;
 //   2. frequency and presence penalties over the answer alone, as OpenAI defines them:
 //      logit -= frequency * count + presence * (count > 0);
-//      after that, tokens outside the constraint's mask are as unlikely as can be;
+//      after that, tokens outside the constraint's mask are left out;
 //   3. temperature 0: the best token, ties to the lower id. Else logits are divided by the
 //   temperature;
 //   4. top-k: the k best (ties at the border: lower ids);
@@ -70,7 +70,6 @@ struct Adjustments {
   std::span<const ipc::TokenBias> bias;  // tokens below the vocabulary's size
   // Tokens that may be chosen (token_constraint.hpp); empty: all.
   std::span<const std::uint32_t> mask;
-  bool none() const { return bias.empty() && mask.empty(); }
 };
 
 class Sampler {
@@ -94,6 +93,11 @@ class Sampler {
  private:
   std::span<const float> adjusted(std::span<const float> logits, const ipc::Sampling& sampling,
                                   const TokenHistory& history, const Adjustments& adjustments);
+  // The logits of the mask's tokens, whose ids are then in allowed_ids_.
+  std::span<const float> allowed(std::span<const float> logits,
+                                 std::span<const std::uint32_t> mask);
+  // Index of the draw's choice; steps 3 to 7.
+  TokenId choose(std::span<const float> logits, const ipc::Sampling& sampling, std::uint64_t n);
   TokenId draw_from_all(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   TokenId draw_from_best(std::span<const float> logits, const ipc::Sampling& sampling, double u);
   double exponentials(std::span<const float> logits, float best, float scale);
@@ -103,6 +107,8 @@ class Sampler {
   void select_best(std::span<const float> logits, std::size_t count);
 
   std::vector<float> adjusted_;
+  std::vector<float> allowed_;
+  std::vector<TokenId> allowed_ids_;
   std::vector<float> weights_;       // exp((logit - best) / temperature), by token
   std::vector<double> block_sums_;   // of weights_, by blocks
   std::vector<double> bucket_sums_;  // of weights_, by their exponents
