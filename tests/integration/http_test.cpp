@@ -48,6 +48,17 @@ TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
 }
 
+TEST(Completions, EveryPieceTellsTheSameFingerprint) {
+  const Serving serving = serve();
+  const std::string fingerprint =
+      json::parse(serving.complete({{"prompt", "a b c"}}).body).at("system_fingerprint");
+  EXPECT_EQ(fingerprint.substr(0, 3), "fp_");
+  const Events events = events_of(serving.complete({{"prompt", "d e f"}, {"stream", true}}).body);
+  ASSERT_FALSE(events.chunks.empty());
+  for (const json& chunk : events.chunks)
+    EXPECT_EQ(chunk.at("system_fingerprint"), fingerprint);
+}
+
 TEST(Completions, StreamHasTheSameTextAndEndsWithDone) {
   Serving serving = serve();
   HttpReply reply = serving.complete({{"prompt", "hello eos@20"},
