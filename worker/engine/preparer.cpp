@@ -6,7 +6,10 @@
 #include <exception>
 #include <new>
 #include <span>
+#include <string_view>
 #include <utility>
+
+#include "worker/engine/delayed_constraint.hpp"
 
 namespace bulkhead::engine {
 namespace {
@@ -120,10 +123,17 @@ Preparer::Outcome Preparer::work(const Job& job) {
       outcome.status = check_tokens(tokenizer, detokenize->tokens);
       if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
     }
+    const bool chats = std::holds_alternative<Chat>(job.work);
     if (outcome.status.ok()) {
       auto constraint = constraints_.compile(job.constraint, tokenizer);
       if (constraint.ok()) {
         outcome.constraint = *std::move(constraint);
+        const std::string_view mark = outcome.constraint != nullptr && chats
+                                          ? open_reasoning(tokenizer, outcome.tokens)
+                                          : std::string_view();
+        if (!mark.empty())
+          outcome.constraint =
+              std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);
       } else {
         outcome.status = constraint.error();
         outcome.parameter = job.constraint.parameter;

@@ -3,6 +3,8 @@
 #include "worker/constrain/constraint.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "worker/engine/delayed_constraint.hpp"
+#include "worker/engine/grammar_constraint.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -174,6 +178,73 @@ TEST(Constrained, WhatCannotBeEnforcedIsRefusedByItsField) {
     EXPECT_THAT(answer.failed->message, HasSubstr(each.word));
     EXPECT_TRUE(answer.failed->code == ipc::FailureCode::kInvalidRequest ||
                 answer.failed->code == ipc::FailureCode::kUnsupported);
+  }
+}
+
+TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
+  constexpr std::uint32_t kTokens = 1000;
+  std::vector<float> row(kTokens);
+  for (std::uint32_t i = 0; i < kTokens; ++i)
+    row[i] = static_cast<float>((i * 7919) % 101) / 10.0F;
+  const std::vector<ipc::TokenId> ids = {3, 64, 517, 999};
+  for (const ipc::TokenId id : ids)
+    row[id] = id == 517 ? 1.0F : 0.0F;
+  row[700] = 1000;  // the best by far, and not allowed
+  std::vector<std::uint32_t> mask((kTokens + 31) / 32, 0);
+  for (const ipc::TokenId id : ids)
+    mask[id / 32] |= 1U << (id % 32);
+  engine::Sampler sampler(kTokens);
+  const auto draw = [&](ipc::Sampling sampling, std::uint64_t n) {
+    return *sampler.sample(row, sampling, {}, n, {{}, mask});
+  };
+  EXPECT_EQ(draw({.temperature = 0}, 0), 517U);
+  EXPECT_EQ(draw({.temperature = 1, .top_k = 1}, 5), 517U);
+  constexpr int kDraws = 20000;
+  std::map<ipc::TokenId, int> counts;
+  for (int n = 0; n < kDraws; ++n)
+    ++counts[draw({.temperature = 1, .seed = 9}, static_cast<std::uint64_t>(n))];
+  const double whole = 3 + std::exp(1.0);
+  EXPECT_EQ(counts.size(), ids.size());
+  for (const ipc::TokenId id : ids) {
+    EXPECT_NEAR(counts[id] / double{kDraws}, (id == 517 ? std::exp(1.0) : 1.0) / whole, 0.015)
+        << id;
+  }
+  EXPECT_FALSE(sampler.sample(row, {}, {}, 0, {{}, std::vector<std::uint32_t>(4, 0)}).ok());
+}
+
+TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
+  const FakeTokenizer tokenizer({"<think>", "</think>", "k>\n"});
+  const auto id = [&](const char* text) { return tokenizer.encode(text, false, false); };
+  EXPECT_EQ(engine::open_reasoning(tokenizer, id("assistant\n<think>\n")), "</think>");
+  EXPECT_EQ(engine::open_reasoning(tokenizer, id("<think> assistant")), "");
+  EXPECT_EQ(engine::open_reasoning(tokenizer, {}), "");
+
+  engine::ConstraintCompiler compiler;
+  const auto digits = [&] {
+    return std::make_unique<engine::DelayedConstraint>(
+        *compiler.compile({ConstraintKind::kRegex, "[0-9]{2}", "regex"}, tokenizer), "</think>",
+        tokenizer);
+  };
+  const auto allowed = [](engine::TokenConstraint& constraint, ipc::TokenId token) {
+    const auto mask = *constraint.mask();
+    return (mask[token / 32] >> (token % 32) & 1) != 0;
+  };
+  // As one token, and in pieces.
+  for (const std::vector<ipc::TokenId>& mark :
+       {id("</think>"), std::vector<ipc::TokenId>{'<', '/', 't', 'h', 'i', 'n', 260}}) {
+    const auto constraint = digits();
+    for (const char c : std::string("Hm, < 12 < 13."))
+      constraint->advance(static_cast<unsigned char>(c));
+    EXPECT_TRUE(allowed(*constraint, 'x'));
+    EXPECT_FALSE(allowed(*constraint, FakeTokenizer::kEos));
+    for (const ipc::TokenId token : mark)
+      constraint->advance(token);
+    EXPECT_FALSE(allowed(*constraint, 'x'));
+    EXPECT_TRUE(allowed(*constraint, '7'));
+    EXPECT_FALSE(constraint->complete());
+    constraint->advance('7');
+    constraint->advance('8');
+    EXPECT_TRUE(constraint->complete());
   }
 }
 

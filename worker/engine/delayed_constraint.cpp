@@ -1,0 +1,56 @@
+#include "worker/engine/delayed_constraint.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/model/answer/family.hpp"
+
+namespace bulkhead::engine {
+namespace {
+
+// Marks are tokens of their own in most vocabularies: control tokens, which have no piece.
+std::string_view written(const model::Tokenizer& tokenizer, TokenId token) {
+  const std::string_view piece = tokenizer.piece(token);
+  return piece.empty() ? tokenizer.vocabulary_text(token) : piece;
+}
+
+}  // namespace
+
+std::string_view open_reasoning(const model::Tokenizer& tokenizer,
+                                std::span<const TokenId> prompt) {
+  constexpr std::size_t kMostTokens = 32;  // of a mark, with line ends after it
+  std::string tail;
+  for (const TokenId token : prompt.last(std::min(prompt.size(), kMostTokens)))
+    tail += written(tokenizer, token);
+  while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' '))
+    tail.pop_back();
+  for (const model::answer::Family& family : model::answer::families()) {
+    const model::answer::Reasoning& reasoning = family.reasoning;
+    if (!reasoning.open.empty() && !reasoning.close.empty() && tail.ends_with(reasoning.open))
+      return reasoning.close;
+  }
+  return {};
+}
+
+DelayedConstraint::DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
+                                     const model::Tokenizer& tokenizer)
+    : inner_(std::move(inner)), mark_(mark), tokenizer_(tokenizer) {
+  before_.assign((tokenizer.size() + 31) / 32, 0xFFFFFFFF);
+  for (TokenId token = 0; token < tokenizer.size(); ++token) {
+    if (tokenizer.ends_generation(token)) before_[token / 32] &= ~(1U << (token % 32));
+  }
+}
+
+void DelayedConstraint::advance(TokenId token) {
+  if (begun_) return inner_->advance(token);
+  text_ += written(tokenizer_, token);
+  begun_ = text_.find(mark_) != std::string::npos;
+  if (text_.size() >= mark_.size()) text_.erase(0, text_.size() - mark_.size() + 1);
+}
+
+Result<std::span<const std::uint32_t>> DelayedConstraint::mask() {
+  if (begun_) return inner_->mask();
+  return std::span<const std::uint32_t>(before_);
+}
+
+}  // namespace bulkhead::engine

@@ -1,0 +1,42 @@
+// A constraint that begins behind a mark: an answer to a schema follows the reasoning that the prompt has
+// opened, a tool call's arguments follow the call's name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/engine/token_constraint.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::engine {
+
+// The mark that closes the reasoning which a prompt has opened as its last word; empty where it has opened
+// none. Marks are those of the table of families (worker/model/answer).
+std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt);
+
+// Until the answer's text has the mark, any token may come but those that end it; `inner` holds from the
+// token after the one that completes the mark.
+class DelayedConstraint : public TokenConstraint {
+ public:
+  // `inner` is not null, `mark` not empty; the tokenizer must outlive this.
+  DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
+                    const model::Tokenizer& tokenizer);
+
+  void advance(TokenId token) override;
+  Result<std::span<const std::uint32_t>> mask() override;
+  bool complete() override { return begun_ && inner_->complete(); }
+
+ private:
+  std::unique_ptr<TokenConstraint> inner_;
+  std::string mark_;
+  const model::Tokenizer& tokenizer_;
+  std::string text_;  // the end of the answer, as far as it can hold the mark's beginning
+  std::vector<std::uint32_t> before_;
+  bool begun_ = false;
+};
+
+}  // namespace bulkhead::engine
