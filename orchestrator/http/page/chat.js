@@ -6,6 +6,7 @@ import { MessageView } from "./message.js";
 import { knownWorkers, lookAtWorkers } from "./server.js";
 
 const kQuietMs = 500;  // an answer that brought nothing for so long pauses
+const kShortPauseMs = 150;  // after a shorter one that is over, too, the page asks whether a worker died
 const kSaveEveryMs = 2000;
 
 const kNumbers = ["temperature", "max_tokens", "seed", "top_p", "top_k", "min_p", "repetition_penalty",
@@ -130,7 +131,7 @@ class Answer {
     if (stats.first_ms === null) {
       stats.first_ms = now - this.begun;
       this.firstAt = now;
-    } else if (this.waits) {
+    } else if (this.waits || this.isLong(now - this.lastAt)) {
       this.endPause(now - this.lastAt);
     }
     this.lastAt = now;
@@ -145,6 +146,12 @@ class Answer {
   }
 
   // ---- pauses ----
+
+  // Of the time between two tokens, beside the others of this answer.
+  isLong(gap) {
+    const usual = (this.lastAt - this.firstAt) / Math.max(this.message.stats.tokens - 1, 1);
+    return gap > kShortPauseMs && gap > 4 * usual;
+  }
 
   // A worker that was replaced since the answer began, or that is being replaced.
   restarted() {
