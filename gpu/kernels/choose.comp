@@ -3,7 +3,7 @@
 //
 // kChoose: a subgroup for each column takes the kUsed largest logits, the largest first, of equal ones the lower index
 // first. A weight is exp(logit - largest) over the sum of all experts' (a lane's in rising order, then lanes by halving
-// distances), or of the chosen ones' in their order; times `scale`.
+// distances), or of the chosen ones' in their order; times `scale`, and the expert's own.
 //
 // kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
 // and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
@@ -22,6 +22,7 @@ layout(push_constant, std430) uniform Push {
   uint64_t parameters;
   float scale;
   uint unused;
+  uint64_t expert_scales;  // [expert], or 0
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -95,6 +96,7 @@ void choose(uint column) {
     uint pair = column * kUsed + place;
     precise float share = values[place] / sum;
     precise float weight = share * push.scale;
+    if (push.expert_scales != 0ul) weight = weight * Floats(push.expert_scales).v[experts[place]];
     WordsOut(push.chosen).v[pair] = experts[place];
     FloatsOut(push.weights).v[column * kWeights + place] = weight;
     if (kPart == kOneColumn) {

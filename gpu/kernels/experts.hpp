@@ -73,8 +73,9 @@ struct ChoosePush {
   std::uint64_t parameters;
   float scale;  // of all weights
   std::uint32_t unused = 0;
+  std::uint64_t expert_scales = 0;  // [expert]; 0: none
 };
-static_assert(sizeof(ChoosePush) == 56);
+static_assert(sizeof(ChoosePush) == 64);
 // All by one workgroup; or choosing by many, then sorting by one; or a single column, whose tiles need
 // no sorting.
 enum class ChoosePart : std::uint32_t { kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3 };

@@ -22,6 +22,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-gemma2-Q5_K_M",
     "tiny-gemma3-Q4_K_M",
     "tiny-gemma4-Q4_K_M",
+    "tiny-gemma4moe-Q8_0",
     "tiny-qwen3moe-Q4_K_M",
     "tiny-qwen3moe-Q8_0",
     "tiny-mixtral-Q5_K_S",

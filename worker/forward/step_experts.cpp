@@ -43,6 +43,7 @@ Status ExpertSteps::add(const RouteStep& step) {
   choose.tiles = routes + layout.tiles;
   choose.parameters = push.parameters;
   choose.scale = step.router.scale;
+  choose.expert_scales = context_.weights.vector(step.router.expert_scales);
   const std::uint32_t tile = k::expert_tile(context_.mapping, router, columns_);
   const auto dispatch = [&](k::ChoosePart part) {
     const k::ChooseVariant variant = k::choose(context_.mapping, router, part, columns_, tile);

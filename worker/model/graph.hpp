@@ -189,6 +189,7 @@ struct Router {
   bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
   bool renormalise = false;  // weights are divided by their sum
   float scale = 1;           // of the weights
+  VectorIndex expert_scales = kAbsent;  // of each expert's weight, after all else
 };
 
 // out = out + sum of weight * (down * (function(gate * in) * (up * in))) over the column's experts, in

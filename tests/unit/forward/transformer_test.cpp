@@ -133,7 +133,8 @@ TEST_P(GpusMapping, ComputesTheSame) {
 INSTANTIATE_TEST_SUITE_P(Some, GpusMapping,
                          ::testing::Values("tiny-qwen3-Q4_K_M", "tiny-llama-Q5_K_M",
                                            "tiny-qwen2-Q4_K_M", "tiny-gemma2-Q5_K_M",
-                                           "tiny-gemma4-Q4_K_M", "tiny-gpt-oss-MXFP4"));
+                                           "tiny-gemma4-Q4_K_M", "tiny-gemma4moe-Q8_0",
+                                           "tiny-gpt-oss-MXFP4"));
 
 TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
   // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next

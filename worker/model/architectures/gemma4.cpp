@@ -1,8 +1,9 @@
-// Gemma 4 without experts (Gemma team 2026): Gemma 3's norms and gate; heads of two sizes, those of
+// Gemma 4 (Gemma team 2026): Gemma 3's norms and gate; heads of two sizes, those of
 // layers with a sliding window and those of the others; layers that use an earlier layer's keys and
-// values; and a small input of its own for each layer, made of the token.
+// values; a small input of its own for each layer, made of the token; or experts beside the feed-forward.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,11 @@ class Gemma4 {
     make_token_inputs();
     normed_ = model.input("normed stream", model.embedding());
     branch_ = model.floats("branch", model.embedding());
+    router_ = model.router();
+    if (!router_) return;
+    router_->renormalise = true;
+    expert_width_ = model.count("expert_feed_forward_length", kMaxWidth);
+    both_ = model.floats("both feed-forwards", model.embedding());
   }
 
   void describe() {
@@ -151,7 +157,39 @@ class Gemma4 {
     layer.norm(kStream, "ffn_norm", normed_, epsilon_);
     layer.gated_product("ffn_gate", "ffn_up", normed_, hidden, Gate::kGelu);
     layer.product({layer.rows("ffn_down", hidden_width, model_.embedding())}, hidden, branch_);
-    layer.norm_added(branch_, "post_ffw_norm", kStream, epsilon_);
+    if (!router_) return layer.norm_added(branch_, "post_ffw_norm", kStream, epsilon_);
+    layer.norm(branch_, "post_ffw_norm_1", both_, epsilon_);
+    add_experts(layer);
+    layer.norm_added(branch_, "post_ffw_norm_2", both_, epsilon_);
+    layer.norm_added(both_, "post_ffw_norm", kStream, epsilon_);
+  }
+
+  // The router sees the stream's norm times a gain of its own, divided by the root of the width.
+  void add_experts(LayerBuilder& layer) {
+    const std::uint32_t width = model_.embedding(), hidden = expert_width_;
+    const std::uint32_t count = router_->experts;
+    layer.norm(kStream, "pre_ffw_norm_2", normed_, epsilon_);
+    Experts experts;
+    experts.router = *router_;
+    experts.router.rows = model_.add(
+        VectorRow{{{model_.float_rows(layer.name("ffn_gate_inp.weight"), width, count)}}});
+    experts.router.gain =
+        model_.add(VectorRow{{{model_.tensor(layer.name("ffn_gate_inp.scale"), width)}},
+                             1 / std::sqrt(static_cast<float>(width))});
+    experts.router.epsilon = epsilon_;
+    const TensorIndex scales = model_.optional_tensor(layer.name("ffn_down_exps.scale"), count);
+    if (scales != kAbsent) experts.router.expert_scales = model_.add(VectorRow{{{scales}}});
+    const TensorIndex gate_up =
+        model_.tensor(layer.name("ffn_gate_up_exps.weight"), width, 2ULL * hidden, count);
+    experts.gate = {{gate_up, 0, hidden}};
+    experts.up = {{gate_up, hidden, hidden}};
+    experts.down = {
+        {model_.tensor(layer.name("ffn_down_exps.weight"), hidden, width, count), 0, width}};
+    experts.in = normed_;
+    experts.out = branch_;
+    experts.width = hidden;
+    experts.function = Gate::kGelu;
+    layer.append(std::move(experts));
   }
 
   // An activation for each width that layers have.
@@ -188,6 +226,9 @@ class Gemma4 {
   ActivationIndex token_inputs_ = kAbsent, projected_ = kAbsent, stream_input_ = kAbsent,
                   token_hidden_ = kAbsent, normed_ = kAbsent, branch_ = kAbsent;
   VectorIndex token_gain_ = kAbsent;
+  std::optional<Router> router_;
+  std::uint32_t expert_width_ = 0;
+  ActivationIndex both_ = kAbsent;  // the feed-forward's result and the experts'
   std::vector<std::pair<std::uint32_t, ActivationIndex>> hidden_;
 };
 
