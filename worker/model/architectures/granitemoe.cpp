@@ -1,0 +1,64 @@
+// Granite 3 and 4 with experts (IBM 2024), some with another expert that all tokens take: Granite's four
+// scales, and the residual stream held divided by its scale, as granite.cpp tells.
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+namespace {
+
+double positive(GraphBuilder& model, const char* key, double fallback) {
+  const double value = model.number(key, fallback);
+  if (!(value > 0 && value < 1e6))
+    model.corrupt("metadata key " + std::string(key) + " is not a positive number");
+  return value;
+}
+
+void describe(GraphBuilder& model) {
+  const std::uint32_t width = model.embedding();
+  const HeadShape heads = model.heads();
+  const double residual = positive(model, "residual_scale", 1);
+  const auto epsilon =
+      static_cast<float>(static_cast<double>(model.rms_epsilon()) / (residual * residual));
+  const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
+  const double score_scale = model.number("attention.scale", 0);  // 0: as usual
+  const ActivationIndex normed = model.input("normed stream", width);
+  const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
+  const ActivationIndex attended = model.input("attention result", heads.query_width());
+  std::optional<Router> router = model.router();
+  if (!router) return model.corrupt("metadata key granitemoe.expert_count is missing");
+  router->renormalise = true;
+  const std::uint32_t shared_width = model.count("expert_shared_feed_forward_length", kMaxWidth, 0);
+  const ActivationIndex shared_hidden =
+      shared_width != 0 ? model.input("shared expert's hidden", shared_width) : kAbsent;
+  const ActivationIndex shared =
+      shared_width != 0 ? model.floats("shared expert's result", width) : kAbsent;
+
+  model.embed(static_cast<float>(positive(model, "embedding_scale", 1) / residual));
+  for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
+    LayerBuilder layer = model.layer(i);
+    layer.norm(kStream, "attn_norm", normed, epsilon);
+    layer.product(layer.qkv(heads, width), normed, qkv);
+    layer.attention({.qkv = qkv,
+                     .heads = heads,
+                     .bias = layer.qkv_bias(heads),
+                     .rope = rope,
+                     .scale = score_scale},
+                    attended);
+    layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
+
+    layer.norm(kStream, "ffn_norm", normed, epsilon);
+    if (shared_width != 0) {
+      layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
+      layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
+    }
+    Experts experts = layer.experts(*router, "ffn_norm", epsilon, normed, model.feed_forward());
+    if (shared_width != 0) layer.share(experts, shared, "");
+    layer.append(experts);
+  }
+  model.output(epsilon, static_cast<float>(positive(model, "logit_scale", 1)));
+}
+
+}  // namespace
+
+BULKHEAD_ARCHITECTURE(granitemoe, "granitemoe", describe);
+
+}  // namespace bulkhead::model
