@@ -128,7 +128,7 @@ class ExpertKernels : public KernelTest {
 
   Routes route(const k::Mapping& mapping, const k::RouterShape& router,
                const std::vector<float>& rows, const std::vector<float>& gain, const Columns& x,
-               float scale, gpu::Buffer& memory) {
+               float scale, gpu::Buffer& memory, const std::vector<float>& factors = {}) {
     const auto count = static_cast<std::uint32_t>(x.size());
     std::vector<float> stream;
     for (const auto& column : x)
@@ -161,6 +161,8 @@ class ExpertKernels : public KernelTest {
     choose.tiles = memory.address() + layout.tiles;
     choose.parameters = push.parameters;
     choose.scale = scale;
+    const gpu::Buffer of_each = buffer(std::span<const float>(factors));
+    if (!factors.empty()) choose.expert_scales = of_each.address();
     const std::uint32_t tile = k::expert_tile(mapping, router, count);
     const auto dispatch = [&](k::ChoosePart part) {
       const k::ChooseVariant made = k::choose(mapping, router, part, count, tile);
@@ -314,7 +316,11 @@ TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
         SCOPED_TRACE(testing::Message()
                      << name << ", " << router.experts << " experts, " << count << " columns");
         const Columns some(x.begin(), x.begin() + count);
-        const Routes routes = route(mapping, router, rows, gain, some, 1.5F, memory);
+        // One of the routers has a factor for each expert.
+        std::vector<float> factors(router.experts == 60 ? router.experts : 0);
+        for (std::size_t i = 0; i < factors.size(); ++i)
+          factors[i] = 0.5F + static_cast<float>(i) / 64;
+        const Routes routes = route(mapping, router, rows, gain, some, 1.5F, memory, factors);
         const std::uint32_t tile = k::expert_tile(mapping, router, count);
         ASSERT_NO_FATAL_FAILURE(expect_tiles(routes, k::most_tiles(router, count, tile), tile));
         for (std::uint32_t c = 0; c < count; ++c) {
@@ -337,8 +343,10 @@ TEST_F(ExpertKernels, TheRouterChoosesAsDoubleDoes) {
             sum += std::exp(logits[order[i]] - logits[order[0]]);
           for (std::uint32_t place = 0; place < router.used; ++place) {
             ASSERT_EQ(routes.chosen[c * router.used + place], order[place]) << c << ' ' << place;
+            const double factor =
+                factors.empty() ? 1.5 : 1.5 * static_cast<double>(factors[order[place]]);
             ASSERT_NEAR(routes.weights[c * router.weights() + place],
-                        1.5 * std::exp(logits[order[place]] - logits[order[0]]) / sum, 3e-6);
+                        factor * std::exp(logits[order[place]] - logits[order[0]]) / sum, 3e-6);
           }
           if (router.shared_gate) {
             ASSERT_NEAR(routes.weights[c * router.weights() + router.used],
