@@ -94,7 +94,7 @@ struct Ready {
   std::uint64_t weight_bytes = 0;
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
-  std::string chat_template;  // the recognised form's name, or why there is none
+  std::string chat_template;  // how its answers are written, or why there is none
   std::vector<Optimization> optimizations;
   VaultReport vault;
   bool operator==(const Ready&) const = default;
@@ -119,8 +119,30 @@ struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
   std::uint32_t max_tokens = 0;  // resolved: what was asked for, or what the context leaves
+  // What of the request is not heeded, and does not keep it from being answered: words for its client.
+  std::vector<std::string> warnings = {};
   bool operator==(const Accepted&) const = default;
-  BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens)
+  BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens, warnings)
+};
+
+enum class PartKind {
+  kContent,
+  kReasoning,
+  kCall,       // a tool call begins: `text` is the tool's name
+  kArguments,  // a piece of the last call's arguments, which are JSON
+};
+constexpr PartKind last_enumerator(PartKind) {
+  return PartKind::kArguments;
+}
+
+// A piece of an answer that the worker has read as its model's family writes answers.
+struct AnswerPart {
+  PartKind kind = PartKind::kContent;
+  std::uint32_t call = 0;  // kCall, kArguments: the call's index, from 0
+  std::string text;
+  std::string id;  // of a kCall
+  bool operator==(const AnswerPart&) const = default;
+  BULKHEAD_FIELDS(kind, call, text, id)
 };
 
 enum class FinishReason {
@@ -141,9 +163,12 @@ struct Finished {
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
   std::uint32_t cached_tokens = 0;  // of the prompt, taken over from the prefix cache
+  std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
+  std::uint32_t reasoning_tokens = 0;  // of those generated
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
-                   completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens)
+                   completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens,
+                   parts, reasoning_tokens)
 };
 
 // Why a request failed: one vocabulary from the worker to the client (http/errors.cpp has the HTTP
@@ -191,6 +216,14 @@ struct Detokenized {
   BULKHEAD_MESSAGE(8, "detokenized", request, any_bytes(text))
 };
 
+struct AppliedTemplate {
+  RequestId request;
+  std::string text;                   // the whole prompt
+  std::vector<std::string> warnings = {};  // as in Accepted
+  bool operator==(const AppliedTemplate&) const = default;
+  BULKHEAD_MESSAGE(27, "applied template", request, text, warnings)
+};
+
 struct Counter {
   std::string name;  // a Prometheus name without the prefix "bulkhead_worker_"
   double value = 0;
@@ -230,6 +263,17 @@ struct Drained {
 
 // ---- daemon -> worker ----
 
+// A chat as its client sent it. The worker makes the prompt of it, by the model's own template.
+struct ChatPrompt {
+  std::string json;  // an object; jinja::ChatRequest (worker/model/template) says which keys count
+  // What the template takes for the present time: seconds since 1970 by a clock on the daemon's wall.
+  // It is part of the request, so that a successor renders the same prompt.
+  std::uint64_t local_seconds = 0;
+  bool operator==(const ChatPrompt&) const = default;
+  BULKHEAD_FIELDS(json, local_seconds)
+};
+
+// As journals of older builds have a chat. Such a stream can be read to its end, and never goes on.
 struct ChatMessage {
   std::string role;
   std::string content;
@@ -281,7 +325,7 @@ struct TokenBias {
 
 struct Submit {
   RequestId request;
-  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>> prompt;
+  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>, ChatPrompt> prompt;
   Sampling sampling;
   std::uint32_t max_tokens = 0;  // 0: until the context is full
   std::vector<std::string> stop;
@@ -292,9 +336,10 @@ struct Submit {
   Constraint constraint;
   std::vector<TokenBias> logit_bias;  // each token once
   std::vector<TokenId> stop_tokens;   // end the answer as the end of the text does
+  bool one_call = false;              // the answer ends before a second tool call
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
-                   accepted_tokens, constraint, logit_bias, stop_tokens)
+                   accepted_tokens, constraint, logit_bias, stop_tokens, one_call)
 };
 
 struct Cancel {
@@ -319,6 +364,15 @@ struct Detokenize {
   std::vector<TokenId> tokens;
   bool operator==(const Detokenize&) const = default;
   BULKHEAD_MESSAGE(17, "detokenize", request, tokens)
+};
+
+// Asks for a chat's prompt without an answer to it.
+struct ApplyTemplate {
+  using Answer = AppliedTemplate;
+  RequestId request;
+  ChatPrompt prompt;
+  bool operator==(const ApplyTemplate&) const = default;
+  BULKHEAD_MESSAGE(28, "apply template", request, prompt)
 };
 
 struct Ping {
@@ -396,11 +450,13 @@ struct SequenceTokens {
   std::vector<TokenId> tokens;
   std::string text;                    // whole characters released by these tokens; may be empty
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  // An answer comes in parts or as text: where the tokens released parts, `text` is empty.
+  std::vector<AnswerPart> parts = {};
   std::string broken_rule() const {
     return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
   }
   bool operator==(const SequenceTokens&) const = default;
-  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs)
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
 };
 
 // One for each step, with all of its sequences.
@@ -412,12 +468,13 @@ struct TokenBatch {
 };
 
 // What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
-using Work = std::variant<Submit, Tokenize, Detokenize>;
+using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
-                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer>;
+                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
+                                AppliedTemplate>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
-                              Profile, Promote, Settled>;
+                              Profile, Promote, Settled, ApplyTemplate>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);
@@ -438,21 +495,22 @@ Result<FromWorker> decode_from_worker(std::span<const std::byte> record);
 Result<ToWorker> decode_to_worker(std::span<const std::byte> record);
 
 // One sequence's share of a TokenBatch, pointing into the record: valid until the record is
-// released. `text` is valid UTF-8. Only log-probabilities take memory of their own.
+// released. `text` is valid UTF-8. Only log-probabilities and parts take memory of their own.
 struct SequenceTokensView {
   RequestId request;
   std::uint32_t first_index = 0;
   std::span<const TokenId> tokens;
   std::string_view text;
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  std::vector<AnswerPart> parts = {};
   std::string broken_rule() const {
     return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
   }
-  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs)
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
 };
 static_assert(SequenceTokensView::kFields == SequenceTokens::kFields);
 
-// Visits a TokenBatch; allocates for log-probabilities only. `visit` must not throw. Returns false, having visited
+// Visits a TokenBatch; allocates for log-probabilities and parts only. `visit` must not throw. Returns false, having visited
 // nothing, when the record is another message; kCorrupt (some sequences may have been visited) when
 // it breaks a rule.
 Result<bool> visit_tokens(std::span<const std::byte> record,

@@ -35,7 +35,7 @@
 #include "worker/main_outbox.hpp"
 #include "worker/main_vault.hpp"
 #include "worker/model/architecture.hpp"
-#include "worker/model/chat_template.hpp"
+#include "worker/model/template_file.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/sandbox/sandbox.hpp"
@@ -170,7 +170,9 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   const auto take_tokenizer = [&]() -> Status {
     BULKHEAD_TRY(loaded.tokenizer, reading.get());
     loaded.language.tokenizer = loaded.tokenizer.get();
-    loaded.language.chat = model::ChatTemplate::from_gguf(*loaded.file);
+    loaded.language.chat = model::load_chat(*loaded.file);
+    if (loaded.language.chat.ok())
+      loaded.language.family = &model::answer::family_of_template(loaded.language.chat->source());
     return {};
   };
 
@@ -213,7 +215,7 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   ready.load_milliseconds = static_cast<std::uint64_t>(load_time.count());
   const auto& chat = loaded.language.chat;
   ready.has_chat_template = chat.ok();
-  ready.chat_template = chat.ok() ? model::to_string(chat->form()) : chat.error().message();
+  ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }

@@ -1,8 +1,19 @@
 #include "orchestrator/http/answer.hpp"
 
+#include <algorithm>
+
 #include "config/base/log.hpp"
 
 namespace bulkhead::orchestrator {
+
+void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warnings) {
+  for (const std::string& each : warnings) {
+    const bool told = std::ranges::any_of(exchange.extra_headers, [&each](const auto& field) {
+      return field.second == each;  // by another choice of the same prompt
+    });
+    if (!told) exchange.extra_headers.emplace_back("X-Bulkhead-Warning", each);
+  }
+}
 
 void Answer::watch(Exchange& exchange) {
   exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -41,6 +42,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
 
   // Tells the client, cancels what is under way, and ends.
   virtual void fail(const ApiError& error) = 0;
+  // Tells the client what of its request is not heeded, in a field of the head: X-Bulkhead-Warning.
+  static void add_warnings(Exchange& exchange, std::span<const std::string> warnings);
   // The client is gone.
   virtual void lost(Exchange::Lost how) = 0;
 

@@ -1,8 +1,12 @@
-// A chat's messages: their shape, before a worker renders them.
+// A chat's request: the shape of what its template reads, before a worker renders it.
+//
+// The worker gets these members' texts as the client wrote them. A parsed value would lose what templates
+// show to models: the order of keys in a tool's schema, and how numbers are written.
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/json_members.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
 namespace bulkhead::orchestrator {
@@ -11,79 +15,203 @@ using nlohmann::json;
 
 namespace {
 
-// A message's text: a string, or parts of type "text" joined.
-std::optional<std::string> read_content(Fields& fields, const json& content,
-                                        const std::string& where) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    fields.refuse(where, "must be a string or an array of parts of type 'text'.", "invalid_type");
-    return std::nullopt;
-  }
-  std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const json& part = content[i];
-    std::string here = fmt::format("{}[{}]", where, i);
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-      fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
-      return std::nullopt;
-    }
-    if (part["type"] != "text") {
-      fields.refuse(here, "is not of type 'text', the only one this server supports.",
-                    "unsupported_parameter");
-      return std::nullopt;
-    }
-    if (!part.contains("text") || !part["text"].is_string()) {
-      fields.refuse(here, "has no string 'text'.", "invalid_type");
-      return std::nullopt;
-    }
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
+constexpr std::size_t kMaxTools = 1024;
+constexpr std::size_t kMaxNameBytes = 256;
+
+// ---- checks ----
+
+bool is_object_with(const json& value, const char* name, json::value_t type) {
+  if (!value.is_object()) return false;
+  const auto found = value.find(name);
+  return found != value.end() && found->type() == type;
 }
 
-}  // namespace
+void check_content(Fields& fields, const json& content, const std::string& where) {
+  if (content.is_string()) return;
+  if (!content.is_array()) {
+    return fields.refuse(where, "must be a string or an array of parts of type 'text'.",
+                         "invalid_type");
+  }
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const json& part = content[i];
+    const std::string here = fmt::format("{}[{}]", where, i);
+    if (!is_object_with(part, "type", json::value_t::string))
+      return fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
+    if (part["type"] != "text") {
+      return fields.refuse(here, "is not of type 'text', the only one this server supports.",
+                           "unsupported_parameter");
+    }
+    if (!is_object_with(part, "text", json::value_t::string))
+      return fields.refuse(here, "has no string 'text'.", "invalid_type");
+  }
+}
 
-void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages) {
+bool check_name(Fields& fields, const json& function, const std::string& where) {
+  if (!is_object_with(function, "name", json::value_t::string)) {
+    fields.refuse(where + ".name", "must be a string.", "invalid_type");
+    return false;
+  }
+  const auto& name = function["name"].get_ref<const std::string&>();
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    fields.refuse(where + ".name", fmt::format("must have 1 to {} bytes.", kMaxNameBytes),
+                  "out_of_range");
+    return false;
+  }
+  return true;
+}
+
+void check_calls(Fields& fields, const json& calls, const std::string& where) {
+  if (!calls.is_array()) return fields.refuse(where, "must be an array.", "invalid_type");
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const json& call = calls[i];
+    const std::string here = fmt::format("{}[{}]", where, i);
+    if (!is_object_with(call, "function", json::value_t::object))
+      return fields.refuse(here, "must be an object with a 'function'.", "invalid_type");
+    if (call.contains("id") && !call["id"].is_string() && !call["id"].is_null())
+      return fields.refuse(here + ".id", "must be a string.", "invalid_type");
+    const json& function = call["function"];
+    if (!check_name(fields, function, here + ".function")) return;
+    const auto arguments = function.find("arguments");
+    if (arguments != function.end() && !arguments->is_string() && !arguments->is_object() &&
+        !arguments->is_null()) {
+      return fields.refuse(here + ".function.arguments", "must be a string of JSON, or an object.",
+                           "invalid_type");
+    }
+  }
+}
+
+void check_message(Fields& fields, const json& item, const std::string& where) {
+  if (!item.is_object()) return fields.refuse(where, "must be an object.", "invalid_type");
+  const auto role = item.find("role");
+  if (role == item.end())
+    return fields.refuse(where + ".role", "is missing.", "missing_parameter");
+  if (!role->is_string())
+    return fields.refuse(where + ".role", "must be a string.", "invalid_type");
+  bool known = false;
+  for (const char* name : {"system", "developer", "user", "assistant", "tool"})
+    known |= *role == name;
+  if (!known) {
+    return fields.refuse(where + ".role", "must be system, developer, user, assistant or tool.",
+                         "unsupported_role");
+  }
+  const auto member = [&item](const char* name) -> const json* {
+    const auto found = item.find(name);
+    return found == item.end() || found->is_null() ? nullptr : &*found;
+  };
+  const bool assistant = *role == "assistant";
+  if (const json* call = member("function_call"); call != nullptr && !is_empty(*call)) {
+    return fields.refuse(where + ".function_call", "is not supported; write it as 'tool_calls'.",
+                         "unsupported_parameter");
+  }
+  const json* calls = member("tool_calls");
+  if (calls != nullptr && !is_empty(*calls)) {
+    if (!assistant) {
+      return fields.refuse(where + ".tool_calls", "belongs to messages of role assistant.",
+                           "invalid_combination");
+    }
+    check_calls(fields, *calls, where + ".tool_calls");
+  }
+  for (const char* name : {"tool_call_id", "reasoning_content", "name"}) {
+    if (const json* text = member(name); text != nullptr && !text->is_string())
+      return fields.refuse(where + "." + name, "must be a string.", "invalid_type");
+  }
+  if (const json* content = member("content"))
+    return check_content(fields, *content, where + ".content");
+  // OpenAI's own answers have it so where there was only a refusal or a call.
+  const bool may_lack = assistant && (item.contains("content") || calls != nullptr);
+  if (!may_lack) fields.refuse(where + ".content", "is missing.", "missing_parameter");
+}
+
+void check_messages(Fields& fields) {
   const json* value = fields.get("messages");
   if (value == nullptr) return fields.refuse("messages", "is missing.", "missing_parameter");
   if (!value->is_array()) return fields.wrong_type("messages", "an array", *value);
   if (value->empty()) return fields.refuse("messages", "is an empty array.", "out_of_range");
-  for (std::size_t i = 0; i < value->size(); ++i) {
-    const json& item = (*value)[i];
-    std::string where = fmt::format("messages[{}]", i);
-    if (!item.is_object()) return fields.refuse(where, "must be an object.", "invalid_type");
-    auto role = item.find("role");
-    if (role == item.end())
-      return fields.refuse(where + ".role", "is missing.", "missing_parameter");
-    if (!role->is_string())
-      return fields.refuse(where + ".role", "must be a string.", "invalid_type");
-    ipc::ChatMessage message;
-    message.role = role->get<std::string>();
-    if (message.role == "developer") message.role = "system";
-    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      return fields.refuse(where + ".role", "must be system, developer, user or assistant.",
-                           "unsupported_role");
+  for (std::size_t i = 0; i < value->size() && fields.ok(); ++i)
+    check_message(fields, (*value)[i], fmt::format("messages[{}]", i));
+}
+
+void check_tools(Fields& fields) {
+  const json* tools = fields.get("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) return fields.wrong_type("tools", "an array", *tools);
+  if (tools->size() > kMaxTools)
+    return fields.refuse("tools", fmt::format("has more than {} tools.", kMaxTools), "out_of_range");
+  for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
+    const json& tool = (*tools)[i];
+    const std::string where = fmt::format("tools[{}]", i);
+    if (!is_object_with(tool, "type", json::value_t::string) || tool["type"] != "function") {
+      return fields.refuse(where + ".type", "must be 'function', the only one this server supports.",
+                           "unsupported_parameter");
     }
-    for (const char* call : {"tool_calls", "function_call"}) {
-      auto found = item.find(call);
-      if (found != item.end() && !is_empty(*found)) {
-        return fields.refuse(where + "." + call, "is not supported by this server.",
-                             "unsupported_parameter");
-      }
+    if (!is_object_with(tool, "function", json::value_t::object))
+      return fields.refuse(where + ".function", "must be an object.", "invalid_type");
+    const json& function = tool["function"];
+    if (!check_name(fields, function, where + ".function")) return;
+    const auto schema = function.find("parameters");
+    if (schema != function.end() && !schema->is_object() && !schema->is_null())
+      return fields.refuse(where + ".function.parameters", "must be an object.", "invalid_type");
+    if (has_wide_object(function)) {
+      return fields.refuse(where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
+                           "out_of_range");
     }
-    auto content = item.find("content");
-    // OpenAI's own answers have it so where there was only a refusal or a call.
-    if (message.role == "assistant" && content != item.end() && content->is_null()) {
-      messages.push_back(std::move(message));
-      continue;
+    const auto strict = function.find("strict");
+    if (strict != function.end() && !strict->is_null() && *strict != false) {
+      return fields.refuse(where + ".function.strict",
+                           "is not supported by this server; leave it out, or send false.",
+                           "unsupported_parameter");
     }
-    if (content == item.end() || content->is_null())
-      return fields.refuse(where + ".content", "is missing.", "missing_parameter");
-    std::optional<std::string> text = read_content(fields, *content, where + ".content");
-    if (!text) return;
-    message.content = *std::move(text);
-    messages.push_back(std::move(message));
   }
+}
+
+void check_template_options(Fields& fields) {
+  (void)fields.boolean("enable_thinking", false);
+  (void)fields.text("reasoning_effort");
+  const bool continues = fields.boolean("continue_final_message", false);
+  if (fields.boolean("add_generation_prompt", false) && continues) {
+    fields.refuse("continue_final_message", "and 'add_generation_prompt' can't both be true.",
+                  "invalid_combination");
+  }
+  if (const json* documents = fields.get("documents");
+      documents != nullptr && !documents->is_array())
+    fields.wrong_type("documents", "an array", *documents);
+  const json* more = fields.get("chat_template_kwargs");
+  if (more == nullptr) return;
+  if (!more->is_object()) return fields.wrong_type("chat_template_kwargs", "an object", *more);
+  for (const char* name : {"messages", "tools"}) {
+    if (more->contains(name)) {
+      fields.refuse(fmt::format("chat_template_kwargs.{}", name),
+                    "can't be replaced here; give it in the request itself.", "invalid_combination");
+    }
+  }
+}
+
+}  // namespace
+
+std::string read_chat(Fields& fields, std::string_view body) {
+  check_messages(fields);
+  check_tools(fields);
+  check_template_options(fields);
+  if (!fields.ok()) return {};
+  // Tools that the answer must not use are not shown to the model.
+  const json* choice = fields.get("tool_choice");
+  const bool without_tools = choice != nullptr && *choice == "none";
+  JsonMember members[] = {{"messages"},
+                          {"tools"},
+                          {"documents"},
+                          {"add_generation_prompt"},
+                          {"continue_final_message"},
+                          {"chat_template_kwargs"},
+                          {"enable_thinking"},
+                          {"reasoning_effort"}};
+  find_json_members(body, members);
+  std::string chat;
+  for (const JsonMember& member : members) {
+    if (member.text.empty() || (without_tools && member.name == "tools")) continue;
+    chat += fmt::format("{}\"{}\":", chat.empty() ? '{' : ',', member.name);
+    chat += member.text;
+  }
+  return chat + '}';
 }
 
 }  // namespace bulkhead::orchestrator

@@ -38,8 +38,9 @@ void Choice::accepted(std::span<const ipc::TokenId> prompt_tokens, const Emit& e
 void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
   completion_tokens_ += view.tokens.size();
   if (!view.logprobs.empty()) logprobs_.add(view.logprobs);
+  note_calls(view.parts);
   if (!options_.stream) {
-    text_ += view.text;
+    keep(view.text, view.parts);
     if (options_.return_token_ids)
       tokens_.insert(tokens_.end(), view.tokens.begin(), view.tokens.end());
     return;
@@ -47,21 +48,63 @@ void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
   const std::string logprobs = view.logprobs.empty() ? "" : logprobs_.take();
   // Tokens that released no text yet are worth a chunk only to those who asked for something else
   // about them.
-  if (view.text.empty() && view.logprobs.empty() && !options_.return_token_ids) return;
-  ChoicePart piece = part(view.text, view.tokens);
-  piece.logprobs = logprobs;
-  emit_chunk(piece, emit);
+  if (view.text.empty() && view.parts.empty() && view.logprobs.empty() &&
+      !options_.return_token_ids)
+    return;
+  emit_chunks(view.text, view.parts, view.tokens, logprobs, emit);
+}
+
+void Choice::note_calls(std::span<const ipc::AnswerPart> parts) {
+  calls_tools_ |= std::ranges::any_of(
+      parts, [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kCall; });
+}
+
+void Choice::emit_chunks(std::string_view text, std::span<const ipc::AnswerPart> parts,
+                         std::span<const ipc::TokenId> tokens, std::string_view logprobs,
+                         const Emit& emit) {
+  ChoicePart chunk = part(text, tokens);
+  chunk.logprobs = logprobs;
+  if (!parts.empty()) chunk.piece = &parts.front();
+  emit_chunk(chunk, emit);
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    chunk = part("", {});
+    chunk.piece = &parts[i];
+    emit_chunk(chunk, emit);
+  }
+}
+
+void Choice::keep(std::string_view text, std::span<const ipc::AnswerPart> parts) {
+  text_ += text;
+  for (const ipc::AnswerPart& each : parts) {
+    switch (each.kind) {
+      case ipc::PartKind::kContent:
+        text_ += each.text;
+        break;
+      case ipc::PartKind::kReasoning:
+        reasoning_ += each.text;
+        break;
+      case ipc::PartKind::kCall:
+        calls_.push_back({each.id, each.text, {}});
+        break;
+      case ipc::PartKind::kArguments:
+        if (!calls_.empty()) calls_.back().arguments += each.text;
+        break;
+    }
+  }
 }
 
 void Choice::finished(const ipc::Finished& finished, const Emit& emit) {
-  finish_reason_ = finish_reason_name(finished.reason);
+  note_calls(finished.parts);
+  finish_reason_ = finish_reason_name(finished.reason, calls_tools_);
   cached_tokens_ = finished.cached_tokens;
+  reasoning_tokens_ = finished.reasoning_tokens;
   if (!options_.stream) {
-    text_ += finished.text;
+    keep(finished.text, finished.parts);
     if (options_.logprobs >= 0) logprobs_text_ = logprobs_.take();
     return;
   }
-  if (!finished.text.empty()) emit_chunk(part(finished.text, {}), emit);
+  if (!finished.text.empty() || !finished.parts.empty())
+    emit_chunks(finished.text, finished.parts, {}, {}, emit);
   ChoicePart last = part("", {});
   last.finish_reason = finish_reason_;
   emit_chunk(last, emit);
@@ -69,6 +112,8 @@ void Choice::finished(const ipc::Finished& finished, const Emit& emit) {
 
 ChoicePart Choice::whole() {
   ChoicePart whole = part(text_, tokens_);
+  whole.reasoning = reasoning_;
+  whole.calls = calls_;
   whole.logprobs = logprobs_text_;
   whole.finish_reason = finish_reason_;
   return whole;
@@ -80,6 +125,7 @@ void Choice::add_to(Usage& usage) const {
     usage.cached_tokens += cached_tokens_;
   }
   usage.completion_tokens += completion_tokens_;
+  usage.reasoning_tokens += reasoning_tokens_;
 }
 
 }  // namespace bulkhead::orchestrator

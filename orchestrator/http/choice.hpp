@@ -44,6 +44,12 @@ class Choice {
 
  private:
   ChoicePart part(std::string_view text, std::span<const ipc::TokenId> tokens);
+  // A chunk for the text, or one for each part; the first has tokens and log-probabilities.
+  void emit_chunks(std::string_view text, std::span<const ipc::AnswerPart> parts,
+                   std::span<const ipc::TokenId> tokens, std::string_view logprobs,
+                   const Emit& emit);
+  void note_calls(std::span<const ipc::AnswerPart> parts);
+  void keep(std::string_view text, std::span<const ipc::AnswerPart> parts);
   void emit_chunk(const ChoicePart& part, const Emit& emit) const {
     emit(sse_chunk(*head_, part, options_.include_usage));
   }
@@ -58,11 +64,14 @@ class Choice {
   std::size_t prompt_tokens_ = 0;
   std::size_t cached_tokens_ = 0;  // of those
   std::size_t completion_tokens_ = 0;
+  std::size_t reasoning_tokens_ = 0;  // of those
+  bool calls_tools_ = false;
   LogprobsJson logprobs_;
   std::string finish_reason_;
   // Of one that is not streamed.
   std::vector<ipc::TokenId> tokens_;
-  std::string text_, logprobs_text_;
+  std::string text_, reasoning_, logprobs_text_;
+  std::vector<ToolCall> calls_;
 };
 
 }  // namespace bulkhead::orchestrator

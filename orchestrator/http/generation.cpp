@@ -28,7 +28,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   head_.id = fmt::format("{}-{:016x}", request_.chat ? "chatcmpl" : "cmpl", random_u64());
   head_.created = std::time(nullptr);
   head_.model = services_.router.models()[model].id;
-  if (!request_.has_seed) request_.parameters.sampling.seed = random_u64();
+  resolve(request_);
   watch(*exchange_);
   start_deadline(timeout);
 
@@ -50,6 +50,10 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
 Generation::Running* Generation::find(RequestId request) {
   auto found = std::ranges::find(choices_, request, &Running::request);
   return found == choices_.end() || over_ ? nullptr : &*found;
+}
+
+void Generation::on_warnings(RequestId, std::span<const std::string> warnings) {
+  if (!streaming_) add_warnings(*exchange_, warnings);
 }
 
 void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) {

@@ -30,6 +30,7 @@ class Generation final : public Answer {
     Clock::time_point last_tokens = {};
   };
 
+  void on_warnings(RequestId request, std::span<const std::string> warnings) override;
   void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId request, const ipc::Finished& finished) override;

@@ -1,6 +1,6 @@
 // The one place that knows OpenAI's wire format: from a request's bytes to a checked
 // GenerationRequest, and from results to JSON and server-sent events. Pure functions of their
-// arguments; no sockets, no workers.
+// arguments, and where it is said of the time; no sockets, no workers.
 //
 // Fields that are unknown are ignored, since clients send many that mean nothing here; fields that
 // would change the answer and are not supported are refused by name. A null counts as absent.
@@ -42,12 +42,12 @@ inline constexpr std::size_t kMaxStopBytes = 1024;
 inline constexpr std::size_t kMaxBiases = 1024;                             // entries of logit_bias
 inline constexpr std::size_t kMaxConstraintBytes = std::size_t{256} << 10;  // a schema, a grammar
 
-using Prompt = std::variant<std::string, std::vector<ipc::TokenId>, std::vector<ipc::ChatMessage>>;
+using Prompt = decltype(ipc::Submit::prompt);
 
 struct GenerationRequest {
   bool chat = false;
   std::string model;            // empty: the only one
-  std::vector<Prompt> prompts;  // one for chat
+  std::vector<Prompt> prompts;  // one for chat, which lacks the time
   ipc::Submit parameters;       // all but request, prompt and (without a seed) the seed
   bool has_seed = false;
   std::uint32_t n = 1;
@@ -60,6 +60,10 @@ struct GenerationRequest {
 // plus index % n.
 Parsed<GenerationRequest> parse_completion(std::string_view body);
 Parsed<GenerationRequest> parse_chat(std::string_view body);
+// Draws the seed, and gives the chat the present time, where the client left them open.
+void resolve(GenerationRequest& request);
+// Seconds since 1970 by a clock on the wall of the daemon's time zone.
+std::uint64_t local_seconds();
 
 struct TokenizeRequest {
   std::string model;
@@ -69,11 +73,18 @@ struct DetokenizeRequest {
   std::string model;
   ipc::Detokenize message;
 };
+// A chat's request for its prompt; with the present time, and without what only an answer needs.
+struct ApplyTemplateRequest {
+  std::string model;
+  ipc::ApplyTemplate message;
+};
+Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
 // What answers them, as a body.
 std::string tokenized_body(const ipc::FromWorker& tokenized);
 std::string detokenized_body(const ipc::FromWorker& detokenized);
+std::string applied_template_body(const ipc::FromWorker& applied);
 
 // `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
@@ -108,13 +119,22 @@ std::string system_fingerprint(std::string_view identity);
 struct Usage {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t completion_tokens = 0;
-  std::uint64_t cached_tokens = 0;  // of the prompt's, taken over from earlier requests
+  std::uint64_t cached_tokens = 0;     // of the prompt's, taken over from earlier requests
+  std::uint64_t reasoning_tokens = 0;  // of the completion's
+};
+
+// A tool call, whole or as far as it came.
+struct ToolCall {
+  std::string id, name, arguments;
 };
 
 // A part of a choice, or the whole of it.
 struct ChoicePart {
   std::uint32_t index = 0;
   std::string_view text;
+  const ipc::AnswerPart* piece = nullptr;  // of a chunk, instead of text
+  std::string_view reasoning = {};         // of the whole, as are the calls
+  std::span<const ToolCall> calls = {};
   const std::vector<ipc::TokenId>* prompt_token_ids = nullptr;
   std::optional<std::span<const ipc::TokenId>> token_ids;
   std::string_view logprobs;       // JSON; empty: null
@@ -122,7 +142,8 @@ struct ChoicePart {
   bool role = false;               // the first of a chat's chunks
 };
 
-const char* finish_reason_name(ipc::FinishReason reason);  // "length", else "stop"
+// "length", "tool_calls" or "stop".
+const char* finish_reason_name(ipc::FinishReason reason, bool calls_tools);
 
 // One `data:` event with its blank line.
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);

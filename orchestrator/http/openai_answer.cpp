@@ -54,17 +54,69 @@ void append_token_ids(std::string& out, const ChoicePart& part) {
   }
 }
 
+void append_field(std::string& out, std::string_view name, std::string_view text) {
+  fmt::format_to(std::back_inserter(out), "\"{}\":", name);
+  append_json_string(out, text);
+}
+
+// What a chunk of an answer in parts adds: a call's id and name come once, then pieces of arguments.
+void append_piece(std::string& out, const ipc::AnswerPart& piece) {
+  switch (piece.kind) {
+    case ipc::PartKind::kContent:
+      return append_field(out, "content", piece.text);
+    case ipc::PartKind::kReasoning:
+      return append_field(out, "reasoning_content", piece.text);
+    case ipc::PartKind::kCall:
+      fmt::format_to(std::back_inserter(out), "\"tool_calls\":[{{\"index\":{},", piece.call);
+      append_field(out, "id", piece.id);
+      out += ",\"type\":\"function\",\"function\":{";
+      append_field(out, "name", piece.text);
+      out += ",\"arguments\":\"\"}}]";
+      return;
+    case ipc::PartKind::kArguments:
+      fmt::format_to(std::back_inserter(out), "\"tool_calls\":[{{\"index\":{},\"function\":{{",
+                     piece.call);
+      append_field(out, "arguments", piece.text);
+      out += "}}]";
+      return;
+  }
+}
+
+void append_message(std::string& out, const ChoicePart& part) {
+  out += ",\"message\":{\"role\":\"assistant\",";
+  if (part.text.empty() && !part.calls.empty()) {
+    out += "\"content\":null";
+  } else {
+    append_field(out, "content", part.text);
+  }
+  if (!part.reasoning.empty()) {
+    out += ',';
+    append_field(out, "reasoning_content", part.reasoning);
+  }
+  for (std::size_t i = 0; i < part.calls.size(); ++i) {
+    out += i == 0 ? ",\"tool_calls\":[{" : ",{";
+    append_field(out, "id", part.calls[i].id);
+    out += ",\"type\":\"function\",\"function\":{";
+    append_field(out, "name", part.calls[i].name);
+    out += ',';
+    append_field(out, "arguments", part.calls[i].arguments);
+    out += "}}";
+  }
+  if (!part.calls.empty()) out += ']';
+  out += ",\"refusal\":null}";
+}
+
 void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& part, bool whole) {
   out += "{\"index\":";
   append_number(out, part.index);
   if (head.chat && whole) {
-    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-    append_json_string(out, part.text);
-    out += ",\"refusal\":null}";
+    append_message(out, part);
   } else if (head.chat) {
     out += ",\"delta\":{";
     if (part.role) out += "\"role\":\"assistant\",";
-    if (part.finish_reason.empty() || !part.text.empty()) {
+    if (part.piece != nullptr) {
+      append_piece(out, *part.piece);
+    } else if (part.finish_reason.empty() || !part.text.empty()) {
       out += "\"content\":";
       append_json_string(out, part.text);
     }
@@ -88,9 +140,15 @@ void append_choice(std::string& out, const AnswerHead& head, const ChoicePart& p
 void append_usage(std::string& out, const Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
-                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
                  usage.prompt_tokens, usage.completion_tokens,
                  usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens);
+  if (usage.reasoning_tokens > 0) {
+    fmt::format_to(std::back_inserter(out),
+                   ",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
+                   usage.reasoning_tokens);
+  }
+  out += '}';
 }
 
 }  // namespace
@@ -144,8 +202,9 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
 }
 
-const char* finish_reason_name(ipc::FinishReason reason) {
-  return reason == ipc::FinishReason::kLength ? "length" : "stop";
+const char* finish_reason_name(ipc::FinishReason reason, bool calls_tools) {
+  if (reason == ipc::FinishReason::kLength) return "length";
+  return calls_tools ? "tool_calls" : "stop";
 }
 
 std::string error_body(const ApiError& error) {
@@ -304,6 +363,18 @@ std::string tokenized_body(const ipc::FromWorker& tokenized) {
     body += std::to_string(tokens[i]);
   }
   return body + "],\"count\":" + std::to_string(tokens.size()) + "}";
+}
+
+std::string applied_template_body(const ipc::FromWorker& applied) {
+  const auto& answer = std::get<ipc::AppliedTemplate>(applied);
+  std::string body = "{\"prompt\":";
+  append_json_string(body, answer.text);
+  body += ",\"warnings\":[";
+  for (std::size_t i = 0; i < answer.warnings.size(); ++i) {
+    if (i > 0) body += ',';
+    append_json_string(body, answer.warnings[i]);
+  }
+  return body + "]}";
 }
 
 std::string detokenized_body(const ipc::FromWorker& detokenized) {

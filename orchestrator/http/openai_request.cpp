@@ -1,8 +1,10 @@
 // Requests: from bytes to a checked GenerationRequest. What an answer looks like is in openai_answer.cpp.
+#include <ctime>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/random.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
 namespace bulkhead::orchestrator {
@@ -76,16 +78,39 @@ Parsed<GenerationRequest> parse_completion(std::string_view body) {
 }
 
 Parsed<GenerationRequest> parse_chat(std::string_view body) {
-  return parse_generation(body, true, [](Fields& fields, GenerationRequest& request) {
-    std::vector<ipc::ChatMessage> messages;
-    read_messages(fields, messages);
-    request.prompts.emplace_back(std::move(messages));
+  return parse_generation(body, true, [body](Fields& fields, GenerationRequest& request) {
+    request.prompts.emplace_back(ipc::ChatPrompt{read_chat(fields, body)});
     bool logprobs = fields.boolean("logprobs", false);
     std::int64_t top = fields.integer("top_logprobs", 0, 0, 20);
     if (!logprobs && top > 0)
       fields.refuse("top_logprobs", "needs 'logprobs': true.", "invalid_combination");
     request.parameters.logprobs = logprobs ? static_cast<std::int32_t>(top) : -1;
   });
+}
+
+void resolve(GenerationRequest& request) {
+  if (!request.has_seed) request.parameters.sampling.seed = random_u64();
+  for (Prompt& prompt : request.prompts) {
+    if (auto* chat = std::get_if<ipc::ChatPrompt>(&prompt)) chat->local_seconds = local_seconds();
+  }
+}
+
+std::uint64_t local_seconds() {
+  const std::time_t now = std::time(nullptr);
+  std::tm wall = {};
+  ::localtime_r(&now, &wall);
+  return static_cast<std::uint64_t>(::timegm(&wall));
+}
+
+Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  ApplyTemplateRequest request;
+  request.model = fields.text("model");
+  request.message.prompt = {read_chat(fields, body), local_seconds()};
+  if (!fields.ok()) return fields.error();
+  return request;
 }
 
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {

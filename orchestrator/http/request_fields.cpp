@@ -79,6 +79,11 @@ bool is_empty(const json& value) {
   return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
 }
 
+bool has_wide_object(const json& value) {
+  if (value.is_object() && value.size() > kMaxOrderedMembers) return true;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), has_wide_object);
+}
+
 const json* Fields::get(const char* name) const {
   auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;

@@ -23,6 +23,11 @@ Parsed<nlohmann::json> parse_object(std::string_view body);
 // null, "", [] and {}.
 bool is_empty(const nlohmann::json& value);
 
+// Where the order of members counts they are looked up one by one: objects of more are refused first.
+inline constexpr std::size_t kMaxOrderedMembers = 512;
+// Whether it is or holds an object of more members than that.
+bool has_wide_object(const nlohmann::json& value);
+
 // Reads fields of one object; remembers the first error.
 class Fields {
  public:
@@ -66,7 +71,8 @@ void read_common(Fields& fields, GenerationRequest& request);
 // have for them (constraint_request.cpp). `body` is the text that `fields` were parsed from. Whether a
 // schema, grammar or expression can be enforced is the worker's to say.
 void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& constraint);
-// A chat's messages (chat_request.cpp).
-void read_messages(Fields& fields, std::vector<ipc::ChatMessage>& messages);
+// A chat: what its template reads, checked, as one JSON object (chat_request.cpp). `body` is what
+// `fields` was parsed from.
+std::string read_chat(Fields& fields, std::string_view body);
 
 }  // namespace bulkhead::orchestrator

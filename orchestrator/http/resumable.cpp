@@ -38,6 +38,7 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
                      "The journal can't be written, so no stream can be made resumable; "
                      "/health says why.");
   }
+  resolve(request);
   BegunRequest begun;
   begun.id = new_id(request.chat);
   begun.model = services_.router.models()[model].id;
@@ -48,7 +49,6 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
   begun.return_token_ids = request.return_token_ids;
   begun.submit = std::move(request.parameters);
   begun.submit.prompt = std::move(request.prompts.front());
-  if (!request.has_seed) begun.submit.sampling.seed = random_u64();
   const std::string id = begun.id;
   auto stream = std::make_shared<ResumableStream>(*this, std::move(begun));
   streams_[id] = stream;

@@ -54,7 +54,8 @@ void ResumableStream::restore(DiskRequest& from) {
   choice_.accepted(from.accepted->prompt_tokens, emit_);
   for (const ipc::SequenceTokens& sequence : from.tokens) {
     choice_.tokens(
-        {sequence.request, sequence.first_index, sequence.tokens, sequence.text, sequence.logprobs},
+        {sequence.request, sequence.first_index, sequence.tokens, sequence.text, sequence.logprobs,
+         sequence.parts},
         emit_);
   }
   if (from.finished) render_finished(*from.finished);
@@ -77,10 +78,8 @@ void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from)
   entry.accepted = true;
   entry.prompt_tokens = std::move(from.accepted->prompt_tokens);
   entry.max_tokens = from.accepted->max_tokens;
-  for (const ipc::SequenceTokens& sequence : from.tokens) {
-    entry.tokens.insert(entry.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
-    entry.text += sequence.text;
-  }
+  for (const ipc::SequenceTokens& sequence : from.tokens)
+    Journal::restore(entry, sequence);
   entry.made_by = made_by_;
   request_ = services_.router.resume(*model, std::move(entry), *this);
 }
@@ -130,6 +129,10 @@ void ResumableStream::pump() {
 
 // ---- what the router reports ----
 
+void ResumableStream::on_warnings(RequestId, std::span<const std::string> warnings) {
+  if (reader_ != nullptr && !streaming_) add_warnings(*reader_, warnings);
+}
+
 void ResumableStream::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
   auto self = shared_from_this();
   if (head_.fingerprint.empty())
@@ -155,7 +158,8 @@ void ResumableStream::on_tokens(const ipc::SequenceTokensView& view) {
                              first_index,
                              {view.tokens.begin(), view.tokens.end()},
                              std::string(view.text),
-                             view.logprobs});
+                             view.logprobs,
+                             view.parts});
   keep(RecordType::kTokens, encode_tokens(batch));
 }
 

@@ -40,6 +40,7 @@ class ResumableStream final : public Answer {
   void drop();
 
  private:
+  void on_warnings(RequestId, std::span<const std::string> warnings) override;
   void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId, const ipc::Finished& finished) override;

@@ -228,6 +228,8 @@ constexpr Route kRoutes[] = {
      go_on_reading},
     {kPost, "/tokenize", "/tokenize", Who::kOwnPages, nullptr,
      look_up<parse_tokenize, tokenized_body>},
+    {kPost, "/apply-template", "/apply-template", Who::kOwnPages, nullptr,
+     look_up<parse_apply_template, applied_template_body>},
     {kPost, "/detokenize", "/detokenize", Who::kOwnPages, nullptr,
      look_up<parse_detokenize, detokenized_body>},
 };

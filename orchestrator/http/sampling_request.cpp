@@ -170,14 +170,14 @@ void refuse_switches(Fields& fields) {
 }
 
 // Fields that would change the answer, and are not supported: silence would be a wrong answer.
-void refuse_unsupported(Fields& fields) {
+void refuse_unsupported(Fields& fields, bool chat) {
   auto unsupported = [&fields](const char* name) {
     fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
   };
   // Tools that the answer must not use change nothing.
   const json* choice = fields.get("tool_choice");
   if (const json* tools = fields.get("tools");
-      tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
+      !chat && tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
     unsupported("tools");
   for (const char* name : {"functions", "suffix", "bad_words", "audio", "allowed_token_ids",
                            "logits_processors", "lora", "prompt_logprobs", "samplers",
@@ -271,11 +271,12 @@ void read_common(Fields& fields, GenerationRequest& request) {
     }
   }
   request.parameters.max_tokens = read_max_tokens(fields);
+  request.parameters.one_call = !fields.boolean("parallel_tool_calls", true);
   request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
   read_stop(fields, request.parameters);
   read_stop_ids(fields, request.parameters.stop_tokens);
   read_logit_bias(fields, request.parameters.logit_bias);
-  refuse_unsupported(fields);
+  refuse_unsupported(fields, request.chat);
 }
 
 }  // namespace bulkhead::orchestrator

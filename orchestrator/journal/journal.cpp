@@ -21,6 +21,9 @@ std::size_t most_prompt_tokens(const ipc::Submit& submit) {
     return text->size() * kPerByte + kSpecial;
   if (const auto* ids = std::get_if<std::vector<ipc::TokenId>>(&submit.prompt))
     return ids->size() + kSpecial;
+  // A message takes some 25 bytes of JSON at least, a tool more.
+  if (const auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt))
+    return 4 * kTemplate + chat->json.size() * (kPerByte + kTemplatePerMessage / 25);
   std::size_t most = kTemplate;
   for (const auto& message : std::get<std::vector<ipc::ChatMessage>>(submit.prompt))
     most += (message.role.size() + message.content.size()) * kPerByte + kTemplatePerMessage;
@@ -34,6 +37,42 @@ Status check_text(const JournalEntry& entry, std::size_t tokens, std::size_t mor
                              tokens, entry.text.size() + more_bytes));
   }
   return {};
+}
+
+// Only chats come in parts; calls are counted from 0, and arguments are the last one's.
+Status check_parts(const JournalEntry& entry, std::span<const ipc::AnswerPart> parts) {
+  if (parts.empty()) return {};
+  const auto wrong = [&entry](const char* what) {
+    return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", entry.id.value, what));
+  };
+  const auto* submit = std::get_if<ipc::Submit>(&entry.work);
+  if (submit == nullptr || !std::holds_alternative<ipc::ChatPrompt>(submit->prompt))
+    return wrong("an answer in parts to what is no chat");
+  std::uint32_t calls = entry.calls;
+  for (const ipc::AnswerPart& part : parts) {
+    const bool of_call =
+        part.kind == ipc::PartKind::kCall || part.kind == ipc::PartKind::kArguments;
+    if (part.kind == ipc::PartKind::kCall) ++calls;
+    if (of_call && (calls == 0 || part.call != calls - 1))
+      return wrong("a part of another tool call than the last one");
+  }
+  return {};
+}
+
+std::size_t bytes_of(std::span<const ipc::AnswerPart> parts) {
+  std::size_t bytes = 0;
+  for (const ipc::AnswerPart& part : parts)
+    bytes += part.text.size() + part.id.size();
+  return bytes;
+}
+
+void keep(JournalEntry& entry, std::string_view text, std::span<const ipc::AnswerPart> parts) {
+  entry.text.append(text);
+  for (const ipc::AnswerPart& part : parts) {
+    entry.text += part.text;
+    entry.text += part.id;
+    entry.calls += part.kind == ipc::PartKind::kCall ? 1 : 0;
+  }
 }
 
 }  // namespace
@@ -100,7 +139,8 @@ Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt
 }
 
 Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
-                       std::span<const ipc::TokenId> tokens, std::string_view text) {
+                       std::span<const ipc::TokenId> tokens, std::string_view text,
+                       std::span<const ipc::AnswerPart> parts) {
   if (!entry.accepted) {
     return Error(ErrorCode::kCorrupt,
                  fmt::format("tokens of request {} before it was accepted", entry.id.value));
@@ -114,16 +154,25 @@ Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
     return Error(ErrorCode::kCorrupt, fmt::format("request {} got more than its {} tokens",
                                                   entry.id.value, entry.max_tokens));
   }
-  BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size() + tokens.size(), text.size()));
+  BULKHEAD_RETURN_IF_ERROR(
+      check_text(entry, entry.tokens.size() + tokens.size(), text.size() + bytes_of(parts)));
+  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, parts));
   entry.tokens.insert(entry.tokens.end(), tokens.begin(), tokens.end());
-  entry.text.append(text);
+  keep(entry, text, parts);
   return {};
 }
 
-Status Journal::append_rest(JournalEntry& entry, std::string_view text) {
-  BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size(), text.size()));
-  entry.text.append(text);
+Status Journal::append_rest(JournalEntry& entry, std::string_view text,
+                            std::span<const ipc::AnswerPart> parts) {
+  BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size(), text.size() + bytes_of(parts)));
+  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, parts));
+  keep(entry, text, parts);
   return {};
+}
+
+void Journal::restore(JournalEntry& entry, const ipc::SequenceTokens& tokens) {
+  entry.tokens.insert(entry.tokens.end(), tokens.tokens.begin(), tokens.tokens.end());
+  keep(entry, tokens.text, tokens.parts);
 }
 
 ipc::ToWorker Journal::message(const JournalEntry& entry) {

@@ -31,7 +31,8 @@ struct JournalEntry {
   std::vector<ipc::TokenId> prompt_tokens;
   std::uint32_t max_tokens = 0;      // as the worker resolved it
   std::vector<ipc::TokenId> tokens;  // accepted tokens, in order
-  std::string text;                  // the text they released
+  std::string text;                  // the text they released, that of parts included
+  std::uint32_t calls = 0;           // tool calls that have begun
   std::string numerics_id;           // of the worker whose tokens these are; empty before the first
   std::string file_mark;             // of the model file that they were made with
   std::string made_by;  // identity of an earlier daemon's worker that began it; empty: ours did
@@ -56,13 +57,17 @@ class Journal {
   // The next tokens. kCorrupt, with nothing changed, when they leave a gap, repeat, exceed what was
   // asked, or carry more text than tokens can.
   static Status append(JournalEntry& entry, std::uint32_t first_index,
-                       std::span<const ipc::TokenId> tokens, std::string_view text);
+                       std::span<const ipc::TokenId> tokens, std::string_view text,
+                       std::span<const ipc::AnswerPart> parts = {});
   // What an entry holds of the answer so far.
   static std::size_t answer_bytes(const JournalEntry& entry) {
     return entry.tokens.size() * sizeof(ipc::TokenId) + entry.text.size();
   }
   // The text that was held back until the end.
-  static Status append_rest(JournalEntry& entry, std::string_view text);
+  static Status append_rest(JournalEntry& entry, std::string_view text,
+                            std::span<const ipc::AnswerPart> parts = {});
+  // Adds text and parts that a journal on disk holds.
+  static void restore(JournalEntry& entry, const ipc::SequenceTokens& tokens);
 
   // The message that makes a worker begin, or go on after the accepted tokens.
   static ipc::ToWorker message(const JournalEntry& entry);

@@ -125,6 +125,7 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
   recorded.max_tokens = entry.max_tokens;
   recorded.tokens = std::move(entry.tokens);
   recorded.text = std::move(entry.text);
+  recorded.calls = entry.calls;
   recorded.made_by = std::move(entry.made_by);
   active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
   waiting_[model].fresh.push_back(id);
@@ -271,8 +272,9 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
       return violation(view.request, "more log-probabilities than were asked for");
     }
   }
-  BULKHEAD_RETURN_IF_ERROR(Journal::append(*entry, view.first_index, view.tokens, view.text));
-  worker.held_bytes += view.tokens.size_bytes() + view.text.size();
+  const std::size_t held = Journal::answer_bytes(*entry);
+  BULKHEAD_RETURN_IF_ERROR(Journal::append(*entry, view.first_index, view.tokens, view.text, view.parts));
+  worker.held_bytes += Journal::answer_bytes(*entry) - held;
   if (worker.held_bytes > kMaxHeldBytesPerWorker) {
     return violation(view.request, "the worker's unfinished answers have become impossibly long");
   }
@@ -301,7 +303,9 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     bool again = entry->accepted;
     BULKHEAD_RETURN_IF_ERROR(Journal::accept(*entry, accepted->prompt_tokens, accepted->max_tokens,
                                              worker.ready().context_limit));
-    if (!again) observer.on_accepted(request, entry->prompt_tokens);
+    if (again) return {};
+    if (!accepted->warnings.empty()) observer.on_warnings(request, accepted->warnings);
+    observer.on_accepted(request, entry->prompt_tokens);
     return {};
   }
   if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
@@ -317,7 +321,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     if (finished->cached_tokens > entry->prompt_tokens.size())
       return violation(request, "more tokens from its cache than the prompt has");
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
-    BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text));
+    BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text, finished->parts));
     progressed(request, active->second, worker);
     // Everything has let go of it before the observer is told, so that it may start another.
     worker.held_bytes -= std::min(worker.held_bytes, held);

@@ -44,13 +44,15 @@ struct Failure {
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
+  // Before on_accepted, where there are any: what of the request is not heeded.
+  virtual void on_warnings(RequestId, std::span<const std::string>) {}
   virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
   // `view.request` is the request. All of it is in the journal already.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
   // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's.
   virtual void on_finished(RequestId, const ipc::Finished&) {}
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
-  // To a Tokenize or Detokenize.
+  // To work that one message answers.
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
 };
 

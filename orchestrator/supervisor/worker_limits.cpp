@@ -13,6 +13,7 @@ constexpr std::size_t kReasonBytes = 4096;    // a sentence or some
 constexpr std::size_t kFailureBytes = 65536;  // a client gets it
 constexpr std::size_t kMostCounters = 256;
 constexpr std::size_t kMostOptimizations = 64;
+constexpr std::size_t kMostWarnings = 16;
 
 Status too_long(const char* what, std::size_t size, std::size_t limit) {
   if (size <= limit) return {};
@@ -51,6 +52,14 @@ struct Check {
       BULKHEAD_RETURN_IF_ERROR(too_long("counter.name", each.name.size(), kNameBytes));
     return {};
   }
+  static Status warnings(const std::vector<std::string>& texts) {
+    BULKHEAD_RETURN_IF_ERROR(too_many("warnings", texts.size(), kMostWarnings));
+    for (const std::string& each : texts)
+      BULKHEAD_RETURN_IF_ERROR(too_long("a warning", each.size(), kNameBytes));
+    return {};
+  }
+  Status operator()(const ipc::Accepted& m) const { return warnings(m.warnings); }
+  Status operator()(const ipc::AppliedTemplate& m) const { return warnings(m.warnings); }
   Status operator()(const ipc::Failed& m) const {
     BULKHEAD_RETURN_IF_ERROR(too_long("failed.message", m.message.size(), kFailureBytes));
     return too_long("failed.parameter", m.parameter.size(), kNameBytes);
@@ -84,6 +93,12 @@ void tidy(ipc::FromWorker& message) {
     one_line(fatal->message);
   } else if (auto* progress = std::get_if<ipc::Progress>(&message)) {
     one_line(progress->stage);
+  } else if (auto* accepted = std::get_if<ipc::Accepted>(&message)) {
+    for (std::string& each : accepted->warnings)
+      one_line(each);
+  } else if (auto* applied = std::get_if<ipc::AppliedTemplate>(&message)) {
+    for (std::string& each : applied->warnings)
+      one_line(each);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
     for (std::string* text :
          {&ready->model_name, &ready->architecture, &ready->device, &ready->numerics_id})

@@ -4,10 +4,10 @@
 #include <span>
 
 #include "config/base/log.hpp"
-#include "worker/model/chat_template.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/inspect.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!file.ok()) return 0;
   (void)read_model(**file);
   (void)describe(**file, true);
-  (void)ChatTemplate::from_gguf(**file);
+  (void)load_chat(**file);
   auto tokenizer = Tokenizer::from_gguf(**file);
   if (tokenizer.ok()) {
     const auto ids =

@@ -5,6 +5,7 @@
 // A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token
 // 0's text is "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>".
 // Words in the prompt are orders:
+//   warn            is accepted with a warning
 //   slow            a token every 5 ms (otherwise as fast as the ring takes them)
 //   never           accepts, and never answers
 //   big             4 KiB of text for each token
@@ -19,6 +20,8 @@
 //   scribble        writes escape sequences to stderr
 //   flood endless   writes to stderr for ever from then on, lines or one line without an end
 //   truncate        ftruncate(2, 0)
+// A chat whose chat_template_kwargs have "raw" (and "family") is answered with that text, five bytes a token, read
+// into parts as a model of that family writes.
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
 // COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
@@ -38,12 +41,16 @@
 #include <string>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
+#include "worker/model/answer/answer_parser.hpp"
 
 namespace {
 
 using namespace bulkhead;
+namespace answer = model::answer;
 using std::chrono::milliseconds;
 
 std::string environment(const char* name) {
@@ -57,7 +64,22 @@ struct Sequence {
   std::uint32_t next = 0;
   std::uint32_t given = 0;  // accepted tokens that it began with
   std::uint32_t limit = 0;
+  std::string raw;  // what the "model" says
+  std::optional<answer::AnswerParser> parser;
+
+  static constexpr std::size_t kRawBytes = 5;
+  bool raw_is_over() const { return parser && next * kRawBytes >= raw.size(); }
+  std::string_view raw_piece(std::uint32_t index) const {
+    return std::string_view(raw).substr(index * kRawBytes, kRawBytes);
+  }
 };
+
+std::vector<ipc::AnswerPart> parts_of(const std::vector<answer::Delta>& deltas) {
+  std::vector<ipc::AnswerPart> parts;
+  for (const answer::Delta& delta : deltas)
+    parts.push_back({static_cast<ipc::PartKind>(delta.kind), delta.call, delta.text, delta.id});
+  return parts;
+}
 
 constexpr std::uint32_t kContext = 100000;
 
@@ -67,6 +89,23 @@ std::optional<std::uint32_t> order(const std::string& prompt, const std::string&
   if (at == std::string::npos) return std::nullopt;
   return static_cast<std::uint32_t>(
       std::strtoul(prompt.c_str() + at + word.size() + 1, nullptr, 10));
+}
+
+// "role: content" for each message.
+std::string rendered(const ipc::ChatPrompt& chat) {
+  std::string prompt;
+  const auto json = nlohmann::json::parse(chat.json);
+  for (const auto& message : json["messages"]) {
+    prompt += message["role"].get<std::string>() + ": ";
+    const auto content = message.value("content", nlohmann::json());
+    if (content.is_string()) prompt += content.get<std::string>();
+    if (content.is_array()) {
+      for (const auto& part : content)
+        prompt += part["text"].get<std::string>();
+    }
+    prompt += '\n';
+  }
+  return prompt;
 }
 
 [[noreturn]] void die_by_signal() {
@@ -228,6 +267,8 @@ class Worker {
       for (ipc::TokenId id : detokenize->tokens)
         answer.text += static_cast<char>(id);
       send(answer);
+    } else if (auto* apply = std::get_if<ipc::ApplyTemplate>(&*message)) {
+      send(ipc::AppliedTemplate{apply->request, rendered(apply->prompt), {"a warning"}});
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Profile>(*message)) {
@@ -252,9 +293,9 @@ class Worker {
     accepted.request = submit.request;
     if (auto* text = std::get_if<std::string>(&submit.prompt)) {
       sequence.prompt = *text;
-    } else if (auto* chat = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
-      for (const ipc::ChatMessage& message : *chat)
-        sequence.prompt += message.role + ": " + message.content + "\n";
+    } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
+      sequence.prompt = rendered(*chat);
+      read_raw(*chat, sequence, submit);
     } else {
       accepted.prompt_tokens = std::get<std::vector<ipc::TokenId>>(submit.prompt);
     }
@@ -278,12 +319,27 @@ class Worker {
       if (submit.accepted_tokens[i] != base() + i)
         std::exit(6);  // the journal must give back what we sent
     }
-    sequence.limit = submit.max_tokens != 0 ? submit.max_tokens : 64;
+    sequence.limit = submit.max_tokens != 0 ? submit.max_tokens : sequence.parser ? 10000 : 64;
     accepted.max_tokens = sequence.limit;
+    if (sequence.prompt.find("warn") != std::string::npos) accepted.warnings = {"a warning"};
     RequestId id = submit.request;
     sequence.submit = std::move(submit);
     sequences_[id] = std::move(sequence);
     send(accepted);
+  }
+
+  static void read_raw(const ipc::ChatPrompt& chat, Sequence& sequence, const ipc::Submit& submit) {
+    const auto json = nlohmann::ordered_json::parse(chat.json);
+    const auto more = json.value("chat_template_kwargs", nlohmann::ordered_json::object());
+    if (!more.contains("raw")) return;
+    sequence.raw = more["raw"].get<std::string>();
+    answer::AnswerRequest request;
+    if (json.contains("tools")) request.tools = *answer::Tools::from_json(json["tools"].dump());
+    request.id_seed = submit.sampling.seed;
+    sequence.parser.emplace(*answer::family_named(more.value("family", "hermes")),
+                            std::move(request));
+    for (std::uint32_t i = 0; i < submit.accepted_tokens.size(); ++i)
+      sequence.parser->feed(sequence.raw_piece(i));
   }
 
   void step() {
@@ -298,12 +354,21 @@ class Worker {
         continue;
       obey(sequence, batch);
       auto eos = order(sequence.prompt, "eos");
-      if (sequence.next >= sequence.limit || (eos && sequence.next >= *eos)) {
+      const bool over = (eos && sequence.next >= *eos) || sequence.raw_is_over();
+      if (sequence.next >= sequence.limit || over) {
         ipc::Finished end;
         end.request = id;
         end.reason =
             sequence.next >= sequence.limit ? ipc::FinishReason::kLength : ipc::FinishReason::kStop;
-        end.text = "!";
+        if (sequence.parser) {
+          if (over) end.reason = ipc::FinishReason::kStop;
+          end.parts = parts_of(sequence.parser->finish(
+              end.reason == ipc::FinishReason::kLength ? answer::Ended::kLength
+                                                       : answer::Ended::kStop));
+          end.reasoning_tokens = 3;
+        } else {
+          end.text = "!";
+        }
         end.prompt_tokens = 0;
         end.completion_tokens = sequence.next;
         if (sequence.given == 0) end.cached_tokens = order(sequence.prompt, "cached").value_or(0);
@@ -316,6 +381,10 @@ class Worker {
       tokens.tokens = {base() + sequence.next};
       tokens.text = sequence.next == 0 ? "s" + std::to_string(sequence.submit.sampling.seed)
                                        : (other_ ? " o" : " t") + std::to_string(sequence.next);
+      if (sequence.parser) {
+        tokens.text.clear();
+        tokens.parts = parts_of(sequence.parser->feed(sequence.raw_piece(sequence.next)));
+      }
       if (sequence.prompt.find("big") != std::string::npos) tokens.text.append(1000, 'x');
       if (sequence.submit.logprobs >= 0) {
         ipc::TokenLogprob logprob{-0.5F, tokens.text, {}};

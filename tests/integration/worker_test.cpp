@@ -311,7 +311,7 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
   worker.send(ipc::Tokenize{RequestId{1}, "def", true, true});
   worker.send(ipc::Detokenize{RequestId{2}, {1 << 30}});
   ipc::Submit chat = greedy(3, "", 4);
-  chat.prompt = std::vector<ipc::ChatMessage>{{"user", "Hello"}};
+  chat.prompt = ipc::ChatPrompt{R"({"messages":[{"role":"user","content":"Hello"}]})"};
   worker.send(chat);
   worker.send(greedy(4, "cancel me", 0));
   ipc::Submit too_long = greedy(5, "", 1);

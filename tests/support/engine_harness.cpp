@@ -25,7 +25,7 @@ EngineHarness::EngineHarness(const engine::ExecutorLimits& limits, engine::Engin
                              std::vector<std::string> words)
     : executor(limits),
       tokenizer(std::move(words), limits.vocabulary),
-      language{&tokenizer, model::ChatTemplate()},
+      language{&tokenizer, jinja::Chat()},
       engine(executor, language, with_clock(std::move(options), now),
              [this](const ipc::FromWorker& message) { take(message); }) {}
 
@@ -50,7 +50,9 @@ void EngineHarness::run() {
 void EngineHarness::run_until_tokens(std::uint64_t request, std::size_t tokens) {
   for (int i = 0; answer(request).tokens.size() < tokens && !answer(request).ended(); ++i) {
     ASSERT_LT(i, kMostTurns) << "the engine is stuck";
-    turn();
+    if (turn()) continue;
+    pollfd waiting{engine.wake_fd(), POLLIN, 0};  // a prompt is being prepared
+    ::poll(&waiting, 1, 1000);
   }
 }
 
@@ -72,6 +74,7 @@ void EngineHarness::take(const ipc::FromWorker& message) {
       EXPECT_EQ(sequence.first_index, answer.first_index + answer.tokens.size());
       answer.tokens.insert(answer.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
       answer.text += sequence.text;
+      add(answer, sequence.parts);
       answer.logprobs.insert(answer.logprobs.end(), sequence.logprobs.begin(),
                              sequence.logprobs.end());
       answer.lots.push_back(sequence.tokens.size());
@@ -82,6 +85,7 @@ void EngineHarness::take(const ipc::FromWorker& message) {
     EXPECT_FALSE(answer.ended()) << "ended twice";
     EXPECT_TRUE(ipc::is_utf8(finished->text));
     answer.text += finished->text;
+    add(answer, finished->parts);
     answer.finished = *finished;
   } else if (const auto* failed = std::get_if<ipc::Failed>(&message)) {
     Answer& answer = answers[failed->request];
@@ -89,6 +93,17 @@ void EngineHarness::take(const ipc::FromWorker& message) {
     answer.failed = *failed;
   } else {
     others.push_back(message);
+  }
+}
+
+void EngineHarness::add(Answer& answer, const std::vector<ipc::AnswerPart>& parts) {
+  for (const ipc::AnswerPart& part : parts) {
+    const bool begins = part.kind == ipc::PartKind::kCall || answer.parts.empty() ||
+                        answer.parts.back().kind != part.kind;
+    if (begins)
+      answer.parts.push_back(part);
+    else
+      answer.parts.back().text += part.text;
   }
 }
 

@@ -21,6 +21,7 @@ struct Answer {
   std::uint32_t first_index = 0;  // of the first token (a resumed request's is not 0)
   std::vector<ipc::TokenId> tokens;
   std::string text;  // with the rest that came at the end
+  std::vector<ipc::AnswerPart> parts;  // pieces of one kind together
   std::vector<ipc::TokenLogprob> logprobs;
   std::optional<ipc::Finished> finished;
   std::optional<ipc::Failed> failed;
@@ -55,6 +56,7 @@ class EngineHarness {
 
  private:
   void take(const ipc::FromWorker& message);
+  static void add(Answer& answer, const std::vector<ipc::AnswerPart>& parts);
 };
 
 ipc::Submit greedy_request(std::uint64_t id, std::vector<ipc::TokenId> prompt,

@@ -208,7 +208,7 @@ void Engine::take_token(Request& request, TokenId token) {
     pending_.push_back(&request);
   }
   request.unsent.tokens.push_back(token);
-  bool stopped = request.text.push(language_.tokenizer->piece(token), request.unsent.text);
+  bool stopped = read_token(request, token, request.unsent.text, request.unsent.parts);
   if (request.constraint != nullptr) {
     request.constraint->advance(token);
     stopped = stopped || request.constraint->complete();
@@ -219,6 +219,15 @@ void Engine::take_token(Request& request, TokenId token) {
   } else if (request.generated >= request.max_tokens) {
     finish(request, ipc::FinishReason::kLength);
   }
+}
+
+bool Engine::read_token(Request& request, TokenId token, std::string& text,
+                        std::vector<ipc::AnswerPart>& parts) {
+  if (request.reader == nullptr)
+    return request.text.push(language_.tokenizer->piece(token), text);
+  std::string released;
+  const bool stopped = request.text.push(request.reader->text_of(token), released);
+  return request.reader->feed(released, parts) || stopped;
 }
 
 void Engine::record_logprobs(Request& request, const ColumnOutput& output, TokenId token) {
@@ -241,7 +250,13 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
   const Clock::time_point now = options_.now();
   // An end without a stop string lets go of what was held back, which can complete one (a broken
   // character's U+FFFD). After a stop string there is nothing left to let go of.
+  std::vector<ipc::AnswerPart>& parts = message.parts;
   if (request.text.finish(message.text)) reason = ipc::FinishReason::kStop;
+  if (request.reader != nullptr) {
+    message.reasoning_tokens = request.reader->reasoning_tokens();
+    request.reader->feed(std::exchange(message.text, {}), parts);
+    request.reader->finish(reason, parts);
+  }
   message.reason = reason;
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.generated;
@@ -301,6 +316,7 @@ void Engine::emit_batch() {
     unsent.tokens.clear();
     unsent.text.clear();
     unsent.logprobs.clear();
+    unsent.parts.clear();
   }
   batch.sequences.clear();
   pending_.clear();

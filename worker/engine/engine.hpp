@@ -69,6 +69,7 @@ class Engine {
   void cancel(RequestId request);
   void tokenize(ipc::Tokenize job);
   void detokenize(ipc::Detokenize job);
+  void apply_template(ipc::ApplyTemplate job);
   // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
   void drain();
   // Who keeps account of the KV pages that can be found by their tokens (kv_cache.hpp); and pages
@@ -105,7 +106,8 @@ class Engine {
   void prepared(Preparer::Outcome outcome);
   void prepared_job(const Preparer::Outcome& outcome);
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
-  void start(Request& request, std::vector<TokenId> prompt);
+  void start(Request& request, std::vector<TokenId> prompt,
+             std::vector<std::string> warnings = {});
   bool draws_on_device(const Request& request) const;
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
@@ -116,6 +118,9 @@ class Engine {
   void handle_output(Request& request, const ColumnOutput& output);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
+  // The token's text goes where it is to be sent. True: the answer ends with it.
+  bool read_token(Request& request, TokenId token, std::string& text,
+                  std::vector<ipc::AnswerPart>& parts);
   void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
   void finish(Request& request, ipc::FinishReason reason);
   void fail(RequestId request, ipc::FailureCode code, std::string message,
@@ -140,9 +145,10 @@ class Engine {
   std::unordered_map<RequestId, RequestPtr> requests_;
   // Tickets that the tokenizer's thread works on: requests, and plain jobs with what they are.
   std::unordered_map<std::uint64_t, RequestId> tickets_;
+  enum class JobKind { kTokenize, kDetokenize, kApplyTemplate };
   struct PlainJob {
     RequestId request;
-    bool detokenize = false;
+    JobKind kind;
   };
   std::unordered_map<std::uint64_t, PlainJob> jobs_;
   std::uint64_t last_ticket_ = 0;

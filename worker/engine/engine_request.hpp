@@ -27,6 +27,7 @@ struct Engine::Request : Sequence {
   std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
   std::vector<ipc::TokenBias> bias;
   std::vector<TokenId> stop_tokens;
+  std::unique_ptr<AnswerReader> reader;  // of an answer that comes in parts
   ipc::SequenceTokens unsent;
   std::uint32_t flush_tokens = 1;
   bool any_sent = false;  // by this worker

@@ -56,6 +56,10 @@ void Engine::submit(ipc::Submit submit) {
     return fail(id, ipc::FailureCode::kInvalidRequest, message,
                 message.substr(0, message.find(' ')));
   }
+  if (std::holds_alternative<std::vector<ipc::ChatMessage>>(submit.prompt)) {
+    return fail(id, ipc::FailureCode::kUnsupported,
+                "an older build began this chat; send it again", "messages");
+  }
   auto owned = std::make_unique<Request>();
   Request& request = *owned;
   request.id = id;
@@ -78,9 +82,9 @@ void Engine::submit(ipc::Submit submit) {
   Preparer::Job job{request.ticket, {}, std::move(submit.constraint)};
   if (tokens != nullptr) {
     job.work = Preparer::Tokens{std::move(*tokens)};
-  } else if (auto* messages = std::get_if<std::vector<ipc::ChatMessage>>(&submit.prompt)) {
+  } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
     request.chat = true;
-    job.work = Preparer::Chat{std::move(*messages)};
+    job.work = Preparer::Chat{std::move(*chat), submit.sampling.seed, submit.one_call};
   } else {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }
@@ -103,12 +107,17 @@ void Engine::cancel(RequestId id) {
 }
 
 void Engine::tokenize(ipc::Tokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, false});
+  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kTokenize});
   preparer_.submit({last_ticket_, std::move(job)});
 }
 
 void Engine::detokenize(ipc::Detokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, true});
+  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kDetokenize});
+  preparer_.submit({last_ticket_, std::move(job)});
+}
+
+void Engine::apply_template(ipc::ApplyTemplate job) {
+  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kApplyTemplate});
   preparer_.submit({last_ticket_, std::move(job)});
 }
 
@@ -136,7 +145,9 @@ void Engine::prepared(Preparer::Outcome outcome) {
   tickets_.erase(ticket);
   request.ticket = 0;
   request.constraint = std::move(outcome.constraint);
-  if (outcome.status.ok()) return start(request, std::move(outcome.tokens));
+  request.reader = std::move(outcome.reader);
+  if (outcome.status.ok())
+    return start(request, std::move(outcome.tokens), std::move(outcome.warnings));
   const RequestId id = request.id;
   std::string parameter = std::move(outcome.parameter);
   if (parameter.empty()) parameter = request.chat ? "messages" : "prompt";
@@ -149,13 +160,22 @@ void Engine::prepared_job(const Preparer::Outcome& outcome) {
   const PlainJob job = jobs_.at(outcome.ticket);
   jobs_.erase(outcome.ticket);
   ipc::FromWorker answer;
-  if (job.detokenize) {
-    answer = ipc::Detokenized{job.request, outcome.text};
-  } else {
-    answer = ipc::Tokenized{job.request, outcome.tokens};
+  const char* parameter = "";
+  switch (job.kind) {
+    case JobKind::kTokenize:
+      answer = ipc::Tokenized{job.request, outcome.tokens};
+      break;
+    case JobKind::kDetokenize:
+      answer = ipc::Detokenized{job.request, outcome.text};
+      break;
+    case JobKind::kApplyTemplate:
+      answer = ipc::AppliedTemplate{job.request, outcome.text, outcome.warnings};
+      parameter = "messages";
+      break;
   }
   if (!outcome.status.ok()) {
-    fail(job.request, failure_code(outcome.status.error()), outcome.status.error().message());
+    fail(job.request, failure_code(outcome.status.error()), outcome.status.error().message(),
+         parameter);
   } else if (ipc::encoded_bound(answer) > options_.max_message_bytes) {
     fail(job.request, ipc::FailureCode::kResourceExhausted,
          "the answer has " + std::to_string(ipc::encoded_bound(answer)) +
@@ -167,7 +187,8 @@ void Engine::prepared_job(const Preparer::Outcome& outcome) {
   }
 }
 
-void Engine::start(Request& request, std::vector<TokenId> prompt) {
+void Engine::start(Request& request, std::vector<TokenId> prompt,
+                   std::vector<std::string> warnings) {
   const RequestId id = request.id;
   const std::uint32_t limit = scheduler_.sequence_limit();
   const std::uint32_t vocabulary = executor_.limits().vocabulary;
@@ -203,7 +224,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt) {
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-  ipc::FromWorker accepted = ipc::Accepted{id, std::move(prompt), request.max_tokens};
+  ipc::FromWorker accepted = ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
   if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
     return refuse(ipc::FailureCode::kResourceExhausted,
                   "the prompt's " + std::to_string(request.prompt_tokens) +
@@ -253,6 +274,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   // Generated before, by a worker that died, and sent: their text is not sent again, but decides
   // what is held back.
   std::string sent_before;
+  std::vector<ipc::AnswerPart> parts_before;
   bool stopped = false;
   if (!accepted.empty()) ++resumed_requests_;
   for (const TokenId token : accepted) {
@@ -260,7 +282,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
     request.history.add_generated(token);
     ++request.generated;
     if (request.constraint != nullptr) request.constraint->advance(token);
-    stopped = request.text.push(language_.tokenizer->piece(token), sent_before);
+    stopped = read_token(request, token, sent_before, parts_before);
     if (stopped || request.generated == request.max_tokens) break;
   }
   request.accepted_count = request.generated;

@@ -3,32 +3,70 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <ctime>
 #include <exception>
 #include <new>
 #include <span>
 #include <string_view>
 #include <utility>
 
+#include "config/base/json_members.hpp"
 #include "worker/engine/delayed_constraint.hpp"
 
 namespace bulkhead::engine {
 namespace {
 
-Result<std::vector<model::TokenId>> encode_chat(const Language& language,
-                                                const std::vector<ipc::ChatMessage>& messages) {
+Result<jinja::ChatPrompt> render(const Language& language, const ipc::ChatPrompt& prompt) {
   if (!language.chat.ok()) return language.chat.error();
-  std::vector<model::ChatTurn> turns;
-  turns.reserve(messages.size());
-  for (const ipc::ChatMessage& message : messages)
-    turns.push_back({message.role, message.content});
-  BULKHEAD_TRY(const std::vector<model::RenderedPiece> pieces, language.chat->render(turns));
+  jinja::ChatRequest request;
+  request.json = prompt.json;
+  const auto seconds = static_cast<std::time_t>(prompt.local_seconds);
+  if (::gmtime_r(&seconds, &request.now) == nullptr)
+    return Error(ErrorCode::kInvalidArgument, "the request's time is past the calendar's end");
+  Result<jinja::ChatPrompt> rendered = language.chat->render(request);
+  // A limit of the template's is met at each try: nothing would be gained by "try again later".
+  if (!rendered.ok() && rendered.error().code() == ErrorCode::kResourceExhausted)
+    return Error(ErrorCode::kInvalidArgument, rendered.error().message());
+  return rendered;
+}
+
+std::vector<model::TokenId> encode_chat(const model::Tokenizer& tokenizer,
+                                        std::span<const jinja::Piece> pieces) {
+  // Where the tokenizer puts BOS first, the template's own is left out, as the model has seen one.
+  std::string_view bos;
+  if (tokenizer.adds_bos() && tokenizer.bos()) bos = tokenizer.vocabulary_text(*tokenizer.bos());
   std::vector<model::Segment> segments;
   segments.reserve(pieces.size());
-  // A piece of the template may hold special tokens; what a user wrote never does, so nobody can
-  // forge a turn.
-  for (const model::RenderedPiece& piece : pieces)
-    segments.push_back({piece.text, piece.special});
-  return language.tokenizer->encode(segments, true);
+  // What a user wrote never holds special tokens, so nobody can forge a turn.
+  for (const jinja::Piece& piece : pieces) {
+    std::string_view text = piece.text;
+    if (segments.empty() && !piece.from_user && text.starts_with(bos))
+      text.remove_prefix(bos.size());
+    segments.push_back({text, !piece.from_user});
+  }
+  return tokenizer.encode(segments, true);
+}
+
+// What reads the answer. Null where nothing in it could be anything but content. `constrained`: it holds no
+// calls, whatever tools there are.
+Result<std::unique_ptr<AnswerReader>> reader_for(const Language& language, const Preparer::Chat& chat,
+                                                 std::string_view prompt_text, bool constrained) {
+  constexpr std::size_t kPromptEnd = 4096;  // more than any mark
+  JsonMember tools[] = {{"tools"}};
+  find_json_members(chat.prompt.json, tools);
+  model::answer::AnswerRequest request;
+  if (!constrained) {
+    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools[0].text));
+  }
+  const bool calls = !request.tools.empty() &&
+                     language.family->calls.syntax != model::answer::CallSyntax::kNone;
+  if (!calls && language.family->reasoning.open.empty())
+    return std::unique_ptr<AnswerReader>();
+  request.prompt_end = prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
+  request.id_seed = chat.seed;
+  return std::make_unique<AnswerReader>(*language.family, *language.tokenizer, std::move(request),
+                                        chat.one_call);
 }
 
 // Ids outside the vocabulary have no text; decode() may rely on not being asked for it.
@@ -110,11 +148,27 @@ Preparer::Outcome Preparer::work(const Job& job) {
     } else if (const auto* known = std::get_if<Tokens>(&job.work)) {
       outcome.tokens = known->tokens;
     } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
-      auto tokens = encode_chat(language_, chat->messages);
-      if (tokens.ok()) {
-        outcome.tokens = *std::move(tokens);
+      Result<jinja::ChatPrompt> prompt = render(language_, chat->prompt);
+      if (prompt.ok()) {
+        outcome.tokens = encode_chat(tokenizer, prompt->pieces);
+        outcome.warnings = std::move(prompt->warnings);
+        auto reader = reader_for(language_, *chat, prompt->text(),
+                                 job.constraint.kind != ipc::ConstraintKind::kNone);
+        if (reader.ok()) {
+          outcome.reader = *std::move(reader);
+        } else {
+          outcome.status = reader.error();
+        }
       } else {
-        outcome.status = tokens.error();
+        outcome.status = prompt.error();
+      }
+    } else if (const auto* apply = std::get_if<ipc::ApplyTemplate>(&job.work)) {
+      Result<jinja::ChatPrompt> prompt = render(language_, apply->prompt);
+      if (prompt.ok()) {
+        outcome.text = prompt->text();
+        outcome.warnings = std::move(prompt->warnings);
+      } else {
+        outcome.status = prompt.error();
       }
     } else if (const auto* tokenize = std::get_if<ipc::Tokenize>(&job.work)) {
       outcome.tokens =
@@ -134,6 +188,8 @@ Preparer::Outcome Preparer::work(const Job& job) {
         if (!mark.empty())
           outcome.constraint =
               std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);
+        // Behind the reasoning, or from the first token on, it holds content and no calls.
+        if (outcome.constraint != nullptr && mark.empty()) outcome.reader.reset();
       } else {
         outcome.status = constraint.error();
         outcome.parameter = job.constraint.parameter;

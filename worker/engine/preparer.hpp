@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,8 +21,10 @@
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
 #include "ipc/messages.hpp"
+#include "worker/engine/answer_reader.hpp"
 #include "worker/engine/grammar_constraint.hpp"
-#include "worker/model/chat_template.hpp"
+#include "worker/model/answer/family.hpp"
+#include "worker/model/template/chat.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::engine {
@@ -30,7 +33,9 @@ namespace bulkhead::engine {
 struct Language {
   const model::Tokenizer* tokenizer = nullptr;
   // Or why there is none: what a chat request is told.
-  Result<model::ChatTemplate> chat = Error(ErrorCode::kUnsupported, "no chat template");
+  Result<jinja::Chat> chat = Error(ErrorCode::kUnsupported, "no chat template");
+  // How the template's models write their answers.
+  const model::answer::Family* family = &model::answer::plain_family();
 };
 
 class Preparer {
@@ -42,11 +47,13 @@ class Preparer {
     std::vector<model::TokenId> tokens;
   };
   struct Chat {
-    std::vector<ipc::ChatMessage> messages;
+    ipc::ChatPrompt prompt;
+    std::uint64_t seed = 0;  // of its calls' ids
+    bool one_call = false;
   };
   struct Job {
     std::uint64_t ticket = 0;
-    std::variant<Text, Tokens, Chat, ipc::Tokenize, ipc::Detokenize> work;
+    std::variant<Text, Tokens, Chat, ipc::Tokenize, ipc::Detokenize, ipc::ApplyTemplate> work;
     ipc::Constraint constraint = {};  // of a request
   };
   struct Outcome {
@@ -54,8 +61,10 @@ class Preparer {
     Status status;
     std::string parameter;  // the request's field that `status` is about, if not the prompt
     std::vector<model::TokenId> tokens;  // of Text, Tokens, Chat and Tokenize
-    std::string text;                    // of Detokenize
+    std::string text;                    // of Detokenize and ApplyTemplate
+    std::vector<std::string> warnings;   // of Chat and ApplyTemplate
     std::unique_ptr<TokenConstraint> constraint;
+    std::unique_ptr<AnswerReader> reader;  // of Chat; null: its answer is plain text
   };
 
   explicit Preparer(const Language& language);

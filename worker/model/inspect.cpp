@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "worker/model/architecture.hpp"
-#include "worker/model/chat_template.hpp"
+#include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::model {
@@ -86,6 +86,23 @@ Status describe_architecture(std::string& out, const GgufFile& file) {
   return {};
 }
 
+// What the model's template can show.
+std::string abilities_text(const jinja::Chat& chat) {
+  const jinja::Abilities& can = chat.abilities();
+  std::string text = "template";
+  const char* separator = " with ";
+  const auto add = [&](bool has, const char* name) {
+    if (!has) return;
+    text += separator + std::string(name);
+    separator = ", ";
+  };
+  add(can.system_role, "system role");
+  add(can.tools, "tools");
+  add(can.parallel_calls, "parallel calls");
+  add(can.thinking_on || can.thinking_off, "switchable thinking");
+  return text;
+}
+
 Status describe_text(std::string& out, const GgufFile& file) {
   if (!file.has("tokenizer.ggml.model")) return {};
   const auto tokenizer = Tokenizer::from_gguf(file);
@@ -94,10 +111,8 @@ Status describe_text(std::string& out, const GgufFile& file) {
          (tokenizer.ok() ? std::to_string((*tokenizer)->size()) + " tokens"
                          : "no: " + tokenizer.error().message()) +
          "\n";
-  const auto chat = ChatTemplate::from_gguf(file);
-  out +=
-      "chat:         " + (chat.ok() ? to_string(chat->form()) : "no: " + chat.error().message()) +
-      "\n";
+  const auto chat = load_chat(file);
+  out += "chat:         " + (chat.ok() ? abilities_text(*chat) : "no: " + chat.error().message()) + "\n";
   return {};
 }
 

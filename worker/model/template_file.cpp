@@ -22,4 +22,14 @@ Result<TemplateText> template_text(const GgufFile& file) {
   return text;
 }
 
+Result<jinja::Chat> load_chat(const GgufFile& file) {
+  BULKHEAD_TRY(const TemplateText text, template_text(file));
+  if (text.source.empty())
+    return Error(ErrorCode::kUnsupported, "the model has no chat template; use /v1/completions");
+  Result<jinja::Chat> chat = jinja::Chat::load(text.source, text.bos, text.eos);
+  if (chat.ok()) return chat;
+  return Error(ErrorCode::kUnsupported, "the model's chat template can't be used: " +
+                                            chat.error().message() + "; use /v1/completions");
+}
+
 }  // namespace bulkhead::model

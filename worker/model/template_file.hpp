@@ -5,6 +5,7 @@
 
 #include "config/base/error.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/template/chat.hpp"
 
 namespace bulkhead::model {
 
@@ -16,5 +17,9 @@ struct TemplateText {
 
 // kCorrupt where a key has another type than it must have.
 Result<TemplateText> template_text(const GgufFile& file);
+
+// The file's template, ready to render. kUnsupported, with what to do instead, where there is none or
+// it is no template.
+Result<jinja::Chat> load_chat(const GgufFile& file);
 
 }  // namespace bulkhead::model

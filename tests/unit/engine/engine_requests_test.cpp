@@ -33,7 +33,7 @@ TEST(EngineRequests, ChatWithoutTemplateIsRefusedWithTheReason) {
   EngineHarness harness;
   harness.language.chat = Error(ErrorCode::kUnsupported, "no template; use /v1/completions");
   ipc::Submit request = greedy_request(1, {}, 3);
-  request.prompt = std::vector<ipc::ChatMessage>{{"user", "hi"}};
+  request.prompt = ipc::ChatPrompt{R"({"messages":[{"role":"user","content":"hi"}]})"};
   harness.engine.submit(request);
   harness.run();
   ASSERT_TRUE(harness.answer(1).failed.has_value());

@@ -78,7 +78,7 @@ class Steady : public testing::Test {
   std::unique_ptr<gpu::Device> device_;
   std::unique_ptr<model::GgufFile> file_;
   std::unique_ptr<model::Tokenizer> tokenizer_;
-  engine::Language language_{nullptr, model::ChatTemplate()};
+  engine::Language language_{nullptr, jinja::Chat()};
   std::unique_ptr<engine::Executor> executor_;
 };
 

@@ -49,7 +49,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       Hello{protocol_version(), 4242, "bulkhead 0.1.0"},
       Progress{"reading weights", 10, 100},
       ready,
-      Accepted{RequestId{1}, {1, 2, 3, 4, 5}, 64},
+      Accepted{RequestId{1}, {1, 2, 3, 4, 5}, 64, {"a warning"}},
       sample_batch(3, 2, false),
       sample_batch(1, 5, true),
       TokenBatch{},
@@ -62,6 +62,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       Fatal{"device lost"},
       Drained{},
       VaultOffer{5, 1, 17},
+      AppliedTemplate{RequestId{6}, "<s>hi", {"no tools"}},
   };
 }
 
@@ -85,12 +86,15 @@ inline std::vector<ToWorker> samples_to_worker() {
   no_tokens.prompt = std::vector<TokenId>{};
   Submit chat;
   chat.request = RequestId{3};
-  chat.prompt = std::vector<ChatMessage>{{"system", "be brief"}, {"user", "hi \xC3"}};
+  chat.prompt = ChatPrompt{R"({"messages":[{"role":"user","content":"hi"}]})", 1768478400};
+  Submit old_chat;
+  old_chat.prompt = std::vector<ChatMessage>{{"system", "be brief"}, {"user", "hi \xC3"}};
   return {
       text,
       tokens,
       no_tokens,
       chat,
+      old_chat,
       Cancel{RequestId{4}},
       Tokenize{RequestId{5}, "some text", false, true},
       Detokenize{RequestId{6}, {1, 2}},
@@ -102,6 +106,7 @@ inline std::vector<ToWorker> samples_to_worker() {
       Profile{},
       Promote{true, true},
       Settled{},
+      ApplyTemplate{RequestId{7}, {"{}", 5}},
   };
 }
 

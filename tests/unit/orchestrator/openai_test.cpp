@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -137,7 +138,7 @@ TEST(ParseChat, MalformedRequestsNameTheirField) {
       {"{\"messages\":[\"hi\"]}", "messages[0]"},
       {"{\"messages\":[{\"content\":\"x\"}]}", "messages[0].role"},
       {"{\"messages\":[{\"role\":1,\"content\":\"x\"}]}", "messages[0].role"},
-      {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages[0].role"},
+      {"{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "messages[0].role"},
       {"{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content"},
@@ -147,10 +148,31 @@ TEST(ParseChat, MalformedRequestsNameTheirField) {
       {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
        "messages[0].content[0]"},
       {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}]}",
+       "messages[0].tool_calls[0]"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{}}]}]})",
+       "messages[0].tool_calls[0].function.name"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages":[{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}]})",
        "messages[0].tool_calls"},
+      {R"({"messages":[{"role":"assistant","content":"x","reasoning_content":1}]})",
+       "messages[0].reasoning_content"},
+      {R"({"messages":[{"role":"user","content":"x"}],"enable_thinking":1})", "enable_thinking"},
+      {R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":[]})",
+       "chat_template_kwargs"},
+      {R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"tools":1}})",
+       "chat_template_kwargs.tools"},
+      {R"({"messages":[{"role":"user","content":"x"}],"continue_final_message":true,"add_generation_prompt":true})",
+       "continue_final_message"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":""}}]})",
+       "tools[0].function.name"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":3}}]})",
+       "tools[0].function.parameters"},
+      {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","strict":true}}]})",
+       "tools[0].function.strict"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":3}", "top_logprobs"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":3}", "logprobs"},
-      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "tools[0].type"},
       {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"required\"}",
        "tool_choice"},
   };
@@ -303,9 +325,34 @@ TEST(ParseChat, ToolsThatMustNotBeUsedAndAnswersWithoutContent) {
   const auto parsed = parse_chat(
       R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null},
                       {"role":"user","content":"b"}],
-          "tools":[{"type":"function"}],"tool_choice":"none"})");
+          "tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"})");
   ASSERT_TRUE(std::holds_alternative<GenerationRequest>(parsed))
       << std::get<ApiError>(parsed).message;
+  const auto& prompt = std::get<GenerationRequest>(parsed).prompts.at(0);
+  EXPECT_FALSE(json::parse(std::get<ipc::ChatPrompt>(prompt).json).contains("tools"));
+}
+
+// Templates show tools to models: the order of keys and the form of numbers are the client's.
+TEST(ParseChat, WhatTheTemplateReadsIsAsItWasWritten) {
+  const auto parsed = parse_chat(
+      R"({ "tools" : [{"type":"function","function":{"name":"f","parameters":{"z":1.0,"a":"}\"]"}}}] ,"temperature":1,
+          "messages":[],"mess\u0061ges":[{"role":"user","content":"\ud83d\ude00 ]"}],"parallel_tool_calls":false})");
+  ASSERT_TRUE(std::holds_alternative<GenerationRequest>(parsed))
+      << std::get<ApiError>(parsed).message;
+  const auto& request = std::get<GenerationRequest>(parsed);
+  EXPECT_EQ(
+      std::get<ipc::ChatPrompt>(request.prompts.at(0)).json,
+      R"({"messages":[{"role":"user","content":"\ud83d\ude00 ]"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1.0,"a":"}\"]"}}}]})");
+  EXPECT_TRUE(request.parameters.one_call);
+}
+
+TEST(ParseChat, ASchemaOfVeryManyMembersIsRefused) {
+  std::string body =
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{)";
+  for (int i = 0; i < 600; ++i)
+    body += fmt::format("{}\"k{}\":{{}}", i == 0 ? "" : ",", i);
+  const auto parsed = parse_chat(body + "}}}}]}");
+  EXPECT_EQ(std::get<ApiError>(parsed).parameter, "tools[0]");
 }
 
 TEST(ParseCompletion, SeveralPrompts) {
@@ -321,9 +368,10 @@ TEST(ParseChat, RolesAndParts) {
   auto request = std::get<GenerationRequest>(parse_chat(
       R"({"messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
           "logprobs":true,"top_logprobs":4,"max_tokens":3,"max_completion_tokens":9})"));
-  auto& messages = std::get<std::vector<ipc::ChatMessage>>(request.prompts.at(0));
-  EXPECT_EQ(messages[0].role, "system");
-  EXPECT_EQ(messages[1].content, "ab");
+  const json chat = json::parse(std::get<ipc::ChatPrompt>(request.prompts.at(0)).json);
+  EXPECT_EQ(chat["messages"][0]["role"], "developer");
+  EXPECT_EQ(chat["messages"][1]["content"][1]["text"], "b");
+  EXPECT_EQ(chat.size(), 1U);
   EXPECT_EQ(request.parameters.logprobs, 4);
   EXPECT_EQ(request.parameters.max_tokens, 9U);
 }

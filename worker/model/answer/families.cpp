@@ -56,7 +56,9 @@ Family gpt_oss() {
   return {.name = "gpt-oss",
           .signs = {"<|channel|>"},
           .reasoning = {.open = "analysis", .close = "<|end|>", .anywhere = true},
-          .calls = {.syntax = CallSyntax::kChannels}};
+          .calls = {.syntax = CallSyntax::kChannels,
+                    .other_marks = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
+                                    "<|end|>", "<|return|>", "<|call|>"}}};
 }
 
 Family gemma4() {
@@ -67,7 +69,8 @@ Family gemma4() {
                     .opens = {"<|tool_call>"},
                     .closers = {"<tool_call|>"},
                     .name_form = NameForm::kCallWord,
-                    .name_stops = {"{", "<tool_call|>"}}};
+                    .name_stops = {"{", "<tool_call|>"},
+                    .other_marks = {"<|\"|>"}}};
 }
 
 Family deepseek_v32() {
@@ -274,6 +277,25 @@ const Family& family_of_template(std::string_view template_text) {
   }
   static const Family thinking{.name = "think", .reasoning = kThink};
   return has(template_text, kThink.close) ? thinking : plain_family();
+}
+
+bool has_mark(const Family& family, std::string_view text) {
+  if (text.empty()) return false;
+  const Calls& calls = family.calls;
+  const Tags& tags = calls.tags;
+  for (const std::string* mark :
+       {&family.reasoning.open, &family.reasoning.close, &family.response.open,
+        &family.response.close, &calls.section, &calls.id_open, &calls.code_open, &tags.param_open,
+        &tags.key_close, &tags.value_open, &tags.value_close, &tags.call_close}) {
+    if (mark->find(text) != std::string::npos) return true;
+  }
+  for (const auto* marks :
+       {&calls.opens, &calls.closers, &calls.name_ends, &calls.name_stops, &calls.other_marks}) {
+    for (const std::string& mark : *marks) {
+      if (mark.find(text) != std::string::npos) return true;
+    }
+  }
+  return false;
 }
 
 const Family* family_named(std::string_view name) {

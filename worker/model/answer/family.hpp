@@ -85,6 +85,8 @@ struct Calls {
   std::string id_open = {};    // one of name_ends: an id follows, up to another of them (Mistral)
   std::string code_open = {};  // begins a call of the tool `python` with plain code (functionary)
   Tags tags = {};
+  // Of the syntax, and in no other field: headers' marks, strings'.
+  std::vector<std::string> other_marks = {};
 };
 
 struct Family {
@@ -104,6 +106,9 @@ const Family& family_of_template(std::string_view template_text);
 
 // Nothing is marked: all of an answer is content.
 const Family& plain_family();
+
+// Whether one of the family's marks holds `text` (not empty): a special token of this name is syntax.
+bool has_mark(const Family& family, std::string_view text);
 
 // The row of this name, or null.
 const Family* family_named(std::string_view name);
