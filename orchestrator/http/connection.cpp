@@ -375,6 +375,9 @@ class ClientConnection final : public Connection,
     request.host = head.field("Host");
     request.origin = head.field("Origin");
     request.authorization = head.field("Authorization");
+    // Where Anthropic's clients have the key.
+    if (const auto key = head.field("X-Api-Key"); request.authorization.empty() && !key.empty())
+      request.authorization = "Bearer " + std::string(key);
     request.last_event_id = head.field("Last-Event-ID");
     request.if_none_match = head.field("If-None-Match");
     request.cors_method = head.field("Access-Control-Request-Method");

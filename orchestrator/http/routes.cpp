@@ -12,8 +12,10 @@
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/lookup.hpp"
+#include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/page.hpp"
+#include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -189,6 +191,34 @@ void generate(Call call) {
       ->start(*model, timeout_of(call));
 }
 
+// Of a protocol beside OpenAI's: `make` gives the writer of one answer.
+template <auto parse, auto make>
+void converse(Call call) {
+  auto parsed = parse(call.request.body);
+  auto dialect = make(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(dialect->refusal(*error));
+  auto& wanted = std::get<GenerationRequest>(parsed);
+  Failure failure;
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  if (!model.ok()) return call.respond(dialect->refusal(to_api_error(failure)));
+  std::make_shared<DialectAnswer>(call.context.services, call.route.label, std::move(call.exchange),
+                                  std::move(wanted), std::move(dialect))
+      ->start(*model, timeout_of(call));
+}
+
+template <auto parse, TokenCount::Render render, TokenCount::Refusal refusal_of>
+void count_tokens(Call call) {
+  auto parsed = parse(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(refusal_of(*error));
+  auto& wanted = std::get<GenerationRequest>(parsed);
+  Failure failure;
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  if (!model.ok()) return call.respond(refusal_of(to_api_error(failure)));
+  std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
+                               render, refusal_of)
+      ->start(*model, std::move(wanted), timeout_of(call));
+}
+
 void go_on_reading(Call call) {
   if (auto error =
           call.context.streams.attach(call.parameter, call.request.last_event_id, call.exchange))
@@ -224,6 +254,12 @@ constexpr Route kRoutes[] = {
      generate<parse_completion>},
     {kPost, "/v1/chat/completions", "/v1/chat/completions", Who::kOwnPages, nullptr,
      generate<parse_chat>},
+    {kPost, "/v1/responses", "/v1/responses", Who::kOwnPages, nullptr,
+     converse<parse_responses, responses_dialect>},
+    {kPost, "/v1/messages", "/v1/messages", Who::kOwnPages, nullptr,
+     converse<parse_messages, messages_dialect>},
+    {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", Who::kOwnPages, nullptr,
+     count_tokens<parse_messages, counted_tokens_body, messages_refusal>},
     {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kOwnPages, nullptr,
      go_on_reading},
     {kPost, "/tokenize", "/tokenize", Who::kOwnPages, nullptr,

@@ -1,0 +1,170 @@
+#include "orchestrator/http/dialect.hpp"
+
+#include <ctime>
+#include <utility>
+
+namespace bulkhead::orchestrator {
+
+DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint,
+                             std::shared_ptr<Exchange> exchange, GenerationRequest request,
+                             std::unique_ptr<Dialect> dialect)
+    : Answer(services, std::move(endpoint)),
+      exchange_(std::move(exchange)),
+      request_(std::move(request)),
+      dialect_(std::move(dialect)) {}
+
+void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
+  hold();
+  head_ = {true, dialect_->new_id(), std::time(nullptr), services_.router.models()[model].id};
+  resolve(request_);
+  watch(*exchange_);
+  start_deadline(timeout);
+  ipc::Submit submit = std::move(request_.parameters);
+  submit.prompt = std::move(request_.prompts.front());
+  id_ = services_.router.start(model, std::move(submit), *this);
+}
+
+void DialectAnswer::on_warnings(RequestId, std::span<const std::string> warnings) {
+  add_warnings(*exchange_, warnings);
+}
+
+void DialectAnswer::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
+  if (over_) return;
+  usage_.prompt_tokens = prompt_tokens.size();
+  if (request_.stream) {
+    streaming_ = true;
+    exchange_->begin_stream(head_.id);
+  }
+  std::string events;
+  dialect_->begin(head_, usage_, events);
+  send(events);
+}
+
+void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
+  if (over_) return;
+  tokens_came(last_tokens_, view.tokens.size());
+  usage_.completion_tokens += view.tokens.size();
+  std::string events;
+  dialect_->add(view.text, view.parts, events);
+  send(events);
+}
+
+void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
+  auto self = shared_from_this();
+  if (over_) return;
+  id_ = {};
+  usage_.cached_tokens = finished.cached_tokens;
+  usage_.reasoning_tokens = finished.reasoning_tokens;
+  std::string events;
+  if (!finished.text.empty() || !finished.parts.empty())
+    dialect_->add(finished.text, finished.parts, events);
+  dialect_->end(finished.reason, usage_, events);
+  send(events);
+  exchange_->on_lost = nullptr;
+  if (streaming_) {
+    exchange_->end_stream(false);
+  } else {
+    HttpResponse response;
+    response.body = dialect_->whole();
+    respond(std::move(response));
+  }
+  end_as(200, finish_reason_name(finished.reason, false));
+}
+
+void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
+  id_ = {};
+  Answer::on_failed(request, failure);
+}
+
+void DialectAnswer::fail(const ApiError& error) {
+  if (over_) return;
+  auto self = shared_from_this();
+  cancel();
+  exchange_->on_lost = nullptr;
+  if (streaming_) {
+    std::string events;
+    dialect_->fail(error, events);
+    send(events);
+    exchange_->end_stream(true);
+  } else {
+    respond(dialect_->refusal(error));
+  }
+  end_as(error.status, error.code);
+}
+
+void DialectAnswer::lost(Exchange::Lost how) {
+  if (over_) return;
+  auto self = shared_from_this();
+  cancel();
+  end_as(499, count_lost(how));
+}
+
+void DialectAnswer::send(const std::string& events) {
+  if (streaming_ && !events.empty()) exchange_->write(events);
+}
+
+void DialectAnswer::respond(HttpResponse response) {
+  response.headers.emplace_back("X-Request-Id", head_.id);
+  exchange_->respond(std::move(response));
+}
+
+void DialectAnswer::cancel() {
+  if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
+}
+
+void DialectAnswer::end_as(int status, std::string_view how) {
+  over_ = true;
+  end(status, how, {head_.id, head_.model, request_.stream, 1, usage_});
+  release();
+}
+
+// ---- counting ----
+
+void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout) {
+  hold();
+  resolve(request);
+  watch(*exchange_);
+  start_deadline(timeout);
+  ipc::Submit submit = std::move(request.parameters);
+  submit.prompt = std::move(request.prompts.front());
+  submit.max_tokens = 1;
+  id_ = services_.router.start(model, std::move(submit), *this);
+}
+
+void TokenCount::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
+  HttpResponse response;
+  response.body = render_(prompt_tokens.size());
+  finish(std::move(response));
+}
+
+void TokenCount::on_failed(RequestId request, const Failure& failure) {
+  id_ = {};
+  Answer::on_failed(request, failure);
+}
+
+void TokenCount::fail(const ApiError& error) {
+  finish(refusal_(error));
+}
+
+void TokenCount::lost(Exchange::Lost) {
+  auto self = shared_from_this();
+  cancel();
+  end(499);
+  release();
+}
+
+void TokenCount::finish(HttpResponse response) {
+  auto self = shared_from_this();
+  cancel();
+  const int status = response.status;
+  exchange_->on_lost = nullptr;
+  exchange_->respond(std::move(response));
+  end(status);
+  release();
+}
+
+void TokenCount::cancel() {
+  if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
+}
+
+}  // namespace bulkhead::orchestrator

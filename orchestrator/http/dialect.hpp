@@ -1,0 +1,96 @@
+// Protocols beside OpenAI's chat completions, whose answers are one message made of parts: how each of them
+// writes an answer (Dialect), and the answer itself (DialectAnswer), which is the same for all of them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "orchestrator/http/answer.hpp"
+#include "orchestrator/http/errors.hpp"
+
+namespace bulkhead::orchestrator {
+
+// Writes one answer. The calls come in the order begin, add..., end; each appends the events that it makes
+// to `events`. fail() may come instead of any later one. No sockets, no workers.
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+
+  virtual std::string new_id() const = 0;
+  virtual void begin(const AnswerHead& head, const Usage& usage, std::string& events) = 0;
+  // `text`: of an answer that does not come in parts.
+  virtual void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
+                   std::string& events) = 0;
+  virtual void end(ipc::FinishReason reason, const Usage& usage, std::string& events) = 0;
+  virtual void fail(const ApiError& error, std::string& events) = 0;
+  // The body of an answer that is not streamed, after end().
+  virtual std::string whole() const = 0;
+  virtual HttpResponse refusal(const ApiError& error) const = 0;
+};
+
+class DialectAnswer final : public Answer {
+ public:
+  DialectAnswer(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
+                GenerationRequest request, std::unique_ptr<Dialect> dialect);
+
+  // Admitted to `model` already; one prompt, n = 1. It holds itself until it ends.
+  void start(std::size_t model, std::chrono::seconds timeout);
+
+ private:
+  void on_warnings(RequestId, std::span<const std::string> warnings) override;
+  void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_tokens(const ipc::SequenceTokensView& view) override;
+  void on_finished(RequestId, const ipc::Finished& finished) override;
+  void on_failed(RequestId request, const Failure& failure) override;
+  void fail(const ApiError& error) override;
+  void lost(Exchange::Lost how) override;
+
+  void send(const std::string& events);
+  void respond(HttpResponse response);
+  void cancel();
+  void end_as(int status, std::string_view how);
+
+  std::shared_ptr<Exchange> exchange_;
+  GenerationRequest request_;
+  std::unique_ptr<Dialect> dialect_;
+  AnswerHead head_;
+  Usage usage_;
+  RequestId id_ = {};  // 0 once it is over
+  Clock::time_point last_tokens_ = {};
+  bool streaming_ = false;  // the status line is out
+  bool over_ = false;
+};
+
+// Answers with the number of a prompt's tokens, as its worker counts them, and generates nothing.
+class TokenCount final : public Answer {
+ public:
+  using Render = std::string (*)(std::size_t tokens);
+  using Refusal = HttpResponse (*)(const ApiError& error);
+  TokenCount(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
+             Render render, Refusal refusal)
+      : Answer(services, std::move(endpoint)),
+        exchange_(std::move(exchange)),
+        render_(render),
+        refusal_(refusal) {}
+
+  // Admitted to `model` already. It holds itself until it ends.
+  void start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout);
+
+ private:
+  void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_failed(RequestId request, const Failure& failure) override;
+  void fail(const ApiError& error) override;
+  void lost(Exchange::Lost how) override;
+  void finish(HttpResponse response);
+  void cancel();
+
+  std::shared_ptr<Exchange> exchange_;
+  Render render_;
+  Refusal refusal_;
+  RequestId id_ = {};
+};
+
+}  // namespace bulkhead::orchestrator

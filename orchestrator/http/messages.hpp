@@ -1,0 +1,21 @@
+// Anthropic's Messages API: from a request's bytes to a checked chat, and from an answer's parts to content
+// blocks and events. Pure functions; no sockets, no workers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "orchestrator/http/dialect.hpp"
+
+namespace bulkhead::orchestrator {
+
+// POST /v1/messages, and what /v1/messages/count_tokens takes of it.
+Parsed<GenerationRequest> parse_messages(std::string_view body);
+
+std::unique_ptr<Dialect> messages_dialect(std::string_view body);
+std::string counted_tokens_body(std::size_t tokens);
+// {"type": "error", "error": {"type", "message"}} with the status that the error has.
+HttpResponse messages_refusal(const ApiError& error);
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,207 @@
+// Answers of the Messages API: content blocks, whole or as server-sent events. A block begins where the kind
+// of an answer's parts changes, and each call is a block of its own.
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "config/base/random.hpp"
+#include "orchestrator/http/messages.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+void append_member(std::string& out, std::string_view name, std::string_view text) {
+  fmt::format_to(std::back_inserter(out), "\"{}\":", name);
+  append_json_string(out, text);
+}
+
+std::string error_object(const ApiError& error) {
+  struct Row {
+    int status;
+    const char* type;
+  };
+  constexpr Row kRows[] = {{400, "invalid_request_error"}, {401, "authentication_error"},
+                           {403, "permission_error"},      {404, "not_found_error"},
+                           {413, "request_too_large"},     {429, "rate_limit_error"},
+                           {503, "overloaded_error"},      {504, "timeout_error"}};
+  const char* type = "api_error";
+  for (const Row& row : kRows) {
+    if (row.status == error.status) type = row.type;
+  }
+  std::string out = "{\"type\":\"error\",\"error\":{";
+  append_member(out, "type", type);
+  out += ',';
+  append_member(out, "message", error.message);
+  return out + "}}";
+}
+
+std::string usage_object(const Usage& usage) {
+  return fmt::format(
+      "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{},"
+      "\"output_tokens\":{}}}",
+      usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens, usage.completion_tokens);
+}
+
+struct Block {
+  ipc::PartKind kind = ipc::PartKind::kContent;  // kCall for a call with its arguments
+  std::string text;                              // or a call's arguments
+  std::string id, name;
+};
+
+// A call's arguments are an object, or the call was cut.
+bool is_whole(const Block& block) {
+  return block.kind != ipc::PartKind::kCall ||
+         nlohmann::json::parse(block.text, nullptr, false).is_object();
+}
+
+class MessagesDialect final : public Dialect {
+ public:
+  std::string new_id() const override { return fmt::format("msg_{:016x}", random_u64()); }
+
+  void begin(const AnswerHead& head, const Usage& usage, std::string& events) override {
+    head_ = head;
+    event(events, "message_start",
+          ",\"message\":" + message("[]", "null", usage));
+  }
+
+  void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
+           std::string& events) override {
+    if (!text.empty()) piece(ipc::PartKind::kContent, text, events);
+    for (const ipc::AnswerPart& part : parts) {
+      if (part.kind == ipc::PartKind::kCall) {
+        open({ipc::PartKind::kCall, {}, part.id, part.text}, events);
+      } else {
+        piece(part.kind, part.text, events);
+      }
+    }
+  }
+
+  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+    close(events);
+    usage_ = usage;
+    bool calls = false;
+    for (const Block& block : blocks_)
+      calls |= block.kind == ipc::PartKind::kCall && is_whole(block);
+    stop_reason_ = reason == ipc::FinishReason::kLength ? "max_tokens"
+                   : calls                              ? "tool_use"
+                                                        : "end_turn";
+    event(events, "message_delta",
+          fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":null}},\"usage\":{}",
+                      stop_reason_, usage_object(usage)));
+    event(events, "message_stop", "");
+  }
+
+  void fail(const ApiError& error, std::string& events) override {
+    events += "event: error\ndata: " + error_object(error) + "\n\n";
+  }
+
+  std::string whole() const override {
+    std::string content = "[";
+    for (const Block& block : blocks_) {
+      if (!is_whole(block)) continue;  // stop_reason says that the answer was cut
+      if (content.size() > 1) content += ',';
+      content += "{" + shape(block, block.text) + "}";
+    }
+    return message(content + "]", "\"" + stop_reason_ + "\"", usage_);
+  }
+
+  HttpResponse refusal(const ApiError& error) const override { return messages_refusal(error); }
+
+ private:
+  static void event(std::string& events, std::string_view type, std::string_view members) {
+    fmt::format_to(std::back_inserter(events), "event: {}\ndata: {{\"type\":\"{}\"{}}}\n\n", type,
+                   type, members);
+  }
+
+  std::string message(std::string_view content, std::string_view stop_reason,
+                      const Usage& usage) const {
+    std::string out = "{";
+    append_member(out, "id", head_.id);
+    out += ",\"type\":\"message\",\"role\":\"assistant\",";
+    append_member(out, "model", head_.model);
+    fmt::format_to(std::back_inserter(out),
+                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":null,\"usage\":{}}}",
+                   content, stop_reason, usage_object(usage));
+    return out;
+  }
+
+  // A block's members; `text` is what it holds, empty where it begins.
+  static std::string shape(const Block& block, std::string_view text) {
+    std::string out;
+    switch (block.kind) {
+      case ipc::PartKind::kReasoning:
+        out = "\"type\":\"thinking\",";
+        append_member(out, "thinking", text);
+        return out + ",\"signature\":\"\"";
+      case ipc::PartKind::kCall:
+        out = "\"type\":\"tool_use\",";
+        append_member(out, "id", block.id);
+        out += ',';
+        append_member(out, "name", block.name);
+        return out + ",\"input\":" + (text.empty() ? "{}" : std::string(text));
+      case ipc::PartKind::kContent:
+      case ipc::PartKind::kArguments:  // no block is of this kind: they are a call's text
+        out = "\"type\":\"text\",";
+        append_member(out, "text", text);
+        return out;
+    }
+    return out;
+  }
+
+  void open(Block block, std::string& events) {
+    close(events);
+    open_ = true;
+    event(events, "content_block_start",
+          fmt::format(",\"index\":{},\"content_block\":{{{}}}", blocks_.size(), shape(block, "")));
+    blocks_.push_back(std::move(block));
+  }
+
+  void close(std::string& events) {
+    if (std::exchange(open_, false))
+      event(events, "content_block_stop", fmt::format(",\"index\":{}", blocks_.size() - 1));
+  }
+
+  void piece(ipc::PartKind kind, std::string_view text, std::string& events) {
+    const bool arguments = kind == ipc::PartKind::kArguments;
+    const ipc::PartKind wanted = arguments ? ipc::PartKind::kCall : kind;
+    if (!open_ || blocks_.back().kind != wanted) open({wanted, {}, {}, {}}, events);
+    blocks_.back().text += text;
+    const char* const type = arguments                             ? "input_json_delta"
+                             : kind == ipc::PartKind::kReasoning ? "thinking_delta"
+                                                                 : "text_delta";
+    const char* const name = arguments                             ? "partial_json"
+                             : kind == ipc::PartKind::kReasoning ? "thinking"
+                                                                 : "text";
+    std::string members = fmt::format(",\"index\":{},\"delta\":{{\"type\":\"{}\",", blocks_.size() - 1, type);
+    append_member(members, name, text);
+    event(events, "content_block_delta", members + "}");
+  }
+
+  AnswerHead head_;
+  Usage usage_;
+  std::vector<Block> blocks_;
+  bool open_ = false;  // the last block
+  std::string stop_reason_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dialect> messages_dialect(std::string_view) {
+  return std::make_unique<MessagesDialect>();
+}
+
+std::string counted_tokens_body(std::size_t tokens) {
+  return fmt::format("{{\"input_tokens\":{}}}", tokens);
+}
+
+HttpResponse messages_refusal(const ApiError& error) {
+  HttpResponse response = to_response(error);
+  response.body = error_object(error);
+  return response;
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,262 @@
+// Requests of the Messages API, made chats of OpenAI's form: one parser checks what both have in common.
+#include <string>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/messages.hpp"
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
+
+// Claude Code begins its system prompt with this and a checksum that changes with each request: shown to
+// the model it would say nothing, and no prompt would have its beginning in common with the last one.
+constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
+
+class Translation {
+ public:
+  explicit Translation(const Ordered& body) : body_(body) {}
+
+  Parsed<GenerationRequest> parse() {
+    out_["messages"] = Ordered::array();
+    system();
+    messages();
+    tools();
+    tool_choice();
+    options();
+    if (error_) return *error_;
+    return parse_chat(out_.dump());
+  }
+
+ private:
+  void refuse(const std::string& name, const std::string& what,
+              const std::string& code = "invalid_type") {
+    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
+  }
+
+  static const Ordered* find(const Ordered& object, const char* name) {
+    const auto found = object.find(name);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  static std::string text_of(const Ordered& object, const char* name) {
+    const Ordered* value = find(object, name);
+    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+  }
+
+  // Blocks of type text, joined by line breaks; a string is itself.
+  std::string text(const Ordered& content, const std::string& where) {
+    if (content.is_string()) return content.get<std::string>();
+    std::string joined;
+    if (!content.is_array()) refuse(where, "must be a string or an array of blocks.");
+    for (std::size_t i = 0; content.is_array() && i < content.size(); ++i) {
+      const Ordered& block = content[i];
+      const std::string here = fmt::format("{}[{}]", where, i);
+      if (!block.is_object() || text_of(block, "type") != "text" || find(block, "text") == nullptr ||
+          !block["text"].is_string()) {
+        refuse(here, "is not of type 'text', the only one that this server takes here.",
+               "unsupported_parameter");
+        break;
+      }
+      const std::string part = text_of(block, "text");
+      if (part.starts_with(kBillingBlock)) continue;
+      if (!joined.empty()) joined += '\n';
+      joined += part;
+    }
+    return joined;
+  }
+
+  void system() {
+    const Ordered* system = find(body_, "system");
+    if (system == nullptr) return;
+    std::string joined = text(*system, "system");
+    if (!joined.empty())
+      out_["messages"].push_back({{"role", "system"}, {"content", std::move(joined)}});
+  }
+
+  void messages() {
+    const Ordered* list = find(body_, "messages");
+    if (list == nullptr) return refuse("messages", "is missing.", "missing_parameter");
+    if (!list->is_array()) return refuse("messages", "must be an array.");
+    for (std::size_t i = 0; i < list->size() && !error_; ++i) {
+      const Ordered& message = (*list)[i];
+      const std::string where = fmt::format("messages[{}]", i);
+      if (!message.is_object()) return refuse(where, "must be an object.");
+      const std::string role = text_of(message, "role");
+      const Ordered* content = find(message, "content");
+      if (content == nullptr)
+        return refuse(where + ".content", "is missing.", "missing_parameter");
+      if (role == "user") {
+        user(*content, where + ".content");
+      } else if (role == "assistant") {
+        assistant(*content, where + ".content");
+        if (i + 1 == list->size()) out_["continue_final_message"] = true;
+      } else if (role == "system") {
+        out_["messages"].push_back(
+            {{"role", "system"}, {"content", text(*content, where + ".content")}});
+      } else {
+        return refuse(where + ".role", "must be user or assistant.", "unsupported_role");
+      }
+    }
+  }
+
+  // A block's type; empty after a refusal.
+  std::string type_of(const Ordered& block, const std::string& where) {
+    std::string type = block.is_object() ? text_of(block, "type") : std::string();
+    if (type.empty()) refuse(where, "must be an object with a 'type'.");
+    return type;
+  }
+
+  // Results of tools are messages of their own.
+  void user(const Ordered& content, const std::string& where) {
+    if (!content.is_array()) {
+      out_["messages"].push_back({{"role", "user"}, {"content", text(content, where)}});
+      return;
+    }
+    Ordered parts = Ordered::array();
+    const auto flush = [&] {
+      if (!parts.empty())
+        out_["messages"].push_back({{"role", "user"}, {"content", std::exchange(parts, Ordered::array())}});
+    };
+    for (std::size_t i = 0; i < content.size() && !error_; ++i) {
+      const Ordered& block = content[i];
+      const std::string here = fmt::format("{}[{}]", where, i);
+      const std::string type = type_of(block, here);
+      if (type == "text") {
+        parts.push_back({{"type", "text"}, {"text", text_of(block, "text")}});
+      } else if (type == "tool_result") {
+        flush();
+        const Ordered* result = find(block, "content");
+        out_["messages"].push_back(
+            {{"role", "tool"},
+             {"tool_call_id", text_of(block, "tool_use_id")},
+             {"content", result == nullptr ? std::string() : text(*result, here + ".content")}});
+      } else if (!type.empty()) {
+        refuse(here, fmt::format("is of type '{}'; this server takes text and tool_result here.",
+                                 type),
+               "unsupported_parameter");
+      }
+    }
+    flush();
+  }
+
+  void assistant(const Ordered& content, const std::string& where) {
+    Ordered message = {{"role", "assistant"}, {"content", nullptr}};
+    if (!content.is_array()) {
+      message["content"] = text(content, where);
+      out_["messages"].push_back(std::move(message));
+      return;
+    }
+    std::string said, thought;
+    Ordered calls = Ordered::array();
+    for (std::size_t i = 0; i < content.size() && !error_; ++i) {
+      const Ordered& block = content[i];
+      const std::string here = fmt::format("{}[{}]", where, i);
+      const std::string type = type_of(block, here);
+      if (type == "text") {
+        said += text_of(block, "text");
+      } else if (type == "thinking") {
+        thought += text_of(block, "thinking");
+      } else if (type == "tool_use") {
+        const Ordered* input = find(block, "input");
+        calls.push_back({{"id", text_of(block, "id")},
+                         {"type", "function"},
+                         {"function",
+                          {{"name", text_of(block, "name")},
+                           {"arguments", input == nullptr ? "{}" : input->dump()}}}});
+      } else if (type != "redacted_thinking" && !type.empty()) {
+        refuse(here,
+               fmt::format("is of type '{}'; this server takes text, thinking and tool_use here.",
+                           type),
+               "unsupported_parameter");
+      }
+    }
+    if (!said.empty() || calls.empty()) message["content"] = std::move(said);
+    if (!thought.empty()) message["reasoning_content"] = std::move(thought);
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+    out_["messages"].push_back(std::move(message));
+  }
+
+  void tools() {
+    const Ordered* list = find(body_, "tools");
+    if (list == nullptr) return;
+    if (!list->is_array()) return refuse("tools", "must be an array.");
+    Ordered tools = Ordered::array();
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const Ordered& tool = (*list)[i];
+      const std::string where = fmt::format("tools[{}]", i);
+      if (!tool.is_object()) return refuse(where, "must be an object.");
+      if (const std::string type = text_of(tool, "type"); !type.empty() && type != "custom") {
+        return refuse(where, fmt::format("is of type '{}', which Anthropic's own servers run; this "
+                                         "server takes tools of the client.",
+                                         type),
+                      "unsupported_parameter");
+      }
+      Ordered function = {{"name", text_of(tool, "name")}};
+      if (const Ordered* about = find(tool, "description")) function["description"] = *about;
+      if (const Ordered* schema = find(tool, "input_schema")) function["parameters"] = *schema;
+      if (const Ordered* strict = find(tool, "strict")) function["strict"] = *strict;
+      tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+    }
+    out_["tools"] = std::move(tools);
+  }
+
+  void tool_choice() {
+    const Ordered* choice = find(body_, "tool_choice");
+    if (choice == nullptr) return;
+    const std::string type = type_of(*choice, "tool_choice");
+    if (type == "auto" || type == "none") {
+      out_["tool_choice"] = type;
+    } else if (!type.empty()) {
+      return refuse("tool_choice",
+                    fmt::format("of type '{}' is not supported by this server; use auto or none.",
+                                type),
+                    "unsupported_parameter");
+    }
+    const Ordered* alone = find(*choice, "disable_parallel_tool_use");
+    if (alone != nullptr && *alone == true) out_["parallel_tool_calls"] = false;
+  }
+
+  void options() {
+    for (const char* name : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream",
+                             "seed", "chat_template_kwargs"}) {
+      if (const Ordered* value = find(body_, name)) out_[name] = *value;
+    }
+    if (const Ordered* stop = find(body_, "stop_sequences")) out_["stop"] = *stop;
+    if (const Ordered* thinking = find(body_, "thinking")) {
+      const std::string type = type_of(*thinking, "thinking");
+      out_["enable_thinking"] = type != "disabled";
+    }
+    for (const char* name : {"mcp_servers", "container", "output_format"}) {
+      const Ordered* value = find(body_, name);
+      if (value != nullptr && !value->empty())
+        refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
+    }
+    const Ordered* output = find(body_, "output_config");
+    if (output != nullptr && output->is_object() && find(*output, "format") != nullptr) {
+      refuse("output_config.format", "is not supported by this server; leave it out.",
+             "unsupported_parameter");
+    }
+  }
+
+  const Ordered& body_;
+  Ordered out_ = Ordered::object();
+  std::optional<ApiError> error_;
+};
+
+}  // namespace
+
+Parsed<GenerationRequest> parse_messages(std::string_view body) {
+  Parsed<json> checked = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
+  if (has_wide_object(std::get<json>(checked)))
+    return invalid(fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  const Ordered ordered = Ordered::parse(body);
+  return Translation(ordered).parse();
+}
+
+}  // namespace bulkhead::orchestrator

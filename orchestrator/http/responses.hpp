@@ -1,0 +1,18 @@
+// OpenAI's Responses API: from a request's bytes to a checked chat, and from an answer's parts to output items
+// and events. Nothing is stored: a conversation comes whole with each request. Pure functions; no sockets,
+// no workers.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "orchestrator/http/dialect.hpp"
+
+namespace bulkhead::orchestrator {
+
+Parsed<GenerationRequest> parse_responses(std::string_view body);
+
+// `body`: the request, some of which answers repeat.
+std::unique_ptr<Dialect> responses_dialect(std::string_view body);
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,225 @@
+// Answers of the Responses API: output items, whole or as server-sent events. An item begins where the kind of
+// an answer's parts changes, and each call is an item of its own.
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "config/base/json_members.hpp"
+#include "config/base/random.hpp"
+#include "orchestrator/http/responses.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+std::string json_string(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out;
+}
+
+struct Item {
+  ipc::PartKind kind = ipc::PartKind::kContent;  // kCall for a call with its arguments
+  std::string id;                                // the item's
+  std::string text;                              // or a call's arguments
+  std::string call_id = {}, name = {};
+};
+
+class ResponsesDialect final : public Dialect {
+ public:
+  explicit ResponsesDialect(std::string_view body) {
+    struct Echo {
+      const char* name;
+      const char* otherwise;
+    };
+    static constexpr Echo kEchoes[] = {
+        {"instructions", "null"}, {"max_output_tokens", "null"},
+        {"metadata", "{}"},       {"parallel_tool_calls", "true"},
+        {"reasoning", "null"},    {"temperature", "1.0"},
+        {"text", "{\"format\":{\"type\":\"text\"}}"},
+        {"tool_choice", "\"auto\""},
+        {"tools", "[]"},          {"top_p", "1.0"},
+        {"truncation", "\"disabled\""}};
+    std::vector<JsonMember> members;
+    for (const Echo& echo : kEchoes)
+      members.push_back({echo.name});
+    find_json_members(body, members);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const std::string_view given = members[i].text;
+      echo_ += fmt::format(",\"{}\":{}", members[i].name,
+                           given.empty() || given == "null" ? kEchoes[i].otherwise : given);
+    }
+  }
+
+  std::string new_id() const override { return fmt::format("resp_{:016x}", random_u64()); }
+
+  void begin(const AnswerHead& head, const Usage&, std::string& events) override {
+    head_ = head;
+    for (const char* type : {"response.created", "response.in_progress"})
+      event(events, type, ",\"response\":" + response("in_progress"));
+  }
+
+  void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
+           std::string& events) override {
+    if (!text.empty()) piece(ipc::PartKind::kContent, text, events);
+    for (const ipc::AnswerPart& part : parts) {
+      if (part.kind == ipc::PartKind::kCall) {
+        open(ipc::PartKind::kCall, part.id, part.text, events);
+      } else {
+        piece(part.kind, part.text, events);
+      }
+    }
+  }
+
+  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+    cut_ = reason == ipc::FinishReason::kLength;
+    usage_ = usage;
+    close(cut_ ? "incomplete" : "completed", events);
+    over_ = true;
+    event(events, cut_ ? "response.incomplete" : "response.completed", ",\"response\":" + whole());
+  }
+
+  void fail(const ApiError& error, std::string& events) override {
+    const std::string code = json_string(error.code.empty() ? "server_error" : error.code);
+    event(events, "error",
+          fmt::format(",\"code\":{},\"message\":{},\"param\":null", code, json_string(error.message)));
+    error_ = fmt::format("{{\"code\":{},\"message\":{}}}", code, json_string(error.message));
+    event(events, "response.failed", ",\"response\":" + response("failed"));
+  }
+
+  std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
+
+  HttpResponse refusal(const ApiError& error) const override { return to_response(error); }
+
+ private:
+  void event(std::string& events, std::string_view type, const std::string& members) {
+    fmt::format_to(std::back_inserter(events),
+                   "event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{}{}}}\n\n", type, type,
+                   sequence_++, members);
+  }
+  // Of the last item.
+  std::string place() const {
+    return fmt::format(",\"item_id\":\"{}\",\"output_index\":{}", items_.back().id, items_.size() - 1);
+  }
+
+  std::string response(std::string_view status) const {
+    std::string output;
+    for (std::size_t i = 0; i < items_.size() && over_; ++i)
+      output += (i == 0 ? "" : ",") + item(items_[i], i + 1 == items_.size() ? status : "completed");
+    std::string usage = "null";
+    if (over_) {
+      usage = fmt::format(
+          "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_tokens\":{},"
+          "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}",
+          usage_.prompt_tokens, usage_.cached_tokens, usage_.completion_tokens,
+          usage_.reasoning_tokens, usage_.prompt_tokens + usage_.completion_tokens);
+    }
+    return fmt::format(
+        "{{\"id\":\"{}\",\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"error\":{},"
+        "\"incomplete_details\":{},\"model\":{},\"output\":[{}],\"previous_response_id\":null,"
+        "\"store\":false,\"usage\":{}{}}}",
+        head_.id, head_.created, status, error_,
+        status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null", json_string(head_.model),
+        output, usage, echo_);
+  }
+
+  static std::string text_part(const Item& item) {
+    if (item.kind == ipc::PartKind::kReasoning)
+      return "{\"type\":\"reasoning_text\",\"text\":" + json_string(item.text) + "}";
+    return "{\"type\":\"output_text\",\"text\":" + json_string(item.text) +
+           ",\"annotations\":[],\"logprobs\":[]}";
+  }
+
+  static std::string item(const Item& item, std::string_view status) {
+    const std::string content =
+        status == "in_progress" ? std::string("[]") : "[" + text_part(item) + "]";
+    switch (item.kind) {
+      case ipc::PartKind::kReasoning:
+        return fmt::format(
+            "{{\"type\":\"reasoning\",\"id\":\"{}\",\"summary\":[],\"content\":{},\"status\":\"{}\"}}",
+            item.id, content, status);
+      case ipc::PartKind::kCall:
+        return fmt::format(
+            "{{\"type\":\"function_call\",\"id\":\"{}\",\"call_id\":{},\"name\":{},\"arguments\":{},"
+            "\"status\":\"{}\"}}",
+            item.id, json_string(item.call_id), json_string(item.name), json_string(item.text), status);
+      case ipc::PartKind::kContent:
+      case ipc::PartKind::kArguments:  // no item is of this kind: they are a call's text
+        return fmt::format(
+            "{{\"type\":\"message\",\"id\":\"{}\",\"role\":\"assistant\",\"status\":\"{}\","
+            "\"content\":{}}}",
+            item.id, status, content);
+    }
+    return {};
+  }
+
+  void open(ipc::PartKind kind, std::string call_id, std::string name, std::string& events) {
+    close("completed", events);
+    const char* const prefix = kind == ipc::PartKind::kReasoning ? "rs"
+                               : kind == ipc::PartKind::kCall    ? "fc"
+                                                                 : "msg";
+    const std::string own = head_.id.substr(head_.id.find('_') + 1);
+    items_.push_back({kind, fmt::format("{}_{}{}", prefix, own, items_.size()), {},
+                      std::move(call_id), std::move(name)});
+    open_ = true;
+    event(events, "response.output_item.added",
+          fmt::format(",\"output_index\":{},\"item\":{}", items_.size() - 1,
+                      item(items_.back(), "in_progress")));
+    if (kind == ipc::PartKind::kCall) return;
+    event(events, "response.content_part.added",
+          place() + ",\"content_index\":0,\"part\":" + text_part(items_.back()));
+  }
+
+  void close(std::string_view status, std::string& events) {
+    if (!std::exchange(open_, false)) return;
+    const Item& last = items_.back();
+    if (last.kind == ipc::PartKind::kCall) {
+      event(events, "response.function_call_arguments.done",
+            place() + ",\"name\":" + json_string(last.name) + ",\"arguments\":" + json_string(last.text));
+    } else {
+      const bool thought = last.kind == ipc::PartKind::kReasoning;
+      event(events, thought ? "response.reasoning_text.done" : "response.output_text.done",
+            place() + ",\"content_index\":0,\"text\":" + json_string(last.text) +
+                (thought ? "" : ",\"logprobs\":[]"));
+      event(events, "response.content_part.done",
+            place() + ",\"content_index\":0,\"part\":" + text_part(last));
+    }
+    event(events, "response.output_item.done",
+          fmt::format(",\"output_index\":{},\"item\":{}", items_.size() - 1, item(last, status)));
+  }
+
+  void piece(ipc::PartKind kind, std::string_view text, std::string& events) {
+    const bool arguments = kind == ipc::PartKind::kArguments;
+    const ipc::PartKind wanted = arguments ? ipc::PartKind::kCall : kind;
+    if (!open_ || items_.back().kind != wanted) open(wanted, {}, {}, events);
+    items_.back().text += text;
+    if (arguments) {
+      event(events, "response.function_call_arguments.delta", place() + ",\"delta\":" + json_string(text));
+      return;
+    }
+    const bool thought = kind == ipc::PartKind::kReasoning;
+    event(events, thought ? "response.reasoning_text.delta" : "response.output_text.delta",
+          place() + ",\"content_index\":0,\"delta\":" + json_string(text) +
+              (thought ? "" : ",\"logprobs\":[]"));
+  }
+
+  AnswerHead head_;
+  Usage usage_;
+  std::string echo_;  // members that repeat the request
+  std::vector<Item> items_;
+  bool open_ = false;  // the last item
+  bool cut_ = false;
+  bool over_ = false;
+  std::string error_ = "null";
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Dialect> responses_dialect(std::string_view body) {
+  return std::make_unique<ResponsesDialect>(body);
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,212 @@
+// Requests of the Responses API, made chats: one parser checks what both have in common.
+#include <string>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/request_fields.hpp"
+#include "orchestrator/http/responses.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
+
+class Conversation {
+ public:
+  explicit Conversation(const Ordered& body) : body_(body) {}
+
+  Parsed<GenerationRequest> parse() {
+    out_["messages"] = Ordered::array();
+    if (const Ordered* instructions = find(body_, "instructions"))
+      add({{"role", "system"}, {"content", text(*instructions, "instructions")}});
+    input();
+    flush();
+    tools();
+    options();
+    if (error_) return *error_;
+    return parse_chat(out_.dump());
+  }
+
+ private:
+  void refuse(const std::string& name, const std::string& what,
+              const std::string& code = "invalid_type") {
+    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
+  }
+  void unsupported(const std::string& name) {
+    refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
+  }
+
+  static const Ordered* find(const Ordered& object, const char* name) {
+    const auto found = object.find(name);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  static std::string text_of(const Ordered& object, const char* name) {
+    const Ordered* value = find(object, name);
+    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+  }
+
+  void add(Ordered message) { out_["messages"].push_back(std::move(message)); }
+
+  // What an assistant thought, said and called between two other messages is one message.
+  Ordered& assistant() {
+    if (assistant_.empty()) assistant_ = {{"role", "assistant"}, {"content", nullptr}};
+    return assistant_;
+  }
+  void flush() {
+    if (assistant_.empty()) return;
+    if (!assistant_.contains("tool_calls") && assistant_["content"].is_null())
+      assistant_["content"] = "";
+    add(std::exchange(assistant_, Ordered::object()));
+  }
+
+  // A string, or parts with text, joined.
+  std::string text(const Ordered& content, const std::string& where) {
+    if (content.is_string()) return content.get<std::string>();
+    std::string joined;
+    if (!content.is_array()) refuse(where, "must be a string or an array of parts.");
+    for (std::size_t i = 0; content.is_array() && i < content.size(); ++i) {
+      const Ordered& part = content[i];
+      const std::string type = part.is_object() ? text_of(part, "type") : std::string();
+      if (type == "refusal") {
+        joined += text_of(part, "refusal");
+      } else if (type.ends_with("text") && find(part, "text") != nullptr) {
+        joined += text_of(part, "text");
+      } else {
+        refuse(fmt::format("{}[{}]", where, i), "is no part with text, all that this server takes.",
+               "unsupported_parameter");
+      }
+    }
+    return joined;
+  }
+
+  void input() {
+    const Ordered* input = find(body_, "input");
+    if (input == nullptr) return refuse("input", "is missing.", "missing_parameter");
+    if (input->is_string()) return add({{"role", "user"}, {"content", *input}});
+    if (!input->is_array()) return refuse("input", "must be a string or an array of items.");
+    for (std::size_t i = 0; i < input->size() && !error_; ++i)
+      item((*input)[i], fmt::format("input[{}]", i));
+  }
+
+  void item(const Ordered& item, const std::string& where) {
+    if (!item.is_object()) return refuse(where, "must be an object.");
+    const std::string type = item.contains("type") ? text_of(item, "type") : "message";
+    if (type == "message") {
+      message(item, where);
+    } else if (type == "reasoning") {
+      std::string thought;
+      if (const Ordered* content = find(item, "content"))
+        thought = text(*content, where + ".content");
+      if (const Ordered* summary = find(item, "summary"); thought.empty() && summary != nullptr)
+        thought = text(*summary, where + ".summary");
+      if (!thought.empty()) assistant()["reasoning_content"] = std::move(thought);
+    } else if (type == "function_call") {
+      assistant()["tool_calls"].push_back(
+          {{"id", text_of(item, "call_id")},
+           {"type", "function"},
+           {"function", {{"name", text_of(item, "name")}, {"arguments", text_of(item, "arguments")}}}});
+    } else if (type == "function_call_output") {
+      flush();
+      const Ordered* output = find(item, "output");
+      add({{"role", "tool"},
+           {"tool_call_id", text_of(item, "call_id")},
+           {"content", output == nullptr ? std::string() : text(*output, where + ".output")}});
+    } else {
+      refuse(where,
+             fmt::format("is of type '{}'; this server takes message, reasoning, function_call and "
+                         "function_call_output.",
+                         type),
+             "unsupported_parameter");
+    }
+  }
+
+  void message(const Ordered& item, const std::string& where) {
+    const Ordered* content = find(item, "content");
+    if (content == nullptr) return refuse(where + ".content", "is missing.", "missing_parameter");
+    std::string said = text(*content, where + ".content");
+    const std::string role = text_of(item, "role");
+    if (role != "assistant") {
+      flush();
+      return add({{"role", role}, {"content", std::move(said)}});
+    }
+    if (!assistant()["content"].is_null()) flush();
+    assistant()["content"] = std::move(said);
+  }
+
+  // Tools that OpenAI's own servers run can't be called here: they are left out, as Codex's are.
+  void tools() {
+    const Ordered* list = find(body_, "tools");
+    if (list == nullptr) return;
+    if (!list->is_array()) return refuse("tools", "must be an array.");
+    Ordered tools = Ordered::array();
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const Ordered& tool = (*list)[i];
+      if (!tool.is_object()) return refuse(fmt::format("tools[{}]", i), "must be an object.");
+      if (text_of(tool, "type") != "function") continue;
+      Ordered function = {{"name", text_of(tool, "name")}};
+      for (const char* name : {"description", "parameters", "strict"}) {
+        if (const Ordered* value = find(tool, name)) function[name] = *value;
+      }
+      tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+    }
+    out_["tools"] = std::move(tools);
+  }
+
+  void options() {
+    for (const char* name : {"model", "temperature", "top_p", "top_k", "stream", "seed", "tool_choice",
+                             "parallel_tool_calls", "chat_template_kwargs"}) {
+      if (const Ordered* value = find(body_, name)) out_[name] = *value;
+    }
+    if (const Ordered* most = find(body_, "max_output_tokens")) out_["max_tokens"] = *most;
+    if (const Ordered* reasoning = find(body_, "reasoning"); reasoning != nullptr) {
+      if (const Ordered* effort = reasoning->is_object() ? find(*reasoning, "effort") : nullptr)
+        out_["reasoning_effort"] = *effort;
+    }
+    if (const Ordered* wanted = find(body_, "text"); wanted != nullptr && wanted->is_object()) {
+      if (const Ordered* format = find(*wanted, "format")) response_format(*format);
+    }
+    for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
+      if (find(body_, name) != nullptr) {
+        refuse(name, "is not supported: this server stores no responses; send the whole conversation "
+                     "as 'input'.",
+               "unsupported_parameter");
+      }
+    }
+    if (const Ordered* background = find(body_, "background");
+        background != nullptr && *background == true)
+      unsupported("background");
+  }
+
+  void response_format(const Ordered& format) {
+    if (!format.is_object() || text_of(format, "type") != "json_schema") {
+      out_["response_format"] = format;
+      return;
+    }
+    Ordered schema = Ordered::object();
+    for (const char* name : {"name", "schema", "strict"}) {
+      if (const Ordered* value = find(format, name)) schema[name] = *value;
+    }
+    out_["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+  }
+
+  const Ordered& body_;
+  Ordered out_ = Ordered::object();
+  Ordered assistant_ = Ordered::object();  // being put together; empty: none
+  std::optional<ApiError> error_;
+};
+
+}  // namespace
+
+Parsed<GenerationRequest> parse_responses(std::string_view body) {
+  Parsed<json> checked = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
+  if (has_wide_object(std::get<json>(checked)))
+    return invalid(fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  const Ordered ordered = Ordered::parse(body);
+  return Conversation(ordered).parse();
+}
+
+}  // namespace bulkhead::orchestrator

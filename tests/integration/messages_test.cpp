@@ -1,0 +1,169 @@
+// Anthropic's Messages API: what its clients send, and the blocks and events that they get.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr const char* kRaw =
+    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": "
+    "{\"city\": \"Oslo\"}}\n</tool_call>";
+
+json request(const std::string& text) {
+  return {{"model", "any"},
+          {"max_tokens", 1000},
+          {"seed", 4},
+          {"system", {{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=81f0;"}},
+                      {{"type", "text"}, {"text", "Be brief."}}}},
+          {"messages", {{{"role", "user"}, {"content", text}}}},
+          {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}}}},
+          {"chat_template_kwargs", {{"family", "hermes"}, {"raw", kRaw}}}};
+}
+
+struct Event {
+  std::string name;
+  json data;
+};
+std::vector<Event> named_events(const std::string& body) {
+  std::vector<Event> events;
+  for (std::size_t at = 0; at < body.size();) {
+    const std::size_t line = body.find('\n', at), end = body.find("\n\n", at);
+    EXPECT_TRUE(body.substr(at).starts_with("event: "));
+    const std::string data = body.substr(line + 1, end - line - 1);
+    EXPECT_TRUE(data.starts_with("data: ")) << data;
+    events.push_back({body.substr(at + 7, line - at - 7), json::parse(data.substr(6))});
+    EXPECT_EQ(events.back().data["type"], events.back().name);
+    at = end + 2;
+  }
+  return events;
+}
+
+// As Anthropic's clients put a message together.
+json assembled(const HttpReply& reply) {
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  json message;
+  std::string input;
+  bool over = false;
+  for (const Event& event : named_events(reply.body)) {
+    EXPECT_FALSE(over);
+    const json& data = event.data;
+    if (event.name == "message_start") {
+      message = data["message"];
+    } else if (event.name == "content_block_start") {
+      EXPECT_EQ(data["index"], message["content"].size());
+      message["content"].push_back(data["content_block"]);
+      input.clear();
+    } else if (event.name == "content_block_delta") {
+      json& block = message["content"].at(data["index"].get<std::size_t>());
+      const json& delta = data["delta"];
+      for (const char* text : {"text", "thinking"}) {
+        if (delta.contains(text)) block[text] = block[text].get<std::string>() + delta[text].get<std::string>();
+      }
+      if (delta.contains("partial_json")) input += delta["partial_json"].get<std::string>();
+    } else if (event.name == "content_block_stop") {
+      json& block = message["content"].back();
+      if (block["type"] == "tool_use") block["input"] = json::parse(input);
+    } else if (event.name == "message_delta") {
+      message.update(data["delta"]);
+      message["usage"] = data["usage"];
+    } else {
+      EXPECT_EQ(event.name, "message_stop");
+      over = true;
+    }
+  }
+  EXPECT_TRUE(over);
+  message.erase("id");
+  return message;
+}
+
+TEST(Messages, AnAnswerIsBlocks) {
+  Serving serving = serve();
+  const HttpReply reply = serving.post("/v1/messages", request("hi").dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json message = json::parse(reply.body);
+  EXPECT_EQ(message["type"], "message");
+  EXPECT_EQ(message["role"], "assistant");
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  ASSERT_EQ(message["content"].size(), 3U);
+  EXPECT_EQ(message["content"][0]["thinking"], "They ask.");
+  EXPECT_EQ(message["content"][1], (json{{"type", "text"}, {"text", "Let me look."}}));
+  EXPECT_EQ(message["content"][2]["name"], "weather");
+  EXPECT_EQ(message["content"][2]["input"], (json{{"city", "Oslo"}}));
+  EXPECT_GT(message["usage"]["input_tokens"], 0);
+}
+
+TEST(Messages, StreamTheSameAcrossDeaths) {
+  for (const char* transport : {"shm", "stdio"}) {
+    Serving serving = serve({"ipc.transport="s + transport});
+    json whole = json::parse(serving.post("/v1/messages", request("hi").dump()).body);
+    whole.erase("id");
+    json streamed = request("hi");
+    streamed["stream"] = true;
+    EXPECT_EQ(assembled(serving.post("/v1/messages", streamed.dump())), whole);
+    for (const int token : {3, 12, 17, 21}) {
+      streamed = request("hi kill@" + std::to_string(token));
+      streamed["stream"] = true;
+      json survived = assembled(serving.post("/v1/messages", streamed.dump()));
+      survived["usage"] = whole["usage"];  // the prompt is longer by the order to die
+      EXPECT_EQ(survived, whole) << transport << token;
+    }
+  }
+}
+
+TEST(Messages, AHistoryBecomesAChat) {
+  Serving serving = serve();
+  json body = request("look");
+  body.erase("chat_template_kwargs");
+  body["max_tokens"] = 1;
+  body["messages"].push_back(
+      {{"role", "assistant"},
+       {"content", {{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}},
+                    {{"type", "text"}, {"text", "One moment."}},
+                    {{"type", "tool_use"}, {"id", "t1"}, {"name", "weather"}, {"input", json::object()}}}}});
+  body["messages"].push_back(
+      {{"role", "user"},
+       {"content", {{{"type", "tool_result"}, {"tool_use_id", "t1"}, {"content", "rain"}},
+                    {{"type", "text"}, {"text", "well?"}}}}});
+  const HttpReply reply = serving.post("/v1/messages", body.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(json::parse(reply.body)["stop_reason"], "max_tokens");
+  // The scripted worker's prompt is its messages, a byte a token; the checksum is not among them.
+  const std::string prompt = "system: Be brief.\nuser: look\nassistant: One moment.\ntool: rain\nuser: well?\n";
+  const HttpReply count = serving.post("/v1/messages/count_tokens", body.dump());
+  EXPECT_EQ(count.status, 200);
+  EXPECT_EQ(json::parse(count.body), (json{{"input_tokens", prompt.size()}}));
+}
+
+TEST(Messages, ErrorsAreInAnthropicsForm) {
+  Serving serving = serve();
+  for (const char* body :
+       {"{}", "[]", R"({"messages":5})", R"({"messages":[{"role":"robot","content":"x"}]})",
+        R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})",
+        R"({"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"any"}})",
+        R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"w"}]})",
+        R"({"messages":[{"role":"user","content":"x"}],"temperature":"hot"})",
+        R"({"messages":[{"role":"user","content":"refused"}]})"}) {
+    const HttpReply reply = serving.post("/v1/messages", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    const json error = json::parse(reply.body);
+    EXPECT_EQ(error["type"], "error") << reply.body;
+    EXPECT_EQ(error["error"]["type"], "invalid_request_error");
+    EXPECT_FALSE(error["error"]["message"].get<std::string>().empty());
+  }
+}
+
+TEST(Messages, TheKeyMayBeWhereAnthropicHasIt) {
+  Serving serving = serve({"server.api_key=secret"});
+  const std::string body = request("hi").dump();
+  EXPECT_EQ(serving.post("/v1/messages", body).status, 401);
+  EXPECT_EQ(serving.post("/v1/messages", body, {"x-api-key: wrong"}).status, 401);
+  EXPECT_EQ(serving.post("/v1/messages", body, {"x-api-key: secret"}).status, 200);
+  EXPECT_EQ(serving.post("/v1/messages", body, {"Authorization: Bearer secret"}).status, 200);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,152 @@
+// OpenAI's Responses API: what its clients send, and the items and events that they get.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+constexpr const char* kRaw =
+    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": "
+    "{\"city\": \"Oslo\"}}\n</tool_call>";
+
+json request(const std::string& text) {
+  return {{"model", "any"},
+          {"seed", 4},
+          {"instructions", "Be brief."},
+          {"input", text},
+          {"tools",
+           {{{"type", "function"},
+             {"name", "weather"},
+             {"strict", false},
+             {"parameters", {{"type", "object"}}}},
+            {{"type", "web_search"}}}},
+          {"chat_template_kwargs", {{"family", "hermes"}, {"raw", kRaw}}}};
+}
+
+// What differs between two answers to the same request.
+json without_ids(json response) {
+  for (const char* name : {"id", "created_at", "usage", "instructions"})
+    response.erase(name);
+  for (json& item : response["output"])
+    item.erase("id");
+  return response;
+}
+
+// The response that the stream ends with, after the events have been held up against it.
+json completed(const HttpReply& reply) {
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  json last;
+  json items = json::array();
+  std::string text;
+  std::uint64_t number = 0;
+  for (std::size_t at = 0; at < reply.body.size();) {
+    const std::size_t line = reply.body.find('\n', at), end = reply.body.find("\n\n", at);
+    const json data = json::parse(reply.body.substr(line + 7, end - line - 7));
+    const std::string type = data["type"];
+    EXPECT_EQ(reply.body.substr(at, line - at), "event: " + type);
+    EXPECT_EQ(data["sequence_number"], number++);
+    if (number == 1) {
+      EXPECT_EQ(type, "response.created");
+    }
+    if (type == "response.output_item.added") {
+      EXPECT_EQ(data["output_index"], items.size());
+      text.clear();
+    } else if (type.ends_with(".delta")) {
+      EXPECT_EQ(data["output_index"], items.size());
+      text += data["delta"].get<std::string>();
+    } else if (type.ends_with("text.done")) {
+      EXPECT_EQ(data["text"], text);
+    } else if (type == "response.function_call_arguments.done") {
+      EXPECT_EQ(data["arguments"], text);
+    } else if (type == "response.output_item.done") {
+      items.push_back(data["item"]);
+    } else if (type == "response.completed") {
+      last = data["response"];
+    }
+    at = end + 2;
+  }
+  EXPECT_EQ(last["output"], items);
+  return last;
+}
+
+TEST(Responses, AnAnswerIsItems) {
+  Serving serving = serve();
+  const HttpReply reply = serving.post("/v1/responses", request("hi").dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json response = json::parse(reply.body);
+  EXPECT_EQ(response["object"], "response");
+  EXPECT_EQ(response["status"], "completed");
+  EXPECT_EQ(response["instructions"], "Be brief.");
+  ASSERT_EQ(response["output"].size(), 3U);
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "They ask.");
+  EXPECT_EQ(response["output"][1]["content"][0]["text"], "Let me look.");
+  EXPECT_EQ(response["output"][2]["type"], "function_call");
+  EXPECT_EQ(response["output"][2]["name"], "weather");
+  EXPECT_EQ(json::parse(response["output"][2]["arguments"].get<std::string>()),
+            (json{{"city", "Oslo"}}));
+  EXPECT_GT(response["usage"]["output_tokens"], 0);
+}
+
+TEST(Responses, StreamTheSameAcrossDeaths) {
+  for (const char* transport : {"shm", "stdio"}) {
+    Serving serving = serve({"ipc.transport="s + transport});
+    const json whole = without_ids(json::parse(serving.post("/v1/responses", request("hi").dump()).body));
+    for (const char* order : {"calm", "kill@3", "kill@12", "kill@17", "kill@21"}) {
+      json streamed = request(order);
+      streamed["stream"] = true;
+      EXPECT_EQ(without_ids(completed(serving.post("/v1/responses", streamed.dump()))), whole)
+          << transport << order;
+    }
+  }
+}
+
+TEST(Responses, AHistoryBecomesAChat) {
+  Serving serving = serve();
+  json body = request("look");
+  body.erase("chat_template_kwargs");
+  body["max_output_tokens"] = 1;
+  body["input"] = {
+      {{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "look"}}}}},
+      {{"type", "reasoning"},
+       {"id", "rs_1"},
+       {"summary", json::array()},
+       {"content", {{{"type", "reasoning_text"}, {"text", "hm"}}}}},
+      {{"type", "message"},
+       {"role", "assistant"},
+       {"content", {{{"type", "output_text"}, {"text", "One moment."}}}}},
+      {{"type", "function_call"}, {"call_id", "c1"}, {"name", "weather"}, {"arguments", "{}"}},
+      {{"type", "function_call_output"}, {"call_id", "c1"}, {"output", "rain"}}};
+  const HttpReply reply = serving.post("/v1/responses", body.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json response = json::parse(reply.body);
+  EXPECT_EQ(response["status"], "incomplete");
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  // The scripted worker's prompt is its messages, a byte a token.
+  const std::string prompt = "system: Be brief.\nuser: look\nassistant: One moment.\ntool: rain\n";
+  EXPECT_EQ(response["usage"]["input_tokens"], prompt.size());
+}
+
+TEST(Responses, WhatItCantDoIsNamed) {
+  Serving serving = serve();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({})", "input"},
+      {R"({"input":5})", "input"},
+      {R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0]"},
+      {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", "input[0].content[0]"},
+      {R"({"input":"x","previous_response_id":"resp_1"})", "previous_response_id"},
+      {R"({"input":"x","background":true})", "background"},
+      {R"({"input":"x","tool_choice":"required"})", "tool_choice"},
+  };
+  for (const auto& [body, parameter] : cases) {
+    const HttpReply reply = serving.post("/v1/responses", body);
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_EQ(json::parse(reply.body)["error"]["param"], parameter) << reply.body;
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
