@@ -51,6 +51,8 @@ class ResponsesDialect final : public Dialect {
       echo_ += fmt::format(",\"{}\":{}", members[i].name,
                            given.empty() || given == "null" ? kEchoes[i].otherwise : given);
     }
+    // A line break would end an event's line. Valid JSON has none inside a string.
+    std::erase_if(echo_, [](char c) { return c == '\n' || c == '\r'; });
   }
 
   std::string new_id() const override { return fmt::format("resp_{:016x}", random_u64()); }

@@ -103,5 +103,20 @@ TEST(AnswerFamilies, AreToldFromATemplatesText) {
   }
 }
 
+// Special tokens are shown to the parser where a family writes with them, and nowhere else.
+TEST(Families, KnowTheirMarks) {
+  const auto knows = [](const char* family, const char* mark) {
+    return has_mark(*family_named(family), mark);
+  };
+  EXPECT_TRUE(knows("hermes", "<tool_call>"));
+  EXPECT_TRUE(knows("hermes", "</think>"));
+  EXPECT_FALSE(knows("hermes", "<|im_start|>"));
+  EXPECT_FALSE(knows("hermes", ""));
+  EXPECT_TRUE(knows("gpt-oss", "<|channel|>"));
+  EXPECT_TRUE(knows("gemma4", "<|\"|>"));
+  EXPECT_TRUE(knows("mistral-args", "[ARGS]"));
+  EXPECT_FALSE(has_mark(plain_family(), "<tool_call>"));
+}
+
 }  // namespace
 }  // namespace bulkhead::model::answer::testing

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/base/json_members.hpp"
 #include "config/base/loopback.hpp"
 #include "config/base/percent.hpp"
 
@@ -25,6 +26,20 @@ TEST(Percent, AnyTwoNumbersAreFrom0To100) {
   EXPECT_EQ(percent_of(3, 3), 100);
   EXPECT_EQ(percent_of(UINT64_MAX - 1, UINT64_MAX), 99);
   EXPECT_EQ(percent_of(UINT64_MAX, 1), 100);  // of a worker that makes it up
+}
+
+TEST(JsonMembers, AreTheTextsAsWritten) {
+  JsonMember members[] = {{"a"}, {"b"}, {"c"}, {"none"}};
+  find_json_members(
+      R"( { "b" : {"z":[1,2],"a":"}\"]"} , "a":1.0 ,"x":"\"a\":5","\u0063":true,"b":[ ] } )", members);
+  EXPECT_EQ(members[0].text, "1.0");
+  EXPECT_EQ(members[1].text, "[ ]");  // the last of two
+  EXPECT_EQ(members[2].text, "true");
+  EXPECT_EQ(members[3].text, "");
+  JsonMember one[] = {{"a"}};
+  // Not valid, and not read past its end.
+  for (const char* text : {"", "{", "{\"", "{\"a", "{\"a\"", "{\"a\":", "{\"\\", "{\"a\":\"\\"})
+    find_json_members(text, one);
 }
 
 }  // namespace
