@@ -162,7 +162,7 @@ struct Finished {
   std::uint32_t completion_tokens = 0;
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
-  std::uint32_t cached_tokens = 0;  // of the prompt, taken over from the prefix cache
+  std::uint32_t cached_tokens = 0;     // of the prompt, taken over from the prefix cache
   std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
   std::uint32_t reasoning_tokens = 0;  // of those generated
   bool operator==(const Finished&) const = default;
@@ -218,7 +218,7 @@ struct Detokenized {
 
 struct AppliedTemplate {
   RequestId request;
-  std::string text;                   // the whole prompt
+  std::string text;                        // the whole prompt
   std::vector<std::string> warnings = {};  // as in Accepted
   bool operator==(const AppliedTemplate&) const = default;
   BULKHEAD_MESSAGE(27, "applied template", request, text, warnings)
@@ -470,9 +470,9 @@ struct TokenBatch {
 // What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
 using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate>;
 
-using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
-                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
-                                AppliedTemplate>;
+using FromWorker =
+    std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
+                 Detokenized, Stats, Pong, Fatal, Drained, VaultOffer, AppliedTemplate>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
                               Profile, Promote, Settled, ApplyTemplate>;
 

@@ -35,8 +35,8 @@
 #include "worker/main_outbox.hpp"
 #include "worker/main_vault.hpp"
 #include "worker/model/architecture.hpp"
-#include "worker/model/template_file.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
 #include "worker/sandbox/sandbox.hpp"
 

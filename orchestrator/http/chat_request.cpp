@@ -83,8 +83,7 @@ void check_calls(Fields& fields, const json& calls, const std::string& where) {
 void check_message(Fields& fields, const json& item, const std::string& where) {
   if (!item.is_object()) return fields.refuse(where, "must be an object.", "invalid_type");
   const auto role = item.find("role");
-  if (role == item.end())
-    return fields.refuse(where + ".role", "is missing.", "missing_parameter");
+  if (role == item.end()) return fields.refuse(where + ".role", "is missing.", "missing_parameter");
   if (!role->is_string())
     return fields.refuse(where + ".role", "must be a string.", "invalid_type");
   bool known = false;
@@ -136,12 +135,14 @@ void check_tools(Fields& fields) {
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.wrong_type("tools", "an array", *tools);
   if (tools->size() > kMaxTools)
-    return fields.refuse("tools", fmt::format("has more than {} tools.", kMaxTools), "out_of_range");
+    return fields.refuse("tools", fmt::format("has more than {} tools.", kMaxTools),
+                         "out_of_range");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     const json& tool = (*tools)[i];
     const std::string where = fmt::format("tools[{}]", i);
     if (!is_object_with(tool, "type", json::value_t::string) || tool["type"] != "function") {
-      return fields.refuse(where + ".type", "must be 'function', the only one this server supports.",
+      return fields.refuse(where + ".type",
+                           "must be 'function', the only one this server supports.",
                            "unsupported_parameter");
     }
     if (!is_object_with(tool, "function", json::value_t::object))
@@ -152,8 +153,9 @@ void check_tools(Fields& fields) {
     if (schema != function.end() && !schema->is_object() && !schema->is_null())
       return fields.refuse(where + ".function.parameters", "must be an object.", "invalid_type");
     if (has_wide_object(function)) {
-      return fields.refuse(where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
-                           "out_of_range");
+      return fields.refuse(
+          where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
+          "out_of_range");
     }
     const auto strict = function.find("strict");
     if (strict != function.end() && !strict->is_null() && *strict != false) {
@@ -181,7 +183,8 @@ void check_template_options(Fields& fields) {
   for (const char* name : {"messages", "tools"}) {
     if (more->contains(name)) {
       fields.refuse(fmt::format("chat_template_kwargs.{}", name),
-                    "can't be replaced here; give it in the request itself.", "invalid_combination");
+                    "can't be replaced here; give it in the request itself.",
+                    "invalid_combination");
     }
   }
 }

@@ -64,8 +64,7 @@ class MessagesDialect final : public Dialect {
 
   void begin(const AnswerHead& head, const Usage& usage, std::string& events) override {
     head_ = head;
-    event(events, "message_start",
-          ",\"message\":" + message("[]", "null", usage));
+    event(events, "message_start", ",\"message\":" + message("[]", "null", usage));
   }
 
   void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
@@ -170,13 +169,14 @@ class MessagesDialect final : public Dialect {
     const ipc::PartKind wanted = arguments ? ipc::PartKind::kCall : kind;
     if (!open_ || blocks_.back().kind != wanted) open({wanted, {}, {}, {}}, events);
     blocks_.back().text += text;
-    const char* const type = arguments                             ? "input_json_delta"
+    const char* const type = arguments                           ? "input_json_delta"
                              : kind == ipc::PartKind::kReasoning ? "thinking_delta"
                                                                  : "text_delta";
-    const char* const name = arguments                             ? "partial_json"
+    const char* const name = arguments                           ? "partial_json"
                              : kind == ipc::PartKind::kReasoning ? "thinking"
                                                                  : "text";
-    std::string members = fmt::format(",\"index\":{},\"delta\":{{\"type\":\"{}\",", blocks_.size() - 1, type);
+    std::string members =
+        fmt::format(",\"index\":{},\"delta\":{{\"type\":\"{}\",", blocks_.size() - 1, type);
     append_member(members, name, text);
     event(events, "content_block_delta", members + "}");
   }

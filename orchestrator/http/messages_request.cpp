@@ -56,8 +56,8 @@ class Translation {
     for (std::size_t i = 0; content.is_array() && i < content.size(); ++i) {
       const Ordered& block = content[i];
       const std::string here = fmt::format("{}[{}]", where, i);
-      if (!block.is_object() || text_of(block, "type") != "text" || find(block, "text") == nullptr ||
-          !block["text"].is_string()) {
+      if (!block.is_object() || text_of(block, "type") != "text" ||
+          find(block, "text") == nullptr || !block["text"].is_string()) {
         refuse(here, "is not of type 'text', the only one that this server takes here.",
                "unsupported_parameter");
         break;
@@ -88,8 +88,7 @@ class Translation {
       if (!message.is_object()) return refuse(where, "must be an object.");
       const std::string role = text_of(message, "role");
       const Ordered* content = find(message, "content");
-      if (content == nullptr)
-        return refuse(where + ".content", "is missing.", "missing_parameter");
+      if (content == nullptr) return refuse(where + ".content", "is missing.", "missing_parameter");
       if (role == "user") {
         user(*content, where + ".content");
       } else if (role == "assistant") {
@@ -120,7 +119,8 @@ class Translation {
     Ordered parts = Ordered::array();
     const auto flush = [&] {
       if (!parts.empty())
-        out_["messages"].push_back({{"role", "user"}, {"content", std::exchange(parts, Ordered::array())}});
+        out_["messages"].push_back(
+            {{"role", "user"}, {"content", std::exchange(parts, Ordered::array())}});
     };
     for (std::size_t i = 0; i < content.size() && !error_; ++i) {
       const Ordered& block = content[i];
@@ -136,8 +136,8 @@ class Translation {
              {"tool_call_id", text_of(block, "tool_use_id")},
              {"content", result == nullptr ? std::string() : text(*result, here + ".content")}});
       } else if (!type.empty()) {
-        refuse(here, fmt::format("is of type '{}'; this server takes text and tool_result here.",
-                                 type),
+        refuse(here,
+               fmt::format("is of type '{}'; this server takes text and tool_result here.", type),
                "unsupported_parameter");
       }
     }
@@ -191,9 +191,10 @@ class Translation {
       const std::string where = fmt::format("tools[{}]", i);
       if (!tool.is_object()) return refuse(where, "must be an object.");
       if (const std::string type = text_of(tool, "type"); !type.empty() && type != "custom") {
-        return refuse(where, fmt::format("is of type '{}', which Anthropic's own servers run; this "
-                                         "server takes tools of the client.",
-                                         type),
+        return refuse(where,
+                      fmt::format("is of type '{}', which Anthropic's own servers run; this "
+                                  "server takes tools of the client.",
+                                  type),
                       "unsupported_parameter");
       }
       Ordered function = {{"name", text_of(tool, "name")}};
@@ -212,10 +213,10 @@ class Translation {
     if (type == "auto" || type == "none") {
       out_["tool_choice"] = type;
     } else if (!type.empty()) {
-      return refuse("tool_choice",
-                    fmt::format("of type '{}' is not supported by this server; use auto or none.",
-                                type),
-                    "unsupported_parameter");
+      return refuse(
+          "tool_choice",
+          fmt::format("of type '{}' is not supported by this server; use auto or none.", type),
+          "unsupported_parameter");
     }
     const Ordered* alone = find(*choice, "disable_parallel_tool_use");
     if (alone != nullptr && *alone == true) out_["parallel_tool_calls"] = false;
@@ -254,7 +255,8 @@ Parsed<GenerationRequest> parse_messages(std::string_view body) {
   Parsed<json> checked = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&checked)) return *error;
   if (has_wide_object(std::get<json>(checked)))
-    return invalid(fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+    return invalid(
+        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
   const Ordered ordered = Ordered::parse(body);
   return Translation(ordered).parse();
 }

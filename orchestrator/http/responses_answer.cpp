@@ -34,14 +34,17 @@ class ResponsesDialect final : public Dialect {
       const char* name;
       const char* otherwise;
     };
-    static constexpr Echo kEchoes[] = {
-        {"instructions", "null"}, {"max_output_tokens", "null"},
-        {"metadata", "{}"},       {"parallel_tool_calls", "true"},
-        {"reasoning", "null"},    {"temperature", "1.0"},
-        {"text", "{\"format\":{\"type\":\"text\"}}"},
-        {"tool_choice", "\"auto\""},
-        {"tools", "[]"},          {"top_p", "1.0"},
-        {"truncation", "\"disabled\""}};
+    static constexpr Echo kEchoes[] = {{"instructions", "null"},
+                                       {"max_output_tokens", "null"},
+                                       {"metadata", "{}"},
+                                       {"parallel_tool_calls", "true"},
+                                       {"reasoning", "null"},
+                                       {"temperature", "1.0"},
+                                       {"text", "{\"format\":{\"type\":\"text\"}}"},
+                                       {"tool_choice", "\"auto\""},
+                                       {"tools", "[]"},
+                                       {"top_p", "1.0"},
+                                       {"truncation", "\"disabled\""}};
     std::vector<JsonMember> members;
     for (const Echo& echo : kEchoes)
       members.push_back({echo.name});
@@ -86,7 +89,8 @@ class ResponsesDialect final : public Dialect {
   void fail(const ApiError& error, std::string& events) override {
     const std::string code = json_string(error.code.empty() ? "server_error" : error.code);
     event(events, "error",
-          fmt::format(",\"code\":{},\"message\":{},\"param\":null", code, json_string(error.message)));
+          fmt::format(",\"code\":{},\"message\":{},\"param\":null", code,
+                      json_string(error.message)));
     error_ = fmt::format("{{\"code\":{},\"message\":{}}}", code, json_string(error.message));
     event(events, "response.failed", ",\"response\":" + response("failed"));
   }
@@ -103,17 +107,20 @@ class ResponsesDialect final : public Dialect {
   }
   // Of the last item.
   std::string place() const {
-    return fmt::format(",\"item_id\":\"{}\",\"output_index\":{}", items_.back().id, items_.size() - 1);
+    return fmt::format(",\"item_id\":\"{}\",\"output_index\":{}", items_.back().id,
+                       items_.size() - 1);
   }
 
   std::string response(std::string_view status) const {
     std::string output;
     for (std::size_t i = 0; i < items_.size() && over_; ++i)
-      output += (i == 0 ? "" : ",") + item(items_[i], i + 1 == items_.size() ? status : "completed");
+      output +=
+          (i == 0 ? "" : ",") + item(items_[i], i + 1 == items_.size() ? status : "completed");
     std::string usage = "null";
     if (over_) {
       usage = fmt::format(
-          "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_tokens\":{},"
+          "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_"
+          "tokens\":{},"
           "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}",
           usage_.prompt_tokens, usage_.cached_tokens, usage_.completion_tokens,
           usage_.reasoning_tokens, usage_.prompt_tokens + usage_.completion_tokens);
@@ -123,8 +130,8 @@ class ResponsesDialect final : public Dialect {
         "\"incomplete_details\":{},\"model\":{},\"output\":[{}],\"previous_response_id\":null,"
         "\"store\":false,\"usage\":{}{}}}",
         head_.id, head_.created, status, error_,
-        status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null", json_string(head_.model),
-        output, usage, echo_);
+        status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null",
+        json_string(head_.model), output, usage, echo_);
   }
 
   static std::string text_part(const Item& item) {
@@ -140,13 +147,16 @@ class ResponsesDialect final : public Dialect {
     switch (item.kind) {
       case ipc::PartKind::kReasoning:
         return fmt::format(
-            "{{\"type\":\"reasoning\",\"id\":\"{}\",\"summary\":[],\"content\":{},\"status\":\"{}\"}}",
+            "{{\"type\":\"reasoning\",\"id\":\"{}\",\"summary\":[],\"content\":{},\"status\":\"{}"
+            "\"}}",
             item.id, content, status);
       case ipc::PartKind::kCall:
         return fmt::format(
-            "{{\"type\":\"function_call\",\"id\":\"{}\",\"call_id\":{},\"name\":{},\"arguments\":{},"
+            "{{\"type\":\"function_call\",\"id\":\"{}\",\"call_id\":{},\"name\":{},\"arguments\":{}"
+            ","
             "\"status\":\"{}\"}}",
-            item.id, json_string(item.call_id), json_string(item.name), json_string(item.text), status);
+            item.id, json_string(item.call_id), json_string(item.name), json_string(item.text),
+            status);
       case ipc::PartKind::kContent:
       case ipc::PartKind::kArguments:  // no item is of this kind: they are a call's text
         return fmt::format(
@@ -163,8 +173,11 @@ class ResponsesDialect final : public Dialect {
                                : kind == ipc::PartKind::kCall    ? "fc"
                                                                  : "msg";
     const std::string own = head_.id.substr(head_.id.find('_') + 1);
-    items_.push_back({kind, fmt::format("{}_{}{}", prefix, own, items_.size()), {},
-                      std::move(call_id), std::move(name)});
+    items_.push_back({kind,
+                      fmt::format("{}_{}{}", prefix, own, items_.size()),
+                      {},
+                      std::move(call_id),
+                      std::move(name)});
     open_ = true;
     event(events, "response.output_item.added",
           fmt::format(",\"output_index\":{},\"item\":{}", items_.size() - 1,
@@ -179,7 +192,8 @@ class ResponsesDialect final : public Dialect {
     const Item& last = items_.back();
     if (last.kind == ipc::PartKind::kCall) {
       event(events, "response.function_call_arguments.done",
-            place() + ",\"name\":" + json_string(last.name) + ",\"arguments\":" + json_string(last.text));
+            place() + ",\"name\":" + json_string(last.name) +
+                ",\"arguments\":" + json_string(last.text));
     } else {
       const bool thought = last.kind == ipc::PartKind::kReasoning;
       event(events, thought ? "response.reasoning_text.done" : "response.output_text.done",
@@ -198,7 +212,8 @@ class ResponsesDialect final : public Dialect {
     if (!open_ || items_.back().kind != wanted) open(wanted, {}, {}, events);
     items_.back().text += text;
     if (arguments) {
-      event(events, "response.function_call_arguments.delta", place() + ",\"delta\":" + json_string(text));
+      event(events, "response.function_call_arguments.delta",
+            place() + ",\"delta\":" + json_string(text));
       return;
     }
     const bool thought = kind == ipc::PartKind::kReasoning;

@@ -107,7 +107,8 @@ class Conversation {
       assistant()["tool_calls"].push_back(
           {{"id", text_of(item, "call_id")},
            {"type", "function"},
-           {"function", {{"name", text_of(item, "name")}, {"arguments", text_of(item, "arguments")}}}});
+           {"function",
+            {{"name", text_of(item, "name")}, {"arguments", text_of(item, "arguments")}}}});
     } else if (type == "function_call_output") {
       flush();
       const Ordered* output = find(item, "output");
@@ -156,8 +157,8 @@ class Conversation {
   }
 
   void options() {
-    for (const char* name : {"model", "temperature", "top_p", "top_k", "stream", "seed", "tool_choice",
-                             "parallel_tool_calls", "chat_template_kwargs"}) {
+    for (const char* name : {"model", "temperature", "top_p", "top_k", "stream", "seed",
+                             "tool_choice", "parallel_tool_calls", "chat_template_kwargs"}) {
       if (const Ordered* value = find(body_, name)) out_[name] = *value;
     }
     if (const Ordered* most = find(body_, "max_output_tokens")) out_["max_tokens"] = *most;
@@ -170,8 +171,9 @@ class Conversation {
     }
     for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
       if (find(body_, name) != nullptr) {
-        refuse(name, "is not supported: this server stores no responses; send the whole conversation "
-                     "as 'input'.",
+        refuse(name,
+               "is not supported: this server stores no responses; send the whole conversation "
+               "as 'input'.",
                "unsupported_parameter");
       }
     }
@@ -204,7 +206,8 @@ Parsed<GenerationRequest> parse_responses(std::string_view body) {
   Parsed<json> checked = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&checked)) return *error;
   if (has_wide_object(std::get<json>(checked)))
-    return invalid(fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+    return invalid(
+        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
   const Ordered ordered = Ordered::parse(body);
   return Conversation(ordered).parse();
 }

@@ -53,10 +53,9 @@ void ResumableStream::restore(DiskRequest& from) {
   head_.fingerprint = system_fingerprint(made_by_);
   choice_.accepted(from.accepted->prompt_tokens, emit_);
   for (const ipc::SequenceTokens& sequence : from.tokens) {
-    choice_.tokens(
-        {sequence.request, sequence.first_index, sequence.tokens, sequence.text, sequence.logprobs,
-         sequence.parts},
-        emit_);
+    choice_.tokens({sequence.request, sequence.first_index, sequence.tokens, sequence.text,
+                    sequence.logprobs, sequence.parts},
+                   emit_);
   }
   if (from.finished) render_finished(*from.finished);
   if (!from.failed.empty()) render_failed(from.failed);

@@ -273,7 +273,8 @@ Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view
     }
   }
   const std::size_t held = Journal::answer_bytes(*entry);
-  BULKHEAD_RETURN_IF_ERROR(Journal::append(*entry, view.first_index, view.tokens, view.text, view.parts));
+  BULKHEAD_RETURN_IF_ERROR(
+      Journal::append(*entry, view.first_index, view.tokens, view.text, view.parts));
   worker.held_bytes += Journal::answer_bytes(*entry) - held;
   if (worker.held_bytes > kMaxHeldBytesPerWorker) {
     return violation(view.request, "the worker's unfinished answers have become impossibly long");

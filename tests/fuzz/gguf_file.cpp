@@ -4,9 +4,9 @@
 #include <span>
 
 #include "config/base/log.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/inspect.hpp"
-#include "worker/model/architecture.hpp"
 #include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer.hpp"
 

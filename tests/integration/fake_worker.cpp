@@ -362,9 +362,9 @@ class Worker {
             sequence.next >= sequence.limit ? ipc::FinishReason::kLength : ipc::FinishReason::kStop;
         if (sequence.parser) {
           if (over) end.reason = ipc::FinishReason::kStop;
-          end.parts = parts_of(sequence.parser->finish(
-              end.reason == ipc::FinishReason::kLength ? answer::Ended::kLength
-                                                       : answer::Ended::kStop));
+          end.parts = parts_of(sequence.parser->finish(end.reason == ipc::FinishReason::kLength
+                                                           ? answer::Ended::kLength
+                                                           : answer::Ended::kStop));
           end.reasoning_tokens = 3;
         } else {
           end.text = "!";

@@ -10,15 +10,17 @@ namespace bulkhead::test {
 namespace {
 
 constexpr const char* kRaw =
-    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": "
+    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", "
+    "\"arguments\": "
     "{\"city\": \"Oslo\"}}\n</tool_call>";
 
 json request(const std::string& text) {
   return {{"model", "any"},
           {"max_tokens", 1000},
           {"seed", 4},
-          {"system", {{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=81f0;"}},
-                      {{"type", "text"}, {"text", "Be brief."}}}},
+          {"system",
+           {{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=81f0;"}},
+            {{"type", "text"}, {"text", "Be brief."}}}},
           {"messages", {{{"role", "user"}, {"content", text}}}},
           {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}}}},
           {"chat_template_kwargs", {{"family", "hermes"}, {"raw", kRaw}}}};
@@ -61,7 +63,8 @@ json assembled(const HttpReply& reply) {
       json& block = message["content"].at(data["index"].get<std::size_t>());
       const json& delta = data["delta"];
       for (const char* text : {"text", "thinking"}) {
-        if (delta.contains(text)) block[text] = block[text].get<std::string>() + delta[text].get<std::string>();
+        if (delta.contains(text))
+          block[text] = block[text].get<std::string>() + delta[text].get<std::string>();
       }
       if (delta.contains("partial_json")) input += delta["partial_json"].get<std::string>();
     } else if (event.name == "content_block_stop") {
@@ -121,18 +124,21 @@ TEST(Messages, AHistoryBecomesAChat) {
   body["max_tokens"] = 1;
   body["messages"].push_back(
       {{"role", "assistant"},
-       {"content", {{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}},
-                    {{"type", "text"}, {"text", "One moment."}},
-                    {{"type", "tool_use"}, {"id", "t1"}, {"name", "weather"}, {"input", json::object()}}}}});
+       {"content",
+        {{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}},
+         {{"type", "text"}, {"text", "One moment."}},
+         {{"type", "tool_use"}, {"id", "t1"}, {"name", "weather"}, {"input", json::object()}}}}});
   body["messages"].push_back(
       {{"role", "user"},
-       {"content", {{{"type", "tool_result"}, {"tool_use_id", "t1"}, {"content", "rain"}},
-                    {{"type", "text"}, {"text", "well?"}}}}});
+       {"content",
+        {{{"type", "tool_result"}, {"tool_use_id", "t1"}, {"content", "rain"}},
+         {{"type", "text"}, {"text", "well?"}}}}});
   const HttpReply reply = serving.post("/v1/messages", body.dump());
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(json::parse(reply.body)["stop_reason"], "max_tokens");
   // The scripted worker's prompt is its messages, a byte a token; the checksum is not among them.
-  const std::string prompt = "system: Be brief.\nuser: look\nassistant: One moment.\ntool: rain\nuser: well?\n";
+  const std::string prompt =
+      "system: Be brief.\nuser: look\nassistant: One moment.\ntool: rain\nuser: well?\n";
   const HttpReply count = serving.post("/v1/messages/count_tokens", body.dump());
   EXPECT_EQ(count.status, 200);
   EXPECT_EQ(json::parse(count.body), (json{{"input_tokens", prompt.size()}}));
@@ -140,13 +146,14 @@ TEST(Messages, AHistoryBecomesAChat) {
 
 TEST(Messages, ErrorsAreInAnthropicsForm) {
   Serving serving = serve();
-  for (const char* body :
-       {"{}", "[]", R"({"messages":5})", R"({"messages":[{"role":"robot","content":"x"}]})",
-        R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})",
-        R"({"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"any"}})",
-        R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"w"}]})",
-        R"({"messages":[{"role":"user","content":"x"}],"temperature":"hot"})",
-        R"({"messages":[{"role":"user","content":"refused"}]})"}) {
+  for (
+      const char* body :
+      {"{}", "[]", R"({"messages":5})", R"({"messages":[{"role":"robot","content":"x"}]})",
+       R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})",
+       R"({"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"any"}})",
+       R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"w"}]})",
+       R"({"messages":[{"role":"user","content":"x"}],"temperature":"hot"})",
+       R"({"messages":[{"role":"user","content":"refused"}]})"}) {
     const HttpReply reply = serving.post("/v1/messages", body);
     EXPECT_EQ(reply.status, 400) << body;
     const json error = json::parse(reply.body);

@@ -10,7 +10,8 @@ namespace bulkhead::test {
 namespace {
 
 constexpr const char* kRaw =
-    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": "
+    "<think>\nThey ask.\n</think>\n\nLet me look.\n<tool_call>\n{\"name\": \"weather\", "
+    "\"arguments\": "
     "{\"city\": \"Oslo\"}}\n</tool_call>";
 
 json request(const std::string& text) {
@@ -94,7 +95,8 @@ TEST(Responses, AnAnswerIsItems) {
 TEST(Responses, StreamTheSameAcrossDeaths) {
   for (const char* transport : {"shm", "stdio"}) {
     Serving serving = serve({"ipc.transport="s + transport});
-    const json whole = without_ids(json::parse(serving.post("/v1/responses", request("hi").dump()).body));
+    const json whole =
+        without_ids(json::parse(serving.post("/v1/responses", request("hi").dump()).body));
     for (const char* order : {"calm", "kill@3", "kill@12", "kill@17", "kill@21"}) {
       json streamed = request(order);
       streamed["stream"] = true;

@@ -43,14 +43,16 @@ json assembled(const HttpReply& reply) {
     if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
     const json& delta = choice["delta"];
     for (const char* text : {"content", "reasoning_content"}) {
-      if (delta.contains(text)) message[text] = message[text].get<std::string>() + delta[text].get<std::string>();
+      if (delta.contains(text))
+        message[text] = message[text].get<std::string>() + delta[text].get<std::string>();
     }
     for (const json& call : delta.value("tool_calls", json::array())) {
       const std::size_t index = call["index"];
       json& calls = message["tool_calls"];
       if (index == calls.size()) {
         EXPECT_EQ(call["type"], "function");
-        calls.push_back({{"id", call["id"]}, {"name", call["function"]["name"]}, {"arguments", ""}});
+        calls.push_back(
+            {{"id", call["id"]}, {"name", call["function"]["name"]}, {"arguments", ""}});
       } else {
         EXPECT_EQ(index + 1, calls.size());
         EXPECT_FALSE(call.contains("id")) << "an id comes once";

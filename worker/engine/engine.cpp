@@ -223,8 +223,7 @@ void Engine::take_token(Request& request, TokenId token) {
 
 bool Engine::read_token(Request& request, TokenId token, std::string& text,
                         std::vector<ipc::AnswerPart>& parts) {
-  if (request.reader == nullptr)
-    return request.text.push(language_.tokenizer->piece(token), text);
+  if (request.reader == nullptr) return request.text.push(language_.tokenizer->piece(token), text);
   std::string released;
   const bool stopped = request.text.push(request.reader->text_of(token), released);
   return request.reader->feed(released, parts) || stopped;

@@ -106,8 +106,7 @@ class Engine {
   void prepared(Preparer::Outcome outcome);
   void prepared_job(const Preparer::Outcome& outcome);
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
-  void start(Request& request, std::vector<TokenId> prompt,
-             std::vector<std::string> warnings = {});
+  void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
   bool draws_on_device(const Request& request) const;
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);

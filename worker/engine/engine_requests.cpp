@@ -57,8 +57,8 @@ void Engine::submit(ipc::Submit submit) {
                 message.substr(0, message.find(' ')));
   }
   if (std::holds_alternative<std::vector<ipc::ChatMessage>>(submit.prompt)) {
-    return fail(id, ipc::FailureCode::kUnsupported,
-                "an older build began this chat; send it again", "messages");
+    return fail(id, ipc::FailureCode::kUnsupported, "an older build began this chat; send it again",
+                "messages");
   }
   auto owned = std::make_unique<Request>();
   Request& request = *owned;
@@ -224,7 +224,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-  ipc::FromWorker accepted = ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
+  ipc::FromWorker accepted =
+      ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
   if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
     return refuse(ipc::FailureCode::kResourceExhausted,
                   "the prompt's " + std::to_string(request.prompt_tokens) +

@@ -50,7 +50,8 @@ std::vector<model::TokenId> encode_chat(const model::Tokenizer& tokenizer,
 
 // What reads the answer. Null where nothing in it could be anything but content. `constrained`: it holds no
 // calls, whatever tools there are.
-Result<std::unique_ptr<AnswerReader>> reader_for(const Language& language, const Preparer::Chat& chat,
+Result<std::unique_ptr<AnswerReader>> reader_for(const Language& language,
+                                                 const Preparer::Chat& chat,
                                                  std::string_view prompt_text, bool constrained) {
   constexpr std::size_t kPromptEnd = 4096;  // more than any mark
   JsonMember tools[] = {{"tools"}};
@@ -59,11 +60,11 @@ Result<std::unique_ptr<AnswerReader>> reader_for(const Language& language, const
   if (!constrained) {
     BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools[0].text));
   }
-  const bool calls = !request.tools.empty() &&
-                     language.family->calls.syntax != model::answer::CallSyntax::kNone;
-  if (!calls && language.family->reasoning.open.empty())
-    return std::unique_ptr<AnswerReader>();
-  request.prompt_end = prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
+  const bool calls =
+      !request.tools.empty() && language.family->calls.syntax != model::answer::CallSyntax::kNone;
+  if (!calls && language.family->reasoning.open.empty()) return std::unique_ptr<AnswerReader>();
+  request.prompt_end =
+      prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
   request.id_seed = chat.seed;
   return std::make_unique<AnswerReader>(*language.family, *language.tokenizer, std::move(request),
                                         chat.one_call);

@@ -112,7 +112,8 @@ Status describe_text(std::string& out, const GgufFile& file) {
                          : "no: " + tokenizer.error().message()) +
          "\n";
   const auto chat = load_chat(file);
-  out += "chat:         " + (chat.ok() ? abilities_text(*chat) : "no: " + chat.error().message()) + "\n";
+  out += "chat:         " + (chat.ok() ? abilities_text(*chat) : "no: " + chat.error().message()) +
+         "\n";
   return {};
 }
 

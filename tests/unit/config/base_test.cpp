@@ -31,7 +31,8 @@ TEST(Percent, AnyTwoNumbersAreFrom0To100) {
 TEST(JsonMembers, AreTheTextsAsWritten) {
   JsonMember members[] = {{"a"}, {"b"}, {"c"}, {"none"}};
   find_json_members(
-      R"( { "b" : {"z":[1,2],"a":"}\"]"} , "a":1.0 ,"x":"\"a\":5","\u0063":true,"b":[ ] } )", members);
+      R"( { "b" : {"z":[1,2],"a":"}\"]"} , "a":1.0 ,"x":"\"a\":5","\u0063":true,"b":[ ] } )",
+      members);
   EXPECT_EQ(members[0].text, "1.0");
   EXPECT_EQ(members[1].text, "[ ]");  // the last of two
   EXPECT_EQ(members[2].text, "true");

@@ -97,7 +97,8 @@ TEST(EngineParts, AResumedAnswerHasTheSameParts) {
     ASSERT_EQ(first.answer(1).tokens.size(), kept);
     PartsHarness second(kRaw);
     ipc::Submit again = chat_request();
-    again.accepted_tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+    again.accepted_tokens.assign(tokens.begin(),
+                                 tokens.begin() + static_cast<std::ptrdiff_t>(kept));
     second.engine.submit(again);
     second.run();
     EXPECT_EQ(flat(first.answer(1).parts) + flat(second.answer(1).parts), whole) << kept;
@@ -149,7 +150,8 @@ TEST(EngineParts, WhatHasNoPartsStaysText) {
 
 TEST(EngineParts, APromptThatTheTemplateRefusesFailsWithItsWords) {
   PartsHarness harness("");
-  harness.language.chat = jinja::Chat::load("{{ raise_exception('no ' ~ messages[0].role) }}", "", "");
+  harness.language.chat =
+      jinja::Chat::load("{{ raise_exception('no ' ~ messages[0].role) }}", "", "");
   harness.engine.submit(chat_request());
   harness.run();
   ASSERT_TRUE(harness.answer(1).failed.has_value());

@@ -11,9 +11,9 @@
 
 #include "worker/engine/engine.hpp"
 #include "worker/forward/transformer.hpp"
+#include "worker/model/architecture.hpp"
 #include "worker/model/builtin_model.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/architecture.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace {
