@@ -100,6 +100,8 @@ constexpr const char* to_string(KvType type) {
 enum class Numerics { kExact, kFast };
 // Whether products go by the device's matrix units. auto: where it has those that the kernels know.
 enum class MatrixUnits { kAuto, kOff };
+// Whether attention goes by them, too, where products do.
+enum class MatrixAttention { kOff, kOn };
 
 struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
@@ -110,6 +112,7 @@ struct EngineSettings {
   bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
   MatrixUnits matrix_units = MatrixUnits::kAuto;
+  MatrixAttention matrix_attention = MatrixAttention::kOff;
 };
 
 enum class SandboxMode { kOn, kOff, kLog };

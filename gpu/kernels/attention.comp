@@ -10,22 +10,7 @@
 #include "kv_layout.glsl"
 #include "attention_state.glsl"
 
-layout(push_constant, std430) uniform Push {
-  uint64_t q;            // [column][head][kHeadPadded]
-  uint64_t keys;
-  uint64_t values;
-  uint64_t parameters;
-  uint64_t pages;
-  uint64_t out_address;  // kPartial: [column][head][kMaximumSplits][kPartialFloats]; else [column][out_stride]
-  uint out_stride;
-  uint padded_width;
-  uint64_t partials;     // attention_spread.glsl: [column][head][most_splits][kPartialFloats]
-  uint64_t counts;       // and workgroups that are done: [column][group of heads], zeros before and after
-  uint most_splits;
-  uint unused;
-  uint64_t sinks;        // [head], for kSinks
-  CHAIN_PUSH
-} push;
+#include "attention_push.glsl"
 #include "chain.glsl"
 
 // A subgroup makes a column's head or heads; or one split of them, in a workgroup of its own (CPUs); or a workgroup makes a
@@ -52,37 +37,8 @@ shared float room[kMode == kTogether ? kTogetherRoom : kMode == kSpread ? kSprea
 #include "attention_spread.glsl"
 #endif
 
-#ifdef BULKHEAD_CHAINED
-// A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
-const uint kTouchBlocks = 2;
-const uint kBlockTouches = (kHeadBytes / 32u + kLanes - 1u) / kLanes;
-const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
-
-void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uint touched[kTouchWords]) {
-  uint start = gl_SubgroupID * size;
-  uint end = min(start + size, visible);
-  [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
-  if (start >= visible) return;
-  uint pages[kTouchBlocks];
-  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
-    pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
-  }
-  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
-    uint64_t at = uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
-    [[unroll]] for (uint i = 0; i < kBlockTouches; i++) {
-      uint sector = min(i * kLanes + gl_SubgroupInvocationID, kHeadBytes / 32u - 1u) * 32u;
-      touched[(b * kBlockTouches + i) * 2u] = Words(push.keys + at + sector).v[0];
-      touched[(b * kBlockTouches + i) * 2u + 1u] = Words(push.values + at + sector).v[0];
-    }
-  }
-}
-
-// The words must be good for something, or they are not loaded: here for a word that nobody reads.
-void keep_touched(uint touched[kTouchWords]) {
-  uint all = 0u;
-  [[unroll]] for (uint i = 0; i < kTouchWords; i++) all ^= touched[i];
-  if (all == 0x9e3779b9u) WordsOut(push.chain_counts + push.chain_link * 128u).v[1] = all;
-}
+#ifndef BULKHEAD_ROWS
+#include "attention_near.glsl"
 #endif
 
 void attend() {

@@ -13,10 +13,6 @@ float share_maxima[kShare];
 float share_sums[kShare];
 float share_results[kShareResults];
 
-// A group's heads in order.
-uint first_head(uint group) { return group / kGroupsOfKv * (kHeads / kKvHeads) + group % kGroupsOfKv * kShare; }
-uint heads_of(uint group) { return min(kShare, kHeads / kKvHeads - group % kGroupsOfKv * kShare); }
-
 // By `count` invocations, of which this is the `index`th: q of the group's heads into a room.
 void keep_q(uint q_room, uint column, uint group, uint index, uint count) {
   uint64_t base = push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u);
@@ -315,6 +311,53 @@ void attend_heads_whole(uint column, uint group, uint visible, uint page_table) 
   if (group == 0u) {
     for (uint pad = kHeads * kHead + lane; pad < push.padded_width; pad += kLanes) {
       store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
+    }
+  }
+}
+
+// What attention_spread.glsl asks of a subgroup: q of a column's group of heads, one split of them, and its partial results.
+#define unit_subgroup gl_SubgroupID
+#include "attention_partials.glsl"
+void take_share(uint column, uint group) {
+  if (kShare == 1u) return;
+  keep_q(0u, column, group, gl_LocalInvocationIndex, kInvocations);
+  barrier();
+}
+void attend_share(uint column, uint group, uint start, uint end, uint page_table) {
+  uint kv_head = group / kGroupsOfKv;
+  if (kShare > 1u) {
+    attend_heads(start, end, page_table, kv_head, 0u);
+  } else {
+    attend_split(start, end, page_table, kv_head, push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u));
+  }
+}
+void leave_partial(uint64_t base, uint heads, uint split) {
+  uint lane = gl_SubgroupInvocationID;
+  if (kShare == 1u) {
+    PartialFloatRef partial = PartialFloatRef(partial_at(base, 0u, split));
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      if (entry < kHeadPadded) partial.v[entry] = results[i];
+    }
+    if (lane == 0u) PartialRef(partial_at(base, 0u, split)).v[kHeadQuads] = vec4(maxima[0], sums[0], 0.0, 0.0);
+    return;
+  }
+  uint part = part_of_lane();
+  [[unroll]] for (uint c = 0; c < kLaneChunks; c++) {
+    [[unroll]] for (uint i = 0; i < kPartHeads; i++) {
+      uint h = part * kPartHeads + i, chunk = c * kLanes + lane % kChunks, from = (c * kPartHeads + i) * 8u;
+      if (kLaneChunks > 1u) chunk = c * kLanes + lane;
+      if (lane_counts() && h < heads && chunk < kChunks) {
+        PartialRef partial = PartialRef(partial_at(base, h, split));
+        partial.v[chunk * 2u] = vec4(share_results[from], share_results[from + 1u], share_results[from + 2u], share_results[from + 3u]);
+        partial.v[chunk * 2u + 1u] =
+            vec4(share_results[from + 4u], share_results[from + 5u], share_results[from + 6u], share_results[from + 7u]);
+      }
+    }
+  }
+  if (lane == 0u) {
+    [[unroll]] for (uint h = 0; h < kShare; h++) {
+      if (h < heads) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(share_maxima[h], share_sums[h], 0.0, 0.0);
     }
   }
 }

@@ -5,6 +5,10 @@
 const uint kGroupsOfKv = (kHeads / kKvHeads + kShare - 1u) / kShare;  // of heads
 const uint kGroups = kKvHeads * kGroupsOfKv;
 
+// A group's heads in order.
+uint first_head(uint group) { return group / kGroupsOfKv * (kHeads / kKvHeads) + group % kGroupsOfKv * kShare; }
+uint heads_of(uint group) { return min(kShare, kHeads / kKvHeads - group % kGroupsOfKv * kShare); }
+
 // attention_heads.glsl
 const uint kChunks = kHeadPadded / 8u;
 const uint kParts = kChunks < kLanes ? kLanes / kChunks : 1u;

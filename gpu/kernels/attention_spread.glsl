@@ -4,58 +4,12 @@
 //
 // The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, and `room` of kRoomOfShares.
 
-// What one workgroup writes and another reads.
-#ifdef BULKHEAD_CHAINED
-layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer PartialRef { vec4 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer PartialFloatRef { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer DoneRef { uint v[]; };
-#else
-layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer PartialRef { vec4 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer PartialFloatRef { float v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer DoneRef { uint v[]; };
-#endif
-
 // A count has a line of its own.
 const uint kDoneWords = 32;
 
 shared uint is_last;
 // Of each head, for its sink.
 shared float largest_scores[kSinks != 0u ? kShare : 1u];
-
-uint64_t partial_at(uint64_t base, uint h, uint split) {
-  return base + (h * push.most_splits + split) * (kPartialFloats * 4u);
-}
-
-void leave_partial(uint64_t base, uint heads, uint split) {
-  uint lane = gl_SubgroupInvocationID;
-  if (kShare == 1u) {
-    PartialFloatRef partial = PartialFloatRef(partial_at(base, 0u, split));
-    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-      uint entry = entry_of(lane, i);
-      if (entry < kHeadPadded) partial.v[entry] = results[i];
-    }
-    if (lane == 0u) PartialRef(partial_at(base, 0u, split)).v[kHeadQuads] = vec4(maxima[0], sums[0], 0.0, 0.0);
-    return;
-  }
-  uint part = part_of_lane();
-  [[unroll]] for (uint c = 0; c < kLaneChunks; c++) {
-    [[unroll]] for (uint i = 0; i < kPartHeads; i++) {
-      uint h = part * kPartHeads + i, chunk = c * kLanes + lane % kChunks, from = (c * kPartHeads + i) * 8u;
-      if (kLaneChunks > 1u) chunk = c * kLanes + lane;
-      if (lane_counts() && h < heads && chunk < kChunks) {
-        PartialRef partial = PartialRef(partial_at(base, h, split));
-        partial.v[chunk * 2u] = vec4(share_results[from], share_results[from + 1u], share_results[from + 2u], share_results[from + 3u]);
-        partial.v[chunk * 2u + 1u] =
-            vec4(share_results[from + 4u], share_results[from + 5u], share_results[from + 6u], share_results[from + 7u]);
-      }
-    }
-  }
-  if (lane == 0u) {
-    [[unroll]] for (uint h = 0; h < kShare; h++) {
-      if (h < heads) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(share_maxima[h], share_sums[h], 0.0, 0.0);
-    }
-  }
-}
 
 // All invocations: whether the workgroup is the last of `members` to have left its results; it then sees the others'.
 bool last_of(uint which, uint members) {
@@ -168,19 +122,12 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
 void attend_spread(uint column, uint group, uint member, uint members, uint visible, uint page_table) {
   uint size = split_size(visible);
   uint splits = (visible + size - 1u) / size;
-  uint head0 = first_head(group), kv_head = group / kGroupsOfKv;
+  uint head0 = first_head(group);
   uint64_t base = push.partials + (uint64_t(column) * kHeads + head0) * (push.most_splits * kPartialFloats * 4u);
-  if (kShare > 1u) {
-    keep_q(0u, column, group, gl_LocalInvocationIndex, kInvocations);
-    barrier();
-  }
-  for (uint split = gl_SubgroupID * members + member; split < splits; split += members * kSubgroups) {
+  take_share(column, group);
+  for (uint split = unit_subgroup * members + member; split < splits; split += members * kSubgroups) {
     uint start = split * size, end = min(start + size, visible);
-    if (kShare > 1u) {
-      attend_heads(start, end, page_table, kv_head, 0u);
-    } else {
-      attend_split(start, end, page_table, kv_head, push.q + (uint64_t(column) * kHeads + head0) * (kHeadPadded * 4u));
-    }
+    attend_share(column, group, start, end, page_table);
     leave_partial(base, heads_of(group), split);
   }
   if (!last_of(column * kGroups + group, min(members, splits))) return;

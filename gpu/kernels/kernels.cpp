@@ -8,6 +8,7 @@
 #include "config/base/log.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/attention_combine.hpp"
+#include "gpu/kernels/attention_constants.hpp"
 #include "gpu/kernels/attention_rows.hpp"
 #include "gpu/kernels/constants.hpp"
 #include "gpu/kernels/gated_product.hpp"
@@ -123,8 +124,6 @@ KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_co
           0};
 }
 
-namespace {
-
 HeadConstants head_constants(const AttentionShape& shape) {
   HeadConstants constants;
   constants.head = shape.head;
@@ -133,8 +132,6 @@ HeadConstants head_constants(const AttentionShape& shape) {
   constants.kv_format = static_cast<std::uint32_t>(shape.kv);
   return constants;
 }
-
-}  // namespace
 
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const RopeKvRules& rules) {
   const std::uint32_t invocations =
@@ -151,14 +148,10 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const Ro
           constants_of(workgroup, head_constants(shape), rope), 0};
 }
 
-namespace {
-
 // What the subgroups of a workgroup make at once, a split each.
 std::uint32_t together_positions(const Mapping& mapping) {
   return kTogetherSubgroups * mapping.attention_split;
 }
-
-}  // namespace
 
 std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context) {
   return shape.window == 0 ? context : std::min(context, shape.window + kPageTokens - 1);
@@ -167,6 +160,7 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context) {
   if (!mapping.rows) {
+    if (attention_by_units(mapping, shape) && columns > 64) return AttentionMode::kTiles;
     // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
     // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
     if (mapping.attention_together && columns <= 16) return AttentionMode::kTogether;
@@ -185,7 +179,7 @@ std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context) {
 }
 
 std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context) {
-  if (mode == AttentionMode::kWhole) return 0;
+  if (mode == AttentionMode::kWhole || mode == AttentionMode::kTiles) return 0;
   if (mode == AttentionMode::kPartial) return mapping.attention_splits;
   if (mode == AttentionMode::kTogether && context <= together_positions(mapping)) return 0;
   return attention_splits(mapping, context);
@@ -234,6 +228,8 @@ std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape,
   return heads;
 }
 
+}  // namespace
+
 AttentionLanesConstants lanes_constants(const Mapping& mapping) {
   AttentionLanesConstants constants;
   constants.lanes = mapping.lanes;
@@ -259,10 +255,11 @@ AttentionRulesConstants rules_constants(const AttentionShape& shape) {
   return constants;
 }
 
-}  // namespace
-
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                            std::uint32_t columns, std::uint32_t context, bool near_first) {
+  if (attention_by_units(mapping, shape))
+    return units_attention(mapping, shape, unit_attention(mapping, shape, mode, columns), columns,
+                           context, near_first);
   context = positions_seen(shape, context);
   const std::uint32_t heads = heads_together(mapping, shape);
   AttentionVariant variant;
@@ -284,6 +281,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
       variant.y = groups();
       break;
     case AttentionMode::kPartial:
+    case AttentionMode::kTiles:  // matrix units'
       break;
     case AttentionMode::kTogether:
       subgroups = kTogetherSubgroups;

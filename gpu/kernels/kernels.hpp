@@ -32,6 +32,7 @@ struct Mapping {
   // Products go through the device's matrix units: weights lie in their fragments' order, inputs
   // are halves.
   bool units = false;
+  bool units_attention = false;         // and attention, where they can (attention_by_units())
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
@@ -293,7 +294,9 @@ struct AttentionPush {
 // attention_together.
 // kSpread: some workgroups make the heads of a column that share a KV head; the last of them folds
 // the partial results. Neither in the rows mapping.
-enum class AttentionMode { kWhole, kPartial, kTogether, kSpread };
+// kTiles: matrix units; a workgroup makes neighbouring columns of a sequence. Columns that have no
+// neighbour are left to attention_alone(), which goes with it.
+enum class AttentionMode { kWhole, kPartial, kTogether, kSpread, kTiles };
 struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t x = 1, y = 1, z = 1;  // workgroups
@@ -306,6 +309,11 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
 // Positions that attention of a column goes through where sequences have `context`: those of the
 // window's pages, which modes and splits are chosen for.
 std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context);
+// Whether matrix units compute this attention: halves in pages, and heads of at most 256 entries.
+bool attention_by_units(const Mapping& mapping, const AttentionShape& shape);
+// Beside kTiles, with the same push constants: the columns that it leaves out.
+AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
+                                 std::uint32_t columns);
 // The mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);

@@ -17,21 +17,7 @@
 //
 // A weight is the half nearest to what its block says, up to the rounding of scale and minimum to halves: quants are exact,
 // centred exactly, then scaled by one multiplication or fma. Minima are those of the centred quants: what the middle one stands for.
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#ifdef BULKHEAD_EMULATED_UNITS
-#include "units_emulated.glsl"
-#else
-#extension GL_NV_cooperative_matrix : require
-#define WeightFragment fcoopmatNV<16, gl_ScopeSubgroup, 16, 16>
-#define InputFragment fcoopmatNV<16, gl_ScopeSubgroup, 16, 8>
-#define SumFragment fcoopmatNV<32, gl_ScopeSubgroup, 16, 8>
-#define no_sums() SumFragment(0.0)
-#define multiply_add coopMatMulAddNV
-#define unit_lane gl_SubgroupInvocationID
-#define unit_subgroup gl_SubgroupID
-#define from_lane subgroupShuffle
-#endif
+#include "unit_fragments.glsl"
 
 #include "constants/units.glsl"
 
@@ -222,29 +208,6 @@ void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f1
     }
     pairs[p] = weight;
   }
-}
-
-// Of the j-th half of a group.
-WeightFragment weight_fragment(f16vec2 low_row[4], f16vec2 high_row[4], const uint j) {
-  WeightFragment a;
-  a[0] = low_row[j * 2u].x;
-  a[1] = low_row[j * 2u].y;
-  a[2] = low_row[j * 2u + 1u].x;
-  a[3] = low_row[j * 2u + 1u].y;
-  a[4] = high_row[j * 2u].x;
-  a[5] = high_row[j * 2u].y;
-  a[6] = high_row[j * 2u + 1u].x;
-  a[7] = high_row[j * 2u + 1u].y;
-  return a;
-}
-InputFragment input_fragment(uvec4 x, const uint j) {
-  InputFragment b;
-  f16vec2 first = unpackFloat2x16(x[j * 2u]), second = unpackFloat2x16(x[j * 2u + 1u]);
-  b[0] = first.x;
-  b[1] = first.y;
-  b[2] = second.x;
-  b[3] = second.y;
-  return b;
 }
 
 // A group's weights: row r's pairs and row r + 8's.

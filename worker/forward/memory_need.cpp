@@ -54,6 +54,7 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   gpu::kernels::Mapping mapping;
   mapping.attention_together = true;
   mapping.units = matrix_units;
+  mapping.units_attention = engine.matrix_attention == config::MatrixAttention::kOn;
   const gpu::kernels::KvFormat kv = kv_format(engine.kv_type);
   BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
   const config::CommandBufferRingSettings ring;

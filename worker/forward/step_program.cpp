@@ -342,6 +342,10 @@ class Builder {
       push.most_splits = splits;
       push.counts = attention_counts();
     }
+    if (mode == k::AttentionMode::kTiles) {
+      const k::AttentionVariant alone = k::attention_alone(context_.mapping, shape, shape_.columns);
+      BULKHEAD_RETURN_IF_ERROR(dispatch(alone.spec, push, {alone.x, alone.y, alone.z}));
+    }
     return dispatch(variant.spec, push, extent);
   }
   // A chain that is given up leaves counts behind; each begins with its own at zero.

@@ -201,7 +201,9 @@ class LoadedTransformer final : public Transformer {
   static k::Mapping mapping_of(gpu::Device& device, const TransformerOptions& options) {
     if (options.lanes_mapping) return k::lanes_mapping(device.info());
     const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
-    return units ? k::mapping_for(device) : k::mapping_for(device.info());
+    k::Mapping mapping = units ? k::mapping_for(device) : k::mapping_for(device.info());
+    mapping.units_attention = options.engine.matrix_attention == config::MatrixAttention::kOn;
+    return mapping;
   }
 
   // How many KV pages and how long a context, before anything is allocated.
@@ -304,9 +306,10 @@ class LoadedTransformer final : public Transformer {
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
                   static_cast<unsigned long long>(k::code_hash()),
-                  context_.mapping.rows    ? "rows"
-                  : context_.mapping.units ? "units"
-                                           : "lanes",
+                  context_.mapping.rows              ? "rows"
+                  : !context_.mapping.units          ? "lanes"
+                  : context_.mapping.units_attention ? "units-attention"
+                                                     : "units",
                   context_.mapping.lanes, config::to_string(options.engine.kv_type));
     numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
     char layout[160];

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "worker/model/architecture.hpp"
 
@@ -41,6 +42,9 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.engine.max_batch = options.max_batch;
   made.engine.prefill_chunk = options.chunk;
   made.engine.kv_type = options.kv;
+  const char* const attention = std::getenv("BULKHEAD_TEST_MATRIX_ATTENTION");
+  if (attention != nullptr && std::string_view(attention) == "on")
+    made.engine.matrix_attention = config::MatrixAttention::kOn;
   made.context = options.context;
   made.lanes_mapping = options.lanes;
   made.product_variant = options.product_variant;

@@ -1,0 +1,240 @@
+// Which way of sharing attention is fastest on a device with matrix units, with what its compiler says of each way's
+// registers, beside the attention that goes without units. Every way computes the same bits (gpu/kernels/README.md).
+//
+//   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
+//
+// Up to 64 columns each belong to a sequence of their own, `depth` positions long; more are one sequence's prompt, behind
+// `depth` positions.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/base/program_options.hpp"
+#include "gpu/command_ring.hpp"
+#include "gpu/device.hpp"
+#include "gpu/kernels/attention_constants.hpp"
+#include "worker/forward/kernel_compiler.hpp"
+
+namespace {
+
+using namespace bulkhead;  // NOLINT: a program
+namespace k = gpu::kernels;
+
+struct Shape {
+  const char* name;
+  std::uint32_t head, heads, kv_heads;
+};
+constexpr Shape kShapes[] = {
+    {"1B", 64, 32, 8}, {"8B", 128, 32, 8}, {"Qwen 7B", 128, 28, 4}, {"Qwen3 30B", 128, 32, 4}};
+
+struct Plan {
+  std::string device = "auto", shapes;
+  std::vector<std::uint32_t> columns{1, 4, 16, 512}, depths{512, 8192};
+  bool all = false;
+};
+
+struct Way {
+  std::string label;
+  k::AttentionVariant variant;
+};
+
+std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& shape,
+                         std::uint32_t columns, std::uint32_t context, bool all) {
+  std::vector<Way> ways;
+  k::Mapping without = mapping;
+  without.units = false;
+  const k::AttentionMode before = k::attention_mode(without, shape, columns, context);
+  ways.push_back({"without units", k::attention(without, shape, before, columns, context)});
+  const k::AttentionMode mode = k::attention_mode(mapping, shape, columns, context);
+  const auto add = [&](const k::UnitAttention& sharing, const std::string& mark) {
+    ways.push_back({mark + "s" + std::to_string(sharing.subgroups) + "/h" +
+                        std::to_string(mode == k::AttentionMode::kTogether ? sharing.heads_together
+                                                                           : sharing.heads) +
+                        "/n" + std::to_string(sharing.query_tiles) + "/k" +
+                        std::to_string(sharing.key_words) + "/v" +
+                        std::to_string(sharing.values_ahead) + (sharing.early_keys ? "/early" : ""),
+                    k::units_attention(mapping, shape, sharing, columns, context, false)});
+  };
+  const k::UnitAttention usual = k::unit_attention(mapping, shape, mode, columns);
+  add(usual, "*");
+  if (!all) return ways;
+  const bool tiles = mode == k::AttentionMode::kTiles;
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  for (const std::uint32_t subgroups :
+       tiles ? std::vector<std::uint32_t>{2, 4, 8} : std::vector<std::uint32_t>{8, 12, 16}) {
+    for (const std::uint32_t heads : {1U, 2U, (group + 1) / 2, group}) {
+      if (tiles ? heads != group
+                : heads > 8 ||
+                      (subgroups + 1) * heads * k::partial_floats(shape) * 4 > mapping.shared_bytes)
+        continue;
+      for (const std::uint32_t words : {16U, 32U, 64U, 128U}) {
+        for (const std::uint32_t ahead : {0U, 1U, 2U, 4U}) {
+          for (const bool early : {false, true}) {
+            if (early != tiles && early) continue;
+            if (!tiles && (ahead == 1 || words == 16)) continue;
+            k::UnitAttention sharing = usual;
+            sharing.subgroups = subgroups;
+            (mode == k::AttentionMode::kTogether ? sharing.heads_together : sharing.heads) = heads;
+            sharing.key_words = words;
+            sharing.values_ahead = ahead;
+            sharing.early_keys = early;
+            add(sharing, "");
+          }
+        }
+      }
+    }
+  }
+  return ways;
+}
+
+class Bench {
+ public:
+  Bench(gpu::Device& device, const Plan& plan)
+      : device_(device), plan_(plan), mapping_(k::mapping_for(device)) {
+    mapping_.units_attention = true;
+  }
+
+  Status run() {
+    if (!mapping_.units)
+      return Error(ErrorCode::kUnsupported, "this device has no matrix units that kernels know");
+    BULKHEAD_TRY(ring_, gpu::CommandRing::create(device_, {}, true, 60000));
+    BULKHEAD_TRY(keys_, device_.allocate(kPool, gpu::Memory::kDeviceLocal, "keys"));
+    BULKHEAD_TRY(values_, device_.allocate(kPool, gpu::Memory::kDeviceLocal, "values"));
+    BULKHEAD_TRY(queries_, device_.allocate(kScratch, gpu::Memory::kDeviceLocal, "queries"));
+    BULKHEAD_TRY(out_, device_.allocate(kScratch, gpu::Memory::kDeviceLocal, "out"));
+    BULKHEAD_TRY(partials_,
+                 device_.allocate(std::uint64_t{1} << 30, gpu::Memory::kDeviceLocal, "partials"));
+    BULKHEAD_TRY(counts_,
+                 device_.allocate(std::uint64_t{4} << 20, gpu::Memory::kDeviceLocal, "counts"));
+    BULKHEAD_TRY(parameters_, device_.allocate(1 << 20, gpu::Memory::kUpload, "parameters"));
+    BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
+      for (const gpu::Buffer* each : {&keys_, &values_})
+        recorder.fill(gpu::slice(*each), 0x2c5a1b19);
+      recorder.fill(gpu::slice(queries_), 0x3dcccccd);
+      recorder.fill(gpu::slice(counts_), 0);
+    }));
+    BULKHEAD_TRY(const auto filled, ring_->submit(fill));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(filled));
+    ring_->drop(fill);
+    std::printf("%s\n", device_.info().name.c_str());
+    for (const Shape& shape : kShapes) {
+      if (std::string(shape.name).find(plan_.shapes) == std::string::npos) continue;
+      for (const std::uint32_t columns : plan_.columns) {
+        for (const std::uint32_t depth : plan_.depths)
+          BULKHEAD_RETURN_IF_ERROR(measure(shape, columns, depth));
+      }
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::uint64_t kPool = std::uint64_t{2} << 30, kScratch = std::uint64_t{64} << 20;
+
+  Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
+    const k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
+    const bool prompt = columns > 64;
+    const std::uint32_t context = depth + (prompt ? columns : 1);
+    const std::uint32_t pages = (context + 31) / 32, sequences = prompt ? 1 : columns;
+    const std::uint64_t bytes = std::uint64_t{sequences} * pages * shape.page_bytes();
+    if (bytes > kPool) return {};
+    auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
+    std::memset(words, 0, 64);
+    words[0] = columns;
+    for (std::uint32_t i = 0; i < columns; ++i) {
+      const k::ColumnEntry entry{0, depth + (prompt ? i : 0), prompt ? 0 : i * pages, 0};
+      std::memcpy(words + 16 + i * 4, &entry, sizeof entry);
+    }
+    const std::uint32_t table_at = 16 + columns * 4;
+    for (std::uint32_t i = 0; i < sequences * pages; ++i)
+      words[table_at + i] = i;
+    const std::vector<Way> ways = ways_of(mapping_, shape, columns, context, plan_.all);
+    std::vector<gpu::KernelSpec> specs;
+    for (const Way& way : ways)
+      specs.push_back(way.variant.spec);
+    BULKHEAD_RETURN_IF_ERROR(forward::KernelCompiler(device_, std::move(specs)).finish({}));
+    std::vector<std::pair<double, std::string>> times;
+    for (const Way& way : ways) {
+      BULKHEAD_TRY(const gpu::Kernel kernel, device_.make_kernel(way.variant.spec));
+      k::AttentionPush push{};
+      push.q = queries_.address();
+      push.parameters = parameters_.address();
+      push.pages = parameters_.address() + table_at * 4;
+      push.out = out_.address();
+      push.out_stride = k::input_stride(mapping_, shape.heads * shape.head);
+      push.padded_width = shape.heads * shape.head;
+      push.partials = partials_.address();
+      push.counts = counts_.address();
+      push.most_splits = k::attention_splits(mapping_, context);
+      // Each dispatch reads other keys than the one before, as each layer does.
+      const std::uint64_t copies = std::clamp<std::uint64_t>(kPool / bytes, 1, 16);
+      BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
+        for (std::uint64_t i = 0; i < 16; ++i) {
+          push.keys = keys_.address() + i % copies * bytes;
+          push.values = values_.address() + i % copies * bytes;
+          recorder.dispatch(kernel, gpu::push_bytes(push), way.variant.x, way.variant.y,
+                            way.variant.z);
+          recorder.compute_barrier();
+        }
+      }));
+      double best = 1e30;
+      for (int pass = 0; pass < 4; ++pass) {
+        BULKHEAD_TRY(const auto made, ring_->profile(id));
+        double sum = 0;
+        for (const gpu::KernelTime& each : made)
+          sum += each.microseconds;
+        if (pass > 0) best = std::min(best, sum / 16);
+      }
+      ring_->drop(id);
+      times.emplace_back(best, way.label + "   [" + device_.statistics(kernel) + "]");
+    }
+    std::printf("%s, %u columns, %u deep (%.1f MB of keys and values):\n", named.name, columns,
+                depth, static_cast<double>(bytes) * 2 / 1e6);
+    const auto fixed = std::min<std::size_t>(times.size(), 2);  // without units, and what is chosen
+    std::sort(times.begin() + static_cast<std::ptrdiff_t>(fixed), times.end());
+    for (std::size_t i = 0; i < std::min<std::size_t>(times.size(), 8); ++i)
+      std::printf("  %9.2f us  %s\n", times[i].first, times[i].second.c_str());
+    std::fflush(stdout);
+    return {};
+  }
+
+  gpu::Device& device_;
+  const Plan& plan_;
+  k::Mapping mapping_;
+  std::unique_ptr<gpu::CommandRing> ring_;
+  gpu::Buffer keys_, values_, queries_, out_, partials_, counts_, parameters_;
+};
+
+Status run(const Plan& plan) {
+  gpu::DeviceOptions options;
+  options.selector = plan.device;
+  options.statistics = true;
+  BULKHEAD_TRY(const auto device, gpu::Device::open(options));
+  return Bench(*device, plan).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Plan plan;
+  ProgramOptions options{"Times ways of sharing attention by matrix units"};
+  options.add("--device", plan.device, "auto, an index or part of a device's name");
+  options.add("--columns", plan.columns, "columns of a step, one run for each number")
+      .comma_separated()
+      .within(1, 512);
+  options.add("--depths", plan.depths, "positions that sequences have behind them")
+      .comma_separated()
+      .within(0, 131072);
+  options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
+  options.flag("--all", plan.all, "every way of sharing, not only the one that is chosen");
+  if (const auto code = options.parse(argc, argv)) return *code;
+  const Status status = run(plan);
+  if (!status.ok()) {
+    std::fprintf(stderr, "bench-attention: %s\n", status.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}

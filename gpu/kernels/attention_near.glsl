@@ -1,0 +1,33 @@
+// Links of a chain whose workgroups have a subgroup for each split bring keys and values nearer while they wait.
+#ifdef BULKHEAD_CHAINED
+// A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
+const uint kTouchBlocks = 2;
+const uint kBlockTouches = (kHeadBytes / 32u + kLanes - 1u) / kLanes;
+const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
+
+void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uint touched[kTouchWords]) {
+  uint start = gl_SubgroupID * size;
+  uint end = min(start + size, visible);
+  [[unroll]] for (uint i = 0; i < kTouchWords; i++) touched[i] = 0u;
+  if (start >= visible) return;
+  uint pages[kTouchBlocks];
+  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+    pages[b] = Words(push.pages).v[page_table + min(start + b * kPageTokens, end - 1u) / kPageTokens];
+  }
+  [[unroll]] for (uint b = 0; b < kTouchBlocks; b++) {
+    uint64_t at = uint64_t(pages[b]) * kPageBytes + kv_head * kHeadBytes;
+    [[unroll]] for (uint i = 0; i < kBlockTouches; i++) {
+      uint sector = min(i * kLanes + gl_SubgroupInvocationID, kHeadBytes / 32u - 1u) * 32u;
+      touched[(b * kBlockTouches + i) * 2u] = Words(push.keys + at + sector).v[0];
+      touched[(b * kBlockTouches + i) * 2u + 1u] = Words(push.values + at + sector).v[0];
+    }
+  }
+}
+
+// The words must be good for something, or they are not loaded: here for a word that nobody reads.
+void keep_touched(uint touched[kTouchWords]) {
+  uint all = 0u;
+  [[unroll]] for (uint i = 0; i < kTouchWords; i++) all ^= touched[i];
+  if (all == 0x9e3779b9u) WordsOut(push.chain_counts + push.chain_link * 128u).v[1] = all;
+}
+#endif

@@ -1,0 +1,15 @@
+// Partial results of attention in memory: what one workgroup writes and another reads. The includer has `push`.
+#ifdef BULKHEAD_CHAINED
+layout(buffer_reference, std430, buffer_reference_align = 16) nonprivate buffer PartialRef { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer PartialFloatRef { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) nonprivate buffer DoneRef { uint v[]; };
+#else
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer PartialRef { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer PartialFloatRef { float v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer DoneRef { uint v[]; };
+#endif
+
+
+uint64_t partial_at(uint64_t base, uint h, uint split) {
+  return base + (h * push.most_splits + split) * (kPartialFloats * 4u);
+}

@@ -1,0 +1,250 @@
+// Attention by matrix units (attention_units.glsl): how the work is shared out among workgroups. No way of sharing changes a bit.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
+#include "common.glsl"
+#extension GL_KHR_shader_subgroup_vote : require
+#include "unit_fragments.glsl"
+#include "kv_layout.glsl"
+#include "attention_state.glsl"
+#include "attention_push.glsl"
+#include "chain.glsl"
+
+// kWhole: a subgroup makes the heads of a column that share a KV head (kAlone: of columns without a neighbour of their
+// sequence). kTogether: a workgroup makes some of these heads, a subgroup for each split; of columns that see much all of the
+// column's workgroups share the splits out. kSpread: some workgroups together make those of each column. kTiles: a workgroup
+// makes those of neighbouring columns of a sequence, a subgroup for some columns; and none of columns that have no neighbour.
+const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4;
+#include "constants/attention.glsl"
+#include "constants/attention_units.glsl"
+#ifdef BULKHEAD_EMULATED_UNITS
+#define any_lane(value) true
+#define EACH dont_unroll  // a CPU's compiler takes long enough
+#else
+#define any_lane subgroupAny
+#define EACH unroll
+#endif
+
+const uint kSubgroups = kInvocations / kLanes;
+#include "attention_sizes.glsl"
+// Of columns that see little a workgroup of kTogether makes fewer heads than share their keys of the others.
+const uint kTogetherHeads = kShareTogether < kShare ? kShareTogether : kShare;
+const uint kTogetherParts = (kShare + kTogetherHeads - 1u) / kTogetherHeads;
+const uint kTogetherRoom = kSubgroups * kTogetherHeads * kPartialFloats;
+const uint kSharesRoom = kTogetherRoom > kRoomOfShares ? kTogetherRoom : kRoomOfShares;
+shared float room[kMode == kTogether ? kSharesRoom : kMode == kSpread ? kRoomOfShares : 1u];
+
+const bool kSharedQueries = kMode == kTogether || kMode == kSpread;
+#include "attention_units.glsl"
+
+// attention_spread.glsl asks for these.
+void take_share(uint column, uint group) {
+  take_queries(column, 1u, first_head(group), heads_of(group));
+  barrier();
+}
+void attend_share(uint column, uint group, uint start, uint end, uint page_table) {
+  load_keys(start, end, page_table, group / kGroupsOfKv);
+  attend_split(start, end, page_table, group / kGroupsOfKv);
+}
+#include "attention_partials.glsl"
+void leave_partial(uint64_t base, uint heads, uint split) {
+  [[EACH]] for (uint i = 0; i < 2; i++) {
+    uint h = own_query(i);
+    if (h >= heads) continue;
+    PartialFloatRef partial = PartialFloatRef(partial_at(base, h, split));
+    [[EACH]] for (uint t = 0; t < kValueTiles; t++) {
+      [[EACH]] for (uint r = 0; r < 2; r++) {
+        uint entry = entry_of_result(t, r * 2u);
+        if (entry < kHeadPadded) partial.v[entry] = results[t][i + r * 2u];
+      }
+    }
+    if (unit_lane < 4u) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(tops[i], totals[i], 0.0, 0.0);
+  }
+}
+#include "attention_spread.glsl"
+#include "attention_near.glsl"
+
+// The heads of a group by a workgroup, as many splits at a time as it has subgroups.
+const uint kItems = (kTogetherHeads * kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
+
+void leave_in_room(uint heads) {
+  [[EACH]] for (uint i = 0; i < 2; i++) {
+    uint h = own_query(i);
+    if (h >= heads) continue;
+    uint base = (unit_subgroup * kTogetherHeads + h) * kPartialFloats;
+    [[EACH]] for (uint t = 0; t < kValueTiles; t++) {
+      [[EACH]] for (uint r = 0; r < 2; r++) {
+        uint entry = entry_of_result(t, r * 2u);
+        if (entry < kHeadPadded) room[base + entry] = results[t][i + r * 2u];
+      }
+    }
+    if (unit_lane < 4u) {
+      room[base + kHeadPadded] = tops[i];
+      room[base + kHeadPadded + 1u] = totals[i];
+    }
+  }
+}
+
+// Behind a split's top and sum in the room: what the results so far are multiplied by, what the split's are, and its sum then.
+const uint kOldShareAt = kHeadPadded + 2u, kNewShareAt = kHeadPadded + 3u, kScaledAt = kHeadPadded + 4u;
+shared float tops_before[kMode == kTogether ? kTogetherHeads : 1u];  // of earlier rounds
+
+// How the splits of a round are folded: an invocation for each split of a head.
+void weigh_splits(uint heads, uint splits) {
+  for (uint i = gl_LocalInvocationIndex; i < heads * splits; i += kInvocations) {
+    uint h = i / splits, split = i % splits;
+    float before = tops_before[h];
+    [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
+      float other = room[(s * kTogetherHeads + h) * kPartialFloats + kHeadPadded];
+      before = s < split ? max(before, other) : before;
+    }
+    uint base = (split * kTogetherHeads + h) * kPartialFloats;
+    float top = room[base + kHeadPadded], maximum = max(before, top);
+    precise float old_share = exp2(before - maximum);
+    precise float new_share = exp2(top - maximum);
+    precise float scaled = room[base + kHeadPadded + 1u] * new_share;
+    room[base + kOldShareAt] = old_share;
+    room[base + kNewShareAt] = new_share;
+    room[base + kScaledAt] = scaled;
+  }
+}
+
+void attend_together(uint column, uint head0, uint heads, uint visible, uint page_table) {
+  uint size = split_size(visible), kv_head = head0 / (kHeads / kKvHeads);
+  uint begin = unit_subgroup * size;
+  if (begin < visible) load_keys(begin, min(begin + size, visible), page_table, kv_head);
+  take_queries(column, 1u, head0, heads);
+  barrier();
+  if (gl_LocalInvocationIndex < heads) tops_before[gl_LocalInvocationIndex] = -1e30;
+  precise float all_totals[kItems], all_results[kItems];
+  [[EACH]] for (uint i = 0; i < kItems; i++) all_totals[i] = all_results[i] = 0.0;
+  bool more = true;
+  [[dont_unroll]] for (uint first = 0; more; first += size * kSubgroups) {
+    uint start = first + unit_subgroup * size;
+    if (start < visible) {
+      if (first != 0u) load_keys(start, min(start + size, visible), page_table, kv_head);
+      attend_split(start, min(start + size, visible), page_table, kv_head);
+      leave_in_room(heads);
+    }
+    barrier();
+    uint splits = min((visible - first + size - 1u) / size, kSubgroups);
+    weigh_splits(heads, splits);
+    barrier();
+    [[EACH]] for (uint i = 0; i < kItems; i++) {
+      uint item = i * kInvocations + gl_LocalInvocationIndex;
+      if (item < heads * kHeadPadded) {
+        [[EACH]] for (uint s = 0; s < kSubgroups; s++) {
+          uint place = (s * kTogetherHeads + item / kHeadPadded) * kPartialFloats;
+          float old_share = room[place + kOldShareAt];
+          precise float sum = fma(all_totals[i], old_share, room[place + kScaledAt]);
+          precise float part = room[place + item % kHeadPadded] * room[place + kNewShareAt];
+          precise float folded = fma(all_results[i], old_share, part);
+          if (s < splits) {
+            all_totals[i] = sum;
+            all_results[i] = folded;
+          }
+        }
+      }
+    }
+    more = kSpreadFrom > kSubgroups * kMinimumSplit && first + size * kSubgroups < visible;
+    if (more) {
+      if (gl_LocalInvocationIndex < heads) {
+        float top = tops_before[gl_LocalInvocationIndex];
+        for (uint s = 0; s < splits; s++) {
+          top = max(top, room[(s * kTogetherHeads + gl_LocalInvocationIndex) * kPartialFloats + kHeadPadded]);
+        }
+        tops_before[gl_LocalInvocationIndex] = top;
+      }
+      barrier();
+    }
+  }
+  [[EACH]] for (uint i = 0; i < kItems; i++) {
+    uint item = i * kInvocations + gl_LocalInvocationIndex, entry = item % kHeadPadded;
+    precise float value = all_results[i] / all_totals[i];
+    if (item < heads * kHeadPadded && entry < kHead) {
+      store_input(push.out_address, column, push.out_stride, (head0 + item / kHeadPadded) * kHead + entry, value,
+                  kOutForm);
+    }
+  }
+  if (head0 == 0u) {
+    for (uint pad = kHeads * kHead + gl_LocalInvocationIndex; pad < push.padded_width; pad += kInvocations) {
+      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
+    }
+  }
+}
+
+uvec4 column_entry(uint column) { return ColumnsRef(push.parameters + 64u).v[column]; }
+// Of two columns, of which the second follows the first: a sequence's columns lie one after another, at rising positions.
+bool are_neighbours(uint column, uint count) {
+  return column + 1u < count && column_entry(column).z == column_entry(column + 1u).z;
+}
+
+// Workgroups take columns of one sequence up to the next position that is a multiple of what a workgroup takes: the one whose
+// number is the first of these columns does, and the others have nothing to do.
+const uint kTileColumns = kQueryTiles * 8u / kShare;  // of a subgroup
+const uint kGroupColumns = kTileColumns * kSubgroups;
+
+void attend_tiles(uint column, uint group, uint count) {
+  uvec4 info = column_entry(column);
+  bool first = column == 0u || !are_neighbours(column - 1u, count);
+  if (first && !are_neighbours(column, count)) return;
+  if (!first && info.y % kGroupColumns != 0u) return;
+  uint taken = min(kGroupColumns - info.y % kGroupColumns, count - column);
+  while (column_entry(column + taken - 1u).z != info.z) taken--;
+  uint own = unit_subgroup * kTileColumns;
+  if (own >= taken) return;
+  uint columns = min(kTileColumns, taken - own);
+  attend_whole(column + own, columns, group, info.y + own + columns, info.z);
+}
+
+void attend() {
+  uint group = gl_WorkGroupID.y;
+  uint column = kMode == kWhole ? gl_WorkGroupID.x * kSubgroups + unit_subgroup : gl_WorkGroupID.x;
+  // The first column is always there: it need not wait for the count.
+  if (kMode == kWhole || kMode == kTiles) {
+    uint count = Words(push.parameters).v[0];
+    if (column >= count) return;
+    if (kMode == kTiles) {
+      attend_tiles(column, group, count);
+      return;
+    }
+    if (kAlone != 0u && (are_neighbours(column, count) || (column != 0u && are_neighbours(column - 1u, count)))) return;
+    uvec4 info = column_entry(column);
+    attend_whole(column, 1u, group, info.y + 1u, info.z);
+    return;
+  }
+  if (column != 0u && column >= Words(push.parameters).v[0]) return;
+  uvec4 info = column_entry(column);
+  uint visible = info.y + 1u, size = split_size(visible);
+  if (kMode == kSpread || visible > kSpreadFrom) {
+    uint member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
+    if (kMode == kTogether) {
+      group /= kTogetherParts;
+      member = member * kTogetherParts + gl_WorkGroupID.y % kTogetherParts;
+      members *= kTogetherParts;
+    }
+    if (member * size >= visible) return;
+    if (!chain_wait()) return;
+    attend_spread(column, group, member, members, visible, info.z);
+    return;
+  }
+  if (gl_WorkGroupID.z != 0u) return;
+  group /= kTogetherParts;
+  uint skipped = gl_WorkGroupID.y % kTogetherParts * kTogetherHeads;  // heads of the group
+  if (skipped >= heads_of(group)) return;
+#ifdef BULKHEAD_CHAINED
+  // Of what was there before this step, keys and values come nearer meanwhile.
+  uint touched[kTouchWords];
+  if (kNearFirst != 0u) touch_split(info.z, visible, size, group / kGroupsOfKv, touched);
+#endif
+  if (!chain_wait()) return;
+#ifdef BULKHEAD_CHAINED
+  if (kNearFirst != 0u) keep_touched(touched);
+#endif
+  attend_together(column, first_head(group) + skipped, min(kTogetherHeads, heads_of(group) - skipped), visible, info.z);
+}
+
+void main() {
+  attend();
+  chain_arrive();
+}

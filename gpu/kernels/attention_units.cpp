@@ -1,0 +1,128 @@
+// Variants of attention by matrix units (attention_units.comp).
+#include "gpu/kernels/attention_units.hpp"
+
+#include <algorithm>
+
+#include "gpu/kernels/attention_constants.hpp"
+
+namespace bulkhead::gpu::kernels {
+namespace {
+
+constexpr std::uint32_t kTileQueries = 8;
+
+// Query heads of a KV head that a subgroup takes together: as many as it can, in parts of equal size.
+std::uint32_t heads_sharing(const AttentionShape& shape, std::uint32_t most) {
+  const std::uint32_t group = shape.heads / shape.kv_heads;
+  const std::uint32_t parts = (group + most - 1) / most;
+  return (group + parts - 1) / parts;
+}
+
+std::uint32_t groups_of(const AttentionShape& shape, std::uint32_t sharing) {
+  return (shape.heads / shape.kv_heads + sharing - 1) / sharing * shape.kv_heads;
+}
+
+// How many tiles of keys a lane asks for at once: about as many registers for each size of head.
+std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
+  const std::uint32_t tile_words = (shape.head_padded() + 31) / 32 * 8;
+  return std::clamp(words / tile_words, 1U, 4U);
+}
+
+KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape,
+                   const UnitAttention& sharing, bool near_first) {
+  AttentionConstants constants;
+  constants.mode = static_cast<std::uint32_t>(sharing.mode);
+  constants.invocations = mapping.lanes * sharing.subgroups;
+  constants.near_first = near_first ? 1 : 0;
+  constants.share = sharing.heads;
+  constants.ahead = keys_ahead(shape, sharing.key_words);
+  constants.spread_from =
+      sharing.mode == AttentionMode::kTogether ? together_positions(mapping) : 0;
+  AttentionUnitsConstants units;
+  units.query_tiles = sharing.query_tiles;
+  units.alone = sharing.alone ? 1 : 0;
+  units.share_together = sharing.heads_together;
+  units.values_ahead = sharing.values_ahead;
+  units.early_keys = sharing.early_keys ? 1 : 0;
+  KernelSpec spec{
+      "attention", spirv::attention_units, sizeof(AttentionPush),
+      constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1),
+                   constants, rules_constants(shape), units),
+      mapping.required_subgroup};
+  spec.slow_to_compile = true;
+  return spec;
+}
+
+}  // namespace
+
+bool attention_by_units(const Mapping& mapping, const AttentionShape& shape) {
+  return mapping.units && mapping.units_attention && shape.kv == KvFormat::kF16 &&
+         shape.head_padded() <= 256 && shape.window == 0 && shape.soft_cap == 0 && !shape.sinks;
+}
+
+AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
+                                 std::uint32_t columns) {
+  UnitAttention sharing;
+  sharing.subgroups = 4;
+  sharing.heads = heads_sharing(shape, kTileQueries);
+  sharing.alone = true;
+  return {spec_of(mapping, shape, sharing, false),
+          (columns + sharing.subgroups - 1) / sharing.subgroups, groups_of(shape, sharing.heads)};
+}
+
+UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape,
+                             AttentionMode mode, std::uint32_t columns) {
+  UnitAttention sharing;
+  sharing.mode = mode;
+  sharing.subgroups = 4;
+  sharing.heads = heads_sharing(shape, kTileQueries);
+  switch (mode) {
+    case AttentionMode::kPartial:  // CPUs'
+    case AttentionMode::kWhole:
+      sharing.mode = AttentionMode::kWhole;
+      break;
+    case AttentionMode::kTogether: {
+      sharing.subgroups = 12;                                  // more have too few registers
+      const std::uint32_t room = mapping.shared_bytes - 1024;  // its other variables are small
+      const std::uint32_t most = room / (sharing.subgroups * partial_floats(shape) * 4);
+      sharing.heads_together =
+          heads_sharing(shape, std::clamp(most, 1U, columns <= 4 ? 1 : kTileQueries));
+      sharing.values_ahead = shape.head_padded() <= 64 ? 2 : 0;
+      break;
+    }
+    case AttentionMode::kSpread:
+      sharing.subgroups = 8;
+      sharing.key_words = shape.head_padded() <= 64 ? 32 : 64;
+      break;
+    case AttentionMode::kTiles:
+      sharing.query_tiles = shape.head_padded() <= 128 ? 2 : 1;
+      sharing.values_ahead = 1;
+      sharing.early_keys = true;
+      sharing.heads = heads_sharing(shape, sharing.query_tiles * kTileQueries);
+      break;
+  }
+  return sharing;
+}
+
+AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& shape,
+                                 const UnitAttention& sharing, std::uint32_t columns,
+                                 std::uint32_t context, bool near_first) {
+  AttentionVariant variant;
+  variant.x = columns;
+  variant.y = groups_of(shape, sharing.heads);
+  if (sharing.mode == AttentionMode::kTogether)
+    variant.y *= (sharing.heads + sharing.heads_together - 1) / sharing.heads_together;
+  const std::uint32_t splits = attention_splits(mapping, context);
+  if (sharing.mode == AttentionMode::kWhole) {
+    variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
+  } else if (sharing.mode == AttentionMode::kTogether && context > together_positions(mapping)) {
+    // A few columns' heads are fewer than a large device's processors.
+    variant.z = std::clamp(128 / (columns * variant.y), 1U, 16U);
+  } else if (sharing.mode == AttentionMode::kSpread) {
+    variant.z = std::clamp(4096 / (columns * variant.y * sharing.subgroups), 1U,
+                           (splits + sharing.subgroups - 1) / sharing.subgroups);
+  }
+  variant.spec = spec_of(mapping, shape, sharing, near_first);
+  return variant;
+}
+
+}  // namespace bulkhead::gpu::kernels

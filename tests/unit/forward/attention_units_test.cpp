@@ -1,0 +1,269 @@
+// Attention by matrix units: against float64, and the same bits however heads, columns and splits are shared out. Where the
+// device has no such units their fragments are emulated (gpu/kernels/units_emulated.glsl), by workgroups of one subgroup.
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include <gmock/gmock.h>
+
+#include "gpu/kernels/attention_constants.hpp"
+#include "gpu/kernels/attention_units_emulated.hpp"
+#include "gpu/kernels/units_check.hpp"
+#include "kernel_harness.hpp"
+#include "reference.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+
+struct Case {
+  std::uint32_t head, heads, kv_heads;
+  std::uint32_t split, splits;  // least positions in a split, and most splits
+};
+
+// Columns of one sequence: `count` of them from position `first` on.
+struct Stretch {
+  std::uint32_t first, count;
+};
+
+class AttentionUnits : public KernelTest {
+ protected:
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (IsSkipped()) return;
+    const auto found = k::fragments_as_expected(device());
+    real_ = device().info().matrix_units && found.ok() && *found;
+  }
+
+  void check(const Case& each, const std::vector<Stretch>& runs);
+
+  bool real_ = false;
+  std::mt19937 random_{7};
+};
+
+// What attention reads and writes: keys and values of some sequences in scattered pages, queries of their columns.
+struct Scene {
+  k::Mapping mapping;
+  k::AttentionShape shape;
+  std::vector<k::ColumnEntry> columns;
+  std::vector<std::uint32_t> pages;         // each sequence's, one after another
+  std::vector<std::uint16_t> keys, values;  // as they lie
+  std::vector<float> queries;               // [column][head][head_padded]
+  std::vector<std::vector<double>> exact_keys,
+      exact_values;  // [page * kv_heads + kv head]: [position][entry]
+  std::uint32_t stride = 0;
+
+  std::uint32_t columns_padded() const {
+    return (static_cast<std::uint32_t>(columns.size()) + 7) / 8 * 8;
+  }
+  // Of a half in the results.
+  std::size_t at(std::uint32_t column, std::uint32_t i) const {
+    return (std::size_t{column / 8} * (stride / 32) + i / 32) * 256 + column % 8 * 32 + i % 32;
+  }
+};
+
+Scene make_scene(const Case& each, const std::vector<Stretch>& runs, std::mt19937& random) {
+  Scene s;
+  s.mapping.units = s.mapping.units_attention = true;
+  s.mapping.lanes = 32;
+  s.mapping.attention_split = each.split;
+  s.mapping.attention_splits = each.splits;
+  s.mapping.attention_together = true;
+  s.shape = {each.head, each.heads, each.kv_heads, k::KvFormat::kF16, false};
+  s.stride = k::input_stride(s.mapping, each.heads * each.head);
+  std::uint32_t page_count = 0;
+  for (const Stretch& run : runs) {
+    const auto start = static_cast<std::uint32_t>(s.pages.size());
+    const std::uint32_t own = (run.first + run.count + 31) / 32;
+    for (std::uint32_t i = 0; i < own; ++i)
+      s.pages.push_back(page_count + own - 1 - i);
+    page_count += own;
+    for (std::uint32_t i = 0; i < run.count; ++i)
+      s.columns.push_back({0, run.first + i, start, 0});
+  }
+  const std::uint32_t padded = s.shape.head_padded();
+  std::normal_distribution<float> normal;
+  const auto half = [&](float value) {
+    // Towards zero to eleven bits, so that the half holds it exactly.
+    const auto bits = std::bit_cast<std::uint32_t>(value) & 0xffffe000U;
+    const float rounded = std::abs(value) < 0x1p-14F ? 0 : std::bit_cast<float>(bits);
+    const auto made = std::bit_cast<std::uint32_t>(rounded);
+    if (rounded == 0) return std::uint16_t{0};
+    return static_cast<std::uint16_t>(
+        ((made >> 16) & 0x8000U) | ((((made >> 23) & 255U) - 112U) << 10) | ((made >> 13) & 1023U));
+  };
+  // Slots that no sequence has filled hold NaN.
+  const std::size_t page_halves = std::size_t{each.kv_heads} * 32 * padded;
+  s.keys.assign(page_count * page_halves, 0x7e00);
+  s.values.assign(page_count * page_halves, 0x7e00);
+  s.exact_keys.assign(std::size_t{page_count} * each.kv_heads,
+                      std::vector<double>(32 * std::size_t{each.head}));
+  s.exact_values = s.exact_keys;
+  std::size_t column = 0;
+  for (const Stretch& run : runs) {
+    const std::uint32_t start = s.columns[column].page_table;
+    column += run.count;
+    for (std::uint32_t p = 0; p < run.first + run.count; ++p) {
+      const std::uint32_t page = s.pages[start + p / 32], slot = p % 32;
+      for (std::uint32_t h = 0; h < each.kv_heads; ++h) {
+        const std::size_t base = page * page_halves + std::size_t{h} * 32 * padded;
+        for (std::uint32_t i = 0; i < padded; ++i) {
+          const std::uint16_t key = i < each.head ? half(normal(random)) : std::uint16_t{0};
+          const std::uint16_t value = i < each.head ? half(normal(random)) : std::uint16_t{0};
+          s.keys[base + (std::size_t{i / 8} * 32 + slot) * 8 + i % 8] = key;
+          s.values[base + std::size_t{slot} * padded + i] = value;
+          if (i >= each.head) continue;
+          s.exact_keys[page * each.kv_heads + h][slot * each.head + i] = reference::half(key);
+          s.exact_values[page * each.kv_heads + h][slot * each.head + i] = reference::half(value);
+        }
+      }
+    }
+  }
+  const auto scale = static_cast<float>(1.4426950408889634 / std::sqrt(each.head));
+  for (std::size_t i = 0; i < s.columns.size() * each.heads; ++i) {
+    for (std::uint32_t e = 0; e < padded; ++e)
+      s.queries.push_back(e < each.head ? normal(random) * scale : 0);
+  }
+  return s;
+}
+
+// Largest difference from float64, over the first and the last head of some columns.
+double largest_error(const Scene& s, const std::vector<std::uint16_t>& got) {
+  const std::uint32_t head = s.shape.head, padded = s.shape.head_padded();
+  double largest = 0;
+  for (std::uint32_t c = 0; c < s.columns.size(); c += 3) {
+    for (const std::uint32_t h : {0U, s.shape.heads - 1}) {
+      const std::uint32_t kv_head = h / (s.shape.heads / s.shape.kv_heads);
+      std::vector<double> result(head);
+      double sum = 0;
+      for (std::uint32_t p = 0; p <= s.columns[c].position; ++p) {
+        const std::size_t page =
+            std::size_t{s.pages[s.columns[c].page_table + p / 32]} * s.shape.kv_heads + kv_head;
+        double score = 0;
+        for (std::uint32_t i = 0; i < head; ++i)
+          score += s.queries[(std::size_t{c} * s.shape.heads + h) * padded + i] *
+                   s.exact_keys[page][p % 32 * head + i];
+        const double weight = std::exp2(score);
+        sum += weight;
+        for (std::uint32_t i = 0; i < head; ++i)
+          result[i] += weight * s.exact_values[page][p % 32 * head + i];
+      }
+      for (std::uint32_t i = 0; i < head; ++i) {
+        const double made = reference::half(got[s.at(c, h * head + i)]);
+        const double error = std::abs(made - result[i] / sum);
+        largest = error <= largest ? largest : error;  // NaN is larger
+      }
+    }
+  }
+  return largest;
+}
+
+void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs) {
+  Scene s = make_scene(each, runs, random_);
+  const auto count = static_cast<std::uint32_t>(s.columns.size());
+  const gpu::Buffer counts = parameters(count, s.columns),
+                    page_table = buffer(std::span<const std::uint32_t>(s.pages)),
+                    keys = buffer(std::span<const std::uint16_t>(s.keys)),
+                    values = buffer(std::span<const std::uint16_t>(s.values)),
+                    queries = buffer(std::span<const float>(s.queries));
+  const std::size_t halves = std::size_t{s.columns_padded()} * s.stride;
+  const gpu::Buffer out = empty(halves * 2);
+  const gpu::Buffer partials =
+      empty(std::uint64_t{count} * each.heads * each.splits * k::partial_floats(s.shape) * 4);
+  const std::vector<std::uint32_t> zeros(std::size_t{count} * each.heads * k::kAttentionCountBytes /
+                                         4);
+  const gpu::Buffer done = buffer(std::span<const std::uint32_t>(zeros));
+  k::AttentionPush push{};
+  push.q = queries.address();
+  push.keys = keys.address();
+  push.values = values.address();
+  push.parameters = counts.address();
+  push.pages = page_table.address();
+  push.out = out.address();
+  push.out_stride = s.stride;
+  push.padded_width = k::input_padded(s.mapping, each.heads * each.head);
+  push.partials = partials.address();
+  push.counts = done.address();
+  push.most_splits = each.splits;
+  const auto launch = [&](k::AttentionVariant variant, std::uint32_t tiles, bool rounds) {
+    if (!real_) {
+      variant.spec.spirv = gpu::spirv::attention_units_emulated;
+      variant.spec.required_subgroup_size = 0;
+    }
+    auto constants = k::read_constants<k::AttentionConstants>(variant.spec);
+    const std::uint32_t subgroups = constants.invocations / 32;
+    if (!real_) constants.invocations = 32;
+    if (rounds) constants.spread_from = 0xffffffffU;
+    k::write_constants(variant.spec, constants);
+    auto units = k::read_constants<k::AttentionUnitsConstants>(variant.spec);
+    if (tiles != 0) units.query_tiles = tiles;
+    k::write_constants(variant.spec, units);
+    const bool whole = constants.mode == static_cast<std::uint32_t>(k::AttentionMode::kWhole);
+    // Some workgroups more than there are columns, as recorded steps have.
+    run(variant.spec, push, whole ? (count + 3) / (real_ ? subgroups : 1) + 1 : count + 2,
+        variant.y, variant.z);
+  };
+  const std::string name = "head of " + std::to_string(each.head) + ", " +
+                           std::to_string(each.heads) + " to " + std::to_string(each.kv_heads);
+  const std::uint32_t context = 600;
+  launch(k::attention(s.mapping, s.shape, k::AttentionMode::kWhole, count, context), 0, false);
+  const auto wanted = read<std::uint16_t>(out, halves);
+  EXPECT_LE(largest_error(s, wanted), 2e-3) << name;
+
+  struct Way {
+    const char* what;
+    k::AttentionMode mode;
+    std::uint32_t columns, tiles;
+    bool rounds;
+  };
+  const Way ways[] = {
+      {"tiles of columns", k::AttentionMode::kTiles, 512, 0, false},
+      {"narrow tiles of columns", k::AttentionMode::kTiles, 512, 1, false},
+      {"a workgroup of subgroups", k::AttentionMode::kTogether, 16, 0, false},
+      {"in rounds, none of them spread", k::AttentionMode::kTogether, 1, 0, true},
+      {"spread over some workgroups", k::AttentionMode::kSpread, 1, 0, false},
+  };
+  for (const Way& way : ways) {
+    const bool tiles = way.mode == k::AttentionMode::kTiles;
+    // A CPU's compiler takes ten seconds for it, and with one subgroup there are rounds anyhow.
+    if (!real_ && way.mode == k::AttentionMode::kTogether && way.rounds) continue;
+    if (tiles && way.tiles == 1 && each.heads / each.kv_heads > 8) continue;
+    std::memset(out.mapped().data(), 0xff, out.mapped().size());
+    launch(k::attention(s.mapping, s.shape, way.mode, way.columns, context), way.tiles, way.rounds);
+    if (tiles) launch(k::attention_alone(s.mapping, s.shape, count), 0, false);
+    const auto made = read<std::uint16_t>(out, halves);
+    for (std::uint32_t column = 0; column < count; ++column) {
+      for (std::uint32_t i = 0; i < push.padded_width; ++i) {
+        ASSERT_EQ(made[s.at(column, i)], wanted[s.at(column, i)])
+            << name << ": " << way.what << " makes other bits, column " << column << " entry " << i;
+      }
+    }
+    ASSERT_EQ(read<std::uint32_t>(done, zeros.size()), zeros)
+        << name << ": counts that are not zero again";
+  }
+}
+
+TEST_F(AttentionUnits, AgreesWithDoubleHoweverItIsShared) {
+  const std::vector<Stretch> mixed = {{5, 1},    {30, 9},  {63, 1}, {64, 1},
+                                      {120, 20}, {300, 1}, {0, 2}};
+  const Case cases[] = {
+      {64, 8, 2, 64, 4},  {48, 6, 1, 64, 64}, {128, 7, 1, 64, 2},
+      {32, 4, 4, 128, 2}, {256, 2, 1, 64, 4}, {80, 10, 1, 64, 64},
+  };
+  for (const Case& each : cases) {
+    if (!real_ && &each >= cases + 3) break;  // compiling is what takes the time
+    check(each, mixed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A step that is all prompt: workgroups of several subgroups have all their columns.
+TEST_F(AttentionUnits, TakesAPromptInTiles) {
+  check({64, 8, 2, 64, 64}, {{33, 75}});
+  if (real_ && !HasFatalFailure()) check({128, 32, 8, 64, 64}, {{1000, 512}});
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
