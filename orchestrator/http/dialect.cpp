@@ -167,4 +167,21 @@ void TokenCount::cancel() {
   if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
 }
 
+ApiError with_own_names(ApiError error, std::span<const FieldName> names) {
+  const std::string path = error.parameter;
+  for (const FieldName& name : names) {
+    const bool inside = name.chat.starts_with('.');
+    const std::size_t at = path.find(name.chat);
+    const std::size_t end = at + name.chat.size();
+    if (at == std::string::npos || (!inside && at != 0)) continue;
+    if (end != path.size() && path[end] != '.' && path[end] != '[') continue;
+    error.parameter.replace(at, name.chat.size(), name.own);
+    const std::string quoted = "'" + path + "'";
+    if (const std::size_t told = error.message.find(quoted); told != std::string::npos)
+      error.message.replace(told + 1, path.size(), error.parameter);
+    return error;
+  }
+  return error;
+}
+
 }  // namespace bulkhead::orchestrator

@@ -93,4 +93,14 @@ class TokenCount final : public Answer {
   RequestId id_ = {};
 };
 
+// What a protocol calls a field that the parser of chats knows by `chat`. A name that begins with a dot is a part
+// of a tool's path.
+struct FieldName {
+  std::string_view chat;
+  std::string_view own;
+};
+// `error` with the names that the client wrote, in `parameter` and in the message that quotes it: the first of
+// `names` that is in the path, and ends where a part of it ends. Pure.
+ApiError with_own_names(ApiError error, std::span<const FieldName> names);
+
 }  // namespace bulkhead::orchestrator

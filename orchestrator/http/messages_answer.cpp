@@ -14,6 +14,9 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
+constexpr FieldName kMessagesNames[] = {
+    {"stop", "stop_sequences"}, {".function.parameters", ".input_schema"}, {".function", ""}};
+
 void append_member(std::string& out, std::string_view name, std::string_view text) {
   fmt::format_to(std::back_inserter(out), "\"{}\":", name);
   append_json_string(out, text);
@@ -200,7 +203,7 @@ std::string counted_tokens_body(std::size_t tokens) {
 
 HttpResponse messages_refusal(const ApiError& error) {
   HttpResponse response = to_response(error);
-  response.body = error_object(error);
+  response.body = error_object(with_own_names(error, kMessagesNames));
   return response;
 }
 

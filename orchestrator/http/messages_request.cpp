@@ -127,7 +127,10 @@ class Translation {
       const std::string here = fmt::format("{}[{}]", where, i);
       const std::string type = type_of(block, here);
       if (type == "text") {
-        parts.push_back({{"type", "text"}, {"text", text_of(block, "text")}});
+        const Ordered* said = find(block, "text");
+        if (said == nullptr || !said->is_string())
+          return refuse(here + ".text", "must be a string.");
+        parts.push_back({{"type", "text"}, {"text", *said}});
       } else if (type == "tool_result") {
         flush();
         const Ordered* result = find(block, "content");
@@ -162,6 +165,8 @@ class Translation {
       } else if (type == "thinking") {
         thought += text_of(block, "thinking");
       } else if (type == "tool_use") {
+        if (text_of(block, "name").empty())
+          return refuse(here + ".name", "must be a string that is not empty.");
         const Ordered* input = find(block, "input");
         calls.push_back({{"id", text_of(block, "id")},
                          {"type", "function"},

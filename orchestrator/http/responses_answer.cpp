@@ -27,6 +27,13 @@ struct Item {
   std::string call_id = {}, name = {};
 };
 
+constexpr FieldName kResponsesNames[] = {{"messages", "input"},
+                                         {"max_tokens", "max_output_tokens"},
+                                         {"reasoning_effort", "reasoning.effort"},
+                                         {"response_format.json_schema", "text.format"},
+                                         {"response_format", "text.format"},
+                                         {".function", ""}};
+
 class ResponsesDialect final : public Dialect {
  public:
   explicit ResponsesDialect(std::string_view body) {
@@ -97,7 +104,9 @@ class ResponsesDialect final : public Dialect {
 
   std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
 
-  HttpResponse refusal(const ApiError& error) const override { return to_response(error); }
+  HttpResponse refusal(const ApiError& error) const override {
+    return to_response(with_own_names(error, kResponsesNames));
+  }
 
  private:
   void event(std::string& events, std::string_view type, const std::string& members) {

@@ -104,6 +104,8 @@ class Conversation {
         thought = text(*summary, where + ".summary");
       if (!thought.empty()) assistant()["reasoning_content"] = std::move(thought);
     } else if (type == "function_call") {
+      if (text_of(item, "name").empty())
+        return refuse(where + ".name", "must be a string that is not empty.");
       assistant()["tool_calls"].push_back(
           {{"id", text_of(item, "call_id")},
            {"type", "function"},
@@ -130,6 +132,10 @@ class Conversation {
     std::string said = text(*content, where + ".content");
     const std::string role = text_of(item, "role");
     if (role != "assistant") {
+      if (role != "user" && role != "system" && role != "developer") {
+        return refuse(where + ".role", "must be system, developer, user or assistant.",
+                      "unsupported_role");
+      }
       flush();
       return add({{"role", role}, {"content", std::move(said)}});
     }

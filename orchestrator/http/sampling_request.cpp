@@ -187,7 +187,8 @@ void refuse_unsupported(Fields& fields, bool chat) {
   }
   for (const char* name : {"tool_choice", "function_call"}) {
     const json* value = fields.get(name);
-    if (value != nullptr && *value != "none" && *value != "auto") unsupported(name);
+    if (value != nullptr && *value != "none" && *value != "auto")
+      fields.refuse(name, "must be 'auto' or 'none' on this server.", "unsupported_parameter");
   }
   refuse_samplers(fields);
   refuse_switches(fields);

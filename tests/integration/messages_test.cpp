@@ -163,6 +163,29 @@ TEST(Messages, ErrorsAreInAnthropicsForm) {
   }
 }
 
+TEST(Messages, ErrorsNameWhatTheClientWrote) {
+  Serving serving = serve();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"stop_sequences":[""]})", "'stop_sequences'"},
+      {R"({"tools":[{"name":"","input_schema":{}}]})", "'tools[0].name'"},
+      {R"({"tools":[{"name":"f","input_schema":5}]})", "'tools[0].input_schema'"},
+      {R"({"max_tokens":0})", "'max_tokens'"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})",
+       "'messages[0].content[0].text'"},
+      {R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use"}]}]})",
+       "'messages[1].content[0].name'"},
+  };
+  for (const auto& [fields, name] : cases) {
+    json body = request("hi");
+    body.update(json::parse(fields));
+    for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) {
+      const HttpReply reply = serving.post(path, body.dump());
+      EXPECT_EQ(reply.status, 400) << body;
+      EXPECT_NE(reply.body.find(name), std::string::npos) << reply.body;
+    }
+  }
+}
+
 TEST(Messages, TheKeyMayBeWhereAnthropicHasIt) {
   Serving serving = serve({"server.api_key=secret"});
   const std::string body = request("hi").dump();

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <spdlog/fmt/fmt.h>
 
 #include "tests/integration/serving.hpp"
 
@@ -143,11 +144,25 @@ TEST(Responses, WhatItCantDoIsNamed) {
       {R"({"input":"x","previous_response_id":"resp_1"})", "previous_response_id"},
       {R"({"input":"x","background":true})", "background"},
       {R"({"input":"x","tool_choice":"required"})", "tool_choice"},
+      // What the parser of chats finds has the names that the client wrote, too.
+      {R"({"input":[]})", "input"},
+      {R"({"instructions":"i","input":[{"role":"robot","content":"x"}]})", "input[0].role"},
+      {R"({"instructions":"i","input":[{"type":"function_call","call_id":"c"}]})", "input[0].name"},
+      {R"({"input":"x","max_output_tokens":0})", "max_output_tokens"},
+      {R"({"input":"x","tools":[{"type":"function","name":""}]})", "tools[0].name"},
+      {R"({"input":"x","reasoning":{"effort":5}})", "reasoning.effort"},
+      {R"({"input":"x","text":{"format":{"type":"xml"}}})", "text.format.type"},
+      {R"({"input":"x","text":{"format":{"type":"json_schema","name":"n"}}})",
+       "text.format.schema"},
   };
   for (const auto& [body, parameter] : cases) {
     const HttpReply reply = serving.post("/v1/responses", body);
     EXPECT_EQ(reply.status, 400) << body;
-    EXPECT_EQ(json::parse(reply.body)["error"]["param"], parameter) << reply.body;
+    const json error = json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], parameter) << reply.body;
+    EXPECT_NE(error["message"].get<std::string>().find(fmt::format("'{}'", parameter)),
+              std::string::npos)
+        << reply.body;
   }
 }
 
