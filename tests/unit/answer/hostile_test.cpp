@@ -127,5 +127,26 @@ TEST(OfferedTools, AreTextWhereNothingElseFits) {
     EXPECT_FALSE(Tools::from_json(broken).ok()) << broken;
 }
 
+// Eight levels of a hundred references each: a walk through all of them would never end.
+TEST(OfferedTools, AlternativesThatReferToOneAnotherEndSoon) {
+  std::string definitions = R"("d8":{"type":"string"})";
+  for (int level = 0; level < 8; ++level) {
+    const std::string reference = R"({"$ref":"#/$defs/d)" + std::to_string(level + 1) + R"("})";
+    std::string choices = reference;
+    for (int i = 1; i < 100; ++i)
+      choices += "," + reference;
+    definitions += ",\"d" + std::to_string(level) + R"(":{"anyOf":[)" + choices + "]}";
+  }
+  const Result<Tools> tools = Tools::from_json(
+      R"([{"function":{"name":"f","parameters":{"properties":{"plain":{"type":"string"},)"
+      R"("deep":{"$ref":"#/$defs/d0"}},"$defs":{)" +
+      definitions + "}}}}]");
+  ASSERT_TRUE(tools.ok());
+  const Tool* tool = tools->find("f");
+  ASSERT_NE(tool, nullptr);
+  EXPECT_TRUE(text_alone(*tool, "plain"));
+  EXPECT_FALSE(text_alone(*tool, "deep"));
+}
+
 }  // namespace
 }  // namespace bulkhead::model::answer::testing

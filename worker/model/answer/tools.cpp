@@ -1,6 +1,7 @@
 #include "worker/model/answer/tools.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include <nlohmann/json.hpp>
 
@@ -21,15 +22,22 @@ bool all_strings(const Json& values) {
                      [](const Json& each) { return each.is_string(); });
 }
 
+// What may still be looked at: schemas whose alternatives refer to one another can be walked for longer than
+// anybody waits. Counted in steps, so that every process says the same of a schema.
+struct Budget {
+  std::int64_t steps = 1 << 17;
+  bool spend(std::size_t count = 1) { return (steps -= static_cast<std::int64_t>(count)) >= 0; }
+};
+
 // A local reference ("#/$defs/City"), or the schema itself.
-const Json& resolved(const Json& schema, const Json& root) {
+const Json& resolved(const Json& schema, const Json& root, Budget& budget) {
   const Json* reference = member(schema, "$ref");
   if (reference == nullptr || !reference->is_string()) return schema;
   const auto& text = reference->get_ref<const std::string&>();
   if (text.empty() || text[0] != '#') return schema;
   const Json* at = &root;
   std::size_t begin = 1;
-  while (begin < text.size() && at != nullptr) {
+  while (begin < text.size() && at != nullptr && budget.spend()) {
     const std::size_t end = std::min(text.find('/', begin + 1), text.size());
     at = member(*at, text.substr(begin + 1, end - begin - 1).c_str());
     begin = end;
@@ -37,20 +45,22 @@ const Json& resolved(const Json& schema, const Json& root) {
   return at == nullptr ? schema : *at;
 }
 
-// Type string alone: nothing but text fits the schema. `depth` bounds nested alternatives.
-bool is_text(const Json& written, const Json& root, int depth = 0) {
-  const Json& schema = resolved(written, root);
-  if (depth > 8 || !schema.is_object()) return false;
+// Type string alone: nothing but text fits the schema. `depth` bounds nested alternatives. False where
+// the budget is spent.
+bool is_text(const Json& written, const Json& root, Budget& budget, int depth = 0) {
+  const Json& schema = resolved(written, root, budget);
+  if (depth > 8 || !budget.spend() || !schema.is_object()) return false;
   if (const Json* type = member(schema, "type"))
     return *type == "string" || (type->is_array() && type->size() == 1 && (*type)[0] == "string");
-  if (const Json* values = member(schema, "enum")) return all_strings(*values);
+  if (const Json* values = member(schema, "enum"))
+    return budget.spend(values->size()) && all_strings(*values);
   if (const Json* value = member(schema, "const")) return value->is_string();
   for (const char* key : {"anyOf", "oneOf"}) {
     const Json* choices = member(schema, key);
     if (choices == nullptr) continue;
     return choices->is_array() && !choices->empty() &&
            std::all_of(choices->begin(), choices->end(),
-                       [&](const Json& each) { return is_text(each, root, depth + 1); });
+                       [&](const Json& each) { return is_text(each, root, budget, depth + 1); });
   }
   return false;
 }
@@ -63,6 +73,7 @@ Result<Tools> Tools::from_json(std::string_view text) {
   if (json.is_discarded()) return Error(ErrorCode::kInvalidArgument, "tools is not valid JSON");
   if (json.is_null()) return Tools();
   if (!json.is_array()) return Error(ErrorCode::kInvalidArgument, "tools is not an array");
+  Budget budget;
   std::vector<Tool> tools;
   for (const Json& each : json) {
     const Json* function = member(each, "function");
@@ -76,7 +87,7 @@ Result<Tools> Tools::from_json(std::string_view text) {
     const Json* properties = schema == nullptr ? nullptr : member(*schema, "properties");
     if (properties != nullptr && properties->is_object()) {
       for (const auto& [key, value] : properties->items())
-        tool.parameters.emplace_back(key, is_text(value, *schema));
+        tool.parameters.emplace_back(key, is_text(value, *schema, budget));
     }
     tools.push_back(std::move(tool));
   }
