@@ -12,6 +12,7 @@ namespace {
 // No vocabulary has longer tokens; without a bound a worker could grow the daemon with text alone.
 constexpr std::size_t kMaxTextBytesPerToken = 1024;
 constexpr std::size_t kMaxExtraTextBytes = 4096;
+constexpr std::size_t kBytesPerPart = 64;  // counted besides its text, which may be empty
 
 // Tokens that a prompt can become at most: a byte of text is a token or, where a space is written as
 // another character, some; a template adds its own text. What clients send bounds what is kept.
@@ -31,16 +32,23 @@ std::size_t most_prompt_tokens(const ipc::Submit& submit) {
 }
 
 Status check_text(const JournalEntry& entry, std::size_t tokens, std::size_t more_bytes) {
-  if (entry.text.size() + more_bytes > kMaxExtraTextBytes + tokens * kMaxTextBytesPerToken) {
+  const std::size_t bytes = entry.text.size() + entry.parts * kBytesPerPart + more_bytes;
+  if (bytes > kMaxExtraTextBytes + tokens * kMaxTextBytesPerToken) {
     return Error(ErrorCode::kCorrupt,
                  fmt::format("request {}: {} tokens can't carry {} bytes of text", entry.id.value,
-                             tokens, entry.text.size() + more_bytes));
+                             tokens, bytes));
   }
   return {};
 }
 
-// Only chats come in parts; calls are counted from 0, and arguments are the last one's.
-Status check_parts(const JournalEntry& entry, std::span<const ipc::AnswerPart> parts) {
+bool is_of_call(const ipc::AnswerPart& part) {
+  return part.kind == ipc::PartKind::kCall || part.kind == ipc::PartKind::kArguments;
+}
+
+// Only chats come in parts, and then not as text; calls are counted from 0, and arguments follow what
+// began their call.
+Status check_parts(const JournalEntry& entry, std::string_view text,
+                   std::span<const ipc::AnswerPart> parts) {
   if (parts.empty()) return {};
   const auto wrong = [&entry](const char* what) {
     return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", entry.id.value, what));
@@ -48,19 +56,22 @@ Status check_parts(const JournalEntry& entry, std::span<const ipc::AnswerPart> p
   const auto* submit = std::get_if<ipc::Submit>(&entry.work);
   if (submit == nullptr || !std::holds_alternative<ipc::ChatPrompt>(submit->prompt))
     return wrong("an answer in parts to what is no chat");
+  if (!text.empty()) return wrong("an answer in parts and as text at once");
   std::uint32_t calls = entry.calls;
+  bool in_call = entry.in_call;
   for (const ipc::AnswerPart& part : parts) {
-    const bool of_call =
-        part.kind == ipc::PartKind::kCall || part.kind == ipc::PartKind::kArguments;
     if (part.kind == ipc::PartKind::kCall) ++calls;
-    if (of_call && (calls == 0 || part.call != calls - 1))
+    if (part.kind == ipc::PartKind::kArguments && !in_call)
+      return wrong("arguments that follow no tool call");
+    in_call = is_of_call(part);
+    if (in_call && part.call != calls - 1)
       return wrong("a part of another tool call than the last one");
   }
   return {};
 }
 
 std::size_t bytes_of(std::span<const ipc::AnswerPart> parts) {
-  std::size_t bytes = 0;
+  std::size_t bytes = parts.size() * kBytesPerPart;
   for (const ipc::AnswerPart& part : parts)
     bytes += part.text.size() + part.id.size();
   return bytes;
@@ -68,10 +79,12 @@ std::size_t bytes_of(std::span<const ipc::AnswerPart> parts) {
 
 void keep(JournalEntry& entry, std::string_view text, std::span<const ipc::AnswerPart> parts) {
   entry.text.append(text);
+  entry.parts += parts.size();
   for (const ipc::AnswerPart& part : parts) {
     entry.text += part.text;
     entry.text += part.id;
     entry.calls += part.kind == ipc::PartKind::kCall ? 1 : 0;
+    entry.in_call = is_of_call(part);
   }
 }
 
@@ -156,7 +169,7 @@ Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
   }
   BULKHEAD_RETURN_IF_ERROR(
       check_text(entry, entry.tokens.size() + tokens.size(), text.size() + bytes_of(parts)));
-  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, parts));
+  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, text, parts));
   entry.tokens.insert(entry.tokens.end(), tokens.begin(), tokens.end());
   keep(entry, text, parts);
   return {};
@@ -165,7 +178,7 @@ Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
 Status Journal::append_rest(JournalEntry& entry, std::string_view text,
                             std::span<const ipc::AnswerPart> parts) {
   BULKHEAD_RETURN_IF_ERROR(check_text(entry, entry.tokens.size(), text.size() + bytes_of(parts)));
-  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, parts));
+  BULKHEAD_RETURN_IF_ERROR(check_parts(entry, text, parts));
   keep(entry, text, parts);
   return {};
 }

@@ -32,7 +32,9 @@ struct JournalEntry {
   std::uint32_t max_tokens = 0;      // as the worker resolved it
   std::vector<ipc::TokenId> tokens;  // accepted tokens, in order
   std::string text;                  // the text they released, that of parts included
+  std::size_t parts = 0;             // pieces in which they came
   std::uint32_t calls = 0;           // tool calls that have begun
+  bool in_call = false;              // the last part was a call's
   std::string numerics_id;           // of the worker whose tokens these are; empty before the first
   std::string file_mark;             // of the model file that they were made with
   std::string made_by;  // identity of an earlier daemon's worker that began it; empty: ours did

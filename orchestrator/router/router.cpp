@@ -125,7 +125,9 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
   recorded.max_tokens = entry.max_tokens;
   recorded.tokens = std::move(entry.tokens);
   recorded.text = std::move(entry.text);
+  recorded.parts = entry.parts;
   recorded.calls = entry.calls;
+  recorded.in_call = entry.in_call;
   recorded.made_by = std::move(entry.made_by);
   active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
   waiting_[model].fresh.push_back(id);

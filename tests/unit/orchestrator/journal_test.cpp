@@ -45,6 +45,45 @@ TEST(Journal, GapRepeatAndExcessAreRefusedAndChangeNothing) {
   EXPECT_TRUE(Journal::append(entry, 2, std::vector<TokenId>{7}, "c").ok());
 }
 
+TEST(Journal, PartsMustFollowOneAnother) {
+  using ipc::PartKind;
+  struct Case {
+    std::vector<ipc::AnswerPart> parts;
+    const char* text;
+    bool taken;
+  };
+  const ipc::AnswerPart content{PartKind::kContent, 0, "x", ""}, call{PartKind::kCall, 0, "f", "a"},
+      arguments{PartKind::kArguments, 0, "{}", ""}, second{PartKind::kCall, 1, "f", "b"};
+  const Case cases[] = {
+      {{content, call, arguments, arguments, second}, "", true},
+      {{arguments}, "", false},
+      {{second}, "", false},
+      {{call, call}, "", false},
+      {{call, second, arguments}, "", false},
+      {{call, content, arguments}, "", false},  // of a call that is over
+      {{content}, "text", false},
+      {std::vector(100'000, ipc::AnswerPart{}), "", false},
+  };
+  for (const Case& each : cases) {
+    for (const bool at_once : {true, false}) {
+      Journal journal;
+      ipc::Submit submit;
+      submit.prompt = ipc::ChatPrompt{};
+      JournalEntry& entry = journal.record(RequestId{7}, std::move(submit));
+      ASSERT_TRUE(Journal::accept(entry, std::vector<TokenId>{1}, 50, 100).ok());
+      bool taken = true;
+      const std::size_t step = at_once ? each.parts.size() : 1;
+      for (std::size_t i = 0; i < each.parts.size(); i += step) {
+        const auto first = static_cast<std::uint32_t>(entry.tokens.size());
+        taken &= Journal::append(entry, first, std::vector<TokenId>{5}, each.text,
+                                 std::span(each.parts).subspan(i, step))
+                     .ok();
+      }
+      EXPECT_EQ(taken, each.taken) << &each - cases;
+    }
+  }
+}
+
 TEST(Journal, TokensBeforeAcceptanceAreRefused) {
   Journal journal;
   JournalEntry& entry = journal.record(RequestId{1}, ipc::Submit{});
