@@ -152,7 +152,7 @@ void check_tools(Fields& fields) {
     const auto schema = function.find("parameters");
     if (schema != function.end() && !schema->is_object() && !schema->is_null())
       return fields.refuse(where + ".function.parameters", "must be an object.", "invalid_type");
-    if (has_wide_object(function)) {
+    if (has_wide_object(tool)) {
       return fields.refuse(
           where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
           "out_of_range");

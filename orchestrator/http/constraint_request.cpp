@@ -1,9 +1,11 @@
 // What a request wants its answer to be: schemas as they were written, grammars, expressions.
+#include <initializer_list>
 #include <string>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/json_members.hpp"
 #include "orchestrator/http/request_fields.hpp"
 
 namespace bulkhead::orchestrator {
@@ -65,13 +67,24 @@ class ConstraintReader {
     out_ = {kind, std::move(text), parameter};
   }
 
-  // The schema at `path` of the request. `where` names it in errors.
-  void want_schema(const json& schema, const char* path, const std::string& where,
-                   const std::string& parameter) {
+  // The schema that the request has under these names, one inside the other. `where` names it in errors.
+  void want_schema(const json& schema, std::initializer_list<const char*> path,
+                   const std::string& where, const std::string& parameter) {
     if (!schema.is_object() && !schema.is_boolean())
       return fields_.wrong_type(where, "a JSON schema, which is an object", schema);
-    const Ordered ordered = Ordered::parse(body_);
-    want(ConstraintKind::kJsonSchema, ordered.at(Ordered::json_pointer(path)).dump(), parameter);
+    if (has_wide_object(schema)) {
+      return fields_.refuse(
+          where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
+          "out_of_range");
+    }
+    // Of the body the schema alone is parsed: objects beside it may have any number of members.
+    std::string_view text = body_;
+    for (const char* name : path) {
+      JsonMember member[] = {{name}};
+      find_json_members(text, member);
+      text = member[0].text;
+    }
+    want(ConstraintKind::kJsonSchema, Ordered::parse(text).dump(), parameter);
   }
 
   void read_response_format() {
@@ -90,14 +103,14 @@ class ConstraintReader {
                             "unsupported_parameter");
     }
     if (schema != nullptr)
-      return want_schema(*schema, "/response_format/schema", name + ".schema", name);
+      return want_schema(*schema, {"response_format", "schema"}, name + ".schema", name);
     const std::string inner = name + ".json_schema";
     const json* named = find(*format, "json_schema");
     if (named == nullptr) return missing(inner);
     if (!named->is_object()) return fields_.wrong_type(inner, "an object", *named);
     schema = find(*named, "schema");
     if (schema == nullptr) return missing(inner + ".schema");
-    want_schema(*schema, "/response_format/json_schema/schema", inner + ".schema", name);
+    want_schema(*schema, {"response_format", "json_schema", "schema"}, inner + ".schema", name);
   }
 
   // A schema beside the other fields: an object, or text that is one.
@@ -105,7 +118,7 @@ class ConstraintReader {
     const json* value = fields_.get(name);
     if (value == nullptr || is_empty(*value)) return;
     if (value->is_string()) return read_text(name, ConstraintKind::kJsonSchema);
-    want_schema(*value, fmt::format("/{}", name).c_str(), name, name);
+    want_schema(*value, {name}, name, name);
   }
 
   void read_text(const char* name, ConstraintKind kind) {

@@ -355,6 +355,23 @@ TEST(ParseChat, ASchemaOfVeryManyMembersIsRefused) {
   EXPECT_EQ(std::get<ApiError>(parsed).parameter, "tools[0]");
 }
 
+// Where members keep their order each is looked up among all before it: a million would take hours.
+TEST(ParseChat, ManyMembersBesideASchemaCostNothingAndInItAreRefused) {
+  std::string many;
+  for (int i = 0; i < 200'000; ++i)
+    many += fmt::format("{}\"k{}\":1", i == 0 ? "" : ",", i);
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}],)";
+  const auto beside = parse_chat(
+      chat + R"("response_format":{"type":"json_schema","json_schema":{"schema":{"z":1,"a":2}}},)" +
+      R"("metadata":{)" + many + "}}");
+  EXPECT_EQ(std::get<GenerationRequest>(beside).parameters.constraint.text, R"({"z":1,"a":2})");
+  const auto within = parse_chat(chat + R"("json_schema":{"properties":{)" + many + "}}}");
+  EXPECT_EQ(std::get<ApiError>(within).parameter, "json_schema");
+  const auto tool = parse_chat(
+      chat + R"("tools":[{"type":"function","function":{"name":"f"},"x":{)" + many + "}}]}");
+  EXPECT_EQ(std::get<ApiError>(tool).parameter, "tools[0]");
+}
+
 TEST(ParseCompletion, SeveralPrompts) {
   EXPECT_EQ(
       std::get<GenerationRequest>(parse_completion(R"({"prompt":["a","b","c"]})")).prompts.size(),
