@@ -195,6 +195,7 @@ class ClientConnection final : public Connection,
     unsent_ += connection_field();
     unsent_ += "\r\n";
     streaming_ = true;
+    largest_write_ = 0;
     pump();
   }
 
@@ -208,7 +209,9 @@ class ClientConnection final : public Connection,
       unsent_ += events;
     }
     const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
-    if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes) {
+    // A client is not slow because one write has much.
+    largest_write_ = std::max(largest_write_, events.size());
+    if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes + largest_write_) {
       too_slow_ = true;
       // In a turn of its own: the caller is in the middle of something.
       asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
@@ -619,6 +622,7 @@ class ClientConnection final : public Connection,
   std::string unsent_;  // the first in_flight_ bytes of it are being written, from flight_
   std::string flight_;
   std::size_t in_flight_ = 0;
+  std::size_t largest_write_ = 0;  // of this stream, in bytes
   std::size_t discarded_ = 0;
 
   bool operators_only_ = false;

@@ -108,6 +108,17 @@ TEST(Responses, StreamTheSameAcrossDeaths) {
   }
 }
 
+// Its first events repeat the request, more at once than may wait for a slow client.
+TEST(Responses, LargeEventsLoseNoClientThatReads) {
+  Serving serving = serve();
+  json body = request("hi");
+  body["stream"] = true;
+  body["metadata"] = {{"note", std::string(900'000, 'x')}};
+  const json response = completed(serving.post("/v1/responses", body.dump()));
+  EXPECT_EQ(response["status"], "completed");
+  EXPECT_EQ(response["metadata"], body["metadata"]);
+}
+
 TEST(Responses, AHistoryBecomesAChat) {
   Serving serving = serve();
   json body = request("look");
