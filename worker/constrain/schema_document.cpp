@@ -2,6 +2,7 @@
 #include "worker/constrain/schema_document.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "worker/model/unicode.hpp"
 
@@ -9,11 +10,14 @@ namespace bulkhead::constrain {
 namespace {
 
 constexpr std::size_t kMostBytes = 4U << 20;
-constexpr int kMostNesting = 256;
+constexpr std::size_t kMostNesting = 256;
+constexpr std::size_t kMostMembers = 512;  // of an object: they are looked up one by one
 
-// Deeper than any schema of use, told before the parser builds it.
-bool too_deep(std::string_view text) {
-  int depth = 0;
+// What of a text's shape no schema of use has, told before the parser builds it; empty where nothing is
+// wrong.
+std::string too_large(std::string_view text) {
+  std::vector<std::size_t> members;  // of each object and array that is open, outermost first
+  std::vector<bool> objects;         // which of them are objects
   bool inside = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -23,12 +27,18 @@ bool too_deep(std::string_view text) {
     } else if (c == '"') {
       inside = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMostNesting) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
+      if (members.size() == kMostNesting)
+        return "is nested deeper than " + std::to_string(kMostNesting);
+      members.push_back(1);
+      objects.push_back(c == '{');
+    } else if ((c == ']' || c == '}') && !members.empty()) {
+      members.pop_back();
+      objects.pop_back();
+    } else if (c == ',' && !members.empty() && objects.back() && ++members.back() > kMostMembers) {
+      return "has an object of more than " + std::to_string(kMostMembers) + " members";
     }
   }
-  return false;
+  return {};
 }
 
 std::string escape_pointer(std::string_view key) {
@@ -113,10 +123,8 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view te
   if (text.size() > kMostBytes) {
     return Error(ErrorCode::kResourceExhausted, "the schema is larger than 4 MiB");
   }
-  if (too_deep(text)) {
-    return Error(ErrorCode::kResourceExhausted,
-                 "the schema is nested deeper than " + std::to_string(kMostNesting));
-  }
+  if (const std::string why = too_large(text); !why.empty())
+    return Error(ErrorCode::kResourceExhausted, "the schema " + why);
   auto document = std::make_unique<SchemaDocument>();
   document->root_ = Json::parse(text, nullptr, false);
   const Json& root = document->root_;

@@ -167,8 +167,12 @@ TEST(Schema, HostileOnesEndInAnErrorSoon) {
               R"({"anyOf":[{"minLength":1},{"maxLength":2},{"pattern":"a"},{"pattern":"b"}]})";
   }
   groups += "]}";
+  std::string wide = R"({"properties":{)";
+  for (int i = 0; i < 200'000; ++i)
+    wide += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":{}";
   const std::string hostile[] = {
       deep,
+      wide + "}}",
       groups,
       R"g({"type":"string","pattern":"(a|b)*a(a|b){30}$"})g",
       R"g({"type":"string","pattern":"((a{1,100}){1,100}){1,100}b"})g",
