@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/model/answer/family.hpp"
-
 namespace bulkhead::engine {
 namespace {
 
@@ -16,20 +14,19 @@ std::string_view written(const model::Tokenizer& tokenizer, TokenId token) {
 
 }  // namespace
 
-std::string_view open_reasoning(const model::Tokenizer& tokenizer,
-                                std::span<const TokenId> prompt) {
+std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                                const model::answer::Family& family) {
   constexpr std::size_t kMostTokens = 32;  // of a mark, with line ends after it
   std::string tail;
   for (const TokenId token : prompt.last(std::min(prompt.size(), kMostTokens)))
     tail += written(tokenizer, token);
   while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' '))
     tail.pop_back();
-  for (const model::answer::Family& family : model::answer::families()) {
-    const model::answer::Reasoning& reasoning = family.reasoning;
-    if (!reasoning.open.empty() && !reasoning.close.empty() && tail.ends_with(reasoning.open))
-      return reasoning.close;
-  }
-  return {};
+  // A channel's name is no mark: it opens nothing before its header has ended.
+  if (family.calls.syntax == model::answer::CallSyntax::kChannels) return {};
+  const model::answer::Reasoning& reasoning = family.reasoning;
+  const bool open = !reasoning.open.empty() && tail.ends_with(reasoning.open);
+  return open ? std::string_view(reasoning.close) : std::string_view();
 }
 
 DelayedConstraint::DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,

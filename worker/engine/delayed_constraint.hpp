@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "worker/engine/token_constraint.hpp"
+#include "worker/model/answer/family.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::engine {
 
 // The mark that closes the reasoning which a prompt has opened as its last word; empty where it has opened
-// none. Marks are those of the table of families (worker/model/answer).
-std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt);
+// none. The mark is the model's family's own, and points into `family`.
+std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                                const model::answer::Family& family);
 
 // Until the answer's text has the mark, any token may come but those that end it; `inner` holds from the
 // token after the one that completes the mark.

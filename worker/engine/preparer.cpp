@@ -183,9 +183,10 @@ Preparer::Outcome Preparer::work(const Job& job) {
       auto constraint = constraints_.compile(job.constraint, tokenizer);
       if (constraint.ok()) {
         outcome.constraint = *std::move(constraint);
-        const std::string_view mark = outcome.constraint != nullptr && chats
-                                          ? open_reasoning(tokenizer, outcome.tokens)
-                                          : std::string_view();
+        const std::string_view mark =
+            outcome.constraint != nullptr && chats
+                ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
+                : std::string_view();
         if (!mark.empty())
           outcome.constraint =
               std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);

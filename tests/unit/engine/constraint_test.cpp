@@ -215,9 +215,17 @@ TEST(MaskedSampling, DrawsAmongTheMasksTokensAlone) {
 TEST(DelayedConstraint, HoldsBehindItsMarkAndLetsNoEndComeBefore) {
   const FakeTokenizer tokenizer({"<think>", "</think>", "k>\n"});
   const auto id = [&](const char* text) { return tokenizer.encode(text, false, false); };
-  EXPECT_EQ(engine::open_reasoning(tokenizer, id("assistant\n<think>\n")), "</think>");
-  EXPECT_EQ(engine::open_reasoning(tokenizer, id("<think> assistant")), "");
-  EXPECT_EQ(engine::open_reasoning(tokenizer, {}), "");
+  const auto opened = [&](const char* prompt, const model::answer::Family& family) {
+    return engine::open_reasoning(tokenizer, id(prompt), family);
+  };
+  const model::answer::Family& thinks = *model::answer::family_named("hermes");
+  EXPECT_EQ(opened("assistant\n<think>\n", thinks), "</think>");
+  EXPECT_EQ(opened("<think> assistant", thinks), "");
+  EXPECT_EQ(opened("", thinks), "");
+  // Another family's mark is a word like any other, and so is a channel's name.
+  EXPECT_EQ(opened("assistant\n<think>\n", model::answer::plain_family()), "");
+  EXPECT_EQ(opened("Go on with the analysis", thinks), "");
+  EXPECT_EQ(opened("Go on with the analysis", *model::answer::family_named("gpt-oss")), "");
 
   engine::ConstraintCompiler compiler;
   const auto digits = [&] {
