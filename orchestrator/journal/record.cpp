@@ -133,8 +133,9 @@ Result<JournalEnd> read_journal(std::string_view bytes,
                              "it away, or go back to the program that wrote it",
                              version, kJournalVersion));
   }
-  const std::uint32_t salt =
-      version == kJournalWithoutSalt ? 0 : get<std::uint32_t>(bytes, kJournalMagic.size() + sizeof version);
+  const std::uint32_t salt = version == kJournalWithoutSalt
+                                 ? 0
+                                 : get<std::uint32_t>(bytes, kJournalMagic.size() + sizeof version);
   std::size_t at = kJournalHeaderBytes, damaged_from = 0, searched = 0;
   end.good_bytes = at;
   while (at < bytes.size()) {

@@ -16,8 +16,8 @@
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/transformer.hpp"
-#include "worker/model/gguf.hpp"
 #include "worker/model/architecture.hpp"
+#include "worker/model/gguf.hpp"
 
 namespace {
 bool left_a_hung_device = false;

@@ -44,7 +44,8 @@ TEST(OriginRule, TheRefusalSaysWhichNamesThereAre) {
   options.server.host = "127.0.0.5";
   const std::string words = origin_violation(options, request);
   EXPECT_NE(words.find("'gpu-box:9000'"), std::string::npos) << words;
-  EXPECT_NE(words.find("localhost, 127.0.0.1, [::1], 127.0.0.5 and the names"), std::string::npos) << words;
+  EXPECT_NE(words.find("localhost, 127.0.0.1, [::1], 127.0.0.5 and the names"), std::string::npos)
+      << words;
 }
 
 TEST(OriginRule, SameOriginOrNone) {
