@@ -11,6 +11,7 @@
 #include "attention_state.glsl"
 
 #include "attention_push.glsl"
+#include "attention_results.glsl"
 #include "chain.glsl"
 
 // A subgroup makes a column's head or heads; or one split of them, in a workgroup of its own (CPUs); or a workgroup makes a
@@ -148,13 +149,10 @@ void attend() {
     [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
       uint entry = entry_of(lane, i);
       precise float value = all_results[h * kLaneEntries + i] / weights;
-      if (entry < kHead) store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
+      store_head(column, head0 + h, entry, value);
     }
   }
-  uint pad = kHeads * kHead + lane;
-  if (head0 == 0u) {
-    for (; pad < push.padded_width; pad += kLanes) store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
-  }
+  pad_heads(column, head0, kHeadsTogether, lane, kLanes);
 }
 
 void main() {

@@ -74,7 +74,13 @@ uint64_t value_head(uint page, uint kv_head) {
   return push.values + uint64_t(page) * kPageBytes + kv_head * kHeadBytes;
 }
 uint64_t value_row(uint page, uint slot, uint kv_head) {
-  return value_head(page, kv_head) + slot * (kHeadPadded * kEntryBytes);
+  return value_head(page, kv_head) + slot * (kValueEntries == 0u ? kHeadPadded * kEntryBytes : kCellBytes);
+}
+// A word of the row: of values that are their keys' entries, as cells of keys lie.
+uint value_word(uint64_t row, uint word) {
+  const uint kCellWords = kCellBytes / 4u;
+  if (kValueEntries != 0u) word = word / kCellWords * (kPageTokens * kCellWords) + word % kCellWords;
+  return Words(row).v[word];
 }
 
 void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
@@ -96,7 +102,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
       [[unroll]] for (uint j = 0; j < kLanes; j++) {
         uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);
         [[unroll]] for (uint w = 0; w < kLaneWords; w++) {
-          words[j * kLaneWords + w] = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
+          words[j * kLaneWords + w] = value_word(row, min(w * kLanes + lane, kRowWords - 1u));
         }
       }
     }
@@ -128,12 +134,14 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
       if (kKeepValues) {
         word = words[j * kLaneWords + w];
       } else {
-        word = Words(row).v[min(w * kLanes + lane, kRowWords - 1u)];
+        word = value_word(row, min(w * kLanes + lane, kRowWords - 1u));
       }
       if (kWordEntries == 4u) {
         uint block = min(w * kLanes + lane, kRowWords - 1u) / (kScaleBlock / 4u);
         uint64_t head_of_row = value_head(subgroupBroadcast(page, j), kv_head);
-        float scale = scale_at(value_scale_at(head_of_row, subgroupBroadcast(page_slot, j), block));
+        uint slot = subgroupBroadcast(page_slot, j);
+        float scale = scale_at(kValueEntries == 0u ? value_scale_at(head_of_row, slot, block)
+                                                   : key_scale_at(head_of_row, slot, block));
         vec4 four = bytes_of(word);
         [[unroll]] for (uint i = 0; i < 4; i++) {
           precise float value = four[i] * scale;
@@ -237,12 +245,8 @@ void attend_together(uint column, uint head, uint visible, uint page_table) {
   [[unroll]] for (uint i = 0; i < kItems; i++) {
     uint entry = i * kInvocations + gl_SubgroupID * kLanes + lane;
     precise float value = all_results[i] / weights;
-    if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
+    store_head(column, head, entry, value);
   }
-  if (head == 0u) {
-    for (uint pad = kHeads * kHead + gl_SubgroupID * kLanes + lane; pad < push.padded_width; pad += kInvocations) {
-      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
-    }
-  }
+  pad_heads(column, head, 1u, gl_SubgroupID * kLanes + lane, kInvocations);
 }
 #endif

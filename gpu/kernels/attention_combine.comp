@@ -13,6 +13,7 @@ layout(push_constant, std430) uniform Push {
   uint padded_width;
   uint64_t sinks;        // [head], for kSinks
 } push;
+#include "attention_results.glsl"
 
 layout(local_size_x_id = 0) in;  // kLanes
 
@@ -50,10 +51,7 @@ void main() {
   [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
     uint entry = entry_of(lane, i);
     precise float value = all_results[i] / weights;
-    if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
+    store_head(column, head, entry, value);
   }
-  uint pad = kHeads * kHead + lane;
-  if (head == 0u) {
-    for (; pad < push.padded_width; pad += kLanes) store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
-  }
+  pad_heads(column, head, 1u, lane, kLanes);
 }

@@ -65,6 +65,7 @@ Raw key_chunk(uint64_t head_at, uint slot, uint chunk) {
 }
 
 Raw value_chunk(uint64_t head_at, uint slot, uint chunk) {
+  if (kValueEntries != 0u) return key_chunk(head_at, slot, chunk);
   Raw raw;
   raw.words = raw.more = uvec4(0u);
   raw.scale = 1.0;
@@ -304,15 +305,9 @@ void attend_heads_whole(uint column, uint group, uint visible, uint page_table) 
     uint entry = (i / (8u * kPartHeads) * kLanes + lane) % kChunks * 8u + i % 8u;
     bool there = lane_counts() && (kLaneChunks == 1u || i / (8u * kPartHeads) * kLanes + lane < kChunks);
     precise float value = all_results[i] / of_part[i / 8u % kPartHeads];
-    if (there && h < heads_of(group) && entry < kHead) {
-      store_input(push.out_address, column, push.out_stride, (first_head(group) + h) * kHead + entry, value, kOutForm);
-    }
+    if (there && h < heads_of(group)) store_head(column, first_head(group) + h, entry, value);
   }
-  if (group == 0u) {
-    for (uint pad = kHeads * kHead + lane; pad < push.padded_width; pad += kLanes) {
-      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
-    }
-  }
+  pad_heads(column, first_head(group), heads_of(group), lane, kLanes);
 }
 
 // What attention_spread.glsl asks of a subgroup: q of a column's group of heads, one split of them, and its partial results.

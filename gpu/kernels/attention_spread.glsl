@@ -2,7 +2,7 @@
 // group's workgroups. Each leaves a split's result in memory, and the workgroup that is the last to have done its splits
 // folds them all, in rising order.
 //
-// The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, and `room` of kRoomOfShares.
+// The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, attention_results.glsl, and `room` of kRoomOfShares.
 
 // A count has a line of its own.
 const uint kDoneWords = 32;
@@ -106,16 +106,10 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
     [[unroll]] for (uint e = 0; e < 4; e++) {
       uint entry = quad * 4u + e;
       precise float value = all_results[e] / weights;
-      if (entry < kHead) {
-        store_input(push.out_address, column, push.out_stride, (head0 + h) * kHead + entry, value, kOutForm);
-      }
+      store_head(column, head0 + h, entry, value);
     }
   }
-  if (head0 == 0u) {
-    for (uint pad = kHeads * kHead + index; pad < push.padded_width; pad += kInvocations) {
-      store_input(push.out_address, column, push.out_stride, pad, 0.0, kOutForm);
-    }
-  }
+  pad_heads(column, head0, heads, index, kInvocations);
 }
 
 // All invocations of the `member`th of the group's workgroups, of which as many have something to do as there are splits.

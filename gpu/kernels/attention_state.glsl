@@ -11,7 +11,7 @@ const uint kRowsMapping = kByRows;
 
 // Words of a value row that one lane holds, and head entries in them.
 const uint kWordEntries = 4u / kEntryBytes;
-const uint kRowWords = kHeadPadded / kWordEntries;
+const uint kRowWords = (kValueEntries == 0u ? kHeadPadded : (kValueEntries + 7u) & ~7u) / kWordEntries;
 const uint kLaneWords = (kRowWords + kLanes - 1u) / kLanes;
 const uint kLaneEntries = kLaneWords * kWordEntries;
 // A split's partial result: kHeadPadded entries, largest score, sum.

@@ -8,6 +8,7 @@
 #include "kv_layout.glsl"
 #include "attention_state.glsl"
 #include "attention_push.glsl"
+#include "attention_results.glsl"
 #include "chain.glsl"
 
 // kWhole: a subgroup makes the heads of a column that share a KV head (kAlone: of columns without a neighbour of their

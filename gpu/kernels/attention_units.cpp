@@ -56,7 +56,8 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape,
 
 bool attention_by_units(const Mapping& mapping, const AttentionShape& shape) {
   return mapping.units && mapping.units_attention && shape.kv == KvFormat::kF16 &&
-         shape.head_padded() <= 256 && shape.window == 0 && shape.soft_cap == 0 && !shape.sinks;
+         shape.head_padded() <= 256 && shape.value_entries == 0 && shape.window == 0 &&
+         shape.soft_cap == 0 && !shape.sinks;
 }
 
 AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,

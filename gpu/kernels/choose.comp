@@ -5,6 +5,10 @@
 // first. A weight is exp(logit - largest) over the sum of all experts' (a lane's in rising order, then lanes by halving
 // distances), or of the chosen ones' in their order; times `scale`, and the expert's own.
 //
+// With kByScores (DeepSeek-V3, arXiv 2412.19437) the largest scores plus biases are taken instead, from the kGroupsUsed
+// groups whose two largest of these have the largest sums; of equal groups the lower index. A score is the logit's sigmoid,
+// or its share in the softmax; weights come from scores without biases.
+//
 // kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
 // and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
 // its result, so pairs take places as they come.
@@ -23,6 +27,7 @@ layout(push_constant, std430) uniform Push {
   float scale;
   uint unused;
   uint64_t expert_scales;  // [expert], or 0
+  uint64_t choice_bias;    // [expert]: kByScores: of scores, for choosing alone; or 0
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -39,11 +44,95 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { 
 
 shared uint places[kExperts];
 
+// Of all experts, from a lane's logits.
+float softmax_sum(float kept[kOfLane], float largest) {
+  uint lane = gl_SubgroupInvocationID;
+  precise float sum = 0.0;
+  [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+    if (i * kLanes + lane < kExperts) sum = sum + exp(kept[i] - largest);
+  }
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    sum = sum + subgroupShuffleXor(sum, distance);
+  }
+  return sum;
+}
+
+float sigmoid(float logit) {
+  precise float made = 1.0 / (1.0 + exp(-logit));
+  return made;
+}
+
+const float kLeast = -3.4028234e38;
+
+// The groups that a column's experts may be of, a bit each.
+uint best_groups(float kept[kOfLane]) {
+  uint lane = gl_SubgroupInvocationID;
+  float sums[kGroups];
+  for (uint group = 0; group < kGroups; group++) {
+    float best = kLeast, second = kLeast;
+    for (uint i = 0; i < kOfLane; i++) {
+      uint expert = i * kLanes + lane;
+      if (expert < kExperts && expert / (kExperts / kGroups) == group) {
+        second = max(second, min(best, kept[i]));
+        best = max(best, kept[i]);
+      }
+    }
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      float other = subgroupShuffleXor(best, distance);
+      float other_second = subgroupShuffleXor(second, distance);
+      second = max(min(best, other), max(second, other_second));
+      best = max(best, other);
+    }
+    precise float sum = best + second;
+    sums[group] = kExperts == kGroups ? best : sum;
+  }
+  uint taken = 0u;
+  for (uint place = 0; place < kGroupsUsed; place++) {
+    uint best_at = kNone;
+    float best = 0.0;
+    for (uint group = 0; group < kGroups; group++) {
+      if ((taken >> group & 1u) == 0u && (best_at == kNone || sums[group] > best)) {
+        best = sums[group];
+        best_at = group;
+      }
+    }
+    taken |= 1u << best_at;
+  }
+  return taken;
+}
+
+// A lane's logits become what experts are chosen by.
+void make_scores(inout float kept[kOfLane], float largest, float sum) {
+  uint lane = gl_SubgroupInvocationID;
+  [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+    precise float score = kSigmoid != 0u ? sigmoid(kept[i]) : exp(kept[i] - largest) / sum;
+    if (push.choice_bias != 0ul) score = score + Floats(push.choice_bias).v[min(i * kLanes + lane, kExperts - 1u)];
+    kept[i] = score;
+  }
+  if (kGroups <= 1u) return;
+  uint groups = best_groups(kept);
+  [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+    uint expert = min(i * kLanes + lane, kExperts - 1u);
+    if ((groups >> expert / (kExperts / kGroups) & 1u) == 0u) kept[i] = kLeast;
+  }
+}
+
 void choose(uint column) {
   uint lane = gl_SubgroupInvocationID;
   Floats logits = Floats(push.logits + uint64_t(column) * kLogits * 4u);
   float kept[kOfLane];
   [[unroll]] for (uint i = 0; i < kOfLane; i++) kept[i] = logits.v[min(i * kLanes + lane, kExperts - 1u)];
+  float largest = 0.0;
+  precise float sum = 0.0;
+  if (kByScores != 0u) {
+    largest = kept[0];
+    [[unroll]] for (uint i = 1; i < kOfLane; i++) largest = max(largest, kept[i]);
+    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+      largest = max(largest, subgroupShuffleXor(largest, distance));
+    }
+    if (kSigmoid == 0u) sum = softmax_sum(kept, largest);
+    make_scores(kept, largest, sum);
+  }
   float values[kUsed];
   uint experts[kUsed];
   // The largest of those that come after the one before. (What is no number comes nowhere; then any expert will do.)
@@ -77,18 +166,16 @@ void choose(uint column) {
     experts[place] = best_at != kNone ? best_at : place;
   }
 
-  float largest = values[0];
-  precise float sum = 0.0;
-  if (kRenormalise == 0u) {
-    [[unroll]] for (uint i = 0; i < kOfLane; i++) {
-      if (i * kLanes + lane < kExperts) sum = sum + exp(kept[i] - largest);
-    }
-    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
-      sum = sum + subgroupShuffleXor(sum, distance);
-    }
+  if (kByScores != 0u) {
+    [[unroll]] for (uint place = 0; place < kUsed; place++) values[place] = logits.v[experts[place]];
+    if (kSigmoid != 0u) sum = 1.0;
+  } else {
+    largest = values[0];
+    if (kRenormalise == 0u) sum = softmax_sum(kept, largest);
   }
+  if (kRenormalise != 0u) sum = kSigmoid != 0u ? 1e-20 : 0.0;  // sigmoids may all be 0
   [[unroll]] for (uint place = 0; place < kUsed; place++) {
-    values[place] = exp(values[place] - largest);
+    values[place] = kSigmoid != 0u ? sigmoid(values[place]) : exp(values[place] - largest);
     if (kRenormalise != 0u) sum = sum + values[place];
   }
   if (lane != 0u) return;
@@ -106,8 +193,7 @@ void choose(uint column) {
   }
   if (kPart == kOneColumn) WordsOut(push.tiles).v[0] = kUsed;
   if (kSharedGate != 0u) {
-    precise float sigmoid = 1.0 / (1.0 + exp(-logits.v[kExperts]));
-    FloatsOut(push.weights).v[column * kWeights + kUsed] = sigmoid;
+    FloatsOut(push.weights).v[column * kWeights + kUsed] = sigmoid(logits.v[kExperts]);
   }
 }
 

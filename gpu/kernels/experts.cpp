@@ -99,6 +99,10 @@ ChooseVariant choose(const Mapping& mapping, const RouterShape& router, ChoosePa
   constants.used = router.used;
   constants.shared_gate = router.shared_gate ? 1 : 0;
   constants.renormalise = router.renormalise ? 1 : 0;
+  constants.sigmoid = router.sigmoid ? 1 : 0;
+  constants.by_scores = router.sigmoid || router.biased_choice || router.groups > 1 ? 1 : 0;
+  constants.groups = router.groups;
+  constants.groups_used = router.groups_used;
   constants.tile_columns = tile_columns;
   return {{"choose experts", spirv::choose, sizeof(ChoosePush), constants_of(constants),
            mapping.required_subgroup},
@@ -138,6 +142,20 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
   constants.share = share;
   write_constants(variant.spec, constants);
   return variant;
+}
+
+SliceProduct slice_product(const Mapping& mapping, const MatvecShape& shape, std::uint32_t slices,
+                           std::uint32_t columns) {
+  RouterShape all;
+  all.experts = all.used = slices;
+  SliceProduct made{expert_product(mapping, shape, all, 1, columns)};
+  auto constants = read_constants<ExpertConstants>(made.variant.spec);
+  constants.slices = slices;
+  constants.slice_columns = made.variant.columns_per_workgroup;
+  write_constants(made.variant.spec, constants);
+  const std::uint32_t tile = made.variant.columns_per_workgroup;
+  made.workgroups = slices * ((columns + tile - 1) / tile);
+  return made;
 }
 
 MixVariant mix(const Mapping& mapping, const RouterShape& router, bool adds) {

@@ -2,6 +2,9 @@
 // tile of columns that take the same expert (choose.comp) instead of neighbouring columns. The order of additions is the
 // kernel's own, so a result's bits don't depend on who shares its tile.
 //
+// With kSlices there are no routes: all columns take every matrix, as heads with matrices of their own do. Then a pair is
+// column * kSlices + matrix.
+//
 // Results lie by pairs: [column][expert chosen]. The input does, too, or the experts of a column share it (kShare).
 #ifdef BULKHEAD_EXPERTS
 #include "constants/experts.glsl"
@@ -10,6 +13,14 @@ uint tile_expert, tile_first, tile_count, tile_pair;
 
 // False: there is no such tile.
 bool take_tile() {
+  if (kSlices != 0u) {
+    uint count = Words(push.parameters).v[push.count_word];
+    tile_expert = gl_WorkGroupID.x % kSlices;
+    tile_first = gl_WorkGroupID.x / kSlices * kSliceColumns;
+    tile_count = min(kSliceColumns, count - min(tile_first, count));
+    tile_pair = tile_first * kSlices + tile_expert;
+    return tile_count != 0u;
+  }
   uint tiles = Words(push.tiles).v[0];
   uvec4 tile = Quads(push.tiles).v[1u + gl_WorkGroupID.x];
   tile_expert = tile.x;
@@ -22,6 +33,7 @@ bool take_tile() {
 // The pair at a place of the tile; the last one's behind its end.
 uint pair_at(uint place) {
   if (kColumns == 1u) return tile_pair;
+  if (kSlices != 0u) return (tile_first + min(place, tile_count - 1u)) * kSlices + tile_expert;
   return Words(push.list).v[tile_first + min(place, tile_count - 1u)];
 }
 

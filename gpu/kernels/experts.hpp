@@ -19,12 +19,18 @@ namespace bulkhead::gpu::kernels {
 
 constexpr std::uint32_t kMostExperts = 512;
 constexpr std::uint32_t kMostUsedExperts = 32;
+constexpr std::uint32_t kMostExpertGroups = 32;
 
 struct RouterShape {
   std::uint32_t experts = 0;  // at most kMostExperts
   std::uint32_t used = 0;     // of a column; at most kMostUsedExperts
   bool shared_gate = false;   // a further row is the gate of an expert that all columns take
   bool renormalise = false;   // weights are shares of the chosen experts' sum
+  bool sigmoid = false;       // scores are sigmoids, not a softmax
+  // Experts are chosen by their scores plus ChoosePush::choice_bias, not by their logits; so they are with
+  // sigmoids and with groups, too: of neighbouring experts, of which a column takes some.
+  bool biased_choice = false;
+  std::uint32_t groups = 1, groups_used = 1;  // at most kMostExpertGroups
 
   std::uint32_t rows() const { return experts + (shared_gate ? 1 : 0); }
   std::uint32_t weights() const { return used + (shared_gate ? 1 : 0); }
@@ -74,8 +80,9 @@ struct ChoosePush {
   float scale;  // of all weights
   std::uint32_t unused = 0;
   std::uint64_t expert_scales = 0;  // [expert]; 0: none
+  std::uint64_t choice_bias = 0;    // [expert]; 0: none
 };
-static_assert(sizeof(ChoosePush) == 64);
+static_assert(sizeof(ChoosePush) == 72);
 // All by one workgroup; or choosing by many, then sorting by one; or a single column, whose tiles need
 // no sorting.
 enum class ChoosePart : std::uint32_t { kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3 };
@@ -102,6 +109,14 @@ std::uint32_t most_tiles(const RouterShape& router, std::uint32_t columns,
 // that of a product of the shape. `share`: results that share a column of the input: `used`, or 1.
 MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
                              const RouterShape& router, std::uint32_t share, std::uint32_t columns);
+// The same of `slices` matrices that all columns take, an input and a result for each: as heads that have
+// matrices of their own do. The push's tiles and list are not read.
+struct SliceProduct {
+  MatvecVariant variant;
+  std::uint32_t workgroups = 1;  // times those that rows need
+};
+SliceProduct slice_product(const Mapping& mapping, const MatvecShape& shape, std::uint32_t slices,
+                           std::uint32_t columns);
 
 struct MixPush {
   std::uint64_t results;

@@ -17,6 +17,7 @@
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rope_kv.hpp"
+#include "gpu/kernels/rope_latent.hpp"
 #include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/shader_modules.hpp"
 #include "gpu/kernels/soft_cap.hpp"
@@ -133,19 +134,35 @@ HeadConstants head_constants(const AttentionShape& shape) {
   return constants;
 }
 
-KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const RopeKvRules& rules) {
-  const std::uint32_t invocations =
+namespace {
+
+// A head's.
+RopeWorkgroupConstants rope_workgroup(const Mapping& mapping, const AttentionShape& shape) {
+  RopeWorkgroupConstants workgroup;
+  workgroup.lanes =
       mapping.rows ? mapping.lanes
                    : std::max(mapping.lanes, round_up_to_power_of_two(shape.head_padded(), 128));
-  RopeWorkgroupConstants workgroup;
-  workgroup.lanes = invocations;
+  return workgroup;
+}
+
+}  // namespace
+
+KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape) {
+  RopeLatentConstants constants;
+  constants.latent = shape.value_entries;
+  constants.halves = flag(shape.rope_halves);
+  return {"rope and latent write", spirv::rope_latent, sizeof(RopeLatentPush),
+          constants_of(rope_workgroup(mapping, shape), head_constants(shape), constants), 0};
+}
+
+KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape, const RopeKvRules& rules) {
   RopeConstants rope;
   rope.pairing = flag(shape.rope_halves);
   rope.value_norm = static_cast<std::uint32_t>(rules.values);
   rope.temperature = std::bit_cast<std::uint32_t>(rules.temperature);
   rope.temperature_span = rules.temperature_span;
   return {"rope and KV write", spirv::rope_kv, sizeof(RopeKvPush),
-          constants_of(workgroup, head_constants(shape), rope), 0};
+          constants_of(rope_workgroup(mapping, shape), head_constants(shape), rope), 0};
 }
 
 // What the subgroups of a workgroup make at once, a split each.
@@ -163,7 +180,9 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
     if (attention_by_units(mapping, shape) && columns > 64) return AttentionMode::kTiles;
     // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
     // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
-    if (mapping.attention_together && columns <= 16) return AttentionMode::kTogether;
+    // (Of rows as long as latents', a split for each subgroup doesn't fit in a workgroup's memory.)
+    if (mapping.attention_together && columns <= 16 && shape.value_entries == 0)
+      return AttentionMode::kTogether;
     // Many columns keep a GPU busy without their being spread; and partial results take room.
     return columns <= 64 ? AttentionMode::kSpread : AttentionMode::kWhole;
   }
@@ -218,6 +237,9 @@ std::uint32_t attention_shared_bytes(const Mapping& mapping, const AttentionShap
 std::uint32_t heads_sharing(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
                             std::uint32_t most, std::uint32_t subgroups) {
   const std::uint32_t group = shape.heads / shape.kv_heads;
+  // A lane keeps the results of its entries for all heads.
+  const std::uint32_t lane_chunks = (shape.head_padded() / 8 + mapping.lanes - 1) / mapping.lanes;
+  if (shape.value_entries != 0) most = std::min(most, std::max(8 / lane_chunks, 1U));
   std::uint32_t heads = 1;
   for (std::uint32_t parts = 1; parts <= group; ++parts) {
     heads = (group + parts - 1) / parts;
@@ -252,6 +274,7 @@ AttentionRulesConstants rules_constants(const AttentionShape& shape) {
   constants.window = shape.window;
   constants.soft_cap = std::bit_cast<std::uint32_t>(static_cast<float>(shape.soft_cap * kLog2E));
   constants.sinks = flag(shape.sinks);
+  constants.value_entries = shape.value_entries;
   return constants;
 }
 
@@ -298,6 +321,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
                              (attention_splits(mapping, context) + subgroups - 1) / subgroups);
       break;
   }
+  if (shape.value_entries != 0) ahead = std::min(ahead, 2U);  // rows are long
   AttentionConstants constants;
   constants.mode = static_cast<std::uint32_t>(mode);
   constants.invocations = mapping.lanes * subgroups;

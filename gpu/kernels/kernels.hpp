@@ -220,11 +220,14 @@ struct AttentionShape {
   std::uint32_t window = 0;  // positions that a column sees, its own included; 0: all up to its own
   float soft_cap = 0;        // scores stay within it; 0: they are as they come
   bool sinks = false;        // each head has a score that joins the sum of weights and has no value
+  // Values are so many first entries of their keys, and take no room of their own; results are
+  // [column][head], each an input of a product (attention_results.glsl). 0: values are as long as keys.
+  std::uint32_t value_entries = 0;
 
   bool operator==(const AttentionShape&) const = default;
 
   std::uint32_t head_padded() const { return kv_padded(head, kv); }
-  // Keys, and as many bytes values, of one layer in one page.
+  // Keys of one layer in one page, and as many bytes values, where these have places of their own.
   std::uint64_t page_bytes() const {
     return std::uint64_t{kv_heads} * kPageTokens * kv_position_bytes(head, kv);
   }
@@ -260,6 +263,29 @@ struct RopeKvRules {
 };
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
                    const RopeKvRules& rules = {});
+
+// Of attention over latents, the shape's value_entries (rope_latent.comp): a workgroup for each head of a
+// column, and one for its row of the cache.
+struct RopeLatentPush {
+  std::uint64_t q;         // [column][head][q_head]
+  std::uint64_t absorbed;  // [column][head][latent]
+  std::uint64_t row;       // [column][row_stride]
+  std::uint64_t gain;
+  std::uint64_t fine;
+  std::uint64_t coarse;
+  std::uint64_t parameters;
+  std::uint64_t pages;
+  std::uint64_t keys;
+  std::uint64_t q_out;
+  std::uint32_t q_head;
+  std::uint32_t row_stride;
+  std::uint32_t rope_pairs;
+  float epsilon;
+  float q_scale;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(RopeLatentPush) == 104);
+KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape);
 
 // Attention takes a column's positions in splits and folds their results in order.
 constexpr std::uint32_t kTogetherSubgroups = 16;

@@ -11,9 +11,9 @@
 #include "norm_scale.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t in_address;   // [column][in_stride]
+  uint64_t in_address;   // [column][part][in_stride]: as many parts as there are workgroups for each column, mostly one
   uint64_t gain;         // [width]
-  uint64_t out_address;  // [column][out_stride], by store_input
+  uint64_t out_address;  // [column][part][out_stride], by store_input
   uint64_t parameters;
   uint64_t list;         // 0, or which column each result is made of
   uint width;
@@ -49,6 +49,8 @@ void store_result(uint index, uint k, float value, float scale, float gain) {
 
 shared float sums[kInvocations];
 
+uint part_of(uint column) { return column * gl_NumWorkGroups.y + gl_WorkGroupID.y; }
+
 // For GPUs: all waiting, so everything is asked for at once.
 void norm_by_subgroups() {
   uint index = gl_WorkGroupID.x;
@@ -61,6 +63,8 @@ void norm_by_subgroups() {
     return;  // the first column is always there: it need not wait for the count
   }
   if (!chain_wait()) return;
+  column = part_of(column);
+  index = part_of(index);
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   Floats gains = Floats(push.gain);
   float kept[kKept * 4], kept_gains[kKept * 4];
@@ -116,6 +120,8 @@ void make_norm() {
   uint column = index;
   if (push.list != 0ul) column = Words(push.list).v[index];
   if (!chain_wait()) return;
+  column = part_of(column);
+  index = part_of(index);
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   uint id = gl_LocalInvocationID.x;
 

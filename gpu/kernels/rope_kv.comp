@@ -28,43 +28,15 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
+#include "constants/rope_workgroup.glsl"
 #include "constants/rope_kv.glsl"
 
 const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
 
-// Q8: what is to be written, before it is rounded.
-const uint kMadeFloats = kKvFormat == kKvQ8 ? kHeadPadded : 1u;
-
 shared float entries[kHeadPadded];
-shared float to_round[kMadeFloats];
 shared float sums[kLanes];
 
-layout(buffer_reference, std430, buffer_reference_align = 2) buffer ShortsOut { uint16_t v[]; };
-
-// Writes to_round as bytes with a scale for each 32 entries: the largest magnitude is 127.
-void write_bytes(uint64_t head_at, uint slot, bool is_value, uint lane) {
-  for (uint word = lane; word < kHeadPadded / 4u; word += kLanes) {
-    uint block = word / (kScaleBlock / 4u);
-    float largest = 0.0;
-    for (uint i = 0; i < kScaleBlock; i++) largest = max(largest, abs(to_round[block * kScaleBlock + i]));
-    precise float wanted = min(largest * (1.0 / 127.0), 65504.0);
-    uint bits = half_bits(wanted);
-    float scale = unpackHalf2x16(bits).x;
-    precise float inverse = scale == 0.0 ? 0.0 : 1.0 / scale;
-    uint packed = 0u;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-      precise float scaled = to_round[word * 4u + i] * inverse;
-      packed |= uint(int(clamp(roundEven(scaled), -127.0, 127.0)) + 128) << (8u * i);
-    }
-    uint64_t at = is_value ? head_at + slot * kHeadPadded + word * 4u
-                           : head_at + ((word / 2u) * kPageTokens + slot) * kCellBytes + (word & 1u) * 4u;
-    WordsOut(at).v[0] = packed;
-    if (word % (kScaleBlock / 4u) == 0u) {
-      uint64_t scale_place = is_value ? value_scale_at(head_at, slot, block) : key_scale_at(head_at, slot, block);
-      ShortsOut(scale_place).v[0] = uint16_t(bits);
-    }
-  }
-}
+#include "kv_write.glsl"
 
 void rotate() {
   uint column = gl_WorkGroupID.x;
@@ -148,19 +120,8 @@ void rotate() {
       precise float b = made[1] * q_scale;
       q.v[pair * 2u] = a;
       q.v[pair * 2u + 1u] = b;
-    } else if (kKvFormat == kKvQ8) {
-      to_round[pair * 2u] = made[0];
-      to_round[pair * 2u + 1u] = made[1];
     } else {
-      uint i = pair * 2u;
-      uint64_t at = is_value ? value_base + (slot * kHeadPadded + i) * kEntryBytes
-                             : key_base + ((i / kCellEntries) * kPageTokens + slot) * 16u + (i % kCellEntries) * kEntryBytes;
-      if (kKvFormat == kKvFloat) {
-        WordsOut(at).v[0] = floatBitsToUint(made[0]);
-        WordsOut(at).v[1] = floatBitsToUint(made[1]);
-      } else {
-        WordsOut(at).v[0] = half_bits(made[0]) | (half_bits(made[1]) << 16);
-      }
+      write_pair(is_value ? value_base : key_base, slot, is_value, pair, made[0], made[1]);
     }
   }
   if (kKvFormat == kKvQ8 && !is_query) {

@@ -30,7 +30,8 @@ std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv) {
   std::uint64_t bytes = 0;
   for (const model::KvStore& store : graph.kv)
-    bytes += std::uint64_t{store.heads} * 2 * gpu::kernels::kv_position_bytes(store.head_size, kv);
+    bytes += std::uint64_t{store.heads} * (store.value_entries == 0 ? 2 : 1) *
+             gpu::kernels::kv_position_bytes(store.head_size, kv);
   return bytes;
 }
 

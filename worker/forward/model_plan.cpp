@@ -64,7 +64,9 @@ class Planner {
                                 next != nullptr ? std::get_if<model::Rotate>(next) : nullptr;
                             return add_product(product, rotate);
                           },
+                          [this](const model::SliceProduct& each) { return add_slices(each); },
                           [this](const model::Rotate& rotate) { return add_rotate(rotate); },
+                          [this](const model::RotateLatent& rotate) { return add_latent(rotate); },
                           [this](const model::Attend& attend) { return add_attend(attend); },
                           [this](const model::GatedProduct& gated) { return add_gated(gated); },
                           [this](const model::Experts& experts) { return add_experts(experts); },
@@ -237,6 +239,27 @@ class Planner {
     } else if (rotate.bias != kAbsent) {
       plan_.vector_orders[rotate.bias] = row_order(rotate);
     }
+    return {};
+  }
+
+  Status add_latent(const model::RotateLatent& rotate) {
+    plan_.q_width = std::max<std::uint64_t>(
+        plan_.q_width, std::uint64_t{rotate.heads.heads} * k::kv_padded(rotate.heads.size, kv_));
+    plan_.steps.emplace_back(RotateLatentStep{rotate});
+    return {};
+  }
+
+  Status add_slices(const model::SliceProduct& each) {
+    std::vector<SlicePart> parts;
+    for (std::uint64_t slice = 0; slice < each.slices; ++slice)
+      parts.push_back({each.rows, slice});
+    SliceProductStep step;
+    BULKHEAD_TRY(step.product.matrix, matrix_of(parts, {}, false, each.slices));
+    plan_.matrices[step.product.matrix].slices_read = each.slices;
+    step.product.in = each.in;
+    step.product.out = each.out;
+    step.slices = each.slices;
+    plan_.steps.emplace_back(std::move(step));
     return {};
   }
 
@@ -438,56 +461,6 @@ class Planner {
 };
 
 }  // namespace
-
-k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::HeadShape& heads,
-                                  model::RopeIndex rope, k::KvFormat kv) {
-  const bool halves = rope != kAbsent && graph.ropes[rope].pairing == model::RopePairing::kHalves;
-  return {heads.size, heads.heads, heads.kv_heads, kv, halves};
-}
-
-k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::Attend& attend,
-                                  k::KvFormat kv) {
-  k::AttentionShape shape = attention_shape(graph, attend.heads, kAbsent, kv);
-  shape.window = attend.rules.window;
-  shape.soft_cap = attend.rules.soft_cap;
-  shape.sinks = attend.rules.sinks != kAbsent;
-  return shape;
-}
-
-k::RouterShape router_shape(const model::Router& router) {
-  return {router.experts, router.used, router.shared_gate, router.renormalise};
-}
-
-k::MatvecShape product_shape(const PackedMatrix& matrix, k::Epilogue epilogue) {
-  k::MatvecShape shape;
-  shape.type = matrix.type();
-  shape.rows = static_cast<std::uint32_t>(matrix.slice_rows());
-  shape.groups = matrix.layout().groups;
-  shape.epilogue = epilogue;
-  if (epilogue == k::Epilogue::kGated) shape.rows /= 2;
-  return shape;
-}
-
-std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const ModelPlan& plan,
-                                        std::uint32_t context) {
-  std::vector<std::uint64_t> sizes;
-  for (const PlannedMatrix& matrix : plan.matrices)
-    sizes.push_back(matrix.packed->layout().bytes);
-  std::uint64_t floats = 0;
-  const auto add = [&floats](std::uint64_t count) { floats = vector_start(floats) + count; };
-  for (const model::VectorRow& row : graph.vectors) {
-    std::uint64_t count = 0;
-    for (const model::VectorRow::Part& part : row.parts)
-      count += graph.tensors[part.tensor].width * graph.tensors[part.tensor].rows;
-    add(count);
-  }
-  for (const model::Rope& rope : graph.ropes) {
-    add(rope_fine_floats(rope));
-    add(rope_coarse_floats(rope, context));
-  }
-  sizes.push_back(floats * sizeof(float));
-  return sizes;
-}
 
 Result<ModelPlan> plan_model(const model::ModelGraph& graph, const model::GgufFile& file,
                              const k::Mapping& mapping, k::KvFormat kv) {

@@ -87,6 +87,14 @@ struct GateStep {
 struct RotateStep {
   model::Rotate rotate;
 };
+struct RotateLatentStep {
+  model::RotateLatent rotate;
+};
+// Each slice of a matrix times inputs of its own.
+struct SliceProductStep {
+  ProductStep product;
+  std::uint32_t slices = 0;
+};
 // Experts (gpu/kernels/experts.hpp). The routes are an activation; products' results lie by pairs.
 struct RouteStep {
   model::Router router;
@@ -106,8 +114,9 @@ struct MixStep {
 struct AttendStep {
   model::Attend attend;
 };
-using PlanStep = std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, GateStep, RotateStep,
-                              AttendStep, RouteStep, ExpertProductsStep, MixStep>;
+using PlanStep =
+    std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, SliceProductStep, GateStep,
+                 RotateStep, RotateLatentStep, AttendStep, RouteStep, ExpertProductsStep, MixStep>;
 
 // A set of activations and of what steps hand on beside them.
 using Places = std::uint64_t;
@@ -143,6 +152,10 @@ gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
 
 gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
                                              const model::Attend& attend,
+                                             gpu::kernels::KvFormat kv);
+
+gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
+                                             const model::RotateLatent& rotate,
                                              gpu::kernels::KvFormat kv);
 
 // What the kernels of a router are specialised for.

@@ -15,6 +15,11 @@ constexpr Places place(std::uint32_t index) {
   return Places{1} << index;
 }
 
+Access access_of(const model::RotateLatent& rotate) {
+  return {place(rotate.q) | place(rotate.absorbed) | place(rotate.row),
+          place(kQPlace) | place(kKvPlace)};
+}
+
 template <typename... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -53,12 +58,16 @@ Access ModelPlan::places_of(const PlanStep& step) const {
                           }
                           return access;
                         },
+                        [](const SliceProductStep& s) {
+                          return Access{place(s.product.in), place(s.product.out)};
+                        },
                         [](const GateStep& s) {
                           return Access{place(s.gate) | place(s.up), place(s.out)};
                         },
                         [](const RotateStep& s) {
                           return Access{place(s.rotate.qkv), place(kQPlace) | place(kKvPlace)};
                         },
+                        [](const RotateLatentStep& s) { return access_of(s.rotate); },
                         [](const AttendStep& s) {
                           return Access{place(kQPlace) | place(kKvPlace), place(s.attend.out)};
                         },

@@ -25,7 +25,7 @@ void set_rotation(const StepContext& context, const Activations& a, std::uint32_
   made.keys = context.kv[rotate.kv].keys;
   made.values = context.kv[rotate.kv].values;
   made.q = a.at(context.plan, Scratch::kRotatedQ);
-  made.q_scale = q_scale(rotate);
+  made.q_scale = q_scale(rotate.scale, rotate.heads);
   made.head = shape.head;
   made.heads = shape.heads;
   made.kv_heads = shape.kv_heads;
@@ -66,11 +66,33 @@ void list_operands(const StepContext& context, Activations& a) {
 
 }  // namespace
 
-float q_scale(const model::Rotate& rotate) {
+k::RopeLatentPush latent_push(const StepContext& context, const Activations& activations,
+                              const model::RotateLatent& rotate) {
+  const auto stride = [&](model::ActivationIndex activation) {
+    return static_cast<std::uint32_t>(
+        activation_stride(context.mapping, context.plan.activations[activation]));
+  };
+  const DeviceRope rope = context.weights.rope(rotate.rope);
+  k::RopeLatentPush push{};
+  push.q = activations.at(rotate.q);
+  push.absorbed = activations.at(rotate.absorbed);
+  push.row = activations.at(rotate.row) + std::uint64_t{rotate.first} * 4;
+  push.gain = context.weights.vector(rotate.gain);
+  push.fine = rope.fine;
+  push.coarse = rope.coarse;
+  push.q_out = activations.at(context.plan, Scratch::kRotatedQ);
+  push.q_head = stride(rotate.q) / rotate.heads.heads;
+  push.row_stride = stride(rotate.row);
+  push.rope_pairs = rope.pairs;
+  push.epsilon = rotate.epsilon;
+  push.q_scale = q_scale(rotate.scale, rotate.heads);
+  return push;
+}
+
+float q_scale(double scale, const model::HeadShape& heads) {
   constexpr double kLog2E = 1.4426950408889634;
-  return static_cast<float>(rotate.scale != 0
-                                ? kLog2E * rotate.scale
-                                : kLog2E / std::sqrt(static_cast<double>(rotate.heads.size)));
+  return static_cast<float>(scale != 0 ? kLog2E * scale
+                                       : kLog2E / std::sqrt(static_cast<double>(heads.size)));
 }
 
 Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,

@@ -35,7 +35,8 @@ struct ChainedSteps {
   gpu::Buffer counts;
 };
 
-// Device addresses of a key-value store's pages: all keys, then as many bytes of values.
+// Device addresses of a key-value store's pages: all keys, then as many bytes of values. Values that are
+// entries of keys lie where those do.
 struct KvPages {
   std::uint64_t keys = 0, values = 0;
 };

@@ -44,6 +44,7 @@ Status ExpertSteps::add(const RouteStep& step) {
   choose.parameters = push.parameters;
   choose.scale = step.router.scale;
   choose.expert_scales = context_.weights.vector(step.router.expert_scales);
+  choose.choice_bias = context_.weights.vector(step.router.choice_bias);
   const std::uint32_t tile = k::expert_tile(context_.mapping, router, columns_);
   const auto dispatch = [&](k::ChoosePart part) {
     const k::ChooseVariant variant = k::choose(context_.mapping, router, part, columns_, tile);
@@ -60,6 +61,39 @@ Status ExpertSteps::add(const ExpertProductsStep& step) {
   for (const ProductStep& product : step.products)
     BULKHEAD_RETURN_IF_ERROR(multiply(step, product));
   return {};
+}
+
+k::ExpertPush ExpertSteps::push_of(const ProductStep& product, const k::MatvecShape& shape) const {
+  const DeviceMatrix& matrix = context_.weights.matrices[product.matrix];
+  k::ExpertPush push{};
+  push.product.quants = matrix.quants();
+  push.product.high = matrix.high();
+  push.product.scales = matrix.scales();
+  push.product.supers = matrix.supers();
+  push.product.x = at(product.in);
+  push.product.out = at(product.out);
+  push.product.parameters = context_.parameters_of(slot_);
+  push.product.rows = push.product.written_rows = shape.rows;
+  push.product.groups = shape.groups;
+  push.product.x_stride = k::input_stride(context_.mapping, matrix.width);
+  push.product.out_stride = stride(product.out);
+  push.product.count_word = k::kColumnCountWord;
+  return push;
+}
+
+Status ExpertSteps::add(const SliceProductStep& step) {
+  const ProductStep& product = step.product;
+  const DeviceMatrix& matrix = context_.weights.matrices[product.matrix];
+  k::MatvecShape shape =
+      product_shape(*context_.plan.matrices[product.matrix].packed, product.epilogue);
+  shape.together = step.slices;
+  const k::SliceProduct made = k::slice_product(context_.mapping, shape, step.slices, columns_);
+  k::ExpertPush push = push_of(product, shape);
+  push.product.out_stride = shape.rows;  // one behind the other
+  const std::uint32_t blocks =
+      (shape.rows + made.variant.rows_per_workgroup - 1) / made.variant.rows_per_workgroup;
+  return emit_.dispatch(made.variant.spec, gpu::push_bytes(push),
+                        {made.workgroups, blocks, 1, matrix.layout.bytes_read()});
 }
 
 Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& product) {
@@ -79,21 +113,9 @@ Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& 
   const std::uint32_t share = router.used / plan.activations[product.in].per_column;
   const k::MatvecVariant variant =
       k::expert_product(context_.mapping, shape, router, share, columns_);
-  k::ExpertPush push{};
-  push.product.quants = matrix.quants();
-  push.product.high = matrix.high();
-  push.product.scales = matrix.scales();
-  push.product.supers = matrix.supers();
-  push.product.x = at(product.in);
-  push.product.out = at(product.out);
-  push.product.parameters = context_.parameters_of(slot_);
-  push.product.rows = shape.rows;
-  push.product.groups = shape.groups;
-  push.product.x_stride = k::input_stride(context_.mapping, matrix.width);
-  push.product.out_stride = stride(product.out);
+  k::ExpertPush push = push_of(product, shape);
   push.product.written_rows =
       makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;
-  push.product.count_word = k::kColumnCountWord;
   if (product.operands != kAbsent) {
     const std::size_t index = slot_ * plan.operands.size() + product.operands;
     push.product.fused = activations_.operands.slice().address + index * sizeof(k::FusedOperands);

@@ -21,10 +21,14 @@ class ExpertSteps {
 
   Status add(const RouteStep& step);
   Status add(const ExpertProductsStep& step);
+  Status add(const SliceProductStep& step);
   Status add(const MixStep& step);
 
  private:
   Status multiply(const ExpertProductsStep& step, const ProductStep& product);
+  // All but routes, tiles and where results lie.
+  gpu::kernels::ExpertPush push_of(const ProductStep& product,
+                                   const gpu::kernels::MatvecShape& shape) const;
   std::uint32_t stride(model::ActivationIndex activation) const;
   std::uint64_t at(model::ActivationIndex activation) const { return activations_.at(activation); }
 

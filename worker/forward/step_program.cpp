@@ -161,11 +161,16 @@ class Builder {
     model::Norm norm;
     norm.in = step.copy.in;
     norm.out = step.copy.out;
-    norm.width = plan_.activations[step.copy.in].width;
+    const model::Activation &in = plan_.activations[norm.in], &out = plan_.activations[norm.out];
+    const std::uint32_t parts = out.per_column / in.per_column;
+    norm.width = parts == 1 ? in.width : out.width;
     norm.gain = step.copy.factor;
     const auto makes = step.copy.factor == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kTimes;
-    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.copy.out)), norm_push(norm),
-                    norm_extent(norm.width));
+    k::RmsNormPush push = norm_push(norm);
+    push.in_stride /= parts;
+    Extent extent = norm_extent(norm.width * parts);
+    extent.y = parts;
+    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.copy.out)), push, extent);
   }
 
   // The stream's gain is in the input already; what is left is a factor for each column.
@@ -294,7 +299,7 @@ class Builder {
     push.in_stride = stride(rotate.qkv);
     push.rope_pairs = rope.pairs;
     push.epsilon = rotate.epsilon;
-    push.q_scale = q_scale(rotate);
+    push.q_scale = q_scale(rotate.scale, rotate.heads);
     const k::AttentionShape shape =
         attention_shape(graph_, rotate.heads, rotate.rope, context_.kv_format);
     k::RopeKvRules rules;
@@ -304,6 +309,15 @@ class Builder {
     return dispatch(
         k::rope_kv(context_.mapping, shape, rules), push,
         {shape_.columns, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
+  }
+  Status add(const RotateLatentStep& step) {
+    const k::AttentionShape shape = attention_shape(graph_, step.rotate, context_.kv_format);
+    k::RopeLatentPush push = latent_push(context_, activations_, step.rotate);
+    push.parameters = parameters_;
+    push.pages = pages();
+    push.keys = kv(step.rotate.kv).keys;
+    return dispatch(k::rope_latent(context_.mapping, shape), push,
+                    {shape_.columns, shape.heads + 1});
   }
   // While kernels are listed there are no pages yet.
   KvPages kv(model::KvIndex store) const {
@@ -373,6 +387,7 @@ class Builder {
   }
   Status add(const RouteStep& step) { return add_expert_step(step); }
   Status add(const ExpertProductsStep& step) { return add_expert_step(step); }
+  Status add(const SliceProductStep& step) { return add_expert_step(step); }
   Status add(const MixStep& step) { return add_expert_step(step); }
 
   Status add_outputs() {

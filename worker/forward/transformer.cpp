@@ -171,7 +171,7 @@ class LoadedTransformer final : public Transformer {
     // The whole plan is known: whatever is kept must be the same.
     std::vector<std::uint64_t> kv_sizes;
     for (const model::KvStore& store : graph.kv)
-      kv_sizes.push_back(bytes_of_keys(store) * 2);
+      kv_sizes.push_back(bytes_of_keys(store) * (store.value_entries == 0 ? 2 : 1));
     const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
     describe_memory(*loading, kv_plan, kv_sizes, options);
     if (options.kept != nullptr)
@@ -275,7 +275,8 @@ class LoadedTransformer final : public Transformer {
     for (std::size_t i = 0; i < context_.graph.kv.size(); ++i) {
       const Place& place = plan.places[i];
       const std::uint64_t keys = context_.kv_blocks[place.block].address() + place.offset;
-      context_.kv.push_back({keys, keys + bytes_of_keys(context_.graph.kv[i])});
+      const model::KvStore& store = context_.graph.kv[i];
+      context_.kv.push_back({keys, store.value_entries == 0 ? keys + bytes_of_keys(store) : keys});
     }
     return {};
   }

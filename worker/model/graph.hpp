@@ -89,6 +89,8 @@ struct Rope {
 struct KvStore {
   std::uint32_t heads = 0;
   std::uint32_t head_size = 0;  // entries of a key, and of a value
+  // Not 0: a value is so many first entries of its key, and nothing is kept for it.
+  std::uint32_t value_entries = 0;
 };
 
 struct HeadShape {
@@ -112,7 +114,8 @@ struct Norm {
   bool adds = false;
 };
 
-// out = in, laid out as a product's input where `out` is one; or in times a vector's only entry.
+// out = in, laid out as a product's input where `out` is one; or in times a vector's only entry. Where
+// `out` has several columns for each of `in`'s, those are the first entries of as many equal parts of it.
 struct Copy {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex factor = kAbsent;
@@ -124,6 +127,14 @@ struct Product {
   ActivationIndex in = kAbsent, out = kAbsent;
   bool adds = false;
   VectorIndex bias = kAbsent;  // of all rows
+};
+
+// out = slice s of the matrix * column s of in, for each slice and the step's columns. `in` has as many columns
+// for each of the step's as there are slices; `out`, too, or it has the results one behind the other.
+struct SliceProduct {
+  MatrixPart rows;  // of each slice
+  std::uint32_t slices = 0;
+  ActivationIndex in = kAbsent, out = kAbsent;
 };
 
 // What stands between the q, k, v products and attention: the biases, a norm of each head, the
@@ -147,6 +158,22 @@ struct Rotate {
   bool norms_values = false;
 };
 
+// The same for attention over latents (DeepSeek-V2, arXiv 2405.04434), whose keys and values are one row of
+// the cache: [latent, entries that turn], of which the latent is the value. A head's query of that row is
+// [its part of `absorbed`, its last entries of `q`, turned].
+struct RotateLatent {
+  ActivationIndex q = kAbsent;         // [head][plain entries, those that turn]
+  ActivationIndex absorbed = kAbsent;  // a column of latent entries for each head
+  ActivationIndex row = kAbsent;       // the latent, to be normed, and the key entries that turn,
+  std::uint32_t first = 0;             // from this entry on
+  HeadShape heads;                     // one KV head, of latent + rope entries
+  VectorIndex gain = kAbsent;          // of the latent's norm
+  float epsilon = 0;
+  RopeIndex rope = kAbsent;
+  KvIndex kv = kAbsent;
+  double scale = 0;  // of the scores
+};
+
 // Which scores a column weighs, and how.
 struct ScoreRules {
   std::uint32_t window = 0;     // positions that it sees, its own included; 0: all up to its own
@@ -154,7 +181,8 @@ struct ScoreRules {
   VectorIndex sinks = kAbsent;  // of each head: a score that joins the softmax and has no value
 };
 
-// softmax(q * keys) * values for each head, over the positions up to the column's own.
+// softmax(q * keys) * values for each head, over the positions up to the column's own. Where values are their
+// keys' entries, `out` has a column for each head.
 struct Attend {
   HeadShape heads;
   KvIndex kv = kAbsent;
@@ -188,7 +216,13 @@ struct Router {
   std::uint32_t experts = 0, used = 0;
   bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
   bool renormalise = false;  // weights are divided by their sum
-  float scale = 1;           // of the weights
+  // Weights are sigmoids of the logits, not their softmax. Then, or with a bias or groups, experts are chosen
+  // by weight plus bias instead, within the `groups_used` groups of equally many neighbouring experts
+  // whose two best of these have the largest sums.
+  bool sigmoid = false;
+  VectorIndex choice_bias = kAbsent;
+  std::uint32_t groups = 1, groups_used = 1;
+  float scale = 1;                      // of the weights
   VectorIndex expert_scales = kAbsent;  // of each expert's weight, after all else
 };
 
@@ -206,7 +240,8 @@ struct Experts {
   ActivationIndex shared = kAbsent;  // what an expert that all columns take has made
 };
 
-using Operation = std::variant<Norm, Copy, Product, Rotate, Attend, GatedProduct, Experts>;
+using Operation = std::variant<Norm, Copy, Product, SliceProduct, Rotate, RotateLatent, Attend,
+                               GatedProduct, Experts>;
 
 struct Layer {
   std::vector<Operation> operations;

@@ -118,6 +118,14 @@ std::string GraphBuilder::text(std::string_view name, std::string_view fallback)
   return std::string(fallback);
 }
 
+bool GraphBuilder::flag(std::string_view name, bool fallback) {
+  read_keys_.emplace(name);
+  const auto value = file_.get_bool(key(name));
+  if (value.ok()) return value->value_or(fallback);
+  fail(value.error());
+  return fallback;
+}
+
 bool GraphBuilder::has_key(std::string_view name) const {
   return file_.has(key(name));
 }
@@ -163,14 +171,16 @@ VectorIndex GraphBuilder::add(VectorRow row) {
   graph_.vectors.push_back(std::move(row));
   return static_cast<VectorIndex>(graph_.vectors.size() - 1);
 }
-ActivationIndex GraphBuilder::input(std::string name, std::uint64_t width) {
+ActivationIndex GraphBuilder::input(std::string name, std::uint64_t width,
+                                    std::uint32_t per_column) {
   graph_.activations.push_back(
-      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kInput});
+      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kInput, per_column});
   return static_cast<ActivationIndex>(graph_.activations.size() - 1);
 }
-ActivationIndex GraphBuilder::floats(std::string name, std::uint64_t width) {
+ActivationIndex GraphBuilder::floats(std::string name, std::uint64_t width,
+                                     std::uint32_t per_column) {
   graph_.activations.push_back(
-      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kFloats});
+      {std::move(name), static_cast<std::uint32_t>(width), Activation::Form::kFloats, per_column});
   return static_cast<ActivationIndex>(graph_.activations.size() - 1);
 }
 
@@ -195,6 +205,14 @@ TensorIndex GraphBuilder::optional_tensor(const std::string& name, std::uint64_t
                                           std::uint64_t rows, std::uint64_t slices) {
   const bool there = has_ ? has_(name) : file_.find_tensor(name) != nullptr;
   return there ? tensor(name, width, rows, slices) : kAbsent;
+}
+
+bool GraphBuilder::some_layer_has(const std::string& name) const {
+  for (std::uint32_t i = 0; i < layers_; ++i) {
+    const std::string full = "blk." + std::to_string(i) + "." + name;
+    if (has_ ? has_(full) : file_.find_tensor(full) != nullptr) return true;
+  }
+  return false;
 }
 
 TensorIndex GraphBuilder::tensor(const std::string& name, std::uint64_t width, std::uint64_t rows,
@@ -281,6 +299,11 @@ VectorIndex LayerBuilder::vector(const std::string& name, std::uint64_t width) {
   return model_.add(VectorRow{{{model_.tensor(block_ + name + ".weight", width)}}});
 }
 
+VectorIndex LayerBuilder::optional_vector(const std::string& name, std::uint64_t width) {
+  const TensorIndex tensor = model_.optional_tensor(block_ + name + ".weight", width);
+  return tensor == kAbsent ? kAbsent : model_.add(VectorRow{{{tensor}}});
+}
+
 VectorIndex LayerBuilder::bias(const std::string& name, std::uint64_t width) {
   return model_.add(VectorRow{{{model_.tensor(block_ + name + ".bias", width)}}});
 }
@@ -353,6 +376,12 @@ void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, Ac
 void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                                  VectorIndex bias) {
   operations().push_back(Product{{part}, in, out, true, bias});
+}
+
+void LayerBuilder::slice_product(const std::string& name, std::uint32_t slices, std::uint64_t rows,
+                                 ActivationIndex in, ActivationIndex out) {
+  const TensorIndex tensor = model_.tensor(this->name(name + ".weight"), width(in), rows, slices);
+  operations().push_back(SliceProduct{{tensor, 0, rows}, slices, in, out});
 }
 
 VectorIndex LayerBuilder::qkv_bias(const HeadShape& heads) {

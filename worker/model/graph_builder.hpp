@@ -30,8 +30,17 @@ inline constexpr std::uint64_t kMaxContext = 1U << 30;
 inline constexpr std::uint64_t kMaxVocabulary = 1U << 22;
 inline constexpr std::uint64_t kMaxExperts = 512;
 inline constexpr std::uint64_t kMaxUsedExperts = 32;
+inline constexpr std::uint64_t kMaxExpertGroups = 32;
 
 class LayerBuilder;
+
+// What layers' feed-forwards share (GraphBuilder::feed_forwards).
+struct FeedForwards {
+  ActivationIndex dense_hidden = kAbsent, shared_hidden = kAbsent, shared = kAbsent;
+  std::optional<Router> router;
+  std::uint32_t dense_layers = 0;  // the leading ones
+  std::uint32_t expert_width = 0, shared_width = 0;
+};
 
 class GraphBuilder {
  public:
@@ -49,6 +58,7 @@ class GraphBuilder {
   std::vector<std::uint32_t> counts(std::string_view name, std::uint64_t limit,
                                     std::optional<std::uint64_t> fallback = std::nullopt);
   std::string text(std::string_view name, std::string_view fallback);
+  bool flag(std::string_view name, bool fallback);
   bool has_key(std::string_view name) const;
 
   // Those that nearly every architecture has.
@@ -59,6 +69,11 @@ class GraphBuilder {
   float rms_epsilon();
   // The counts of experts and of those that a column takes; none: a dense model.
   std::optional<Router> router();
+  // The same of routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
+  // `sigmoid`: where the file doesn't say.
+  std::optional<Router> scored_router(bool sigmoid);
+  // Feed-forwards as DeepSeek's: leading dense ones, then experts beside one that all columns take.
+  FeedForwards feed_forwards(bool sigmoid);
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
   // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
@@ -67,12 +82,15 @@ class GraphBuilder {
   // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
   // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
+  // By how much scores grow where the file has YaRN with rope.scaling.yarn_log_multiplier, as DeepSeek's
+  // have: then cosines and sines of that rotation don't. Else 1.
+  double score_growth(RopeIndex rope);
   RopeIndex add(Rope rope);
   KvIndex add(KvStore store);
 
   // Activations.
-  ActivationIndex input(std::string name, std::uint64_t width);
-  ActivationIndex floats(std::string name, std::uint64_t width);
+  ActivationIndex input(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
+  ActivationIndex floats(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
 
   // Tensors of the whole model. The scale multiplies the token's row.
   void embed(float scale = 1);
@@ -102,6 +120,8 @@ class GraphBuilder {
   // The same, or kAbsent where the file has none of that name.
   TensorIndex optional_tensor(const std::string& name, std::uint64_t width, std::uint64_t rows = 1,
                               std::uint64_t slices = 1);
+  // Whether some layer has a tensor of that name, without "blk.N.".
+  bool some_layer_has(const std::string& name) const;
   VectorIndex add(VectorRow row);
   // The same of a matrix, of which a vector is made: it must be of floats.
   TensorIndex float_rows(const std::string& name, std::uint64_t width, std::uint64_t rows);
@@ -122,6 +142,7 @@ class GraphBuilder {
                                              const std::string& ending = "");
   double scaling_factor();
   void stretch_by_yarn(Rope& rope, double base);
+  std::optional<Router> any_router();
   TensorIndex require(TensorRow row);
   const TensorInfo* find(const std::string& name) const;
   void check(const std::string& name, const TensorInfo& found, const TensorRow& row);
@@ -168,9 +189,15 @@ class LayerBuilder {
   void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                      VectorIndex bias = kAbsent);
 
+  // The slices of a tensor, each times its own column of `in`.
+  void slice_product(const std::string& name, std::uint32_t slices, std::uint64_t rows,
+                     ActivationIndex in, ActivationIndex out);
+
   // attn_q.bias, attn_k.bias, attn_v.bias: all three or none.
   VectorIndex qkv_bias(const HeadShape& heads);
   VectorIndex vector(const std::string& name, std::uint64_t width);
+  // The same, or kAbsent where the file has none.
+  VectorIndex optional_vector(const std::string& name, std::uint64_t width);
   VectorIndex bias(const std::string& name, std::uint64_t width);
   // attn_sinks, for ScoreRules.
   VectorIndex sinks(const HeadShape& heads);
@@ -192,6 +219,9 @@ class LayerBuilder {
   // Another expert that all columns take, whose result is in `shared`. `gate`: the tensor whose
   // product with the norm says how much of it; empty: all of it.
   void share(Experts& experts, ActivationIndex shared, const std::string& gate);
+  // The layer's feed-forward, added to the stream. `norm`: the gain of the norm whose result is `in`.
+  void feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
+                    ActivationIndex in);
   // Biases of the router and of all experts' products.
   void add_biases(Experts& experts);
   void append(Operation operation) { operations().push_back(std::move(operation)); }

@@ -1,12 +1,51 @@
 // Mixtures of experts for architectures' files: the keys expert_*, and a layer's tensors of experts.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
+namespace {
+
+// expert_gating_func
+constexpr std::uint64_t kSoftmax = 1, kSigmoid = 2, kMostScorings = 16;
+
+}  // namespace
 
 std::optional<Router> GraphBuilder::router() {
+  const std::optional<Router> made = any_router();
+  if (!made) return made;
+  if (count("expert_gating_func", kMostScorings, kSoftmax) != kSoftmax)
+    refuse("weights its experts by another function than softmax, which is not supported for " +
+           std::string("architecture ") + prefix_);
+  if (count("expert_group_count", kMaxExperts, 0) > 1)
+    refuse("chooses experts by groups, which is not supported for architecture " + prefix_);
+  return made;
+}
+
+std::optional<Router> GraphBuilder::scored_router(bool sigmoid) {
+  std::optional<Router> made = any_router();
+  if (!made) return made;
+  const std::uint32_t scoring =
+      count("expert_gating_func", kMostScorings, sigmoid ? kSigmoid : kSoftmax);
+  if (scoring != kSoftmax && scoring != kSigmoid)
+    refuse("weights its experts by another function than softmax and sigmoid (" +
+           key("expert_gating_func") + " " + std::to_string(scoring) + "), which is not supported");
+  made->sigmoid = scoring == kSigmoid;
+  made->renormalise = flag("expert_weights_norm", false);
+  made->groups = std::max(count("expert_group_count", kMaxExpertGroups, 0), 1U);
+  made->groups_used =
+      std::max(count("expert_group_used_count", kMaxExpertGroups, made->groups), 1U);
+  if (made->experts % made->groups != 0 || made->groups_used > made->groups ||
+      made->experts / made->groups * made->groups_used < made->used)
+    corrupt("a token's " + std::to_string(made->used) + " experts can't be of " +
+            std::to_string(made->groups_used) + " of the " + std::to_string(made->groups) +
+            " groups of " + std::to_string(made->experts) + " experts");
+  return made;
+}
+
+std::optional<Router> GraphBuilder::any_router() {
   Router made;
   made.experts = count("expert_count", kMaxExperts, 0);
   made.used = count("expert_used_count", kMaxUsedExperts, 0);
@@ -14,12 +53,6 @@ std::optional<Router> GraphBuilder::router() {
   if (made.used == 0 || made.used > made.experts)
     corrupt("metadata key " + key("expert_used_count") + " is " + std::to_string(made.used) +
             ", not from 1 to the " + std::to_string(made.experts) + " experts that there are");
-  constexpr std::uint64_t kSoftmax = 1;
-  if (count("expert_gating_func", 16, kSoftmax) != kSoftmax)
-    refuse("weights its experts by another function than softmax, which is not supported for " +
-           std::string("architecture ") + prefix_);
-  if (count("expert_group_count", kMaxExperts, 0) > 1)
-    refuse("chooses experts by groups, which is not supported for architecture " + prefix_);
   // The router takes entries by fours.
   if (embedding() % 4 != 0)
     refuse("is a mixture of experts whose embedding_length " + std::to_string(embedding()) +
@@ -67,6 +100,44 @@ Experts LayerBuilder::experts(Router router, const std::string& norm, float epsi
   made.up = expert_rows("ffn_up", embedding, width, router.experts);
   made.down = expert_rows("ffn_down", width, embedding, router.experts);
   return made;
+}
+
+FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
+  FeedForwards made;
+  made.router = scored_router(sigmoid);
+  made.dense_layers =
+      made.router ? count("leading_dense_block_count", kMaxLayers, 0) : layer_count();
+  if (made.dense_layers > 0) made.dense_hidden = input("hidden", feed_forward());
+  if (!made.router) return made;
+  made.expert_width = count("expert_feed_forward_length", kMaxWidth);
+  made.shared_width = made.expert_width * count("expert_shared_count", kMaxExperts, 0);
+  if (made.shared_width > kMaxWidth)
+    corrupt("the shared experts' width " + std::to_string(made.shared_width) + " is too large");
+  if (made.shared_width == 0) return made;
+  made.shared_hidden = input("shared expert's hidden", made.shared_width);
+  made.shared = floats("shared expert's result", embedding());
+  return made;
+}
+
+void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
+                                ActivationIndex in) {
+  const std::uint32_t embedding = model_.embedding();
+  if (index_ < shape.dense_layers) {
+    gated_product("ffn_gate", "ffn_up", in, shape.dense_hidden, Gate::kSilu);
+    product_added(rows("ffn_down", width(shape.dense_hidden), embedding), shape.dense_hidden,
+                  kStream);
+    return;
+  }
+  if (shape.shared_width != 0) {
+    gated_product("ffn_gate_shexp", "ffn_up_shexp", in, shape.shared_hidden, Gate::kSilu);
+    product({rows("ffn_down_shexp", shape.shared_width, embedding)}, shape.shared_hidden,
+            shape.shared);
+  }
+  Experts made = experts(*shape.router, norm, epsilon, in, shape.expert_width);
+  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), made.router.experts);
+  if (bias != kAbsent) made.router.choice_bias = model_.add(VectorRow{{{bias}}});
+  if (shape.shared_width != 0) share(made, shape.shared, "");
+  append(made);
 }
 
 void LayerBuilder::add_biases(Experts& experts) {

@@ -80,6 +80,12 @@ Status describe_architecture(std::string& out, const GgufFile& file) {
                            (rotate->bias != kAbsent ? ", q/k/v biases" : "") +
                            (rotate->q_gain != kAbsent ? ", q/k norms" : ""));
   }
+  if (const auto* const rotate = first_operation<RotateLatent>(*graph)) {
+    const std::uint32_t latent = graph->kv[rotate->kv].value_entries;
+    line("attention:", std::to_string(rotate->heads.heads) + " heads over latents of " +
+                           std::to_string(latent) + " and " +
+                           std::to_string(rotate->heads.size - latent) + " entries that turn");
+  }
   line("vocabulary:", std::to_string(graph->vocabulary) + " tokens" +
                           (graph->tied_output() ? ", output tied to the embeddings" : ""));
   line("context:", std::to_string(graph->context) + " tokens");

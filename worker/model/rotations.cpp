@@ -104,6 +104,20 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
   rope.magnitude = attention * magnitude(1) / magnitude(taken_away);
 }
 
+double GraphBuilder::score_growth(RopeIndex rope) {
+  const double multiplier = number("rope.scaling.yarn_log_multiplier", 0);
+  if (!status_.ok() || multiplier == 0 || text("rope.scaling.type", "") != "yarn") return 1;
+  const double attention = number("rope.scaling.attn_factor", 1.0);
+  const double growth = attention * (1 + multiplier * std::log(std::max(scaling_factor(), 1.0)));
+  if (!(growth > 0 && growth < 1e3)) {
+    corrupt("metadata key " + key("rope.scaling.yarn_log_multiplier") +
+            " is not a multiplier that YaRN can have");
+    return 1;
+  }
+  graph_.ropes[rope].magnitude = attention;
+  return growth * growth;
+}
+
 RopeIndex GraphBuilder::window_rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads, "_swa");
   Rope made;

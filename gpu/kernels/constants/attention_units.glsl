@@ -1,8 +1,8 @@
 // Of attention by matrix units (attention_units.comp), behind AttentionRulesConstants.
-CONSTANTS(AttentionUnitsConstants, 19)
-CONSTANT(19, kQueryTiles, query_tiles, 1u)  // of a subgroup: eight queries each
-CONSTANT(20, kAlone, alone, 0u)             // kWhole: leaves out columns that kTiles makes
-CONSTANT(21, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are asked for before scores are made
-CONSTANT(22, kEarlyKeys, early_keys, 0u)       // 1: keys are asked for a block ahead
-CONSTANT(23, kShareTogether, share_together, 8u)  // kTogether: heads of a workgroup where columns see little
+CONSTANTS(AttentionUnitsConstants, 20)
+CONSTANT(20, kQueryTiles, query_tiles, 1u)  // of a subgroup: eight queries each
+CONSTANT(21, kAlone, alone, 0u)             // kWhole: leaves out columns that kTiles makes
+CONSTANT(22, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are asked for before scores are made
+CONSTANT(23, kEarlyKeys, early_keys, 0u)       // 1: keys are asked for a block ahead
+CONSTANT(24, kShareTogether, share_together, 8u)  // kTogether: heads of a workgroup where columns see little
 CONSTANTS_END

@@ -11,9 +11,7 @@
 
 #include <gmock/gmock.h>
 
-#include "gpu/kernels/constants.hpp"
-#include "gpu/kernels/matvec_units_experts_emulated.hpp"
-#include "gpu/kernels/units.hpp"
+#include "emulated_experts.hpp"
 #include "kernel_harness.hpp"
 #include "reference.hpp"
 #include "worker/forward/weight_packing.hpp"
@@ -209,7 +207,7 @@ class ExpertKernels : public KernelTest {
     if (shape.biased) shape.gate = k::Gate::kClamped;
     const std::uint32_t share = x.size() == count ? router.used : 1;
     k::MatvecVariant variant = k::expert_product(mapping, shape, router, share, count);
-    if (mapping.units) emulate(variant, shape);
+    if (mapping.units) emulate_experts(variant, shape);
     const gpu::Buffer in = input(mapping, x);
     const std::size_t pairs = std::size_t{count} * router.used;
     const gpu::Buffer out = empty(pairs * shape.rows * 4);
@@ -243,22 +241,6 @@ class ExpertKernels : public KernelTest {
       made.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(pair * shape.rows),
                         all.begin() + static_cast<std::ptrdiff_t>((pair + 1) * shape.rows));
     return made;
-  }
-
-  // A workgroup of one subgroup, which makes all of a row (units_emulated.glsl).
-  static void emulate(k::MatvecVariant& variant, const k::MatvecShape& shape) {
-    variant.spec.spirv = gpu::spirv::matvec_units_experts_emulated;
-    variant.spec.required_subgroup_size = 0;
-    auto units = k::read_constants<k::MatvecUnitsConstants>(variant.spec);
-    units.subgroups = 1;
-    units.invocations = 32;
-    if (units.serial == 0) {
-      units.segments = 1;
-      units.segment_stages = shape.groups / 4;
-    }
-    k::write_constants(variant.spec, units);
-    const auto product = k::read_constants<k::MatvecConstants>(variant.spec);
-    variant.rows_per_workgroup = product.rows * (shape.epilogue == k::Epilogue::kGated ? 8 : 16);
   }
 
   std::mt19937 random_{20261123};

@@ -26,8 +26,12 @@ std::vector<Tried> tried() {
 }
 
 // How often an expert is chosen, and by whom else, differs from chunk to chunk and from step to step.
-TEST_F(SameBits, NeighboursOfAnExpertDoNotChangeABit) {
-  const std::string name = "tiny-qwen3moe-Q8_0";
+// One of the models has attention over latents, too.
+class Mixture : public SameBits, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(SameBits, Mixture,
+                         ::testing::Values("tiny-qwen3moe-Q8_0", "tiny-deepseek2-yarn-Q4_K_M"));
+TEST_P(Mixture, NeighboursOfAnExpertDoNotChangeABit) {
+  const std::string name = GetParam();
   if (!std::filesystem::exists(model_file(name))) GTEST_SKIP() << "no " << model_file(name);
   for (const bool lanes : {false, true}) {
     Options options;

@@ -1,0 +1,72 @@
+// What kernels are specialised for, from a model's graph and its matrices; and how much its weights take.
+#include "worker/forward/model_plan.hpp"
+#include "worker/forward/rope_table.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::HeadShape& heads,
+                                  model::RopeIndex rope, k::KvFormat kv) {
+  const bool halves = rope != kAbsent && graph.ropes[rope].pairing == model::RopePairing::kHalves;
+  return {heads.size, heads.heads, heads.kv_heads, kv, halves};
+}
+
+k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::Attend& attend,
+                                  k::KvFormat kv) {
+  k::AttentionShape shape = attention_shape(graph, attend.heads, kAbsent, kv);
+  shape.window = attend.rules.window;
+  shape.soft_cap = attend.rules.soft_cap;
+  shape.sinks = attend.rules.sinks != kAbsent;
+  shape.value_entries = graph.kv[attend.kv].value_entries;
+  return shape;
+}
+
+k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::RotateLatent& rotate,
+                                  k::KvFormat kv) {
+  k::AttentionShape shape = attention_shape(graph, rotate.heads, rotate.rope, kv);
+  shape.value_entries = graph.kv[rotate.kv].value_entries;
+  return shape;
+}
+
+k::RouterShape router_shape(const model::Router& router) {
+  k::RouterShape shape{router.experts, router.used, router.shared_gate, router.renormalise};
+  shape.sigmoid = router.sigmoid;
+  shape.biased_choice = router.choice_bias != kAbsent;
+  shape.groups = router.groups;
+  shape.groups_used = router.groups_used;
+  return shape;
+}
+
+k::MatvecShape product_shape(const PackedMatrix& matrix, k::Epilogue epilogue) {
+  k::MatvecShape shape;
+  shape.type = matrix.type();
+  shape.rows = static_cast<std::uint32_t>(matrix.slice_rows());
+  shape.groups = matrix.layout().groups;
+  shape.epilogue = epilogue;
+  if (epilogue == k::Epilogue::kGated) shape.rows /= 2;
+  return shape;
+}
+
+std::vector<std::uint64_t> weight_sizes(const model::ModelGraph& graph, const ModelPlan& plan,
+                                        std::uint32_t context) {
+  std::vector<std::uint64_t> sizes;
+  for (const PlannedMatrix& matrix : plan.matrices)
+    sizes.push_back(matrix.packed->layout().bytes);
+  std::uint64_t floats = 0;
+  const auto add = [&floats](std::uint64_t count) { floats = vector_start(floats) + count; };
+  for (const model::VectorRow& row : graph.vectors) {
+    std::uint64_t count = 0;
+    for (const model::VectorRow::Part& part : row.parts)
+      count += graph.tensors[part.tensor].width * graph.tensors[part.tensor].rows;
+    add(count);
+  }
+  for (const model::Rope& rope : graph.ropes) {
+    add(rope_fine_floats(rope));
+    add(rope_coarse_floats(rope, context));
+  }
+  sizes.push_back(floats * sizeof(float));
+  return sizes;
+}
+
+}  // namespace bulkhead::forward
