@@ -10,6 +10,32 @@
 namespace bulkhead::model {
 namespace {
 
+// What is no model by itself, by general.type or general.architecture.
+struct NamedPart {
+  std::string_view name, what;
+};
+constexpr NamedPart kParts[] = {
+    {"mmproj",
+     "a projector of images or sound (mmproj); give the model's own file, which serves "
+     "text without it"},
+    {"clip",
+     "a projector of images or sound (clip, mmproj); give the model's own file, which "
+     "serves text without it"},
+    {"adapter", "an adapter (LoRA), which changes another file's weights; merge the two"},
+    {"imatrix", "an importance matrix, which quantisers take"},
+};
+
+Status refuse_parts(const GgufFile& file, std::string_view architecture) {
+  BULKHEAD_TRY(const auto type, file.get_string("general.type"));
+  for (const NamedPart& part : kParts) {
+    if (architecture == part.name || (type && *type == part.name))
+      return Error(ErrorCode::kUnsupported,
+                   file.name() + ": is no model but " + std::string(part.what) +
+                       "; supported architectures are: " + architecture_names());
+  }
+  return {};
+}
+
 Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
   BULKHEAD_TRY(const auto name, file.get_string("general.architecture"));
   if (!name) {
@@ -18,6 +44,7 @@ Result<ModelGraph> read(const GgufFile& file, GraphBuilder::Has has) {
                      ": metadata key general.architecture is missing; the file is damaged or was "
                      "converted wrongly");
   }
+  BULKHEAD_RETURN_IF_ERROR(refuse_parts(file, *name));
   for (const Architecture* const each : architectures()) {
     if (*name != each->name) continue;
     GraphBuilder builder(file, *each, std::move(has));

@@ -184,6 +184,34 @@ TEST(ModelConfig, RefusesWhatWouldComputeSomethingElse) {
   EXPECT_EQ(says([](auto& f) { f.tensor("something.new", {8}); }), "ok");
 }
 
+// Blocks that draft tokens are counted as blocks, and their tensors are there.
+TEST(ModelConfig, LeavesOutBlocksThatDraft) {
+  GgufBuilder file = small_llama();
+  file.drop("llama.block_count");
+  file.u32("llama.block_count", 2).u32("llama.nextn_predict_layers", 1);
+  file.tensor("blk.1.nextn.eh_proj.weight", {64, 32}).tensor("blk.1.attn_norm.weight", {32});
+  const std::string bytes = file.bytes();
+  const auto graph = read_model(**open_bytes(bytes));
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  EXPECT_EQ(graph->layers.size(), 1U);
+  file.tensor("blk.2.attn_norm.weight", {32});
+  EXPECT_THAT(load_all(file.bytes()).error().message(), HasSubstr("blk.2.attn_norm.weight"));
+}
+
+TEST(ModelConfig, RefusesPartsOfModelsByName) {
+  const auto says = [](const char* key, const char* value) {
+    GgufBuilder file = small_llama();
+    if (std::string(key) == "general.architecture") file.drop(key);
+    file.text(key, value);
+    const Status status = load_all(file.bytes());
+    return status.ok() ? std::string("ok") : status.error().message();
+  };
+  EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("mmproj"));
+  EXPECT_THAT(says("general.architecture", "clip"), HasSubstr("supported architectures are: "));
+  EXPECT_THAT(says("general.type", "adapter"), HasSubstr("LoRA"));
+  EXPECT_EQ(says("general.type", "model"), "ok");
+}
+
 TEST(ModelConfig, ReadsBiasesScalingAndWindow) {
   GgufBuilder file = small_llama();
   file.tensor("blk.0.attn_q.bias", {32})
