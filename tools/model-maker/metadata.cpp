@@ -118,6 +118,30 @@ std::string header_without_tensors(const Metadata& metadata) {
   return bytes + metadata.bytes();
 }
 
+namespace {
+
+void add_latent_keys(const Shape& shape, Metadata& metadata) {
+  const std::string prefix = shape.architecture + ".attention.";
+  metadata.add_uint(prefix + "key_length", shape.latent + shape.turning);
+  metadata.add_uint(prefix + "value_length", shape.latent);
+  metadata.add_uint(prefix + "key_length_mla", shape.head_size);
+  metadata.add_uint(prefix + "value_length_mla", shape.value_size);
+  metadata.add_uint(prefix + "kv_lora_rank", shape.latent);
+  if (shape.q_latent != 0) metadata.add_uint(prefix + "q_lora_rank", shape.q_latent);
+}
+
+void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
+  constexpr std::uint32_t kSoftmax = 1, kSigmoid = 2;
+  const std::string& prefix = shape.architecture;
+  metadata.add_uint(prefix + ".leading_dense_block_count", shape.dense_layers);
+  metadata.add_uint(prefix + ".expert_shared_count", shape.shared_experts);
+  metadata.add_uint(prefix + ".expert_gating_func", shape.sigmoid ? kSigmoid : kSoftmax);
+  metadata.add_bool(prefix + ".expert_weights_norm", shape.renormalised);
+  metadata.add_float(prefix + ".expert_weights_scale", shape.expert_scale);
+}
+
+}  // namespace
+
 void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metadata) {
   const std::string& prefix = shape.architecture;
   metadata.add_string("general.architecture", shape.architecture);
@@ -130,21 +154,29 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   metadata.add_uint(prefix + ".feed_forward_length", shape.feed_forward);
   metadata.add_uint(prefix + ".attention.head_count", shape.heads);
   metadata.add_uint(prefix + ".attention.head_count_kv", shape.kv_heads);
-  metadata.add_uint(prefix + ".attention.key_length", shape.head_size);
-  metadata.add_uint(prefix + ".attention.value_length", shape.head_size);
+  if (shape.latent == 0) {
+    metadata.add_uint(prefix + ".attention.key_length", shape.head_size);
+    metadata.add_uint(prefix + ".attention.value_length", shape.head_size);
+  } else {
+    add_latent_keys(shape, metadata);
+  }
   metadata.add_float(prefix + ".attention.layer_norm_rms_epsilon", shape.rms_epsilon);
   metadata.add_float(prefix + ".rope.freq_base", shape.rope_base);
-  metadata.add_uint(prefix + ".rope.dimension_count", shape.head_size);
+  metadata.add_uint(prefix + ".rope.dimension_count",
+                    shape.turning != 0 ? shape.turning : shape.head_size);
   metadata.add_uint(prefix + ".vocab_size", shape.vocabulary);
   if (shape.experts != 0) {
     metadata.add_uint(prefix + ".expert_count", shape.experts);
     metadata.add_uint(prefix + ".expert_used_count", shape.experts_used);
     metadata.add_uint(prefix + ".expert_feed_forward_length", shape.expert_width);
+    if (shape.expert_scale != 0) add_scored_expert_keys(shape, metadata);
   }
   if (shape.window != 0) metadata.add_uint(prefix + ".attention.sliding_window", shape.window);
   if (!shape.rope_scaling.empty()) {
     metadata.add_string(prefix + ".rope.scaling.type", shape.rope_scaling);
     metadata.add_float(prefix + ".rope.scaling.factor", shape.rope_factor);
+    if (shape.yarn_log_multiplier != 0)
+      metadata.add_float(prefix + ".rope.scaling.yarn_log_multiplier", shape.yarn_log_multiplier);
   }
   if (shape.rope_original != 0)
     metadata.add_uint(prefix + ".rope.scaling.original_context_length", shape.rope_original);

@@ -2,6 +2,65 @@
 #include "tools/model-maker/shape.hpp"
 
 namespace bulkhead::model_maker {
+namespace {
+
+// Heads' sizes of attention over latents.
+Shape with_latents(Shape shape, std::uint32_t latent, std::uint32_t q_latent, std::uint32_t turning,
+                   std::uint32_t value) {
+  shape.latent = latent;
+  shape.q_latent = q_latent;
+  shape.turning = turning;
+  shape.value_size = value;
+  return shape;
+}
+// Experts behind one dense layer, chosen by sigmoids.
+Shape with_sigmoids(Shape shape, float expert_scale) {
+  shape.dense_layers = shape.shared_experts = 1;
+  shape.sigmoid = shape.renormalised = true;
+  shape.expert_scale = expert_scale;
+  return shape;
+}
+Shape deepseek_v2_lite() {
+  Shape shape{"deepseek-v2-lite",
+              "deepseek2",
+              27,
+              2048,
+              10944,
+              16,
+              1,
+              192,
+              102400,
+              163840,
+              10000.0F,
+              1e-6F,
+              false,
+              false,
+              false,
+              64,
+              6,
+              1408,
+              0,
+              "yarn",
+              40,
+              4096};
+  shape.yarn_log_multiplier = 0.0707F;
+  shape.dense_layers = 1;
+  shape.shared_experts = 2;
+  shape.expert_scale = 1;
+  return with_latents(shape, 512, 0, 64, 128);
+}
+Shape glm_4_7_flash() {
+  const Shape shape{"glm-4.7-flash", "deepseek2", 47,    2048,  10240, 20,    1,  256, 154880,
+                    202752,          1000000.0F,  1e-5F, false, false, false, 64, 4,   1536};
+  return with_latents(with_sigmoids(shape, 1.8F), 512, 768, 64, 256);
+}
+Shape tiny_latent() {
+  const Shape shape{"tiny-latent", "deepseek2", 2,     256,   512,   4,     1, 96, 512,
+                    1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
+  return with_latents(with_sigmoids(shape, 1.8F), 128, 64, 32, 64);
+}
+
+}  // namespace
 
 const std::vector<Shape>& presets() {
   static const std::vector<Shape> kPresets = {
@@ -44,6 +103,8 @@ const std::vector<Shape>& presets() {
        1e-6F,         true,     false, false, 0,     0,  0, 1024, "linear", 8},
       {"gpt-oss-20b", "gpt-oss", 24,    2880, 2880, 64, 8,    64,  201088, 131072, 150000.0F,
        1e-5F,         false,     false, true, 32,   4,  2880, 128, "yarn", 32,     4096},
+      deepseek_v2_lite(),
+      glm_4_7_flash(),
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
       {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,
@@ -54,6 +115,7 @@ const std::vector<Shape>& presets() {
        false, 8, 2, 96},
       {"tiny-mixtral", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, false, false,
        false, 4, 2, 512},
+      tiny_latent(),
   };
   return kPresets;
 }

@@ -140,6 +140,7 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
   return model::imagine_model(*file, [&shape](const std::string& name) {
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
+    if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
     return shape.qkv_bias && name.find(".attn_") != std::string::npos && name.ends_with(".bias");
   });
 }
@@ -193,6 +194,8 @@ Status check(const Shape& shape) {
     BULKHEAD_RETURN_IF_ERROR(range("experts used", shape.experts_used, 1, shape.experts));
     BULKHEAD_RETURN_IF_ERROR(range("an expert's feed-forward", shape.expert_width, 32, 262144));
   }
+  if (shape.latent != 0 && (shape.turning >= shape.head_size || shape.value_size == 0))
+    return wrong("heads over latents need entries that turn, others that don't, and values");
   if (shape.heads % shape.kv_heads != 0) return wrong("heads must be a multiple of kv-heads");
   if (shape.head_size % 2 != 0) return wrong("head-size must be even: its entries rotate in pairs");
   if (!std::isfinite(shape.rope_base) || shape.rope_base <= 0)

@@ -34,6 +34,17 @@ struct Shape {
   std::string rope_scaling{};       // "linear", "yarn" or none
   float rope_factor = 0;            // of the scaling
   std::uint32_t rope_original = 0;  // positions before it was scaled
+  // Of a head's entries, so many turn; 0: all.
+  std::uint32_t turning = 0;
+  // Attention over latents: entries of a latent, of the queries' own latent (0: they have none), and of a
+  // head's value. head_size is that of a key.
+  std::uint32_t latent = 0, q_latent = 0, value_size = 0;
+  float yarn_log_multiplier = 0;
+  // Experts chosen by score: leading layers without experts, experts that all tokens take, whether scores are
+  // sigmoids and have biases, whether weights add up to one, and what they are multiplied by.
+  std::uint32_t dense_layers = 0, shared_experts = 0;
+  bool sigmoid = false, renormalised = false;
+  float expert_scale = 0;
 };
 
 const std::vector<Shape>& presets();

@@ -142,7 +142,8 @@ TEST(Weights, HalfIsRoundedToNearest) {
 
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
-  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral"}) {
+  for (const char* name :
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -153,9 +154,14 @@ TEST_P(EachType, FilesAreReadAsModels) {
     ASSERT_TRUE(file.ok()) << file.error().message();
     const auto graph = model::read_model(**file);
     ASSERT_TRUE(graph.ok()) << graph.error().message();
+    EXPECT_EQ(graph->layers.size(), shape.layers);
+    if (const auto* const latents = model::first_operation<model::RotateLatent>(*graph)) {
+      EXPECT_EQ(latents->heads.heads, shape.heads);
+      EXPECT_EQ(latents->heads.size, shape.latent + shape.turning);
+      continue;
+    }
     const auto* const rotate = model::first_operation<model::Rotate>(*graph);
     ASSERT_NE(rotate, nullptr);
-    EXPECT_EQ(graph->layers.size(), shape.layers);
     EXPECT_EQ(graph->embedding, shape.embedding);
     EXPECT_EQ(rotate->heads.heads, shape.heads);
     EXPECT_EQ(rotate->heads.kv_heads, shape.kv_heads);
