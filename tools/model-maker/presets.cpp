@@ -49,6 +49,12 @@ Shape deepseek_v2_lite() {
   shape.expert_scale = 1;
   return with_latents(shape, 512, 0, 64, 128);
 }
+Shape glm_4_5_air() {
+  Shape shape{"glm-4.5-air", "glm4moe",  46,    4096,  10944, 96,   8,   128, 151552,
+              131072,        1000000.0F, 1e-5F, false, false, true, 128, 8,   1408};
+  shape.turning = 64;
+  return with_sigmoids(shape, 1);
+}
 Shape glm_4_7_flash() {
   const Shape shape{"glm-4.7-flash", "deepseek2", 47,    2048,  10240, 20,    1,  256, 154880,
                     202752,          1000000.0F,  1e-5F, false, false, false, 64, 4,   1536};
@@ -58,6 +64,12 @@ Shape tiny_latent() {
   const Shape shape{"tiny-latent", "deepseek2", 2,     256,   512,   4,     1, 96, 512,
                     1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
   return with_latents(with_sigmoids(shape, 1.8F), 128, 64, 32, 64);
+}
+Shape tiny_glm() {
+  Shape shape{"tiny-glm", "glm4moe",  3,     256,   512,   4,    2, 64, 512,
+              1024,       1000000.0F, 1e-5F, false, false, true, 8, 2,  96};
+  shape.turning = 32;
+  return with_sigmoids(shape, 1);
 }
 
 }  // namespace
@@ -104,6 +116,7 @@ const std::vector<Shape>& presets() {
       {"gpt-oss-20b", "gpt-oss", 24,    2880, 2880, 64, 8,    64,  201088, 131072, 150000.0F,
        1e-5F,         false,     false, true, 32,   4,  2880, 128, "yarn", 32,     4096},
       deepseek_v2_lite(),
+      glm_4_5_air(),
       glm_4_7_flash(),
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
@@ -116,6 +129,7 @@ const std::vector<Shape>& presets() {
       {"tiny-mixtral", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, false, false,
        false, 4, 2, 512},
       tiny_latent(),
+      tiny_glm(),
   };
   return kPresets;
 }

@@ -142,8 +142,8 @@ TEST(Weights, HalfIsRoundedToNearest) {
 
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
-  for (const char* name :
-       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent"}) {
+  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral",
+                           "tiny-latent", "tiny-glm"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -168,7 +168,7 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(rotate->heads.size, shape.head_size);
     EXPECT_EQ(graph->vocabulary, shape.vocabulary);
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
-    EXPECT_EQ(rotate->bias != model::kAbsent, shape.architecture == "qwen2");
+    EXPECT_EQ(rotate->bias != model::kAbsent, shape.qkv_bias);
     EXPECT_EQ(rotate->q_gain != model::kAbsent, shape.architecture.starts_with("qwen3"));
     const auto* const experts = model::first_operation<model::Experts>(*graph);
     EXPECT_EQ(experts != nullptr ? experts->router.experts : 0, shape.experts);
