@@ -1,4 +1,5 @@
-// gate function(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ.
+// gate function(gate) * up, where the two could not be made by one matrix-vector kernel because their types differ; or the
+// function alone.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -6,7 +7,7 @@
 
 layout(push_constant, std430) uniform Push {
   uint64_t gate;         // [column][in_stride]
-  uint64_t up;           // [column][up_stride]
+  uint64_t up;           // [column][up_stride]; 0: all ones
   uint64_t out_address;  // [column][out_stride], by store_input
   uint64_t parameters;
   uint width;
@@ -30,7 +31,7 @@ void multiply_gated() {
   Floats ups = Floats(push.up + uint64_t(column) * push.up_stride * 4u);
   for (uint k = gl_LocalInvocationID.x; k < push.padded_width; k += kInvocations) {
     precise float value = 0.0;
-    if (k < push.width) value = gated(kGate, gates.v[k], ups.v[k]);
+    if (k < push.width) value = gated(kGate, gates.v[k], push.up != 0ul ? ups.v[k] : 1.0);
     store_input(push.out_address, column, push.out_stride, k, value, kForm);
   }
 }

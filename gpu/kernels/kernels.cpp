@@ -13,6 +13,7 @@
 #include "gpu/kernels/constants.hpp"
 #include "gpu/kernels/gated_product.hpp"
 #include "gpu/kernels/greedy.hpp"
+#include "gpu/kernels/layer_norm.hpp"
 #include "gpu/kernels/logprobs.hpp"
 #include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
@@ -109,6 +110,13 @@ KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form) {
           {mapping.norm_invocations, static_cast<std::uint32_t>(form),
            mapping.rows ? 0 : mapping.lanes, static_cast<std::uint32_t>(makes)},
           mapping.rows ? 0 : mapping.required_subgroup};
+}
+
+KernelSpec layer_norm(const Mapping& mapping, InputForm form) {
+  LayerNormConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.form = static_cast<std::uint32_t>(form);
+  return {"layer norm", spirv::layer_norm, sizeof(LayerNormPush), constants_of(constants), 0};
 }
 
 KernelSpec norm_scales(const Mapping& mapping) {

@@ -189,6 +189,13 @@ struct RmsNormPush {
 enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3, kTimes = 4 };
 // `form`: how the result is laid out.
 KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
+// Layer norm (layer_norm.comp), with the push constants of rms_norm and a bias.
+struct LayerNormPush {
+  RmsNormPush norm;
+  std::uint64_t bias;  // [width]
+};
+static_assert(sizeof(LayerNormPush) == 72);
+KernelSpec layer_norm(const Mapping& mapping, InputForm form);
 inline KernelSpec rms_norm(const Mapping& mapping) {
   return rms_norm(mapping, NormMakes::kNormed, mapping.input_form());
 }
@@ -197,7 +204,7 @@ KernelSpec norm_scales(const Mapping& mapping);
 
 struct GatedProductPush {
   std::uint64_t gate;
-  std::uint64_t up;
+  std::uint64_t up;  // 0: all ones
   std::uint64_t out;
   std::uint64_t parameters;
   std::uint32_t width;

@@ -161,6 +161,7 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
     add_latent_keys(shape, metadata);
   }
   metadata.add_float(prefix + ".attention.layer_norm_rms_epsilon", shape.rms_epsilon);
+  metadata.add_float(prefix + ".attention.layer_norm_epsilon", shape.rms_epsilon);
   metadata.add_float(prefix + ".rope.freq_base", shape.rope_base);
   metadata.add_uint(prefix + ".rope.dimension_count",
                     shape.turning != 0 ? shape.turning : shape.head_size);

@@ -118,6 +118,8 @@ const std::vector<Shape>& presets() {
       deepseek_v2_lite(),
       glm_4_5_air(),
       glm_4_7_flash(),
+      {"starcoder2-3b", "starcoder2", 30, 3072, 12288, 24, 2, 128, 49152, 16384, 999999.44F, 1e-5F,
+       true, false, true},
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
       {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,
@@ -130,6 +132,8 @@ const std::vector<Shape>& presets() {
        false, 4, 2, 512},
       tiny_latent(),
       tiny_glm(),
+      {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
+       false, true},
   };
   return kPresets;
 }

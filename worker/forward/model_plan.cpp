@@ -131,8 +131,8 @@ class Planner {
 
   // Whoever made the stream prepares the next product's input: one of them, for one norm.
   Status add_norm(const model::Norm& norm) {
-    if (plan_.fuses && !norm.adds && norm.in == kStream && writer_.waits() &&
-        norm.width == graph_.embedding) {
+    if (plan_.fuses && !norm.adds && norm.bias == kAbsent && norm.in == kStream &&
+        writer_.waits() && norm.width == graph_.embedding) {
       if (writer_.embedding) {
         plan_.first_gain = norm.gain;
         plan_.first_input = norm.out;
@@ -291,6 +291,14 @@ class Planner {
       step.products.push_back(one);
       return {};
     };
+    if (gated.factors == kAbsent && gated.up.tensor == kAbsent) {
+      const ActivationIndex gate = between("gate", gated.out);
+      BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
+      bias(step.products.front(), gated.bias);
+      plan_.steps.emplace_back(std::move(step));
+      plan_.steps.emplace_back(GateStep{gate, kAbsent, gated.out, 0, gate_of(gated.function)});
+      return {};
+    }
     if (gated.factors != kAbsent) {
       const ActivationIndex gate = between("gate", gated.out);
       BULKHEAD_RETURN_IF_ERROR(product({gated.gate}, gate, k::Epilogue::kStore, false));
@@ -311,6 +319,13 @@ class Planner {
     plan_.steps.emplace_back(std::move(step));
     plan_.steps.emplace_back(GateStep{gate, up, gated.out, 0, gate_of(gated.function)});
     return {};
+  }
+
+  void bias(ProductStep& product, model::VectorIndex bias) {
+    if (bias == kAbsent) return;
+    product.biased = true;
+    if (product.operands == kAbsent) product.operands = add(PlannedOperands{});
+    plan_.operands[product.operands].bias = bias;
   }
 
   static k::Gate gate_of(model::Gate function) {

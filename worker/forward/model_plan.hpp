@@ -80,8 +80,8 @@ struct ProductsStep {
   std::vector<ProductStep> products;
 };
 struct GateStep {
-  model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;
-  std::uint32_t first_up = 0;  // entry of `up`
+  model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;  // no up: ones
+  std::uint32_t first_up = 0;                                          // entry of `up`
   gpu::kernels::Gate function = gpu::kernels::Gate::kSilu;
 };
 struct RotateStep {

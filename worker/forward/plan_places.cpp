@@ -28,74 +28,72 @@ struct Overloaded : Handlers... {
 }  // namespace
 
 Access ModelPlan::places_of(const PlanStep& step) const {
-  return std::visit(Overloaded{
-                        [](const NormStep& s) {
-                          const Places out = place(s.norm.out);
-                          return Access{place(s.norm.in) | (s.norm.adds ? out : 0), out};
-                        },
-                        [](const CopyStep& s) {
-                          return Access{place(s.copy.in), place(s.copy.out)};
-                        },
-                        [](const ScalesStep&) {
-                          return Access{place(kStream), place(kScalesPlace)};
-                        },
-                        [this](const ProductsStep& s) {
-                          Access access;
-                          for (const ProductStep& product : s.products) {
-                            access.reads |= place(product.in);
-                            if (product.scaled)
-                              access.reads |= place(kScalesPlace) | place(kStream);
-                            if (product.epilogue == k::Epilogue::kAdd)
-                              access.reads |= place(product.out);
-                            if (product.epilogue == k::Epilogue::kQkv) {
-                              access.writes |= place(kQPlace) | place(kKvPlace);
-                              continue;
-                            }
-                            access.writes |= place(product.out);
-                            if (product.operands == kAbsent) continue;
-                            const PlannedOperands& own = operands[product.operands];
-                            if (own.next_input != kAbsent) access.writes |= place(own.next_input);
-                          }
-                          return access;
-                        },
-                        [](const SliceProductStep& s) {
-                          return Access{place(s.product.in), place(s.product.out)};
-                        },
-                        [](const GateStep& s) {
-                          return Access{place(s.gate) | place(s.up), place(s.out)};
-                        },
-                        [](const RotateStep& s) {
-                          return Access{place(s.rotate.qkv), place(kQPlace) | place(kKvPlace)};
-                        },
-                        [](const RotateLatentStep& s) { return access_of(s.rotate); },
-                        [](const AttendStep& s) {
-                          return Access{place(kQPlace) | place(kKvPlace), place(s.attend.out)};
-                        },
-                        [](const RouteStep& s) {
-                          return Access{
-                              place(kStream),
-                              place(s.routes) | (s.makes_scales ? place(kScalesPlace) : 0)};
-                        },
-                        [](const ExpertProductsStep& s) {
-                          Access access{place(s.routes), 0};
-                          for (const ProductStep& product : s.products) {
-                            access.reads |= place(product.in);
-                            if (product.scaled) access.reads |= place(kScalesPlace);
-                            access.writes |= place(product.out);
-                          }
-                          return access;
-                        },
-                        [this](const MixStep& s) {
-                          Access access{place(s.routes) | place(s.results), place(s.out)};
-                          if (s.shared != kAbsent) access.reads |= place(s.shared);
-                          if (s.out != kStream) return access;
-                          access.reads |= place(kStream);
-                          if (s.operands != kAbsent && operands[s.operands].next_input != kAbsent)
-                            access.writes |= place(operands[s.operands].next_input);
-                          return access;
-                        },
-                    },
-                    step);
+  return std::visit(
+      Overloaded{
+          [](const NormStep& s) {
+            const Places out = place(s.norm.out);
+            return Access{place(s.norm.in) | (s.norm.adds ? out : 0), out};
+          },
+          [](const CopyStep& s) {
+            return Access{place(s.copy.in), place(s.copy.out)};
+          },
+          [](const ScalesStep&) {
+            return Access{place(kStream), place(kScalesPlace)};
+          },
+          [this](const ProductsStep& s) {
+            Access access;
+            for (const ProductStep& product : s.products) {
+              access.reads |= place(product.in);
+              if (product.scaled) access.reads |= place(kScalesPlace) | place(kStream);
+              if (product.epilogue == k::Epilogue::kAdd) access.reads |= place(product.out);
+              if (product.epilogue == k::Epilogue::kQkv) {
+                access.writes |= place(kQPlace) | place(kKvPlace);
+                continue;
+              }
+              access.writes |= place(product.out);
+              if (product.operands == kAbsent) continue;
+              const PlannedOperands& own = operands[product.operands];
+              if (own.next_input != kAbsent) access.writes |= place(own.next_input);
+            }
+            return access;
+          },
+          [](const SliceProductStep& s) {
+            return Access{place(s.product.in), place(s.product.out)};
+          },
+          [](const GateStep& s) {
+            return Access{place(s.gate) | (s.up != kAbsent ? place(s.up) : 0), place(s.out)};
+          },
+          [](const RotateStep& s) {
+            return Access{place(s.rotate.qkv), place(kQPlace) | place(kKvPlace)};
+          },
+          [](const RotateLatentStep& s) { return access_of(s.rotate); },
+          [](const AttendStep& s) {
+            return Access{place(kQPlace) | place(kKvPlace), place(s.attend.out)};
+          },
+          [](const RouteStep& s) {
+            return Access{place(kStream),
+                          place(s.routes) | (s.makes_scales ? place(kScalesPlace) : 0)};
+          },
+          [](const ExpertProductsStep& s) {
+            Access access{place(s.routes), 0};
+            for (const ProductStep& product : s.products) {
+              access.reads |= place(product.in);
+              if (product.scaled) access.reads |= place(kScalesPlace);
+              access.writes |= place(product.out);
+            }
+            return access;
+          },
+          [this](const MixStep& s) {
+            Access access{place(s.routes) | place(s.results), place(s.out)};
+            if (s.shared != kAbsent) access.reads |= place(s.shared);
+            if (s.out != kStream) return access;
+            access.reads |= place(kStream);
+            if (s.operands != kAbsent && operands[s.operands].next_input != kAbsent)
+              access.writes |= place(operands[s.operands].next_input);
+            return access;
+          },
+      },
+      step);
 }
 
 }  // namespace bulkhead::forward

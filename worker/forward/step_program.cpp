@@ -153,6 +153,11 @@ class Builder {
     return {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * width * 8};
   }
   Status add(const NormStep& step) {
+    if (step.norm.bias != kAbsent)
+      return dispatch(
+          k::layer_norm(context_.mapping, form_of(step.norm.out)),
+          k::LayerNormPush{norm_push(step.norm), context_.weights.vector(step.norm.bias)},
+          norm_extent(step.norm.width));
     const auto makes = step.norm.adds ? k::NormMakes::kAdded : k::NormMakes::kNormed;
     return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.norm.out)),
                     norm_push(step.norm), norm_extent(step.norm.width));
@@ -268,8 +273,10 @@ class Builder {
     const std::uint32_t width = plan_.activations[step.out].width;
     k::GatedProductPush push{};
     push.gate = at(step.gate);
-    push.up = at(step.up) + std::uint64_t{step.first_up} * 4;
-    push.up_stride = stride(step.up);
+    if (step.up != kAbsent) {
+      push.up = at(step.up) + std::uint64_t{step.first_up} * 4;
+      push.up_stride = stride(step.up);
+    }
     push.out = at(step.out);
     push.parameters = parameters_;
     push.width = width;
@@ -403,9 +410,14 @@ class Builder {
     norm.padded_width = k::input_padded(context_.mapping, graph_.embedding);
     norm.count_word = k::kOutputCountWord;
     norm.epsilon = graph_.output_epsilon;
-    BULKHEAD_RETURN_IF_ERROR(
-        dispatch(k::rms_norm(context_.mapping), norm,
-                 {shape_.outputs, 1, 1, std::uint64_t{shape_.outputs} * graph_.embedding * 8}));
+    const Extent extent{shape_.outputs, 1, 1, std::uint64_t{shape_.outputs} * graph_.embedding * 8};
+    if (graph_.output_bias == kAbsent) {
+      BULKHEAD_RETURN_IF_ERROR(dispatch(k::rms_norm(context_.mapping), norm, extent));
+    } else {
+      const k::LayerNormPush centred{norm, context_.weights.vector(graph_.output_bias)};
+      BULKHEAD_RETURN_IF_ERROR(dispatch(
+          k::layer_norm(context_.mapping, context_.mapping.input_form()), centred, extent));
+    }
     emit_->barrier();
     MatrixUse logits;
     logits.matrix = plan_.output;

@@ -105,13 +105,14 @@ struct HeadShape {
 // The operations. A column's result depends on its own sequence alone.
 
 // out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or added to
-// what `out` holds.
+// what `out` holds. With a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
 struct Norm {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex gain = kAbsent;
   float epsilon = 0;
   std::uint32_t first = 0, width = 0;
   bool adds = false;
+  VectorIndex bias = kAbsent;
 };
 
 // out = in, laid out as a product's input where `out` is one; or in times a vector's only entry. Where
@@ -194,7 +195,7 @@ struct Attend {
 // (gpu/kernels/gates.glsl).
 enum class Gate { kSilu, kGelu, kClamped };
 
-// out = gate(gate_matrix * in) * (up_matrix * in); or, where `factors` are given, times as many entries
+// out = gate(gate_matrix * in) * (up_matrix * in); without an up, gate(gate_matrix * in + bias); or, where `factors` are given, times as many entries
 // of that activation from `first_factor` on.
 struct GatedProduct {
   MatrixPart gate, up;
@@ -202,6 +203,7 @@ struct GatedProduct {
   Gate function = Gate::kSilu;
   ActivationIndex factors = kAbsent;
   std::uint32_t first_factor = 0;
+  VectorIndex bias = kAbsent;
 };
 
 // A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): each column takes the `used` experts
@@ -274,6 +276,7 @@ struct ModelGraph {
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
   VectorIndex output_gain = kAbsent;
+  VectorIndex output_bias = kAbsent;  // not kAbsent: a layer norm
   float output_epsilon = 0;
   MatrixPart output_rows;
   float logit_cap = 0;  // a logit l becomes logit_cap * tanh(l / logit_cap); 0: it stays

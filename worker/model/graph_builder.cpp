@@ -151,11 +151,10 @@ HeadShape GraphBuilder::heads() {
   return shape;
 }
 
-float GraphBuilder::rms_epsilon() {
-  const double epsilon = number("attention.layer_norm_rms_epsilon", -1.0);
+float GraphBuilder::epsilon(std::string_view name) {
+  const double epsilon = number(name, -1.0);
   if (!(epsilon > 0.0 && epsilon < 1.0))
-    corrupt("metadata key " + key("attention.layer_norm_rms_epsilon") +
-            " is missing or not between 0 and 1");
+    corrupt("metadata key " + key(name) + " is missing or not between 0 and 1");
   return static_cast<float>(epsilon);
 }
 
@@ -277,6 +276,11 @@ void GraphBuilder::output(float epsilon, float divisor) {
   if (own != kAbsent) graph_.output_rows.tensor = own;
 }
 
+void GraphBuilder::centred_output(float epsilon) {
+  output(epsilon);
+  graph_.output_bias = add(VectorRow{{{tensor("output_norm.bias", graph_.embedding)}}});
+}
+
 float GraphBuilder::cap(std::string_view name, double fallback) {
   const double found = number(name, fallback);
   if (!(found >= 0 && found < 1e6))
@@ -324,6 +328,12 @@ void LayerBuilder::norm(ActivationIndex in, const std::string& gain, ActivationI
   norm.gain = vector(gain, norm.width);
   norm.epsilon = epsilon;
   operations().push_back(norm);
+}
+
+void LayerBuilder::layer_norm(ActivationIndex in, const std::string& name, ActivationIndex out,
+                              float epsilon) {
+  norm(in, name, out, epsilon);
+  std::get<Norm>(operations().back()).bias = bias(name, width(in));
 }
 
 void LayerBuilder::norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out,
@@ -409,6 +419,13 @@ void LayerBuilder::fused_gated_product(const std::string& gate_and_up, Activatio
   const std::uint64_t half = width(out);
   const TensorIndex both = rows(gate_and_up, width(in), 2 * half).tensor;
   operations().push_back(GatedProduct{{both, 0, half}, {both, half, half}, in, out, function});
+}
+
+void LayerBuilder::activated_product(const std::string& name, ActivationIndex in,
+                                     ActivationIndex out, Gate function) {
+  GatedProduct made{rows(name, width(in), width(out)), {}, in, out, function};
+  made.bias = bias(name, width(out));
+  operations().push_back(made);
 }
 
 void LayerBuilder::gated_product(const std::string& gate, const std::string& up, ActivationIndex in,

@@ -66,7 +66,8 @@ class GraphBuilder {
   std::uint32_t layer_count() const { return layers_; }
   std::uint32_t feed_forward() { return count("feed_forward_length", kMaxWidth); }
   HeadShape heads();
-  float rms_epsilon();
+  float rms_epsilon() { return epsilon("attention.layer_norm_rms_epsilon"); }
+  float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
   // The counts of experts and of those that a column takes; none: a dense model.
   std::optional<Router> router();
   // The same of routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
@@ -99,6 +100,8 @@ class GraphBuilder {
   // Norm and matrix of the logits, which are divided by `divisor`. Without output.weight the
   // embedding serves.
   void output(float epsilon, float divisor = 1);
+  // The same with a layer norm.
+  void centred_output(float epsilon);
   // Keeps the logits within the cap of that key; none: 0.
   void cap_logits(std::string_view name, double fallback = 0);
   float cap(std::string_view name, double fallback = 0);
@@ -134,6 +137,7 @@ class GraphBuilder {
  private:
   friend class LayerBuilder;
   void fail(Error error);
+  float epsilon(std::string_view name);
   std::string key(std::string_view name) const { return prefix_ + "." + std::string(name); }
   void read_names();
   std::vector<double> factors(const std::string& name, std::uint32_t pairs);
@@ -170,6 +174,8 @@ class LayerBuilder {
   LayerBuilder(GraphBuilder& model, std::uint32_t index);
 
   void norm(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
+  // A layer norm, whose tensors are NAME.weight and NAME.bias.
+  void layer_norm(ActivationIndex in, const std::string& name, ActivationIndex out, float epsilon);
   // The norm of `in` added to what `out` holds.
   void norm_added(ActivationIndex in, const std::string& gain, ActivationIndex out, float epsilon);
   // Normalises so many entries of each column from `first` on, where they are.
@@ -211,6 +217,10 @@ class LayerBuilder {
                            Gate function);
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
+
+  // A product and its bias through a function, without an up.
+  void activated_product(const std::string& name, ActivationIndex in, ActivationIndex out,
+                         Gate function);
 
   // The experts of ffn_{gate,up,down}_exps, or of a tensor each (ffn_gate.E); the router is
   // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.

@@ -67,6 +67,55 @@ TEST_F(SmallKernels, NormOfListedColumns) {
   }
 }
 
+TEST_F(SmallKernels, LayerNormOfListedColumns) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const std::uint32_t width : {6U, 320U, 1100U}) {
+      auto x = random_floats(4 * width, 2);
+      for (float& value : x)
+        value += 5;  // a mean to be taken away
+      const auto gain = random_floats(width, 1), bias = random_floats(width, 1);
+      const std::vector<std::uint32_t> list{3, 0};
+      const gpu::Buffer in = buffer(std::span<const float>(x)),
+                        gains = buffer(std::span<const float>(gain)),
+                        biases = buffer(std::span<const float>(bias)),
+                        which = buffer(std::span<const std::uint32_t>(list)),
+                        counts = parameters(2);
+      const std::uint32_t stride = k::input_stride(mapping, width);
+      const gpu::Buffer out = empty(2 * stride * 4);
+      k::LayerNormPush push{};
+      push.norm.in = in.address();
+      push.norm.gain = gains.address();
+      push.norm.out = out.address();
+      push.norm.parameters = counts.address();
+      push.norm.list = which.address();
+      push.norm.width = push.norm.in_stride = width;
+      push.norm.out_stride = stride;
+      push.norm.padded_width = (width + 31) / 32 * 32;
+      push.norm.count_word = k::kOutputCountWord;
+      push.norm.epsilon = 1e-5F;
+      push.bias = biases.address();
+      run(k::layer_norm(mapping, mapping.input_form()), push, 3);
+      const auto got = read<float>(out, 2 * stride);
+      for (std::size_t c = 0; c < list.size(); ++c) {
+        double mean = 0, squares = 0;
+        for (std::uint32_t i = 0; i < width; ++i)
+          mean += static_cast<double>(x[list[c] * width + i]) / width;
+        for (std::uint32_t i = 0; i < width; ++i)
+          squares += std::pow(static_cast<double>(x[list[c] * width + i]) - mean, 2.0);
+        const double scale = 1 / std::sqrt(squares / width + 1e-5);
+        for (std::uint32_t i = 0; i < push.norm.padded_width; ++i) {
+          const double apart = i < width ? static_cast<double>(x[list[c] * width + i]) - mean : 0;
+          const double want = i < width ? apart * scale * static_cast<double>(gain[i]) +
+                                              static_cast<double>(bias[i])
+                                        : 0;
+          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 2e-5)
+              << name << " width " << width << " entry " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(SmallKernels, GatedProduct) {
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const k::Gate function : reference::kGates) {

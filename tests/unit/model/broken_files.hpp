@@ -135,7 +135,7 @@ inline const Broken kBroken[] = {
        f.text("general.architecture", "mamba");
      }),
      "gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, llama, mistral3, "
-     "olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3"},
+     "olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, starcoder2"},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");
        f.u32("llama.block_count", ~0U);

@@ -143,7 +143,7 @@ TEST(Weights, HalfIsRoundedToNearest) {
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
   for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral",
-                           "tiny-latent", "tiny-glm"}) {
+                           "tiny-latent", "tiny-glm", "tiny-starcoder2"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);

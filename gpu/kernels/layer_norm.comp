@@ -1,0 +1,79 @@
+// Layer norm (Ba et al. 2016, arXiv 1607.06450) of each column, or of the columns that a list names, laid out as products
+// read it: (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * gain + bias.
+//
+// Order of additions: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by halving distances.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "chain_push.glsl"
+#include "common.glsl"
+
+layout(push_constant, std430) uniform Push {
+  uint64_t in_address;   // [column][in_stride]
+  uint64_t gain;         // [width]
+  uint64_t out_address;  // [column][out_stride], by store_input
+  uint64_t parameters;
+  uint64_t list;         // 0, or which column each result is made of
+  uint width;
+  uint in_stride;
+  uint out_stride;
+  uint padded_width;     // zeros up to here
+  uint count_word;
+  float epsilon;
+  uint64_t bias;         // [width]
+  CHAIN_PUSH
+} push;
+#include "chain.glsl"
+
+#include "constants/layer_norm.glsl"
+
+shared float sums[kInvocations];
+
+// Of all invocations' sums.
+float total(float own) {
+  uint id = gl_LocalInvocationID.x;
+  sums[id] = own;
+  barrier();
+  [[unroll]] for (uint distance = kInvocations / 2u; distance > 0u; distance /= 2u) {
+    if (id < distance) {
+      precise float sum = sums[id] + sums[id + distance];
+      sums[id] = sum;
+    }
+    barrier();
+  }
+  float made = sums[0];
+  barrier();
+  return made;
+}
+
+void make_norm() {
+  uint index = gl_WorkGroupID.x;
+  if (index >= Words(push.parameters).v[push.count_word]) return;
+  uint column = index;
+  if (push.list != 0ul) column = Words(push.list).v[index];
+  if (!chain_wait()) return;
+  Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
+  uint id = gl_LocalInvocationID.x;
+  precise float sum = 0.0;
+  for (uint k = id; k < push.width; k += kInvocations) sum = sum + values.v[k];
+  precise float mean = total(sum) / float(push.width);
+  precise float squares = 0.0;
+  for (uint k = id; k < push.width; k += kInvocations) {
+    precise float apart = values.v[k] - mean;
+    squares = fma(apart, apart, squares);
+  }
+  precise float variance = total(squares) / float(push.width);
+  precise float scale = 1.0 / sqrt(variance + push.epsilon);
+  for (uint k = id; k < push.padded_width; k += kInvocations) {
+    precise float made = 0.0;
+    if (k < push.width) {
+      precise float apart = values.v[k] - mean;
+      made = fma(apart * scale, Floats(push.gain).v[k], Floats(push.bias).v[k]);
+    }
+    store_input(push.out_address, index, push.out_stride, k, made, kForm);
+  }
+}
+
+void main() {
+  make_norm();
+  chain_arrive();
+}
