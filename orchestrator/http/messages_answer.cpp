@@ -55,13 +55,22 @@ struct Block {
   std::string id, name;
 };
 
-// A call's arguments are an object, or the call was cut. No values are made of them: of text that a worker
-// sent they could take many times its size.
+// A call's arguments are an object, or the call was cut, or the model wrote what is no JSON. No values are made
+// of them: of text that a worker sent they could take many times its size.
 bool is_whole(const Block& block) {
   if (block.kind != ipc::PartKind::kCall) return true;
   const std::size_t first = block.text.find_first_not_of(" \t\r\n");
   return first != std::string::npos && block.text[first] == '{' &&
          nlohmann::json::accept(block.text);
+}
+
+// Arguments that are no object, in one: the key is the one that Anthropic's documentation of streamed tools asks
+// clients to wrap such text in. Without any text a call has no arguments.
+std::string wrapped(std::string_view arguments) {
+  if (arguments.empty()) return {};
+  std::string out = "{";
+  append_member(out, "INVALID_JSON", arguments);
+  return out + "}";
 }
 
 class MessagesDialect final : public Dialect {
@@ -90,7 +99,7 @@ class MessagesDialect final : public Dialect {
     usage_ = usage;
     bool calls = false;
     for (const Block& block : blocks_)
-      calls |= block.kind == ipc::PartKind::kCall && is_whole(block);
+      calls |= block.kind == ipc::PartKind::kCall;
     stop_reason_ = reason == ipc::FinishReason::kLength ? "max_tokens"
                    : calls                              ? "tool_use"
                                                         : "end_turn";
@@ -107,9 +116,10 @@ class MessagesDialect final : public Dialect {
   std::string whole() const override {
     std::string content = "[";
     for (const Block& block : blocks_) {
-      if (!is_whole(block)) continue;  // stop_reason says that the answer was cut
+      const bool broken = !is_whole(block);
+      if (broken && stop_reason_ == "max_tokens") continue;  // which says that the answer was cut
       if (content.size() > 1) content += ',';
-      content += "{" + shape(block, block.text) + "}";
+      content += "{" + shape(block, broken ? wrapped(block.text) : block.text) + "}";
     }
     return message(content + "]", "\"" + stop_reason_ + "\"", usage_);
   }

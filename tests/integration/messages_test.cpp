@@ -99,6 +99,31 @@ TEST(Messages, AnAnswerIsBlocks) {
   EXPECT_GT(message["usage"]["input_tokens"], 0);
 }
 
+// What the model wrote as arguments is no JSON: nothing of the call is lost, whole or streamed.
+TEST(Messages, ACallWithBrokenArgumentsIsThereAndSaysSo) {
+  Serving serving = serve();
+  json body = request("hi");
+  const std::string broken = "{\"city\": Oslo}";
+  body["chat_template_kwargs"]["raw"] =
+      "<tool_call>{\"name\": \"weather\", \"arguments\": " + broken + "}</tool_call>";
+  const HttpReply reply = serving.post("/v1/messages", body.dump());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json message = json::parse(reply.body);
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  ASSERT_EQ(message["content"].size(), 1U) << reply.body;
+  EXPECT_EQ(message["content"][0]["name"], "weather");
+  EXPECT_EQ(message["content"][0]["input"], (json{{"INVALID_JSON", broken}}));
+  body["stream"] = true;
+  std::string input, reason;
+  for (const Event& event : named_events(serving.post("/v1/messages", body.dump()).body)) {
+    const json delta = event.data.value("delta", json::object());
+    input += delta.value("partial_json", "");
+    reason = delta.value("stop_reason", reason);
+  }
+  EXPECT_EQ(input, broken);
+  EXPECT_EQ(reason, "tool_use");
+}
+
 TEST(Messages, StreamTheSameAcrossDeaths) {
   for (const char* transport : {"shm", "stdio"}) {
     Serving serving = serve({"ipc.transport="s + transport});

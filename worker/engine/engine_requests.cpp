@@ -220,6 +220,9 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
     if (!known.ok())
       return refuse(ipc::FailureCode::kInvalidRequest, known.error().message(), "logit_bias");
   }
+  known = check_tokens(request.stop_tokens, vocabulary, "stop token");
+  if (!known.ok())
+    return refuse(ipc::FailureCode::kInvalidRequest, known.error().message(), "stop");
 
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;

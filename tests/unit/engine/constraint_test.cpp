@@ -283,6 +283,12 @@ TEST(StopTokens, EndAnAnswerAsTheEndOfTheTextDoes) {
   const Answer answer = alone(request);
   EXPECT_EQ(answer.finished->reason, FinishReason::kStop);
   EXPECT_EQ(answer.tokens, (std::vector(free.tokens.begin(), free.tokens.begin() + end)));
+  request.stop_tokens = {free.tokens[4], 99999};
+  const Answer refused = alone(request);
+  ASSERT_TRUE(refused.failed);
+  EXPECT_FALSE(refused.accepted);
+  EXPECT_EQ(refused.failed->parameter, "stop");
+  EXPECT_THAT(refused.failed->message, HasSubstr("stop token 99999 at index 1"));
 }
 
 }  // namespace

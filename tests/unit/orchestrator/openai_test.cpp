@@ -286,6 +286,12 @@ TEST(ParseCompletion, MessagesSayWhatIsTrue) {
   EXPECT_EQ(message(R"({"prompt":"x","seed":0.5})"), "'seed' must be an integer of 64 bits.");
   EXPECT_EQ(message(R"({"prompt":"x","min_tokens":2})"),
             "'min_tokens' is not supported by this server; leave it out.");
+  for (const char* number : {"1e30", "1e12", "99999999999999999999"}) {
+    EXPECT_EQ(message((R"({"prompt":"x","max_tokens":)" + std::string(number) + "}").c_str()),
+              "'max_tokens' must be between 1 and 2147483647.")
+        << number;
+  }
+  EXPECT_EQ(message(R"({"prompt":"x","max_tokens":1.5})"), "'max_tokens' must be an integer.");
 }
 
 TEST(ParseCompletion, OtherServersNamesAreHonouredOrRefusedByName) {
