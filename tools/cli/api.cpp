@@ -97,8 +97,10 @@ Result<HttpClient> make_client(const Connection& connection) {
 Error api_error(const HttpResponse& response) {
   const json body = json::parse(response.body, nullptr, false);
   std::string message;
+  bool outgrown = false;
   if (body.is_object() && body.contains("error")) {
     const json& error = body["error"];
+    outgrown = error.is_object() && error.value("code", json()) == "context_length_exceeded";
     if (error.is_object() && error.contains("message") && error["message"].is_string())
       message = error["message"];
     if (error.is_string()) message = error;
@@ -111,6 +113,8 @@ Error api_error(const HttpResponse& response) {
   if (response.status == 401 || response.status == 403) {
     code = ErrorCode::kInvalidArgument;
     message += " (the key is --api-key or BULKHEAD_API_KEY)";
+  } else if (outgrown) {
+    code = ErrorCode::kResourceExhausted;
   } else if (response.status == 404) {
     code = ErrorCode::kNotFound;
   } else if (response.status == 429 || response.status == 503) {

@@ -34,7 +34,8 @@ Result<HttpClient> make_client(const Connection& connection);
 // request's own answer tells.
 Status wait_until_ready(HttpClient& client, const std::string& model);
 
-// The "message" of an OpenAI-shaped error body, or something readable in its place.
+// The "message" of an OpenAI-shaped error body, or something readable in its place. kResourceExhausted: the
+// prompt does not fit the model's context.
 Error api_error(const HttpResponse& response);
 
 struct Sampling {

@@ -2,12 +2,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "tools/cli/commands.hpp"
+#include "tools/cli/line_reader.hpp"
 
 namespace bulkhead::cli {
 
@@ -15,51 +19,14 @@ using nlohmann::json;
 
 namespace {
 
-// A terminal hands over lines of at most so many bytes, and drops what is behind them.
-constexpr std::size_t kTerminalLineBytes = 4095;
-
 constexpr const char* kChatHelp =
     "  /reset          forget the conversation\n"
     "  /system TEXT    forget it and start with TEXT as the system message (none: without one)\n"
     "  /quit           end (so does Ctrl-D)\n"
-    "  Ctrl-C          stop an answer; at the prompt, drop the line\n";
-
-// Lines of stdin by read(), so that Ctrl-C at the prompt is seen.
-class LineReader {
- public:
-  enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says how
-  Outcome next(std::string& line) {
-    for (;;) {
-      const std::size_t end = buffer_.find('\n', searched_);
-      if (end != std::string::npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        searched_ = 0;
-        if (line.ends_with('\r')) line.pop_back();
-        return Outcome::kLine;
-      }
-      searched_ = buffer_.size();
-      char chunk[4096];
-      const ssize_t got = ::read(STDIN_FILENO, chunk, sizeof chunk);
-      if (got > 0) {
-        buffer_.append(chunk, static_cast<std::size_t>(got));
-      } else if (got < 0 && errno == EINTR) {
-        if (interrupted) return Outcome::kInterrupted;
-      } else if (got < 0) {
-        return Outcome::kFailed;
-      } else {
-        if (buffer_.empty()) return Outcome::kEnd;
-        line = std::exchange(buffer_, "");
-        searched_ = 0;
-        return Outcome::kLine;
-      }
-    }
-  }
-
- private:
-  std::string buffer_;
-  std::size_t searched_ = 0;
-};
+    "  Ctrl-C          stop an answer; at the prompt, drop the line\n"
+    "Lines are edited as in a shell, arrow keys bring back earlier ones, and what is pasted at "
+    "once is\n"
+    "one message.\n";
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t'))
@@ -75,6 +42,102 @@ json fresh_conversation(const std::string& system) {
   return messages;
 }
 
+// A conversation and its commands.
+class Chat {
+ public:
+  Chat(const ChatOptions& options, HttpClient& client, bool at_terminal)
+      : options_(options),
+        client_(client),
+        at_terminal_(at_terminal),
+        system_(options.system),
+        messages_(fresh_conversation(system_)) {}
+
+  // False: it was the command to end.
+  bool command(std::string_view text) {
+    if (text == "/quit" || text == "/exit") return false;
+    if (text == "/reset") {
+      begin_anew();
+    } else if (text == "/system" || text.starts_with("/system ")) {
+      system_ = std::string(trimmed(text.substr(7)));
+      begin_anew();
+    } else if (text == "/help") {
+      put(kChatHelp);
+    } else {
+      std::fprintf(stderr, "no such command; there are:\n%s", kChatHelp);
+    }
+    return true;
+  }
+
+  // One turn. The code to end with, or nothing: go on.
+  std::optional<int> ask(const std::string& text) {
+    const json before = messages_;
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    begun_ = reader_gone_ = false;
+    Result<Answer> answer = answered();
+    for (bool told = false; outgrown(answer) && leave_out_oldest_turn(); answer = answered()) {
+      if (!std::exchange(told, true))
+        std::fprintf(stderr,
+                     "(the conversation has outgrown the model's context: its oldest turns "
+                     "are left out from here on)\n");
+    }
+    if (begun_ || answer.ok()) put("\n");
+    if (reader_gone_) return 1;
+    if (!answer.ok()) {
+      messages_ = before;  // the turn did not happen
+      fail(answer.error());
+      return at_terminal_ ? std::nullopt : std::optional(1);
+    }
+    messages_.push_back({{"role", "assistant"}, {"content", answer->text}});
+    if (answer->interrupted) {
+      if (!at_terminal_) return 130;
+      put("(stopped)\n");
+    } else if (answer->finish_reason == "length") {
+      std::fprintf(stderr, "(cut: the answer reached max_tokens or the model's context)\n");
+    }
+    return std::nullopt;
+  }
+
+ private:
+  void begin_anew() {
+    messages_ = fresh_conversation(system_);
+    if (at_terminal_) put("(a new conversation)\n");
+  }
+
+  Result<Answer> answered() {
+    json request = {{"messages", messages_}};
+    options_.sampling.write_to(request);
+    return stream_answer(client_, "/v1/chat/completions", std::move(request),
+                         [this](std::string_view piece) {
+                           begun_ = true;
+                           reader_gone_ |= !put(piece);
+                         });
+  }
+
+  static bool outgrown(const Result<Answer>& answer) {
+    return !answer.ok() && answer.error().code() == ErrorCode::kResourceExhausted;
+  }
+
+  // What was said first, the system message excepted. False: only the last message is left.
+  bool leave_out_oldest_turn() {
+    const std::size_t first = system_.empty() ? 0 : 1;
+    std::size_t next = first + 1;
+    while (next < messages_.size() && messages_[next]["role"] != "user")
+      ++next;
+    if (next >= messages_.size()) return false;
+    messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(first),
+                    messages_.begin() + static_cast<std::ptrdiff_t>(next));
+    return true;
+  }
+
+  const ChatOptions& options_;
+  HttpClient& client_;
+  const bool at_terminal_;
+  std::string system_;
+  json messages_;
+  bool begun_ = false;        // the answer has text
+  bool reader_gone_ = false;  // nobody reads stdout any more
+};
+
 }  // namespace
 
 int run_chat(const ChatOptions& options) {
@@ -85,15 +148,13 @@ int run_chat(const ChatOptions& options) {
     return fail(ready.error());
 
   const bool at_terminal = ::isatty(STDIN_FILENO) != 0;
-  std::string system = options.system;
-  json messages = fresh_conversation(system);
-  LineReader lines;
+  Chat chat(options, *client, at_terminal);
+  const std::unique_ptr<LineReader> lines = make_line_reader();
   std::string line;
   if (at_terminal) put("Type a message; /help tells what else there is.\n");
   for (;;) {
-    if (at_terminal) put("> ");
     interrupted = false;
-    const LineReader::Outcome outcome = lines.next(line);
+    const LineReader::Outcome outcome = lines->next(line);
     if (outcome == LineReader::Outcome::kFailed)
       return fail(errno_error(ErrorCode::kInternal, "reading stdin", errno));
     if (outcome == LineReader::Outcome::kEnd) {
@@ -105,58 +166,12 @@ int run_chat(const ChatOptions& options) {
       put("\n(Ctrl-D or /quit ends)\n");
       continue;
     }
-    if (at_terminal && line.size() >= kTerminalLineBytes) {
-      std::fprintf(stderr,
-                   "(not sent: the terminal has cut the line at %zu bytes; `bulkhead chat < FILE` "
-                   "takes lines of any length)\n",
-                   kTerminalLineBytes);
-      continue;
-    }
     const std::string_view text = trimmed(line);
     if (text.empty()) continue;
-    if (text.starts_with('/')) {
-      if (text == "/quit" || text == "/exit") return 0;
-      if (text == "/reset") {
-        messages = fresh_conversation(system);
-        if (at_terminal) put("(a new conversation)\n");
-      } else if (text == "/system" || text.starts_with("/system ")) {
-        system = std::string(trimmed(text.substr(7)));
-        messages = fresh_conversation(system);
-        if (at_terminal) put("(a new conversation)\n");
-      } else if (text == "/help") {
-        put(kChatHelp);
-      } else {
-        std::fprintf(stderr, "no such command; there are:\n%s", kChatHelp);
-      }
-      continue;
-    }
-
-    messages.push_back({{"role", "user"}, {"content", line}});
-    json request = {{"messages", messages}};
-    options.sampling.write_to(request);
-    bool begun = false, reader_gone = false;
-    const Result<Answer> answer = stream_answer(*client, "/v1/chat/completions", std::move(request),
-                                                [&](std::string_view piece) {
-                                                  begun = true;
-                                                  reader_gone |= !put(piece);
-                                                });
-    if (begun || answer.ok()) put("\n");
-    if (reader_gone) return 1;
-    if (!answer.ok()) {
-      // The turn did not happen; the next one starts from the same conversation.
-      messages.erase(messages.end() - 1);
-      fail(answer.error());
-      if (!at_terminal) return 1;
-      continue;
-    }
-    messages.push_back({{"role", "assistant"}, {"content", answer->text}});
-    if (answer->interrupted) {
-      if (!at_terminal) return 130;
-      put("(stopped)\n");
-    } else if (answer->finish_reason == "length") {
-      std::fprintf(
-          stderr,
-          "(cut: the answer reached max_tokens or the model's context; /reset starts anew)\n");
+    if (text.starts_with('/') && text.find('\n') == std::string_view::npos) {
+      if (!chat.command(text)) return 0;
+    } else if (const std::optional<int> code = chat.ask(line)) {
+      return *code;
     }
   }
 }

@@ -38,6 +38,7 @@ int run_workers(const WorkersOptions& options);
 struct TokenizeOptions {
   std::string model;
   bool no_special = false;
+  bool pieces = false;
 };
 int run_tokenize(const TokenizeOptions& options);
 

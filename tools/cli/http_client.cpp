@@ -111,7 +111,9 @@ class Call {
         return false;
       }
     }
-    return true;
+    // Of a server that is always faster than the look above, too.
+    if (client_.stopped()) stream_.close();
+    return !client_.stopped();
   }
 
   Error failed(const std::string& what, const beast::error_code& code) const {

@@ -29,7 +29,7 @@ struct HttpResponse {
 
 class HttpClient {
  public:
-  // `stop` is looked at while waiting (every 50 ms); when it is set, the call ends with
+  // `stop` is looked at while waiting (every 50 ms), and whenever something came; when it is set, the call ends with
   // kUnavailable "stopped".
   HttpClient(std::string url_text, Url url, std::string api_key,
              const std::atomic<bool>* stop = nullptr)

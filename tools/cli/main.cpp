@@ -114,7 +114,10 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
       "  bulkhead chat\n"
       "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
       "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
-      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer.");
+      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. Lines are edited "
+      "as in "
+      "a shell; what is pasted at once is one message. Earlier messages are kept in "
+      "~/.local/state/bulkhead/chat_history, for the arrow keys.");
   command->callback([&options, &code] { code = run_chat(options); });
 }
 
@@ -168,10 +171,16 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
       ->required();
   command->add_flag("--no-special", options.no_special,
                     "Add no BOS or EOS, and read special tokens' text as plain text");
+  command->add_flag("--pieces", options.pieces,
+                    "Print a line for each token: its id and its bytes");
   command->footer(
-      "Example:\n"
+      "Examples:\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
-      "Prints the ids on one line. stdin may hold any bytes.");
+      "  printf 'Hello world' | bulkhead tokenize --model model.gguf --pieces\n"
+      "Prints the ids on one line. With --pieces: a line for each, with the text that it stands "
+      "for in quotes; "
+      "bytes that are no whole characters as \\x.., of a special token its name. stdin may hold "
+      "any bytes.");
   command->callback([&options, &code] { code = run_tokenize(options); });
 }
 

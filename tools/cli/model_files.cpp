@@ -2,7 +2,11 @@
 
 #include <charconv>
 #include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
 
+#include "config/base/clean_text.hpp"
 #include "config/settings.hpp"
 #include "tools/cli/commands.hpp"
 #include "worker/forward/transformer.hpp"
@@ -20,6 +24,16 @@ std::string in_mib(std::uint64_t bytes) {
   return text;
 }
 
+// A line for each: ID "TEXT".
+bool put_pieces(const model::Tokenizer& tokenizer, std::span<const model::TokenId> ids) {
+  for (const model::TokenId id : ids) {
+    std::string_view text = tokenizer.piece(id);
+    if (text.empty()) text = tokenizer.vocabulary_text(id);
+    if (!put(std::to_string(id) + " \"" + cleaned(text) + "\"\n")) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
@@ -34,6 +48,7 @@ int run_tokenize(const TokenizeOptions& options) {
   const bool special = !options.no_special;
   const std::vector<model::TokenId> ids = (*tokenizer)->encode(*text, special, special);
   *text = {};
+  if (options.pieces) return put_pieces(**tokenizer, ids) ? 0 : 1;
   // In pieces: the ids of a long text take several times its bytes.
   constexpr std::size_t kPieceBytes = 1U << 16;
   std::string piece;

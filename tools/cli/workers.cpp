@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/base/percent.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace bulkhead::cli {
@@ -25,6 +26,14 @@ std::string text_of(const json& worker, const char* key) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }
   return text.empty() ? "-" : text;
+}
+
+// The share of the KV cache's pages that hold something: "37 %".
+json kv_cache_of(const json& worker) {
+  const json used = worker.value("kv_pages_used", json()),
+             total = worker.value("kv_pages_total", json());
+  if (!used.is_number_unsigned() || !total.is_number_unsigned() || total == 0) return nullptr;
+  return std::to_string(percent_of(used.get<std::uint64_t>(), total.get<std::uint64_t>())) + " %";
 }
 
 std::string url_encoded(const std::string& text) {
@@ -76,15 +85,24 @@ int run_workers(const WorkersOptions& options) {
     const char* title;
     const char* key;
   };
-  constexpr Column kColumns[] = {{"NAME", "name"},         {"MODEL", "model"},
-                                 {"PID", "pid"},           {"STATE", "state"},
-                                 {"RESTARTS", "restarts"}, {"RECOVERED", "recovered_requests"},
-                                 {"DEVICE", "device"},     {"LAST DEATH", "last_death"}};
+  constexpr Column kColumns[] = {{"NAME", "name"},
+                                 {"MODEL", "model"},
+                                 {"PID", "pid"},
+                                 {"STATE", "state"},
+                                 {"REQUESTS", "outstanding_requests"},
+                                 {"RUNNING", "active_sequences"},
+                                 {"WAITING", "waiting_sequences"},
+                                 {"KV CACHE", "kv_cache"},
+                                 {"RESTARTS", "restarts"},
+                                 {"RECOVERED", "recovered_requests"},
+                                 {"DEVICE", "device"},
+                                 {"LAST DEATH", "last_death"}};
   std::vector<std::vector<std::string>> rows(1);
   for (const Column& column : kColumns)
     rows[0].emplace_back(column.title);
-  for (const json& worker : workers) {
+  for (json& worker : workers) {
     if (!worker.is_object()) continue;
+    worker["kv_cache"] = kv_cache_of(worker);
     std::vector<std::string>& row = rows.emplace_back();
     for (const Column& column : kColumns)
       row.push_back(text_of(worker, column.key));

@@ -161,6 +161,13 @@ TEST_F(Cli, TokenizePrintsIdsOnOneLine) {
   const Outcome text = run(kTool + " tokenize --no-special --model " + model, "<|im_end|>");
   EXPECT_GT(std::count(text.out.begin(), text.out.end(), ' '), 3) << text.out;
 
+  // The text that each stands for; of a special one its name.
+  const Outcome pieces = run(kTool + " tokenize --pieces --model " + model, "a\nb<|im_end|>");
+  EXPECT_EQ(std::count(pieces.out.begin(), pieces.out.end(), '\n'), 4) << pieces.out;
+  EXPECT_THAT(pieces.out, HasSubstr(" \"a\"\n"));
+  EXPECT_THAT(pieces.out, HasSubstr(" \"\\n\"\n"));
+  EXPECT_THAT(pieces.out, HasSubstr(" \"<|im_end|>\"\n"));
+
   // Any bytes.
   std::string bytes;
   for (int i = 0; i < 256; ++i)

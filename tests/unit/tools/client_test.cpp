@@ -147,6 +147,22 @@ TEST(Stream, PiecesArriveInOrderWithTheirEnd) {
   EXPECT_THAT(server.request(0), HasSubstr("\"stream\":true"));
 }
 
+TEST(Stream, IsStoppedThoughTheServerIsAlwaysFaster) {
+  const std::string piece = chunked("data: {\"choices\":[{\"text\":\"fast \"}]}\n\n");
+  std::string flood;
+  for (int i = 0; i < 200'000; ++i)
+    flood += piece;
+  CannedServer server({{kStreamHead + flood + chunked("data: [DONE]\n\n"), "0\r\n\r\n"}});
+  HttpClient client = *make_client(server.connection());
+  std::size_t pieces = 0;
+  const auto answer = stream_answer(client, "/v1/completions", {{"prompt", "x"}},
+                                    [&](std::string_view) { interrupted = ++pieces >= 3; });
+  interrupted = false;
+  ASSERT_TRUE(answer.ok()) << answer.error().message();
+  EXPECT_TRUE(answer->interrupted);
+  EXPECT_LT(pieces, 100'000U);
+}
+
 TEST(Stream, AnErrorStatusGivesTheServersMessage) {
   CannedServer server(
       {{whole_answer("400 Bad Request", R"({"error":{"message":"the prompt is too long"}})")}});

@@ -1,0 +1,25 @@
+// Messages that somebody types, or that a pipe brings one a line. line_reader.cpp alone sees the library
+// (GNU Readline) that edits lines, keeps their history and takes what is pasted as one piece.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace bulkhead::cli {
+
+class LineReader {
+ public:
+  enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says how
+
+  virtual ~LineReader() = default;
+  // The next message, without its end. Of a terminal it may have several lines: what was pasted at once is
+  // one message. kInterrupted: Ctrl-C (`interrupted` of api.hpp is set), and the line is dropped.
+  virtual Outcome next(std::string& line) = 0;
+};
+
+// Edits lines where stdin and stdout are a terminal, after the prompt "> ", and keeps the last 1,000 messages
+// in $XDG_STATE_HOME/bulkhead/chat_history, or the same under ~/.local/state (mode 0600; nowhere where that can't
+// be written). Else reads lines of any length, without a prompt.
+std::unique_ptr<LineReader> make_line_reader();
+
+}  // namespace bulkhead::cli
