@@ -18,6 +18,21 @@ using Ordered = nlohmann::ordered_json;  // templates show schemas in their orde
 // the model it would say nothing, and no prompt would have its beginning in common with the last one.
 constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
 
+// Members that have their own meaning here, or none for an answer.
+constexpr std::string_view kOwn[] = {"system",
+                                     "messages",
+                                     "tools",
+                                     "tool_choice",
+                                     "stop_sequences",
+                                     "thinking",
+                                     "mcp_servers",
+                                     "container",
+                                     "metadata",
+                                     "output_format",
+                                     "output_config",
+                                     "service_tier",
+                                     "context_management"};
+
 class Translation {
  public:
   explicit Translation(const Ordered& body) : body_(body) {}
@@ -160,10 +175,11 @@ class Translation {
       const Ordered& block = content[i];
       const std::string here = fmt::format("{}[{}]", where, i);
       const std::string type = type_of(block, here);
-      if (type == "text") {
-        said += text_of(block, "text");
-      } else if (type == "thinking") {
-        thought += text_of(block, "thinking");
+      if (type == "text" || type == "thinking") {
+        const Ordered* words = find(block, type.c_str());
+        if (words == nullptr || !words->is_string())
+          return refuse(fmt::format("{}.{}", here, type), "must be a string.");
+        (type == "text" ? said : thought) += words->get<std::string>();
       } else if (type == "tool_use") {
         if (text_of(block, "name").empty())
           return refuse(here + ".name", "must be a string that is not empty.");
@@ -228,10 +244,6 @@ class Translation {
   }
 
   void options() {
-    for (const char* name : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream",
-                             "seed", "chat_template_kwargs"}) {
-      if (const Ordered* value = find(body_, name)) out_[name] = *value;
-    }
     if (const Ordered* stop = find(body_, "stop_sequences")) out_["stop"] = *stop;
     if (const Ordered* thinking = find(body_, "thinking")) {
       const std::string type = type_of(*thinking, "thinking");
@@ -247,6 +259,7 @@ class Translation {
       refuse("output_config.format", "is not supported by this server; leave it out.",
              "unsupported_parameter");
     }
+    pass_on(body_, kOwn, out_);
   }
 
   const Ordered& body_;

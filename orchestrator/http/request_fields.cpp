@@ -84,6 +84,13 @@ bool has_wide_object(const json& value) {
   return value.is_structured() && std::any_of(value.begin(), value.end(), has_wide_object);
 }
 
+void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
+             nlohmann::ordered_json& out) {
+  for (const auto& [name, value] : body.items()) {
+    if (std::ranges::find(own, name) == own.end() && !out.contains(name)) out[name] = value;
+  }
+}
+
 const json* Fields::get(const char* name) const {
   auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,11 @@ bool is_empty(const nlohmann::json& value);
 inline constexpr std::size_t kMaxOrderedMembers = 512;
 // Whether it is or holds an object of more members than that.
 bool has_wide_object(const nlohmann::json& value);
+
+// Adds to the chat `out` the members of a request in another protocol that this one has no word of its own for
+// (`own`): what would change an answer is then honoured or refused as it is in chats, and not overlooked.
+void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
+             nlohmann::ordered_json& out);
 
 // Reads fields of one object; remembers the first error.
 class Fields {

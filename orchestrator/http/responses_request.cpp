@@ -14,6 +14,14 @@ namespace {
 using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
 
+// Members that have their own meaning here, or none for an answer.
+constexpr std::string_view kOwn[] = {
+    "instructions",  "input",    "tools",        "max_output_tokens",    "reasoning",
+    "text",          "include",  "conversation", "previous_response_id", "prompt",
+    "background",    "store",    "top_logprobs", "response_format",      "messages",
+    "truncation",    "metadata", "service_tier", "stream_options",       "user",
+    "max_tool_calls"};
+
 class Conversation {
  public:
   explicit Conversation(const Ordered& body) : body_(body) {}
@@ -70,10 +78,12 @@ class Conversation {
     for (std::size_t i = 0; content.is_array() && i < content.size(); ++i) {
       const Ordered& part = content[i];
       const std::string type = part.is_object() ? text_of(part, "type") : std::string();
-      if (type == "refusal") {
-        joined += text_of(part, "refusal");
-      } else if (type.ends_with("text") && find(part, "text") != nullptr) {
-        joined += text_of(part, "text");
+      const char* const name = type == "refusal" ? "refusal" : "text";
+      if (type == "refusal" || type.ends_with("text")) {
+        const Ordered* said = find(part, name);
+        if (said == nullptr || !said->is_string())
+          refuse(fmt::format("{}[{}].{}", where, i, name), "must be a string.");
+        joined += text_of(part, name);
       } else {
         refuse(fmt::format("{}[{}]", where, i), "is no part with text, all that this server takes.",
                "unsupported_parameter");
@@ -106,6 +116,9 @@ class Conversation {
     } else if (type == "function_call") {
       if (text_of(item, "name").empty())
         return refuse(where + ".name", "must be a string that is not empty.");
+      if (const Ordered* arguments = find(item, "arguments");
+          arguments != nullptr && !arguments->is_string())
+        return refuse(where + ".arguments", "must be a string of JSON.");
       assistant()["tool_calls"].push_back(
           {{"id", text_of(item, "call_id")},
            {"type", "function"},
@@ -163,10 +176,11 @@ class Conversation {
   }
 
   void options() {
-    for (const char* name : {"model", "temperature", "top_p", "top_k", "stream", "seed",
-                             "tool_choice", "parallel_tool_calls", "chat_template_kwargs"}) {
-      if (const Ordered* value = find(body_, name)) out_[name] = *value;
-    }
+    if (find(body_, "response_format") != nullptr)
+      refuse("text.format", "takes the place of response_format here.", "unsupported_parameter");
+    if (const Ordered* top = find(body_, "top_logprobs"); top != nullptr && *top != 0)
+      unsupported("top_logprobs");
+    include();
     if (const Ordered* most = find(body_, "max_output_tokens")) out_["max_tokens"] = *most;
     if (const Ordered* reasoning = find(body_, "reasoning"); reasoning != nullptr) {
       if (const Ordered* effort = reasoning->is_object() ? find(*reasoning, "effort") : nullptr)
@@ -186,6 +200,20 @@ class Conversation {
     if (const Ordered* background = find(body_, "background");
         background != nullptr && *background == true)
       unsupported("background");
+    pass_on(body_, kOwn, out_);
+  }
+
+  // The others are what OpenAI's own tools add to answers, and thoughts that only its servers can read.
+  void include() {
+    const Ordered* include = find(body_, "include");
+    if (include == nullptr) return;
+    if (!include->is_array()) return refuse("include", "must be an array of strings.");
+    for (const Ordered& each : *include) {
+      if (each == "message.output_text.logprobs") {
+        refuse("include", "can't have 'message.output_text.logprobs' on this server.",
+               "unsupported_parameter");
+      }
+    }
   }
 
   void response_format(const Ordered& format) {

@@ -155,6 +155,13 @@ TEST(Responses, WhatItCantDoIsNamed) {
       {R"({"input":"x","previous_response_id":"resp_1"})", "previous_response_id"},
       {R"({"input":"x","background":true})", "background"},
       {R"({"input":"x","tool_choice":"required"})", "tool_choice"},
+      {R"({"input":"x","top_logprobs":3})", "top_logprobs"},
+      {R"({"input":"x","include":["message.output_text.logprobs"]})", "include"},
+      {R"({"input":"x","response_format":{"type":"json_object"}})", "text.format"},
+      {R"({"input":"x","typical_p":0.5})", "typical_p"},
+      {R"({"input":"x","n":2})", "n"},
+      {R"({"input":[{"role":"user","content":[{"type":"input_text","text":5}]}]})",
+       "input[0].content[0].text"},
       // What the parser of chats finds has the names that the client wrote, too.
       {R"({"input":[]})", "input"},
       {R"({"instructions":"i","input":[{"role":"robot","content":"x"}]})", "input[0].role"},
