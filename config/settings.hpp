@@ -17,6 +17,7 @@ struct ServerSettings {
   std::string api_key;            // empty: none needed
   std::uint32_t max_queue = 256;  // requests accepted and unfinished, all models together
   std::uint32_t request_timeout_s = 600;
+  std::uint32_t stream_keep_alive_s = 15;  // 0: silent streams stay silent
   std::uint32_t max_body_mb = 16;
   std::uint32_t max_memory_mb = 512;  // of all clients' bodies and unsent answers together
   AnyModelName any_model_name = AnyModelName::kAuto;  // kAuto: while one model is served

@@ -95,12 +95,14 @@ struct Ready {
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
   std::string chat_template;  // how its answers are written, or why there is none
+  // What its answers can be, in Ollama's words: "completion", "tools", "thinking".
+  std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
   VaultReport vault;
   bool operator==(const Ready&) const = default;
   BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
                    vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
-                   has_chat_template, chat_template, optimizations, vault)
+                   has_chat_template, chat_template, capabilities, optimizations, vault)
 };
 
 // Descriptors that one vault may have.

@@ -247,7 +247,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   metrics.add_figures([&server] { return figures_of_server(server); });
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
-                            std::chrono::seconds(settings.server.request_timeout_s)});
+                            std::chrono::seconds(settings.server.request_timeout_s),
+                            std::chrono::seconds(settings.server.stream_keep_alive_s)});
   Api api(loop, router, metrics, streams, {settings.server, loopback});
   api.connection_count = [&server] { return server.connections(); };
 

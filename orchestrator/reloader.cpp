@@ -170,7 +170,8 @@ void Reloader::put_into_effect(config::Settings next, const Reading& reading) {
                            std::size_t{settings.server.max_memory_mb} << 20);
   parts_.api.configure(settings.server);
   parts_.streams.configure({std::chrono::seconds(settings.isolation.resume_window_s),
-                            std::chrono::seconds(settings.server.request_timeout_s)});
+                            std::chrono::seconds(settings.server.request_timeout_s),
+                            std::chrono::seconds(settings.server.stream_keep_alive_s)});
   tell("in effect now", at_once);
   tell("in effect with new workers, which are started", by_workers);
   tell("models added", models->added);

@@ -216,6 +216,11 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   const auto& chat = loaded.language.chat;
   ready.has_chat_template = chat.ok();
   ready.chat_template = chat.ok() ? loaded.language.family->name : chat.error().message();
+  ready.capabilities = {"completion"};
+  const model::answer::Family& family = *loaded.language.family;
+  if (chat.ok() && family.calls.syntax != model::answer::CallSyntax::kNone)
+    ready.capabilities.emplace_back("tools");
+  if (chat.ok() && !family.reasoning.open.empty()) ready.capabilities.emplace_back("thinking");
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }

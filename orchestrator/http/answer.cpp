@@ -31,6 +31,15 @@ void Answer::start_deadline(std::chrono::seconds timeout) {
   });
 }
 
+void Answer::watch_silence(std::function<void()> send) {
+  if (services_.keep_alive == std::chrono::seconds(0)) return;
+  spoke_ = false;
+  silence_.start(services_.keep_alive, [this, send = std::move(send)] {
+    if (!spoke_) send();
+    watch_silence(send);
+  });
+}
+
 void Answer::tokens_came(Clock::time_point& last, std::size_t count) {
   const Clock::time_point now = Clock::now();
   if (first_token_ == Clock::time_point{}) {
@@ -52,6 +61,7 @@ const char* Answer::count_lost(Exchange::Lost how) {
 
 void Answer::end(int status) {
   deadline_.cancel();
+  silence_.cancel();
   services_.metrics.request_done(endpoint_, status);
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,7 +27,8 @@ struct AnswerServices {
   EventLoop& loop;
   Router& router;
   Metrics& metrics;
-  std::unordered_set<std::shared_ptr<Answer>> held;  // answers that nobody else holds
+  std::unordered_set<std::shared_ptr<Answer>> held = {};  // answers that nobody else holds
+  std::chrono::seconds keep_alive{0};                     // server.stream_keep_alive_s
 };
 
 class Answer : public RequestObserver, public std::enable_shared_from_this<Answer> {
@@ -38,7 +40,10 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
  protected:
   // `endpoint`: the route's label in the metrics and the log.
   Answer(AnswerServices& services, std::string endpoint)
-      : services_(services), endpoint_(std::move(endpoint)), deadline_(services.loop) {}
+      : services_(services),
+        endpoint_(std::move(endpoint)),
+        deadline_(services.loop),
+        silence_(services.loop) {}
 
   // Tells the client, cancels what is under way, and ends.
   virtual void fail(const ApiError& error) = 0;
@@ -54,6 +59,11 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void watch(Exchange& exchange);
   // fail() with kTimeout after `timeout`, unless it has ended.
   void start_deadline(std::chrono::seconds timeout);
+
+  // For a stream: `send` is called whenever AnswerServices::keep_alive passes without stream_spoke(), until
+  // the answer ends. A prompt may take long to be read, and proxies and clients give up silent streams.
+  void watch_silence(std::function<void()> send);
+  void stream_spoke() { spoke_ = true; }
 
   // Tokens came; `last`: when the choice's last ones did.
   void tokens_came(Clock::time_point& last, std::size_t count);
@@ -76,7 +86,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   const std::string endpoint_;
 
  private:
-  Timer deadline_;
+  Timer deadline_, silence_;
+  bool spoke_ = false;  // since silence_ was started
   const Clock::time_point began_ = Clock::now();
   Clock::time_point first_token_;
 };

@@ -28,15 +28,19 @@ void leave_out_what_it_has(const HttpRequest& request, HttpResponse& response) {
 
 Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
          ApiOptions options)
-    : context_{{loop, router, metrics, {}}, streams, std::move(options)} {}
+    : context_{{loop, router, metrics}, streams, std::move(options)} {
+  configure(context_.options.server);
+}
 
 void Api::configure(config::ServerSettings server) {
+  context_.services.keep_alive = std::chrono::seconds(server.stream_keep_alive_s);
   context_.options.server = std::move(server);
 }
 
-HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message) {
+HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message,
+                                 std::string_view path) {
   context_.services.metrics.request_done(kUnknownLabel, kind.status);
-  HttpResponse response = refusal(kind, message);
+  HttpResponse response = refusal_for(path, api_error(kind, message));
   response.close = true;
   return response;
 }
@@ -50,20 +54,23 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
                                            response.status);
     return response;
   };
+  const auto refuse = [&request](const ErrorKind& kind, std::string message) {
+    return refusal_for(request.path, api_error(kind, std::move(message)));
+  };
   if (request.hosts > 1 || (request.http_1_1 && request.hosts == 0))
-    return answer(refusal(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));
+    return answer(refuse(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));
   if (auto preflight = answer_preflight(context_.options, request, match.allow))
     return answer(*std::move(preflight));
   if (route == nullptr || route->who != Who::kAnyone) {
     if (std::string why = key_violation(context_.options, request); !why.empty())
-      return answer(refusal(kInvalidApiKey, std::move(why)));
+      return answer(refuse(kInvalidApiKey, std::move(why)));
   }
   if (route == nullptr) {
-    return answer(refusal(kUnknownUrl,
-                          fmt::format("There is no endpoint {} {}. Clients of OpenAI's API take "
-                                      "http://HOST:PORT/v1 as their base URL; GET /v1/models shows "
-                                      "whether that is right.",
-                                      request.method, request.path)));
+    return answer(refuse(kUnknownUrl,
+                         fmt::format("There is no endpoint {} {}. Clients of OpenAI's API take "
+                                     "http://HOST:PORT/v1 as their base URL; GET /v1/models shows "
+                                     "whether that is right.",
+                                     request.method, request.path)));
   }
   if (request.method == "OPTIONS") {
     HttpResponse response;
@@ -73,14 +80,14 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   }
   if (!route->takes(request.method)) {
     HttpResponse response =
-        refusal(kMethodNotAllowed,
-                fmt::format("{} is not allowed here, only {}.", request.method, match.allow));
+        refuse(kMethodNotAllowed,
+               fmt::format("{} is not allowed here, only {}.", request.method, match.allow));
     response.headers.emplace_back("Allow", match.allow);
     return answer(std::move(response));
   }
   if (route->who == Who::kOwnPages) {
     if (std::string why = origin_violation(context_.options, request); !why.empty())
-      return answer(refusal(kForbiddenOrigin, std::move(why)));
+      return answer(refuse(kForbiddenOrigin, std::move(why)));
   }
   if (route->answer == nullptr) return std::nullopt;
   HttpResponse response = route->answer(context_, match.parameter);

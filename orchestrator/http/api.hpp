@@ -26,8 +26,9 @@ class Api {
   // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  // For errors of the HTTP layer itself, in the same shape.
-  HttpResponse protocol_error(const ErrorKind& kind, const std::string& message);
+  // For errors of the HTTP layer itself, in the shape that the path's clients read; empty: not known yet.
+  HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
+                              std::string_view path);
 
   std::function<std::size_t()>& connection_count = context_.connection_count;
 

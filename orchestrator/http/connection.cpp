@@ -116,8 +116,7 @@ class ClientConnection final : public Connection,
 
   void refuse_for_overload() override {
     answering_ = true;
-    respond(
-        server_->api->protocol_error(kTooManyConnections, "The server has too many connections."));
+    refuse(kTooManyConnections, "The server has too many connections.");
   }
 
   std::optional<std::chrono::steady_clock::time_point> idle_since() const override {
@@ -132,8 +131,7 @@ class ClientConnection final : public Connection,
   void refuse_for_memory() override {
     ++server_->figures.no_memory;
     stop_reading_body();
-    respond(server_->api->protocol_error(
-        kOutOfMemory, "The server has no memory for this request now (server.max_memory_mb)."));
+    refuse(kOutOfMemory, "The server has no memory for this request now (server.max_memory_mb).");
   }
 
   void close_when_idle() override {
@@ -177,7 +175,7 @@ class ClientConnection final : public Connection,
     finish_answer();
   }
 
-  void begin_stream(std::string_view request_id) override {
+  void begin_stream(std::string_view request_id, std::string_view content_type) override {
     if (closed_ || !answering_) return;
     chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
     // A stream is the last on its connection even where its end is marked. Clients over node-fetch
@@ -185,9 +183,10 @@ class ClientConnection final : public Connection,
     // Node.js puts a guard on the connection that it keeps, as Debian 12's 18.20.4 and others do:
     // https://github.com/nodejs/node/issues/63989
     close_after_answer_ = true;
-    unsent_ +=
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: "
-        "no-cache\r\nX-Accel-Buffering: no\r\n";
+    unsent_ += fmt::format(
+        "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nCache-Control: no-cache\r\n"
+        "X-Accel-Buffering: no\r\n",
+        content_type);
     if (!request_id.empty()) unsent_ += fmt::format("X-Request-Id: {}\r\n", request_id);
     for (const auto& [name, value] : extra_headers)
       unsent_ += name + ": " + value + "\r\n";
@@ -249,6 +248,11 @@ class ClientConnection final : public Connection,
   std::size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
+  // In the form of the protocol that the path belongs to.
+  void refuse(const ErrorKind& kind, const std::string& message) {
+    respond(server_->api->protocol_error(kind, message, path_));
+  }
+
   std::string connection_field() const {
     if (close_after_answer_ || !keep_alive_) return "Connection: close\r\n";
     return request_http_1_1_ ? "" : "Connection: keep-alive\r\n";
@@ -283,6 +287,7 @@ class ClientConnection final : public Connection,
     request_http_1_1_ = true;
     for_operators_ = false;
     head_only_ = false;
+    path_.clear();
     if (buffer_.size() > 0) return continue_head();
     // Idle until the first byte; then the whole head has its own, shorter time.
     idle_ = true;
@@ -326,9 +331,8 @@ class ClientConnection final : public Connection,
     if (!bytes.ok()) return bad_request(bytes.error().message());
     if (*bytes > kMaxHeadBytes || (*bytes == 0 && buffer_.size() >= kMaxHeadBytes)) {
       answering_ = true;
-      return respond(server_->api->protocol_error(
-          kHeadersTooLarge,
-          fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes)));
+      return refuse(kHeadersTooLarge,
+                    fmt::format("The request's head is larger than {} bytes.", kMaxHeadBytes));
     }
     if (*bytes == 0) return read_more_of_head();
     read_timer_.cancel();
@@ -342,14 +346,13 @@ class ClientConnection final : public Connection,
   void bad_request(const std::string& rule) {
     ++server_->figures.bad_framing;
     stop_reading_body();
-    respond(server_->api->protocol_error(kBadRequest,
-                                         "This is not a valid HTTP/1.1 request: " + rule + "."));
+    refuse(kBadRequest, "This is not a valid HTTP/1.1 request: " + rule + ".");
   }
 
   void too_slow_a_sender() {
     ++server_->figures.slow_senders;
     stop_reading_body();
-    respond(server_->api->protocol_error(kTooSlow, "The request did not arrive in time."));
+    refuse(kTooSlow, "The request did not arrive in time.");
   }
 
   // From here on only an answer can follow.
@@ -386,10 +389,9 @@ class ClientConnection final : public Connection,
     request.cors_method = head.field("Access-Control-Request-Method");
     request.cors_headers = head.field("Access-Control-Request-Headers");
     std::optional<std::string> path = decode_path(head.target);
-    if (!path)
-      return respond(server_->api->protocol_error(
-          kBadRequest, "The request's target has a broken percent escape."));
+    if (!path) return refuse(kBadRequest, "The request's target has a broken percent escape.");
     request.path = *std::move(path);
+    path_ = request.path;
     for_operators_ = is_for_operators(request.path);
     if (operators_only_ && !for_operators_) return refuse_for_overload();
 
@@ -400,16 +402,15 @@ class ClientConnection final : public Connection,
     }
     if (const auto encoding = head.field("Content-Encoding");
         !encoding.empty() && lower(encoding) != "identity") {
-      return respond(server_->api->protocol_error(
+      return refuse(
           kUnsupportedEncoding,
-          "Bodies are taken as they are, not compressed: send none with a Content-Encoding."));
+          "Bodies are taken as they are, not compressed: send none with a Content-Encoding.");
     }
     if (head.content_length.value_or(0) > server_->max_body_bytes) return body_too_large();
     request_ = std::move(request);
     if (const auto expect = head.field("Expect"); !expect.empty() && request_http_1_1_) {
       if (lower(expect) != "100-continue")
-        return respond(
-            server_->api->protocol_error(kExpectationFailed, "Only 100-continue can be expected."));
+        return refuse(kExpectationFailed, "Only 100-continue can be expected.");
       unsent_ += "HTTP/1.1 100 Continue\r\n\r\n";
       pump();
     }
@@ -425,9 +426,8 @@ class ClientConnection final : public Connection,
 
   void body_too_large() {
     stop_reading_body();
-    respond(server_->api->protocol_error(
-        kBodyTooLarge, fmt::format("The body is larger than {} bytes (server.max_body_mb).",
-                                   server_->max_body_bytes)));
+    refuse(kBodyTooLarge, fmt::format("The body is larger than {} bytes (server.max_body_mb).",
+                                      server_->max_body_bytes));
   }
 
   void watch_body_speed() {
@@ -612,6 +612,7 @@ class ClientConnection final : public Connection,
   Timer read_timer_, write_timer_;
   beast::flat_buffer buffer_;
   HttpRequest request_;
+  std::string path_;                   // of the request that is read or answered; empty: not known
   std::optional<ChunkedBody> chunks_;  // of a body that comes in chunks
   std::uint64_t body_left_ = 0;        // of one that has a length
   std::size_t body_bytes_in_window_ = 0;

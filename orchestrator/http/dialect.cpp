@@ -3,6 +3,8 @@
 #include <ctime>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace bulkhead::orchestrator {
 
 DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint,
@@ -33,7 +35,8 @@ void DialectAnswer::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_
   usage_.prompt_tokens = prompt_tokens.size();
   if (request_.stream) {
     streaming_ = true;
-    exchange_->begin_stream(head_.id);
+    exchange_->begin_stream(head_.id, dialect_->content_type());
+    watch_silence([this] { send(dialect_->keep_alive()); });
   }
   std::string events;
   dialect_->begin(head_, usage_, events);
@@ -100,7 +103,9 @@ void DialectAnswer::lost(Exchange::Lost how) {
 }
 
 void DialectAnswer::send(const std::string& events) {
-  if (streaming_ && !events.empty()) exchange_->write(events);
+  if (!streaming_ || events.empty()) return;
+  stream_spoke();
+  exchange_->write(events);
 }
 
 void DialectAnswer::respond(HttpResponse response) {
@@ -165,6 +170,12 @@ void TokenCount::finish(HttpResponse response) {
 
 void TokenCount::cancel() {
   if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
+}
+
+bool is_whole_object(std::string_view arguments) {
+  const std::size_t first = arguments.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && arguments[first] == '{' &&
+         nlohmann::json::accept(arguments);
 }
 
 ApiError with_own_names(ApiError error, std::span<const FieldName> names) {

@@ -29,6 +29,9 @@ class Dialect {
   // The body of an answer that is not streamed, after end().
   virtual std::string whole() const = 0;
   virtual HttpResponse refusal(const ApiError& error) const = 0;
+  // Of a stream: its Content-Type, and what says, after begin(), that it is alive and nothing else.
+  virtual std::string_view content_type() const { return kEventStream; }
+  virtual std::string keep_alive() const { return std::string(kSseComment); }
 };
 
 class DialectAnswer final : public Answer {
@@ -92,6 +95,10 @@ class TokenCount final : public Answer {
   Refusal refusal_;
   RequestId id_ = {};
 };
+
+// Whether a call's arguments are a JSON object, or were cut. No values are made of them: of text that a worker
+// sent they could take many times its size. Pure.
+bool is_whole_object(std::string_view arguments);
 
 // What a protocol calls a field that the parser of chats knows by `chat`. A name that begins with a dot is a part
 // of a tool's path.

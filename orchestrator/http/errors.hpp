@@ -37,6 +37,7 @@ inline constexpr ErrorKind kBodyTooLarge{413, kRequestError, "body_too_large"};
 inline constexpr ErrorKind kUnsupportedEncoding{415, kRequestError, "bad_request"};
 inline constexpr ErrorKind kExpectationFailed{417, kRequestError, "bad_request"};
 inline constexpr ErrorKind kHeadersTooLarge{431, kRequestError, "headers_too_large"};
+inline constexpr ErrorKind kNotImplemented{501, kRequestError, "not_implemented"};
 inline constexpr ErrorKind kJournalUnavailable{503, kServerError, "journal_unavailable", 5};
 inline constexpr ErrorKind kStreamCatchingUp{503, kServerError, "stream_catching_up", 1};
 inline constexpr ErrorKind kTooManyConnections{503, kServerError, "too_many_connections", 1};

@@ -31,6 +31,8 @@ struct HttpResponse {
   bool close = false;  // end the connection afterwards
 };
 
+inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
+
 // Calls after the client is gone do nothing. One thread.
 class Exchange {
  public:
@@ -38,7 +40,8 @@ class Exchange {
   // The whole answer, once; or a stream of events: begin_stream, write..., end_stream.
   virtual void respond(HttpResponse response) = 0;
   // `request_id`: sent as X-Request-Id, where there is one.
-  virtual void begin_stream(std::string_view request_id = {}) = 0;
+  virtual void begin_stream(std::string_view request_id = {},
+                            std::string_view content_type = kEventStream) = 0;
   virtual void write(std::string_view events) = 0;
   virtual void end_stream(bool close) = 0;
   // What the client's socket has not taken yet.

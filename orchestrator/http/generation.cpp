@@ -16,6 +16,7 @@ Generation::Generation(AnswerServices& services, std::string endpoint,
       request_(std::move(request)),
       emit_([this](std::string_view event) {
         if (streaming_) {
+          stream_spoke();
           exchange_->write(event);
         } else {
           held_ += event;
@@ -67,6 +68,7 @@ void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> pr
   if (!request_.stream || streaming_ || !all) return;
   streaming_ = true;
   exchange_->begin_stream(head_.id);
+  watch_silence([this] { exchange_->write(kSseComment); });
   if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
 }
 

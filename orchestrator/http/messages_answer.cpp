@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
 #include "config/base/random.hpp"
@@ -58,10 +57,7 @@ struct Block {
 // A call's arguments are an object, or the call was cut, or the model wrote what is no JSON. No values are made
 // of them: of text that a worker sent they could take many times its size.
 bool is_whole(const Block& block) {
-  if (block.kind != ipc::PartKind::kCall) return true;
-  const std::size_t first = block.text.find_first_not_of(" \t\r\n");
-  return first != std::string::npos && block.text[first] == '{' &&
-         nlohmann::json::accept(block.text);
+  return block.kind != ipc::PartKind::kCall || is_whole_object(block.text);
 }
 
 // Arguments that are no object, in one: the key is the one that Anthropic's documentation of streamed tools asks
@@ -125,6 +121,8 @@ class MessagesDialect final : public Dialect {
   }
 
   HttpResponse refusal(const ApiError& error) const override { return messages_refusal(error); }
+
+  std::string keep_alive() const override { return "event: ping\ndata: {\"type\":\"ping\"}\n\n"; }
 
  private:
   static void event(std::string& events, std::string_view type, std::string_view members) {

@@ -149,6 +149,8 @@ const char* finish_reason_name(ipc::FinishReason reason, bool calls_tools);
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);
 std::string sse_usage(const AnswerHead& head, const Usage& usage);
 std::string sse_error(const ApiError& error);
+// An event that clients pass over.
+inline constexpr std::string_view kSseComment = ": alive\n\n";
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
 
 std::string answer_body(const AnswerHead& head, std::span<const ChoicePart> choices,

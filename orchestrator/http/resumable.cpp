@@ -27,7 +27,9 @@ std::string generation_endpoint(bool chat) {
 
 ResumableStreams::ResumableStreams(EventLoop& loop, Router& router, Metrics& metrics,
                                    DiskJournal* disk, Options options)
-    : services_{loop, router, metrics, {}}, disk_(disk), options_(options) {}
+    : services_{loop, router, metrics}, disk_(disk) {
+  configure(options);
+}
 
 ResumableStreams::~ResumableStreams() = default;
 

@@ -38,7 +38,8 @@ class ResumableStreams {
  public:
   struct Options {
     std::chrono::seconds window{300};
-    std::chrono::seconds timeout{600};  // of a request
+    std::chrono::seconds timeout{600};   // of a request
+    std::chrono::seconds keep_alive{0};  // as in AnswerServices
   };
   // `disk` may be null: streams then survive connections only.
   ResumableStreams(EventLoop& loop, Router& router, Metrics& metrics, DiskJournal* disk,
@@ -46,7 +47,10 @@ class ResumableStreams {
   ~ResumableStreams();
 
   // For ends and beginnings from now on.
-  void configure(Options options) { options_ = options; }
+  void configure(Options options) {
+    options_ = options;
+    services_.keep_alive = options.keep_alive;
+  }
 
   // Goes on with what an earlier daemon left. Before the first start().
   void recover(std::vector<DiskRequest> requests);

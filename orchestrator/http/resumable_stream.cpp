@@ -108,7 +108,12 @@ void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t fir
 void ResumableStream::pump() {
   full_reader_.cancel();
   if (reader_ == nullptr || !announced_) return;
-  if (!std::exchange(streaming_, true)) reader_->begin_stream(begun_.id);
+  if (!std::exchange(streaming_, true)) {
+    reader_->begin_stream(begun_.id);
+    watch_silence([this] {
+      if (reader_ != nullptr && streaming_) reader_->write(kSseComment);
+    });
+  }
   while (next_event_ < durable_) {
     if (reader_->unsent_bytes() > kMaxAheadBytes) {
       full_reader_.start(kFullReaderPause, [this] { pump(); });
@@ -118,6 +123,7 @@ void ResumableStream::pump() {
     do {
       ++next_event_;
     } while (next_event_ < durable_ && ends_[next_event_] - from <= kSliceBytes);
+    stream_spoke();
     reader_->write(std::string_view(events_).substr(from, ends_[next_event_ - 1] - from));
   }
   if (!over_ || next_event_ < ends_.size()) return;

@@ -11,10 +11,13 @@
 #include "config/base/log.hpp"
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/generation.hpp"
+#include "orchestrator/http/llama_cpp.hpp"
 #include "orchestrator/http/lookup.hpp"
 #include "orchestrator/http/messages.hpp"
+#include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/page.hpp"
+#include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
@@ -191,19 +194,39 @@ void generate(Call call) {
       ->start(*model, timeout_of(call));
 }
 
-// Of a protocol beside OpenAI's: `make` gives the writer of one answer.
-template <auto parse, auto make>
-void converse(Call call) {
-  auto parsed = parse(call.request.body);
-  auto dialect = make(call.request.body);
+// The field that asks for what an answer in another protocol has no place for; or null.
+const char* beyond_dialects(const GenerationRequest& wanted) {
+  if (wanted.prompts.size() != 1) return "prompt";
+  if (wanted.n != 1) return "n";
+  if (wanted.parameters.logprobs >= 0) return "logprobs";
+  if (wanted.resumable) return "resumable";
+  return wanted.return_token_ids ? "return_token_ids" : nullptr;
+}
+
+void answer_in(std::unique_ptr<Dialect> dialect, Parsed<GenerationRequest> parsed, Call call) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(dialect->refusal(*error));
   auto& wanted = std::get<GenerationRequest>(parsed);
+  if (const char* name = beyond_dialects(wanted); name != nullptr) {
+    return call.respond(dialect->refusal(invalid(
+        fmt::format("'{}' can't be so here: this endpoint gives one answer to one prompt, and "
+                    "no more than its text.",
+                    name),
+        name, "unsupported_parameter")));
+  }
   Failure failure;
   const auto model = call.context.services.router.admit(wanted.model, 1, failure);
   if (!model.ok()) return call.respond(dialect->refusal(to_api_error(failure)));
   std::make_shared<DialectAnswer>(call.context.services, call.route.label, std::move(call.exchange),
                                   std::move(wanted), std::move(dialect))
       ->start(*model, timeout_of(call));
+}
+
+// Of a protocol beside OpenAI's: `make` gives the writer of one answer.
+template <auto parse, auto make>
+void converse(Call call) {
+  auto parsed = parse(call.request.body);
+  auto dialect = make(call.request.body);
+  answer_in(std::move(dialect), std::move(parsed), std::move(call));
 }
 
 template <auto parse, TokenCount::Render render, TokenCount::Refusal refusal_of>
@@ -217,6 +240,65 @@ void count_tokens(Call call) {
   std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
                                render, refusal_of)
       ->start(*model, std::move(wanted), timeout_of(call));
+}
+
+// ---- llama.cpp's ----
+
+HttpResponse get_llama_props(const ApiContext& context, const std::string&) {
+  return json_response(200, llama_props(context.services.router));
+}
+
+void refuse_infill(Call call) {
+  call.refuse(
+      api_error(kNotImplemented,
+                "/infill is not supported: write the prompt with the model's own tokens for "
+                "filling in, such as <|fim_prefix|>, and send it to /completion."));
+}
+
+// ---- Ollama's ----
+
+template <OllamaCall kind>
+void ask_as_ollama(Call call) {
+  OllamaRequest request = parse_ollama(kind, call.request.body);
+  if (!request.load_only)
+    return answer_in(ollama_dialect(kind), std::move(request.wanted), std::move(call));
+  const Router& router = call.context.services.router;
+  Failure failure;
+  const auto model = call.context.services.router.admit(
+      std::get<GenerationRequest>(request.wanted).model, 1, failure);
+  if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
+  HttpResponse response;
+  response.body = ollama_loaded_body(kind, router.models()[*model].id);
+  call.respond(std::move(response));
+}
+
+HttpResponse get_ollama_tags(const ApiContext& context, const std::string&) {
+  return json_response(200, ollama_tags(context.services.router));
+}
+HttpResponse get_ollama_ps(const ApiContext& context, const std::string&) {
+  return json_response(200, ollama_ps(context.services.router));
+}
+HttpResponse get_ollama_version(const ApiContext&, const std::string&) {
+  return json_response(200, {{"version", kOllamaVersion}});
+}
+
+void show_as_ollama(Call call) {
+  Parsed<std::string> name = parse_ollama_name(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&name)) return call.respond(ollama_refusal(*error));
+  Failure failure;
+  const auto model = call.context.services.router.admit(std::get<std::string>(name), 1, failure);
+  if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
+  call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
+}
+
+// Models are the configuration's: none is fetched, made or removed over HTTP.
+void refuse_as_ollama(Call call) {
+  call.respond(ollama_refusal(api_error(
+      kNotImplemented,
+      fmt::format(
+          "{} is not supported: the daemon's configuration names the models (models[].path, "
+          "--model FILE).",
+          call.request.path))));
 }
 
 void go_on_reading(Call call) {
@@ -260,6 +342,21 @@ constexpr Route kRoutes[] = {
      converse<parse_messages, messages_dialect>},
     {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", Who::kOwnPages, nullptr,
      count_tokens<parse_messages, counted_tokens_body, messages_refusal>},
+    {kPost, "/completion", "/completion", Who::kOwnPages, nullptr,
+     converse<parse_llama_completion, llama_completion_dialect>},
+    {kPost, "/infill", "/infill", Who::kOwnPages, nullptr, refuse_infill},
+    {kGet, "/props", "/props", Who::kOwnPages, get_llama_props},
+    {kPost, "/api/chat", "/api/chat", Who::kOwnPages, nullptr, ask_as_ollama<OllamaCall::kChat>},
+    {kPost, "/api/generate", "/api/generate", Who::kOwnPages, nullptr,
+     ask_as_ollama<OllamaCall::kGenerate>},
+    {kPost, "/api/show", "/api/show", Who::kOwnPages, nullptr, show_as_ollama},
+    {kGet, "/api/tags", "/api/tags", Who::kOwnPages, get_ollama_tags},
+    {kGet, "/api/ps", "/api/ps", Who::kOwnPages, get_ollama_ps},
+    {kGet, "/api/version", "/api/version", Who::kAnyone, get_ollama_version},
+    {kPost, "/api/pull", "/api/pull", Who::kOwnPages, nullptr, refuse_as_ollama},
+    {kPost, "/api/push", "/api/push", Who::kOwnPages, nullptr, refuse_as_ollama},
+    {kPost, "/api/create", "/api/create", Who::kOwnPages, nullptr, refuse_as_ollama},
+    {kPost, "/api/copy", "/api/copy", Who::kOwnPages, nullptr, refuse_as_ollama},
     {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kOwnPages, nullptr,
      go_on_reading},
     {kPost, "/tokenize", "/tokenize", Who::kOwnPages, nullptr,
@@ -319,6 +416,13 @@ void Call::respond(HttpResponse response) {
 
 std::span<const Route> routes() {
   return kRoutes;
+}
+
+HttpResponse refusal_for(std::string_view path, const ApiError& error) {
+  const std::string plain = without_slips(path);
+  if (plain.starts_with("/api/")) return ollama_refusal(error);
+  if (plain.starts_with("/v1/messages")) return messages_refusal(error);
+  return to_response(error);
 }
 
 RouteMatch find_route(std::string_view path, std::string_view method) {

@@ -57,6 +57,9 @@ struct Route {
 
 std::span<const Route> routes();
 
+// An error in the form of the protocol that the path belongs to, whether it has a route or not.
+HttpResponse refusal_for(std::string_view path, const ApiError& error);
+
 // The route of a path, and what stands for its {...}.
 struct RouteMatch {
   const Route* route = nullptr;  // null: there is none

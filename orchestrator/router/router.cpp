@@ -325,6 +325,8 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "more tokens from its cache than the prompt has");
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text, finished->parts));
+    // What a successor finds in its cache may have been computed for this very request.
+    if (entry->resubmissions > 0) finished->cached_tokens = 0;
     progressed(request, active->second, worker);
     // Everything has let go of it before the observer is told, so that it may start another.
     worker.held_bytes -= std::min(worker.held_bytes, held);

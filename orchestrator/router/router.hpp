@@ -49,7 +49,8 @@ class RequestObserver {
   virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
   // `view.request` is the request. All of it is in the journal already.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
-  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's.
+  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's, and 0
+  // where a worker died of it or with it.
   virtual void on_finished(RequestId, const ipc::Finished&) {}
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
   // To work that one message answers.

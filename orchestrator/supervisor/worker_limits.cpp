@@ -13,6 +13,7 @@ constexpr std::size_t kReasonBytes = 4096;    // a sentence or some
 constexpr std::size_t kFailureBytes = 65536;  // a client gets it
 constexpr std::size_t kMostCounters = 256;
 constexpr std::size_t kMostOptimizations = 64;
+constexpr std::size_t kMostCapabilities = 16;
 constexpr std::size_t kMostWarnings = 16;
 
 Status too_long(const char* what, std::size_t size, std::size_t limit) {
@@ -39,6 +40,9 @@ struct Check {
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.numericsId", m.numerics_id.size(), kReasonBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("vault.reason", m.vault.reason.size(), kReasonBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.chatTemplate", m.chat_template.size(), kFailureBytes));
+    BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
+    for (const std::string& each : m.capabilities)
+      BULKHEAD_RETURN_IF_ERROR(too_long("capability", each.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_many("optimizations", m.optimizations.size(), kMostOptimizations));
     for (const ipc::Optimization& each : m.optimizations) {
       BULKHEAD_RETURN_IF_ERROR(too_long("optimization.name", each.name.size(), kNameBytes));
@@ -104,6 +108,8 @@ void tidy(ipc::FromWorker& message) {
          {&ready->model_name, &ready->architecture, &ready->device, &ready->numerics_id})
       one_line(*text);
     one_line(ready->vault.reason);
+    for (std::string& each : ready->capabilities)
+      one_line(each);
     for (ipc::Optimization& each : ready->optimizations) {
       one_line(each.name);
       one_line(each.reason);

@@ -10,13 +10,14 @@
 //   never           accepts, and never answers
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
-//   cached@N        says that N of the prompt's tokens came from its cache, unless it was given accepted tokens
+//   cached@N        says that N of the prompt's tokens came from its cache
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
 //                   that has lost its device, without a word; lie@N leaves garbage and dies at once
 //   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
 //   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
+//   fits@N          fails as too long if the prompt has more than N tokens
 //   scribble        writes escape sequences to stderr
 //   flood endless   writes to stderr for ever from then on, lines or one line without an end
 //   truncate        ftruncate(2, 0)
@@ -222,6 +223,7 @@ class Worker {
     ready.vocabulary_size = 200000;
     ready.has_chat_template = true;
     ready.chat_template = "chatml";
+    ready.capabilities = {"completion", "tools"};
     ready.optimizations = {{"memory_pool", true, ""}};
     ready_ = ready;
     send(ready);
@@ -305,7 +307,8 @@ class Worker {
     }
     if (sequence.prompt.find("poison") != std::string::npos) std::abort();
     misuse_log(sequence.prompt);
-    if (sequence.prompt.find("toolong") != std::string::npos) {
+    const bool fits = sequence.prompt.size() <= order(sequence.prompt, "fits").value_or(kContext);
+    if (sequence.prompt.find("toolong") != std::string::npos || !fits) {
       return send(ipc::Failed{submit.request, ipc::FailureCode::kContextExceeded,
                               "the prompt has too many tokens", "prompt"});
     }
@@ -371,7 +374,7 @@ class Worker {
         }
         end.prompt_tokens = 0;
         end.completion_tokens = sequence.next;
-        if (sequence.given == 0) end.cached_tokens = order(sequence.prompt, "cached").value_or(0);
+        end.cached_tokens = order(sequence.prompt, "cached").value_or(0);
         finished.push_back(end);
         continue;
       }

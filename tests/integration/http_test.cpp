@@ -46,6 +46,40 @@ TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
       serving.complete({{"prompt", "hello cached@9"}, {"n", 2}, {"max_tokens", 3}}).body);
   EXPECT_EQ(body["usage"]["prompt_tokens"], 14) << "told once, however many answers";
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 9);
+  // What the successor finds may be what its predecessor computed for the same request.
+  body =
+      json::parse(serving.complete({{"prompt", "hello cached@9 kill@2"}, {"max_tokens", 3}}).body);
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST(LlamaCpp, CompletesWithItsOwnNames) {
+  const Serving serving = serve();
+  json body = {{"prompt", "hi"}, {"n_predict", 3}, {"seed", 4}, {"cache_prompt", true}};
+  const json whole = json::parse(serving.post("/completion", body.dump()).body);
+  EXPECT_EQ(whole["content"], expected_text(4, 3));
+  EXPECT_EQ(whole["stop"], true);
+  EXPECT_EQ(whole["stop_type"], "limit");
+  EXPECT_EQ(whole["tokens_evaluated"], 2);
+  EXPECT_EQ(whole["timings"]["predicted_n"], 3);
+  body["stream"] = true;
+  body["prompt"] = "hi kill@2";
+  std::string text;
+  HttpReply reply = serving.post("/completion", body.dump());
+  // Its streams end without [DONE].
+  for (const json& chunk : events_of(reply.body).chunks) {
+    text += chunk["content"].get<std::string>();
+    if (chunk["stop"] == true) EXPECT_EQ(chunk["tokens_predicted"], 3);
+  }
+  EXPECT_EQ(text, expected_text(4, 3));
+  for (const char* refused :
+       {R"({"prompt":["a","b"]})", R"({"prompt":"a","n_probs":2})",
+        R"({"prompt":"a","dry_multiplier":1})", R"({"prompt":"a","return_tokens":true})",
+        R"({"prompt":"a","n":2})"}) {
+    EXPECT_EQ(serving.post("/completion", refused).status, 400) << refused;
+  }
+  EXPECT_EQ(serving.post("/infill", R"({"input_prefix":"a"})").status, 501);
+  EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
+            100000);
 }
 
 TEST(Completions, EveryPieceTellsTheSameFingerprint) {

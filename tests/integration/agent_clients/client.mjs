@@ -1,8 +1,13 @@
-// The official clients of OpenAI and Anthropic against a daemon with the scripted worker, which answers with the
-// raw text that a request names: tool calls go there and back in each of the three protocols.
+// The official clients of OpenAI, Anthropic and Ollama, and two frameworks, against a daemon with the scripted worker,
+// which answers with the raw text that a request names: tool calls go there and back in each of the four protocols.
 //   node client.mjs BASE_URL
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
+import { createOpenAI } from "@ai-sdk/openai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { ChatOpenAI } from "@langchain/openai";
+import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import { Ollama } from "ollama";
 import OpenAI from "openai";
 
 const url = process.argv[2];
@@ -109,3 +114,103 @@ await assert.rejects(
   (error) => error instanceof Anthropic.BadRequestError && /tool_choice/.test(error.message),
 );
 console.log("messages: ok");
+
+// ---- Ollama ----
+
+const ollama = new Ollama({ host: url });
+const scripts = { chat_template_kwargs: { family: "hermes", raw: call } };
+const wanted = {
+  model: "m",
+  messages: [{ role: "user", content: "Weather in Oslo? kill@20" }],
+  tools,
+  options: { seed: 7 },
+  ...scripts,
+};
+let said = "";
+let thought = "";
+const ollamaCalls = [];
+for await (const part of await ollama.chat({ ...wanted, stream: true })) {
+  said += part.message.content;
+  thought += part.message.thinking ?? "";
+  ollamaCalls.push(...(part.message.tool_calls ?? []));
+  if (part.done) assert.equal(part.done_reason, "stop");
+}
+assert.equal(said, "Looking.");
+assert.equal(thought, "hm");
+assert.equal(ollamaCalls.length, 1);
+assert.equal(ollamaCalls[0].function.name, "weather");
+assert.deepEqual(ollamaCalls[0].function.arguments, city);
+const told = await ollama.chat({
+  ...wanted,
+  messages: [
+    { role: "user", content: "Weather in Oslo?" },
+    { role: "assistant", content: said, tool_calls: ollamaCalls },
+    { role: "tool", tool_name: "weather", content: "rain" },
+  ],
+  chat_template_kwargs: { family: "hermes", raw: "It rains." },
+});
+assert.equal(told.message.content, "It rains.");
+assert.ok(told.eval_count > 0 && told.total_duration > 0);
+const written = await ollama.generate({ model: "m", prompt: "hi", raw: true, options: { seed: 7, num_predict: 3 } });
+assert.equal(written.response, "s7 t1 t2!");
+assert.equal(written.done_reason, "length");
+assert.equal((await ollama.list()).models.length, 1);
+assert.equal((await ollama.ps()).models.length, 1);
+assert.ok((await ollama.show({ model: "m" })).capabilities.includes("tools"));
+await assert.rejects(ollama.chat({ ...wanted, options: { mirostat: 1 } }), /options\.mirostat/);
+console.log("ollama: ok");
+
+// ---- frameworks ----
+
+// The first answer calls the tool; the one that has its result says what it is.
+const hasResult = ({ messages, input }) =>
+  messages?.some((message) => message.role === "tool") ||
+  (Array.isArray(input) && input.some((item) => item.type === "function_call_output"));
+const scriptedFetch = (address, options) => {
+  const body = JSON.parse(options.body);
+  const raw = hasResult(body) ? "It rains." : call;
+  return fetch(address, { ...options, body: JSON.stringify({ ...body, ...says(raw) }) });
+};
+const provider = { baseURL: `${url}/v1`, apiKey: "unused", fetch: scriptedFetch };
+const weather = tool({ inputSchema: jsonSchema(parameters), execute: async () => "rain" });
+for (const [name, model] of [
+  ["openai, responses", createOpenAI(provider)("m")],
+  ["openai, chat", createOpenAI(provider).chat("m")],
+  ["openai-compatible", createOpenAICompatible({ ...provider, name: "bulkhead" })("m")],
+]) {
+  // Without `store: false` the client names what the server has said by its ids alone.
+  const providerOptions = { openai: { store: false } };
+  const task = {
+    model,
+    providerOptions,
+    tools: { weather },
+    stopWhen: stepCountIs(3),
+    prompt: "Weather in Oslo?",
+    maxRetries: 0,
+  };
+  const whole = await generateText(task);
+  assert.equal(whole.text, "It rains.", name);
+  assert.deepEqual(whole.steps[0].toolCalls[0].input, city, name);
+  const stream = streamText({ ...task, onError: ({ error }) => assert.fail(`${name}: ${error}`) });
+  assert.equal(await stream.text, "It rains.", name);
+  console.log(`ai with ${name}: ok`);
+}
+
+const langchain = new ChatOpenAI({
+  model: "m",
+  apiKey: "unused",
+  maxRetries: 0,
+  configuration: { baseURL: `${url}/v1`, fetch: scriptedFetch },
+}).bindTools(tools);
+const first = await langchain.invoke("Weather in Oslo?");
+assert.deepEqual(first.tool_calls[0].args, city);
+const second = await langchain.invoke([
+  { role: "user", content: "Weather in Oslo?" },
+  first,
+  { role: "tool", tool_call_id: first.tool_calls[0].id, content: "rain" },
+]);
+assert.equal(second.content, "It rains.");
+let pieces = "";
+for await (const chunk of await langchain.stream("Weather in Oslo?")) pieces += chunk.content;
+assert.equal(pieces, "Looking.");
+console.log("@langchain/openai: ok");

@@ -43,6 +43,7 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.load_milliseconds = 1234;
   ready.has_chat_template = true;
   ready.chat_template = "chatml";
+  ready.capabilities = {"completion", "tools"};
   ready.optimizations = {{"memory_pool", true, ""}, {"blit_queue", false, "one queue only"}};
   ready.vault = {VaultState::kImported, "no \u00e9", 84000, 2100, 700, 126};
   return {

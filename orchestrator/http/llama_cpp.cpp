@@ -1,0 +1,132 @@
+#include "orchestrator/http/llama_cpp.hpp"
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "config/base/random.hpp"
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+struct LlamaDefault {
+  const char* name;
+  double value;
+};
+constexpr LlamaDefault kLlamaDefaults[] = {
+    {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
+
+class LlamaCompletion final : public Dialect {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  std::string new_id() const override { return fmt::format("cmpl-{:016x}", random_u64()); }
+
+  void begin(const AnswerHead& head, const Usage&, std::string&) override {
+    head_ = head;
+    accepted_ = Clock::now();
+  }
+
+  void add(std::string_view text, std::span<const ipc::AnswerPart>, std::string& events) override {
+    if (first_ == Clock::time_point{}) first_ = Clock::now();
+    if (text.empty()) return;
+    said_ += text;
+    events += "data: {\"index\":0,\"content\":";
+    append_json_string(events, text);
+    events += ",\"tokens\":[],\"stop\":false}\n\n";
+  }
+
+  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+    const Clock::time_point now = Clock::now();
+    const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;
+    const auto ms = [](Clock::duration time) {
+      return std::chrono::duration<double, std::milli>(time).count();
+    };
+    const auto rate = [](std::uint64_t tokens, double time_ms) {
+      return time_ms > 0 ? static_cast<double>(tokens) * 1000 / time_ms : 0.0;
+    };
+    const std::uint64_t read = usage.prompt_tokens - usage.cached_tokens;
+    const double prompt_ms = ms(first - accepted_), predicted_ms = ms(now - first);
+    end_ = ",\"tokens\":[],\"id_slot\":-1,\"stop\":true,\"model\":";
+    append_json_string(end_, head_.model);
+    fmt::format_to(
+        std::back_inserter(end_),
+        ",\"tokens_predicted\":{},\"tokens_evaluated\":{},\"tokens_cached\":{},\"truncated\":false,"
+        "\"stop_type\":\"{}\",\"stopping_word\":\"\",\"timings\":{{\"cache_n\":{},\"prompt_n\":{},"
+        "\"prompt_ms\":{:.3f},\"prompt_per_second\":{:.3f},\"predicted_n\":{},"
+        "\"predicted_ms\":{:.3f},\"predicted_per_second\":{:.3f}}}}}",
+        usage.completion_tokens, usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
+        reason == ipc::FinishReason::kLength ? "limit" : "eos", usage.cached_tokens, read,
+        prompt_ms, rate(read, prompt_ms), usage.completion_tokens, predicted_ms,
+        rate(usage.completion_tokens, predicted_ms));
+    events += "data: {\"index\":0,\"content\":\"\"" + end_ + "\n\n";
+  }
+
+  void fail(const ApiError& error, std::string& events) override { events += sse_error(error); }
+
+  std::string whole() const override {
+    std::string out = "{\"index\":0,\"content\":";
+    append_json_string(out, said_);
+    return out + end_;
+  }
+
+  HttpResponse refusal(const ApiError& error) const override { return to_response(error); }
+
+ private:
+  AnswerHead head_;
+  std::string said_, end_;
+  Clock::time_point accepted_, first_;
+};
+
+}  // namespace
+
+Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
+  Parsed<json> parsed = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  Fields fields(std::get<json>(parsed));
+  if (fields.boolean("return_tokens", false))
+    fields.refuse("return_tokens", "is not supported by this endpoint; leave it out.",
+                  "unsupported_parameter");
+  if (has_wide_object(std::get<json>(parsed)))
+    return invalid(
+        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  if (!fields.ok()) return fields.error();
+  auto ordered = nlohmann::ordered_json::parse(body);  // schemas keep their order
+  for (const LlamaDefault& each : kLlamaDefaults) {
+    if (fields.get(each.name) == nullptr) ordered[each.name] = each.value;
+  }
+  return parse_completion(ordered.dump());
+}
+
+std::unique_ptr<Dialect> llama_completion_dialect(std::string_view) {
+  return std::make_unique<LlamaCompletion>();
+}
+
+json llama_props(const Router& router) {
+  json props = {{"default_generation_settings", json::object()},
+                {"modalities", {{"vision", false}, {"audio", false}}},
+                {"build_info", "bulkhead"}};
+  for (const ModelInfo& model : router.models()) {
+    if (model.retired) continue;
+    json& settings = props["default_generation_settings"];
+    for (const Worker* worker : model.workers) {
+      if (!worker->ever_ready()) continue;
+      settings["n_ctx"] = worker->ready().context_limit;
+      break;
+    }
+    for (const LlamaDefault& each : kLlamaDefaults)
+      settings["params"][each.name] = each.value;
+    props["model_alias"] = model.id;
+    props["model_path"] = model.settings.path;
+    break;
+  }
+  return props;
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,43 @@
+// Ollama's API: from a request's bytes to a checked chat or completion, from an answer's parts to lines of JSON,
+// and the models as its clients list them. Pure functions, but for the clock that answers read; no sockets,
+// no workers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "orchestrator/http/dialect.hpp"
+
+namespace bulkhead::orchestrator {
+
+enum class OllamaCall {
+  kChat,      // POST /api/chat
+  kGenerate,  // POST /api/generate
+};
+
+struct OllamaRequest {
+  // Without messages or a prompt a request asks that the model be loaded: `wanted` has its name alone.
+  bool load_only = false;
+  Parsed<GenerationRequest> wanted;
+};
+OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
+// The model that POST /api/show names.
+Parsed<std::string> parse_ollama_name(std::string_view body);
+
+std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
+// What answers a request that asks for nothing but the model.
+std::string ollama_loaded_body(OllamaCall call, const std::string& model);
+// {"error": TEXT} with the status that the error has.
+HttpResponse ollama_refusal(const ApiError& error);
+
+// GET /api/tags, GET /api/ps; and POST /api/show of one model.
+nlohmann::json ollama_tags(const Router& router);
+nlohmann::json ollama_ps(const Router& router);
+nlohmann::json ollama_show(const ModelInfo& model);
+// The version of Ollama whose API this is: clients look whether it has what they need.
+inline constexpr const char* kOllamaVersion = "0.12.6";
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,94 @@
+// Models as Ollama's clients list them.
+#include <ctime>
+
+#include "orchestrator/http/ollama.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+std::string time_as_text(std::int64_t since_1970) {
+  const auto seconds = static_cast<std::time_t>(since_1970);
+  std::tm utc = {};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+// What a worker that has loaded the model tells of it; null: none has.
+const ipc::Ready* told_of(const ModelInfo& model) {
+  for (const Worker* worker : model.workers) {
+    if (worker->ever_ready()) return &worker->ready();
+  }
+  return nullptr;
+}
+
+json details_of(const ipc::Ready* ready) {
+  const std::string family = ready != nullptr ? ready->architecture : "";
+  return {{"parent_model", ""},   {"format", "gguf"},
+          {"family", family},     {"families", family.empty() ? json() : json{family}},
+          {"parameter_size", ""}, {"quantization_level", ""}};
+}
+
+json entry_of(const ModelInfo& model) {
+  const ipc::Ready* ready = told_of(model);
+  return {{"name", model.id},
+          {"model", model.id},
+          {"size", ready != nullptr ? ready->weight_bytes : 0},
+          {"digest", ""},
+          {"details", details_of(ready)}};
+}
+
+}  // namespace
+
+json ollama_tags(const Router& router) {
+  json models = json::array();
+  for (const ModelInfo& model : router.models()) {
+    if (model.retired) continue;
+    json entry = entry_of(model);
+    entry["modified_at"] = time_as_text(model.created);
+    models.push_back(std::move(entry));
+  }
+  return {{"models", std::move(models)}};
+}
+
+json ollama_ps(const Router& router) {
+  constexpr std::int64_t kYear = 365 * 24 * 3600;
+  json models = json::array();
+  for (const ModelInfo& model : router.models()) {
+    const ipc::Ready* ready = told_of(model);
+    if (model.retired || ready == nullptr) continue;
+    json entry = entry_of(model);
+    entry["size_vram"] = ready->weight_bytes;
+    entry["context_length"] = ready->context_limit;
+    entry["expires_at"] = time_as_text(std::time(nullptr) + kYear);  // models stay loaded
+    models.push_back(std::move(entry));
+  }
+  return {{"models", std::move(models)}};
+}
+
+json ollama_show(const ModelInfo& model) {
+  const ipc::Ready* ready = told_of(model);
+  json info = json::object();
+  json capabilities = json::array();
+  if (ready != nullptr) {
+    info["general.architecture"] = ready->architecture;
+    if (!ready->model_name.empty()) info["general.basename"] = ready->model_name;
+    info[ready->architecture + ".context_length"] = ready->context_limit;
+    info[ready->architecture + ".vocab_size"] = ready->vocabulary_size;
+    capabilities = ready->capabilities;
+  }
+  return {{"modelfile", "# The daemon's configuration says how this model is served.\n"},
+          {"parameters", ""},
+          {"template", ""},
+          {"license", ""},
+          {"details", details_of(ready)},
+          {"model_info", std::move(info)},
+          {"capabilities", std::move(capabilities)},
+          {"modified_at", time_as_text(model.created)}};
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,295 @@
+// Requests of Ollama's API, made chats or completions of OpenAI's form: one parser checks what all have in
+// common.
+#include <deque>
+#include <string>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/ollama.hpp"
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
+
+// Members of `options` that change an answer: the parser of chats takes or refuses them. Others are how
+// Ollama loads a model (num_ctx, num_gpu, num_thread ...), which this server's settings say.
+constexpr const char* kOptions[] = {"temperature",
+                                    "top_k",
+                                    "top_p",
+                                    "min_p",
+                                    "typical_p",
+                                    "tfs_z",
+                                    "seed",
+                                    "repeat_penalty",
+                                    "repeat_last_n",
+                                    "presence_penalty",
+                                    "frequency_penalty",
+                                    "mirostat",
+                                    "stop",
+                                    "logit_bias",
+                                    "dry_multiplier",
+                                    "xtc_probability"};
+
+// As Ollama has them where neither a request nor a model's file says otherwise.
+struct Default {
+  const char* name;
+  double value;
+};
+constexpr Default kDefaults[] = {{"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.9}};
+
+// Members that have their own meaning here, or none for an answer.
+constexpr std::string_view kOwn[] = {"name",   "options", "think",      "format",   "raw",
+                                     "system", "prompt",  "messages",   "template", "context",
+                                     "images", "tools",   "keep_alive", "truncate", "shift"};
+
+class OllamaTranslation {
+ public:
+  OllamaTranslation(OllamaCall call, const Ordered& body) : call_(call), body_(body) {}
+
+  OllamaRequest parse() {
+    const char* const content = call_ == OllamaCall::kChat ? "messages" : "prompt";
+    const Ordered* given = find(body_, content);
+    common();
+    OllamaRequest request;
+    if (given == nullptr || *given == "" || *given == Ordered::array()) {
+      request.load_only = true;
+      GenerationRequest nothing;
+      nothing.model = text_of(body_, "model");
+      request.wanted = std::move(nothing);
+    } else if (call_ == OllamaCall::kChat) {
+      messages(*given);
+      tools();
+    } else {
+      prompt(*given);
+    }
+    if (error_) {
+      request.load_only = false;
+      request.wanted = *error_;
+    } else if (!request.load_only) {
+      pass_on(body_, kOwn, out_);
+      request.wanted = raw_ ? parse_completion(out_.dump()) : parse_chat(out_.dump());
+    }
+    return request;
+  }
+
+ private:
+  void refuse(const std::string& name, const std::string& what,
+              const std::string& code = "invalid_type") {
+    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
+  }
+
+  static const Ordered* find(const Ordered& object, const char* name) {
+    const auto found = object.find(name);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  static std::string text_of(const Ordered& object, const char* name) {
+    const Ordered* value = find(object, name);
+    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+  }
+
+  void common() {
+    if (const Ordered* model = find(body_, "model")) {
+      out_["model"] = *model;
+    } else if (const Ordered* name = find(body_, "name")) {
+      out_["model"] = *name;
+    }
+    const Ordered* stream = find(body_, "stream");
+    out_["stream"] = stream == nullptr ? Ordered(true) : *stream;
+    options();
+    think();
+    format();
+    if (const Ordered* raw = find(body_, "raw"); raw != nullptr && call_ == OllamaCall::kGenerate) {
+      if (!raw->is_boolean()) return refuse("raw", "must be a boolean.");
+      raw_ = raw->get<bool>();
+    }
+    for (const char* name : {"template", "context", "images"}) {
+      const Ordered* value = find(body_, name);
+      if (value == nullptr || *value == false || *value == 0 || *value == "" ||
+          (value->is_structured() && value->empty()))
+        continue;
+      refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
+    }
+  }
+
+  void options() {
+    for (const Default& each : kDefaults)
+      out_[each.name] = each.value;
+    const Ordered* options = find(body_, "options");
+    if (options == nullptr) return;
+    if (!options->is_object()) return refuse("options", "must be an object.");
+    for (const char* name : kOptions) {
+      if (const Ordered* value = find(*options, name)) out_[name] = *value;
+    }
+    const Ordered* newline = find(*options, "penalize_newline");
+    if (newline != nullptr && *newline != true) {
+      return refuse("options.penalize_newline",
+                    "can only be true on this server: penalties count all tokens.",
+                    "unsupported_parameter");
+    }
+    // Below 0: as many as the context has room for; so is 0.
+    const Ordered* most = find(*options, "num_predict");
+    if (most == nullptr) return;
+    if (!most->is_number()) return refuse("options.num_predict", "must be a number.");
+    if (*most > 0) out_["max_tokens"] = *most;
+  }
+
+  void think() {
+    const Ordered* think = find(body_, "think");
+    if (think == nullptr) return;
+    if (think->is_boolean()) {
+      out_["enable_thinking"] = *think;
+    } else if (*think == "low" || *think == "medium" || *think == "high") {
+      out_["enable_thinking"] = true;
+      out_["reasoning_effort"] = *think;
+    } else {
+      refuse("think", "must be a boolean, or 'low', 'medium' or 'high'.");
+    }
+  }
+
+  void format() {
+    const Ordered* format = find(body_, "format");
+    if (format == nullptr || *format == "") return;
+    if (*format == "json") {
+      out_["response_format"] = {{"type", "json_object"}};
+    } else if (format->is_object()) {
+      out_["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", *format}}}};
+    } else {
+      refuse("format", "must be 'json' or a JSON schema, which is an object.");
+    }
+  }
+
+  // ---- /api/generate ----
+
+  void prompt(const Ordered& prompt) {
+    if (!prompt.is_string()) return refuse("prompt", "must be a string.");
+    const std::string system = text_of(body_, "system");
+    if (raw_) {
+      if (!system.empty())
+        refuse("system", "and 'raw' can't both be given: a raw prompt is taken as it is.",
+               "invalid_combination");
+      out_["prompt"] = prompt;
+      return;
+    }
+    out_["messages"] = Ordered::array();
+    if (!system.empty()) out_["messages"].push_back({{"role", "system"}, {"content", system}});
+    out_["messages"].push_back({{"role", "user"}, {"content", prompt}});
+  }
+
+  // ---- /api/chat ----
+
+  void messages(const Ordered& list) {
+    if (!list.is_array()) return refuse("messages", "must be an array.");
+    out_["messages"] = Ordered::array();
+    for (std::size_t i = 0; i < list.size() && !error_; ++i) {
+      const Ordered& message = list[i];
+      const std::string where = fmt::format("messages[{}]", i);
+      if (!message.is_object()) return refuse(where, "must be an object.");
+      if (const Ordered* images = find(message, "images"); images != nullptr && !images->empty()) {
+        return refuse(where + ".images", "are not supported by this server; send text alone.",
+                      "unsupported_parameter");
+      }
+      for (const char* name : {"role", "content", "thinking", "tool_name", "tool_call_id"}) {
+        if (const Ordered* value = find(message, name); value != nullptr && !value->is_string())
+          return refuse(fmt::format("{}.{}", where, name), "must be a string.");
+      }
+      const std::string role = text_of(message, "role");
+      Ordered made = {{"role", role}, {"content", text_of(message, "content")}};
+      if (role == "assistant") {
+        assistant(message, where, made);
+      } else if (role == "tool") {
+        tool(message, made);
+      }
+      const bool open = i + 1 == list.size() && role == "assistant" && !made.contains("tool_calls");
+      if (open) out_["continue_final_message"] = true;
+      out_["messages"].push_back(std::move(made));
+    }
+  }
+
+  // Ollama's calls need no ids, and some templates show them: each gets one, which its result takes up.
+  void assistant(const Ordered& message, const std::string& where, Ordered& made) {
+    if (const std::string thought = text_of(message, "thinking"); !thought.empty())
+      made["reasoning_content"] = thought;
+    const Ordered* calls = find(message, "tool_calls");
+    if (calls == nullptr || calls->empty()) return;
+    if (!calls->is_array()) return refuse(where + ".tool_calls", "must be an array.");
+    made["tool_calls"] = Ordered::array();
+    for (std::size_t i = 0; i < calls->size(); ++i) {
+      const Ordered& call = (*calls)[i];
+      const Ordered* function = call.is_object() ? find(call, "function") : nullptr;
+      if (function == nullptr || !function->is_object()) {
+        return refuse(fmt::format("{}.tool_calls[{}]", where, i),
+                      "must be an object with a 'function'.");
+      }
+      std::string id = text_of(call, "id");
+      if (id.empty()) id = fmt::format("call{:05}", calls_made_++);
+      open_calls_.push_back({text_of(*function, "name"), id});
+      Ordered kept = Ordered::object();
+      for (const char* name : {"name", "arguments"}) {
+        if (const Ordered* value = find(*function, name)) kept[name] = *value;
+      }
+      made["tool_calls"].push_back(
+          {{"id", std::move(id)}, {"type", "function"}, {"function", std::move(kept)}});
+    }
+  }
+
+  void tool(const Ordered& message, Ordered& made) {
+    std::string name = text_of(message, "tool_name");
+    if (name.empty()) name = text_of(message, "name");
+    std::string id = text_of(message, "tool_call_id");
+    for (auto open = open_calls_.begin(); open != open_calls_.end(); ++open) {
+      if (!id.empty() ? open->id != id : !name.empty() && open->name != name) continue;
+      id = open->id;
+      if (name.empty()) name = open->name;
+      open_calls_.erase(open);
+      break;
+    }
+    if (!id.empty()) made["tool_call_id"] = id;
+    if (!name.empty()) made["name"] = name;
+  }
+
+  void tools() {
+    const Ordered* tools = find(body_, "tools");
+    if (tools != nullptr) out_["tools"] = *tools;
+  }
+
+  struct OpenCall {
+    std::string name, id;
+  };
+
+  const OllamaCall call_;
+  const Ordered& body_;
+  Ordered out_ = Ordered::object();
+  bool raw_ = false;
+  std::deque<OpenCall> open_calls_;  // that have no result yet, in their order
+  std::size_t calls_made_ = 0;       // ids
+  std::optional<ApiError> error_;
+};
+
+}  // namespace
+
+OllamaRequest parse_ollama(OllamaCall call, std::string_view body) {
+  Parsed<json> checked = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&checked)) return {false, *error};
+  if (has_wide_object(std::get<json>(checked))) {
+    return {false, invalid(fmt::format("The body has an object of more than {} members.",
+                                       kMaxOrderedMembers))};
+  }
+  const Ordered ordered = Ordered::parse(body);
+  return OllamaTranslation(call, ordered).parse();
+}
+
+Parsed<std::string> parse_ollama_name(std::string_view body) {
+  Parsed<json> checked = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
+  Fields fields(std::get<json>(checked));
+  std::string name = fields.text("model", fields.text("name"));
+  if (!fields.ok()) return fields.error();
+  return name;
+}
+
+}  // namespace bulkhead::orchestrator
