@@ -339,9 +339,12 @@ struct Submit {
   std::vector<TokenBias> logit_bias;  // each token once
   std::vector<TokenId> stop_tokens;   // end the answer as the end of the text does
   bool one_call = false;              // the answer ends before a second tool call
+  bool tell_prompt = false;  // PromptTokens, with log-probabilities where `logprobs` says so
+  bool prompt_only = false;  // the answer ends before its first token, with kLength
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
-                   accepted_tokens, constraint, logit_bias, stop_tokens, one_call)
+                   accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
+                   prompt_only)
 };
 
 struct Cancel {
@@ -442,6 +445,16 @@ struct TokenLogprob {
   BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
 };
 
+// Tokens of a prompt, for a Submit with tell_prompt: in their order, in as many messages as it takes, after
+// Accepted and before the first token. Of a prompt's first token, and without `logprobs`, only `bytes` counts.
+struct PromptTokens {
+  RequestId request;
+  std::uint32_t first_index = 0;  // within the prompt
+  std::vector<TokenLogprob> tokens;
+  bool operator==(const PromptTokens&) const = default;
+  BULKHEAD_MESSAGE(29, "prompt tokens", request, first_index, tokens)
+};
+
 // What SequenceTokens and its view must be; empty when they are.
 std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
                                   std::size_t logprobs);
@@ -472,9 +485,9 @@ struct TokenBatch {
 // What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
 using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate>;
 
-using FromWorker =
-    std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed, Tokenized,
-                 Detokenized, Stats, Pong, Fatal, Drained, VaultOffer, AppliedTemplate>;
+using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
+                                Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
+                                AppliedTemplate, PromptTokens>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
                               Profile, Promote, Settled, ApplyTemplate>;
 

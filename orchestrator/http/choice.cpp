@@ -6,11 +6,13 @@
 namespace bulkhead::orchestrator {
 
 Choice::Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
-               bool first_of_prompt)
+               bool first_of_prompt, std::string prompt)
     : head_(&head),
       options_(options),
       index_(index),
       first_of_prompt_(first_of_prompt),
+      echo_(std::move(prompt)),
+      echo_of_tokens_(options.echo && echo_.empty()),
       logprobs_(head.chat, static_cast<std::uint32_t>(std::max(options.logprobs, 0))) {}
 
 ChoicePart Choice::part(std::string_view text, std::span<const ipc::TokenId> tokens) {
@@ -29,10 +31,39 @@ void Choice::accepted(std::span<const ipc::TokenId> prompt_tokens, const Emit& e
   accepted_ = true;
   prompt_tokens_ = prompt_tokens.size();
   if (options_.return_token_ids) prompt_ids_.assign(prompt_tokens.begin(), prompt_tokens.end());
+  if (options_.echo && options_.logprobs < 0 && !echo_of_tokens_) put_echo(emit);
   if (!options_.stream || !head_->chat) return;
   ChoicePart role = part("", {});
   role.role = true;
   emit_chunk(role, emit);
+}
+
+void Choice::prompt_tokens(std::span<const ipc::TokenLogprob> tokens, const Emit& emit) {
+  for (const ipc::TokenLogprob& token : tokens) {
+    if (echo_of_tokens_) echo_ += token.bytes;
+    if (options_.logprobs >= 0) {
+      if (prompt_told_ == 0) {
+        logprobs_.add_first(token);
+      } else {
+        logprobs_.add(std::span(&token, 1));
+      }
+    }
+    ++prompt_told_;
+  }
+  if (prompt_told_ == prompt_tokens_) put_echo(emit);
+}
+
+void Choice::put_echo(const Emit& emit) {
+  if (!options_.stream) {
+    text_ = std::exchange(echo_, {});
+    return;
+  }
+  ChoicePart chunk = part(echo_, {});
+  std::string logprobs;
+  if (options_.logprobs >= 0) logprobs = logprobs_.take();
+  chunk.logprobs = logprobs;
+  emit_chunk(chunk, emit);
+  echo_.clear();
 }
 
 void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {

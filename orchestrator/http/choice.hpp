@@ -18,6 +18,7 @@ struct ChoiceOptions {
   bool include_usage = false;
   bool return_token_ids = false;
   std::int32_t logprobs = -1;  // as in ipc::Submit
+  bool echo = false;           // the prompt stands before the answer
 };
 
 class Choice {
@@ -25,11 +26,13 @@ class Choice {
   // Takes one event; not called for answers that are not streamed.
   using Emit = std::function<void(std::string_view event)>;
 
-  // `head` must outlive it. `first_of_prompt`: it tells of its prompt, for those that share one.
+  // `head` must outlive it. `first_of_prompt`: it tells of its prompt, for those that share one. `prompt`: the
+  // text that is echoed; empty where tokens were given, whose text comes with prompt_tokens().
   Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
-         bool first_of_prompt);
+         bool first_of_prompt, std::string prompt = {});
 
   void accepted(std::span<const ipc::TokenId> prompt_tokens, const Emit& emit);
+  void prompt_tokens(std::span<const ipc::TokenLogprob> tokens, const Emit& emit);
   void tokens(const ipc::SequenceTokensView& view, const Emit& emit);
   void finished(const ipc::Finished& finished, const Emit& emit);
   // Of one that is not streamed, once it is done. Points into the choice.
@@ -48,6 +51,7 @@ class Choice {
   void emit_chunks(std::string_view text, std::span<const ipc::AnswerPart> parts,
                    std::span<const ipc::TokenId> tokens, std::string_view logprobs,
                    const Emit& emit);
+  void put_echo(const Emit& emit);
   void note_calls(std::span<const ipc::AnswerPart> parts);
   void keep(std::string_view text, std::span<const ipc::AnswerPart> parts);
   void emit_chunk(const ChoicePart& part, const Emit& emit) const {
@@ -62,6 +66,9 @@ class Choice {
   bool told_prompt_ = false;
   std::vector<ipc::TokenId> prompt_ids_;  // where they are asked for
   std::size_t prompt_tokens_ = 0;
+  std::size_t prompt_told_ = 0;    // of those, by prompt_tokens()
+  std::string echo_;               // text to be put before the answer
+  bool echo_of_tokens_ = false;    // it comes with prompt_tokens()
   std::size_t cached_tokens_ = 0;  // of those
   std::size_t completion_tokens_ = 0;
   std::size_t reasoning_tokens_ = 0;  // of those

@@ -34,14 +34,17 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   start_deadline(timeout);
 
   const ChoiceOptions options{request_.stream, request_.include_usage, request_.return_token_ids,
-                              request_.parameters.logprobs};
+                              request_.parameters.logprobs, request_.echo};
   const auto count = static_cast<std::uint32_t>(request_.prompts.size()) * request_.n;
   for (std::uint32_t i = 0; i < count; ++i)
-    choices_.push_back({Choice(head_, options, i, i % request_.n == 0)});
+    choices_.push_back({Choice(head_, options, i, i % request_.n == 0, echoed(i / request_.n))});
   for (Running& running : choices_) {
     const std::uint32_t index = running.choice.index();
     ipc::Submit submit = request_.parameters;
     submit.prompt = request_.prompts[index / request_.n];
+    // A prompt that is a text is echoed as it came.
+    submit.tell_prompt =
+        request_.echo && (submit.logprobs >= 0 || echoed(index / request_.n).empty());
     submit.sampling.seed += index % request_.n;
     running.request = services_.router.start(model, std::move(submit), *this);
   }
@@ -70,6 +73,15 @@ void Generation::on_accepted(RequestId request, std::span<const ipc::TokenId> pr
   exchange_->begin_stream(head_.id);
   watch_silence([this] { exchange_->write(kSseComment); });
   if (!held_.empty()) exchange_->write(std::exchange(held_, {}));
+}
+
+std::string Generation::echoed(std::size_t prompt) const {
+  const auto* text = std::get_if<std::string>(&request_.prompts[prompt]);
+  return request_.echo && text != nullptr ? *text : std::string();
+}
+
+void Generation::on_prompt_tokens(RequestId request, std::span<const ipc::TokenLogprob> tokens) {
+  if (Running* running = find(request)) running->choice.prompt_tokens(tokens, emit_);
 }
 
 void Generation::on_tokens(const ipc::SequenceTokensView& view) {

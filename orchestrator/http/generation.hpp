@@ -32,6 +32,7 @@ class Generation final : public Answer {
 
   void on_warnings(RequestId request, std::span<const std::string> warnings) override;
   void on_accepted(RequestId request, std::span<const ipc::TokenId> prompt_tokens) override;
+  void on_prompt_tokens(RequestId request, std::span<const ipc::TokenLogprob> tokens) override;
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId request, const ipc::Finished& finished) override;
   void on_failed(RequestId request, const Failure& failure) override;
@@ -39,6 +40,7 @@ class Generation final : public Answer {
   void lost(Exchange::Lost how) override;
 
   Running* find(RequestId request);
+  std::string echoed(std::size_t prompt) const;  // the prompt's text, if it is one and to be echoed
   void finish();
   void respond(HttpResponse response);  // with the id under which the log has it
   void cancel_all();

@@ -55,6 +55,7 @@ struct GenerationRequest {
   bool include_usage = false;
   bool return_token_ids = false;
   bool resumable = false;  // then `stream`, and one choice
+  bool echo = false;       // the prompt before the answer, in its text and its log-probabilities
 };
 // Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's
 // plus index % n.
@@ -94,10 +95,14 @@ class LogprobsJson {
  public:
   LogprobsJson(bool chat, std::uint32_t top) : chat_(chat), top_(top) {}
   void add(std::span<const ipc::TokenLogprob> logprobs);
+  // Of a completion: a token that nothing stands before.
+  void add_first(const ipc::TokenLogprob& token);
   // The object for everything added since the last call.
   std::string take();
 
  private:
+  void add_offset(const std::string& bytes);
+
   bool chat_;
   std::uint32_t top_;
   std::size_t offset_ = 0;  // characters before the next token

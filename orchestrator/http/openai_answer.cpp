@@ -225,18 +225,26 @@ std::string error_body(const ApiError& error) {
   return out;
 }
 
+namespace {
+
+void append_comma(std::string& list) {
+  if (!list.empty()) list += ',';
+}
+
+void append_token_name(std::string& out, const std::string& bytes) {
+  // Part of a character has no text of its own; OpenAI writes its bytes out.
+  if (ipc::is_utf8(bytes)) return append_json_string(out, bytes);
+  std::string escaped = "bytes:";
+  for (const char c : bytes)
+    fmt::format_to(std::back_inserter(escaped), "\\x{:02x}", static_cast<unsigned char>(c));
+  append_json_string(out, escaped);
+}
+
+}  // namespace
+
 void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
-  auto comma = [](std::string& list) {
-    if (!list.empty()) list += ',';
-  };
-  auto name = [](std::string& out, const std::string& bytes) {
-    // Part of a character has no text of its own; OpenAI writes its bytes out.
-    if (ipc::is_utf8(bytes)) return append_json_string(out, bytes);
-    std::string escaped = "bytes:";
-    for (char c : bytes)
-      fmt::format_to(std::back_inserter(escaped), "\\x{:02x}", static_cast<unsigned char>(c));
-    append_json_string(out, escaped);
-  };
+  const auto comma = append_comma;
+  const auto name = append_token_name;
   auto entry = [&](std::string& out, const std::string& bytes, float logprob) {
     out += "{\"token\":";
     name(out, bytes);
@@ -267,10 +275,7 @@ void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
     name(tokens_, token.bytes);
     comma(values_);
     append_logprob(values_, token.logprob);
-    comma(offsets_);
-    append_number(offsets_, offset_);
-    for (char c : token.bytes)
-      offset_ += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+    add_offset(token.bytes);
     comma(tops_);
     // The token itself is always among them: up to one more than was asked for, as OpenAI has it.
     bool itself = false;
@@ -289,6 +294,23 @@ void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
       append_logprob(tops_, token.logprob);
     }
     tops_ += '}';
+  }
+}
+
+void LogprobsJson::add_offset(const std::string& bytes) {
+  append_comma(offsets_);
+  append_number(offsets_, offset_);
+  for (const char c : bytes)
+    offset_ += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+}
+
+void LogprobsJson::add_first(const ipc::TokenLogprob& token) {
+  append_comma(tokens_);
+  append_token_name(tokens_, token.bytes);
+  add_offset(token.bytes);
+  for (std::string* list : {&values_, &tops_}) {
+    append_comma(*list);
+    *list += "null";
   }
 }
 

@@ -200,6 +200,7 @@ const char* beyond_dialects(const GenerationRequest& wanted) {
   if (wanted.n != 1) return "n";
   if (wanted.parameters.logprobs >= 0) return "logprobs";
   if (wanted.resumable) return "resumable";
+  if (wanted.echo) return "echo";
   return wanted.return_token_ids ? "return_token_ids" : nullptr;
 }
 

@@ -192,7 +192,7 @@ void refuse_unsupported(Fields& fields, bool chat) {
   }
   refuse_samplers(fields);
   refuse_switches(fields);
-  if (fields.boolean("echo", false)) unsupported("echo");
+  if (chat && fields.boolean("echo", false)) unsupported("echo");
   if (const json* least = fields.get("min_tokens"); least != nullptr && *least != 0)
     unsupported("min_tokens");
   if (const json* modalities = fields.get("modalities")) {
@@ -201,8 +201,8 @@ void refuse_unsupported(Fields& fields, bool chat) {
 }
 
 // OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has
-// room for: 0.
-std::uint32_t read_max_tokens(Fields& fields) {
+// room for: 0. No token at all: `prompt_only`, which makes sense where the prompt is echoed.
+std::uint32_t read_max_tokens(Fields& fields, bool echo, bool& prompt_only) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::uint32_t chosen = 0;
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
@@ -210,8 +210,10 @@ std::uint32_t read_max_tokens(Fields& fields) {
     if (value == nullptr) continue;
     if (Fields::whole_number(*value) == std::int64_t{-1}) {
       chosen = 0;
+      prompt_only = false;
     } else {
-      chosen = static_cast<std::uint32_t>(fields.integer(name, 0, 1, kMost));
+      chosen = static_cast<std::uint32_t>(fields.integer(name, 0, echo ? 0 : 1, kMost));
+      prompt_only = chosen == 0;
     }
   }
   return chosen;
@@ -271,7 +273,11 @@ void read_common(Fields& fields, GenerationRequest& request) {
       fields.wrong_type("seed", "an integer", *seed);
     }
   }
-  request.parameters.max_tokens = read_max_tokens(fields);
+  request.echo = fields.boolean("echo", false);
+  if (request.echo && request.resumable)
+    fields.refuse("echo", "and 'resumable' can't both be true.", "invalid_combination");
+  request.parameters.max_tokens =
+      read_max_tokens(fields, request.echo, request.parameters.prompt_only);
   request.parameters.one_call = !fields.boolean("parallel_tool_calls", true);
   request.parameters.ignore_eos = fields.boolean("ignore_eos", false);
   read_stop(fields, request.parameters);

@@ -170,9 +170,43 @@ Status Journal::append(JournalEntry& entry, std::uint32_t first_index,
   BULKHEAD_RETURN_IF_ERROR(
       check_text(entry, entry.tokens.size() + tokens.size(), text.size() + bytes_of(parts)));
   BULKHEAD_RETURN_IF_ERROR(check_parts(entry, text, parts));
+  if (!prompt_is_told(entry)) {
+    return Error(ErrorCode::kCorrupt,
+                 fmt::format("tokens of request {} before its prompt was told", entry.id.value));
+  }
   entry.tokens.insert(entry.tokens.end(), tokens.begin(), tokens.end());
   keep(entry, text, parts);
   return {};
+}
+
+Result<std::size_t> Journal::tell_prompt(JournalEntry& entry, const ipc::PromptTokens& told) {
+  const auto wrong = [&entry](const char* what) {
+    return Error(ErrorCode::kCorrupt, fmt::format("request {}: {}", entry.id.value, what));
+  };
+  const auto* submit = std::get_if<ipc::Submit>(&entry.work);
+  if (submit == nullptr || !submit->tell_prompt) return wrong("a prompt that nobody asked for");
+  if (!entry.accepted) return wrong("a prompt's tokens before it was accepted");
+  const std::size_t size = entry.prompt_tokens.size();
+  if (told.first_index > entry.prompt_told || told.first_index > size ||
+      told.tokens.size() > size - told.first_index)
+    return wrong("tokens of a prompt that leave a gap, or are more than it has");
+  std::size_t bytes = 0;
+  for (const ipc::TokenLogprob& token : told.tokens) {
+    bytes += token.bytes.size();
+    if (token.top.size() > static_cast<std::size_t>(submit->logprobs + 1))
+      return wrong("more log-probabilities than were asked for");
+  }
+  if (bytes > kMaxExtraTextBytes + told.tokens.size() * kMaxTextBytesPerToken)
+    return wrong("tokens of a prompt with more text than tokens can carry");
+  const std::size_t known = std::min(entry.prompt_told - told.first_index, told.tokens.size());
+  entry.prompt_told = std::max(entry.prompt_told, told.first_index + told.tokens.size());
+  return known;
+}
+
+bool Journal::prompt_is_told(const JournalEntry& entry) {
+  const auto* submit = std::get_if<ipc::Submit>(&entry.work);
+  return submit == nullptr || !submit->tell_prompt ||
+         entry.prompt_told == entry.prompt_tokens.size();
 }
 
 Status Journal::append_rest(JournalEntry& entry, std::string_view text,
@@ -192,8 +226,10 @@ ipc::ToWorker Journal::message(const JournalEntry& entry) {
   return std::visit(
       [&entry](const auto& work) -> ipc::ToWorker {
         auto message = work;
-        if constexpr (std::is_same_v<decltype(message), ipc::Submit>)
+        if constexpr (std::is_same_v<decltype(message), ipc::Submit>) {
           message.accepted_tokens = entry.tokens;
+          message.tell_prompt &= !entry.accepted || !prompt_is_told(entry);
+        }
         return message;
       },
       entry.work);

@@ -29,6 +29,7 @@ struct JournalEntry {
   Work work;              // `request` set; a Submit's accepted_tokens empty
   bool accepted = false;  // a worker answered with the prompt's ids
   std::vector<ipc::TokenId> prompt_tokens;
+  std::size_t prompt_told = 0;       // of its tokens, by PromptTokens
   std::uint32_t max_tokens = 0;      // as the worker resolved it
   std::vector<ipc::TokenId> tokens;  // accepted tokens, in order
   std::string text;                  // the text they released, that of parts included
@@ -56,6 +57,11 @@ class Journal {
   // The worker's answer to a prompt. kCorrupt when it contradicts an earlier answer or the request.
   static Status accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
                        std::uint32_t max_tokens, std::uint32_t context_limit);
+  // Tokens of the prompt, for a client that wants them: how many of them it has been told already, by a worker
+  // that died. kCorrupt where they were not asked for, leave a gap, or have more best ones than were asked for.
+  static Result<std::size_t> tell_prompt(JournalEntry& entry, const ipc::PromptTokens& told);
+  // Whether every token of the prompt that is to be told has been.
+  static bool prompt_is_told(const JournalEntry& entry);
   // The next tokens. kCorrupt, with nothing changed, when they leave a gap, repeat, exceed what was
   // asked, or carry more text than tokens can.
   static Status append(JournalEntry& entry, std::uint32_t first_index,

@@ -311,6 +311,11 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
     observer.on_accepted(request, entry->prompt_tokens);
     return {};
   }
+  if (auto* told = std::get_if<ipc::PromptTokens>(&answer)) {
+    BULKHEAD_TRY(const std::size_t known, Journal::tell_prompt(*entry, *told));
+    observer.on_prompt_tokens(request, std::span(told->tokens).subspan(known));
+    return {};
+  }
   if (auto* failed = std::get_if<ipc::Failed>(&answer)) {
     progressed(request, active->second, worker);
     forget(request, false);
@@ -319,6 +324,8 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
   }
   if (auto* finished = std::get_if<ipc::Finished>(&answer)) {
     if (!entry->accepted) return violation(request, "finished before it was accepted");
+    if (!Journal::prompt_is_told(*entry))
+      return violation(request, "finished before its prompt was told");
     if (finished->reason == ipc::FinishReason::kCancelled)
       return violation(request, "cancelled without being asked");
     if (finished->cached_tokens > entry->prompt_tokens.size())

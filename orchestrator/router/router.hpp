@@ -47,6 +47,8 @@ class RequestObserver {
   // Before on_accepted, where there are any: what of the request is not heeded.
   virtual void on_warnings(RequestId, std::span<const std::string>) {}
   virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
+  // Of a Submit with tell_prompt, between on_accepted and on_tokens: the prompt's next tokens.
+  virtual void on_prompt_tokens(RequestId, std::span<const ipc::TokenLogprob>) {}
   // `view.request` is the request. All of it is in the journal already.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
   // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's, and 0

@@ -278,7 +278,9 @@ Status WorkerProcess::handle(ipc::FromWorker&& message) {
   std::optional<RequestId> request = std::visit(request_of, message);
   if (!request.has_value()) return violation("a message that does not belong here");
   if (cancelled_.contains(*request)) {
-    if (!std::holds_alternative<ipc::Accepted>(message)) cancelled_.erase(*request);
+    const bool more_comes = std::holds_alternative<ipc::Accepted>(message) ||
+                            std::holds_alternative<ipc::PromptTokens>(message);
+    if (!more_comes) cancelled_.erase(*request);
     return chatter();
   }
   if (!has(*request))

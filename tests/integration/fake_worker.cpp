@@ -14,6 +14,7 @@
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
 //                   that has lost its device, without a word; lie@N leaves garbage and dies at once
+//   halfway@N       dies once it has told N tokens of its prompt, and makes the file FAKE_HOLD; not where there is one
 //   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
 //   poison          crashes the process as soon as it is seen
 //   toolong refused fails with that answer
@@ -41,6 +42,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -327,8 +329,33 @@ class Worker {
     if (sequence.prompt.find("warn") != std::string::npos) accepted.warnings = {"a warning"};
     RequestId id = submit.request;
     sequence.submit = std::move(submit);
+    const bool told = tell_prompt(accepted, sequence.submit);
     sequences_[id] = std::move(sequence);
+    if (!told) send(accepted);
+  }
+
+  // Three tokens at a time; with "halfway@N" in the prompt the first process dies after N of them.
+  bool tell_prompt(const ipc::Accepted& accepted, const ipc::Submit& submit) {
+    if (!submit.tell_prompt) return false;
     send(accepted);
+    ipc::PromptTokens told{submit.request, 0, {}};
+    std::string prompt;
+    for (const ipc::TokenId token : accepted.prompt_tokens)
+      prompt += static_cast<char>(token);
+    for (std::size_t i = 0; i < prompt.size(); ++i) {
+      ipc::TokenLogprob token{-0.25F, std::string(1, prompt[i]), {}};
+      for (std::int32_t n = 0; n < submit.logprobs && i > 0; ++n)
+        token.top.push_back({1000, -0.25F, "p" + std::to_string(n)});
+      told.tokens.push_back(std::move(token));
+      if (told.tokens.size() < 3 && i + 1 < prompt.size()) continue;
+      send(told);
+      told.first_index += static_cast<std::uint32_t>(std::exchange(told.tokens, {}).size());
+      if (order(prompt, "halfway") != told.first_index) continue;
+      if (::access(environment("FAKE_HOLD").c_str(), F_OK) == 0) continue;
+      std::ofstream(environment("FAKE_HOLD")) << "died";
+      die_by_signal();
+    }
+    return true;
   }
 
   static void read_raw(const ipc::ChatPrompt& chat, Sequence& sequence, const ipc::Submit& submit) {
@@ -358,18 +385,18 @@ class Worker {
       obey(sequence, batch);
       auto eos = order(sequence.prompt, "eos");
       const bool over = (eos && sequence.next >= *eos) || sequence.raw_is_over();
-      if (sequence.next >= sequence.limit || over) {
+      const bool cut = sequence.next >= sequence.limit || sequence.submit.prompt_only;
+      if (cut || over) {
         ipc::Finished end;
         end.request = id;
-        end.reason =
-            sequence.next >= sequence.limit ? ipc::FinishReason::kLength : ipc::FinishReason::kStop;
+        end.reason = cut ? ipc::FinishReason::kLength : ipc::FinishReason::kStop;
         if (sequence.parser) {
           if (over) end.reason = ipc::FinishReason::kStop;
           end.parts = parts_of(sequence.parser->finish(end.reason == ipc::FinishReason::kLength
                                                            ? answer::Ended::kLength
                                                            : answer::Ended::kStop));
           end.reasoning_tokens = 3;
-        } else {
+        } else if (!sequence.submit.prompt_only) {
           end.text = "!";
         }
         end.prompt_tokens = 0;

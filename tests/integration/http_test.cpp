@@ -1,4 +1,8 @@
 // The endpoints' behaviour over real sockets, in front of the scripted worker.
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "tests/integration/serving.hpp"
 
 namespace bulkhead::test {
@@ -50,6 +54,42 @@ TEST(Completions, UsageTellsWhatTheWorkersCacheHad) {
   body =
       json::parse(serving.complete({{"prompt", "hello cached@9 kill@2"}, {"max_tokens", 3}}).body);
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST(Completions, EchoThePromptWithItsLogProbabilities) {
+  const std::string died = "/tmp/bulkhead-halfway-" + std::to_string(::getpid());
+  const Serving serving = serve({}, {{"FAKE_HOLD", died}});
+  const std::string prompt = "echo halfway@6 me";
+  json body = {{"prompt", prompt}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 1}};
+  const json whole = json::parse(serving.complete(body).body);
+  const json choice = whole["choices"][0];
+  EXPECT_TRUE(std::filesystem::remove(died)) << "its worker did not die";
+  EXPECT_EQ(choice["text"], prompt);
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 0);
+  ASSERT_EQ(choice["logprobs"]["tokens"].size(), prompt.size());
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][0], nullptr);
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.25);
+  EXPECT_EQ(choice["logprobs"]["text_offset"][5], 5);
+  // Streamed, by tokens, with an answer behind it.
+  body = {{"prompt", {104, 105}}, {"max_tokens", 2}, {"seed", 4}, {"echo", true}, {"stream", true}};
+  for (const bool logprobs : {false, true}) {
+    if (logprobs) body["logprobs"] = 0;
+    std::string text;
+    json values = json::array();
+    for (const json& chunk : events_of(serving.complete(body).body).chunks) {
+      text += chunk["choices"][0]["text"].get<std::string>();
+      if (!chunk["choices"][0]["logprobs"].is_object()) continue;
+      for (const json& value : chunk["choices"][0]["logprobs"]["token_logprobs"])
+        values.push_back(value);
+    }
+    EXPECT_EQ(text, "hi" + expected_text(4, 2));
+    if (logprobs) EXPECT_EQ(values, (json{nullptr, -0.25, -0.5, -0.5}));
+  }
+  body["resumable"] = true;
+  EXPECT_EQ(serving.complete(body).status, 400);
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 0}}).status, 400);
 }
 
 TEST(LlamaCpp, CompletesWithItsOwnNames) {

@@ -80,6 +80,12 @@ void EngineHarness::take(const ipc::FromWorker& message) {
       answer.lots.push_back(sequence.tokens.size());
       answer.lot_steps.push_back(batch->step);
     }
+  } else if (const auto* told = std::get_if<ipc::PromptTokens>(&message)) {
+    Answer& answer = answers[told->request];
+    EXPECT_TRUE(answer.accepted.has_value()) << "a prompt before accepted";
+    EXPECT_TRUE(answer.tokens.empty()) << "a prompt after its answer";
+    EXPECT_EQ(told->first_index, answer.prompt.size());
+    answer.prompt.insert(answer.prompt.end(), told->tokens.begin(), told->tokens.end());
   } else if (const auto* finished = std::get_if<ipc::Finished>(&message)) {
     Answer& answer = answers[finished->request];
     EXPECT_FALSE(answer.ended()) << "ended twice";

@@ -18,7 +18,8 @@ namespace bulkhead::test {
 // What a client would have of one request.
 struct Answer {
   std::optional<ipc::Accepted> accepted;
-  std::uint32_t first_index = 0;  // of the first token (a resumed request's is not 0)
+  std::vector<ipc::TokenLogprob> prompt;  // where it is told
+  std::uint32_t first_index = 0;          // of the first token (a resumed request's is not 0)
   std::vector<ipc::TokenId> tokens;
   std::string text;                    // with the rest that came at the end
   std::vector<ipc::AnswerPart> parts;  // pieces of one kind together

@@ -147,10 +147,16 @@ void Engine::make_masks() {
 void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   for (const ColumnOutput& output : outputs) {
     Sequence* sequence = scheduler_.sequence_of(output.column);
-    if (sequence != nullptr) {
-      handle_output(static_cast<Request&>(*sequence), output);
-    } else {
+    if (sequence == nullptr) {
       ++discarded_outputs_;
+      continue;
+    }
+    auto& request = static_cast<Request&>(*sequence);
+    const std::uint32_t position = scheduler_.position_of(output.column);
+    if (position + 1 < request.prompt_length) {
+      score_prompt(request, output, position);
+    } else {
+      handle_output(request, output);
     }
   }
 }
@@ -163,7 +169,7 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     ++draws_below_accepted_;
   if (request.output != Output::kLogits) {
     if (!std::isfinite(output.best_logprob) || token >= executor_.limits().vocabulary) {
-      failure = "the model's logits are not finite numbers; its weights may be damaged";
+      failure = kNotFinite;
     }
   } else {
     if (request.generated < request.accepted_count) ++draws_below_accepted_;
@@ -181,6 +187,7 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
     drop(request);
     return fail(id, ipc::FailureCode::kInternal, std::move(text));
   }
+  if (request.prompt_only) return finish(request, ipc::FinishReason::kLength);
   if (request.generated == request.accepted_count) request.first_token_at = options_.now();
   const bool ends = !request.ignore_eos && language_.tokenizer->ends_generation(token);
   if (ends || std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
@@ -234,7 +241,11 @@ void Engine::record_logprobs(Request& request, const ColumnOutput& output, Token
   const Sampler::Logprobs logprobs = output.logits.empty()
                                          ? Sampler::Logprobs{output.logprob, output.top}
                                          : sampler_.logprobs(output.logits, token, wanted);
-  ipc::TokenLogprob& entry = request.unsent.logprobs.emplace_back();
+  request.unsent.logprobs.push_back(entry_of(token, logprobs));
+}
+
+ipc::TokenLogprob Engine::entry_of(TokenId token, const Sampler::Logprobs& logprobs) const {
+  ipc::TokenLogprob entry;
   entry.logprob = logprobs.chosen;
   entry.bytes = language_.tokenizer->piece(token);
   entry.top.reserve(logprobs.best.size());
@@ -242,6 +253,7 @@ void Engine::record_logprobs(Request& request, const ColumnOutput& output, Token
     entry.top.push_back(
         {ranked.token, ranked.value, std::string(language_.tokenizer->piece(ranked.token))});
   }
+  return entry;
 }
 
 void Engine::finish(Request& request, ipc::FinishReason reason) {

@@ -110,6 +110,10 @@ class Engine {
   bool draws_on_device(const Request& request) const;
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
+  void begin_telling(Request& request);
+  // The prompt's token behind `position`, by the logits there.
+  void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
+  void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
   void mark_started();
   void make_masks();
@@ -121,6 +125,7 @@ class Engine {
   bool read_token(Request& request, TokenId token, std::string& text,
                   std::vector<ipc::AnswerPart>& parts);
   void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
+  ipc::TokenLogprob entry_of(TokenId token, const Sampler::Logprobs& logprobs) const;
   void finish(Request& request, ipc::FinishReason reason);
   void fail(RequestId request, ipc::FailureCode code, std::string message,
             std::string parameter = {});

@@ -9,12 +9,18 @@
 
 namespace bulkhead::engine {
 
+inline constexpr const char* kNotFinite =
+    "the model's logits are not finite numbers; its weights may be damaged";
+
 struct Engine::Request : Sequence {
   RequestId id;
   std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
   ipc::Sampling sampling;
   std::int32_t wanted_logprobs = -1;
   bool ignore_eos = false;
+  bool tell_prompt = false;
+  bool prompt_only = false;
+  std::uint32_t told = 0;  // of the prompt's tokens
   bool chat = false;
   std::uint32_t max_tokens = 0;   // as asked; then resolved
   std::vector<TokenId> accepted;  // until start()
@@ -29,6 +35,7 @@ struct Engine::Request : Sequence {
   std::vector<TokenId> stop_tokens;
   std::unique_ptr<AnswerReader> reader;  // of an answer that comes in parts
   ipc::SequenceTokens unsent;
+  ipc::PromptTokens untold;
   std::uint32_t flush_tokens = 1;
   bool any_sent = false;  // by this worker
   ipc::Finished finished;

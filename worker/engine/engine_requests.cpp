@@ -1,6 +1,7 @@
 // From what the daemon asks for to a sequence that the scheduler has: texts to tokens, checks,
 // Accepted, and what a resumed request had before.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -72,6 +73,8 @@ void Engine::submit(ipc::Submit submit) {
   request.text = TextStream(std::move(submit.stop));
   request.bias = std::move(submit.logit_bias);
   request.stop_tokens = std::move(submit.stop_tokens);
+  request.tell_prompt = submit.tell_prompt;
+  request.prompt_only = submit.prompt_only;
   requests_.emplace(id, std::move(owned));
 
   auto* tokens = std::get_if<std::vector<TokenId>>(&submit.prompt);
@@ -239,25 +242,64 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.most_tokens = request.prompt_tokens + request.max_tokens;
   request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
   request.tokens.reserve(request.most_tokens);
+  if (request.prompt_only) request.most_tokens = request.prompt_tokens + 1;
   const bool row =
       !logprobs_on_device(request) || request.sampling.temperature != 0 || request.adjusts_logits();
   request.output = row ? Output::kLogits : Output::kGreedy;
-  if (draws_on_device(request)) {
+  if (request.prompt_only) {
+    request.output = Output::kGreedy;
+  } else if (draws_on_device(request)) {
     const ipc::Sampling& sampling = request.sampling;
     request.output = Output::kSampled;
     request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
                       sampling.min_p,       sampling.seed,  request.prompt_tokens};
   }
-  request.logprobs = request.wanted_logprobs;
+  request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
   request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
   request.history.add_prompt(request.tokens);
   request.flush_tokens = std::min(
       options_.flush_tokens, request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent);
   request.finished.request = id;
-  request.unsent.request = id;
+  request.unsent.request = request.untold.request = id;
+  if (request.tell_prompt) begin_telling(request);
   prompt_tokens_ += request.prompt_tokens;
   const std::vector<TokenId> before = std::move(request.accepted);
   resume(request, before);
+}
+
+// All at once where no log-probabilities are wanted, else each as soon as the position before it is computed.
+void Engine::begin_telling(Request& request) {
+  tell_prompt_token(request, {});
+  if (request.wanted_logprobs >= 0) {
+    request.prompt_output = Output::kLogits;
+    request.prompt_length = request.prompt_tokens;
+    return;
+  }
+  while (request.told < request.prompt_tokens)
+    tell_prompt_token(request, {});
+}
+
+void Engine::score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position) {
+  if (position + 1 != request.told) return;  // computed again, after it lost its pages
+  if (!std::isfinite(output.best_logprob)) {
+    const RequestId id = request.id;
+    drop(request);
+    return fail(id, ipc::FailureCode::kInternal, kNotFinite);
+  }
+  tell_prompt_token(request,
+                    sampler_.logprobs(output.logits, request.tokens[position + 1],
+                                      static_cast<std::uint32_t>(request.wanted_logprobs)));
+}
+
+void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs) {
+  ipc::PromptTokens& untold = request.untold;
+  untold.tokens.push_back(entry_of(request.tokens[request.told], logprobs));
+  ++request.told;
+  const std::size_t most = request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent;
+  if (untold.tokens.size() < most && request.told < request.prompt_tokens) return;
+  emit_(untold);
+  untold.first_index = request.told;
+  untold.tokens.clear();
 }
 
 // A row of logits that nothing on the host looks at.

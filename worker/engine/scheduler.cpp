@@ -151,7 +151,7 @@ void Scheduler::admit() {
     Sequence& sequence = *waiting_.front();
     if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    sequence.pages.adopt(all_but_last(sequence));
+    if (shares_pages(sequence)) sequence.pages.adopt(all_but_last(sequence));
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
                                  static_cast<std::uint32_t>(sequence.pages.pages().size());
     if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) {
@@ -189,13 +189,19 @@ void Scheduler::plan_prefill() {
     chunk = std::max({rest, prefill_chunk_ / 2, 1U});
   }
   std::uint32_t budget = std::min({chunk, prefill_limit_, limits_.max_columns - used});
-  for (Sequence* sequence : turn_) {
-    if (budget == 0) return;
-    if (prefix_cache_ && sequence->computed == sequence->pages.shared_positions()) {
+  for (std::size_t i = 0; i < turn_.size() && budget > 0; ++i) {
+    Sequence* const sequence = turn_[i];
+    if (shares_pages(*sequence) && sequence->computed == sequence->pages.shared_positions()) {
       if (sequence->pages.adopt(all_but_last(*sequence)) > 0) go_on_after_shared(*sequence);
       if (waits_for_another(*sequence)) continue;
     }
-    const std::uint32_t count = std::min(budget, sequence->pending());
+    std::uint32_t count = std::min(budget, sequence->pending());
+    if (sequence->prompt_output != Output::kNone &&
+        sequence->computed + 1 < sequence->prompt_length) {
+      // A row of outputs for each of its columns; those behind it may need one each.
+      const auto behind = static_cast<std::uint32_t>(turn_.size() - 1 - i);
+      count = std::min(count, limits_.max_outputs - records_[latest_].outputs - behind);
+    }
     add_columns(*sequence, count);
     budget -= count;
     sequence->served = ++turns_;
@@ -206,6 +212,11 @@ void Scheduler::plan_prefill() {
 bool Scheduler::any_generates() const {
   return std::ranges::any_of(
       running_, [](const Sequence* sequence) { return sequence->computed >= sequence->known; });
+}
+
+// Without `prefix_cache` there is nothing to find.
+bool Scheduler::shares_pages(const Sequence& sequence) const {
+  return prefix_cache_ && sequence.prompt_output == Output::kNone;
 }
 
 std::span<const TokenId> Scheduler::all_but_last(const Sequence& sequence) {
@@ -277,6 +288,10 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
       if (column.output != Output::kLogits) column.logprobs = sequence.logprobs;
       sequence.row = record.outputs++;
       ++outputs;
+    } else if (sequence.prompt_output != Output::kNone &&
+               column.position + 1 < sequence.prompt_length) {
+      column.output = sequence.prompt_output;
+      ++record.outputs;
     }
     record.columns.push_back(column);
   }

@@ -56,6 +56,10 @@ struct Sequence {
   Choice choice;                    // kSampled
   std::int32_t logprobs = -1;       // kGreedy, kSampled: Column::logprobs
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
+  // What each of its first tokens but the last of so many asks for, besides `output`: kNone or kLogits. Such a
+  // sequence takes over no pages, which would leave columns out.
+  Output prompt_output = Output::kNone;
+  std::uint32_t prompt_length = 0;
 
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
@@ -118,13 +122,16 @@ class Scheduler {
   struct Member {
     Sequence* sequence = nullptr;
     std::uint32_t columns = 0;
-    std::uint32_t outputs = 0;      // how many of them, the last, ask for an output
+    std::uint32_t outputs = 0;      // how many of them, the last, choose a token
     std::uint32_t preemptions = 0;  // the sequence's, when this was planned
   };
   std::span<const Member> members() const { return oldest().members; }
-  // Of the same step: the sequence of a column, and the step's number, counted from 1.
+  // Of the same step: the sequence and the position of a column, and the step's number, counted from 1.
   Sequence* sequence_of(std::uint32_t column) const {
     return oldest().members[oldest().columns[column].sequence].sequence;
+  }
+  std::uint32_t position_of(std::uint32_t column) const {
+    return oldest().columns[column].position;
   }
   std::uint64_t step_number() const { return oldest().number; }
   // Sequences in the step that was planned last.
@@ -153,6 +160,7 @@ class Scheduler {
   void plan_generating();
   void admit();
   void plan_prefill();
+  bool shares_pages(const Sequence& sequence) const;
   static std::span<const TokenId> all_but_last(const Sequence& sequence);
   void go_on_after_shared(Sequence& sequence);
   bool waits_for_another(const Sequence& sequence) const;

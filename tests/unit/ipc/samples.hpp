@@ -64,6 +64,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       Drained{},
       VaultOffer{5, 1, 17},
       AppliedTemplate{RequestId{6}, "<s>hi", {"no tools"}},
+      PromptTokens{RequestId{8}, 3, {{-0.5F, "\xC3", {{7, -0.25F, "a"}}}, {0, "b", {}}}},
   };
 }
 
@@ -80,6 +81,7 @@ inline std::vector<ToWorker> samples_to_worker() {
   text.constraint = {ConstraintKind::kRegex, "[a-z]+ \u00e9", "regex"};
   text.logit_bias = {{7, -100.0F}, {8, 1.5F}};
   text.stop_tokens = {11, 12};
+  text.tell_prompt = text.prompt_only = true;
   Submit tokens;
   tokens.request = RequestId{2};
   tokens.prompt = std::vector<TokenId>{1, 2, 3};

@@ -1,0 +1,101 @@
+// Prompts that are told token by token: with the log-probabilities that the positions before them give,
+// whatever the batch, the chunks and the cache, and without an answer where none is wanted.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::EngineOptions;
+using engine::ExecutorLimits;
+using ipc::TokenId;
+
+ipc::Submit told_request(std::uint64_t id, std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+  ipc::Submit submit = greedy_request(id, std::move(prompt), max_tokens);
+  submit.tell_prompt = true;
+  submit.prompt_only = max_tokens == 0;
+  submit.logprobs = 2;
+  return submit;
+}
+
+// As the definition of log-probabilities has it, from the whole row of each position.
+void expect_told(EngineHarness& harness, std::uint64_t id, const std::vector<TokenId>& prompt) {
+  const Answer& answer = harness.answer(id);
+  ASSERT_EQ(answer.prompt.size(), prompt.size()) << id;
+  engine::Sampler sampler(small_limits().vocabulary);
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    EXPECT_EQ(answer.prompt[i].bytes, std::string(1, static_cast<char>(prompt[i])));
+    if (i == 0) {
+      EXPECT_TRUE(answer.prompt[i].top.empty());
+      continue;
+    }
+    const std::vector<float> logits = harness.executor.logits_after(std::span(prompt).first(i));
+    const auto expected = sampler.logprobs(logits, prompt[i], 2);
+    EXPECT_EQ(answer.prompt[i].logprob, expected.chosen) << i;
+    ASSERT_EQ(answer.prompt[i].top.size(), expected.best.size());
+    EXPECT_EQ(answer.prompt[i].top[0].token, expected.best[0].token);
+  }
+}
+
+TEST(EnginePrompt, IsScoredBesideOthersWhateverTheChunks) {
+  for (const std::uint32_t depth : {1U, 2U}) {
+    for (const std::uint32_t chunk : {1U, 7U, 60U}) {
+      ExecutorLimits limits = small_limits();
+      limits.max_outputs = 6;
+      limits.steps_in_flight = depth;
+      EngineOptions options;
+      options.scheduler = {.max_batch = 6, .prefill_chunk = chunk, .prefix_cache = true};
+      EngineHarness harness(limits, options);
+      const std::vector<TokenId> prompt = some_tokens(1, 50);
+      // One that fills the cache with the same beginning, and others that generate meanwhile.
+      harness.engine.submit(greedy_request(1, prompt, 4));
+      harness.run();
+      for (std::uint64_t id = 2; id < 6; ++id)
+        harness.engine.submit(greedy_request(id, some_tokens(id, 9), 20));
+      harness.engine.submit(told_request(6, prompt, 3));
+      harness.engine.submit(told_request(7, some_tokens(7, 33), 0));
+      harness.run();
+      expect_told(harness, 6, prompt);
+      expect_told(harness, 7, some_tokens(7, 33));
+      EXPECT_EQ(harness.answer(6).tokens.size(), 3U);
+      EXPECT_EQ(harness.answer(6).tokens[0], harness.answer(1).tokens[0]);
+      EXPECT_TRUE(harness.answer(7).tokens.empty());
+      EXPECT_EQ(harness.answer(7).finished->reason, ipc::FinishReason::kLength);
+      EXPECT_EQ(harness.answer(7).finished->completion_tokens, 0U);
+    }
+  }
+}
+
+TEST(EnginePrompt, IsToldOnceThoughItLostItsPages) {
+  ExecutorLimits limits = small_limits();
+  limits.total_pages = 20;  // for one and a half of the requests
+  EngineOptions options;
+  options.scheduler = {.max_batch = 4, .prefill_chunk = 8};
+  EngineHarness harness(limits, options);
+  for (std::uint64_t id = 1; id <= 3; ++id)
+    harness.engine.submit(told_request(id, some_tokens(id, 30), 20));
+  harness.run();
+  EXPECT_GT(harness.engine.scheduler().preemptions(), 0U);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    expect_told(harness, id, some_tokens(id, 30));
+    EXPECT_EQ(harness.answer(id).tokens.size(), 20U);
+  }
+}
+
+TEST(EnginePrompt, WithoutLogProbabilitiesIsToldAtOnce) {
+  EngineHarness harness;
+  ipc::Submit submit = told_request(1, some_tokens(1, 90), 0);
+  submit.logprobs = -1;
+  harness.engine.submit(submit);
+  ASSERT_EQ(harness.answer(1).prompt.size(), 90U);
+  harness.run();
+  EXPECT_TRUE(harness.answer(1).finished.has_value());
+  EXPECT_EQ(harness.answer(1).prompt.size(), 90U);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
