@@ -104,6 +104,8 @@ enum class MatrixUnits { kAuto, kOff };
 // Whether attention goes by them, too, where products do.
 enum class MatrixAttention { kOff, kOn };
 
+enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
+
 struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
@@ -114,6 +116,7 @@ struct EngineSettings {
   Numerics numerics = Numerics::kExact;
   MatrixUnits matrix_units = MatrixUnits::kAuto;
   MatrixAttention matrix_attention = MatrixAttention::kOff;
+  Pooling pooling = Pooling::kAuto;  // of embeddings
 };
 
 enum class SandboxMode { kOn, kOff, kLog };

@@ -200,6 +200,9 @@ const Setting kSettings[] = {
   {.key = "engine.matrix_attention", .help = "on: attention uses matrix units, too. Long prompts and many streams are much faster, one short stream up to 4 % slower. Tokens may differ between the two.",
    .reach = CHOICE(engine.matrix_attention), .choices = {"off", "on"},
    .reload = Reload::kWorkers, .worker = Worker::kYes},
+  {.key = "engine.pooling", .help = "What an embedding is made of: mean (of all tokens), last (the last token), or auto (as the model's file says, else last).",
+   .reach = CHOICE(engine.pooling), .choices = {"auto", "mean", "last"},
+   .reload = Reload::kWorkers, .worker = Worker::kYes},
 
   {.key = "isolation.heartbeat_timeout_ms", .help = "The daemon kills and replaces a worker that shows no sign of life for this long.",
    .reach = NUMBER(isolation.heartbeat_timeout_ms), .least = 100, .most = kHourMs,

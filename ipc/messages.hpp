@@ -95,7 +95,7 @@ struct Ready {
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
   std::string chat_template;  // how its answers are written, or why there is none
-  // What its answers can be, in Ollama's words: "completion", "tools", "thinking".
+  // What its answers can be, in Ollama's words: "completion", "tools", "thinking", "embedding".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
   VaultReport vault;
@@ -224,6 +224,15 @@ struct AppliedTemplate {
   std::vector<std::string> warnings = {};  // as in Accepted
   bool operator==(const AppliedTemplate&) const = default;
   BULKHEAD_MESSAGE(27, "applied template", request, text, warnings)
+};
+
+// What a model makes of a text: its last hidden states, pooled to one, as they are (not normalised).
+struct Embedded {
+  RequestId request;
+  std::uint32_t tokens = 0;  // of the input
+  std::vector<float> values;
+  bool operator==(const Embedded&) const = default;
+  BULKHEAD_MESSAGE(30, "embedded", request, tokens, values)
 };
 
 struct Counter {
@@ -380,6 +389,14 @@ struct ApplyTemplate {
   BULKHEAD_MESSAGE(28, "apply template", request, prompt)
 };
 
+struct Embed {
+  using Answer = Embedded;
+  RequestId request;
+  std::variant<std::string, std::vector<TokenId>> input;
+  bool operator==(const Embed&) const = default;
+  BULKHEAD_MESSAGE(31, "embed", request, input)
+};
+
 struct Ping {
   std::uint64_t nonce = 0;
   bool operator==(const Ping&) const = default;
@@ -483,13 +500,13 @@ struct TokenBatch {
 };
 
 // What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
-using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate>;
+using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, Embed>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,
                                 Tokenized, Detokenized, Stats, Pong, Fatal, Drained, VaultOffer,
-                                AppliedTemplate, PromptTokens>;
+                                AppliedTemplate, PromptTokens, Embedded>;
 using ToWorker = std::variant<Submit, Cancel, Tokenize, Detokenize, Ping, Vault, Drain, Shutdown,
-                              Profile, Promote, Settled, ApplyTemplate>;
+                              Profile, Promote, Settled, ApplyTemplate, Embed>;
 
 // Bytes that encoding takes at most: what to reserve in a channel.
 std::size_t encoded_bound(const FromWorker& message);

@@ -200,6 +200,28 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   return {};
 }
 
+// Of embeddings: what the settings say, else the model's file (pooling_type of llama.cpp).
+engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded& loaded) {
+  switch (settings.pooling) {
+    case config::Pooling::kMean:
+      return engine::Pooling::kMean;
+    case config::Pooling::kLast:
+      return engine::Pooling::kLast;
+    case config::Pooling::kAuto:
+      break;
+  }
+  constexpr std::uint64_t kNone = 0, kMean = 1, kLast = 3;
+  const auto type = loaded.file->get_uint(loaded.graph.architecture + ".pooling_type");
+  if (!type.ok() || !type->has_value() || **type == kLast || **type == kNone)
+    return engine::Pooling::kLast;
+  if (**type == kMean) return engine::Pooling::kMean;
+  spdlog::warn(
+      "the model's file pools embeddings in way {}, which is not known here: the last token's are "
+      "taken (engine.pooling)",
+      **type);
+  return engine::Pooling::kLast;
+}
+
 ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
                          std::chrono::milliseconds load_time) {
   const engine::ExecutorLimits& limits = loaded.executor->limits();
@@ -221,6 +243,7 @@ ipc::Ready ready_message(const Loaded& loaded, const engine::Engine& engine,
   if (chat.ok() && family.calls.syntax != model::answer::CallSyntax::kNone)
     ready.capabilities.emplace_back("tools");
   if (chat.ok() && !family.reasoning.open.empty()) ready.capabilities.emplace_back("thinking");
+  if (limits.embedding > 0) ready.capabilities.emplace_back("embedding");
   for (const auto& part : loaded.executor->optimizations()) {
     ready.optimizations.push_back({part.name, part.active, part.reason});
   }
@@ -306,6 +329,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   engine::EngineOptions options;
   options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
                        settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
+  options.pooling = pooling_of(settings.engine, loaded);
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = channel.max_record_bytes();

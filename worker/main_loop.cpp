@@ -96,6 +96,7 @@ void MainLoop::handle(ipc::ToWorker message) {
                  [this](ipc::Tokenize& job) { engine_.tokenize(std::move(job)); },
                  [this](ipc::Detokenize& job) { engine_.detokenize(std::move(job)); },
                  [this](ipc::ApplyTemplate& job) { engine_.apply_template(std::move(job)); },
+                 [this](ipc::Embed& job) { engine_.embed(std::move(job)); },
                  [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
                  [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
                  [this](ipc::Drain&) { engine_.drain(); },

@@ -10,6 +10,7 @@
 
 #include "config/base/log.hpp"
 #include "orchestrator/http/describe.hpp"
+#include "orchestrator/http/embeddings.hpp"
 #include "orchestrator/http/generation.hpp"
 #include "orchestrator/http/llama_cpp.hpp"
 #include "orchestrator/http/lookup.hpp"
@@ -243,6 +244,22 @@ void count_tokens(Call call) {
       ->start(*model, std::move(wanted), timeout_of(call));
 }
 
+template <EmbeddingForm form>
+void embed(Call call) {
+  const auto refuse = [&call](const ApiError& error) {
+    call.respond(refusal_for(call.route.path, error));
+  };
+  auto parsed = parse_embeddings(form, call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  auto& wanted = std::get<EmbeddingRequest>(parsed);
+  Failure failure;
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  if (!model.ok()) return refuse(to_api_error(failure));
+  std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label,
+                                    std::move(call.exchange), std::move(wanted))
+      ->start(*model, timeout_of(call));
+}
+
 // ---- llama.cpp's ----
 
 HttpResponse get_llama_props(const ApiContext& context, const std::string&) {
@@ -343,6 +360,8 @@ constexpr Route kRoutes[] = {
      converse<parse_messages, messages_dialect>},
     {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", Who::kOwnPages, nullptr,
      count_tokens<parse_messages, counted_tokens_body, messages_refusal>},
+    {kPost, "/v1/embeddings", "/v1/embeddings", Who::kOwnPages, nullptr,
+     embed<EmbeddingForm::kOpenAi>},
     {kPost, "/completion", "/completion", Who::kOwnPages, nullptr,
      converse<parse_llama_completion, llama_completion_dialect>},
     {kPost, "/infill", "/infill", Who::kOwnPages, nullptr, refuse_infill},
@@ -350,6 +369,9 @@ constexpr Route kRoutes[] = {
     {kPost, "/api/chat", "/api/chat", Who::kOwnPages, nullptr, ask_as_ollama<OllamaCall::kChat>},
     {kPost, "/api/generate", "/api/generate", Who::kOwnPages, nullptr,
      ask_as_ollama<OllamaCall::kGenerate>},
+    {kPost, "/api/embed", "/api/embed", Who::kOwnPages, nullptr, embed<EmbeddingForm::kOllama>},
+    {kPost, "/api/embeddings", "/api/embeddings", Who::kOwnPages, nullptr,
+     embed<EmbeddingForm::kOllamaSingle>},
     {kPost, "/api/show", "/api/show", Who::kOwnPages, nullptr, show_as_ollama},
     {kGet, "/api/tags", "/api/tags", Who::kOwnPages, get_ollama_tags},
     {kGet, "/api/ps", "/api/ps", Who::kOwnPages, get_ollama_ps},

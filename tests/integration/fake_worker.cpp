@@ -273,6 +273,8 @@ class Worker {
       send(answer);
     } else if (auto* apply = std::get_if<ipc::ApplyTemplate>(&*message)) {
       send(ipc::AppliedTemplate{apply->request, rendered(apply->prompt), {"a warning"}});
+    } else if (auto* embed = std::get_if<ipc::Embed>(&*message)) {
+      send(embedded(*embed));
     } else if (auto* ping = std::get_if<ipc::Ping>(&*message)) {
       send(ipc::Pong{ping->nonce});
     } else if (std::holds_alternative<ipc::Profile>(*message)) {
@@ -332,6 +334,17 @@ class Worker {
     const bool told = tell_prompt(accepted, sequence.submit);
     sequences_[id] = std::move(sequence);
     if (!told) send(accepted);
+  }
+
+  // {3, 4, the input's length}; with "refused" in it a failure.
+  static ipc::FromWorker embedded(const ipc::Embed& embed) {
+    const auto* text = std::get_if<std::string>(&embed.input);
+    if (text != nullptr && text->find("refused") != std::string::npos)
+      return ipc::Failed{embed.request, ipc::FailureCode::kContextExceeded, "too long", "input"};
+    const std::size_t size =
+        text != nullptr ? text->size() : std::get<std::vector<ipc::TokenId>>(embed.input).size();
+    return ipc::Embedded{
+        embed.request, static_cast<std::uint32_t>(size), {3, 4, static_cast<float>(size)}};
   }
 
   // Three tokens at a time; with "halfway@N" in the prompt the first process dies after N of them.

@@ -85,7 +85,9 @@ TEST(Completions, EchoThePromptWithItsLogProbabilities) {
         values.push_back(value);
     }
     EXPECT_EQ(text, "hi" + expected_text(4, 2));
-    if (logprobs) EXPECT_EQ(values, (json{nullptr, -0.25, -0.5, -0.5}));
+    if (logprobs) {
+      EXPECT_EQ(values, (json{nullptr, -0.25, -0.5, -0.5}));
+    }
   }
   body["resumable"] = true;
   EXPECT_EQ(serving.complete(body).status, 400);
@@ -108,7 +110,9 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
   // Its streams end without [DONE].
   for (const json& chunk : events_of(reply.body).chunks) {
     text += chunk["content"].get<std::string>();
-    if (chunk["stop"] == true) EXPECT_EQ(chunk["tokens_predicted"], 3);
+    if (chunk["stop"] == true) {
+      EXPECT_EQ(chunk["tokens_predicted"], 3);
+    }
   }
   EXPECT_EQ(text, expected_text(4, 3));
   for (const char* refused :

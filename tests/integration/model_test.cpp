@@ -191,6 +191,41 @@ TEST(Context, FillingItEndsWithLength) {
   EXPECT_EQ(answer.usage.at("total_tokens"), 128);
 }
 
+TEST(Echo, ScoresWhatTheModelSaidAsItDidThen) {
+  const Serving serving = serve_model("");
+  const Answer said = complete(
+      serving,
+      {{"prompt", "The fox saw a "}, {"temperature", 0}, {"max_tokens", 8}, {"logprobs", 1}});
+  std::vector<std::uint32_t> all = said.prompt_ids;
+  all.insert(all.end(), said.ids.begin(), said.ids.end());
+  const HttpReply reply =
+      serving.complete({{"prompt", all}, {"echo", true}, {"max_tokens", 0}, {"logprobs", 1}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json logprobs = json::parse(reply.body)["choices"][0]["logprobs"]["token_logprobs"];
+  ASSERT_EQ(logprobs.size(), all.size());
+  for (std::size_t i = 0; i < said.ids.size(); ++i)
+    EXPECT_NEAR(logprobs[said.prompt_ids.size() + i].get<double>(), said.logprobs[i], 1e-3) << i;
+}
+
+TEST(Embeddings, AreTheSameInAnyCompany) {
+  for (const char* pooling : {"last", "mean"}) {
+    const Serving serving = serve_model("", {"engine.pooling="s + pooling});
+    const auto embed = [&serving](const json& input) {
+      const HttpReply reply = serving.post("/v1/embeddings", json{{"input", input}}.dump());
+      EXPECT_EQ(reply.status, 200) << reply.body;
+      return json::parse(reply.body)["data"];
+    };
+    const json alone = embed("The fox ran home.");
+    const json together = embed({"Once upon a time", "The fox ran home.", "The fox ran away."});
+    EXPECT_EQ(together[1]["embedding"], alone[0]["embedding"]) << pooling;
+    EXPECT_NE(together[2]["embedding"], alone[0]["embedding"]);
+    double length = 0;
+    for (const json& value : alone[0]["embedding"])
+      length += value.get<double>() * value.get<double>();
+    EXPECT_NEAR(length, 1, 1e-5);
+  }
+}
+
 TEST(Chat, UsesTheModelsTemplateAndStreamsWholeCharacters) {
   const Serving serving = serve_model("");
   const json request = {{"messages", {{{"role", "user"}, {"content", "What is your name?"}}}},

@@ -39,13 +39,21 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
       sampler_(limits.vocabulary),
       slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
 
-std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
+std::uint64_t FakeExecutor::hash_after(std::span<const engine::TokenId> history) {
   std::uint64_t hash = 0, past = 0;
   for (std::uint32_t i = 0; i < history.size(); ++i) {
     past = fold(past, history[i], i);
     hash = mix(hash ^ past);
   }
-  return row_of(hash, limits_.vocabulary);
+  return hash;
+}
+
+std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
+  return row_of(hash_after(history), limits_.vocabulary);
+}
+
+std::vector<float> FakeExecutor::hidden_after(std::span<const engine::TokenId> history) const {
+  return row_of(mix(hash_after(history)), limits_.embedding);
 }
 
 Status FakeExecutor::check(const engine::Step& step) const {
@@ -70,6 +78,8 @@ Status FakeExecutor::check(const engine::Step& step) const {
   std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
   for (const engine::Column& column : step.columns) {
     if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
+    if (column.output == engine::Output::kHidden && limits_.embedding == 0)
+      return broken("a hidden state that is not on offer");
     if (column.output == engine::Output::kSampled &&
         (column.choice == nullptr || limits_.sampled_top_k == 0 ||
          (column.choice->top_k > limits_.sampled_top_k &&
@@ -153,6 +163,8 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   tops_.clear();
   tops_.reserve(step.columns.size());
   rows_.reserve(step.columns.size());
+  hidden_.clear();
+  hidden_.reserve(step.columns.size());
   for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
     const engine::Column& column = step.columns[index];
     const auto slot = [&](std::uint32_t position) -> Slot& {
@@ -200,6 +212,8 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     chosen_.push_back(output.best);
     output.best_logprob = static_cast<float>(-std::log(sum));
     if (column.output == engine::Output::kLogits) output.logits = row;
+    if (column.output == engine::Output::kHidden)
+      output.hidden = hidden_.emplace_back(row_of(mix(hash), limits_.embedding));
     if (column.logprobs >= 0) {
       const auto made =
           sampler_.logprobs(row, output.best, static_cast<std::uint32_t>(column.logprobs));

@@ -26,7 +26,8 @@ inline engine::ExecutorLimits small_limits() {
           .page_tokens = 4,
           .total_pages = 256,
           .context = 128,
-          .vocabulary = 300};
+          .vocabulary = 300,
+          .embedding = 6};
 }
 
 class FakeExecutor : public engine::Executor {
@@ -53,6 +54,7 @@ class FakeExecutor : public engine::Executor {
   // The logits after a history, by the definition above: what the engine's tokens are compared
   // with.
   std::vector<float> logits_after(std::span<const engine::TokenId> history) const;
+  std::vector<float> hidden_after(std::span<const engine::TokenId> history) const;
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status submit(const engine::Step& step) override;
@@ -64,6 +66,8 @@ class FakeExecutor : public engine::Executor {
   std::vector<Optimization> optimizations() const override { return {}; }
 
  private:
+  static std::uint64_t hash_after(std::span<const engine::TokenId> history);
+
   struct Slot {
     engine::TokenId token = 0xDEADBEEF;   // what a page holds before anyone wrote it
     std::uint64_t past = 0xDEADBEEFDEAD;  // a hash of all tokens up to this one
@@ -85,7 +89,7 @@ class FakeExecutor : public engine::Executor {
   std::vector<engine::Output> outputs_submitted_;  // by the latest step
   // What the outputs of the step that was computed last chose.
   std::vector<engine::TokenId> chosen_;
-  std::vector<std::vector<float>> rows_;
+  std::vector<std::vector<float>> rows_, hidden_;
   std::vector<engine::ColumnOutput> outputs_;
   std::vector<std::vector<engine::RankedToken>> tops_;
 };

@@ -153,7 +153,9 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
     }
     auto& request = static_cast<Request&>(*sequence);
     const std::uint32_t position = scheduler_.position_of(output.column);
-    if (position + 1 < request.prompt_length) {
+    if (request.embeds) {
+      take_hidden(request, output, position);
+    } else if (position + 1 < request.prompt_length) {
       score_prompt(request, output, position);
     } else {
       handle_output(request, output);

@@ -43,6 +43,8 @@ namespace bulkhead::engine {
 
 using Clock = std::chrono::steady_clock;
 
+enum class Pooling : std::uint8_t { kLast, kMean };
+
 struct EngineOptions {
   SchedulerOptions scheduler;
   std::uint32_t flush_tokens = 1;
@@ -52,6 +54,7 @@ struct EngineOptions {
   // Prompts are cut so that a step takes about so long at most: other streams wait for it, and what
   // watches the worker's heart sees a beat in between.
   std::chrono::milliseconds longest_step{1000};
+  Pooling pooling = Pooling::kLast;  // of embeddings
   std::function<Clock::time_point()> now = Clock::now;
 };
 
@@ -67,6 +70,8 @@ class Engine {
   // Ends a request wherever it is: Finished with kCancelled, and its pages are free. An unknown one
   // is ignored.
   void cancel(RequestId request);
+  // Answers with Embedded (or Failed), and nothing else.
+  void embed(ipc::Embed job);
   void tokenize(ipc::Tokenize job);
   void detokenize(ipc::Detokenize job);
   void apply_template(ipc::ApplyTemplate job);
@@ -110,6 +115,7 @@ class Engine {
   bool draws_on_device(const Request& request) const;
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
+  void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);
   void begin_telling(Request& request);
   // The prompt's token behind `position`, by the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);

@@ -20,7 +20,10 @@ struct Engine::Request : Sequence {
   bool ignore_eos = false;
   bool tell_prompt = false;
   bool prompt_only = false;
-  std::uint32_t told = 0;  // of the prompt's tokens
+  std::uint32_t told = 0;      // of the prompt's tokens
+  bool embeds = false;         // it ends in Embedded
+  std::vector<double> pooled;  // sum of so many hidden states:
+  std::uint32_t pooled_count = 0;
   bool chat = false;
   std::uint32_t max_tokens = 0;   // as asked; then resolved
   std::vector<TokenId> accepted;  // until start()

@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint32_t kMostUnsent = 64;
 constexpr std::uint32_t kMostUnsentWithLogprobs = 4;
 
+constexpr const char* kDraining = "this worker is being drained; try again";
+
 ipc::FailureCode failure_code(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
@@ -46,8 +48,7 @@ Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, c
 void Engine::submit(ipc::Submit submit) {
   const RequestId id = submit.request;
   if (draining_) {
-    return fail(id, ipc::FailureCode::kResourceExhausted,
-                "this worker is being drained; try again");
+    return fail(id, ipc::FailureCode::kResourceExhausted, kDraining);
   }
   if (requests_.contains(id)) {
     return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
@@ -92,6 +93,52 @@ void Engine::submit(ipc::Submit submit) {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }
   preparer_.submit(std::move(job));
+}
+
+void Engine::embed(ipc::Embed job) {
+  const RequestId id = job.request;
+  if (executor_.limits().embedding == 0)
+    return fail(id, ipc::FailureCode::kUnsupported, "this worker can't make embeddings");
+  if (draining_) return fail(id, ipc::FailureCode::kResourceExhausted, kDraining);
+  if (requests_.contains(id))
+    return fail(id, ipc::FailureCode::kInternal, "the request's number is in use already");
+  auto owned = std::make_unique<Request>();
+  Request& request = *owned;
+  request.id = id;
+  request.embeds = request.prompt_only = true;
+  requests_.emplace(id, std::move(owned));
+  if (auto* tokens = std::get_if<std::vector<TokenId>>(&job.input))
+    return start(request, std::move(*tokens));
+  request.ticket = ++last_ticket_;
+  tickets_.emplace(request.ticket, id);
+  preparer_.submit(
+      {request.ticket, Preparer::Text{std::move(std::get<std::string>(job.input))}, {}});
+}
+
+// Positions that are computed again, after the sequence lost its pages, are in the sum already.
+void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position) {
+  const bool last = position + 1 == request.prompt_tokens;
+  const bool mean = request.prompt_output == Output::kHidden;
+  if (mean && position != request.pooled_count) return;
+  request.pooled.resize(output.hidden.size());
+  for (std::size_t i = 0; i < output.hidden.size(); ++i)
+    request.pooled[i] += output.hidden[i];
+  ++request.pooled_count;
+  if (!last) return;
+  const RequestId id = request.id;
+  ipc::Embedded embedded{id, request.prompt_tokens, {}};
+  bool finite = true;
+  for (const double sum : request.pooled) {
+    embedded.values.push_back(static_cast<float>(sum / request.pooled_count));
+    finite &= std::isfinite(embedded.values.back());
+  }
+  drop(request);
+  if (!finite) return fail(id, ipc::FailureCode::kInternal, kNotFinite);
+  if (ipc::encoded_bound(ipc::FromWorker(embedded)) > options_.max_message_bytes)
+    return fail(id, ipc::FailureCode::kInternal,
+                "an embedding doesn't fit the channel; raise ipc.ring_kib");
+  emit_(embedded);
+  say_drained();
 }
 
 void Engine::cancel(RequestId id) {
@@ -153,7 +200,8 @@ void Engine::prepared(Preparer::Outcome outcome) {
     return start(request, std::move(outcome.tokens), std::move(outcome.warnings));
   const RequestId id = request.id;
   std::string parameter = std::move(outcome.parameter);
-  if (parameter.empty()) parameter = request.chat ? "messages" : "prompt";
+  if (parameter.empty())
+    parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
   drop(request);
   fail(id, failure_code(outcome.status.error()), outcome.status.error().message(),
        std::move(parameter));
@@ -196,7 +244,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   const std::uint32_t limit = scheduler_.sequence_limit();
   const std::uint32_t vocabulary = executor_.limits().vocabulary;
   const auto refuse = [&](ipc::FailureCode code, std::string message, const char* parameter = "") {
-    if (*parameter == '\0') parameter = request.chat ? "messages" : "prompt";
+    if (*parameter == '\0')
+      parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
     drop(request);
     fail(id, code, std::move(message), parameter);
   };
@@ -204,7 +253,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
     return refuse(ipc::FailureCode::kInvalidRequest,
                   "the prompt is empty: it needs a token at least");
   }
-  if (prompt.size() >= limit) {
+  if (prompt.size() + (request.embeds ? 0 : 1) > limit) {
     const ExecutorLimits& limits = executor_.limits();
     const bool cache = limit < std::max(limits.context, limits.asked_context);
     return refuse(ipc::FailureCode::kContextExceeded,
@@ -230,6 +279,14 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
+  if (request.embeds) {
+    request.tokens = std::move(prompt);
+    request.output = Output::kHidden;
+    if (options_.pooling == Pooling::kMean) request.prompt_output = Output::kHidden;
+    request.prompt_length = request.most_tokens = request.prompt_tokens;
+    prompt_tokens_ += request.prompt_tokens;
+    return scheduler_.add(request);
+  }
   ipc::FromWorker accepted =
       ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
   if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {

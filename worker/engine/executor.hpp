@@ -30,6 +30,7 @@ enum class Output : std::uint8_t {
   kGreedy,  // the best token and its log-probability (chosen on the device; ties go to the lower id)
   kLogits,   // as kGreedy, and the whole row of logits
   kSampled,  // as kGreedy, but the token is drawn on the device by Column::choice
+  kHidden,   // as kGreedy, and the hidden state behind the last norm, of which the logits are made
 };
 
 // A draw, as worker/engine/sampler.hpp defines it; without penalties, at a temperature above 0.
@@ -77,6 +78,7 @@ struct ColumnOutput {
   float best_logprob = 0;         // natural log of the best token's probability over the whole
                                   // vocabulary
   std::span<const float> logits;  // kLogits: [vocabulary]; else empty
+  std::span<const float> hidden;  // kHidden: [embedding]; else empty
   // Column::logprobs: of `best`, and the best tokens with theirs, best first.
   float logprob = 0;
   std::span<const RankedToken> top;
@@ -93,6 +95,7 @@ struct ExecutorLimits {
       0;  // that it should have; context is less where memory holds no more
   std::uint32_t model_context = 0;  // that the model allows
   std::uint32_t vocabulary = 0;
+  std::uint32_t embedding = 0;        // entries of a hidden state; 0: no kHidden at all
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
   std::int32_t most_logprobs = -1;    // Column::logprobs up to this; -1: not at all

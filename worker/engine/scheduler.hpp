@@ -56,7 +56,7 @@ struct Sequence {
   Choice choice;                    // kSampled
   std::int32_t logprobs = -1;       // kGreedy, kSampled: Column::logprobs
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
-  // What each of its first tokens but the last of so many asks for, besides `output`: kNone or kLogits. Such a
+  // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a
   // sequence takes over no pages, which would leave columns out.
   Output prompt_output = Output::kNone;
   std::uint32_t prompt_length = 0;

@@ -37,6 +37,8 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
           column.choice->top_k < limits.vocabulary))) {
       return refuse("a draw that the device can't make");
     }
+    if (column.output == engine::Output::kHidden && limits.embedding == 0)
+      return refuse("a hidden state");
     if (column.logprobs >= 0 &&
         (column.logprobs > limits.most_logprobs ||
          (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {

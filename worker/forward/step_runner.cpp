@@ -29,6 +29,7 @@ Status StepRunner::submit(const engine::Step& step) {
 
 Status StepRunner::start(const engine::Step& step, StepShape shape) {
   const std::uint32_t index = slots_.next();
+  if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
   slots_.write_parameters(step);
   last_shape_ = slots_[index].shape = shape;
   BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
@@ -104,6 +105,11 @@ Status StepRunner::finish(std::uint32_t index) {
   return {};
 }
 
+// Hidden states have one place on the device, which the next step writes to.
+Status StepRunner::read_hidden(std::uint32_t index) {
+  return slots_[index].tells_hidden ? finish(index) : Status();
+}
+
 // The steps in flight, of which the oldest gave up and the others have worked on with what it
 // left. From here on barriers stand between dispatches.
 Status StepRunner::compute_again() {
@@ -121,6 +127,7 @@ Status StepRunner::compute_again() {
     const std::uint32_t index = slots_.after(first, i);
     BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
     BULKHEAD_RETURN_IF_ERROR(launch(recorded, index));
+    BULKHEAD_RETURN_IF_ERROR(read_hidden(index));
   }
   return finish(first);
 }

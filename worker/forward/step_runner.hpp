@@ -64,6 +64,7 @@ class StepRunner {
   Result<Recordings> recordings_of(std::uint32_t index);
   Status launch(const Recordings& recorded, std::uint32_t index);
   Status finish(std::uint32_t index);
+  Status read_hidden(std::uint32_t index);  // of a step in flight, before the next one runs
   Status compute_again();
 
   StepContext& context_;

@@ -53,6 +53,11 @@ void take_logprobs(StepSlot& slot, std::size_t index) {
 
 }  // namespace
 
+// As the outputs' norm writes them.
+std::uint64_t StepSlots::hidden_row_bytes() const {
+  return std::uint64_t{k::input_stride(context_.mapping, context_.graph.embedding)} * sizeof(float);
+}
+
 Status StepSlots::make() {
   gpu::Device& device = *context_.device;
   const auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -86,11 +91,15 @@ Status StepSlots::make() {
                                                Memory::kReadback, "log-probabilities of the host"));
   BULKHEAD_TRY(host_logits_,
                device.allocate(slots * logits_bytes, Memory::kReadback, "logits of the host"));
+  const std::uint64_t hidden_bytes = aligned(limits_.max_outputs * hidden_row_bytes());
+  BULKHEAD_TRY(host_hidden_, device.allocate(slots * hidden_bytes, Memory::kReadback,
+                                             "hidden states of the host"));
   slots_.resize(slots);
   for (std::size_t i = 0; i < slots; ++i) {
     slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
     slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
     slots_[i].logits = gpu::slice(host_logits_, i * logits_bytes, logits_bytes);
+    slots_[i].hidden = gpu::slice(host_hidden_, i * hidden_bytes, hidden_bytes);
     const std::uint64_t logprob_bytes = context_.result_rows * sizeof(k::LogprobRow);
     slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
     slots_[i].outputs.reserve(limits_.max_outputs);
@@ -135,7 +144,7 @@ void StepSlots::write_parameters(const engine::Step& step) {
   }
   const std::uint32_t rows_before = before(next_, 1) * context_.result_rows;
   slot.outputs.clear();
-  slot.samples = slot.tells_logprobs = false;
+  slot.samples = slot.tells_logprobs = slot.tells_hidden = false;
   slot.wanted.clear();
   for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
     const engine::Column& column = step.columns[i];
@@ -159,6 +168,11 @@ void StepSlots::write_parameters(const engine::Step& step) {
       slot.tells_logprobs = true;
     }
     std::memcpy(base + layout.choices + row * sizeof choice, &choice, sizeof choice);
+    if (column.output == engine::Output::kHidden) {
+      slot.tells_hidden = true;
+      const auto* const state = slot.hidden.mapped + row * hidden_row_bytes();
+      output.hidden = {reinterpret_cast<const float*>(state), limits_.embedding};
+    }
     if (column.output != engine::Output::kLogits) continue;
     const auto* const logits = reinterpret_cast<const float*>(slot.logits.mapped);
     output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
@@ -193,6 +207,14 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
     BULKHEAD_TRY(slot.downloaded,
                  blit.download_to(slot.logprobs,
                                   gpu::slice(context_.logprobs, index * bytes, bytes), computed));
+  }
+  if (slot.tells_hidden) {
+    const std::uint64_t bytes = slot.outputs.size() * hidden_row_bytes();
+    BULKHEAD_TRY(
+        slot.downloaded,
+        blit.download_to(part(slot.hidden, 0, bytes),
+                         part(activations.slice(context_.plan, Scratch::kOutputNormed), 0, bytes),
+                         computed));
   }
   // Neighbouring rows of logits travel together.
   const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);

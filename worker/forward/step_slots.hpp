@@ -19,7 +19,7 @@
 namespace bulkhead::forward {
 
 struct StepSlot {
-  gpu::BufferSlice parameters, results, logits, logprobs;  // of the host
+  gpu::BufferSlice parameters, results, logits, logprobs, hidden;  // of the host
   gpu::CommandRing::Ticket ticket = 0;
   std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
   std::vector<engine::ColumnOutput> outputs;
@@ -27,6 +27,7 @@ struct StepSlot {
   bool samples = false;
   std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
   bool tells_logprobs = false;            // some of them
+  bool tells_hidden = false;              // some outputs are kHidden
   std::vector<engine::RankedToken> tops;  // of all outputs
   StepShape shape;
   bool may_give_up = false;  // its workgroups wait for each other
@@ -60,8 +61,8 @@ class StepSlots {
 
   // Fills the next slot's parameters and outputs.
   void write_parameters(const engine::Step& step);
-  // The slot's results, log-probabilities and logits, as far as they are wanted, once its ticket's
-  // work is over.
+  // The slot's results, log-probabilities, logits and hidden states, as far as they are wanted, once its
+  // ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
                          const gpu::CommandRing& ring);
   void take_results(std::uint32_t index);  // what was downloaded, to the slot's outputs
@@ -74,7 +75,9 @@ class StepSlots {
  private:
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
-  gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_;  // [slot]
+  gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_,
+      host_hidden_;  // [slot]
+  std::uint64_t hidden_row_bytes() const;
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;
   std::uint32_t in_flight_ = 0;    // the slots before the next

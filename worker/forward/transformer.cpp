@@ -231,6 +231,7 @@ class LoadedTransformer final : public Transformer {
     limits_.context = cache.context;
     limits_.model_context = graph.context;
     limits_.vocabulary = graph.vocabulary;
+    limits_.embedding = graph.embedding;
     if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;

@@ -45,7 +45,10 @@ const answered = await openai.chat.completions.create({
 });
 assert.equal(answered.choices[0].message.content, "It rains.");
 assert.equal(answered.choices[0].finish_reason, "stop");
-console.log("chat completions: ok");
+const embeddings = await openai.embeddings.create({ model: "m", input: ["a", "four"], dimensions: 2 });
+assert.equal(embeddings.data.length, 2);
+assert.ok(Math.abs(embeddings.data[1].embedding[0] - 0.6) < 1e-6); // the scripted worker's are {3, 4, length}
+console.log("chat completions, embeddings: ok");
 
 // ---- responses ----
 
@@ -154,6 +157,8 @@ assert.ok(told.eval_count > 0 && told.total_duration > 0);
 const written = await ollama.generate({ model: "m", prompt: "hi", raw: true, options: { seed: 7, num_predict: 3 } });
 assert.equal(written.response, "s7 t1 t2!");
 assert.equal(written.done_reason, "length");
+const { embeddings: vectors } = await ollama.embed({ model: "m", input: "four", dimensions: 2 });
+assert.ok(Math.abs(vectors[0][1] - 0.8) < 1e-6);
 assert.equal((await ollama.list()).models.length, 1);
 assert.equal((await ollama.ps()).models.length, 1);
 assert.ok((await ollama.show({ model: "m" })).capabilities.includes("tools"));

@@ -1,5 +1,5 @@
-// Prompts that are told token by token: with the log-probabilities that the positions before them give,
-// whatever the batch, the chunks and the cache, and without an answer where none is wanted.
+// What is told of a prompt: its tokens with the log-probabilities that the positions before them give, or one
+// embedding. Both whatever the batch, the chunks and the cache, and without an answer where none is wanted.
 #include <string>
 #include <vector>
 
@@ -95,6 +95,62 @@ TEST(EnginePrompt, WithoutLogProbabilitiesIsToldAtOnce) {
   harness.run();
   EXPECT_TRUE(harness.answer(1).finished.has_value());
   EXPECT_EQ(harness.answer(1).prompt.size(), 90U);
+}
+
+// ---- embeddings ----
+
+TEST(EngineEmbeddings, AreThePooledHiddenStates) {
+  for (const engine::Pooling pooling : {engine::Pooling::kLast, engine::Pooling::kMean}) {
+    for (const std::uint32_t pages : {256U, 20U}) {
+      ExecutorLimits limits = small_limits();
+      limits.steps_in_flight = 2;
+      limits.max_outputs = 6;
+      limits.total_pages = pages;
+      EngineOptions options;
+      options.pooling = pooling;
+      options.scheduler = {.max_batch = 6, .prefill_chunk = 9, .prefix_cache = true};
+      EngineHarness harness(limits, options);
+      harness.engine.submit(greedy_request(1, some_tokens(1, 20), 15));
+      for (std::uint64_t id = 2; id < 5; ++id)
+        harness.engine.embed({RequestId{id}, some_tokens(id, 9 * id)});
+      harness.run();
+      while (harness.turn()) {
+      }
+      EXPECT_EQ(harness.answer(1).tokens.size(), 15U);
+      ASSERT_EQ(harness.others.size(), 3U);
+      for (const ipc::FromWorker& each : harness.others) {
+        const auto& embedded = std::get<ipc::Embedded>(each);
+        const std::vector<TokenId> prompt =
+            some_tokens(embedded.request.value, 9 * embedded.request.value);
+        EXPECT_EQ(embedded.tokens, prompt.size());
+        std::vector<double> sum(limits.embedding);
+        const std::size_t first = pooling == engine::Pooling::kMean ? 0 : prompt.size() - 1;
+        for (std::size_t i = first; i < prompt.size(); ++i) {
+          const auto state = harness.executor.hidden_after(std::span(prompt).first(i + 1));
+          for (std::size_t n = 0; n < sum.size(); ++n)
+            sum[n] += state[n];
+        }
+        ASSERT_EQ(embedded.values.size(), sum.size());
+        for (std::size_t n = 0; n < sum.size(); ++n) {
+          EXPECT_EQ(embedded.values[n],
+                    static_cast<float>(sum[n] / static_cast<double>(prompt.size() - first)));
+        }
+      }
+    }
+  }
+}
+
+TEST(EngineEmbeddings, FailWithTheirReason) {
+  EngineHarness harness;
+  harness.engine.embed({RequestId{1}, some_tokens(1, 129)});
+  harness.engine.embed({RequestId{2}, std::vector<TokenId>{}});
+  harness.engine.embed({RequestId{3}, std::vector<TokenId>{7, 300}});
+  harness.engine.embed({RequestId{4}, some_tokens(4, 128)});  // as long as the context
+  harness.run();
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kContextExceeded);
+  EXPECT_EQ(harness.answer(2).failed->code, ipc::FailureCode::kInvalidRequest);
+  EXPECT_EQ(harness.answer(3).failed->parameter, "input");
+  EXPECT_EQ(harness.others.size(), 1U);
 }
 
 }  // namespace

@@ -1,0 +1,209 @@
+#include "orchestrator/http/embeddings.hpp"
+
+#include <bit>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+#include "orchestrator/http/ollama.hpp"
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kAskedAtOnce = 16;  // inputs of one request that workers have
+
+void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
+  const json* input = fields.get(name);
+  if (input == nullptr) return fields.refuse(name, "is missing.", "missing_parameter");
+  const auto add = [&](const json& item) {
+    if (item.is_string()) {
+      if (item == "") fields.refuse(name, "has an empty string.", "out_of_range");
+      request.inputs.emplace_back(item.get<std::string>());
+      return;
+    }
+    std::vector<ipc::TokenId> ids;
+    if (!item.is_array() || item.empty()) {
+      fields.refuse(name, "must be a string, an array of token ids, or an array of these.",
+                    "invalid_type");
+    } else if (read_ids(fields, name, item, ids)) {
+      request.inputs.emplace_back(std::move(ids));
+    }
+  };
+  const bool one = !input->is_array() || (!input->empty() && input->front().is_number());
+  if (one) return add(*input);
+  if (input->empty()) return fields.refuse(name, "is an empty array.", "out_of_range");
+  if (input->size() > kMaxEmbeddingInputs) {
+    return fields.refuse(name, fmt::format("has more than {} inputs.", kMaxEmbeddingInputs),
+                         "out_of_range");
+  }
+  for (const json& item : *input) {
+    if (!fields.ok()) return;
+    add(item);
+  }
+}
+
+}  // namespace
+
+Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  EmbeddingRequest request;
+  request.form = form;
+  request.model = fields.text("model");
+  read_input(fields, form == EmbeddingForm::kOllamaSingle ? "prompt" : "input", request);
+  const std::string encoding = fields.text("encoding_format", "float");
+  request.base64 = encoding == "base64" && form == EmbeddingForm::kOpenAi;
+  if (encoding != "float" && encoding != "base64")
+    fields.refuse("encoding_format", "must be 'float' or 'base64'.", "unsupported_parameter");
+  request.dimensions =
+      static_cast<std::uint32_t>(fields.integer("dimensions", 0, 1, std::int64_t{1} << 20));
+  // llama.cpp's; 2 is the Euclidean length that this server makes 1.
+  if (fields.integer("embd_normalize", 2, -1, 1000) != 2)
+    fields.refuse("embd_normalize", "can only be 2 on this server.", "unsupported_parameter");
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions) {
+  if (dimensions != 0 && dimensions < values.size()) values.resize(dimensions);
+  double squares = 0;
+  for (float& value : values) {
+    if (!std::isfinite(value)) value = 0;  // a worker may send anything
+    squares += static_cast<double>(value) * value;
+  }
+  const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
+  for (float& value : values)
+    value = static_cast<float>(value * scale);
+  return values;
+}
+
+std::string base64_of(std::span<const float> values) {
+  static constexpr char kDigits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  for (const float value : values) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    for (int shift = 0; shift < 32; shift += 8)
+      bytes += static_cast<char>(word >> shift & 0xff);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t rest = std::min<std::size_t>(bytes.size() - i, 3);
+    std::uint32_t group = 0;
+    for (std::size_t n = 0; n < 3; ++n)
+      group = group << 8 | (n < rest ? static_cast<unsigned char>(bytes[i + n]) : 0U);
+    for (std::size_t n = 0; n < 4; ++n)
+      text += n <= rest ? kDigits[group >> (18 - 6 * n) & 63] : '=';
+  }
+  return text;
+}
+
+void EmbeddingAnswer::start(std::size_t model, std::chrono::seconds timeout) {
+  hold();
+  watch(*exchange_);
+  start_deadline(timeout);
+  model_ = model;
+  model_name_ = services_.router.models()[model].id;
+  values_.resize(request_.inputs.size());
+  while (next_ < request_.inputs.size() && asked_.size() < kAskedAtOnce)
+    ask_next();
+}
+
+void EmbeddingAnswer::ask_next() {
+  const std::size_t index = next_++;
+  ipc::Embed embed;
+  embed.input = std::move(request_.inputs[index]);
+  asked_.emplace(services_.router.start(model_, Work(std::move(embed)), *this), index);
+}
+
+void EmbeddingAnswer::on_answer(RequestId request, const ipc::FromWorker& answer) {
+  auto self = shared_from_this();
+  const auto found = asked_.find(request);
+  if (found == asked_.end()) return;
+  const auto& embedded = std::get<ipc::Embedded>(answer);
+  const std::size_t index = found->second;
+  asked_.erase(found);
+  if (request_.dimensions > embedded.values.size()) {
+    return fail(invalid(
+        fmt::format("'dimensions' can be {} at most with this model.", embedded.values.size()),
+        "dimensions", "out_of_range"));
+  }
+  values_[index] = normalised(embedded.values, request_.dimensions);
+  tokens_ += embedded.tokens;
+  if (next_ < request_.inputs.size()) return ask_next();
+  if (!asked_.empty()) return;
+  HttpResponse response;
+  response.body = body();
+  finish(std::move(response));
+}
+
+void EmbeddingAnswer::on_failed(RequestId request, const Failure& failure) {
+  asked_.erase(request);
+  Answer::on_failed(request, failure);
+}
+
+void EmbeddingAnswer::fail(const ApiError& error) {
+  finish(request_.form == EmbeddingForm::kOpenAi ? to_response(error) : ollama_refusal(error));
+}
+
+void EmbeddingAnswer::lost(Exchange::Lost) {
+  auto self = shared_from_this();
+  cancel();
+  end(499);
+  release();
+}
+
+void EmbeddingAnswer::cancel() {
+  for (const auto& [request, index] : std::exchange(asked_, {}))
+    services_.router.cancel(request);
+}
+
+void EmbeddingAnswer::finish(HttpResponse response) {
+  auto self = shared_from_this();
+  cancel();
+  const int status = response.status;
+  exchange_->on_lost = nullptr;
+  exchange_->respond(std::move(response));
+  end(status);
+  release();
+}
+
+std::string EmbeddingAnswer::value_of(std::size_t index) const {
+  if (request_.base64) return "\"" + base64_of(values_[index]) + "\"";
+  std::string out = "[";
+  for (const float value : values_[index])
+    fmt::format_to(std::back_inserter(out), "{}{}", out.size() > 1 ? "," : "", value);
+  return out + "]";
+}
+
+std::string EmbeddingAnswer::body() const {
+  if (request_.form == EmbeddingForm::kOllamaSingle) return "{\"embedding\":" + value_of(0) + "}";
+  const bool openai = request_.form == EmbeddingForm::kOpenAi;
+  std::string out = openai ? "{\"object\":\"list\",\"data\":[" : "{\"embeddings\":[";
+  for (std::size_t i = 0; i < values_.size(); ++i) {
+    if (i > 0) out += ',';
+    if (openai)
+      fmt::format_to(std::back_inserter(out),
+                     "{{\"object\":\"embedding\",\"index\":{},\"embedding\":", i);
+    out += value_of(i);
+    if (openai) out += '}';
+  }
+  out += "],\"model\":";
+  append_json_string(out, model_name_);
+  if (openai) {
+    return out +
+           fmt::format(",\"usage\":{{\"prompt_tokens\":{0},\"total_tokens\":{0}}}}}", tokens_);
+  }
+  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - arrived_);
+  return out + fmt::format(",\"total_duration\":{},\"load_duration\":0,\"prompt_eval_count\":{}}}",
+                           took.count(), tokens_);
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,74 @@
+// Embeddings: requests in OpenAI's and Ollama's forms, and the answer, which asks a worker for each input.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "orchestrator/http/answer.hpp"
+#include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+inline constexpr std::size_t kMaxEmbeddingInputs = 2048;
+
+enum class EmbeddingForm {
+  kOpenAi,        // POST /v1/embeddings
+  kOllama,        // POST /api/embed
+  kOllamaSingle,  // POST /api/embeddings, its older form
+};
+
+struct EmbeddingRequest {
+  EmbeddingForm form = EmbeddingForm::kOpenAi;
+  std::string model;
+  std::vector<decltype(ipc::Embed::input)> inputs;
+  bool base64 = false;
+  std::uint32_t dimensions = 0;  // 0: as many as the model's have
+};
+Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body);
+
+// The first `dimensions` values (0: all), of length 1 together; zeros stay zeros.
+std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions);
+// Little-endian floats, as OpenAI's clients read them.
+std::string base64_of(std::span<const float> values);
+
+class EmbeddingAnswer final : public Answer {
+ public:
+  EmbeddingAnswer(AnswerServices& services, std::string endpoint,
+                  std::shared_ptr<Exchange> exchange, EmbeddingRequest request)
+      : Answer(services, std::move(endpoint)),
+        exchange_(std::move(exchange)),
+        request_(std::move(request)) {}
+
+  // Admitted to `model` already. It holds itself until it ends.
+  void start(std::size_t model, std::chrono::seconds timeout);
+
+ private:
+  void on_answer(RequestId request, const ipc::FromWorker& answer) override;
+  void on_failed(RequestId request, const Failure& failure) override;
+  void fail(const ApiError& error) override;
+  void lost(Exchange::Lost how) override;
+
+  void ask_next();
+  void cancel();
+  void finish(HttpResponse response);
+  std::string body() const;
+  std::string value_of(std::size_t index) const;
+
+  std::shared_ptr<Exchange> exchange_;
+  EmbeddingRequest request_;
+  std::size_t model_ = 0;
+  std::string model_name_;
+  std::unordered_map<RequestId, std::size_t> asked_;  // inputs that a worker has
+  std::size_t next_ = 0;                              // input to be asked for
+  std::vector<std::vector<float>> values_;            // of each input
+  std::uint64_t tokens_ = 0;
+  const Clock::time_point arrived_ = Clock::now();
+};
+
+}  // namespace bulkhead::orchestrator
