@@ -10,7 +10,8 @@
 //   never           accepts, and never answers
 //   big             4 KiB of text for each token
 //   eos@N           ends with "stop" before token N
-//   cached@N        says that N of the prompt's tokens came from its cache
+//   cached@N        says that N of the prompt's tokens came from its cache; more than it has, unless it was given accepted
+//                   tokens
 //   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
 //                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
 //                   that has lost its device, without a word; lie@N leaves garbage and dies at once
@@ -414,7 +415,8 @@ class Worker {
         }
         end.prompt_tokens = 0;
         end.completion_tokens = sequence.next;
-        end.cached_tokens = order(sequence.prompt, "cached").value_or(0);
+        const std::uint32_t cached = order(sequence.prompt, "cached").value_or(0);
+        if (cached <= sequence.prompt.size() || sequence.given == 0) end.cached_tokens = cached;
         finished.push_back(end);
         continue;
       }

@@ -102,7 +102,7 @@ TEST(ParseCompletion, MalformedRequestsNameTheirField) {
       {"{\"prompt\":\"x\",\"logprobs\":true}", "logprobs"},
       {"{\"prompt\":\"x\",\"ignore_eos\":\"no\"}", "ignore_eos"},
       {"{\"prompt\":\"x\",\"return_token_ids\":1}", "return_token_ids"},
-      {"{\"prompt\":\"x\",\"echo\":true}", "echo"},
+      {"{\"prompt\":\"x\",\"echo\":1}", "echo"},
       {"{\"prompt\":\"x\",\"suffix\":\"end\"}", "suffix"},
       {R"({"prompt":"x","logit_bias":{"1":101}})", "logit_bias"},
       {R"({"prompt":"x","logit_bias":{"a":1}})", "logit_bias"},
