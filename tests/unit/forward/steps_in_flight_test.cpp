@@ -218,6 +218,10 @@ TEST_F(StepsInFlight, HiddenStatesAreWhatLogitsAreMadeOf) {
 
     for (Column& column : columns)
       column.output = Output::kHidden;
+    if (width == 0) {  // no mapping for GPUs gives them yet
+      EXPECT_FALSE(executor.submit({columns, sequences}).ok());
+      continue;
+    }
     ASSERT_TRUE(executor.submit({columns, sequences}).ok());
     if (executor.limits().steps_in_flight > 1) {
       const std::vector<Column> others = columns_of(some_prompt(9), 1, Output::kGreedy);
