@@ -200,7 +200,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   return {};
 }
 
-// Of embeddings: what the settings say, else the model's file (pooling_type of llama.cpp).
+// How embeddings are pooled: as engine.pooling says, else as the model's file says (pooling_type of llama.cpp).
 engine::Pooling pooling_of(const config::EngineSettings& settings, const Loaded& loaded) {
   switch (settings.pooling) {
     case config::Pooling::kMean:

@@ -1,8 +1,8 @@
-// Where attention's results go. A column's heads lie behind each other, as the next product's input. Where values are the
-// first entries of keys (kValueEntries), each head is an input of its own, because a matrix of its own comes next:
-// [column][head] take the place of columns.
+// Stores attention's results as inputs of the next product. Mostly a column is one input, in which its heads follow
+// each other. Where values are the first entries of keys (kValueEntries), each head is an input of its own, number
+// column * kHeads + head, because each head has a matrix of its own in the next product.
 //
-// The includer has attention_state.glsl and `push` with out_address, out_stride and padded_width.
+// Include this file behind attention_state.glsl and a push block with out_address, out_stride and padded_width.
 void store_head(uint column, uint head, uint entry, float value) {
   if (kValueEntries == 0u) {
     if (entry < kHead) store_input(push.out_address, column, push.out_stride, head * kHead + entry, value, kOutForm);
@@ -11,7 +11,8 @@ void store_head(uint column, uint head, uint entry, float value) {
   }
 }
 
-// Zeros behind the results of `heads` heads from `head0` on, by `count` invocations, of which this is the `index`th.
+// Writes the zeros that pad the results of heads head0 to head0 + heads - 1. `count` invocations share the work; the
+// caller is invocation `index` of them.
 void pad_heads(uint column, uint head0, uint heads, uint index, uint count) {
   if (kValueEntries == 0u) {
     if (head0 != 0u) return;

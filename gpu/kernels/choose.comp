@@ -5,9 +5,10 @@
 // first. A weight is exp(logit - largest) over the sum of all experts' (a lane's in rising order, then lanes by halving
 // distances), or of the chosen ones' in their order; times `scale`, and the expert's own.
 //
-// With kByScores (DeepSeek-V3, arXiv 2412.19437) the largest scores plus biases are taken instead, from the kGroupsUsed
-// groups whose two largest of these have the largest sums; of equal groups the lower index. A score is the logit's sigmoid,
-// or its share in the softmax; weights come from scores without biases.
+// With kByScores (DeepSeek-V3, arXiv 2412.19437) a subgroup compares scores plus biases instead of logits. A score is
+// the logit's sigmoid, or its share in the softmax. A group's value is the sum of its two largest scores plus biases.
+// The subgroup takes experts only from the kGroupsUsed groups with the largest values; of equal groups it takes the
+// lower index. Weights are made of scores without biases.
 //
 // kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
 // and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
@@ -44,7 +45,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { 
 
 shared uint places[kExperts];
 
-// Of all experts, from a lane's logits.
+// The softmax's denominator over all experts. `kept`: the lane's own logits.
 float softmax_sum(float kept[kOfLane], float largest) {
   uint lane = gl_SubgroupInvocationID;
   precise float sum = 0.0;
@@ -64,7 +65,7 @@ float sigmoid(float logit) {
 
 const float kLeast = -3.4028234e38;
 
-// The groups that a column's experts may be of, a bit each.
+// The groups that a column may take experts from: bit g stands for group g.
 uint best_groups(float kept[kOfLane]) {
   uint lane = gl_SubgroupInvocationID;
   float sums[kGroups];
@@ -101,7 +102,7 @@ uint best_groups(float kept[kOfLane]) {
   return taken;
 }
 
-// A lane's logits become what experts are chosen by.
+// Replaces a lane's logits by the scores that experts are chosen by.
 void make_scores(inout float kept[kOfLane], float largest, float sum) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint i = 0; i < kOfLane; i++) {

@@ -2,8 +2,8 @@
 // tile of columns that take the same expert (choose.comp) instead of neighbouring columns. The order of additions is the
 // kernel's own, so a result's bits don't depend on who shares its tile.
 //
-// With kSlices there are no routes: all columns take every matrix, as heads with matrices of their own do. Then a pair is
-// column * kSlices + matrix.
+// With kSlices there are no routes: every column takes all kSlices matrices, for example one for each attention head.
+// A pair is then column * kSlices + matrix.
 //
 // Results lie by pairs: [column][expert chosen]. The input does, too, or the experts of a column share it (kShare).
 #ifdef BULKHEAD_EXPERTS

@@ -109,8 +109,8 @@ std::uint32_t most_tiles(const RouterShape& router, std::uint32_t columns,
 // that of a product of the shape. `share`: results that share a column of the input: `used`, or 1.
 MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
                              const RouterShape& router, std::uint32_t share, std::uint32_t columns);
-// The same of `slices` matrices that all columns take, an input and a result for each: as heads that have
-// matrices of their own do. The push's tiles and list are not read.
+// The product of `slices` matrices that every column takes: slice s multiplies the column's s-th input and gives
+// its s-th result. Attention heads that have a matrix each use it. The kernel ignores ExpertPush::tiles and list.
 struct SliceProduct {
   MatvecVariant variant;
   std::uint32_t workgroups = 1;  // times those that rows need

@@ -271,8 +271,8 @@ struct RopeKvRules {
 KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
                    const RopeKvRules& rules = {});
 
-// Of attention over latents, the shape's value_entries (rope_latent.comp): a workgroup for each head of a
-// column, and one for its row of the cache.
+// For attention over latents (rope_latent.comp), where shape.value_entries is not 0. Each column has a workgroup
+// for each query head and one more for its row of the cache.
 struct RopeLatentPush {
   std::uint64_t q;         // [column][head][q_head]
   std::uint64_t absorbed;  // [column][head][latent]

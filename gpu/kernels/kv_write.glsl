@@ -1,12 +1,12 @@
 // Writes the entries of a key or a value to its page. The includer has kv_layout.glsl and kLanes, the workgroup's invocations.
 
-// Q8: what is to be written, before it is rounded.
+// With Q8 pages: the entries before they are rounded.
 const uint kMadeFloats = kKvFormat == kKvQ8 ? kHeadPadded : 1u;
 shared float to_round[kMadeFloats];
 
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer ShortsOut { uint16_t v[]; };
 
-// Writes to_round as bytes with a scale for each 32 entries: the largest magnitude is 127.
+// Writes to_round as bytes. Each 32 entries have a scale, which maps their largest magnitude to 127.
 void write_bytes(uint64_t head_at, uint slot, bool is_value, uint lane) {
   for (uint word = lane; word < kHeadPadded / 4u; word += kLanes) {
     uint block = word / (kScaleBlock / 4u);
@@ -31,7 +31,8 @@ void write_bytes(uint64_t head_at, uint slot, bool is_value, uint lane) {
   }
 }
 
-// Entries `pair` * 2 and the next. Q8: write_bytes() writes them once all are there, behind a barrier.
+// Writes entries pair * 2 and pair * 2 + 1. With Q8 pages it only keeps them: the caller must pass a barrier and then
+// call write_bytes().
 void write_pair(uint64_t head_at, uint slot, bool is_value, uint pair, float a, float b) {
   uint i = pair * 2u;
   if (kKvFormat == kKvQ8) {

@@ -28,7 +28,7 @@ layout(push_constant, std430) uniform Push {
 
 shared float sums[kInvocations];
 
-// Of all invocations' sums.
+// The sum over all invocations.
 float total(float own) {
   uint id = gl_LocalInvocationID.x;
   sums[id] = own;

@@ -1,5 +1,5 @@
-// What stands between the products and attention over latents (DeepSeek-V2, arXiv 2405.04434): q's rows as attention reads
-// them, and the position's own row of the cache. A workgroup is one query head of a column, or behind these the column's row.
+// Makes what attention over latents reads (DeepSeek-V2, arXiv 2405.04434): a column's queries, and its position's row of the
+// cache. A workgroup makes one query head of a column. The last workgroup of a column makes the row.
 //
 //   query  the head's plain entries times its key matrix (`absorbed`), then its entries that turn by position, all times q_scale
 //   row    the latent's norm times its gain, then the key entries that turn
@@ -60,7 +60,7 @@ void load(uint column, uint head, uint lane) {
   }
 }
 
-// The latent's scale; all invocations.
+// The scale of the latent's norm. All invocations must call it.
 float latent_scale(uint lane) {
   precise float sum = 0.0;
   for (uint i = lane; i < kLatent; i += kLanes) sum = fma(entries[i], entries[i], sum);
@@ -78,7 +78,7 @@ float latent_scale(uint lane) {
   return scale;
 }
 
-// Entry i of those that turn, turned.
+// Entry i of the entries that turn, after the rotation.
 float turned(uint i, Vec2s fine, Vec2s coarse) {
   float own = entries[kLatent + i];
   if (i >= push.rope_pairs * 2u) return own;

@@ -64,7 +64,8 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
     fields.refuse("encoding_format", "must be 'float' or 'base64'.", "unsupported_parameter");
   request.dimensions =
       static_cast<std::uint32_t>(fields.integer("dimensions", 0, 1, std::int64_t{1} << 20));
-  // llama.cpp's; 2 is the Euclidean length that this server makes 1.
+  // llama.cpp's clients name the norm by which it divides an embedding. This server always divides by the
+  // Euclidean norm, which has number 2.
   if (fields.integer("embd_normalize", 2, -1, 1000) != 2)
     fields.refuse("embd_normalize", "can only be 2 on this server.", "unsupported_parameter");
   if (!fields.ok()) return fields.error();

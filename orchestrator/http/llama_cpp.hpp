@@ -15,7 +15,7 @@ namespace bulkhead::orchestrator {
 Parsed<GenerationRequest> parse_llama_completion(std::string_view body);
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body);
 
-// Of the first model that is served.
+// The answer to GET /props: facts of the first model that is served.
 nlohmann::json llama_props(const Router& router);
 
 }  // namespace bulkhead::orchestrator

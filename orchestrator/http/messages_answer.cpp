@@ -54,14 +54,12 @@ struct Block {
   std::string id, name;
 };
 
-// A call's arguments are an object, or the call was cut, or the model wrote what is no JSON. No values are made
-// of them: of text that a worker sent they could take many times its size.
 bool is_whole(const Block& block) {
   return block.kind != ipc::PartKind::kCall || is_whole_object(block.text);
 }
 
-// Arguments that are no object, in one: the key is the one that Anthropic's documentation of streamed tools asks
-// clients to wrap such text in. Without any text a call has no arguments.
+// Wraps arguments that are no JSON object in an object, under the key that Anthropic's documentation of streamed
+// tools names for such text. Empty text stays empty: the call has no arguments.
 std::string wrapped(std::string_view arguments) {
   if (arguments.empty()) return {};
   std::string out = "{";

@@ -19,7 +19,8 @@ enum class OllamaCall {
 };
 
 struct OllamaRequest {
-  // Without messages or a prompt a request asks that the model be loaded: `wanted` has its name alone.
+  // A request without messages or a prompt asks the server to load the model; `wanted` then has only the
+  // model's name.
   bool load_only = false;
   Parsed<GenerationRequest> wanted;
 };
@@ -28,7 +29,7 @@ OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
 Parsed<std::string> parse_ollama_name(std::string_view body);
 
 std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
-// What answers a request that asks for nothing but the model.
+// The answer to a request that only asks the server to load a model.
 std::string ollama_loaded_body(OllamaCall call, const std::string& model);
 // {"error": TEXT} with the status that the error has.
 HttpResponse ollama_refusal(const ApiError& error);
@@ -37,7 +38,7 @@ HttpResponse ollama_refusal(const ApiError& error);
 nlohmann::json ollama_tags(const Router& router);
 nlohmann::json ollama_ps(const Router& router);
 nlohmann::json ollama_show(const ModelInfo& model);
-// The version of Ollama whose API this is: clients look whether it has what they need.
+// The version of Ollama whose API the server speaks. Clients read it to learn which features they may use.
 inline constexpr const char* kOllamaVersion = "0.12.6";
 
 }  // namespace bulkhead::orchestrator

@@ -18,7 +18,7 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// What a worker that has loaded the model tells of it; null: none has.
+// What a worker told about the model when it had loaded it; null while no worker has.
 const ipc::Ready* told_of(const ModelInfo& model) {
   for (const Worker* worker : model.workers) {
     if (worker->ever_ready()) return &worker->ready();

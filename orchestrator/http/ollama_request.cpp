@@ -35,7 +35,7 @@ constexpr const char* kOptions[] = {"temperature",
                                     "dry_multiplier",
                                     "xtc_probability"};
 
-// As Ollama has them where neither a request nor a model's file says otherwise.
+// Ollama's defaults for fields that a request leaves out.
 struct Default {
   const char* name;
   double value;

@@ -57,7 +57,8 @@ struct Route {
 
 std::span<const Route> routes();
 
-// An error in the form of the protocol that the path belongs to, whether it has a route or not.
+// Renders `error` in the form of the protocol that the path belongs to (OpenAI, Anthropic, Ollama). The path
+// need not have a route.
 HttpResponse refusal_for(std::string_view path, const ApiError& error);
 
 // The route of a path, and what stands for its {...}.

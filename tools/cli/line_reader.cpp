@@ -145,7 +145,7 @@ class EditedReader final : public LineReader {
   std::string history_file_;
 };
 
-// With its folders made; empty where there is no home, or they can't be made.
+// The path of the history file; makes its folders. Empty where there is no home, or where a folder can't be made.
 std::string history_file() {
   const auto value_of = [](const char* name) {
     const char* value = std::getenv(name);

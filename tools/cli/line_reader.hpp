@@ -12,8 +12,8 @@ class LineReader {
   enum class Outcome { kLine, kEnd, kInterrupted, kFailed };  // kFailed: errno says how
 
   virtual ~LineReader() = default;
-  // The next message, without its end. Of a terminal it may have several lines: what was pasted at once is
-  // one message. kInterrupted: Ctrl-C (`interrupted` of api.hpp is set), and the line is dropped.
+  // The next message, without its line end. At a terminal a message may have several lines: text that is pasted
+  // at once is one message. kInterrupted: Ctrl-C (`interrupted` of api.hpp is set), and the line is dropped.
   virtual Outcome next(std::string& line) = 0;
 };
 

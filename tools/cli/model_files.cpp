@@ -24,7 +24,7 @@ std::string in_mib(std::uint64_t bytes) {
   return text;
 }
 
-// A line for each: ID "TEXT".
+// Prints one line for each token: ID "TEXT".
 bool put_pieces(const model::Tokenizer& tokenizer, std::span<const model::TokenId> ids) {
   for (const model::TokenId id : ids) {
     std::string_view text = tokenizer.piece(id);

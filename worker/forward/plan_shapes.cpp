@@ -1,4 +1,4 @@
-// What kernels are specialised for, from a model's graph and its matrices; and how much its weights take.
+// Derives from a model's graph and matrices the shapes that kernels are specialised for, and the weights' sizes.
 #include "worker/forward/model_plan.hpp"
 #include "worker/forward/rope_table.hpp"
 

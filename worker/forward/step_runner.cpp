@@ -105,7 +105,7 @@ Status StepRunner::finish(std::uint32_t index) {
   return {};
 }
 
-// Hidden states have one place on the device, which the next step writes to.
+// The device has one buffer for hidden states, and the next step overwrites it: this reads them first.
 Status StepRunner::read_hidden(std::uint32_t index) {
   return slots_[index].tells_hidden ? finish(index) : Status();
 }

@@ -53,7 +53,7 @@ void take_logprobs(StepSlot& slot, std::size_t index) {
 
 }  // namespace
 
-// As the outputs' norm writes them.
+// Bytes of a column in the buffer that the last norm writes.
 std::uint64_t StepSlots::hidden_row_bytes() const {
   return std::uint64_t{k::input_stride(context_.mapping, context_.graph.embedding)} * sizeof(float);
 }

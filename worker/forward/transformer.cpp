@@ -231,7 +231,8 @@ class LoadedTransformer final : public Transformer {
     limits_.context = cache.context;
     limits_.model_context = graph.context;
     limits_.vocabulary = graph.vocabulary;
-    // GPUs lay the outputs' normed rows out for their products, which hidden states can't be read from yet.
+    // Hidden states are read from the rows that the last norm writes. A GPU's norm writes them in the order that
+    // its products read, which nothing turns back yet.
     limits_.embedding = context_.mapping.rows ? graph.embedding : 0;
     if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;

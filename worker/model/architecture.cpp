@@ -10,7 +10,7 @@
 namespace bulkhead::model {
 namespace {
 
-// What is no model by itself, by general.type or general.architecture.
+// Kinds of GGUF files that hold no language model, by general.type or general.architecture.
 struct NamedPart {
   std::string_view name, what;
 };

@@ -89,7 +89,7 @@ struct Rope {
 struct KvStore {
   std::uint32_t heads = 0;
   std::uint32_t head_size = 0;  // entries of a key, and of a value
-  // Not 0: a value is so many first entries of its key, and nothing is kept for it.
+  // Not 0: a value is the first so many entries of its key, and the cache has no room for values.
   std::uint32_t value_entries = 0;
 };
 
@@ -130,8 +130,9 @@ struct Product {
   VectorIndex bias = kAbsent;  // of all rows
 };
 
-// out = slice s of the matrix * column s of in, for each slice and the step's columns. `in` has as many columns
-// for each of the step's as there are slices; `out`, too, or it has the results one behind the other.
+// For each column of the step and each slice s of the matrix: result s = slice s * input s. `in` has as many
+// inputs for each column as there are slices. `out` has as many results for each column, or one row that holds
+// them one after another.
 struct SliceProduct {
   MatrixPart rows;  // of each slice
   std::uint32_t slices = 0;
@@ -159,9 +160,9 @@ struct Rotate {
   bool norms_values = false;
 };
 
-// The same for attention over latents (DeepSeek-V2, arXiv 2405.04434), whose keys and values are one row of
-// the cache: [latent, entries that turn], of which the latent is the value. A head's query of that row is
-// [its part of `absorbed`, its last entries of `q`, turned].
+// Rotate for attention over latents (DeepSeek-V2, arXiv 2405.04434). The cache has one row for each position:
+// [latent, entries that turn]. The row is the key, and its latent is the value. The query of a head is
+// [the head's part of `absorbed`, the head's last entries of `q`, turned].
 struct RotateLatent {
   ActivationIndex q = kAbsent;         // [head][plain entries, those that turn]
   ActivationIndex absorbed = kAbsent;  // a column of latent entries for each head
@@ -182,8 +183,8 @@ struct ScoreRules {
   VectorIndex sinks = kAbsent;  // of each head: a score that joins the softmax and has no value
 };
 
-// softmax(q * keys) * values for each head, over the positions up to the column's own. Where values are their
-// keys' entries, `out` has a column for each head.
+// softmax(q * keys) * values for each head, over the positions up to the column's own. Where values are entries
+// of their keys (KvStore), `out` has one input for each head of a column.
 struct Attend {
   HeadShape heads;
   KvIndex kv = kAbsent;
@@ -218,9 +219,9 @@ struct Router {
   std::uint32_t experts = 0, used = 0;
   bool shared_gate = false;  // a further row: sigmoid of its logit is the shared expert's weight
   bool renormalise = false;  // weights are divided by their sum
-  // Weights are sigmoids of the logits, not their softmax. Then, or with a bias or groups, experts are chosen
-  // by weight plus bias instead, within the `groups_used` groups of equally many neighbouring experts
-  // whose two best of these have the largest sums.
+  // Scores are the logits' sigmoids, not their softmax. With sigmoids, a bias or groups, experts are chosen by
+  // score plus bias instead of by logit. Groups are neighbouring experts, equally many in each. A column takes
+  // experts only from the `groups_used` groups whose two largest scores plus biases have the largest sums.
   bool sigmoid = false;
   VectorIndex choice_bias = kAbsent;
   std::uint32_t groups = 1, groups_used = 1;

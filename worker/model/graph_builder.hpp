@@ -218,7 +218,7 @@ class LayerBuilder {
   void gated_product(const std::string& gate, const std::string& up, ActivationIndex in,
                      ActivationIndex out, Gate function);
 
-  // A product and its bias through a function, without an up.
+  // function(product + bias): a feed-forward's first half where the model has no gate.
   void activated_product(const std::string& name, ActivationIndex in, ActivationIndex out,
                          Gate function);
 

@@ -10,6 +10,6 @@ CONSTANT(7, kRenormalise, renormalise, 0u)   // weights are shares of the chosen
 CONSTANT(8, kTileColumns, tile_columns, 1u)  // of the products that follow
 CONSTANT(9, kSigmoid, sigmoid, 0u)   // scores are the logits' sigmoids, not their softmax
 CONSTANT(10, kByScores, by_scores, 0u)  // experts are chosen by score, a bias and groups, not by logit
-CONSTANT(11, kGroups, groups, 1u)            // of neighbouring experts, equally many; at most 32
-CONSTANT(12, kGroupsUsed, groups_used, 1u)   // in which a column's experts are
+CONSTANT(11, kGroups, groups, 1u)            // groups of neighbouring experts, equally many experts in each; at most 32
+CONSTANT(12, kGroupsUsed, groups_used, 1u)   // groups that a column takes experts from
 CONSTANTS_END

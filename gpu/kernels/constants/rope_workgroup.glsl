@@ -1,4 +1,4 @@
-// Of the kernels that turn heads: each makes one by a workgroup.
+// Constants of the kernels that turn heads by position, a workgroup for each head.
 CONSTANTS(RopeWorkgroupConstants, 0)
 INVOCATIONS(0, kLanes, lanes, 8u)
 CONSTANTS_END

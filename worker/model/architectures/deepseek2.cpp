@@ -1,9 +1,9 @@
-// DeepSeek-V2 and V3 (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437), GLM-4.7-Flash and what shares their
-// graph: attention over latents, and experts chosen by scores beside one that all tokens take.
+// DeepSeek-V2 and V3 (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437), GLM-4.7-Flash and other models of the
+// same graph: attention over latents, experts chosen by scores, and experts that every token takes.
 //
-// A position's keys and values of all heads are products of one latent, which is what the cache keeps,
-// with a few key entries that turn. A head's keys are never made: its query times its key matrix is a
-// query of the latent, and its value matrix takes the sum of latents.
+// The keys and values of all heads are products of one latent vector of the position. The cache keeps the
+// latent and a few key entries that turn by position. No head's keys are ever made: the head's query times
+// its key matrix is a query of the latents, and the head's value matrix multiplies their weighted sum.
 #include <cmath>
 
 #include "worker/model/graph_builder.hpp"
@@ -83,7 +83,7 @@ void describe(GraphBuilder& model) {
   at.latents = model.input("attention's latents", sizes.latent, sizes.heads);
   at.values = model.floats("heads' values", std::uint64_t{sizes.heads} * sizes.value);
   at.gathered = model.input("attention result", std::uint64_t{sizes.heads} * sizes.value);
-  // Files that don't say how experts are scored, but have biases, are of V3's kind.
+  // A file with biases of scores that doesn't say how scores are made comes from a model of V3's kind.
   const FeedForwards feed_forwards = model.feed_forwards(model.some_layer_has("exp_probs_b.bias"));
 
   model.embed();

@@ -1,5 +1,5 @@
-// GLM-4.5 and GLM-4.5-Air (Zhipu AI 2025, arXiv 2508.06471): attention with biases, of whose heads half the
-// entries turn, in some models with norms of q and k; and DeepSeek-V3's choice of experts.
+// GLM-4.5 and GLM-4.5-Air (Zhipu AI 2025, arXiv 2508.06471). q, k and v have biases, half of each head's entries
+// turn by position, and some models norm q and k. Experts are chosen as in DeepSeek-V3.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
