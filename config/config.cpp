@@ -288,7 +288,8 @@ Status Loader::read_models(const std::string& path, const YAML::Node& node) {
       const ModelSetting* setting = find_model_setting(item.first.Scalar());
       if (setting == nullptr) return unknown(where, key, prefix + ".");
       if (!seen.insert(key).second) return wrong(where, key, "is given twice; keep one");
-      BULKHEAD_TRY(const Written written, read_value(where, key, item.second));
+      BULKHEAD_TRY(Written written, read_value(where, key, item.second));
+      if (wants_list(*setting) && !written.is_list) written = written_text(written.items[0], true);
       if (Status stored = store(*setting, model, written); !stored.ok()) {
         return wrong(where, key, stored.error().message());
       }
@@ -332,7 +333,8 @@ Status Loader::assign(std::string_view assignment) {
       models.emplace_back();
       origins_[prefix] = where;
     }
-    if (Status stored = store(*setting, models[index], written_text(value, false)); !stored.ok()) {
+    if (Status stored = store(*setting, models[index], written_text(value, wants_list(*setting)));
+        !stored.ok()) {
       return wrong(where, key, stored.error().message());
     }
     origins_[key] = where;
@@ -440,6 +442,16 @@ Status Loader::check_models() const {
                        " already; for more processes of one model use its `workers`");
     }
   }
+  for (std::size_t i = 0; i < settings.models.size(); ++i) {
+    const std::string key = "models." + std::to_string(i) + ".aliases";
+    for (const std::string& alias : settings.models[i].aliases) {
+      const auto [first, is_new] = names.emplace(alias, i);
+      if (is_new) continue;
+      return wrong(origin(key), key,
+                   "'" + alias + "' is a name of models." + std::to_string(first->second) +
+                       " already; a request could not say which it means");
+    }
+  }
 
   return {};
 }
@@ -470,6 +482,12 @@ void Loader::add_notices() {
         "server.allowed_origins",
         "\"*\" counts only with server.api_key (or BULKHEAD_API_KEY): without one every web page "
         "could use this server");
+  }
+  if (settings.server.device_memory_mb != 0 && settings.engine.kv_cache_mb == 0) {
+    notice(
+        "server.device_memory_mb",
+        "is best set with engine.kv_cache_mb: without it each model takes up to 8 GiB of what the "
+        "device has free for its KV cache");
   }
   if (settings.ipc.flush_tokens > 1 && settings.ipc.flush_interval_us == 0) {
     notice("ipc.flush_tokens",

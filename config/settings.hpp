@@ -24,7 +24,12 @@ struct ServerSettings {
   std::vector<std::string> allowed_hosts;             // besides localhost and `host`
   std::vector<std::string> allowed_origins;           // "*": all
   bool allow_kill = false;                            // POST /v1/workers/NAME/kill
+  std::string models_folder;           // every GGUF file in it is served; empty: none
+  std::uint32_t device_memory_mb = 0;  // of all models on one device; 0: no bound
 };
+
+// When a model's workers are started.
+enum class Load { kStart, kFirstUse };
 
 struct ModelSettings {
   std::string name;              // empty: the file's own general.name, or its file name
@@ -32,6 +37,8 @@ struct ModelSettings {
   std::string device = "auto";   // auto | cpu | an index | part of a device's name
   std::uint32_t workers = 1;
   std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
+  std::vector<std::string> aliases;  // further names in the API
+  Load load = Load::kStart;
 };
 
 enum class Transport { kShm, kStdio };

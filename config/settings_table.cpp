@@ -31,6 +31,14 @@ namespace {
     [](ModelSettings& m) -> type& { return m.member; } \
   }
 
+#define MODEL_CHOICE(member)                                                      \
+  EnumReach<ModelSettings> {                                                      \
+    [](const ModelSettings& m) { return static_cast<std::uint32_t>(m.member); },  \
+        [](ModelSettings& m, std::uint32_t i) {                                   \
+          m.member = static_cast<std::remove_reference_t<decltype(m.member)>>(i); \
+        }                                                                         \
+  }
+
 const std::vector<const char*> kLogLevels = {"trace", "debug", "info", "warn", "error", "off"};
 constexpr std::uint32_t kHourMs = 3'600'000;
 constexpr std::uint32_t kSecondUs = 1'000'000;
@@ -73,6 +81,12 @@ const Setting kSettings[] = {
    .reload = Reload::kNow, .worker = Worker::kNo},
   {.key = "server.allow_kill", .help = "Let whoever may restart workers kill their processes too (POST /v1/workers/NAME/kill), to see streams survive it.",
    .reach = FLAG(server.allow_kill),
+   .reload = Reload::kNow, .worker = Worker::kNo},
+  {.key = "server.models_folder", .help = "Folder whose GGUF files are all served, besides models: each is loaded at its first use. Read at the start and by SIGHUP; empty: none.",
+   .reach = TEXT(server.models_folder),
+   .reload = Reload::kNow, .worker = Worker::kNo},
+  {.key = "server.device_memory_mb", .help = "MiB that the models of one device may take together (weights and KV cache); beyond it the one that was used longest ago is unloaded, unless it has requests. 0: no bound. Give engine.kv_cache_mb a number with it.",
+   .reach = NUMBER(server.device_memory_mb), .most = kTebibyteMb,
    .reload = Reload::kNow, .worker = Worker::kNo},
 
   {.key = "ipc.transport", .help = "How the daemon and its workers exchange messages: shm (rings in shared memory) or stdio (pipes).",
@@ -265,6 +279,12 @@ const ModelSetting kModelSettings[] = {
   {.key = "context", .help = "Most tokens of a sequence, prompt and answer; 0: the model's own limit, or what fits in memory.",
    .reach = MODEL_FIELD(std::uint32_t, context), .most = 1U << 24,
    .reload = Reload::kWorkers, .worker = Worker::kYes},
+  {.key = "aliases", .help = "Further names by which requests may ask for the model.",
+   .reach = MODEL_FIELD(std::vector<std::string>, aliases),
+   .reload = Reload::kNow, .worker = Worker::kNo},
+  {.key = "load", .help = "When the model is loaded: start (of the daemon), or first_use (its first request waits for it).",
+   .reach = MODEL_CHOICE(load), .choices = {"start", "first_use"},
+   .reload = Reload::kNow, .worker = Worker::kNo},
 };
 // clang-format on
 

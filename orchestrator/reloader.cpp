@@ -14,6 +14,7 @@
 #include "config/base/quiet_thread.hpp"
 #include "config/base/text.hpp"
 #include "config/reload.hpp"
+#include "orchestrator/router/models_folder.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -61,6 +62,7 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
             ", which other machines can reach, and there is no API key. Set server.api_key or "
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
   }
+  BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded.settings));
   return loaded;
 }
 

@@ -292,11 +292,17 @@ json describe_health(const Router& router) {
   return body;
 }
 
-json describe_model(const ModelInfo& model) {
-  json out = {
-      {"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "bulkhead"}};
+json describe_model(const Router& router, const ModelInfo& model) {
+  json out = {{"id", model.id},
+              {"object", "model"},
+              {"created", model.created},
+              {"owned_by", "bulkhead"},
+              {"aliases", model.settings.aliases},
+              {"state", router.state_of(model)},
+              {"memory_bytes", router.memory_of(model)}};
+  if (const std::string why = router.given_up(model); !why.empty()) out["reason"] = why;
   for (const Worker* worker : model.workers) {
-    if (!worker->ever_ready()) continue;
+    if (worker->ready().architecture.empty()) continue;  // it was never ready
     out["context"] = worker->ready().context_limit;
     out["architecture"] = worker->ready().architecture;
     break;

@@ -14,7 +14,7 @@ nlohmann::json describe_worker(const Router& router, const Worker& worker, const
 nlohmann::json describe_spare(const Router& router, const Worker& worker, const Spare& spare);
 // The workers, then their spares.
 nlohmann::json describe_workers(const Router& router, const DiskJournal* disk);
-nlohmann::json describe_model(const ModelInfo& model);
+nlohmann::json describe_model(const Router& router, const ModelInfo& model);
 // Why it is not ready, where it is not.
 nlohmann::json describe_health(const Router& router);
 

@@ -31,6 +31,7 @@ inline constexpr ErrorKind kWorkerNotFound{404, kRequestError, "worker_not_found
 inline constexpr ErrorKind kRequestNotFound{404, kRequestError, "request_not_found"};
 inline constexpr ErrorKind kMethodNotAllowed{405, kRequestError, "method_not_allowed"};
 inline constexpr ErrorKind kWorkerNotReady{409, kRequestError, "worker_not_ready"};
+inline constexpr ErrorKind kModelTooLarge{409, kRequestError, "model_too_large"};
 inline constexpr ErrorKind kTakenOver{409, kRequestError, "taken_over"};
 inline constexpr ErrorKind kTooSlow{408, kRequestError, "too_slow"};
 inline constexpr ErrorKind kBodyTooLarge{413, kRequestError, "body_too_large"};

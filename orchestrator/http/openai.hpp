@@ -80,6 +80,8 @@ struct ApplyTemplateRequest {
   ipc::ApplyTemplate message;
 };
 Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
+// {"model": NAME}, and nothing else counts: the name.
+Parsed<std::string> parse_model_name(std::string_view body);
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
 // What answers them, as a body.

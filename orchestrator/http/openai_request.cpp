@@ -113,6 +113,17 @@ Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body) {
   return request;
 }
 
+Parsed<std::string> parse_model_name(std::string_view body) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  std::string name = fields.text("model");
+  if (fields.ok() && name.empty())
+    fields.refuse("model", "is missing: the model's name.", "missing_parameter");
+  if (!fields.ok()) return fields.error();
+  return name;
+}
+
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
   Parsed<json> object = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&object)) return *error;

@@ -73,14 +73,15 @@ HttpResponse get_metrics(const ApiContext& context, const std::string&) {
 HttpResponse get_models(const ApiContext& context, const std::string&) {
   json data = json::array();
   for (const ModelInfo& model : context.services.router.models()) {
-    if (!model.retired) data.push_back(describe_model(model));
+    if (!model.retired) data.push_back(describe_model(context.services.router, model));
   }
   return json_response(200, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 HttpResponse get_model(const ApiContext& context, const std::string& name) {
-  const ModelInfo* model = context.services.router.find_model(name);
-  if (model != nullptr) return json_response(200, describe_model(*model));
+  const Router& router = context.services.router;
+  const ModelInfo* model = router.find_model(name);
+  if (model != nullptr) return json_response(200, describe_model(router, *model));
   return to_response(
       api_error(kModelNotFound, fmt::format("The model '{}' does not exist.", name), "model"));
 }
@@ -148,6 +149,25 @@ void act_on_worker(Call call) {
   spdlog::info("worker {}: {} requested", name,
                call.request.path.substr(call.request.path.rfind('/') + 1));
   call.respond(json_response(202, describe_worker(router, *worker, call.context.streams.disk())));
+}
+
+// ---- which models are loaded ----
+
+// {"model": NAME}. Answers at once, as it is then; its state tells how far it is.
+template <Result<std::size_t> (Router::*act)(const std::string&)>
+void act_on_model(Call call) {
+  auto name = parse_model_name(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
+  Router& router = call.context.services.router;
+  const Result<std::size_t> model = (router.*act)(std::get<std::string>(name));
+  if (!model.ok()) {
+    const bool unknown = model.error().code() == ErrorCode::kNotFound;
+    return call.refuse(
+        api_error(unknown ? kModelNotFound : kModelTooLarge, model.error().message(), "model"));
+  }
+  spdlog::info("model {}: {} requested", router.models()[*model].id,
+               call.request.path.substr(call.request.path.rfind('/') + 1));
+  call.respond(json_response(202, describe_model(router, router.models()[*model])));
 }
 
 // ---- answered by a worker ----
@@ -341,6 +361,10 @@ constexpr Route kRoutes[] = {
     {kGet, "/metrics", "/metrics", Who::kOwnPages, get_metrics},
     {kGet, "/v1/models", "/v1/models", Who::kOwnPages, get_models},
     {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kOwnPages, get_model},
+    {kPost, "/v1/models/load", "/v1/models/load", Who::kOwnPages, nullptr,
+     act_on_model<&Router::load>},
+    {kPost, "/v1/models/unload", "/v1/models/unload", Who::kOwnPages, nullptr,
+     act_on_model<&Router::unload>},
     {kGet, "/v1/workers", "/v1/workers", Who::kOwnPages, get_workers},
     {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr,
      act_on_worker<Action::kDrain>},

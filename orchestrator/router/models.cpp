@@ -1,5 +1,6 @@
 // The router's models and their workers: from settings to processes, and who serves what.
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <utility>
@@ -33,7 +34,10 @@ std::string worker_name(const std::string& model, std::size_t index) {
 }  // namespace
 
 Router::Router(EventLoop& loop, const RouterOptions& options)
-    : loop_(loop), worker_program_(options.worker_program), settings_(options.settings) {
+    : loop_(loop),
+      worker_program_(options.worker_program),
+      settings_(options.settings),
+      turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
     const std::size_t model = add_model(settings, file_mark_of(settings.path));
     for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
@@ -53,6 +57,7 @@ std::size_t Router::add_model(const config::ModelSettings& settings, std::string
   model.file_mark = std::move(file_mark);
   model.id = settings.name.empty() ? model.file_name : settings.name;
   model.created = std::time(nullptr);
+  model.file_bytes = std::strtoull(model.file_mark.c_str(), nullptr, 10);  // of "-": 0
   // The place of one that is gone, so that reloads do not pile them up.
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].retired || !models_[i].workers.empty() || needed(i)) continue;
@@ -70,6 +75,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   worker.model = model;
   worker.program = worker_program_;
   worker.model_file = settings.path;
+  worker.device = settings.device;
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
                       "--device", settings.device,
                       "--name",   name};
@@ -106,16 +112,22 @@ Worker& Router::add_worker(std::size_t model) {
 
 // ---- who is there ----
 
+bool ModelInfo::has_alias(std::string_view name) const {
+  return std::ranges::any_of(
+      settings.aliases, [name](const std::string& alias) { return lower(alias) == lower(name); });
+}
+
 const ModelInfo* Router::find_model(std::string_view name) const {
   for (const ModelInfo& model : models_) {
     if (!model.retired && model.id == name) return &model;
   }
   for (const ModelInfo& model : models_) {
-    if (!model.retired && model.file_name == name) return &model;
+    if (!model.retired && (model.file_name == name || model.has_alias(name))) return &model;
   }
   const std::string wanted = lower(name);
   for (const ModelInfo& model : models_) {
-    if (!model.retired && (lower(model.id) == wanted || lower(model.file_name) == wanted))
+    if (model.retired) continue;
+    if (lower(model.id) == wanted || lower(model.file_name) == wanted || model.has_alias(wanted))
       return &model;
   }
   return nullptr;
@@ -150,7 +162,7 @@ const ModelInfo& Router::serving(const ModelInfo& model) const {
 
 bool Router::ready() const {
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].retired) continue;
+    if (models_[i].retired || models_[i].on_demand) continue;
     const ModelInfo& entry = serving(models_[i]);
     if (std::ranges::none_of(entry.workers,
                              [](const Worker* w) { return w->state() == WorkerState::kReady; }))
@@ -169,7 +181,8 @@ bool Router::will_serve(const ModelInfo& model) const {
            const WorkerState state = worker->state();
            return state == WorkerState::kStarting || state == WorkerState::kLoading ||
                   state == WorkerState::kReady || state == WorkerState::kRestarting ||
-                  state == WorkerState::kDraining || worker->returning();
+                  state == WorkerState::kDraining || state == WorkerState::kUnloaded ||
+                  worker->returning() || worker->unloading();
          });
 }
 

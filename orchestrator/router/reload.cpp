@@ -87,6 +87,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   for (Step& step : steps) {
     if (!step.old) {
       const std::size_t model = add_model(step.settings, step.file.mark);
+      models_[model].loaded = begins_loaded(step.settings, models_[model].file_bytes);
+      models_[model].on_demand = !models_[model].loaded;
       report.added.push_back(models_[model].id);
       resize(model);
     } else if (step.changed) {
@@ -95,6 +97,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       // As clients know it, and as one that they can wait for.
       if (step.settings.name.empty()) models_[model].id = old.id;
       models_[model].ever_served = old.ever_served;
+      models_[model].loaded = old.loaded;
+      models_[model].on_demand = old.on_demand;
       report.replaced.push_back(models_[model].id);
       retire(*step.old, model);
     } else {
@@ -107,6 +111,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
     }
   }
   go_on_reloading_later();
+  go_on_loading_later();
   return report;
 }
 
@@ -140,8 +145,10 @@ void Router::resize(std::size_t model) {
   };
   auto& workers = models_[model].workers;
   auto have = static_cast<std::size_t>(std::ranges::count_if(workers, stays));
-  for (; have < wanted; ++have)
-    add_worker(model).start();
+  for (; have < wanted; ++have) {
+    Worker& worker = add_worker(model);
+    if (models_[model].loaded) worker.load();
+  }
   for (const bool serving_too : {false, true}) {  // those that serve last
     for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {
       if (!stays(*worker) || (!serving_too && (*worker)->state() == WorkerState::kReady)) continue;
@@ -227,6 +234,11 @@ void Router::go_on_with(std::size_t retired) {
       model.workers.push_back(worker);
       leaving_.erase(worker);
       worker->replace(worker_options(*successor, worker->name()));
+      if (model.loaded) {
+        worker->load();
+      } else {
+        worker->unload();
+      }
     } else {
       end(*worker);
     }

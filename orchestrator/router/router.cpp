@@ -37,11 +37,6 @@ std::string names_of(const std::vector<ModelInfo>& models) {
 
 Router::~Router() = default;
 
-void Router::start() {
-  for (auto& worker : workers_)
-    worker->start();
-}
-
 // ---- admission ----
 
 bool Router::takes_any_name() const {
@@ -87,7 +82,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   model = &serving(*model);
   if (std::string why = given_up(*model); !why.empty())
     return refuse(ipc::FailureCode::kWorkerFailed, std::move(why));
-  if (!model->ever_served)
+  if (!model->ever_served && !model->on_demand)
     return refuse(ipc::FailureCode::kUnavailable,
                   "The model is still loading; /health tells how far.");
   if (drained(*model)) {
@@ -113,7 +108,9 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
   journal_.record(id, std::move(work));
   active_[id] = Active{model, &observer};
   waiting_[model].fresh.push_back(id);
+  models_[model].last_used = ModelInfo::Clock::now();
   dispatch(model);
+  if (!models_[model].loaded) go_on_loading_later();
   return id;
 }
 
@@ -132,6 +129,7 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
   active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
   waiting_[model].fresh.push_back(id);
   dispatch_later(model);
+  if (!models_[model].loaded) go_on_loading_later();
   return id;
 }
 
@@ -184,6 +182,7 @@ void Router::dispatch(std::size_t model) {
     Worker* worker = least_loaded(model);
     if (worker == nullptr) return;
     RequestId request = waiting.fresh.front();
+    if (holds_back(model) && !begun(request)) break;
     waiting.fresh.pop_front();
     send(request, *worker);
   }
@@ -415,6 +414,13 @@ void Router::standby_died(const Spare& spare) {
 
 void Router::worker_failed(Worker& worker, const std::string& reason) {
   const std::size_t index = worker.options().model;
+  // Its device may be full of what models left there that nobody uses.
+  if (drop_parked(worker.options().device, index, UINT64_MAX) > 0) {
+    loop_.post([this, name = worker.name()] {
+      if (Worker* again = find_worker(name); again != nullptr && !stopping_) again->restart();
+    });
+    return;
+  }
   if (const std::string why = given_up(models_[index]); !why.empty()) {
     // Nobody comes for those who wait.
     std::vector<RequestId> waiting;
@@ -436,6 +442,8 @@ void Router::look_whether_started() {
   bool any = false;
   for (const ModelInfo& model : models_) {
     if (model.retired) continue;
+    any |= model.on_demand;
+    if (model.on_demand) continue;
     const auto in = [](WorkerState state) {
       return [state](const Worker* worker) { return worker->state() == state; };
     };
@@ -460,6 +468,7 @@ void Router::worker_changed(Worker& worker) {
   if (worker.state() == WorkerState::kReady) {
     ModelInfo& model = models_[index];
     model.ever_served = true;
+    worker_became_ready(worker);
     const std::string& own_name = worker.ready().model_name;
     if (model.settings.name.empty() && !own_name.empty() && find_model(own_name) == nullptr)
       model.id = own_name;
@@ -467,6 +476,7 @@ void Router::worker_changed(Worker& worker) {
     look_whether_started();
   }
   go_on_reloading_later();
+  go_on_loading_later();
   if (on_change) on_change();
   if (stopping_ && stopped_ &&
       std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
@@ -500,7 +510,9 @@ void Router::forget(RequestId request, bool tell_worker) {
   }
   const Waiting& waiting = waiting_[active.model];
   if (!waiting.fresh.empty() || !waiting.suspects.empty()) dispatch_later(active.model);
+  models_[active.model].last_used = ModelInfo::Clock::now();
   go_on_reloading_later();
+  go_on_loading_later();
   if (draining_ && active_.empty() && idle_) loop_.post(std::exchange(idle_, nullptr));
 }
 

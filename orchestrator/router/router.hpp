@@ -12,6 +12,7 @@
 // call of theirs, and may call back in.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -65,6 +66,8 @@ struct RouterOptions {
 };
 
 struct ModelInfo {
+  using Clock = std::chrono::steady_clock;
+
   std::string id;
   std::string file_name;  // also accepted as a name
   std::string file_mark;  // changes with the file
@@ -72,6 +75,22 @@ struct ModelInfo {
   config::ModelSettings settings;
   std::vector<Worker*> workers;
   bool ever_served = false;
+
+  // loading.cpp. Its workers have processes, or are to have them.
+  bool loaded = false;
+  // Nobody expects it to be loaded, so its requests wait until it is. Since it was not loaded for the
+  // first time.
+  bool on_demand = false;
+  bool load_asked = false, unload_asked = false;
+  // It has had its turn, and another needs the memory: new requests wait until that was served.
+  bool yields = false;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t memory_bytes = 0;  // that a worker of it takes on its device, once it has told
+  Clock::time_point last_used{}, load_began{}, turn_began{};
+  Clock::duration load_took{};
+
+  bool has_alias(std::string_view name) const;  // without regard to case
+
   // Taken out of the configuration, or replaced by the `successor` entry: it takes nothing new, and
   // its workers go as soon as nobody needs them.
   bool retired = false;
@@ -138,6 +157,19 @@ class Router : private WorkerEvents {
   Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers,
                               const ModelFiles& files);
 
+  // Loads a model that is not: as soon as its device has the memory. `name`: as find_model() takes it,
+  // or a GGUF file of server.models_folder (its path, or what follows the folder in that), which is
+  // added if it is new. Unloads one when its last request is over; requests that come until then wait,
+  // and load it again. Both give the model's index, and do nothing where there is nothing to do.
+  Result<std::size_t> load(const std::string& name);
+  Result<std::size_t> unload(const std::string& name);
+  // loaded, loading, waiting (for memory, or until it is unloaded), unloading, unloaded, drained, failed.
+  const char* state_of(const ModelInfo& model) const;
+  // Bytes that each of the model's workers takes on its device, as far as is known.
+  std::uint64_t memory_of(const ModelInfo& model) const;
+  std::uint64_t loads() const { return loads_; }      // of models that were not loaded
+  std::uint64_t unloads() const { return unloads_; }  // asked for, and to make room
+
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
   // Every model has a worker that serves.
@@ -191,6 +223,31 @@ class Router : private WorkerEvents {
   Worker& add_worker(std::size_t model);
   WorkerOptions worker_options(std::size_t model, std::string name) const;
 
+  // loading.cpp
+  bool begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const;
+  void go_on_loading();
+  void go_on_loading_later();
+  void load_now(std::size_t model);
+  void unload_now(std::size_t model);
+  void worker_became_ready(const Worker& worker);
+  bool make_room(std::size_t model);
+  void free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage);
+  std::uint64_t drop_parked(const std::string& device, std::size_t wanting, std::uint64_t shortage);
+  std::vector<std::size_t> others_on(const std::string& device, std::size_t wanting) const;
+  void keep_within_budget(const std::string& device);
+  void refuse_too_large(std::size_t model);
+  bool too_large(std::size_t model) const;
+  void learn_memory();
+  std::uint64_t memory_budget() const;
+  std::uint64_t memory_taken(const std::string& device, std::optional<std::size_t> of = {}) const;
+  std::uint64_t memory_missing(std::size_t model, const std::string& device) const;
+  std::set<std::string> devices_of(std::size_t model) const;
+  bool begun(RequestId request);
+  bool in_progress(std::size_t model);
+  bool holds_back(std::size_t model) const;
+  bool has_waiting(std::size_t model) const;
+  std::uint64_t waiting_since(std::size_t model) const;
+
   // reload.cpp
   void retire(std::size_t model, std::optional<std::size_t> successor);
   void resize(std::size_t model);
@@ -223,6 +280,10 @@ class Router : private WorkerEvents {
   std::set<Worker*> leaving_;                                // of a model that goes on with fewer
   std::set<Worker*> ending_;  // to be forgotten when their processes are gone
   bool reloading_later_ = false;
+  bool loading_later_ = false;
+  Timer turn_timer_;  // until the next turn ends that somebody waits for
+  std::optional<ModelInfo::Clock::time_point> next_turn_;
+  std::uint64_t loads_ = 0, unloads_ = 0;
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;

@@ -48,6 +48,8 @@ const char* to_string(WorkerState state) {
       return "failed";
     case WorkerState::kStopped:
       return "stopped";
+    case WorkerState::kUnloaded:
+      return "unloaded";
   }
   return "unknown";
 }
@@ -75,6 +77,14 @@ void Worker::start() {
   start_process();
 }
 
+// It has yet to show that it can serve.
+void Worker::become_next() {
+  options_ = *std::exchange(next_options_, std::nullopt);
+  ever_ready_ = without_units_ = false;
+  ready_ = {};
+  vault_.drop("the worker becomes another one");
+}
+
 void Worker::set_state(WorkerState state) {
   if (state_ == state) return;
   state_ = state;
@@ -92,15 +102,9 @@ void Worker::start_process() {
   starts_when_it_is_gone_ = leaving_ != nullptr && !leaving_->stuck();
   if (starts_when_it_is_gone_) return;
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
-  if (next_options_.has_value()) {
-    // It has yet to show that it can serve.
-    options_ = *std::exchange(next_options_, std::nullopt);
-    ever_ready_ = without_units_ = false;
-    ready_ = {};
-    vault_.drop("the worker becomes another one");
-  }
+  if (next_options_.has_value()) become_next();
   if (!options_.vault) vault_.drop("isolation.vault is off");
-  restart_after_drain_ = false;
+  restart_after_drain_ = unload_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name(), false,
                                              static_cast<ProcessEvents&>(*this));
@@ -337,7 +341,7 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
     vault_dropped();
   }
   // Others that went with it are replaced, too.
-  if (serves(state_)) pool_.keep(options_.standby, kSpareAfterTakeover);
+  if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby, kSpareAfterTakeover);
 }
 
 // The folder is wiped already. But a spare that has loaded kernels from it would go on with them, and
@@ -380,6 +384,16 @@ void Worker::died(WorkerProcess& process, const Death& death) {
 
   tell_vault_of_end(death);
   discard_readers_of_cache(death);
+  // With requests it comes back for them: whoever wants it unloaded asks again when they are over.
+  if (std::exchange(unload_after_drain_, false) && unfinished == 0) {
+    ended_as_asked_ = death.as_asked || death.cause == DeathCause::kAsked;
+    if (!ended_as_asked_) {
+      last_death_ = death.words;
+      last_death_cause_ = death.cause;
+    }
+    events_.worker_died(*this, death, std::move(orphans));
+    return unloaded();
+  }
   if (death.vault_unusable) {  // no death, but a cold start
     state_ = WorkerState::kRestarting;
     if (take_over()) return;
@@ -481,8 +495,52 @@ bool Worker::drain() {
   return true;
 }
 
+void Worker::unload() {
+  if (state_ == WorkerState::kStopped || state_ == WorkerState::kUnloaded) return;
+  restart_timer_.cancel();
+  retry_timer_.cancel();
+  starts_when_it_is_gone_ = restart_after_drain_ = false;
+  unload_after_drain_ = process_ != nullptr;
+  pool_.keep(0);
+  if (process_ == nullptr) return unloaded();
+  if (!serves(state_)) return process_->kill("unloaded by request while loading");
+  if (state_ == WorkerState::kReady) {
+    drain();
+  } else {
+    end_after_drain();
+  }
+}
+
+void Worker::unloaded() {
+  if (next_options_.has_value()) become_next();
+  if (!options_.vault) vault_.drop("isolation.vault is off");
+  spdlog::info("worker {}: unloaded{}", name(),
+               vault_.held() ? "; what it had on the device is kept while there is room" : "");
+  set_state(WorkerState::kUnloaded);
+}
+
+void Worker::load() {
+  if (state_ == WorkerState::kFailed) return restart();
+  if (state_ != WorkerState::kUnloaded) return;
+  policy_.reset();
+  ever_ready_ = false;
+  state_ = WorkerState::kStarting;
+  start_process();
+}
+
+void Worker::drop_vault(const std::string& reason) {
+  if (!vault_.held()) return;
+  vault_.drop(reason);
+  vault_dropped();
+}
+
 void Worker::restart() {
   if (state_ == WorkerState::kStopped) return;
+  if (state_ == WorkerState::kUnloaded) {
+    if (next_options_.has_value()) become_next();
+    return;  // its next process is a new one anyway
+  }
+  unload_after_drain_ = false;
   if (process_ != nullptr && process_->asked_to_end()) return;
   policy_.reset();
   pool_.discard("their worker is restarted");  // they may have loaded what is not wanted any more
@@ -507,7 +565,7 @@ void Worker::configure(WorkerOptions options) {
   }
   options_ = std::move(options);
   if (without_units_) leave_units_out(options_);
-  if (serves(state_)) pool_.keep(options_.standby);
+  if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby);
 }
 
 void Worker::replace(WorkerOptions options) {
@@ -520,7 +578,7 @@ void Worker::end_after_drain() {
   if (state_ != WorkerState::kDraining && state_ != WorkerState::kDrained) return;
   if (process_ == nullptr || process_->outstanding() > 0) return;
   set_state(WorkerState::kDrained);
-  if (restart_after_drain_) process_->shut_down();
+  if (restart_after_drain_ || unload_after_drain_) process_->shut_down();
 }
 
 void Worker::stop() {

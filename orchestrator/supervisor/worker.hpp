@@ -7,6 +7,7 @@
 //               ^---- restarting <----- any of them, when the process ends
 //                     loading    <----- the same, when a spare takes over: ready in a moment
 //           restarting, too: the process that was ready is on its way out
+//           unloaded: it has no process until load(); its vault may be kept. It begins so.
 //           failed: it can't serve (it said so at its first start, or died too often in a row
 //           with no request to blame); restart() tries again. stopped: the daemon is ending.
 // One thread. Of the events only worker_changed is ever called from within a call of the router's
@@ -38,7 +39,8 @@ enum class WorkerState {
   kDrained,
   kRestarting,
   kFailed,
-  kStopped
+  kStopped,
+  kUnloaded
 };
 const char* to_string(WorkerState state);
 
@@ -87,6 +89,12 @@ class Worker : private ProcessEvents {
   void configure(WorkerOptions options);
   // A restart as another one: of another model, perhaps. It has no request.
   void replace(WorkerOptions options);
+  // Ends its processes once it has no request, and starts none before load(): the state is kUnloaded
+  // then. The vault keeps its memory until drop_vault().
+  void unload();
+  // Of one that is unloaded or has failed: starts it. Its first process counts as a first start.
+  void load();
+  void drop_vault(const std::string& reason);
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the processes for good: asks them, then kills them
   void kill(const std::string& words);  // at once, all of them
@@ -118,6 +126,8 @@ class Worker : private ProcessEvents {
   const Vault& vault() const { return vault_; }
   // Drained, and about to be replaced by a successor that will serve.
   bool returning() const { return restart_after_drain_; }
+  // unload() was called, and its process is still there.
+  bool unloading() const { return unload_after_drain_; }
   // Whether the last process ended because it was told to: no death then.
   bool ended_as_asked() const { return ended_as_asked_; }
   // In words; empty: it never died. The cause counts only where there are words.
@@ -162,12 +172,14 @@ class Worker : private ProcessEvents {
   void give_up(const std::string& reason);
   void retry_later();
   void end_after_drain();
+  void unloaded();
+  void become_next();
   void set_state(WorkerState state);
 
   EventLoop& loop_;
   WorkerOptions options_;
   WorkerEvents& events_;
-  WorkerState state_ = WorkerState::kStarting;
+  WorkerState state_ = WorkerState::kUnloaded;
 
   Vault vault_;                             // outlives those that are given from it
   CacheFolder cache_;                       // outlives those that write to it
@@ -193,6 +205,7 @@ class Worker : private ProcessEvents {
   bool ever_ready_ = false;
   bool without_units_ = false;  // try_without_units()
   bool restart_after_drain_ = false;
+  bool unload_after_drain_ = false;
   bool ended_as_asked_ = false;
   std::uint64_t restarts_ = 0;
   std::uint64_t takeovers_ = 0;

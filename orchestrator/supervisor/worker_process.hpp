@@ -34,6 +34,7 @@ struct WorkerOptions {
   std::string name;       // unique, fit for a URL
   std::size_t model = 0;  // index among the router's models
   std::string model_file;
+  std::string device;  // as the settings name it
   std::string program;
   std::vector<std::string> arguments;  // all but the channel's and the cache folder's
   std::string cache_home;              // workers' cache folders are here; empty: there are none

@@ -1,0 +1,429 @@
+// Which models have processes: at the start, at first use, by request, and within a bound on memory.
+//
+// A model that is not loaded has workers without processes. Its requests wait in its queue, as those of
+// a worker that is being replaced do, and the oldest of them says when it is the model's turn. With
+// server.device_memory_mb the models of one device (as `device` names it) share so much memory. To make
+// room for a model, these go, those that were used longest ago first:
+//   1. what unloaded models have left in the vault: at once;
+//   2. loaded models that have no request in progress;
+//   3. nobody yet, but loaded models that have requests take no new ones until then ("yields").
+// A model that was loaded has a turn of twice the time that its loading took: until that is over it is
+// not unloaded for another. So at least two thirds of the time two models that are wanted in turns
+// compute, however their requests come; each serves all that waits for it.
+//
+// The daemon opens no model: before one was loaded it counts as large as its file and engine.kv_cache_mb,
+// then as what its worker has told.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "orchestrator/router/models_folder.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+using Clock = ModelInfo::Clock;
+
+constexpr std::chrono::milliseconds kShortestTurn{200}, kLongestTurn{30'000};
+// A worker is not trusted with the sums: no device has so much.
+constexpr double kMostBytes = 1e15;
+
+Clock::time_point end_of_turn(const ModelInfo& model) {
+  return model.turn_began +
+         std::clamp<Clock::duration>(2 * model.load_took, kShortestTurn, kLongestTurn);
+}
+
+double figure_of(const ipc::Stats& stats, std::string_view name) {
+  const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
+  return found == stats.counters.end() ? 0.0 : found->value;
+}
+
+// It has no process, and holds nothing but what is in its vault.
+bool rests(const Worker& worker) {
+  return worker.state() == WorkerState::kUnloaded || worker.state() == WorkerState::kFailed ||
+         worker.state() == WorkerState::kStopped;
+}
+
+// Neither on its way to serving nor away from it.
+bool settled(const Worker& worker) {
+  return worker.state() == WorkerState::kReady || worker.state() == WorkerState::kDraining ||
+         worker.state() == WorkerState::kDrained || rests(worker);
+}
+
+}  // namespace
+
+// ---- memory ----
+
+std::uint64_t Router::memory_budget() const {
+  return std::uint64_t{settings_.server.device_memory_mb} << 20;
+}
+
+std::uint64_t Router::memory_of(const ModelInfo& model) const {
+  if (model.memory_bytes != 0) return std::max(model.memory_bytes, model.file_bytes);
+  return model.file_bytes + (std::uint64_t{settings_.engine.kv_cache_mb} << 20);
+}
+
+void Router::learn_memory() {
+  for (ModelInfo& model : models_) {
+    for (const Worker* worker : model.workers) {
+      const double per_token = figure_of(worker->stats(), "kv_bytes_per_token");
+      if (worker->state() != WorkerState::kReady || !(per_token > 0)) continue;
+      const double bytes = static_cast<double>(worker->ready().weight_bytes) +
+                           static_cast<double>(worker->ready().kv_cache_tokens) * per_token;
+      model.memory_bytes = static_cast<std::uint64_t>(std::min(bytes, kMostBytes));
+    }
+  }
+}
+
+std::set<std::string> Router::devices_of(std::size_t model) const {
+  std::set<std::string> devices;
+  for (const Worker* worker : models_[model].workers)
+    devices.insert(worker->options().device);
+  return devices;
+}
+
+std::uint64_t Router::memory_taken(const std::string& device, std::optional<std::size_t> of) const {
+  std::uint64_t bytes = 0;
+  for (const auto& worker : workers_) {
+    const std::size_t model = worker->options().model;
+    if (worker->options().device != device || (of && *of != model)) continue;
+    if (!rests(*worker) || !worker->gone() || worker->vault().held())
+      bytes += memory_of(models_[model]);
+  }
+  return bytes;
+}
+
+// What loading it takes beside what it has left in the vault.
+std::uint64_t Router::memory_missing(std::size_t model, const std::string& device) const {
+  std::uint64_t bytes = 0;
+  for (const Worker* worker : models_[model].workers) {
+    if (worker->options().device == device && rests(*worker) && !worker->vault().held())
+      bytes += memory_of(models_[model]);
+  }
+  return bytes;
+}
+
+bool Router::too_large(std::size_t model) const {
+  if (memory_budget() == 0) return false;
+  return std::ranges::any_of(devices_of(model), [&](const std::string& device) {
+    const auto here = std::ranges::count_if(models_[model].workers, [&](const Worker* worker) {
+      return worker->options().device == device;
+    });
+    return static_cast<std::uint64_t>(here) * memory_of(models_[model]) > memory_budget();
+  });
+}
+
+// Takes vaults of unloaded models away until so much is free; gives what that was.
+std::uint64_t Router::drop_parked(const std::string& device, std::size_t wanting,
+                                  std::uint64_t shortage) {
+  std::vector<Worker*> parked;
+  for (const auto& worker : workers_) {
+    if (worker->state() == WorkerState::kUnloaded && worker->vault().held() &&
+        worker->options().device == device && worker->options().model != wanting)
+      parked.push_back(worker.get());
+  }
+  std::ranges::sort(parked, {}, [this](const Worker* worker) {
+    return models_[worker->options().model].last_used;
+  });
+  std::uint64_t freed = 0;
+  for (Worker* worker : parked) {
+    if (freed >= shortage) break;
+    freed += memory_of(models_[worker->options().model]);
+    worker->drop_vault("another model needs its memory");
+  }
+  return freed;
+}
+
+// Loaded models that may be asked for their memory, the one first that was used longest ago.
+std::vector<std::size_t> Router::others_on(const std::string& device, std::size_t wanting) const {
+  std::vector<std::size_t> others;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (i == wanting || !models_[i].loaded || models_[i].retired) continue;
+    if (!devices_of(i).contains(device)) continue;
+    if (!std::ranges::all_of(models_[i].workers, [](const Worker* w) { return settled(*w); }))
+      continue;
+    others.push_back(i);
+  }
+  std::ranges::sort(others, {}, [this](std::size_t i) { return models_[i].last_used; });
+  return others;
+}
+
+void Router::free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage) {
+  std::uint64_t coming = drop_parked(device, wanting, shortage);
+  for (const auto& worker : workers_) {
+    if (worker->unloading() && worker->options().device == device)
+      coming += memory_of(models_[worker->options().model]);
+  }
+  const std::vector<std::size_t> others = others_on(device, wanting);
+  const Clock::time_point now = Clock::now();
+  for (const bool busy : {false, true}) {
+    for (const std::size_t i : others) {
+      if (coming >= shortage) return;
+      if (memory_taken(device, i) == 0 || !models_[i].loaded || in_progress(i) != busy) continue;
+      if (const auto end = end_of_turn(models_[i]); end > now) {
+        next_turn_ = std::min(next_turn_.value_or(end), end);
+        continue;
+      }
+      coming += memory_taken(device, i);
+      if (busy) {
+        models_[i].yields = true;
+      } else {
+        spdlog::info("model {}: is unloaded, since another needs its memory", models_[i].id);
+        unload_now(i);
+      }
+    }
+  }
+}
+
+// A model may turn out to be larger than it seemed. One alone stays: it is refused the next time.
+void Router::keep_within_budget(const std::string& device) {
+  if (memory_taken(device) <= memory_budget()) return;
+  const std::vector<std::size_t> loaded = others_on(device, SIZE_MAX);
+  for (std::size_t n = 0; n + 1 < loaded.size(); ++n) {
+    if (in_progress(loaded[n]) || end_of_turn(models_[loaded[n]]) > Clock::now()) continue;
+    spdlog::info("model {}: is unloaded, since the models take more memory than they seemed to",
+                 models_[loaded[n]].id);
+    return unload_now(loaded[n]);  // its end brings us here again
+  }
+}
+
+bool Router::make_room(std::size_t model) {
+  if (memory_budget() == 0) return true;
+  bool fits = true;
+  for (const std::string& device : devices_of(model)) {
+    const std::uint64_t wanted = memory_missing(model, device) + memory_taken(device);
+    if (wanted <= memory_budget()) continue;
+    free_memory(device, model, wanted - memory_budget());
+    fits &= memory_missing(model, device) + memory_taken(device) <= memory_budget();
+  }
+  return fits;
+}
+
+// ---- requests that are with a model ----
+
+// A worker has seen it: it goes on with the model as it is.
+bool Router::begun(RequestId request) {
+  const JournalEntry* entry = journal_.find(request);
+  return entry != nullptr && (entry->accepted || entry->resubmissions > 0);
+}
+
+bool Router::in_progress(std::size_t model) {
+  return std::ranges::any_of(active_, [&](const auto& item) {
+    return item.second.model == model && (item.second.worker != nullptr || begun(item.first));
+  });
+}
+
+bool Router::holds_back(std::size_t model) const {
+  return models_[model].yields || models_[model].unload_asked;
+}
+
+bool Router::has_waiting(std::size_t model) const {
+  return !waiting_[model].fresh.empty() || !waiting_[model].suspects.empty();
+}
+
+// By the number of a request: they count upwards.
+std::uint64_t Router::waiting_since(std::size_t model) const {
+  std::uint64_t first = models_[model].load_asked ? 0 : UINT64_MAX;
+  for (const auto* queue : {&waiting_[model].suspects, &waiting_[model].fresh}) {
+    if (!queue->empty()) first = std::min(first, queue->front().value);
+  }
+  return first;
+}
+
+// ---- loading and unloading ----
+
+bool Router::begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const {
+  if (settings.load != config::Load::kStart) return false;
+  if (memory_budget() == 0) return true;
+  bytes += std::uint64_t{settings_.engine.kv_cache_mb} << 20;
+  return memory_taken(settings.device) + std::max(settings.workers, 1U) * bytes <= memory_budget();
+}
+
+void Router::start() {
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (models_[i].retired) continue;
+    if (begins_loaded(models_[i].settings, models_[i].file_bytes)) {
+      load_now(i);
+    } else {
+      models_[i].on_demand = true;
+    }
+  }
+  loop_.post([this] { look_whether_started(); });
+  go_on_loading_later();
+}
+
+void Router::load_now(std::size_t model) {
+  ModelInfo& info = models_[model];
+  info.loaded = true;
+  info.load_asked = false;
+  info.load_began = info.last_used = Clock::now();
+  ++loads_;
+  for (Worker* worker : info.workers)
+    worker->load();
+}
+
+void Router::unload_now(std::size_t model) {
+  ModelInfo& info = models_[model];
+  info.loaded = info.unload_asked = info.yields = false;
+  info.on_demand = true;
+  ++unloads_;
+  for (Worker* worker : info.workers)
+    worker->unload();
+}
+
+void Router::worker_became_ready(const Worker& worker) {
+  ModelInfo& info = models_[worker.options().model];
+  if (!worker.unloading()) info.loaded = true;  // somebody restarted it while it was being unloaded
+  const Clock::time_point began = std::exchange(info.load_began, {});
+  if (began == Clock::time_point{}) return;  // not the first of its workers since
+  info.turn_began = Clock::now();
+  info.load_took = info.turn_began - began;
+}
+
+void Router::refuse_too_large(std::size_t model) {
+  models_[model].load_asked = false;
+  const std::string why = fmt::format(
+      "The model {} takes about {} MiB, and server.device_memory_mb allows {} on its device.",
+      models_[model].id, memory_of(models_[model]) >> 20, settings_.server.device_memory_mb);
+  const Waiting waiting = waiting_[model];
+  for (const auto* queue : {&waiting.suspects, &waiting.fresh}) {
+    for (const RequestId request : *queue)
+      fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
+  }
+}
+
+void Router::go_on_loading_later() {
+  if (stopping_ || std::exchange(loading_later_, true)) return;
+  loop_.post([this] {
+    loading_later_ = false;
+    if (!stopping_) go_on_loading();
+  });
+}
+
+void Router::go_on_loading() {
+  learn_memory();
+  next_turn_.reset();
+  std::vector<std::size_t> yielded, wanting;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    if (std::exchange(models_[i].yields, false)) yielded.push_back(i);
+    if (models_[i].unload_asked && !in_progress(i)) unload_now(i);
+    const bool wanted = models_[i].load_asked || has_waiting(i);
+    if (!models_[i].loaded && !models_[i].workers.empty() && wanted) wanting.push_back(i);
+  }
+  std::ranges::sort(wanting, {}, [this](std::size_t i) { return waiting_since(i); });
+  std::set<std::string> spoken_for;  // devices of models whose turn it is
+  for (const std::size_t model : wanting) {
+    if (too_large(model)) {
+      refuse_too_large(model);
+      continue;
+    }
+    const std::set<std::string> devices = devices_of(model);
+    const bool first = std::ranges::none_of(
+        devices, [&](const std::string& device) { return spoken_for.contains(device); });
+    const bool can_start =
+        std::ranges::all_of(models_[model].workers, [](const Worker* w) { return rests(*w); });
+    if (first && make_room(model) && can_start) {
+      load_now(model);
+    } else {
+      spoken_for.insert(devices.begin(), devices.end());
+    }
+  }
+  if (memory_budget() != 0 && wanting.empty()) {
+    std::set<std::string> devices;
+    for (const auto& worker : workers_)
+      devices.insert(worker->options().device);
+    for (const std::string& device : devices)
+      keep_within_budget(device);
+  }
+  for (const std::size_t model : yielded) {
+    if (!holds_back(model)) dispatch_later(model);
+  }
+  turn_timer_.cancel();
+  if (!next_turn_) return;
+  const auto left = std::chrono::ceil<std::chrono::microseconds>(*next_turn_ - Clock::now());
+  turn_timer_.start(std::max(left, std::chrono::microseconds(1)), [this] { go_on_loading(); });
+}
+
+// ---- by request ----
+
+Result<std::size_t> Router::load(const std::string& name) {
+  const ModelInfo* found = find_model(name);
+  if (found == nullptr) {
+    std::set<std::string> names;
+    for (const ModelInfo& model : models_)
+      names.insert(model.id);
+    BULKHEAD_TRY(const config::ModelSettings settings,
+                 model_in_folder(settings_.server.models_folder, name, names));
+    const auto known = std::ranges::find_if(models_, [&](const ModelInfo& model) {
+      return !model.retired && model.settings.path == settings.path;
+    });
+    if (known != models_.end()) {
+      found = &*known;
+    } else {
+      const std::size_t added = add_model(settings, file_mark_of(settings.path));
+      models_[added].on_demand = true;
+      resize(added);
+      found = &models_[added];
+      spdlog::info("model {}: added, from {}", found->id, settings.path);
+    }
+  }
+  const auto index = static_cast<std::size_t>(found - models_.data());
+  ModelInfo& model = models_[index];
+  if (too_large(index)) {
+    return Error(
+        ErrorCode::kResourceExhausted,
+        fmt::format("The model {} takes about {} MiB, and server.device_memory_mb allows {} "
+                    "on its device.",
+                    model.id, memory_of(model) >> 20, settings_.server.device_memory_mb));
+  }
+  model.unload_asked = false;
+  if (!model.loaded) {
+    model.load_asked = true;
+    go_on_loading_later();
+  }
+  for (Worker* worker : model.workers) {
+    if (model.loaded && worker->state() == WorkerState::kFailed) worker->load();
+  }
+  dispatch_later(index);
+  return index;
+}
+
+Result<std::size_t> Router::unload(const std::string& name) {
+  const ModelInfo* found = find_model(name);
+  if (found == nullptr)
+    return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist.", name));
+  const auto index = static_cast<std::size_t>(found - models_.data());
+  models_[index].load_asked = false;
+  if (models_[index].loaded) {
+    models_[index].unload_asked = true;
+    go_on_loading_later();
+  }
+  return index;
+}
+
+const char* Router::state_of(const ModelInfo& model) const {
+  const auto index = static_cast<std::size_t>(&model - models_.data());
+  if (!given_up(model).empty()) return "failed";
+  if (!model.loaded) {
+    if (model.load_asked || has_waiting(index)) return "waiting";
+    return std::ranges::all_of(model.workers, [](const Worker* w) { return rests(*w); })
+               ? "unloaded"
+               : "unloading";
+  }
+  if (model.unload_asked) return "unloading";
+  const ModelInfo& serves = serving(model);
+  if (std::ranges::any_of(serves.workers,
+                          [](const Worker* w) { return w->state() == WorkerState::kReady; }))
+    return "loaded";
+  const bool drained =
+      !model.workers.empty() && std::ranges::all_of(model.workers, [](const Worker* w) {
+        return !w->returning() &&
+               (w->state() == WorkerState::kDraining || w->state() == WorkerState::kDrained);
+      });
+  return drained ? "drained" : "loading";
+}
+
+}  // namespace bulkhead::orchestrator

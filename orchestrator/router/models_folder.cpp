@@ -1,0 +1,115 @@
+#include "orchestrator/router/models_folder.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "config/base/log.hpp"
+#include "config/base/text.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostDepth = 4;
+constexpr std::size_t kMostModels = 1000;
+constexpr std::string_view kFirstPart = "-00001-of-";
+constexpr std::size_t kPartDigits = 5;
+
+bool all_digits(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// The file's name without its end; empty: it is no model, or a later part of one.
+std::string name_of(const fs::path& file) {
+  const std::string name = file.filename().string();
+  if (lower(file.extension().string()) != ".gguf" || name.starts_with('.') ||
+      lower(name).starts_with("mmproj"))
+    return "";
+  const std::string stem = file.stem().string();
+  const std::size_t part_size = kFirstPart.size() + kPartDigits;
+  const std::size_t base_size = stem.size() > part_size ? stem.size() - part_size : stem.size();
+  const std::string_view part = std::string_view(stem).substr(base_size);  // "-00001-of-00002"
+  const bool split = !part.empty() && part[0] == '-' && all_digits(part.substr(1, kPartDigits)) &&
+                     part.substr(1 + kPartDigits, 4) == "-of-" &&
+                     all_digits(part.substr(kFirstPart.size()));
+  if (!split) return stem;
+  return part.starts_with(kFirstPart) ? stem.substr(0, base_size) : "";
+}
+
+config::ModelSettings model_of(const fs::path& folder, const fs::path& file,
+                               const std::set<std::string>& taken) {
+  config::ModelSettings model;
+  model.path = file.string();
+  model.load = config::Load::kFirstUse;
+  model.name = name_of(file);
+  if (taken.contains(model.name)) model.name = file.lexically_relative(folder).string();
+  return model;
+}
+
+}  // namespace
+
+Status add_models_of_folder(config::Settings& settings) {
+  const std::string& folder = settings.server.models_folder;
+  if (folder.empty()) return {};
+  std::error_code error;
+  fs::recursive_directory_iterator entries(folder,
+                                           fs::directory_options::skip_permission_denied |
+                                               fs::directory_options::follow_directory_symlink,
+                                           error);
+  if (error) {
+    return Error(ErrorCode::kNotFound,
+                 "server.models_folder: " + folder + " can't be read: " + error.message());
+  }
+  std::vector<fs::path> files;
+  for (; entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    if (error) break;
+    if (entries.depth() + 1 >= kMostDepth) entries.disable_recursion_pending();
+    std::error_code unknown;
+    if (!name_of(entries->path()).empty() && entries->is_regular_file(unknown))
+      files.push_back(entries->path());
+    if (files.size() < kMostModels) continue;
+    spdlog::warn("server.models_folder: {} has more than {} models; the others are left out",
+                 folder, kMostModels);
+    break;
+  }
+  // Those nearest to the folder have their names first.
+  std::ranges::sort(files, {}, [](const fs::path& file) {
+    return std::pair(std::distance(file.begin(), file.end()), file);
+  });
+  std::set<std::string> names, paths;
+  for (const config::ModelSettings& model : settings.models) {
+    names.insert(model.name.empty() ? fs::path(model.path).stem().string() : model.name);
+    names.insert(model.aliases.begin(), model.aliases.end());
+    paths.insert(fs::path(model.path).lexically_normal().string());
+  }
+  for (const fs::path& file : files) {
+    if (paths.contains(file.lexically_normal().string())) continue;
+    settings.models.push_back(model_of(folder, file, names));
+    names.insert(settings.models.back().name);
+  }
+  return {};
+}
+
+Result<config::ModelSettings> model_in_folder(const std::string& folder, const std::string& name,
+                                              const std::set<std::string>& taken) {
+  const auto unknown = [&](const std::string& why) {
+    return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist{}.", name, why));
+  };
+  if (folder.empty()) return unknown("");
+  // Symbolic links in the folder count as what they lead to: whoever put them there means that.
+  const fs::path file =
+      (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
+  const fs::path inside = file.lexically_relative(fs::path(folder).lexically_normal());
+  if (inside.empty() || *inside.begin() == ".." || name_of(file).empty())
+    return unknown("; it names no GGUF file in server.models_folder");
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return unknown("; server.models_folder has no such file");
+  return model_of(folder, file, taken);
+}
+
+}  // namespace bulkhead::orchestrator

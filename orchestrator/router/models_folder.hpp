@@ -1,0 +1,26 @@
+// server.models_folder: its GGUF files as models, each of which is loaded at its first use.
+//
+// Files of subfolders count, down to kMostDepth; of a split model its first part. A model is named as its
+// file is, without what tells the parts apart; where another has that name already, as its path in the
+// folder. What else is in the folder (projectors named mmproj*, hidden files) is left out. Looking may take
+// for ever where the folder is on a network mount that hangs.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "config/base/error.hpp"
+#include "config/settings.hpp"
+
+namespace bulkhead::orchestrator {
+
+// Adds the folder's models to `settings.models`, by name, unless a file is there already. kNotFound: the
+// folder can't be read.
+Status add_models_of_folder(config::Settings& settings);
+
+// The file that `name` means: its path, or its path in the folder. `taken`: names of other models.
+// kNotFound: there is no such file in it, or no folder.
+Result<config::ModelSettings> model_in_folder(const std::string& folder, const std::string& name,
+                                              const std::set<std::string>& taken);
+
+}  // namespace bulkhead::orchestrator

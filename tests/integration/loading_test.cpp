@@ -1,0 +1,288 @@
+// Models that are loaded and unloaded while the daemon runs: at first use, by request, and within a bound
+// on memory. The scripted worker takes as much of that as its model's file is long.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "tests/integration/watching.hpp"
+#include "tests/support/signals.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+class Loading : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/bulkhead-loading-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    for (const char* model : {"one.gguf", "two.gguf", "three.gguf"})
+      make(model);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // A sparse file of 40 MiB.
+  void make(const std::string& file) const {
+    std::filesystem::create_directories((folder_ / file).parent_path());
+    std::ofstream(folder_ / file) << "the scripted worker does not read it";
+    std::filesystem::resize_file(folder_ / file, std::uintmax_t{40} << 20);
+  }
+  // Settings for `names`, each loaded at its first use.
+  std::vector<std::string> models(const std::vector<std::string>& names,
+                                  std::vector<std::string> more = {}) const {
+    std::vector<std::string> settings;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::string entry = "models." + std::to_string(i);
+      settings.push_back(entry + ".name=" + names[i]);
+      settings.push_back(entry + ".path=" + (folder_ / (names[i] + ".gguf")).string());
+      settings.push_back(entry + ".load=first_use");
+    }
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  static json ask(const std::string& model, const std::string& prompt = "x", int tokens = 3) {
+    return {{"model", model}, {"prompt", prompt}, {"max_tokens", tokens}, {"seed", 9}};
+  }
+  static std::string state(const Serving& serving, const std::string& model) {
+    return json::parse(serving.get("/v1/models/" + model).body).value("state", "unknown");
+  }
+  static bool comes_to(const Serving& serving, const std::string& model,
+                       const std::string& wanted) {
+    return Serving::eventually([&] { return state(serving, model) == wanted; });
+  }
+  static HttpReply act(const Serving& serving, const std::string& action,
+                       const std::string& model) {
+    return serving.post("/v1/models/" + action, json{{"model", model}}.dump());
+  }
+  static std::unique_ptr<HttpClient> stream(const Serving& serving, const std::string& model,
+                                            int tokens) {
+    auto client = std::make_unique<HttpClient>(serving.port);
+    json request = stream_of("slow", tokens);
+    request["model"] = model;
+    client->send("POST", "/v1/completions", request.dump());
+    return client;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(Loading, AModelLoadsAtItsFirstUseAndItsRequestWaits) {
+  const Serving serving = serve(models({"one", "two"}), {{"FAKE_LOAD_MS", "300"}});
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(state(serving, "one"), "unloaded");
+  for (const json& worker : workers(serving)) {
+    EXPECT_EQ(worker["state"], "unloaded");
+    EXPECT_TRUE(worker["pid"].is_null());
+  }
+  const HttpReply reply = serving.complete(ask("one"));
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(state(serving, "one"), "loaded");
+  EXPECT_EQ(state(serving, "two"), "unloaded");
+  EXPECT_EQ(serving.metric("bulkhead_model_loads_total"), 1);
+  EXPECT_EQ(serving.get("/health").status, 200);
+}
+
+TEST_F(Loading, ARequestWaitsForALoadNoLongerThanItsDeadline) {
+  const Serving serving =
+      serve(models({"one"}, {"server.request_timeout_s=1"}), {{"FAKE_LOAD_MS", "5000"}});
+  EXPECT_EQ(serving.complete(ask("one")).status, 504);
+}
+
+TEST_F(Loading, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
+  std::ofstream(folder_ / "broken.gguf") << "broken";
+  const Serving serving = serve(models({"one", "broken"}));
+  const HttpReply reply = serving.complete(ask("broken"));
+  EXPECT_EQ(reply.status, 503) << reply.body;
+  EXPECT_EQ(state(serving, "broken"), "failed");
+  EXPECT_EQ(serving.complete(ask("one")).status, 200);
+  EXPECT_EQ(serving.get("/health").status, 200);
+  // Mended, it is loaded when somebody says so.
+  make("broken.gguf");
+  EXPECT_EQ(act(serving, "load", "broken").status, 202);
+  EXPECT_TRUE(comes_to(serving, "broken", "loaded"));
+  EXPECT_EQ(serving.complete(ask("broken")).status, 200);
+}
+
+TEST_F(Loading, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
+  const Serving serving = serve(models({"one", "two"}, {"models.0.load=start"}));
+  auto running = stream(serving, "one", 200);
+  EXPECT_EQ(running->receive_head().status, 200);
+  const pid_t before = pid_in(serving, "one-0", "ready");
+  const HttpReply reply = act(serving, "unload", "one");
+  EXPECT_EQ(reply.status, 202) << reply.body;
+  EXPECT_EQ(json::parse(reply.body)["state"], "unloading");
+  auto waiting = stream(serving, "one", 20);  // must not keep it from ending
+  expect_whole(rest_of(*running), 200);
+  EXPECT_EQ(waiting->receive_head().status, 200);
+  expect_whole(rest_of(*waiting), 20);
+  EXPECT_NE(pid_in(serving, "one-0", "ready"), before);
+
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
+  EXPECT_EQ(find(serving, "one-0")["state"], "unloaded");
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);  // nothing to do
+  EXPECT_EQ(act(serving, "load", "one").status, 202);
+  EXPECT_TRUE(comes_to(serving, "one", "loaded"));
+  EXPECT_EQ(find(serving, "one-0")["last_death"], nullptr);
+}
+
+TEST_F(Loading, WhileOthersStreamChangesNoTokenOfTheirs) {
+  const Serving serving = serve(models({"one", "two", "three"}, {"models.0.load=start"}));
+  std::vector<std::unique_ptr<HttpClient>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(stream(serving, "one", 200));
+    EXPECT_EQ(streams.back()->receive_head().status, 200);
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (const char* model : {"two", "three"}) {
+      EXPECT_EQ(act(serving, "load", model).status, 202);
+      EXPECT_TRUE(comes_to(serving, model, "loaded"));
+      EXPECT_EQ(act(serving, "unload", model).status, 202);
+      EXPECT_TRUE(comes_to(serving, model, "unloaded"));
+    }
+  }
+  for (auto& client : streams)
+    expect_whole(rest_of(*client), 200);
+}
+
+TEST_F(Loading, AWorkerThatIsKilledWhileItsModelIsUnloadedCostsNoRequest) {
+  const Serving serving = serve(models({"one"}, {"models.0.load=start"}));
+  auto running = stream(serving, "one", 200);
+  EXPECT_EQ(running->receive_head().status, 200);
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  send_signal(find(serving, "one-0")["pid"].get<pid_t>(), SIGKILL);
+  expect_whole(rest_of(*running), 200);
+  EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
+}
+
+// ---- a bound on memory ----
+
+TEST_F(Loading, ABudgetForTwoOfThreeServesAllOfThem) {
+  const std::vector<std::string> names = {"one", "two", "three"};
+  const Serving serving = serve(models(names, {"server.device_memory_mb=100"}));
+  std::atomic<int> failures{0};
+  std::vector<std::thread> clients;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    clients.emplace_back([&, seed] {
+      std::minstd_rand random(seed + 1);
+      for (int i = 0; i < 20; ++i) {
+        const HttpReply reply = serving.complete(ask(names[random() % 3]));
+        if (reply.status == 200) continue;
+        ++failures;
+        ADD_FAILURE() << reply.status << " " << reply.body;
+      }
+    });
+  }
+  std::atomic<bool> over{false};
+  std::thread watcher([&] {
+    while (!over) {
+      const json all = workers(serving);
+      const auto running =
+          std::ranges::count_if(all, [](const json& worker) { return !worker["pid"].is_null(); });
+      EXPECT_LE(running, 2) << all;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  for (std::thread& client : clients)
+    client.join();
+  over = true;
+  watcher.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_GT(serving.metric("bulkhead_model_unloads_total"), 0);
+}
+
+TEST_F(Loading, NoModelIsUnloadedUnderItsRequests) {
+  const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
+  auto running = stream(serving, "one", 300);
+  EXPECT_EQ(running->receive_head().status, 200);
+  auto other = stream(serving, "two", 3);  // waits, and is not waited for by what is running
+  expect_whole(rest_of(*running), 300);
+  EXPECT_EQ(other->receive_head().status, 200);
+  expect_whole(rest_of(*other), 3);
+  EXPECT_EQ(find(serving, "one-0")["state"], "unloaded");
+  EXPECT_EQ(find(serving, "one-0")["last_death"], nullptr);
+}
+
+TEST_F(Loading, ModelsThatAreWantedAtOnceTakeTurns) {
+  const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
+  std::vector<std::thread> clients;
+  std::atomic<bool> over{false};
+  std::atomic<int> answers[2] = {0, 0};
+  for (const std::size_t model : {0U, 0U, 1U, 1U}) {
+    clients.emplace_back([&, model] {
+      while (!over) {
+        EXPECT_EQ(serving.complete(ask(model == 0 ? "one" : "two")).status, 200);
+        ++answers[model];
+      }
+    });
+  }
+  EXPECT_TRUE(Serving::eventually([&] { return answers[0] > 200 && answers[1] > 200; }));
+  over = true;
+  for (std::thread& client : clients)
+    client.join();
+  // Hundreds of answers, and few loads: each turn serves all that comes in it.
+  EXPECT_LT(serving.metric("bulkhead_model_loads_total"), 60);
+}
+
+TEST_F(Loading, AModelThatCanNeverFitIsRefused) {
+  const Serving serving = serve(models({"one"}, {"server.device_memory_mb=30"}));
+  const HttpReply reply = serving.complete(ask("one"));
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("server.device_memory_mb"), std::string::npos) << reply.body;
+  EXPECT_EQ(act(serving, "load", "one").status, 409);
+  EXPECT_EQ(serving.get("/health").status, 200);
+}
+
+// ---- a folder of models ----
+
+TEST_F(Loading, AFolderIsListedAndItsModelsLoadAtFirstUse) {
+  make("deep/four-00001-of-00002.gguf");
+  make("deep/four-00002-of-00002.gguf");
+  make("mmproj-one.gguf");
+  std::ofstream(folder_ / "notes.txt") << "no model";
+  const Serving serving =
+      serve({"server.models_folder=" + folder_.string(), "models.0.name=first",
+             "models.0.path=" + (folder_ / "one.gguf").string(), "models.0.aliases=gpt-4o,Erste"});
+  std::vector<std::string> ids;
+  for (const json& model : json::parse(serving.get("/v1/models").body)["data"])
+    ids.push_back(model["id"]);
+  std::ranges::sort(ids);
+  EXPECT_EQ(ids, (std::vector<std::string>{"first", "four", "three", "two"}));
+  for (const char* name : {"two", "four", "GPT-4o", "erste", "first"})
+    EXPECT_EQ(serving.complete(ask(name)).status, 200) << name;
+  EXPECT_EQ(serving.complete(ask("unheard-of")).status, 404);
+
+  // A file that came later, by its name in the folder or its path; none from elsewhere.
+  make("deep/new.gguf");
+  make("deep/two.gguf");
+  EXPECT_EQ(serving.complete(ask("new")).status, 404);
+  EXPECT_EQ(json::parse(act(serving, "load", "deep/new.gguf").body)["id"], "new");
+  EXPECT_EQ(serving.complete(ask("new")).status, 200);
+  const HttpReply same_name = act(serving, "load", (folder_ / "deep/two.gguf").string());
+  EXPECT_EQ(same_name.status, 202);
+  EXPECT_EQ(json::parse(same_name.body)["id"], "deep/two.gguf");
+  for (const char* elsewhere :
+       {"../one.gguf", "/etc/passwd", "/tmp/x.gguf", "deep", "notes.txt", ""})
+    EXPECT_GE(act(serving, "load", elsewhere).status, 400) << elsewhere;
+  EXPECT_EQ(serving.post("/v1/models/load", "[1]").status, 400);
+  EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
+}
+
+TEST_F(Loading, OnlyOwnPagesAndHoldersOfTheKeyMayLoad) {
+  const Serving serving = serve(models({"one"}, {"server.api_key=secret"}));
+  const std::string body = json{{"model", "one"}}.dump();
+  EXPECT_EQ(serving.post("/v1/models/load", body).status, 401);
+  EXPECT_EQ(serving.post("/v1/models/unload", body).status, 401);
+  EXPECT_EQ(serving
+                .post("/v1/models/load", body,
+                      {"Authorization: Bearer secret", "Origin: https://elsewhere.example"})
+                .status,
+            403);
+  EXPECT_EQ(serving.post("/v1/models/load", body, {"Authorization: Bearer secret"}).status, 202);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
