@@ -35,6 +35,31 @@ struct WorkersOptions {
 };
 int run_workers(const WorkersOptions& options);
 
+struct ModelsOptions {
+  Connection connection;
+  std::string action;  // "" and "list", "load", "unload"
+  std::string name;
+  bool json = false;
+  bool no_wait = false;
+};
+// Also 130: Ctrl-C ended the waiting.
+int run_models(const ModelsOptions& options);
+
+struct LoadTestOptions {
+  Connection connection;
+  std::string model;  // empty: the first that the server lists
+  std::size_t requests = 64;
+  std::size_t concurrency = 8;  // requests at a time, where there is no rate
+  double rate = 0;              // requests that arrive a second, at random times; 0: no rate
+  std::size_t prompt_words = 64;
+  std::uint32_t max_tokens = 64;
+  std::uint64_t seed = 1;
+  bool completions = false;  // /v1/completions instead of chats
+  bool json = false;
+};
+// 1 also where a request failed; 130 where Ctrl-C ended it.
+int run_load_test(const LoadTestOptions& options);
+
 struct TokenizeOptions {
   std::string model;
   bool no_special = false;

@@ -1,0 +1,43 @@
+// What a load test has measured, and the figures made of it. Knows nothing of connections.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace bulkhead::cli {
+
+// One request. Times in seconds from the test's beginning.
+struct LoadRecord {
+  double began = 0, ended = 0;
+  std::vector<double> texts;  // when each event with text came
+  std::uint64_t tokens = 0;   // of the answer, as the server counts them; 0: it does not say
+  std::string error;          // empty: it was answered whole
+
+  std::uint64_t counted_tokens() const { return tokens != 0 ? tokens : texts.size(); }
+};
+
+struct Percentiles {
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0, most = 0;
+};
+// By the nearest rank. `values` in any order; all 0 for none.
+Percentiles percentiles(std::vector<double> values);
+
+struct LoadFigures {
+  std::size_t requests = 0, failed = 0;
+  double seconds = 0;  // from the first request to the last answer's end
+  std::uint64_t tokens = 0;
+  double requests_per_second = 0, tokens_per_second = 0;
+  // Milliseconds: until the first text; between two tokens of an answer (an event that brings several
+  // counts as so many, as far apart); until an answer's end.
+  Percentiles first_token_ms, inter_token_ms, total_ms;
+  std::string first_error;
+};
+LoadFigures figures_of(const std::vector<LoadRecord>& records);
+
+nlohmann::json to_json(const LoadFigures& figures);
+std::string to_text(const LoadFigures& figures);
+
+}  // namespace bulkhead::cli

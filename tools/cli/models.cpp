@@ -1,0 +1,104 @@
+// `bulkhead models`: what the daemon serves; load and unload.
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/cli/commands.hpp"
+#include "tools/cli/table.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+
+namespace {
+
+std::string text_of(const json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || !object[key].is_string()) return "-";
+  return cell(object[key].get<std::string>());
+}
+
+std::string number_of(const json& object, const char* key, std::uint64_t unit) {
+  if (!object.is_object() || !object.contains(key) || !object[key].is_number_unsigned()) return "-";
+  const auto value = object[key].get<std::uint64_t>();
+  return value == 0 ? "-" : std::to_string((value + unit - 1) / unit);
+}
+
+std::string names_of(const json& model) {
+  std::string names;
+  if (!model.contains("aliases") || !model["aliases"].is_array()) return "-";
+  for (const json& alias : model["aliases"]) {
+    if (alias.is_string()) names += (names.empty() ? "" : ",") + cell(alias.get<std::string>());
+  }
+  return names.empty() ? "-" : names;
+}
+
+int list(HttpClient& client, bool as_json) {
+  const Result<HttpResponse> response = client.get("/v1/models");
+  if (!response.ok()) return fail(response.error());
+  if (response->status != 200) return fail(api_error(*response));
+  if (as_json) {
+    put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
+    return 0;
+  }
+  const json body = json::parse(response->body, nullptr, false);
+  if (!body.is_object() || !body.contains("data") || !body["data"].is_array()) {
+    return fail(
+        Error(ErrorCode::kCorrupt, "the answer of " + client.url() + " is not a list of models"));
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"MODEL", "STATE", "MIB", "CONTEXT", "ARCHITECTURE", "ALIASES"}};
+  for (const json& model : body["data"]) {
+    if (!model.is_object()) continue;
+    rows.push_back({text_of(model, "id"), text_of(model, "state"),
+                    number_of(model, "memory_bytes", 1U << 20), number_of(model, "context", 1),
+                    text_of(model, "architecture"), names_of(model)});
+  }
+  put(table(rows));
+  return 0;
+}
+
+// Waits until the model is in one of the states that end `action`.
+int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json) {
+  for (;;) {
+    const Result<HttpResponse> response = client.get("/v1/models/" + url_encoded(id));
+    if (!response.ok()) return fail(response.error());
+    if (response->status != 200) return fail(api_error(*response));
+    const json model = json::parse(response->body, nullptr, false);
+    const std::string state = text_of(model, "state");
+    if (state == (loads ? "loaded" : "unloaded")) {
+      put(as_json ? model.dump() + "\n" : cell(id) + ": " + state + "\n");
+      return 0;
+    }
+    if (state == "failed" || state == "drained" || state == "-") {
+      return fail(Error(ErrorCode::kUnavailable,
+                        "the model " + id + " is " + state + ": " + text_of(model, "reason")));
+    }
+    for (int i = 0; i < 10 && !interrupted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (interrupted) return 130;  // the daemon goes on with it
+  }
+}
+
+}  // namespace
+
+int run_models(const ModelsOptions& options) {
+  Result<HttpClient> client = make_client(options.connection);
+  if (!client.ok()) return fail(client.error());
+  if (options.action.empty() || options.action == "list") return list(*client, options.json);
+  watch_interrupts();
+  const Result<HttpResponse> response =
+      client->post("/v1/models/" + options.action, json{{"model", options.name}}.dump());
+  if (!response.ok()) return fail(response.error());
+  if (response->status != 202) return fail(api_error(*response));
+  const json model = json::parse(response->body, nullptr, false);
+  const std::string id = text_of(model, "id");
+  if (options.no_wait) {
+    put(options.json ? model.dump() + "\n" : id + ": " + text_of(model, "state") + "\n");
+    return 0;
+  }
+  return wait_for(*client, id, options.action == "load", options.json);
+}
+
+}  // namespace bulkhead::cli

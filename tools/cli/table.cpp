@@ -1,0 +1,46 @@
+#include "tools/cli/table.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+namespace bulkhead::cli {
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::size_t width = 0;
+      for (const auto& other : rows)
+        width = std::max(width, other[i].size());
+      text += row[i];
+      if (i + 1 < row.size()) text += std::string(width - row[i].size() + 2, ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string cell(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string url_encoded(const std::string& text) {
+  std::string result;
+  char escaped[4];
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || c == '-' || c == '_' || c == '.' || c == '~') {
+      result += c;
+    } else {
+      std::snprintf(escaped, sizeof escaped, "%%%02X", byte);
+      result += escaped;
+    }
+  }
+  return result;
+}
+
+}  // namespace bulkhead::cli
