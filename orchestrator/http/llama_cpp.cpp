@@ -116,7 +116,7 @@ json llama_props(const Router& router) {
     if (model.retired) continue;
     json& settings = props["default_generation_settings"];
     for (const Worker* worker : model.workers) {
-      if (!worker->ever_ready()) continue;
+      if (worker->ready().architecture.empty()) continue;  // it was never loaded
       settings["n_ctx"] = worker->ready().context_limit;
       break;
     }

@@ -19,9 +19,10 @@ enum class OllamaCall {
 };
 
 struct OllamaRequest {
-  // A request without messages or a prompt asks the server to load the model; `wanted` then has only the
-  // model's name.
+  // A request without messages or a prompt asks the server to load the model, or, with a keep_alive of 0, to
+  // unload it; `wanted` then has only the model's name.
   bool load_only = false;
+  bool unload = false;
   Parsed<GenerationRequest> wanted;
 };
 OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
@@ -29,8 +30,8 @@ OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
 Parsed<std::string> parse_ollama_name(std::string_view body);
 
 std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
-// The answer to a request that only asks the server to load a model.
-std::string ollama_loaded_body(OllamaCall call, const std::string& model);
+// The answer to a request that only asks the server to load or unload a model. `reason`: which of the two.
+std::string ollama_loaded_body(OllamaCall call, const std::string& model, const char* reason);
 // {"error": TEXT} with the status that the error has.
 HttpResponse ollama_refusal(const ApiError& error);
 

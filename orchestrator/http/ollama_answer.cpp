@@ -175,12 +175,13 @@ std::unique_ptr<Dialect> ollama_dialect(OllamaCall call) {
   return std::make_unique<OllamaDialect>(call);
 }
 
-std::string ollama_loaded_body(OllamaCall call, const std::string& model) {
+std::string ollama_loaded_body(OllamaCall call, const std::string& model, const char* reason) {
   return fmt::format(
-      "{{\"model\":{},\"created_at\":\"{}\",{},\"done\":true,\"done_reason\":\"load\"}}",
+      "{{\"model\":{},\"created_at\":\"{}\",{},\"done\":true,\"done_reason\":\"{}\"}}",
       as_json(model), now_as_text(),
       call == OllamaCall::kChat ? "\"message\":{\"role\":\"assistant\",\"content\":\"\"}"
-                                : "\"response\":\"\"");
+                                : "\"response\":\"\"",
+      reason);
 }
 
 HttpResponse ollama_refusal(const ApiError& error) {

@@ -1,4 +1,5 @@
 // Models as Ollama's clients list them.
+#include <algorithm>
 #include <ctime>
 
 #include "orchestrator/http/ollama.hpp"
@@ -18,12 +19,20 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// What a worker told about the model when it had loaded it; null while no worker has.
+// What a worker told about the model when it had loaded it last; null while no worker has.
 const ipc::Ready* told_of(const ModelInfo& model) {
   for (const Worker* worker : model.workers) {
-    if (worker->ever_ready()) return &worker->ready();
+    if (!worker->ready().architecture.empty()) return &worker->ready();
   }
   return nullptr;
+}
+
+// It has a process that serves it, or is about to end.
+bool is_running(const ModelInfo& model) {
+  return std::ranges::any_of(model.workers, [](const Worker* worker) {
+    return worker->state() == WorkerState::kReady || worker->state() == WorkerState::kDraining ||
+           worker->state() == WorkerState::kDrained;
+  });
 }
 
 json details_of(const ipc::Ready* ready) {
@@ -37,7 +46,7 @@ json entry_of(const ModelInfo& model) {
   const ipc::Ready* ready = told_of(model);
   return {{"name", model.id},
           {"model", model.id},
-          {"size", ready != nullptr ? ready->weight_bytes : 0},
+          {"size", ready != nullptr ? ready->weight_bytes : model.file_bytes},
           {"digest", ""},
           {"details", details_of(ready)}};
 }
@@ -59,12 +68,12 @@ json ollama_ps(const Router& router) {
   constexpr std::int64_t kYear = 365 * 24 * 3600;
   json models = json::array();
   for (const ModelInfo& model : router.models()) {
-    const ipc::Ready* ready = told_of(model);
-    if (model.retired || ready == nullptr) continue;
+    const ipc::Ready* ready = told_of(router.serving(model));
+    if (model.retired || ready == nullptr || !is_running(router.serving(model))) continue;
     json entry = entry_of(model);
     entry["size_vram"] = ready->weight_bytes;
     entry["context_length"] = ready->context_limit;
-    entry["expires_at"] = time_as_text(std::time(nullptr) + kYear);  // models stay loaded
+    entry["expires_at"] = time_as_text(std::time(nullptr) + kYear);  // no time is set
     models.push_back(std::move(entry));
   }
   return {{"models", std::move(models)}};
@@ -73,7 +82,7 @@ json ollama_ps(const Router& router) {
 json ollama_show(const ModelInfo& model) {
   const ipc::Ready* ready = told_of(model);
   json info = json::object();
-  json capabilities = json::array();
+  json capabilities = {"completion"};  // what each model can, until a worker has told more
   if (ready != nullptr) {
     info["general.architecture"] = ready->architecture;
     if (!ready->model_name.empty()) info["general.basename"] = ready->model_name;

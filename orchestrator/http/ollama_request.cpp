@@ -58,6 +58,7 @@ class OllamaTranslation {
     OllamaRequest request;
     if (given == nullptr || *given == "" || *given == Ordered::array()) {
       request.load_only = true;
+      request.unload = keeps_for_no_time();
       GenerationRequest nothing;
       nothing.model = text_of(body_, "model");
       request.wanted = std::move(nothing);
@@ -78,6 +79,14 @@ class OllamaTranslation {
   }
 
  private:
+  // A keep_alive of 0, "0", "0s" or "0m".
+  bool keeps_for_no_time() const {
+    const Ordered* value = find(body_, "keep_alive");
+    if (value == nullptr) return false;
+    if (value->is_number()) return *value == 0;
+    return value->is_string() && (*value == "0" || *value == "0s" || *value == "0m");
+  }
+
   void refuse(const std::string& name, const std::string& what,
               const std::string& code = "invalid_type") {
     if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
@@ -274,10 +283,10 @@ class OllamaTranslation {
 
 OllamaRequest parse_ollama(OllamaCall call, std::string_view body) {
   Parsed<json> checked = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&checked)) return {false, *error};
+  if (auto* error = std::get_if<ApiError>(&checked)) return {.wanted = *error};
   if (has_wide_object(std::get<json>(checked))) {
-    return {false, invalid(fmt::format("The body has an object of more than {} members.",
-                                       kMaxOrderedMembers))};
+    return {.wanted = invalid(fmt::format("The body has an object of more than {} members.",
+                                          kMaxOrderedMembers))};
   }
   const Ordered ordered = Ordered::parse(body);
   return OllamaTranslation(call, ordered).parse();

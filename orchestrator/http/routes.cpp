@@ -300,13 +300,16 @@ void ask_as_ollama(Call call) {
   OllamaRequest request = parse_ollama(kind, call.request.body);
   if (!request.load_only)
     return answer_in(ollama_dialect(kind), std::move(request.wanted), std::move(call));
-  const Router& router = call.context.services.router;
+  Router& router = call.context.services.router;
   Failure failure;
-  const auto model = call.context.services.router.admit(
-      std::get<GenerationRequest>(request.wanted).model, 1, failure);
+  const auto model = router.admit(std::get<GenerationRequest>(request.wanted).model, 1, failure);
   if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
+  const std::string name = router.models()[*model].id;
+  const auto done = request.unload ? router.unload(name) : router.load(name);
+  if (!done.ok())
+    return call.respond(ollama_refusal(api_error(kModelTooLarge, done.error().message(), "model")));
   HttpResponse response;
-  response.body = ollama_loaded_body(kind, router.models()[*model].id);
+  response.body = ollama_loaded_body(kind, name, request.unload ? "unload" : "load");
   call.respond(std::move(response));
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "tests/integration/watching.hpp"
@@ -14,7 +15,7 @@
 namespace bulkhead::test {
 namespace {
 
-class Loading : public testing::Test {
+class RunTimeModels : public testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/bulkhead-loading-XXXXXX";
@@ -69,7 +70,7 @@ class Loading : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(Loading, AModelLoadsAtItsFirstUseAndItsRequestWaits) {
+TEST_F(RunTimeModels, AModelLoadsAtItsFirstUseAndItsRequestWaits) {
   const Serving serving = serve(models({"one", "two"}), {{"FAKE_LOAD_MS", "300"}});
   EXPECT_EQ(serving.get("/health").status, 200);
   EXPECT_EQ(state(serving, "one"), "unloaded");
@@ -85,13 +86,13 @@ TEST_F(Loading, AModelLoadsAtItsFirstUseAndItsRequestWaits) {
   EXPECT_EQ(serving.get("/health").status, 200);
 }
 
-TEST_F(Loading, ARequestWaitsForALoadNoLongerThanItsDeadline) {
+TEST_F(RunTimeModels, ARequestWaitsForALoadNoLongerThanItsDeadline) {
   const Serving serving =
       serve(models({"one"}, {"server.request_timeout_s=1"}), {{"FAKE_LOAD_MS", "5000"}});
   EXPECT_EQ(serving.complete(ask("one")).status, 504);
 }
 
-TEST_F(Loading, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
+TEST_F(RunTimeModels, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
   std::ofstream(folder_ / "broken.gguf") << "broken";
   const Serving serving = serve(models({"one", "broken"}));
   const HttpReply reply = serving.complete(ask("broken"));
@@ -106,7 +107,7 @@ TEST_F(Loading, AModelThatCanNotBeLoadedFailsItsRequestsAlone) {
   EXPECT_EQ(serving.complete(ask("broken")).status, 200);
 }
 
-TEST_F(Loading, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
+TEST_F(RunTimeModels, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
   const Serving serving = serve(models({"one", "two"}, {"models.0.load=start"}));
   auto running = stream(serving, "one", 200);
   EXPECT_EQ(running->receive_head().status, 200);
@@ -129,7 +130,7 @@ TEST_F(Loading, UnloadingWaitsForRequestsAndALaterOneLoadsItAgain) {
   EXPECT_EQ(find(serving, "one-0")["last_death"], nullptr);
 }
 
-TEST_F(Loading, WhileOthersStreamChangesNoTokenOfTheirs) {
+TEST_F(RunTimeModels, WhileOthersStreamChangesNoTokenOfTheirs) {
   const Serving serving = serve(models({"one", "two", "three"}, {"models.0.load=start"}));
   std::vector<std::unique_ptr<HttpClient>> streams;
   for (int i = 0; i < 4; ++i) {
@@ -148,7 +149,7 @@ TEST_F(Loading, WhileOthersStreamChangesNoTokenOfTheirs) {
     expect_whole(rest_of(*client), 200);
 }
 
-TEST_F(Loading, AWorkerThatIsKilledWhileItsModelIsUnloadedCostsNoRequest) {
+TEST_F(RunTimeModels, AWorkerThatIsKilledWhileItsModelIsUnloadedCostsNoRequest) {
   const Serving serving = serve(models({"one"}, {"models.0.load=start"}));
   auto running = stream(serving, "one", 200);
   EXPECT_EQ(running->receive_head().status, 200);
@@ -158,9 +159,46 @@ TEST_F(Loading, AWorkerThatIsKilledWhileItsModelIsUnloadedCostsNoRequest) {
   EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
 }
 
+TEST_F(RunTimeModels, OllamasClientsSeeWhatIsLoadedAndAskForIt) {
+  const Serving serving = serve(models({"one", "two"}));
+  const auto listed = [&](const char* path) {
+    std::map<std::string, json> found;
+    const json body = json::parse(serving.get(path).body);
+    for (const json& model : body["models"])
+      found[model["name"]] = model;
+    return found;
+  };
+  const auto ask_for = [&](const char* path, json body) {
+    body["model"] = "one";
+    const HttpReply reply = serving.post(path, body.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return json::parse(reply.body);
+  };
+  EXPECT_TRUE(listed("/api/ps").empty());
+  auto tags = listed("/api/tags");
+  ASSERT_EQ(tags.size(), 2U);
+  EXPECT_EQ(tags["one"]["size"], 40 << 20);
+  EXPECT_EQ(tags["one"]["details"]["family"], "");
+  EXPECT_EQ(ask_for("/api/show", {})["capabilities"], json{"completion"});
+  EXPECT_EQ(state(serving, "one"), "unloaded");  // a look loads nothing
+
+  EXPECT_EQ(ask_for("/api/generate", {})["done_reason"], "load");
+  EXPECT_TRUE(comes_to(serving, "one", "loaded"));
+  auto running = listed("/api/ps");
+  ASSERT_EQ(running.size(), 1U);
+  EXPECT_EQ(running["one"]["details"]["family"], "fake");
+  EXPECT_GT(running["one"]["context_length"], 0);
+
+  EXPECT_EQ(ask_for("/api/chat", {{"keep_alive", 0}})["done_reason"], "unload");
+  EXPECT_TRUE(comes_to(serving, "one", "unloaded"));
+  EXPECT_TRUE(listed("/api/ps").empty());
+  EXPECT_EQ(listed("/api/tags")["one"]["details"]["family"], "fake");
+  EXPECT_EQ(ask_for("/api/show", {})["capabilities"], (json{"completion", "tools"}));
+}
+
 // ---- a bound on memory ----
 
-TEST_F(Loading, ABudgetForTwoOfThreeServesAllOfThem) {
+TEST_F(RunTimeModels, ABudgetForTwoOfThreeServesAllOfThem) {
   const std::vector<std::string> names = {"one", "two", "three"};
   const Serving serving = serve(models(names, {"server.device_memory_mb=100"}));
   std::atomic<int> failures{0};
@@ -194,7 +232,7 @@ TEST_F(Loading, ABudgetForTwoOfThreeServesAllOfThem) {
   EXPECT_GT(serving.metric("bulkhead_model_unloads_total"), 0);
 }
 
-TEST_F(Loading, NoModelIsUnloadedUnderItsRequests) {
+TEST_F(RunTimeModels, NoModelIsUnloadedUnderItsRequests) {
   const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
   auto running = stream(serving, "one", 300);
   EXPECT_EQ(running->receive_head().status, 200);
@@ -206,7 +244,7 @@ TEST_F(Loading, NoModelIsUnloadedUnderItsRequests) {
   EXPECT_EQ(find(serving, "one-0")["last_death"], nullptr);
 }
 
-TEST_F(Loading, ModelsThatAreWantedAtOnceTakeTurns) {
+TEST_F(RunTimeModels, ModelsThatAreWantedAtOnceTakeTurns) {
   const Serving serving = serve(models({"one", "two"}, {"server.device_memory_mb=50"}));
   std::vector<std::thread> clients;
   std::atomic<bool> over{false};
@@ -227,7 +265,7 @@ TEST_F(Loading, ModelsThatAreWantedAtOnceTakeTurns) {
   EXPECT_LT(serving.metric("bulkhead_model_loads_total"), 60);
 }
 
-TEST_F(Loading, AModelThatCanNeverFitIsRefused) {
+TEST_F(RunTimeModels, AModelThatCanNeverFitIsRefused) {
   const Serving serving = serve(models({"one"}, {"server.device_memory_mb=30"}));
   const HttpReply reply = serving.complete(ask("one"));
   EXPECT_EQ(reply.status, 503);
@@ -238,7 +276,7 @@ TEST_F(Loading, AModelThatCanNeverFitIsRefused) {
 
 // ---- a folder of models ----
 
-TEST_F(Loading, AFolderIsListedAndItsModelsLoadAtFirstUse) {
+TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   make("deep/four-00001-of-00002.gguf");
   make("deep/four-00002-of-00002.gguf");
   make("mmproj-one.gguf");
@@ -247,7 +285,8 @@ TEST_F(Loading, AFolderIsListedAndItsModelsLoadAtFirstUse) {
       serve({"server.models_folder=" + folder_.string(), "models.0.name=first",
              "models.0.path=" + (folder_ / "one.gguf").string(), "models.0.aliases=gpt-4o,Erste"});
   std::vector<std::string> ids;
-  for (const json& model : json::parse(serving.get("/v1/models").body)["data"])
+  const json listed = json::parse(serving.get("/v1/models").body);
+  for (const json& model : listed["data"])
     ids.push_back(model["id"]);
   std::ranges::sort(ids);
   EXPECT_EQ(ids, (std::vector<std::string>{"first", "four", "three", "two"}));
@@ -271,7 +310,7 @@ TEST_F(Loading, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
 }
 
-TEST_F(Loading, OnlyOwnPagesAndHoldersOfTheKeyMayLoad) {
+TEST_F(RunTimeModels, OnlyOwnPagesAndHoldersOfTheKeyMayLoad) {
   const Serving serving = serve(models({"one"}, {"server.api_key=secret"}));
   const std::string body = json{{"model", "one"}}.dump();
   EXPECT_EQ(serving.post("/v1/models/load", body).status, 401);
