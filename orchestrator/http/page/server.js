@@ -4,6 +4,7 @@ import { ApiError, getJson, getText, request } from "./api.js";
 import { Chart } from "./charts.js";
 import { announce, byId, confirm, make, setText, toast } from "./dialogs.js";
 import { History, formatBytes, formatNumber, kCharts, parseMetrics } from "./figures.js";
+import { lookAtModels } from "./models.js";
 
 const kEveryMs = 1000;
 const kBaselineName = "bulkhead.baseline";
@@ -41,6 +42,7 @@ async function look() {
     showHealth(null);
     showWorkers();
     showCharts();
+    await lookAtModels();
   } catch (error) {
     showHealth(error);
   }
@@ -75,8 +77,9 @@ function healthOf(error) {
   if (error instanceof ApiError) return ["bad", error.message];
   if (error) return ["bad", "The server can't be reached"];
   const ready = workers.filter((worker) => worker.state === "ready" || worker.state === "standby").length;
-  const words = `${ready} of ${workers.length} workers ready`;
-  return [ready === workers.length ? "good" : ready > 0 ? "warn" : "bad", words];
+  const wanted = workers.filter((worker) => worker.state !== "unloaded").length;
+  const words = wanted > 0 ? `${ready} of ${wanted} workers ready` : "No model is loaded";
+  return [ready === wanted ? "good" : ready > 0 ? "warn" : "bad", words];
 }
 
 function showHealth(error) {

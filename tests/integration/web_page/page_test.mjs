@@ -249,6 +249,19 @@ async function workersAreManaged(page) {
   await state("ready");
 }
 
+async function modelsAreLoadedAndUnloaded(page) {
+  const state = (words) => eventually(`the model is ${words}`, () =>
+    page.run(`document.querySelector("#models .state")?.textContent === ${JSON.stringify(words)}`), 120_000);
+  await state("loaded");
+  await page.click(button("Unload", `document.getElementById("models")`));
+  await page.click(button("Unload", `document.getElementById("confirm-dialog")`));
+  await state("unloaded");
+  await eventually("the head tells of it", () =>
+    page.run(`document.querySelector("#health .words").textContent === "No model is loaded"`));
+  await page.click(button("Load", `document.getElementById("models")`));
+  await state("loaded");
+}
+
 async function takePictures(page) {
   const sizes = { wide: [1440, 900, false], narrow: [390, 844, true] };
   for (const [name, [width, height, mobile]] of Object.entries(sizes)) {
@@ -321,6 +334,7 @@ try {
     ["parts have names", () => partsHaveNames(page)],
     ["pictures", () => takePictures(page)],
     ["workers are managed", () => workersAreManaged(page)],
+    ["models are loaded and unloaded", () => modelsAreLoadedAndUnloaded(page)],
     ["nothing leaves the origin", () => nothingLeavesTheOrigin(page, daemon.url)],
   ];
   for (const [name, step] of steps) {
