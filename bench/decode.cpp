@@ -218,13 +218,15 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
     std::printf("\n");
     std::vector<engine::Column> columns;
     std::vector<std::span<const engine::PageIndex>> tables;
+    std::vector<engine::StateUse> states;
     for (const auto& sequence : loop.sequences()) {
       const auto position = static_cast<std::uint32_t>(sequence->tokens.size()) - 1;
       columns.push_back({sequence->tokens.back(), position - 1,
                          static_cast<std::uint32_t>(tables.size()), engine::Output::kGreedy});
       tables.push_back(sequence->pages.pages());
+      if (limits.states > 0) states.push_back({sequence->slot, sequence->slot});
     }
-    BULKHEAD_TRY(const auto times, executor.profile_step({columns, tables}));
+    BULKHEAD_TRY(const auto times, executor.profile_step({columns, tables, states}));
     result["kernels"] = bench::kernel_table(times, bandwidth);
     // A prompt's step: the first sequence's once more, to the same keys and values.
     const std::uint32_t chunk = std::min(
@@ -235,7 +237,8 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
     columns.back().output = engine::Output::kGreedy;
     std::printf("    a step of %u prompt tokens:\n", chunk);
     BULKHEAD_TRY(const auto prompt_times,
-                 executor.profile_step({columns, std::span(tables).first(1)}));
+                 executor.profile_step({columns, std::span(tables).first(1),
+                                        std::span(states).first(limits.states > 0 ? 1 : 0)}));
     result["prompt_kernels"] = bench::kernel_table(prompt_times, bandwidth);
   }
   return result;

@@ -60,7 +60,10 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                                std::uint32_t count, std::uint64_t kv_per_token, double bandwidth) {
   const engine::ExecutorLimits& limits = executor.limits();
   const Streams streams = make_streams(limits, count, plan.depth);
-  const engine::Step step{streams.columns, streams.sequences};
+  std::vector<engine::StateUse> states;
+  for (std::uint32_t s = 0; limits.states > 0 && s < count; ++s)
+    states.push_back({s, s});
+  const engine::Step step{streams.columns, streams.sequences, states};
   // As many in flight as in serving: from one end to the next.
   std::vector<double> seconds;
   std::uint32_t submitted = 0;

@@ -145,6 +145,8 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
   if (!wanted_) return report_;
   report_.reason.clear();
   if (given()) {
+    // The device's last steps may write to states that sequences of this process would have.
+    if (writer == Writer::kUnsettled && executor.limits().states > 0) return std::nullopt;
     stand_by(executor);
     if (!adopt(engine, keep_kv, writer)) return std::nullopt;
     return report_;

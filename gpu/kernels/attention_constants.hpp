@@ -9,7 +9,8 @@ namespace bulkhead::gpu::kernels {
 HeadConstants head_constants(const AttentionShape& shape);
 AttentionLanesConstants lanes_constants(const Mapping& mapping);
 AttentionRulesConstants rules_constants(const AttentionShape& shape);
-AttentionSplitConstants split_constants(const Mapping& mapping, std::uint32_t heads);
+AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionShape& shape,
+                                        std::uint32_t heads);
 
 // What the subgroups of a workgroup of kTogether make at once, a split each.
 std::uint32_t together_positions(const Mapping& mapping);

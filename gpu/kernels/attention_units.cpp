@@ -45,8 +45,8 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape,
   units.early_keys = sharing.early_keys ? 1 : 0;
   KernelSpec spec{
       "attention", spirv::attention_units, sizeof(AttentionPush),
-      constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1),
-                   constants, rules_constants(shape), units),
+      constants_of(lanes_constants(mapping), head_constants(shape),
+                   split_constants(mapping, shape, 1), constants, rules_constants(shape), units),
       mapping.required_subgroup};
   spec.slow_to_compile = true;
   return spec;

@@ -1,11 +1,11 @@
 // What gated products make of a gate and an up (gpu/kernels/kernels.hpp: Gate), the same in every kernel that makes them.
-const uint kSilu = 0, kGelu = 1, kClamped = 2;
+const uint kSilu = 0, kGelu = 1, kClamped = 2, kSigmoid = 3;
 
 // gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), since
 // (1 + tanh(u)) / 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).
 //
 // kClamped (OpenAI 2025, arXiv 2508.10925): both are kept within 7, the gate from above alone; the sigmoid is of 1.702
-// times the gate; and the up is one more.
+// times the gate; and the up is one more. kSigmoid: the gate's sigmoid alone.
 float gated(uint function, float gate, float up) {
   if (function == kClamped) {
     gate = min(gate, 7.0);
@@ -19,7 +19,7 @@ float gated(uint function, float gate, float up) {
     turn = 1.5957691216057308 * fma(0.044715, cubed, gate);
   }
   precise float sigmoid = 1.0 / (1.0 + exp(-turn));
-  precise float activated = gate * sigmoid;
+  precise float activated = function == kSigmoid ? sigmoid : gate * sigmoid;
   precise float result = activated * up;
   return result;
 }

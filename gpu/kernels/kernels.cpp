@@ -266,10 +266,12 @@ AttentionLanesConstants lanes_constants(const Mapping& mapping) {
   return constants;
 }
 
-AttentionSplitConstants split_constants(const Mapping& mapping, std::uint32_t heads) {
+AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionShape& shape,
+                                        std::uint32_t heads) {
   AttentionSplitConstants constants;
   constants.heads_together = heads;
-  constants.out_form = form_of(mapping);
+  constants.out_form =
+      shape.plain_out ? static_cast<std::uint32_t>(InputForm::kRows) : form_of(mapping);
   constants.minimum_split = mapping.attention_split;
   constants.by_rows = flag(mapping.rows);
   constants.maximum_splits = mapping.attention_splits;
@@ -337,19 +339,19 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
   constants.share = sharing;
   constants.ahead = ahead;
   constants.spread_from = spread_from;
-  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
-                  sizeof(AttentionPush),
-                  constants_of(lanes_constants(mapping), head_constants(shape),
-                               split_constants(mapping, heads), constants, rules_constants(shape)),
-                  mapping.required_subgroup};
+  variant.spec = {
+      "attention", mapping.rows ? spirv::attention_rows : spirv::attention, sizeof(AttentionPush),
+      constants_of(lanes_constants(mapping), head_constants(shape),
+                   split_constants(mapping, shape, heads), constants, rules_constants(shape)),
+      mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }
 
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape) {
   return {"attention combine", spirv::attention_combine, sizeof(AttentionCombinePush),
-          constants_of(lanes_constants(mapping), head_constants(shape), split_constants(mapping, 1),
-                       rules_constants(shape)),
+          constants_of(lanes_constants(mapping), head_constants(shape),
+                       split_constants(mapping, shape, 1), rules_constants(shape)),
           0};
 }
 

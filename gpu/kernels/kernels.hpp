@@ -82,8 +82,9 @@ enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3
 enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 
 // What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, GELU in
-// its tanh form, or SiLU's like with both kept within bounds, which changes the up, too.
-enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1, kClamped = 2 };
+// its tanh form, SiLU's like with both kept within bounds, which changes the up, too; or the sigmoid
+// alone.
+enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1, kClamped = 2, kSigmoid = 3 };
 
 // What a product of a step on a GPU needs besides its matrix and columns, in device memory
 // (epilogue.glsl: FusedRef).
@@ -230,6 +231,7 @@ struct AttentionShape {
   // Values are so many first entries of their keys, and take no room of their own; results are
   // [column][head], each an input of a product (attention_results.glsl). 0: values are as long as keys.
   std::uint32_t value_entries = 0;
+  bool plain_out = false;  // results are floats in order, whatever form a product's input has
 
   bool operator==(const AttentionShape&) const = default;
 

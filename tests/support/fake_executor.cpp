@@ -37,7 +37,8 @@ Error broken(const std::string& what) {
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
     : limits_(limits),
       sampler_(limits.vocabulary),
-      slots_(std::size_t{limits.total_pages} * limits.page_tokens) {}
+      slots_(std::size_t{limits.total_pages} * limits.page_tokens),
+      states_(limits.states, 0xDEADBEEFDEAD) {}
 
 std::uint64_t FakeExecutor::hash_after(std::span<const engine::TokenId> history) {
   std::uint64_t hash = 0, past = 0;
@@ -75,11 +76,30 @@ Status FakeExecutor::check(const engine::Step& step) const {
       ++users[page];
     }
   }
+  if (limits_.states > 0 && step.states.size() != step.sequences.size())
+    return broken("sequences without states");
+  std::set<std::uint32_t> written;
+  for (const engine::StateUse& use : step.states) {
+    if (limits_.states == 0 || std::max({use.from, use.to, use.saved}) >= limits_.states)
+      return broken("a state's slot that does not exist");
+    if (!written.insert(use.to).second) return broken("a state's slot of two sequences");
+    if (use.saved_after > 0 && !written.insert(use.saved).second)
+      return broken("a state saved where another one lies");
+  }
+  for (std::size_t i = 0; i < step.states.size(); ++i) {
+    const engine::StateUse& use = step.states[i];
+    if (use.from != use.to && written.contains(use.from))
+      return broken("a state that the same step overwrites");
+  }
+  std::uint32_t sequence_before = 0;
   std::vector<std::optional<std::uint32_t>> last(step.sequences.size());
   for (const engine::Column& column : step.columns) {
     if (column.sequence >= step.sequences.size()) return broken("a column of no sequence");
     if (column.output == engine::Output::kHidden && limits_.embedding == 0)
       return broken("a hidden state that is not on offer");
+    if (limits_.states > 0 && column.sequence < sequence_before)
+      return broken("a sequence's columns apart");
+    sequence_before = column.sequence;
     if (column.output == engine::Output::kSampled &&
         (column.choice == nullptr || limits_.sampled_top_k == 0 ||
          (column.choice->top_k > limits_.sampled_top_k &&
@@ -138,6 +158,7 @@ Status FakeExecutor::submit(const engine::Step& step) {
     pending.choices.push_back(column.choice != nullptr ? *column.choice : engine::Choice());
   for (const auto& pages : step.sequences)
     pending.tables.emplace_back(pages.begin(), pages.end());
+  pending.states.assign(step.states.begin(), step.states.end());
   StepRecord& record = steps.emplace_back();
   record.in_flight = in_flight_.size();
   record.columns_of.resize(step.sequences.size());
@@ -165,6 +186,8 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   rows_.reserve(step.columns.size());
   hidden_.clear();
   hidden_.reserve(step.columns.size());
+  std::uint64_t carried = 0;
+  std::uint32_t run_begin = 0;
   for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
     const engine::Column& column = step.columns[index];
     const auto slot = [&](std::uint32_t position) -> Slot& {
@@ -173,7 +196,17 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     };
     const bool by_host = column.chosen_by == engine::kByHost;
     const engine::TokenId token = by_host ? column.token : before[column.chosen_by];
-    const std::uint64_t past = column.position == 0 ? 0 : slot(column.position - 1).past;
+    std::uint64_t past = column.position == 0 ? 0 : slot(column.position - 1).past;
+    if (limits_.states > 0) {
+      const engine::StateUse& use = step.states[column.sequence];
+      if (index == 0 || step.columns[index - 1].sequence != column.sequence) {
+        run_begin = index;
+        carried = column.position == 0 ? 0 : states_[use.from];
+      }
+      past = carried;
+      carried = states_[use.to] = fold(past, token, column.position);
+      if (index - run_begin + 1 == use.saved_after) states_[use.saved] = carried;
+    }
     slot(column.position) = {token, fold(past, token, column.position)};
     if (column.output == engine::Output::kNone) continue;
     std::uint64_t hash = 0;

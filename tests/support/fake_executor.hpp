@@ -76,6 +76,7 @@ class FakeExecutor : public engine::Executor {
     std::vector<engine::Column> columns;
     std::vector<engine::Choice> choices;  // by column
     std::vector<std::vector<engine::PageIndex>> tables;
+    std::vector<engine::StateUse> states;
   };
   Status check(const engine::Step& step) const;
   // A page that a step in flight writes to may be in another step's tables only where it is the same
@@ -85,6 +86,9 @@ class FakeExecutor : public engine::Executor {
   engine::ExecutorLimits limits_;
   engine::Sampler sampler_;
   std::vector<Slot> slots_;  // page after page
+  // With ExecutorLimits::states: what columns go on from instead of the page's past, so that a wrong slot
+  // changes the tokens, too.
+  std::vector<std::uint64_t> states_;
   std::deque<Pending> in_flight_;
   std::vector<engine::Output> outputs_submitted_;  // by the latest step
   // What the outputs of the step that was computed last chose.

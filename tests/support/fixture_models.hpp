@@ -16,6 +16,7 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-gemma3-Q4_K_M",    "tiny-gemma4-Q4_K_M",   "tiny-gemma4moe-Q8_0",
     "tiny-qwen3moe-Q4_K_M",  "tiny-qwen3moe-Q8_0",   "tiny-mixtral-Q5_K_S",
     "tiny-gpt-oss-MXFP4",    "tiny-deepseek2-Q8_0",  "tiny-deepseek2-yarn-Q4_K_M",
+    "tiny-qwen35-Q4_K_M",    "tiny-qwen35moe-Q8_0",
 };
 
 }  // namespace bulkhead::test

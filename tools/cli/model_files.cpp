@@ -94,6 +94,8 @@ int run_inspect(const InspectOptions& options) {
     out += "  keys and values  " + std::to_string(need->kv_per_token) + " bytes a token, " +
            in_mib(need->kv_per_token * graph->context) +
            " for one sequence of the whole context (" + std::to_string(graph->context) + ")\n";
+    if (need->states > 0)
+      out += "  states           " + in_mib(need->states) + " for all sequences\n";
     out += "  working memory   " + in_mib(need->transient) + "\n";
   }
   return put(out) ? 0 : 1;

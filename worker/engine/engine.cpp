@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/base/log.hpp"
 #include "worker/engine/engine_request.hpp"
 
 namespace bulkhead::engine {
@@ -44,6 +45,11 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       scheduler_(executor.limits(), options_.scheduler),
       sampler_(executor.limits().vocabulary),
       preparer_(language) {
+  if (options_.scheduler.prefix_cache && executor.limits().states > 0) {
+    spdlog::info(
+        "prefix_cache: not with this model, whose layers carry a state from token to token; every "
+        "prompt is computed whole");
+  }
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;

@@ -59,12 +59,25 @@ struct Column {
   std::int32_t logprobs = -1;
 };
 
-// Columns of one sequence come in rising, gapless positions.
+// What layers of some models carry from position to position beside the pages (ExecutorLimits::states):
+// the slots that a sequence's states lie in. A slot belongs to one sequence at a time; the device
+// computes steps in order, so that another one may have it in the next step.
+struct StateUse {
+  std::uint32_t from = 0;  // before the sequence's first column; ignored where that is position 0
+  std::uint32_t to = 0;    // after its last one; may be `from`
+  // After so many of its columns `saved` gets the states as well; 0: never.
+  std::uint32_t saved_after = 0;
+  std::uint32_t saved = 0;
+};
+
+// Columns of one sequence come in rising, gapless positions. Of models with states they also follow each
+// other, and sequences come in rising order.
 struct Step {
   std::span<const Column> columns;
   // For each sequence its pages in order; positions [i*page_tokens, (i+1)*page_tokens) lie in
   // pages[i].
   std::span<const std::span<const PageIndex>> sequences;
+  std::span<const StateUse> states = {};  // of each sequence, where the model has states
 };
 
 struct RankedToken {
@@ -90,6 +103,7 @@ struct ExecutorLimits {
   std::uint32_t max_sequences = 0;  // of a step
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
+  std::uint32_t states = 0;   // slots for what layers carry on; 0: the model's layers carry nothing
   std::uint32_t context = 0;  // positions a sequence may have
   std::uint32_t asked_context =
       0;  // that it should have; context is less where memory holds no more

@@ -10,7 +10,14 @@ namespace {
 // generates.
 std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch) {
   const std::uint32_t columns = limits.max_columns > 1 ? limits.max_columns - 1 : 1;
-  return std::max(1U, std::min({max_batch, limits.max_outputs, limits.max_sequences, columns}));
+  const std::uint32_t states = limits.states > 0 ? limits.states : max_batch;
+  return std::max(1U,
+                  std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
+}
+
+// A page found by its tokens has no state to go on from.
+bool shares_prefixes(const ExecutorLimits& limits, const SchedulerOptions& options) {
+  return options.prefix_cache && limits.states == 0;
 }
 
 }  // namespace
@@ -20,10 +27,10 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
       prefill_chunk_(std::max(1U, options.prefill_chunk)),
       prefill_chunk_alone_(std::max(prefill_chunk_, options.prefill_chunk_alone)),
       prefill_limit_(prefill_chunk_alone_),
-      prefix_cache_(options.prefix_cache),
+      prefix_cache_(shares_prefixes(limits, options)),
       max_running_(most_running(limits, options.max_batch)),
       pool_(limits.total_pages, limits.page_tokens,
-            options.prefix_cache ? Sharing::kPrefixes : Sharing::kNone) {
+            prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone) {
   sequence_limit_ =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
   running_.reserve(max_running_);
@@ -32,9 +39,12 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
   for (Planned& record : records_) {
     record.members.reserve(max_running_);
     record.tables.reserve(max_running_);
+    record.states.reserve(max_running_);
     record.columns.reserve(limits.max_columns);
   }
   kept_.reserve(std::size_t{max_running_} * records_.size());
+  for (std::uint32_t slot = limits.states; slot > 0; --slot)
+    free_states_.push_back(slot - 1);
 }
 
 void Scheduler::add(Sequence& sequence) {
@@ -65,6 +75,7 @@ void Scheduler::remove(Sequence& sequence) {
     }
   }
   free_pages_of(sequence);
+  free_state_of(sequence);
   sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kDetached;
 }
@@ -76,6 +87,7 @@ const Step* Scheduler::plan() {
   Planned& record = records_[latest_];
   record.columns.clear();
   record.tables.clear();
+  record.states.clear();
   record.members.clear();
   record.outputs = 0;
   record.number = ++step_number_;
@@ -92,6 +104,7 @@ const Step* Scheduler::plan() {
   ++planned_;
   step_.columns = record.columns;
   step_.sequences = record.tables;
+  step_.states = record.states;
   return &step_;
 }
 
@@ -160,6 +173,7 @@ void Scheduler::admit() {
     }
     sequence.known = positions;
     go_on_after_shared(sequence);
+    take_state(sequence);
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
     // Behind those that wait for their next chunk; but not behind those that have one in flight,
@@ -252,6 +266,7 @@ void Scheduler::preempt_youngest() {
   Sequence& victim = *running_.back();
   running_.pop_back();
   free_pages_of(victim);
+  free_state_of(victim);
   victim.computed = victim.done = 0;
   victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
@@ -264,6 +279,18 @@ void Scheduler::free_pages_of(Sequence& sequence) {
     return sequence.pages.clear();
   kept_.push_back({std::move(sequence.pages), sequence.planned_in});
   sequence.pages = PageList(pool_);
+}
+
+// As many sequences run as there are slots, at most.
+void Scheduler::take_state(Sequence& sequence) {
+  if (limits_.states == 0) return;
+  sequence.slot = free_states_.back();
+  free_states_.pop_back();
+}
+
+void Scheduler::free_state_of(Sequence& sequence) {
+  if (sequence.slot == kNoState) return;
+  free_states_.push_back(std::exchange(sequence.slot, kNoState));
 }
 
 void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
@@ -300,6 +327,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
   prefix_figures_.miss_tokens += to - from;
   prefix_figures_.miss_pages += to / pool_.page_tokens() - from / pool_.page_tokens();
   record.tables.push_back(sequence.pages.pages());
+  if (sequence.slot != kNoState) record.states.push_back({sequence.slot, sequence.slot});
   record.members.push_back({&sequence, count, outputs, sequence.preemptions});
   sequence.computed += count;
   sequence.unknown += outputs;

@@ -32,6 +32,10 @@
 // Pages of a sequence that is removed or preempted become free only when the last step that may
 // write to them has ended.
 //
+// States (ExecutorLimits::states). What a model's layers carry from position to position has a slot, which
+// a running sequence owns until it is removed or preempted. The device computes steps in order, so the
+// next owner may have the slot at once. Nothing of a state is in any page: such models share no prefixes.
+//
 // The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the
 // device. One thread.
 #pragma once
@@ -46,6 +50,8 @@
 #include "worker/engine/kv_cache.hpp"
 
 namespace bulkhead::engine {
+
+constexpr std::uint32_t kNoState = 0xFFFFFFFF;
 
 // A sequence as the scheduler sees it. The owner fills the first part, and appends to `tokens`
 // after a step gave a new one; the rest is the scheduler's. Must not move or die between add() and
@@ -64,6 +70,7 @@ struct Sequence {
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
   PageList pages;
+  std::uint32_t slot = kNoState;  // of its states, while it runs
   std::uint32_t computed = 0;     // positions whose key and value lie in `pages`, or will when the
                                   // steps in flight have ended
   std::uint32_t known = 0;        // tokens that it had when it was admitted
@@ -168,6 +175,8 @@ class Scheduler {
   bool any_generates() const;
   void preempt_youngest();
   void free_pages_of(Sequence& sequence);
+  void take_state(Sequence& sequence);
+  void free_state_of(Sequence& sequence);
   void add_columns(Sequence& sequence, std::uint32_t count);
 
   struct Planned {
@@ -175,6 +184,7 @@ class Scheduler {
     std::uint64_t turns = 0;  // turns_ once it was planned
     std::vector<Column> columns;
     std::vector<std::span<const PageIndex>> tables;
+    std::vector<StateUse> states;
     std::vector<Member> members;
     std::uint32_t outputs = 0;
   };
@@ -204,6 +214,7 @@ class Scheduler {
     std::uint64_t after = 0;
   };
   std::vector<Kept> kept_;
+  std::vector<std::uint32_t> free_states_;  // slots
 
   std::vector<Sequence*> turn_;  // scratch of plan_prefill()
   Step step_;

@@ -27,12 +27,12 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
                              const MemoryNeed& need) {
   const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
   const std::uint64_t free = device.free_memory_bytes();
-  const std::uint64_t fixed = need.weights + need.transient;
-  const std::string sizes = "the weights need " + mib(need.weights) +
-                            ", one step's activations up to " + mib(need.transient) +
-                            ", the KV cache " + mib(page_bytes) + " for each " +
-                            std::to_string(k::kPageTokens) + " tokens; " + mib(free) +
-                            " are free on " + device.info().name;
+  const std::uint64_t fixed = need.weights + need.transient + need.states;
+  const std::string sizes =
+      "the weights need " + mib(need.weights) + ", one step's activations up to " +
+      mib(need.transient) + (need.states > 0 ? ", sequences' states " + mib(need.states) : "") +
+      ", the KV cache " + mib(page_bytes) + " for each " + std::to_string(k::kPageTokens) +
+      " tokens; " + mib(free) + " are free on " + device.info().name;
   if (asked_context > graph.context) {
     return Error(ErrorCode::kInvalidArgument,
                  "a context of " + std::to_string(asked_context) +

@@ -32,6 +32,8 @@ void want_chain(StepContext& context, config::ChainedKernels setting) {
         "kernel of their own; barriers stand between dispatches");
     return;
   }
+  // A chain that is given up is computed again, from states that it may have changed already.
+  if (!context.graph.states.empty()) return;
   context.chain.columns = kChainedColumns;
 }
 

@@ -35,10 +35,22 @@ std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::K
   return bytes;
 }
 
+std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine) {
+  return graph.states.empty() ? 0 : engine.max_batch;
+}
+
+std::uint64_t state_bytes(const model::StateStore& store) {
+  return delta_shape(store.heads).state_floats() * sizeof(float);
+}
+
 MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
-                       std::span<const StepShape> shapes, const ScratchOptions& options) {
+                       std::span<const StepShape> shapes, const ScratchOptions& options,
+                       std::uint32_t state_slots) {
   MemoryNeed need;
+  // One more slot is the warm-up's.
+  for (const model::StateStore& store : graph.states)
+    need.states += (std::uint64_t{state_slots} + 1) * state_bytes(store);
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
     need.weights += bytes;
   need.kv_per_token = kv_bytes_per_token(graph, kv);
@@ -61,7 +73,8 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   const config::CommandBufferRingSettings ring;
   const std::vector<StepShape> shapes = step_shapes(
       widest_step(engine, false), widest_mixed_step(engine), engine.max_batch, ring.ring_size);
-  return memory_need(graph, plan, mapping, kv, shapes, {graph.context, ring.steps_in_flight});
+  return memory_need(graph, plan, mapping, kv, shapes, {graph.context, ring.steps_in_flight},
+                     state_slots(graph, engine));
 }
 
 }  // namespace bulkhead::forward

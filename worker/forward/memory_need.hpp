@@ -28,14 +28,20 @@ struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t kv_per_token = 0;
   std::uint64_t transient = 0;  // activations of the largest step, logits
+  std::uint64_t states = 0;     // what layers carry from position to position, of all sequences
 };
+// Slots for that: as many as sequences may run; 0: the model's layers carry nothing.
+std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
+// Bytes of a layer's part of a slot.
+std::uint64_t state_bytes(const model::StateStore& store);
 // Bytes that a position's keys and values take.
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
 
 // Follows the plan that loading follows, and allocates nothing.
 MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
-                       std::span<const StepShape> shapes, const ScratchOptions& options);
+                       std::span<const StepShape> shapes, const ScratchOptions& options,
+                       std::uint32_t state_slots);
 // The same for a GPU that is not known, with the model's whole context.
 Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
                                const config::EngineSettings& engine, bool matrix_units = false);

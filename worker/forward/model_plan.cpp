@@ -70,6 +70,8 @@ class Planner {
                           [this](const model::Attend& attend) { return add_attend(attend); },
                           [this](const model::GatedProduct& gated) { return add_gated(gated); },
                           [this](const model::Experts& experts) { return add_experts(experts); },
+                          [this](const model::Gated& gated) { return add_gate(gated); },
+                          [this](const model::DeltaNet& net) { return add_delta(net); },
                       },
                       operation);
   }
@@ -272,6 +274,24 @@ class Planner {
     return {};
   }
 
+  Status add_gate(const model::Gated& gated) {
+    if (scaled_ && scaled_->input == gated.out) scaled_.reset();
+    plan_.steps.emplace_back(GateStep{gated.gate, gated.values, gated.out, 0,
+                                      gate_of(gated.function), gated.first_gate});
+    return {};
+  }
+
+  Status add_delta(const model::DeltaNet& net) {
+    using Form = model::Activation::Form;
+    if (scaled_ && scaled_->input == net.out) scaled_.reset();
+    const ActivationIndex convolved =
+        own_activation({"delta net's inputs", net.heads.channels(), Form::kFloats});
+    const ActivationIndex read =
+        own_activation({"what a delta net read", net.heads.value_width(), Form::kFloats});
+    plan_.steps.emplace_back(DeltaStep{net, convolved, read});
+    return {};
+  }
+
   Status add_gated(const model::GatedProduct& gated) {
     ProductsStep step;
     const auto product = [&](std::vector<MatrixPart> parts, ActivationIndex out,
@@ -326,18 +346,6 @@ class Planner {
     product.biased = true;
     if (product.operands == kAbsent) product.operands = add(PlannedOperands{});
     plan_.operands[product.operands].bias = bias;
-  }
-
-  static k::Gate gate_of(model::Gate function) {
-    switch (function) {
-      case model::Gate::kSilu:
-        return k::Gate::kSilu;
-      case model::Gate::kGelu:
-        return k::Gate::kGelu;
-      case model::Gate::kClamped:
-        return k::Gate::kClamped;
-    }
-    return k::Gate::kSilu;
   }
 
   // An activation as wide as `like`, with as many columns; one of that name for all.

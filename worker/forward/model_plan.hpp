@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "gpu/kernels/delta.hpp"
 #include "gpu/kernels/experts.hpp"
 #include "gpu/kernels/kernels.hpp"
 #include "worker/forward/weight_packing.hpp"
@@ -83,6 +84,7 @@ struct GateStep {
   model::ActivationIndex gate = kAbsent, up = kAbsent, out = kAbsent;  // no up: ones
   std::uint32_t first_up = 0;                                          // entry of `up`
   gpu::kernels::Gate function = gpu::kernels::Gate::kSilu;
+  std::uint32_t first_gate = 0;  // entry of `gate`
 };
 struct RotateStep {
   model::Rotate rotate;
@@ -114,9 +116,14 @@ struct MixStep {
 struct AttendStep {
   model::Attend attend;
 };
-using PlanStep =
-    std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, SliceProductStep, GateStep,
-                 RotateStep, RotateLatentStep, AttendStep, RouteStep, ExpertProductsStep, MixStep>;
+// The three kernels of a gated delta net (gpu/kernels/delta.hpp), with what they hand on.
+struct DeltaStep {
+  model::DeltaNet net;
+  model::ActivationIndex convolved = kAbsent, read = kAbsent;
+};
+using PlanStep = std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, SliceProductStep,
+                              GateStep, RotateStep, RotateLatentStep, AttendStep, RouteStep,
+                              ExpertProductsStep, MixStep, DeltaStep>;
 
 // A set of activations and of what steps hand on beside them.
 using Places = std::uint64_t;
@@ -157,6 +164,12 @@ gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
 gpu::kernels::AttentionShape attention_shape(const model::ModelGraph& graph,
                                              const model::RotateLatent& rotate,
                                              gpu::kernels::KvFormat kv);
+
+// What the kernels of a gated delta net are specialised for.
+gpu::kernels::DeltaShape delta_shape(const model::DeltaHeads& heads);
+
+// The kernels' name of a gate.
+gpu::kernels::Gate gate_of(model::Gate function);
 
 // What the kernels of a router are specialised for.
 gpu::kernels::RouterShape router_shape(const model::Router& router);

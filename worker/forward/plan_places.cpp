@@ -8,7 +8,7 @@ using model::kStream;
 
 namespace {
 
-// Places behind the activations'.
+// Places behind the activations'. What sequences keep, pages and states, is one place.
 constexpr std::uint32_t kScalesPlace = kMostActivations, kQPlace = 62, kKvPlace = 63;
 
 constexpr Places place(std::uint32_t index) {
@@ -91,6 +91,10 @@ Access ModelPlan::places_of(const PlanStep& step) const {
             if (s.operands != kAbsent && operands[s.operands].next_input != kAbsent)
               access.writes |= place(operands[s.operands].next_input);
             return access;
+          },
+          [](const DeltaStep& s) {
+            const Places own = place(s.convolved) | place(s.read) | place(kKvPlace);
+            return Access{place(s.net.in) | own, place(s.net.out) | own};
           },
       },
       step);

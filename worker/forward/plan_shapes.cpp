@@ -19,6 +19,7 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::A
   shape.soft_cap = attend.rules.soft_cap;
   shape.sinks = attend.rules.sinks != kAbsent;
   shape.value_entries = graph.kv[attend.kv].value_entries;
+  shape.plain_out = graph.activations[attend.out].form == model::Activation::Form::kFloats;
   return shape;
 }
 
@@ -27,6 +28,24 @@ k::AttentionShape attention_shape(const model::ModelGraph& graph, const model::R
   k::AttentionShape shape = attention_shape(graph, rotate.heads, rotate.rope, kv);
   shape.value_entries = graph.kv[rotate.kv].value_entries;
   return shape;
+}
+
+k::DeltaShape delta_shape(const model::DeltaHeads& heads) {
+  return {heads.size, heads.keys, heads.values, heads.taps, heads.neighbours};
+}
+
+k::Gate gate_of(model::Gate function) {
+  switch (function) {
+    case model::Gate::kSilu:
+      return k::Gate::kSilu;
+    case model::Gate::kGelu:
+      return k::Gate::kGelu;
+    case model::Gate::kClamped:
+      return k::Gate::kClamped;
+    case model::Gate::kSigmoid:
+      return k::Gate::kSigmoid;
+  }
+  return k::Gate::kSilu;
 }
 
 k::RouterShape router_shape(const model::Router& router) {

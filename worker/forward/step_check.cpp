@@ -1,60 +1,82 @@
 #include "worker/forward/step_check.hpp"
 
+#include <algorithm>
 #include <string>
 
 namespace bulkhead::forward {
+namespace {
+
+Error wrong_step(const std::string& what) {
+  return Error(ErrorCode::kInvalidArgument, "step: " + what);
+}
+
+Status check_states(const engine::Step& step, const engine::ExecutorLimits& limits) {
+  if (limits.states == 0) return {};
+  if (step.states.size() != step.sequences.size()) return wrong_step("sequences without states");
+  for (const engine::StateUse& use : step.states) {
+    if (std::max({use.from, use.to, use.saved}) >= limits.states)
+      return wrong_step("a state's slot");
+  }
+  for (std::size_t i = 1; i < step.columns.size(); ++i) {
+    const engine::Column &column = step.columns[i], &before = step.columns[i - 1];
+    const bool follows = column.sequence == before.sequence ? column.position == before.position + 1
+                                                            : column.sequence > before.sequence;
+    if (!follows) return wrong_step("columns of a sequence that do not follow each other");
+  }
+  return {};
+}
+
+}  // namespace
 
 Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits,
                   std::uint32_t outputs_before) {
-  const auto refuse = [](const std::string& what) {
-    return Error(ErrorCode::kInvalidArgument, "step: " + what);
-  };
-  if (step.columns.empty()) return refuse("no columns");
+  if (step.columns.empty()) return wrong_step("no columns");
   if (step.columns.size() > limits.max_columns) {
-    return refuse(std::to_string(step.columns.size()) + " columns; at most " +
-                  std::to_string(limits.max_columns));
+    return wrong_step(std::to_string(step.columns.size()) + " columns; at most " +
+                      std::to_string(limits.max_columns));
   }
   if (step.sequences.size() > limits.max_sequences) {
-    return refuse(std::to_string(step.sequences.size()) + " sequences; at most " +
-                  std::to_string(limits.max_sequences));
+    return wrong_step(std::to_string(step.sequences.size()) + " sequences; at most " +
+                      std::to_string(limits.max_sequences));
   }
   std::uint32_t outputs = 0;
   for (const engine::Column& column : step.columns) {
-    if (column.token >= limits.vocabulary) return refuse("token " + std::to_string(column.token));
+    if (column.token >= limits.vocabulary)
+      return wrong_step("token " + std::to_string(column.token));
     if (column.chosen_by != engine::kByHost && column.chosen_by >= outputs_before)
-      return refuse("output " + std::to_string(column.chosen_by) + " of the step before");
+      return wrong_step("output " + std::to_string(column.chosen_by) + " of the step before");
     if (column.position >= limits.context)
-      return refuse("position " + std::to_string(column.position));
+      return wrong_step("position " + std::to_string(column.position));
     if (column.sequence >= step.sequences.size())
-      return refuse("sequence " + std::to_string(column.sequence));
+      return wrong_step("sequence " + std::to_string(column.sequence));
     if (column.position / limits.page_tokens >= step.sequences[column.sequence].size()) {
-      return refuse("position " + std::to_string(column.position) + " has no page");
+      return wrong_step("position " + std::to_string(column.position) + " has no page");
     }
     outputs += column.output != engine::Output::kNone ? 1 : 0;
     if (column.output == engine::Output::kSampled &&
         (column.choice == nullptr || limits.sampled_top_k == 0 ||
          (column.choice->top_k > limits.sampled_top_k &&
           column.choice->top_k < limits.vocabulary))) {
-      return refuse("a draw that the device can't make");
+      return wrong_step("a draw that the device can't make");
     }
     if (column.output == engine::Output::kHidden && limits.embedding == 0)
-      return refuse("a hidden state");
+      return wrong_step("a hidden state");
     if (column.logprobs >= 0 &&
         (column.logprobs > limits.most_logprobs ||
          (column.output != engine::Output::kGreedy && column.output != engine::Output::kSampled))) {
-      return refuse("log-probabilities that the device can't tell");
+      return wrong_step("log-probabilities that the device can't tell");
     }
   }
-  if (outputs > limits.max_outputs) return refuse(std::to_string(outputs) + " outputs");
+  if (outputs > limits.max_outputs) return wrong_step(std::to_string(outputs) + " outputs");
   const std::uint64_t most_pages =
       (std::uint64_t{limits.context} + limits.page_tokens - 1) / limits.page_tokens;
   for (const auto& pages : step.sequences) {
-    if (pages.size() > most_pages) return refuse("more pages than the context has");
+    if (pages.size() > most_pages) return wrong_step("more pages than the context has");
     for (const engine::PageIndex page : pages) {
-      if (page >= limits.total_pages) return refuse("page " + std::to_string(page));
+      if (page >= limits.total_pages) return wrong_step("page " + std::to_string(page));
     }
   }
-  return {};
+  return check_states(step, limits);
 }
 
 }  // namespace bulkhead::forward

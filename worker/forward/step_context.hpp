@@ -22,7 +22,9 @@ namespace bulkhead::forward {
 struct ParameterLayout {
   std::uint64_t outputs = 0;  // [output]: which column
   std::uint64_t choices = 0;  // [output]: SampleChoice
-  std::uint64_t pages = 0;    // page tables, one after another
+  // Of models with states: [sequence] of k::DeltaRun, and for each column which one is its own.
+  std::uint64_t runs = 0, column_runs = 0;
+  std::uint64_t pages = 0;  // page tables, one after another
   std::uint64_t bytes = 0;
   std::uint64_t stride = 0;  // between slots
 };
@@ -50,9 +52,11 @@ struct StepContext {
   ModelWeights weights;
   std::uint32_t context = 0;  // positions that a sequence may have
   std::vector<gpu::Buffer> kv_blocks;
-  std::vector<KvPages> kv;  // of each of the graph's stores
-  std::uint32_t slots = 1;  // steps in flight
-  gpu::Buffer parameters;   // [slot]
+  std::vector<KvPages> kv;            // of each of the graph's stores
+  std::vector<std::uint64_t> states;  // of each of the graph's state stores: [slot][state_floats]
+  std::uint32_t most_runs = 1;        // sequences of a step
+  std::uint32_t slots = 1;            // steps in flight
+  gpu::Buffer parameters;             // [slot]
   ParameterLayout parameter_layout;
   ChainedSteps chain;
   // [slot][output]{token, log-probability}; a slot's last row says in its first word whether its

@@ -1,11 +1,10 @@
 #include "worker/forward/step_program.hpp"
 
-#include <memory>
-#include <string>
 #include <utility>
 #include <variant>
 
 #include "gpu/kernels/units.hpp"
+#include "worker/forward/step_delta.hpp"
 #include "worker/forward/step_experts.hpp"
 
 namespace bulkhead::forward {
@@ -272,7 +271,7 @@ class Builder {
   Status add(const GateStep& step) {
     const std::uint32_t width = plan_.activations[step.out].width;
     k::GatedProductPush push{};
-    push.gate = at(step.gate);
+    push.gate = at(step.gate) + std::uint64_t{step.first_gate} * 4;
     if (step.up != kAbsent) {
       push.up = at(step.up) + std::uint64_t{step.first_up} * 4;
       push.up_stride = stride(step.up);
@@ -345,7 +344,7 @@ class Builder {
     push.pages = pages();
     push.out = at(attend.out);
     push.out_stride = stride(attend.out);
-    push.padded_width = k::input_padded(context_.mapping, width);
+    push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
     push.sinks = context_.weights.vector(attend.rules.sinks);
     constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
     const k::AttentionVariant variant =
@@ -382,10 +381,15 @@ class Builder {
     push.parameters = parameters_;
     push.out = at(attend.out);
     push.out_stride = stride(attend.out);
-    push.padded_width = k::input_padded(context_.mapping, plan_.activations[attend.out].width);
+    const std::uint32_t width = plan_.activations[attend.out].width;
+    push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
     push.sinks = context_.weights.vector(attend.rules.sinks);
     return dispatch(k::attention_combine(context_.mapping, shape), push,
                     {shape_.columns, shape.heads});
+  }
+
+  Status add(const DeltaStep& step) {
+    return add_delta(context_, activations_, step, {shape_.columns, slot_}, *emit_);
   }
 
   template <typename Step>

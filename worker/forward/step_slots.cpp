@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "gpu/kernels/delta.hpp"
 #include "worker/engine/philox.hpp"
 
 namespace bulkhead::forward {
@@ -67,6 +68,11 @@ Status StepSlots::make() {
   layout.outputs = k::kHeaderBytes + std::uint64_t{limits_.max_columns} * sizeof(k::ColumnEntry);
   layout.choices = (layout.outputs + limits_.max_outputs * 4 + 15) / 16 * 16;
   layout.pages = layout.choices + limits_.max_outputs * sizeof(k::SampleChoice);
+  if (limits_.states > 0) {
+    layout.runs = layout.pages;
+    layout.column_runs = layout.runs + limits_.max_sequences * sizeof(k::DeltaRun);
+    layout.pages = layout.column_runs + std::uint64_t{limits_.max_columns} * 4;
+  }
   layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
   layout.stride = aligned(layout.bytes);
   context_.result_rows =
@@ -178,9 +184,37 @@ void StepSlots::write_parameters(const engine::Step& step) {
     output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
   }
   put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
+  if (limits_.states > 0) write_runs(step, base);
   // In powers of two, so that the same few copies are made again and again.
   const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
   slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.bytes);
+}
+
+// Neighbouring columns of a sequence are a run. Steps of no request (the warm-up's) name no states: they
+// have the hidden one, behind the others.
+void StepSlots::write_runs(const engine::Step& step, std::byte* base) const {
+  const ParameterLayout& layout = context_.parameter_layout;
+  k::DeltaRun run{};
+  std::uint32_t runs = 0;
+  const auto end_run = [&] {
+    if (run.columns == 0) return;
+    std::memcpy(base + layout.runs + runs * sizeof run, &run, sizeof run);
+    ++runs;
+  };
+  for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
+    const std::uint32_t sequence = step.columns[i].sequence;
+    if (i == 0 || step.columns[i - 1].sequence != sequence) {
+      end_run();
+      const engine::StateUse use = sequence < step.states.size()
+                                       ? step.states[sequence]
+                                       : engine::StateUse{limits_.states, limits_.states};
+      run = {i, 0, use.from, use.to, use.saved_after, use.saved, {}};
+    }
+    ++run.columns;
+    std::memcpy(base + layout.column_runs + std::uint64_t{i} * 4, &runs, 4);
+  }
+  end_run();
+  std::memcpy(base + k::kRunCountWord * 4, &runs, 4);
 }
 
 Status StepSlots::start_downloads(std::uint32_t index, const Activations& activations,

@@ -73,6 +73,8 @@ class StepSlots {
   void tell_tokens();
 
  private:
+  void write_runs(const engine::Step& step, std::byte* base) const;
+
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
   gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_,

@@ -157,7 +157,8 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
     limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
     limits_.max_outputs = options.engine.max_batch;
-    limits_.max_sequences = options.engine.max_batch;
+    limits_.max_sequences = context_.most_runs = options.engine.max_batch;
+    limits_.states = state_slots(graph, options.engine);
     std::vector<StepShape> shapes =
         step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
                     options.gpu.command_buffer_ring.ring_size);
@@ -172,6 +173,8 @@ class LoadedTransformer final : public Transformer {
     std::vector<std::uint64_t> kv_sizes;
     for (const model::KvStore& store : graph.kv)
       kv_sizes.push_back(bytes_of_keys(store) * (store.value_entries == 0 ? 2 : 1));
+    for (const model::StateStore& store : graph.states)
+      kv_sizes.push_back(bytes_of_states(store));
     const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
     describe_memory(*loading, kv_plan, kv_sizes, options);
     if (options.kept != nullptr)
@@ -210,9 +213,9 @@ class LoadedTransformer final : public Transformer {
   Status size_cache(const TransformerOptions& options, std::span<const StepShape> shapes) {
     const model::ModelGraph& graph = context_.graph;
     limits_.asked_context = options.context != 0 ? options.context : graph.context;
-    const MemoryNeed need =
-        memory_need(graph, context_.plan, context_.mapping, context_.kv_format, shapes,
-                    {limits_.asked_context, options.gpu.command_buffer_ring.steps_in_flight});
+    const MemoryNeed need = memory_need(
+        graph, context_.plan, context_.mapping, context_.kv_format, shapes,
+        {limits_.asked_context, options.gpu.command_buffer_ring.steps_in_flight}, limits_.states);
     kv_per_token_ = need.kv_per_token;
     CacheSize cache;
     if (options.kept != nullptr) {
@@ -263,6 +266,11 @@ class LoadedTransformer final : public Transformer {
     return (std::uint64_t{limits_.total_pages} + 1) * context_.kv_shape(store).page_bytes();
   }
 
+  // One more slot than sequences are given, as for pages.
+  std::uint64_t bytes_of_states(const model::StateStore& store) const {
+    return (std::uint64_t{limits_.states} + 1) * state_bytes(store);
+  }
+
   Status place_kv(const BlockPlan& plan, const TransformerOptions& options) {
     if (options.kept != nullptr) {
       BULKHEAD_TRY(context_.kv_blocks,
@@ -275,12 +283,18 @@ class LoadedTransformer final : public Transformer {
         context_.kv_blocks.push_back(std::move(block));
       }
     }
-    for (std::size_t i = 0; i < context_.graph.kv.size(); ++i) {
-      const Place& place = plan.places[i];
-      const std::uint64_t keys = context_.kv_blocks[place.block].address() + place.offset;
+    const auto address = [&](std::size_t piece) {
+      const Place& place = plan.places[piece];
+      return context_.kv_blocks[place.block].address() + place.offset;
+    };
+    const std::size_t stores = context_.graph.kv.size();
+    for (std::size_t i = 0; i < stores; ++i) {
       const model::KvStore& store = context_.graph.kv[i];
+      const std::uint64_t keys = address(i);
       context_.kv.push_back({keys, store.value_entries == 0 ? keys + bytes_of_keys(store) : keys});
     }
+    for (std::size_t i = 0; i < context_.graph.states.size(); ++i)
+      context_.states.push_back(address(stores + i));
     return {};
   }
 

@@ -64,7 +64,8 @@ class MemoryKeeper {
 class Transformer : public engine::Executor, public MemoryKeeper {
  public:
   // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The
-  // step is as for submit(); none may be in flight.
+  // step is as for submit(); none may be in flight. What layers carry from position to position is of
+  // no use after it.
   virtual Result<std::vector<gpu::KernelTime>> profile_step(const engine::Step& step) = 0;
   // Device bytes that a step of one column must read of the weights.
   virtual std::uint64_t weight_bytes_read() const = 0;

@@ -21,6 +21,7 @@ using VectorIndex = std::uint32_t;
 using ActivationIndex = std::uint32_t;
 using RopeIndex = std::uint32_t;
 using KvIndex = std::uint32_t;
+using StateIndex = std::uint32_t;
 inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
 
 // A tensor of the file that the model needs, with the shape it must have. An optional tensor that
@@ -91,6 +92,24 @@ struct KvStore {
   std::uint32_t head_size = 0;  // entries of a key, and of a value
   // Not 0: a value is the first so many entries of its key, and the cache has no room for values.
   std::uint32_t value_entries = 0;
+};
+
+// The heads of a gated delta net: each value head has its own state, and shares q and k with others.
+struct DeltaHeads {
+  std::uint32_t keys = 0, values = 0;  // heads; values is a multiple of keys
+  std::uint32_t size = 0;              // entries
+  std::uint32_t taps = 0;              // positions that q, k and v are convolved over
+  bool neighbours = false;  // value heads of a key head follow each other; else each takes
+                            // the key head of its number modulo theirs
+
+  std::uint32_t channels() const { return (2 * keys + values) * size; }
+  std::uint32_t value_width() const { return values * size; }
+};
+
+// What one layer carries from a sequence's position to its next, however many there were: a sequence
+// has one of each, beside its keys and values.
+struct StateStore {
+  DeltaHeads heads;
 };
 
 struct HeadShape {
@@ -193,11 +212,11 @@ struct Attend {
 };
 
 // kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
-// (gpu/kernels/gates.glsl).
-enum class Gate { kSilu, kGelu, kClamped };
+// (gpu/kernels/gates.glsl). kSigmoid: the gate's sigmoid alone.
+enum class Gate { kSilu, kGelu, kClamped, kSigmoid };
 
-// out = gate(gate_matrix * in) * (up_matrix * in); without an up, gate(gate_matrix * in + bias); or, where `factors` are given, times as many entries
-// of that activation from `first_factor` on.
+// out = gate(gate_matrix * in) * (up_matrix * in); without an up, gate(gate_matrix * in + bias); or,
+// where `factors` are given, times as many entries of that activation from `first_factor` on.
 struct GatedProduct {
   MatrixPart gate, up;
   ActivationIndex in = kAbsent, out = kAbsent;
@@ -205,6 +224,28 @@ struct GatedProduct {
   ActivationIndex factors = kAbsent;
   std::uint32_t first_factor = 0;
   VectorIndex bias = kAbsent;
+};
+
+// out = function(gate) * values: entries of activations, the gate's from `first_gate` on.
+struct Gated {
+  ActivationIndex gate = kAbsent, values = kAbsent, out = kAbsent;
+  std::uint32_t first_gate = 0;
+  Gate function = Gate::kSigmoid;
+};
+
+// A gated delta net (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464) as in Qwen3-Next: `in` is
+// [q heads, k heads, v heads, gates, betas, alphas], one beta and alpha for each value head. q, k and v
+// are convolved over the last positions; a head's state decays, learns k -> v, and is read with q; what
+// was read is normed for each head, and multiplied by SiLU of its gate.
+struct DeltaNet {
+  ActivationIndex in = kAbsent, out = kAbsent;
+  DeltaHeads heads;
+  VectorIndex taps = kAbsent;   // [channel][heads.taps]
+  VectorIndex rates = kAbsent;  // of the decay, for each value head: negative
+  VectorIndex bias = kAbsent;   // of the alphas
+  VectorIndex gain = kAbsent;   // of the norm of a head
+  float epsilon = 0;
+  StateIndex state = kAbsent;
 };
 
 // A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): each column takes the `used` experts
@@ -244,7 +285,7 @@ struct Experts {
 };
 
 using Operation = std::variant<Norm, Copy, Product, SliceProduct, Rotate, RotateLatent, Attend,
-                               GatedProduct, Experts>;
+                               GatedProduct, Experts, Gated, DeltaNet>;
 
 struct Layer {
   std::vector<Operation> operations;
@@ -269,6 +310,7 @@ struct ModelGraph {
   std::vector<Activation> activations;
   std::vector<Rope> ropes;
   std::vector<KvStore> kv;
+  std::vector<StateStore> states;
 
   // The stream's first value is the token's row of `embedding_rows`, times `embedding_scale`.
   MatrixPart embedding_rows;

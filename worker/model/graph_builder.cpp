@@ -166,6 +166,10 @@ KvIndex GraphBuilder::add(KvStore store) {
   graph_.kv.push_back(store);
   return static_cast<KvIndex>(graph_.kv.size() - 1);
 }
+StateIndex GraphBuilder::add(StateStore store) {
+  graph_.states.push_back(store);
+  return static_cast<StateIndex>(graph_.states.size() - 1);
+}
 VectorIndex GraphBuilder::add(VectorRow row) {
   graph_.vectors.push_back(std::move(row));
   return static_cast<VectorIndex>(graph_.vectors.size() - 1);

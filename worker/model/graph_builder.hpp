@@ -31,6 +31,8 @@ inline constexpr std::uint64_t kMaxVocabulary = 1U << 22;
 inline constexpr std::uint64_t kMaxExperts = 512;
 inline constexpr std::uint64_t kMaxUsedExperts = 32;
 inline constexpr std::uint64_t kMaxExpertGroups = 32;
+inline constexpr std::uint64_t kMaxTaps = 16;
+inline constexpr std::uint64_t kMaxDeltaSize = 512;
 
 class LayerBuilder;
 
@@ -75,6 +77,11 @@ class GraphBuilder {
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards as DeepSeek's: leading dense ones, then experts beside one that all columns take.
   FeedForwards feed_forwards(bool sigmoid);
+  // The keys ssm.*, of gated delta nets.
+  DeltaHeads delta_heads();
+  // Of each layer: whether it is a gated delta net, by the keys attention.recurrent_layers or
+  // full_attention_interval.
+  std::vector<bool> recurrent_layers();
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
   // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
@@ -88,6 +95,7 @@ class GraphBuilder {
   double score_growth(RopeIndex rope);
   RopeIndex add(Rope rope);
   KvIndex add(KvStore store);
+  StateIndex add(StateStore store);
 
   // Activations.
   ActivationIndex input(std::string name, std::uint64_t width, std::uint32_t per_column = 1);
@@ -212,6 +220,21 @@ class LayerBuilder {
   // returns the store.
   KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
+  // Attention whose result is multiplied by the sigmoid of a gate for each entry: attn_q has each
+  // head's q and then its gate. `qkvg`: floats, of that width; `plain`: floats, as wide as q.
+  static std::uint32_t gated_qkv_width(const HeadShape& heads) {
+    return heads.qkv_width() + heads.query_width();
+  }
+  void gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon, ActivationIndex in,
+                       ActivationIndex qkvg, ActivationIndex plain, ActivationIndex out);
+  // A gated delta net with the tensors attn_qkv and attn_gate (or ssm_in), ssm_*. `mixed`: floats, of
+  // that width.
+  static std::uint32_t delta_mixed_width(const DeltaHeads& heads) {
+    return heads.channels() + heads.value_width() + 2 * heads.values;
+  }
+  void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
+                 ActivationIndex out);
+
   // The gate's rows and the up's behind them in one tensor.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
                            Gate function);
@@ -240,6 +263,7 @@ class LayerBuilder {
   std::string name(const std::string& tensor) const { return block_ + tensor; }
 
  private:
+  std::vector<MatrixPart> delta_rows(const DeltaHeads& heads, std::uint64_t width);
   std::vector<MatrixPart> expert_rows(const std::string& name, std::uint64_t width,
                                       std::uint64_t rows, std::uint32_t experts);
   std::vector<Operation>& operations() const { return model_.graph_.layers[index_].operations; }

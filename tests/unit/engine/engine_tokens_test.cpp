@@ -115,6 +115,31 @@ TEST(EngineTokens, LosingPagesMakesNoDifference) {
   }
 }
 
+// What layers carry from position to position: few slots, few pages, steps in flight, cancellations.
+TEST(EngineTokens, StatesFollowTheirSequences) {
+  for (const std::uint32_t in_flight : {1U, 2U, 3U}) {
+    SCOPED_TRACE(in_flight);
+    ExecutorLimits limits = small_limits();
+    limits.total_pages = 34;
+    limits.states = 5;
+    limits.steps_in_flight = in_flight;
+    EngineOptions options = with_chunk(32);
+    options.scheduler.prefix_cache = true;
+    EngineHarness harness(limits, options);
+    for (const ipc::Submit& request : sixteen_requests())
+      harness.engine.submit(request);
+    harness.run_until_tokens(3, 5);
+    harness.engine.cancel(RequestId{4});
+    harness.run();
+    EXPECT_GT(harness.engine.scheduler().preemptions(), 0U) << "the cache was never short";
+    for (const ipc::Submit& request : sixteen_requests()) {
+      if (request.request.value == 4) continue;
+      SCOPED_TRACE(request.request.value);
+      expect_same(harness.answer(request.request.value), alone(request));
+    }
+  }
+}
+
 TEST(EngineTokens, LongPromptArrivesWithoutDelayingOthers) {
   ExecutorLimits limits = small_limits();
   limits.context = 2048;

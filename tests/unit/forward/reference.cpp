@@ -1,5 +1,6 @@
 #include "reference.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -30,6 +31,8 @@ double gated(gpu::kernels::Gate function, double gate, double up) {
       const double held = std::min(gate, 7.0);
       return held / (1 + std::exp(-1.702 * held)) * (std::clamp(up, -7.0, 7.0) + 1);
     }
+    case gpu::kernels::Gate::kSigmoid:
+      return up / (1 + std::exp(-gate));
   }
   return 0;
 }

@@ -11,7 +11,8 @@ namespace {
 
 using SameBits = TransformerTest;
 
-// All positions before a column's own are seen; or in some layers a window alone, with scores in a cap.
+// All positions before a column's own are seen; or in some layers a window alone, with scores in a cap;
+// or a state that is carried on.
 struct Tried {
   Kind kind;
   std::string model;
@@ -20,7 +21,9 @@ std::vector<Tried> tried() {
   std::vector<Tried> list;
   for (const Kind& kind : kKinds) {
     list.push_back({kind, or_builtin("tiny-qwen3-Q4_K_M")});
-    if (kind.kv == config::KvType::kF16) list.push_back({kind, or_builtin("tiny-gemma2-Q5_K_M")});
+    if (kind.kv != config::KvType::kF16) continue;
+    list.push_back({kind, or_builtin("tiny-gemma2-Q5_K_M")});
+    list.push_back({kind, or_builtin("tiny-qwen35-Q4_K_M")});
   }
   return list;
 }

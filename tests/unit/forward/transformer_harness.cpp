@@ -91,7 +91,11 @@ std::vector<Column> columns_of(const std::vector<TokenId>& prompt, std::uint32_t
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
                       const std::vector<std::vector<PageIndex>>& pages) {
   std::vector<std::span<const PageIndex>> sequences(pages.begin(), pages.end());
-  const Status submitted = executor.submit({columns, sequences});
+  // The same sequence has the same place in `pages` from step to step.
+  std::vector<engine::StateUse> states;
+  for (std::uint32_t s = 0; executor.limits().states > 0 && s < pages.size(); ++s)
+    states.push_back({s, s});
+  const Status submitted = executor.submit({columns, sequences, states});
   EXPECT_TRUE(submitted.ok()) << submitted.error().message();
   std::vector<Row> rows;
   if (!submitted.ok()) return rows;

@@ -129,12 +129,13 @@ TEST_P(GpusMapping, ComputesTheSame) {
 
 // Rotation in a kernel of its own, in the product with rows that lie paired, and with rows that were
 // paired at load; windows and caps; heads of two sizes and layers that share keys and values; experts and
-// sinks.
+// sinks; gated delta nets.
 INSTANTIATE_TEST_SUITE_P(Some, GpusMapping,
                          ::testing::Values("tiny-qwen3-Q4_K_M", "tiny-llama-Q5_K_M",
                                            "tiny-qwen2-Q4_K_M", "tiny-gemma2-Q5_K_M",
                                            "tiny-gemma4-Q4_K_M", "tiny-gemma4moe-Q8_0",
-                                           "tiny-gpt-oss-MXFP4"));
+                                           "tiny-gpt-oss-MXFP4", "tiny-qwen35-Q4_K_M",
+                                           "tiny-qwen35moe-Q8_0"));
 
 TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
   // The hidden page lies behind the last: page indices up to total_pages - 1 are taken, the next

@@ -1,0 +1,83 @@
+// Gated delta nets from C++ (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). Each value head of a
+// sequence keeps a matrix of keys times values, which every position changes and reads; each channel
+// of q, k and v keeps its last inputs, over which it is convolved. Both together are a layer's part of
+// a state slot (DeltaShape::state_floats).
+//
+//   delta_inputs   convolution, SiLU, and q and k of length 1
+//   delta_scan     each sequence's columns in order: changes the state and reads it
+//   delta_output   norm of each head, times SiLU of its gate
+//
+// All three take DeltaPush. How many positions a step has of a sequence makes no difference to a bit.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernels/kernels.hpp"
+
+namespace bulkhead::gpu::kernels {
+
+constexpr std::uint32_t kMostDeltaSize = 512;
+
+struct DeltaShape {
+  std::uint32_t size = 0;  // entries of a head; a multiple of four, at most kMostDeltaSize
+  std::uint32_t key_heads = 0;
+  std::uint32_t value_heads = 0;  // a multiple of key_heads
+  std::uint32_t taps = 0;         // of the convolution; at least 2
+  bool neighbours = false;  // value heads of a key head follow each other; else every n-th is one
+
+  std::uint32_t channels() const { return (2 * key_heads + value_heads) * size; }
+  std::uint32_t value_width() const { return value_heads * size; }
+  // Entries of a column of DeltaPush::mixed.
+  std::uint32_t mixed_width() const { return channels() + value_width() + 2 * value_heads; }
+  // Of a layer's part of a slot.
+  std::uint64_t state_floats() const {
+    const std::uint64_t floats =
+        std::uint64_t{value_width()} * size + std::uint64_t{taps - 1} * channels();
+    return (floats + 63) / 64 * 64;
+  }
+};
+
+// The run of a sequence's columns in a step, in the step's parameters. Word kRunCountWord of these
+// says how many runs there are.
+struct DeltaRun {
+  std::uint32_t first, columns;  // of the step's
+  std::uint32_t from, to;  // slots: before the first column (ignored at position 0), after the last
+  std::uint32_t saved_after;  // after so many of the columns, `saved` gets the state too; 0: never
+  std::uint32_t saved;
+  std::uint32_t unused[2];
+};
+static_assert(sizeof(DeltaRun) == 32);
+constexpr std::uint32_t kRunCountWord = 2;
+
+struct DeltaPush {
+  std::uint64_t mixed;      // [column][mixed_stride]: q, k, v, gates, betas, alphas
+  std::uint64_t convolved;  // [column][channels]
+  std::uint64_t read;       // [column][value_width]
+  std::uint64_t states;     // [slot][slot_floats]
+  std::uint64_t parameters;
+  std::uint64_t runs;         // [run] of DeltaRun
+  std::uint64_t column_runs;  // [column]
+  std::uint64_t weights;  // inputs: [channel][taps]; scan: rates [value head]; output: gain [size]
+  std::uint64_t bias;     // scan: [value head]
+  std::uint64_t out;      // output: a product's input, of value_width entries
+  std::uint32_t mixed_stride;
+  std::uint32_t slot_floats;
+  std::uint32_t out_stride;
+  std::uint32_t padded_width;
+  float epsilon;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(DeltaPush) == 104);
+
+// Workgroups: (column, head of q, k or v).
+KernelSpec delta_inputs(const Mapping& mapping, const DeltaShape& shape);
+// Workgroups: (run, value head, z).
+struct DeltaScan {
+  KernelSpec spec;
+  std::uint32_t z = 1;
+};
+DeltaScan delta_scan(const Mapping& mapping, const DeltaShape& shape);
+// Workgroups: (column, value head).
+KernelSpec delta_output(const Mapping& mapping, const DeltaShape& shape);
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,270 @@
+// The kernels of gated delta nets against float64, and the same bits however positions are cut into
+// steps.
+#include "gpu/kernels/delta.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "kernel_harness.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+namespace k = gpu::kernels;
+
+constexpr float kEpsilon = 1e-6F;
+
+struct Inputs {
+  std::vector<float> mixed;  // [column][mixed_width]
+  std::vector<float> taps, rates, bias, gain;
+};
+
+// Columns [first, first + count) of a sequence, which are its positions, and the slots they use.
+struct Part {
+  const Inputs* in = nullptr;
+  std::uint32_t first = 0, count = 0;
+  std::uint32_t from = 0, to = 0;
+  std::uint32_t saved_after = 0, saved = 0;
+};
+
+// Where entry i of a product's input lies in its column.
+std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
+  if (mapping.rows) return i;
+  return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+}
+
+class DeltaKernels : public KernelTest {
+ protected:
+  // One step of these parts: [column][value_width] of the result. All have the first one's weights.
+  std::vector<float> step(const k::Mapping& mapping, const k::DeltaShape& shape,
+                          const std::vector<Part>& parts, const gpu::Buffer& states);
+  std::vector<float> random_floats(std::size_t count, float scale, float middle = 0) {
+    std::normal_distribution<float> normal(middle, scale);
+    std::vector<float> values(count);
+    for (float& value : values)
+      value = normal(random_);
+    return values;
+  }
+  Inputs random_inputs(const k::DeltaShape& shape, std::uint32_t columns) {
+    Inputs made{random_floats(std::size_t{columns} * shape.mixed_width(), 1),
+                random_floats(std::size_t{shape.channels()} * shape.taps, 0.5F),
+                random_floats(shape.value_heads, 0.2F, -0.6F), random_floats(shape.value_heads, 1),
+                random_floats(shape.size, 0.3F, 1)};
+    made.mixed[shape.channels() + shape.value_width() + shape.value_heads] = 40;  // an alpha
+    return made;
+  }
+  std::mt19937 random_{11};
+};
+
+std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaShape& shape,
+                                      const std::vector<Part>& parts, const gpu::Buffer& states) {
+  std::vector<float> mixed;
+  std::vector<k::ColumnEntry> entries;
+  std::vector<k::DeltaRun> runs;
+  std::vector<std::uint32_t> column_runs;
+  for (const Part& part : parts) {
+    const auto at = part.in->mixed.begin();
+    const std::ptrdiff_t width = shape.mixed_width();
+    mixed.insert(mixed.end(), at + part.first * width, at + (part.first + part.count) * width);
+    runs.push_back({static_cast<std::uint32_t>(entries.size()),
+                    part.count,
+                    part.from,
+                    part.to,
+                    part.saved_after,
+                    part.saved,
+                    {}});
+    for (std::uint32_t i = 0; i < part.count; ++i) {
+      entries.push_back({1, part.first + i, 0, 0});
+      column_runs.push_back(static_cast<std::uint32_t>(runs.size() - 1));
+    }
+  }
+  const auto columns = static_cast<std::uint32_t>(entries.size());
+  std::vector<std::uint32_t> header(k::kHeaderBytes / 4);
+  header[k::kColumnCountWord] = columns;
+  header[k::kRunCountWord] = static_cast<std::uint32_t>(runs.size());
+  const std::size_t entry_words = entries.size() * sizeof(k::ColumnEntry) / 4;
+  header.resize(header.size() + entry_words);
+  std::memcpy(header.data() + k::kHeaderBytes / 4, entries.data(), entry_words * 4);
+  const Inputs& in = *parts.front().in;
+  const gpu::Buffer given = buffer(std::span<const float>(mixed)),
+                    counts = buffer(std::span<const std::uint32_t>(header)),
+                    run_list = buffer(std::span<const k::DeltaRun>(runs)),
+                    of_columns = buffer(std::span<const std::uint32_t>(column_runs)),
+                    taps = buffer(std::span<const float>(in.taps)),
+                    rates = buffer(std::span<const float>(in.rates)),
+                    bias = buffer(std::span<const float>(in.bias)),
+                    gain = buffer(std::span<const float>(in.gain)),
+                    convolved = empty(std::uint64_t{columns} * shape.channels() * 4),
+                    read_back = empty(std::uint64_t{columns} * shape.value_width() * 4);
+  const std::uint32_t stride = k::input_stride(mapping, shape.value_width());
+  const gpu::Buffer out = empty(std::uint64_t{columns} * stride * 4);
+  k::DeltaPush push{};
+  push.mixed = given.address();
+  push.convolved = convolved.address();
+  push.read = read_back.address();
+  push.states = states.address();
+  push.parameters = counts.address();
+  push.runs = run_list.address();
+  push.column_runs = of_columns.address();
+  push.weights = taps.address();
+  push.bias = bias.address();
+  push.out = out.address();
+  push.mixed_stride = shape.mixed_width();
+  push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
+  push.out_stride = stride;
+  push.padded_width = k::input_padded(mapping, shape.value_width());
+  push.epsilon = kEpsilon;
+  // One workgroup more than there are columns and runs.
+  run(k::delta_inputs(mapping, shape), push, columns + 1, 2 * shape.key_heads + shape.value_heads);
+  push.weights = rates.address();
+  const k::DeltaScan scan = k::delta_scan(mapping, shape);
+  run(scan.spec, push, static_cast<std::uint32_t>(runs.size()) + 1, shape.value_heads, scan.z);
+  push.weights = gain.address();
+  run(k::delta_output(mapping, shape), push, columns + 1, shape.value_heads);
+  const auto laid_out = read<float>(out, std::size_t{columns} * stride);
+  std::vector<float> made;
+  for (std::uint32_t c = 0; c < columns; ++c) {
+    for (std::uint32_t i = 0; i < shape.value_width(); ++i)
+      made.push_back(laid_out[c * stride + index(mapping, i)]);
+    for (std::uint32_t i = shape.value_width(); i < push.padded_width; ++i)
+      EXPECT_EQ(laid_out[c * stride + index(mapping, i)], 0.0F);
+  }
+  return made;
+}
+
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+// A sequence from position 0 on: [column][value_width], and what it carries on at the end.
+struct Expected {
+  std::vector<double> out;
+  std::vector<double> state;  // [value head][value][key]
+};
+Expected reference(const k::DeltaShape& shape, const Inputs& in) {
+  const std::size_t size = shape.size, channels = shape.channels(), width = shape.mixed_width();
+  const std::size_t columns = in.mixed.size() / width;
+  Expected made;
+  made.state.resize(shape.value_heads * size * size);
+  for (std::size_t t = 0; t < columns; ++t) {
+    std::vector<double> x(channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+      double sum = 0;
+      for (std::size_t tap = 0; tap < shape.taps; ++tap) {
+        if (t + tap + 1 < shape.taps) continue;
+        sum += double{in.taps[c * shape.taps + tap]} *
+               in.mixed[(t + tap + 1 - shape.taps) * width + c];
+      }
+      x[c] = silu(sum);
+    }
+    for (std::size_t head = 0; head < 2 * shape.key_heads; ++head) {
+      double squares = kEpsilon;
+      for (std::size_t i = 0; i < size; ++i)
+        squares += x[head * size + i] * x[head * size + i];
+      const double scale = head < shape.key_heads ? std::sqrt(static_cast<double>(size)) : 1;
+      for (std::size_t i = 0; i < size; ++i)
+        x[head * size + i] /= std::sqrt(squares) * scale;
+    }
+    const float* const row = in.mixed.data() + t * width;
+    for (std::size_t head = 0; head < shape.value_heads; ++head) {
+      const std::size_t key_head =
+          shape.neighbours ? head / (shape.value_heads / shape.key_heads) : head % shape.key_heads;
+      const double* const q = x.data() + key_head * size;
+      const double* const key = x.data() + (shape.key_heads + key_head) * size;
+      const float* const rest = row + channels + shape.value_width();
+      const double beta = 1 / (1 + std::exp(-double{rest[head]}));
+      const double alpha = double{rest[shape.value_heads + head]} + in.bias[head];
+      const double decay = std::exp(in.rates[head] * std::log1p(std::exp(alpha)));
+      std::vector<double> read(size);
+      double squares = 0;
+      for (std::size_t v = 0; v < size; ++v) {
+        double* const state = made.state.data() + (head * size + v) * size;
+        double known = 0;
+        for (std::size_t i = 0; i < size; ++i)
+          known += (state[i] *= decay) * key[i];
+        const double learnt = beta * (x[(2 * shape.key_heads + head) * size + v] - known);
+        for (std::size_t i = 0; i < size; ++i)
+          read[v] += (state[i] += key[i] * learnt) * q[i];
+        squares += read[v] * read[v];
+      }
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(size) + kEpsilon);
+      for (std::size_t v = 0; v < size; ++v)
+        made.out.push_back(read[v] * scale * in.gain[v] * silu(row[channels + head * size + v]));
+    }
+  }
+  return made;
+}
+
+const k::DeltaShape kShapes[] = {{64, 2, 6, 4, false}, {128, 1, 2, 4, false}, {48, 2, 4, 2, true}};
+
+TEST_F(DeltaKernels, AreTheDoubleEvaluations) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    for (const k::DeltaShape& shape : kShapes) {
+      const Inputs in = random_inputs(shape, 37);
+      const Expected want = reference(shape, in);
+      const gpu::Buffer states = empty(2 * shape.state_floats() * 4);
+      const auto got = step(mapping, shape, {{&in, 0, 37, 0, 1}}, states);
+      ASSERT_EQ(got.size(), want.out.size());
+      for (std::size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i], want.out[i], 2e-4 * (1 + std::abs(want.out[i])))
+            << name << " size " << shape.size << " entry " << i;
+      const auto all = read<float>(states, 2 * shape.state_floats());
+      const float* const state = all.data() + shape.state_floats();
+      for (std::size_t i = 0; i < want.state.size(); ++i)
+        ASSERT_NEAR(state[i], want.state[i], 1e-5 * (1 + std::abs(want.state[i]))) << name;
+    }
+  }
+}
+
+// In one step; position by position; in steps of different widths beside another sequence; from a state
+// that was saved in the middle of a step.
+TEST_F(DeltaKernels, CutsOfAPromptDoNotChangeABit) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const k::DeltaShape shape = kShapes[0];
+    const std::uint64_t floats = shape.state_floats();
+    const Inputs in = random_inputs(shape, 23);
+    Inputs other = random_inputs(shape, 23);
+    other.taps = in.taps;
+    other.rates = in.rates;
+    other.bias = in.bias;
+    other.gain = in.gain;
+    const gpu::Buffer states = empty(4 * floats * 4);
+    const auto whole = step(mapping, shape, {{&in, 0, 23, 0, 0, 9, 3}}, states);
+    const auto ends = read<float>(states, 4 * floats);
+    const std::size_t state_bytes =
+        (std::size_t{shape.value_width()} * shape.size + (shape.taps - 1) * shape.channels()) * 4;
+    const auto expect_end = [&](std::uint32_t slot, const char* what) {
+      const auto now = read<float>(states, 4 * floats);
+      EXPECT_EQ(std::memcmp(now.data() + slot * floats, ends.data(), state_bytes), 0)
+          << name << ": the state after " << what;
+    };
+    const auto expect_same = [&](const std::vector<float>& got, std::size_t first,
+                                 const char* what) {
+      const std::size_t at = first * shape.value_width();
+      ASSERT_LE(at + got.size(), whole.size());
+      EXPECT_EQ(std::memcmp(got.data(), whole.data() + at, got.size() * 4), 0)
+          << name << ": " << what << " from " << first;
+    };
+    for (std::uint32_t i = 0; i < 23; ++i)
+      expect_same(step(mapping, shape, {{&in, i, 1, 1, 1}}, states), i, "one by one");
+    expect_end(1, "one by one");
+    std::uint32_t first = 0;
+    for (const std::uint32_t count : {2U, 5U, 1U, 15U}) {
+      const std::uint32_t slot = first == 0 ? 2 : first % 2 + 1;  // 'from' and 'to' differ
+      const std::uint32_t next = (first + count) % 2 + 1;
+      const auto got = step(
+          mapping, shape, {{&other, first, count, 0, 0}, {&in, first, count, slot, next}}, states);
+      expect_same({got.begin() + count * shape.value_width(), got.end()}, first, "in company");
+      first += count;
+    }
+    expect_end(first % 2 + 1, "in company");
+    expect_same(step(mapping, shape, {{&in, 9, 14, 3, 1}}, states), 9, "from what was saved");
+    expect_end(1, "from what was saved");
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward

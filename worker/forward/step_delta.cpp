@@ -1,0 +1,54 @@
+#include "worker/forward/step_delta.hpp"
+
+#include <algorithm>
+
+#include "gpu/kernels/delta.hpp"
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+Status add_delta(const StepContext& context, const Activations& activations, const DeltaStep& step,
+                 const DeltaPlace& place, StepEmitter& emit) {
+  const model::DeltaNet& net = step.net;
+  const k::DeltaShape shape = delta_shape(net.heads);
+  const auto vector = [&](model::VectorIndex index) { return context.weights.vector(index); };
+  const auto stride = [&](model::ActivationIndex index) {
+    return static_cast<std::uint32_t>(
+        activation_stride(context.mapping, context.plan.activations[index]));
+  };
+  k::DeltaPush push{};
+  push.mixed = activations.at(net.in);
+  push.convolved = activations.at(step.convolved);
+  push.read = activations.at(step.read);
+  // While kernels are listed there are no states yet.
+  push.states = net.state < context.states.size() ? context.states[net.state] : 0;
+  push.parameters = context.parameters_of(place.slot);
+  push.runs = push.parameters + context.parameter_layout.runs;
+  push.column_runs = push.parameters + context.parameter_layout.column_runs;
+  push.weights = vector(net.taps);
+  push.bias = vector(net.bias);
+  push.out = activations.at(net.out);
+  push.mixed_stride = stride(net.in);
+  push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
+  push.out_stride = stride(net.out);
+  push.padded_width = k::input_padded(context.mapping, shape.value_width());
+  push.epsilon = net.epsilon;
+  const std::uint64_t columns = place.columns;
+  BULKHEAD_RETURN_IF_ERROR(emit.dispatch(
+      k::delta_inputs(context.mapping, shape), gpu::push_bytes(push),
+      {place.columns, 2 * shape.key_heads + shape.value_heads, 1, columns * shape.channels() * 8}));
+  emit.barrier();
+  push.weights = vector(net.rates);
+  const std::uint32_t runs = std::min(place.columns, context.most_runs);
+  const k::DeltaScan scan = k::delta_scan(context.mapping, shape);
+  BULKHEAD_RETURN_IF_ERROR(
+      emit.dispatch(scan.spec, gpu::push_bytes(push),
+                    {runs, shape.value_heads, scan.z, runs * shape.state_floats() * 8}));
+  emit.barrier();
+  push.weights = vector(net.gain);
+  return emit.dispatch(k::delta_output(context.mapping, shape), gpu::push_bytes(push),
+                       {place.columns, shape.value_heads, 1, columns * shape.value_width() * 8});
+}
+
+}  // namespace bulkhead::forward

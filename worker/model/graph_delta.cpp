@@ -1,0 +1,123 @@
+// Gated delta nets and gated attention for architectures' files: the keys ssm.*, and the tensors of
+// layers of either kind.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "worker/model/graph_builder.hpp"
+
+namespace bulkhead::model {
+
+DeltaHeads GraphBuilder::delta_heads() {
+  DeltaHeads heads;
+  heads.keys = count("ssm.group_count", kMaxHeads);
+  heads.values = count("ssm.time_step_rank", kMaxHeads);
+  heads.size = count("ssm.state_size", kMaxDeltaSize);
+  heads.taps = count("ssm.conv_kernel", kMaxTaps);
+  const std::uint32_t inner = count("ssm.inner_size", kMaxWidth);
+  if (heads.values % heads.keys != 0)
+    corrupt(std::to_string(heads.values) + " value heads (" + key("ssm.time_step_rank") +
+            ") are not a multiple of " + std::to_string(heads.keys) + " key heads (" +
+            key("ssm.group_count") + ")");
+  if (std::uint64_t{heads.values} * heads.size != inner)
+    refuse("metadata key " + key("ssm.inner_size") + " is " + std::to_string(inner) + ", not " +
+           std::to_string(heads.values) + " heads of " + std::to_string(heads.size) +
+           "; only models with keys and values of one size are supported");
+  if (heads.size % 4 != 0)
+    refuse("metadata key " + key("ssm.state_size") + " is " + std::to_string(heads.size) +
+           "; only multiples of 4 are supported");
+  if (heads.taps < 2) refuse("has a convolution over a single position, which is not supported");
+  return heads;
+}
+
+std::vector<bool> GraphBuilder::recurrent_layers() {
+  const std::uint32_t interval = count("full_attention_interval", kMaxLayers, 4);
+  std::vector<bool> recurrent(layers_);
+  if (has_key("attention.recurrent_layers")) {
+    const std::vector<std::uint32_t> marks = counts("attention.recurrent_layers", 1, 0);
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      recurrent[i] = marks[i] != 0;
+  } else {
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      recurrent[i] = (i + 1) % interval != 0;
+  }
+  // The KV cache is measured in what such a layer keeps of a token.
+  if (std::find(recurrent.begin(), recurrent.end(), false) == recurrent.end())
+    refuse("has no layer that attends to all positions, which is not supported");
+  return recurrent;
+}
+
+void LayerBuilder::gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon,
+                                   ActivationIndex in, ActivationIndex qkvg, ActivationIndex plain,
+                                   ActivationIndex out) {
+  const std::uint64_t width = this->width(in), size = heads.size;
+  const TensorIndex both = rows("attn_q", width, 2ULL * heads.query_width()).tensor;
+  std::vector<MatrixPart> parts;
+  for (std::uint64_t head = 0; head < heads.heads; ++head)
+    parts.push_back({both, 2 * head * size, size, true});
+  parts.push_back(rotating_rows("attn_k", width, heads.kv_width()));
+  parts.push_back(rows("attn_v", width, heads.kv_width()));
+  for (std::uint64_t head = 0; head < heads.heads; ++head)
+    parts.push_back({both, (2 * head + 1) * size, size});
+  product(std::move(parts), in, qkvg);
+  attention({.qkv = qkvg,
+             .heads = heads,
+             .q_gain = vector("attn_q_norm", size),
+             .k_gain = vector("attn_k_norm", size),
+             .epsilon = epsilon,
+             .rope = rope},
+            plain);
+  append(Gated{qkvg, plain, out, heads.qkv_width(), Gate::kSigmoid});
+}
+
+// [q, k, v, gates, betas, alphas], by heads.
+std::vector<MatrixPart> LayerBuilder::delta_rows(const DeltaHeads& heads, std::uint64_t width) {
+  const std::uint64_t size = heads.size, group = heads.values / heads.keys, values = group * size;
+  std::vector<MatrixPart> parts;
+  // Rows of a tensor in which each key head has its own q, k, v and gates, or betas and alphas.
+  const auto take_from_groups = [&](TensorIndex tensor, std::uint64_t of_group, std::uint64_t first,
+                                    std::uint64_t rows) {
+    for (std::uint64_t head = 0; head < heads.keys; ++head)
+      parts.push_back({tensor, head * of_group + first, rows});
+  };
+  const TensorIndex fused = model_.optional_tensor(block_ + "ssm_in.weight", width,
+                                                   heads.channels() + heads.value_width());
+  if (fused != kAbsent) {
+    const std::uint64_t of_group = 2 * size + 2 * values;
+    take_from_groups(fused, of_group, 0, size);
+    take_from_groups(fused, of_group, size, size);
+    take_from_groups(fused, of_group, 2 * size, values);
+    take_from_groups(fused, of_group, 2 * size + values, values);
+  } else {
+    parts.push_back(rows("attn_qkv", width, heads.channels()));
+    parts.push_back(rows("attn_gate", width, heads.value_width()));
+  }
+  if (!heads.neighbours) {
+    parts.push_back(rows("ssm_beta", width, heads.values));
+    parts.push_back(rows("ssm_alpha", width, heads.values));
+  } else {
+    const TensorIndex both = rows("ssm_ba", width, 2ULL * heads.values).tensor;
+    take_from_groups(both, 2 * group, 0, group);
+    take_from_groups(both, 2 * group, group, group);
+  }
+  return parts;
+}
+
+void LayerBuilder::delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in,
+                             ActivationIndex mixed, ActivationIndex out) {
+  product(delta_rows(heads, width(in)), in, mixed);
+  DeltaNet net;
+  net.in = mixed;
+  net.out = out;
+  net.heads = heads;
+  net.taps = model_.add(
+      VectorRow{{{model_.float_rows(name("ssm_conv1d.weight"), heads.taps, heads.channels())}}});
+  net.rates = model_.add(VectorRow{{{model_.tensor(name("ssm_a"), heads.values)}}});
+  net.bias = bias("ssm_dt", heads.values);
+  net.gain = vector("ssm_norm", heads.size);
+  net.epsilon = epsilon;
+  net.state = model_.add(StateStore{heads});
+  append(net);
+}
+
+}  // namespace bulkhead::model
