@@ -130,6 +130,16 @@ void add_latent_keys(const Shape& shape, Metadata& metadata) {
   if (shape.q_latent != 0) metadata.add_uint(prefix + "q_lora_rank", shape.q_latent);
 }
 
+void add_delta_keys(const Shape& shape, Metadata& metadata) {
+  const std::string& prefix = shape.architecture;
+  metadata.add_uint(prefix + ".ssm.conv_kernel", 4);
+  metadata.add_uint(prefix + ".ssm.state_size", shape.delta_size);
+  metadata.add_uint(prefix + ".ssm.group_count", shape.delta_keys);
+  metadata.add_uint(prefix + ".ssm.time_step_rank", shape.delta_values);
+  metadata.add_uint(prefix + ".ssm.inner_size", shape.delta_values * shape.delta_size);
+  metadata.add_uint(prefix + ".full_attention_interval", 4);
+}
+
 void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   constexpr std::uint32_t kSoftmax = 1, kSigmoid = 2;
   const std::string& prefix = shape.architecture;
@@ -170,8 +180,11 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
     metadata.add_uint(prefix + ".expert_count", shape.experts);
     metadata.add_uint(prefix + ".expert_used_count", shape.experts_used);
     metadata.add_uint(prefix + ".expert_feed_forward_length", shape.expert_width);
+    if (shape.shared_width != 0)
+      metadata.add_uint(prefix + ".expert_shared_feed_forward_length", shape.shared_width);
     if (shape.expert_scale != 0) add_scored_expert_keys(shape, metadata);
   }
+  if (shape.delta_values != 0) add_delta_keys(shape, metadata);
   if (shape.window != 0) metadata.add_uint(prefix + ".attention.sliding_window", shape.window);
   if (!shape.rope_scaling.empty()) {
     metadata.add_string(prefix + ".rope.scaling.type", shape.rope_scaling);

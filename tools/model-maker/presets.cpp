@@ -60,6 +60,30 @@ Shape glm_4_7_flash() {
                     202752,          1000000.0F,  1e-5F, false, false, false, 64, 4,   1536};
   return with_latents(with_sigmoids(shape, 1.8F), 512, 768, 64, 256);
 }
+// Gated delta nets beside attention of which a quarter of each head turns.
+Shape with_delta_nets(Shape shape, std::uint32_t keys, std::uint32_t values, std::uint32_t size) {
+  shape.delta_keys = keys;
+  shape.delta_values = values;
+  shape.delta_size = size;
+  shape.turning = shape.head_size / 4;
+  shape.shared_width = shape.expert_width;
+  return shape;
+}
+Shape qwen3_5_27b() {
+  return with_delta_nets({"qwen3.5-27b", "qwen35", 64, 5120, 17408, 24, 4, 256, 248320, 262144,
+                          10000000.0F, 1e-6F, false, false, false},
+                         16, 48, 128);
+}
+Shape qwen3_5_35b_a3b() {
+  return with_delta_nets({"qwen3.5-35b-a3b", "qwen35moe", 40, 2048, 512, 16, 2, 256, 248320, 262144,
+                          10000000.0F, 1e-6F, false, false, false, 256, 8, 512},
+                         16, 32, 128);
+}
+Shape tiny_delta() {
+  return with_delta_nets({"tiny-delta", "qwen35moe", 4, 256, 96, 4, 2, 64, 512, 1024, 10000000.0F,
+                          1e-6F, false, false, false, 8, 2, 96},
+                         2, 4, 64);
+}
 Shape tiny_latent() {
   const Shape shape{"tiny-latent", "deepseek2", 2,     256,   512,   4,     1, 96, 512,
                     1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
@@ -118,6 +142,8 @@ const std::vector<Shape>& presets() {
       deepseek_v2_lite(),
       glm_4_5_air(),
       glm_4_7_flash(),
+      qwen3_5_27b(),
+      qwen3_5_35b_a3b(),
       {"starcoder2-3b", "starcoder2", 30, 3072, 12288, 24, 2, 128, 49152, 16384, 999999.44F, 1e-5F,
        true, false, true},
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
@@ -132,6 +158,7 @@ const std::vector<Shape>& presets() {
        false, 4, 2, 512},
       tiny_latent(),
       tiny_glm(),
+      tiny_delta(),
       {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
        false, true},
   };

@@ -125,12 +125,24 @@ void random_weights(TensorType type, double deviation, Random& random, std::span
   kWriters[gpu::kernels::tensor_place(type)](deviation, random, out);
 }
 
-void random_norm(Random& random, std::span<std::byte> out) {
+namespace {
+
+void random_floats(Random& random, float first, float span, std::span<std::byte> out) {
   for (std::size_t at = 0; at + 4 <= out.size(); at += 4) {
     const float value =
-        0.9F + 0.2F * static_cast<float>(random.next() >> 40) / static_cast<float>(1 << 24);
+        first + span * static_cast<float>(random.next() >> 40) / static_cast<float>(1 << 24);
     std::memcpy(out.data() + at, &value, 4);
   }
+}
+
+}  // namespace
+
+void random_norm(Random& random, std::span<std::byte> out) {
+  random_floats(random, 0.9F, 0.2F, out);
+}
+
+void random_rates(Random& random, std::span<std::byte> out) {
+  random_floats(random, -0.01F, -0.99F, out);
 }
 
 void rope_factors(float rope_base, std::span<std::byte> out) {

@@ -38,6 +38,8 @@ void random_weights(model::TensorType type, double deviation, Random& random,
                     std::span<std::byte> out);
 // F32 values in [0.9, 1.1].
 void random_norm(Random& random, std::span<std::byte> out);
+// F32 values in [-1, -0.01].
+void random_rates(Random& random, std::span<std::byte> out);
 // F32 factors of Llama 3's scaling (factor 32, frequencies 1 to 4, 8192 original positions).
 void rope_factors(float rope_base, std::span<std::byte> out);
 

@@ -99,7 +99,8 @@ double gain_of(const std::string& name, const Shape& shape) {
   if (name == "token_embd.weight" || name == "output.weight") return 2.0;
   if (name.ends_with(".attn_output.weight")) return residual;
   // SiLU(gate) * up has a root mean square of about 0.6 for inputs of 1.
-  if (name.find(".ffn_down") != std::string::npos) return residual / 0.6;
+  if (name.find(".ffn_down") != std::string::npos || name.ends_with(".ssm_out.weight"))
+    return residual / 0.6;
   return 1.0;
 }
 
@@ -109,6 +110,7 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
   if (row.rows == 1 && row.slices == 1) {
     made.fill = row.name.find("norm") != std::string::npos ? Fill::kNorm
                 : row.name.starts_with("rope_")            ? Fill::kRopeFactors
+                : row.name.ends_with(".ssm_a")             ? Fill::kRates
                                                            : Fill::kWeights;
     made.deviation = 0.05;
     return made;
@@ -196,6 +198,9 @@ Status check(const Shape& shape) {
   }
   if (shape.latent != 0 && (shape.turning >= shape.head_size || shape.value_size == 0))
     return wrong("heads over latents need entries that turn, others that don't, and values");
+  if (shape.delta_values != 0 && (shape.delta_keys == 0 || shape.delta_size == 0 ||
+                                  shape.delta_values % shape.delta_keys != 0))
+    return wrong("delta nets' heads of values must be a multiple of those of keys");
   if (shape.heads % shape.kv_heads != 0) return wrong("heads must be a multiple of kv-heads");
   if (shape.head_size % 2 != 0) return wrong("head-size must be even: its entries rotate in pairs");
   if (!std::isfinite(shape.rope_base) || shape.rope_base <= 0)

@@ -45,6 +45,10 @@ struct Shape {
   std::uint32_t dense_layers = 0, shared_experts = 0;
   bool sigmoid = false, renormalised = false;
   float expert_scale = 0;
+  // Gated delta nets, in all but every fourth layer: heads of keys and of values (0: there are none), and their
+  // size. A gated expert of such a width that all tokens take.
+  std::uint32_t delta_keys = 0, delta_values = 0, delta_size = 0;
+  std::uint32_t shared_width = 0;
 };
 
 const std::vector<Shape>& presets();
@@ -57,6 +61,7 @@ enum class Fill {
   kWeights,      // mean 0, standard deviation `deviation`
   kNorm,         // around 1
   kRopeFactors,  // Llama 3's scaling of the rotation frequencies
+  kRates,        // of gated delta nets' decay: below 0
 };
 
 struct PlannedTensor {

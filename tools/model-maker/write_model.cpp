@@ -122,6 +122,9 @@ Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Me
         case Fill::kNorm:
           random_norm(random, bytes);
           break;
+        case Fill::kRates:
+          random_rates(random, bytes);
+          break;
         case Fill::kRopeFactors:
           rope_factors(shape.rope_base, bytes);
           break;
