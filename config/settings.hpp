@@ -39,6 +39,7 @@ struct ModelSettings {
   std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
   std::vector<std::string> aliases;  // further names in the API
   Load load = Load::kStart;
+  std::string chat_template;  // a file, or a name in the model file; empty: the file's own
 };
 
 enum class Transport { kShm, kStdio };

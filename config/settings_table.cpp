@@ -285,6 +285,9 @@ const ModelSetting kModelSettings[] = {
   {.key = "load", .help = "When the model is loaded: start (of the daemon), or first_use (its first request waits for it).",
    .reach = MODEL_CHOICE(load), .choices = {"start", "first_use"},
    .reload = Reload::kNow, .worker = Worker::kNo},
+  {.key = "chat_template", .help = "Chat template in place of the model's own: a file (with / or .jinja), or NAME for tokenizer.chat_template.NAME.",
+   .reach = MODEL_FIELD(std::string, chat_template),
+   .reload = Reload::kWorkers, .worker = Worker::kYes},
 };
 // clang-format on
 

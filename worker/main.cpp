@@ -53,6 +53,7 @@ struct Arguments {
   std::string name;  // for the log
   std::string device = "auto";
   std::uint32_t context = 0;
+  std::string chat_template;
   int channel = -1;
   int region = -1;
   std::string cache;  // empty once there is none
@@ -170,7 +171,12 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   const auto take_tokenizer = [&]() -> Status {
     BULKHEAD_TRY(loaded.tokenizer, reading.get());
     loaded.language.tokenizer = loaded.tokenizer.get();
-    loaded.language.chat = model::load_chat(*loaded.file);
+    if (arguments.chat_template.empty()) {
+      loaded.language.chat = model::load_chat(*loaded.file);
+    } else {
+      BULKHEAD_TRY(loaded.language.chat,
+                   model::load_asked_chat(*loaded.file, arguments.chat_template));
+    }
     if (loaded.language.chat.ok())
       loaded.language.family = &model::answer::family_of_template(loaded.language.chat->source());
     return {};
@@ -270,6 +276,8 @@ Status confine(const Arguments& arguments, const config::IsolationSettings& isol
   request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(arguments.model))
     request.paths.readable.push_back(std::move(file));
+  if (model::is_template_file(arguments.chat_template))
+    request.paths.readable.push_back(arguments.chat_template);
   if (!arguments.cache.empty()) request.paths.writable.push_back(arguments.cache);
   request.region = arguments.region;
   request.more_calls = isolation.sandbox_calls;
@@ -393,6 +401,8 @@ int run(int argc, char** argv) {
       .show_default();
   options.add("--context", arguments.context,
               "tokens a sequence may have; 0: the model's own limit");
+  options.add("--chat-template", arguments.chat_template,
+              "a template's file, or its name in the model file; empty: the file's own");
   options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
       .required();
   options.add("--region", arguments.region,

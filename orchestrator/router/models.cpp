@@ -83,6 +83,8 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
     worker.arguments.insert(worker.arguments.end(),
                             {"--context", std::to_string(settings.context)});
   }
+  if (!settings.chat_template.empty())
+    worker.arguments.insert(worker.arguments.end(), {"--chat-template", settings.chat_template});
   for (const std::string& assignment : config::worker_assignments(settings_))
     worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
   worker.name = std::move(name);

@@ -1,7 +1,11 @@
 #include "worker/model/template_file.hpp"
 
+#include <fstream>
+
 namespace bulkhead::model {
 namespace {
+
+constexpr std::size_t kMostTemplateBytes = std::size_t{1} << 20;
 
 Result<std::string> token_text(const GgufFile& file, const char* key) {
   BULKHEAD_TRY(const auto id, file.get_uint(key));
@@ -9,6 +13,27 @@ Result<std::string> token_text(const GgufFile& file, const char* key) {
   BULKHEAD_TRY(const auto tokens, file.get_strings("tokenizer.ggml.tokens"));
   if (!tokens || *id >= tokens->size()) return std::string();
   return std::string((*tokens)[*id]);
+}
+
+Result<std::string> read_template(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostTemplateBytes + 1, '\0');
+  if (file.is_open()) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad())
+    return Error(ErrorCode::kNotFound, "chat_template: " + path + " can't be read");
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMostTemplateBytes)
+    return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " has more than 1 MiB");
+  return text;
+}
+
+Result<std::string> source_of(const GgufFile& file, const std::string& asked) {
+  if (is_template_file(asked)) return read_template(asked);
+  BULKHEAD_TRY(const auto named, file.get_string("tokenizer.chat_template." + asked));
+  if (named) return std::string(*named);
+  return Error(ErrorCode::kNotFound, "chat_template: the model file has no template of the name '" +
+                                         asked +
+                                         "'; the path of a file has a / or ends with .jinja");
 }
 
 }  // namespace
@@ -30,6 +55,18 @@ Result<jinja::Chat> load_chat(const GgufFile& file) {
   if (chat.ok()) return chat;
   return Error(ErrorCode::kUnsupported, "the model's chat template can't be used: " +
                                             chat.error().message() + "; use /v1/completions");
+}
+
+bool is_template_file(std::string_view asked) {
+  return asked.find('/') != std::string_view::npos || asked.ends_with(".jinja");
+}
+
+Result<jinja::Chat> load_asked_chat(const GgufFile& file, const std::string& asked) {
+  BULKHEAD_TRY(const std::string source, source_of(file, asked));
+  BULKHEAD_TRY(const TemplateText own, template_text(file));
+  Result<jinja::Chat> chat = jinja::Chat::load(source, own.bos, own.eos);
+  if (!chat.ok()) return chat.error().within("chat_template '" + asked + "'");
+  return chat;
 }
 
 }  // namespace bulkhead::model
