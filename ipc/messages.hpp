@@ -334,6 +334,16 @@ struct TokenBias {
   BULKHEAD_FIELDS(token, bias)
 };
 
+// Whether an answer may, must or which tool it must call. Tools that it must not call are not in the prompt.
+enum class ToolChoice {
+  kAuto,
+  kRequired,  // one at least
+  kNamed,     // Submit::tool_name, once
+};
+constexpr ToolChoice last_enumerator(ToolChoice) {
+  return ToolChoice::kNamed;
+}
+
 struct Submit {
   RequestId request;
   std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>, ChatPrompt> prompt;
@@ -350,10 +360,13 @@ struct Submit {
   bool one_call = false;              // the answer ends before a second tool call
   bool tell_prompt = false;  // PromptTokens, with log-probabilities where `logprobs` says so
   bool prompt_only = false;  // the answer ends before its first token, with kLength
+  ToolChoice tool_choice = ToolChoice::kAuto;  // of a chat that offers tools
+  std::string tool_name;
+  std::int32_t reasoning_budget = -1;  // tokens of reasoning, then its end is forced; -1: no limit
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
                    accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
-                   prompt_only)
+                   prompt_only, tool_choice, tool_name, reasoning_budget)
 };
 
 struct Cancel {

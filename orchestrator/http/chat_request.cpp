@@ -2,6 +2,7 @@
 //
 // The worker gets these members' texts as the client wrote them. A parsed value would lose what templates
 // show to models: the order of keys in a tool's schema, and how numbers are written.
+#include <algorithm>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -158,12 +159,31 @@ void check_tools(Fields& fields) {
           "out_of_range");
     }
     const auto strict = function.find("strict");
-    if (strict != function.end() && !strict->is_null() && *strict != false) {
-      return fields.refuse(where + ".function.strict",
-                           "is not supported by this server; leave it out, or send false.",
-                           "unsupported_parameter");
-    }
+    if (strict != function.end() && !strict->is_null() && !strict->is_boolean())
+      return fields.refuse(where + ".function.strict", "must be a boolean.", "invalid_type");
   }
+}
+
+bool offers_tool(const json* tools, const std::string& name) {
+  return tools != nullptr && std::ranges::any_of(*tools, [&](const json& tool) {
+           return tool["function"]["name"] == name;
+         });
+}
+
+// {"type": "function", "function": {"name": N}}; the Responses API has the name beside the type.
+void read_named_tool(Fields& fields, const json& choice, ipc::Submit& parameters) {
+  if (!is_object_with(choice, "type", json::value_t::string) || choice["type"] != "function") {
+    return fields.refuse("tool_choice", "must be 'none', 'auto', 'required', or name a function.",
+                         "unsupported_parameter");
+  }
+  const bool nested = is_object_with(choice, "function", json::value_t::object);
+  const json& named = nested ? choice["function"] : choice;
+  const std::string where = nested ? "tool_choice.function" : "tool_choice";
+  if (!check_name(fields, named, where)) return;
+  parameters.tool_choice = ipc::ToolChoice::kNamed;
+  parameters.tool_name = named["name"];
+  if (!offers_tool(fields.get("tools"), parameters.tool_name))
+    fields.refuse(where + ".name", "is not the name of one of the 'tools'.", "invalid_value");
 }
 
 void check_template_options(Fields& fields) {
@@ -190,6 +210,33 @@ void check_template_options(Fields& fields) {
 }
 
 }  // namespace
+
+void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
+  const json* choice = fields.get("tool_choice");
+  if (choice == nullptr || *choice == "none" || *choice == "auto" || !fields.ok()) return;
+  const json* tools = fields.get("tools");
+  if (*choice == "required" || *choice == "any") {  // Mistral's word for it
+    parameters.tool_choice = ipc::ToolChoice::kRequired;
+    if (tools == nullptr || tools->empty())
+      fields.refuse("tool_choice", "needs 'tools' to choose from.", "invalid_combination");
+  } else {
+    read_named_tool(fields, *choice, parameters);
+  }
+}
+
+void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
+  if (parameters.tool_choice == ipc::ToolChoice::kAuto) return;
+  if (parameters.constraint.kind != ipc::ConstraintKind::kNone) {
+    fields.refuse(parameters.constraint.parameter,
+                  "can't be used beside this 'tool_choice', which wants a call for an answer.",
+                  "invalid_combination");
+  }
+  if (parameters.ignore_eos) {
+    fields.refuse("ignore_eos",
+                  "can't be true beside this 'tool_choice', which says where an answer ends.",
+                  "invalid_combination");
+  }
+}
 
 std::string read_chat(Fields& fields, std::string_view body) {
   check_messages(fields);

@@ -233,11 +233,14 @@ class Translation {
     const std::string type = type_of(*choice, "tool_choice");
     if (type == "auto" || type == "none") {
       out_["tool_choice"] = type;
+    } else if (type == "any") {
+      out_["tool_choice"] = "required";
+    } else if (type == "tool") {
+      out_["tool_choice"] = {{"type", "function"}};
+      if (const Ordered* name = find(*choice, "name")) out_["tool_choice"]["name"] = *name;
     } else if (!type.empty()) {
-      return refuse(
-          "tool_choice",
-          fmt::format("of type '{}' is not supported by this server; use auto or none.", type),
-          "unsupported_parameter");
+      return refuse("tool_choice.type", "must be auto, any, tool or none.",
+                    "unsupported_parameter");
     }
     const Ordered* alone = find(*choice, "disable_parallel_tool_use");
     if (alone != nullptr && *alone == true) out_["parallel_tool_calls"] = false;

@@ -60,6 +60,7 @@ Parsed<GenerationRequest> parse_generation(std::string_view body, bool chat, Rea
   read(fields, request);
   read_common(fields, request);
   read_constraint(fields, body, request.parameters.constraint);
+  refuse_beside_tool_choice(fields, request.parameters);
   if (request.resumable && (!request.stream || request.prompts.size() * request.n != 1)) {
     fields.refuse("resumable", "needs 'stream': true, one prompt and one choice.",
                   "invalid_combination");
@@ -80,6 +81,7 @@ Parsed<GenerationRequest> parse_completion(std::string_view body) {
 Parsed<GenerationRequest> parse_chat(std::string_view body) {
   return parse_generation(body, true, [body](Fields& fields, GenerationRequest& request) {
     request.prompts.emplace_back(ipc::ChatPrompt{read_chat(fields, body)});
+    read_tool_choice(fields, request.parameters);
     bool logprobs = fields.boolean("logprobs", false);
     std::int64_t top = fields.integer("top_logprobs", 0, 0, 20);
     if (!logprobs && top > 0)

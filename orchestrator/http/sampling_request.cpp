@@ -187,8 +187,9 @@ void refuse_unsupported(Fields& fields, bool chat) {
   }
   for (const char* name : {"tool_choice", "function_call"}) {
     const json* value = fields.get(name);
-    if (value != nullptr && *value != "none" && *value != "auto")
-      fields.refuse(name, "must be 'auto' or 'none' on this server.", "unsupported_parameter");
+    const bool chosen = chat && std::string_view(name) == "tool_choice";  // read_tool_choice()
+    if (value != nullptr && !chosen && *value != "none" && *value != "auto")
+      fields.refuse(name, "must be 'auto' or 'none' here.", "unsupported_parameter");
   }
   refuse_samplers(fields);
   refuse_switches(fields);

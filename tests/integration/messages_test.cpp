@@ -176,6 +176,7 @@ TEST(Messages, ErrorsAreInAnthropicsForm) {
       {"{}", "[]", R"({"messages":5})", R"({"messages":[{"role":"robot","content":"x"}]})",
        R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})",
        R"({"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"any"}})",
+       R"({"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"all"}})",
        R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"w"}]})",
        R"({"messages":[{"role":"user","content":"x"}],"temperature":"hot"})",
        R"({"messages":[{"role":"user","content":"refused"}]})"}) {

@@ -67,8 +67,9 @@ void Engine::submit(ipc::Submit submit) {
   request.id = id;
   request.sampling = submit.sampling;
   request.wanted_logprobs = submit.logprobs;
-  // A constraint says where an answer may end, and then it does.
-  request.ignore_eos = submit.ignore_eos && submit.constraint.kind == ipc::ConstraintKind::kNone;
+  // What an answer must be says where it may end, and then it does.
+  request.ignore_eos = submit.ignore_eos && submit.constraint.kind == ipc::ConstraintKind::kNone &&
+                       submit.tool_choice == ipc::ToolChoice::kAuto;
   request.max_tokens = submit.max_tokens;
   request.accepted = std::move(submit.accepted_tokens);
   request.text = TextStream(std::move(submit.stop));
@@ -88,7 +89,8 @@ void Engine::submit(ipc::Submit submit) {
     job.work = Preparer::Tokens{std::move(*tokens)};
   } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
     request.chat = true;
-    job.work = Preparer::Chat{std::move(*chat), submit.sampling.seed, submit.one_call};
+    job.work = Preparer::Chat{std::move(*chat), submit.sampling.seed, submit.one_call,
+                              submit.tool_choice, std::move(submit.tool_name)};
   } else {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }

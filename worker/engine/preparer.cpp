@@ -48,26 +48,25 @@ std::vector<model::TokenId> encode_chat(const model::Tokenizer& tokenizer,
   return tokenizer.encode(segments, true);
 }
 
-// What reads the answer. Null where nothing in it could be anything but content. `constrained`: it holds no
-// calls, whatever tools there are.
-Result<std::unique_ptr<AnswerReader>> reader_for(const Language& language,
-                                                 const Preparer::Chat& chat,
-                                                 std::string_view prompt_text, bool constrained) {
-  constexpr std::size_t kPromptEnd = 4096;  // more than any mark
+std::string_view tools_of(const ipc::ChatPrompt& prompt) {
   JsonMember tools[] = {{"tools"}};
-  find_json_members(chat.prompt.json, tools);
+  find_json_members(prompt.json, tools);
+  return tools[0].text;
+}
+
+// What its reader must know. `constrained`: the answer holds no calls, whatever tools there are.
+Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
+                                                    std::string_view prompt_text,
+                                                    bool constrained) {
+  constexpr std::size_t kPromptEnd = 4096;  // more than any mark
   model::answer::AnswerRequest request;
   if (!constrained) {
-    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools[0].text));
+    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools_of(chat.prompt)));
   }
-  const bool calls =
-      !request.tools.empty() && language.family->calls.syntax != model::answer::CallSyntax::kNone;
-  if (!calls && language.family->reasoning.open.empty()) return std::unique_ptr<AnswerReader>();
   request.prompt_end =
       prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
   request.id_seed = chat.seed;
-  return std::make_unique<AnswerReader>(*language.family, *language.tokenizer, std::move(request),
-                                        chat.one_call);
+  return request;
 }
 
 // Ids outside the vocabulary have no text; decode() may rely on not being asked for it.
@@ -142,61 +141,9 @@ void Preparer::run() {
 Preparer::Outcome Preparer::work(const Job& job) {
   Outcome outcome;
   outcome.ticket = job.ticket;
-  const model::Tokenizer& tokenizer = *language_.tokenizer;
   try {
-    if (const auto* text = std::get_if<Text>(&job.work)) {
-      outcome.tokens = tokenizer.encode(text->text, true, true);
-    } else if (const auto* known = std::get_if<Tokens>(&job.work)) {
-      outcome.tokens = known->tokens;
-    } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
-      Result<jinja::ChatPrompt> prompt = render(language_, chat->prompt);
-      if (prompt.ok()) {
-        outcome.tokens = encode_chat(tokenizer, prompt->pieces);
-        outcome.warnings = std::move(prompt->warnings);
-        auto reader = reader_for(language_, *chat, prompt->text(),
-                                 job.constraint.kind != ipc::ConstraintKind::kNone);
-        if (reader.ok()) {
-          outcome.reader = *std::move(reader);
-        } else {
-          outcome.status = reader.error();
-        }
-      } else {
-        outcome.status = prompt.error();
-      }
-    } else if (const auto* apply = std::get_if<ipc::ApplyTemplate>(&job.work)) {
-      Result<jinja::ChatPrompt> prompt = render(language_, apply->prompt);
-      if (prompt.ok()) {
-        outcome.text = prompt->text();
-        outcome.warnings = std::move(prompt->warnings);
-      } else {
-        outcome.status = prompt.error();
-      }
-    } else if (const auto* tokenize = std::get_if<ipc::Tokenize>(&job.work)) {
-      outcome.tokens =
-          tokenizer.encode(tokenize->text, tokenize->add_special, tokenize->parse_special);
-    } else if (const auto* detokenize = std::get_if<ipc::Detokenize>(&job.work)) {
-      outcome.status = check_tokens(tokenizer, detokenize->tokens);
-      if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
-    }
-    const bool chats = std::holds_alternative<Chat>(job.work);
-    if (outcome.status.ok()) {
-      auto constraint = constraints_.compile(job.constraint, tokenizer);
-      if (constraint.ok()) {
-        outcome.constraint = *std::move(constraint);
-        const std::string_view mark =
-            outcome.constraint != nullptr && chats
-                ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
-                : std::string_view();
-        if (!mark.empty())
-          outcome.constraint =
-              std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);
-        // Behind the reasoning, or from the first token on, it holds content and no calls.
-        if (outcome.constraint != nullptr && mark.empty()) outcome.reader.reset();
-      } else {
-        outcome.status = constraint.error();
-        outcome.parameter = job.constraint.parameter;
-      }
-    }
+    prepare(job, outcome);
+    if (outcome.status.ok()) add_constraint(job, outcome);
   } catch (const std::bad_alloc&) {
     throw;  // ends the process: not this request's doing, and a successor will have the memory
   } catch (const std::exception& failure) {
@@ -204,6 +151,83 @@ Preparer::Outcome Preparer::work(const Job& job) {
         Error(ErrorCode::kInternal, std::string("preparing a request: ") + failure.what());
   }
   return outcome;
+}
+
+void Preparer::prepare(const Job& job, Outcome& outcome) {
+  const model::Tokenizer& tokenizer = *language_.tokenizer;
+  if (const auto* text = std::get_if<Text>(&job.work)) {
+    outcome.tokens = tokenizer.encode(text->text, true, true);
+  } else if (const auto* known = std::get_if<Tokens>(&job.work)) {
+    outcome.tokens = known->tokens;
+  } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
+    const bool constrained = job.constraint.kind != ipc::ConstraintKind::kNone;
+    outcome.status = prepare_chat(*chat, constrained, outcome);
+  } else if (const auto* apply = std::get_if<ipc::ApplyTemplate>(&job.work)) {
+    Result<jinja::ChatPrompt> prompt = render(language_, apply->prompt);
+    if (prompt.ok()) {
+      outcome.text = prompt->text();
+      outcome.warnings = std::move(prompt->warnings);
+    } else {
+      outcome.status = prompt.error();
+    }
+  } else if (const auto* tokenize = std::get_if<ipc::Tokenize>(&job.work)) {
+    outcome.tokens =
+        tokenizer.encode(tokenize->text, tokenize->add_special, tokenize->parse_special);
+  } else if (const auto* detokenize = std::get_if<ipc::Detokenize>(&job.work)) {
+    outcome.status = check_tokens(tokenizer, detokenize->tokens);
+    if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
+  }
+}
+
+Status Preparer::prepare_chat(const Chat& chat, bool constrained, Outcome& outcome) {
+  const model::answer::Family& family = *language_.family;
+  BULKHEAD_TRY(jinja::ChatPrompt prompt, render(language_, chat.prompt));
+  outcome.tokens = encode_chat(*language_.tokenizer, prompt.pieces);
+  outcome.warnings = std::move(prompt.warnings);
+  BULKHEAD_TRY(model::answer::AnswerRequest request,
+               answer_request(chat, prompt.text(), constrained));
+  if (!request.tools.empty()) {
+    if (!calls_) calls_.emplace(*language_.tokenizer, family);
+    const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
+    const ToolUse use{.tools = std::string(tools_of(chat.prompt)),
+                      .choice = chat.tool_choice,
+                      .named = named ? chat.tool_name : std::string(),
+                      .one_call = named || chat.one_call};
+    BULKHEAD_TRY(HeldCalls held, calls_->hold(use, request, outcome.parameter));
+    outcome.parameter.clear();
+    outcome.constraint = std::move(held.constraint);
+    outcome.warnings.insert(outcome.warnings.end(), held.warnings.begin(), held.warnings.end());
+  }
+  const bool calls =
+      !request.tools.empty() && family.calls.syntax != model::answer::CallSyntax::kNone;
+  // Null where nothing in the answer could be anything but content.
+  if (calls || !family.reasoning.open.empty())
+    outcome.reader = std::make_unique<AnswerReader>(family, *language_.tokenizer,
+                                                    std::move(request), chat.one_call);
+  return {};
+}
+
+// What the request wants its answer to be, besides calls.
+void Preparer::add_constraint(const Job& job, Outcome& outcome) {
+  if (job.constraint.kind == ipc::ConstraintKind::kNone) return;
+  const model::Tokenizer& tokenizer = *language_.tokenizer;
+  auto constraint = constraints_.compile(job.constraint, tokenizer);
+  if (!constraint.ok()) {
+    outcome.status = constraint.error();
+    outcome.parameter = job.constraint.parameter;
+    return;
+  }
+  outcome.constraint = *std::move(constraint);
+  const std::string_view mark = std::holds_alternative<Chat>(job.work)
+                                    ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
+                                    : std::string_view();
+  if (mark.empty()) {
+    // Behind the reasoning, or from the first token on, it holds content and no calls.
+    outcome.reader.reset();
+  } else {
+    outcome.constraint =
+        std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);
+  }
 }
 
 }  // namespace bulkhead::engine

@@ -22,6 +22,7 @@
 #include "config/base/unique_fd.hpp"
 #include "ipc/messages.hpp"
 #include "worker/engine/answer_reader.hpp"
+#include "worker/engine/call_constraints.hpp"
 #include "worker/engine/grammar_constraint.hpp"
 #include "worker/model/answer/family.hpp"
 #include "worker/model/template/chat.hpp"
@@ -50,6 +51,8 @@ class Preparer {
     ipc::ChatPrompt prompt;
     std::uint64_t seed = 0;  // of its calls' ids
     bool one_call = false;
+    ipc::ToolChoice tool_choice = ipc::ToolChoice::kAuto;
+    std::string tool_name = {};
   };
   struct Job {
     std::uint64_t ticket = 0;
@@ -79,10 +82,14 @@ class Preparer {
  private:
   void run();
   Outcome work(const Job& job);
+  void prepare(const Job& job, Outcome& outcome);
+  Status prepare_chat(const Chat& chat, bool constrained, Outcome& outcome);
+  void add_constraint(const Job& job, Outcome& outcome);
 
   const Language& language_;
-  ConstraintCompiler constraints_;  // the thread's own
-  UniqueFd wake_;                   // eventfd; private to this process
+  ConstraintCompiler constraints_;        // the thread's own
+  std::optional<CallConstraints> calls_;  // its own too; made for the first chat with tools
+  UniqueFd wake_;                         // eventfd; private to this process
   std::mutex mutex_;
   std::condition_variable arrived_;
   bool stopping_ = false;

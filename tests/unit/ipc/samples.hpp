@@ -83,6 +83,9 @@ inline std::vector<ToWorker> samples_to_worker() {
   text.logit_bias = {{7, -100.0F}, {8, 1.5F}};
   text.stop_tokens = {11, 12};
   text.tell_prompt = text.prompt_only = true;
+  text.tool_choice = ToolChoice::kNamed;
+  text.tool_name = "get_weather";
+  text.reasoning_budget = 512;
   Submit tokens;
   tokens.request = RequestId{2};
   tokens.prompt = std::vector<TokenId>{1, 2, 3};

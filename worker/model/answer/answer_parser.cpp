@@ -22,6 +22,10 @@ std::vector<Delta> AnswerParser::finish(Ended ended) {
   return machine_->output().take();
 }
 
+Place AnswerParser::place() const {
+  return machine_->place();
+}
+
 void Message::add(const std::vector<Delta>& deltas) {
   for (const Delta& delta : deltas) {
     switch (delta.kind) {

@@ -32,6 +32,18 @@ struct AnswerRequest {
   std::uint64_t id_seed = 0;
 };
 
+// Where in an answer its parser stands: what holds an answer to a grammar (engine/answer_constraint.hpp) begins
+// where the parser sees a call begin, and nowhere else.
+struct Place {
+  bool reasons = false;     // within reasoning
+  bool may_reason = false;  // reasoning may begin here
+  bool calls = false;       // the mark of a call would begin one here
+  bool begun = false;       // behind such a mark, and the call's name is not known yet
+  bool bare = false;        // within JSON that may be a call without any mark
+  // begun, bare: what was read of it, the mark included. Else the text that may still become a mark.
+  std::string text = {};
+};
+
 class Machine;
 
 class AnswerParser {
@@ -45,6 +57,8 @@ class AnswerParser {
   std::vector<Delta> feed(std::string_view text);
   // The rest. Nothing may be fed afterwards.
   std::vector<Delta> finish(Ended ended);
+  // After the last feed(); feed({}) goes to the answer's beginning.
+  Place place() const;
 
  private:
   std::unique_ptr<Machine> machine_;

@@ -85,6 +85,8 @@ Routine Machine::header(Header& header) {
   for (;;) {
     const Scan next = scan(kMarks);
     if (next.found == Found::kUndecided) {
+      header_ = header.text;
+      waits_ = Waits::kInHeader;
       co_await input();
     } else if (next.found == Found::kEnd) {
       co_return false;
@@ -123,6 +125,7 @@ Routine Machine::body(bool reasoning) {
   for (;;) {
     const Scan next = scan(kMarks);
     if (next.found == Found::kUndecided) {
+      if (reasoning) waits_ = Waits::kInReasoning;
       co_await input();
     } else if (next.found == Found::kEnd) {
       co_return true;

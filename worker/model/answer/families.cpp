@@ -118,6 +118,7 @@ Family mistral_list() {
           .calls = {.syntax = CallSyntax::kJsonList,
                     .opens = {"[TOOL_CALLS]"},
                     .closers = {"[/TOOL_CALLS]"},
+                    .closers_left_out = true,
                     .keys = {.id = "id", .id_last = true}}};
 }
 

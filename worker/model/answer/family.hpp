@@ -75,6 +75,7 @@ struct Calls {
   std::vector<std::string> opens = {};  // each begins a call, or a list of calls
   // What may follow a call, in this order, each of them once or not at all.
   std::vector<std::string> closers = {};
+  bool closers_left_out = false;  // by the family's own models: read, never asked for
   // An answer that begins with `{` may be a call without any mark. Until it is known to be one it
   // is held back, and it is none once a key or a name shows that it can't be.
   bool bare_json = false;

@@ -47,7 +47,32 @@ void Machine::feed(std::string_view text) {
     at_ = 0;
   }
   input_ += text;
+  waits_ = Waits::kElsewhere;
   run(stack_);
+}
+
+Place Machine::place() const {
+  const bool offered = !tools_.empty() && family_.calls.syntax != CallSyntax::kNone;
+  Place place;
+  place.reasons = waits_ == Waits::kInReasoning;
+  if (attempting_) {
+    place.bare = bare_;
+    place.begun = !bare_;
+    place.text = attempt_ + std::string(rest());
+  } else if (waits_ == Waits::kInHeader) {
+    constexpr std::string_view kRecipient = "to=";
+    const std::size_t at = header_.find(kRecipient);
+    place.may_reason = true;
+    place.begun = offered && at != std::string::npos;
+    place.calls = offered && !place.begun;
+    place.text = place.begun ? header_.substr(at) : header_;
+  } else {
+    place.may_reason = waits_ == Waits::kInText && may_reason();
+    place.calls = offered && (waits_ == Waits::kInText ||
+                              (place.reasons && family_.reasoning.ends_at_call));
+    place.text = rest();
+  }
+  return place;
 }
 
 void Machine::finish(Ended ended) {
@@ -143,14 +168,18 @@ void Machine::Acts::add(std::string_view mark, Act act, std::size_t index) {
   which.push_back(index);
 }
 
+bool Machine::may_reason() const {
+  const bool nothing_yet = !out_.has_content() && out_.calls() == 0;
+  return family_.reasoning.anywhere || (nothing_yet && !reasoning_done_ && !response_open_);
+}
+
 Machine::Acts Machine::acts() const {
   Acts result;
   const Reasoning& reasoning = family_.reasoning;
   const Calls& calls = family_.calls;
   const bool nothing_yet = !out_.has_content() && out_.calls() == 0;
   if (!attempting_) {
-    if (reasoning.anywhere || (nothing_yet && !reasoning_done_ && !response_open_))
-      result.add(reasoning.open, Act::kReason);
+    if (may_reason()) result.add(reasoning.open, Act::kReason);
     if (response_open_) result.add(family_.response.close, Act::kClose);
     const bool may_open = nothing_yet || family_.response.open == reasoning.close;
     if (may_open && !response_open_ && !response_done_)
@@ -180,6 +209,7 @@ Routine Machine::text() {
     const Acts possible = acts();
     const Scan next = scan(possible.marks);
     if (next.found == Found::kUndecided) {
+      waits_ = Waits::kInText;
       co_await input();
     } else if (next.found == Found::kMark) {
       co_await act(possible.acts[next.index], possible.which[next.index],
@@ -284,6 +314,7 @@ Routine Machine::reasoning() {
     }
     const Scan next = scan(ends);
     if (next.found == Found::kUndecided) {
+      waits_ = Waits::kInReasoning;
       co_await input();
     } else if (next.found == Found::kText || next.found == Found::kPartial) {
       fresh = fresh && trimmed(next.text).empty();
@@ -305,6 +336,7 @@ Routine Machine::reasoning() {
 
 Routine Machine::bare_json() {
   begin_attempt();
+  bare_ = true;
   const bool object = co_await next_is('{');
   if (object) {
     const bool read = co_await json_call(true);
@@ -312,6 +344,7 @@ Routine Machine::bare_json() {
     behind_call_ = read;
   }
   if (attempting_) abandon();
+  bare_ = false;
   co_return true;
 }
 

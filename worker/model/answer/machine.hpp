@@ -39,6 +39,7 @@ class Machine {
 
   void feed(std::string_view text);
   void finish(Ended ended);
+  Place place() const;
   Output& output() { return out_; }
   RoutineStack& routines() { return stack_; }
 
@@ -81,6 +82,9 @@ class Machine {
 
   // ---- the answer as a whole (machine.cpp) ----
 
+  // Which function waits for more of the answer.
+  enum class Waits : std::uint8_t { kElsewhere, kInText, kInReasoning, kInHeader };
+
   enum class Act : std::uint8_t { kReason, kOpen, kClose, kSection, kCall, kCode, kCloser };
   struct Acts {
     Marks marks;
@@ -97,6 +101,7 @@ class Machine {
   Routine bare_json();
   Routine act(Act act, std::size_t which, std::size_t bytes);
   void plain_act(Act act, std::size_t which, std::size_t bytes);
+  bool may_reason() const;
   bool among_calls() const;  // a call, or a section of calls, and nothing but blanks since
   Routine call(Act act);
   Routine no_call();
@@ -200,11 +205,14 @@ class Machine {
   bool reasoning_done_ = false;
   bool response_open_ = false;
   bool response_done_ = false;
+  Waits waits_ = Waits::kElsewhere;
+  bool bare_ = false;  // the attempt began without a mark
   bool attempting_ = false;
   std::string attempt_;
   bool behind_call_ = false;   // no content since the last call
   std::size_t closers_ = 0;    // closers before this one have been read
   std::string prompt_header_;  // channels: the header that the prompt began
+  std::string header_;         // channels: what was read of the header that is read now
   Routine answer_;
 };
 

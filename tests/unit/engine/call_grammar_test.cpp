@@ -1,0 +1,207 @@
+// Grammars of tool calls: what each family writes goes through, and what is no valid call of an offered tool
+// doesn't.
+#include "worker/engine/call_grammar.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/constrain/automaton.hpp"
+#include "worker/constrain/constraint.hpp"
+#include "worker/model/answer/answer_parser.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+const char* const kWeatherSchema = R"({"type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city"], "additionalProperties": false})";
+const std::string kTools = R"([
+  {"type": "function", "function": {"name": "get_weather", "parameters": )" +
+                           std::string(kWeatherSchema) + R"(}},
+  {"type": "function", "function": {"name": "get_time"}}])";
+
+std::string as_text(std::string_view mark) {
+  return std::string(mark);
+}
+
+Result<engine::CallGrammar> grammar_of(const char* family, engine::CallWish wish = {}) {
+  if (wish.tools.empty()) wish.tools = kTools;
+  return engine::make_call_grammar(*model::answer::family_named(family), wish, as_text);
+}
+
+bool passes(const char* family, const std::string& text, const engine::CallWish& wish = {}) {
+  const auto made = grammar_of(family, wish);
+  EXPECT_TRUE(made.ok()) << family << made.error().message();
+  return made.ok() && constrain::check_text(made->grammar, text).passed;
+}
+
+struct Row {
+  const char* family;
+  const char* before;  // of a call: up to its arguments
+  const char* behind;
+};
+const Row kRows[] = {
+    {"hermes", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": ", "}\n</tool_call>"},
+    {"llama3-json", "{\"name\": \"get_weather\", \"parameters\": ", "}"},
+    {"llama3-json", "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": ", "}"},
+    {"mistral-list",
+     "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": ", ", \"id\": \"a1B2c3D4e\"}]"},
+    {"mistral-list", "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": ", "}]"},
+    {"mistral-args", "[TOOL_CALLS]get_weather[ARGS]", ""},
+    {"mistral-args", "[TOOL_CALLS]get_weather[CALL_ID]a1B2c3D4e[ARGS]", ""},
+    {"gpt-oss", "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>", ""},
+    {"gpt-oss", "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>",
+     ""},
+    {"deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>",
+     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"deepseek",
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n",
+     "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"kimi-k2",
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_"
+     "begin|>",
+     "<|tool_call_end|><|tool_calls_section_end|>"},
+    {"granite-3.3", "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": ", "}]"},
+    {"nemotron-v2", "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": ", "}]</TOOLCALL>"},
+    {"command-r",
+     "<|START_ACTION|>[\n {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", "
+     "\"parameters\": ",
+     "}\n]<|END_ACTION|>"},
+    {"apertus", "<|tools_prefix|>[{\"get_weather\": ", "}]<|tools_suffix|>"},
+    {"apriel", "<tool_calls>[{\"name\": \"get_weather\", \"arguments\": ", "}]</tool_calls>"},
+    {"functionary", "<function=get_weather>", "</function>"},
+};
+
+TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
+  for (const Row& row : kRows) {
+    const auto call = [&](const std::string& arguments) {
+      return row.before + arguments + row.behind;
+    };
+    EXPECT_TRUE(passes(row.family, call(R"({"city": "Oslo", "days": 2})"))) << call("...");
+    EXPECT_TRUE(passes(row.family, call(R"({"city": "a } ] < \" b"})"))) << call("...");
+    for (const char* bad : {R"({"city": 5})", R"({"days": 2})", R"({"city": "Oslo", "days": 0})",
+                            R"({"city": "Oslo", "more": 1})", R"([])", R"({"city": "Oslo")"})
+      EXPECT_FALSE(passes(row.family, call(bad))) << call(bad);
+    std::string other = call("{}");
+    other.replace(other.find("get_weather"), 11, "get_nothing");
+    EXPECT_FALSE(passes(row.family, other)) << other;
+  }
+}
+
+// A text that the grammar lets through; empty where it became too long.
+std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar, std::mt19937& random) {
+  constexpr std::size_t kMost = 3000;
+  constrain::Automaton automaton(grammar);
+  constrain::ConfigId at = automaton.start();
+  std::string text;
+  while (text.size() < kMost) {
+    if (automaton.accepting(at) && random() % 3 == 0) return text;
+    std::vector<unsigned char> ways;
+    for (int byte = 0; byte < 256; ++byte) {
+      const auto way = static_cast<unsigned char>(byte);
+      if (automaton.step(at, way) == constrain::kNowhere) continue;
+      // Strings would never end.
+      ways.insert(ways.end(), byte == '"' || byte == '}' || byte == ']' ? 60 : 1, way);
+    }
+    if (ways.empty()) return automaton.accepting(at) ? text : "a dead end: " + text;
+    text += static_cast<char>(ways[random() % ways.size()]);
+    at = automaton.step(at, static_cast<unsigned char>(text.back()));
+  }
+  return {};
+}
+
+// Both are made from one row, and agree on what a call is.
+TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
+  std::mt19937 random(7);
+  const auto schema = constrain::compile_schema(kWeatherSchema, constrain::Strictness::kStrict);
+  for (const model::answer::Family& family : model::answer::families()) {
+    if (!engine::can_hold_calls(family)) continue;
+    const auto made = grammar_of(family.name.c_str());
+    ASSERT_TRUE(made.ok());
+    int read = 0;
+    for (int i = 0; i < 12; ++i) {
+      const std::string text = walk(made->grammar, random);
+      if (text.empty()) continue;
+      const bool channels = family.calls.syntax == model::answer::CallSyntax::kChannels;
+      model::answer::AnswerParser parser(family, {*model::answer::Tools::from_json(kTools),
+                                                  channels ? "<|start|>assistant" : "", 1});
+      model::answer::Message message;
+      message.add(parser.feed(text));
+      message.add(parser.finish(model::answer::Ended::kStop));
+      EXPECT_EQ(message.content, "") << family.name << ": " << text;
+      EXPECT_FALSE(message.calls.empty()) << family.name << ": " << text;
+      for (const auto& call : message.calls) {
+        if (call.name == "get_weather") {
+          EXPECT_TRUE(constrain::check_text(schema->grammar, call.arguments).passed)
+              << family.name << ": " << call.arguments;
+        }
+      }
+      ++read;
+    }
+    EXPECT_GT(read, 4) << family.name;
+  }
+}
+
+TEST(CallGrammar, KnowsEveryFamilyThatItSaysItHolds) {
+  for (const model::answer::Family& family : model::answer::families()) {
+    if (!engine::can_hold_calls(family)) continue;
+    EXPECT_TRUE(std::ranges::any_of(kRows, [&](const Row& row) {
+      return family.name == row.family;
+    })) << family.name;
+  }
+}
+
+TEST(CallGrammar, OneCallOrMore) {
+  const std::string one = "<tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
+  EXPECT_TRUE(passes("hermes", one + "\n" + one));
+  EXPECT_FALSE(passes("hermes", one + "\n" + one, {.tools = kTools, .one_call = true}));
+  const std::string item = R"({"name": "get_time", "arguments": {}})";
+  const std::string list = "[TOOL_CALLS][" + item + ", " + item + "]";
+  EXPECT_TRUE(passes("mistral-list", list));
+  EXPECT_FALSE(passes("mistral-list", list, {.tools = kTools, .one_call = true}));
+  EXPECT_FALSE(passes("mistral-list", "[TOOL_CALLS][]"));
+}
+
+TEST(CallGrammar, ANamedToolIsTheOnlyOne) {
+  const engine::CallWish wish{.tools = kTools, .named = "get_weather", .one_call = true};
+  EXPECT_TRUE(passes("mistral-args", "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"\"}", wish));
+  EXPECT_FALSE(passes("mistral-args", "[TOOL_CALLS]get_time[ARGS]{}", wish));
+  EXPECT_FALSE(grammar_of("hermes", {.tools = kTools, .named = "nobody"}).ok());
+}
+
+TEST(CallGrammar, StrictToolsAreRefusedByTheirKeywordAndOthersAreWarnedOf) {
+  const auto tools = [](const char* strict) {
+    return R"([{"function": {"name": "f", "strict": )" + std::string(strict) +
+           R"(, "parameters": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}}}}])";
+  };
+  const std::string strict = tools("true"), lenient = tools("false");
+  const auto refused = grammar_of("hermes", {.tools = strict});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("uniqueItems"), std::string::npos);
+  EXPECT_NE(refused.error().message().find("'f'"), std::string::npos);
+  const auto warned = grammar_of("hermes", {.tools = lenient});
+  ASSERT_TRUE(warned.ok());
+  ASSERT_EQ(warned->warnings.size(), 1U);
+  EXPECT_NE(warned->warnings[0].find("uniqueItems"), std::string::npos);
+}
+
+// A schema that is none at all is no reason to refuse an agent's request.
+TEST(CallGrammar, AToolWithAnImpossibleSchemaTakesAnyObject) {
+  const char* const tools =
+      R"([{"function": {"name": "f", "parameters": {"type": "object", "properties": 7}}}])";
+  const auto made = grammar_of("hermes", {.tools = tools});
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  EXPECT_EQ(made->warnings.size(), 1U);
+  EXPECT_TRUE(
+      constrain::check_text(made->grammar,
+                            "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1]}}</tool_call>")
+          .passed);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,260 @@
+// Answers that must be calls, or may be: whatever the model would rather say, calls are of offered tools and
+// their arguments are valid; alone and in company, and after a resumption at every token.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/engine_harness.hpp"
+#include "worker/constrain/constraint.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using ipc::FinishReason;
+using ipc::PartKind;
+using ipc::ToolChoice;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const char* const kSchema =
+    R"({"type": "object", "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 6},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14}}, "required": ["city", "days"],
+        "additionalProperties": false})";
+
+std::string tools(const char* more = "") {
+  return R"("tools":[{"type":"function","function":{"name":"get_weather","parameters":)" +
+         std::string(kSchema) + more +
+         R"(}},{"type":"function","function":{"name":"get_time","parameters":{"type":"object",
+          "properties":{},"additionalProperties":false}}}])";
+}
+
+// The words of a vocabulary in which the family's marks are tokens of their own.
+const std::vector<std::string> kWords = {"<tool_call>", "</tool_call>",  "<think>",
+                                         "</think>",    "{\"name\": \"", "\"arguments\": {",
+                                         "\"}}",        "}}\n",          ">{\"name\""};
+
+class ToolHarness : public EngineHarness {
+ public:
+  explicit ToolHarness(const char* family = "hermes", const char* prompt_end = "")
+      : EngineHarness(limits(), {}, kWords) {
+    language.chat =
+        jinja::Chat::load("{{ messages[0].content }}" + std::string(prompt_end), "", "");
+    language.family = model::answer::family_named(family);
+  }
+  // Says `raw` where what it is held to lets it, then ends.
+  void says(const std::string& raw, std::size_t prompt_tokens) {
+    const std::vector<engine::TokenId> tokens = tokenizer.encode(raw, false, false);
+    executor.script = [tokens, prompt_tokens](std::span<const engine::TokenId> history) {
+      const std::size_t next = history.size() - prompt_tokens;
+      return std::optional<engine::TokenId>(next < tokens.size() ? tokens[next]
+                                                                 : FakeTokenizer::kEos);
+    };
+  }
+
+ private:
+  static engine::ExecutorLimits limits() {
+    engine::ExecutorLimits limits = small_limits();
+    limits.context = 1000;
+    return limits;
+  }
+};
+
+ipc::Submit asks(std::uint64_t id, ToolChoice choice, const std::string& more = tools()) {
+  ipc::Submit submit = sampled_request(id, {}, 300, 900 + id);
+  submit.prompt = ipc::ChatPrompt{R"({"messages":[{"role":"user","content":"hi"}],)" + more + "}"};
+  submit.sampling.temperature = 1.5F;
+  submit.ignore_eos = false;
+  submit.tool_choice = choice;
+  if (choice == ToolChoice::kNamed) submit.tool_name = "get_weather";
+  return submit;
+}
+
+struct Call {
+  std::string name, arguments;
+};
+std::vector<Call> calls_of(const Answer& answer) {
+  std::vector<Call> calls;
+  for (const ipc::AnswerPart& part : answer.parts) {
+    if (part.kind == PartKind::kCall) calls.push_back({part.text, {}});
+    if (part.kind == PartKind::kArguments) calls.back().arguments += part.text;
+  }
+  return calls;
+}
+
+void expect_valid(const Answer& answer) {
+  static const auto schema = constrain::compile_schema(kSchema, constrain::Strictness::kStrict);
+  for (const Call& call : calls_of(answer)) {
+    if (call.name == "get_time") {
+      EXPECT_EQ(json::parse(call.arguments), json::object()) << call.arguments;
+    } else {
+      EXPECT_EQ(call.name, "get_weather");
+      EXPECT_TRUE(constrain::check_text(schema->grammar, call.arguments).passed) << call.arguments;
+    }
+  }
+}
+
+Answer alone(const ipc::Submit& request, const char* family = "hermes",
+             const char* prompt_end = "") {
+  ToolHarness harness(family, prompt_end);
+  harness.engine.submit(request);
+  harness.run();
+  return harness.answer(request.request.value);
+}
+
+bool has_content(const Answer& answer) {
+  return std::ranges::any_of(
+      answer.parts, [](const ipc::AnswerPart& part) { return part.kind == PartKind::kContent; });
+}
+
+TEST(ToolChoice, RequiredIsOneCallAtLeastAndNothingElse) {
+  for (std::uint64_t id = 0; id < 12; ++id) {
+    const Answer answer = alone(asks(id, ToolChoice::kRequired));
+    ASSERT_TRUE(answer.finished) << answer.failed->message;
+    EXPECT_FALSE(has_content(answer));
+    if (answer.finished->reason == FinishReason::kLength) continue;
+    EXPECT_GE(calls_of(answer).size(), 1U);
+    expect_valid(answer);
+  }
+}
+
+TEST(ToolChoice, NamedIsOneCallOfThatTool) {
+  for (std::uint64_t id = 0; id < 12; ++id) {
+    const Answer answer = alone(asks(id, ToolChoice::kNamed));
+    ASSERT_TRUE(answer.finished) << answer.failed->message;
+    ASSERT_EQ(answer.finished->reason, FinishReason::kStop);
+    ASSERT_EQ(calls_of(answer).size(), 1U);
+    EXPECT_EQ(calls_of(answer)[0].name, "get_weather");
+    EXPECT_FALSE(has_content(answer));
+    expect_valid(answer);
+  }
+}
+
+// The prompt has opened the reasoning: it is free, then comes the call.
+TEST(ToolChoice, ReasoningComesBeforeTheCall) {
+  int reasoned = 0;
+  for (std::uint64_t id = 0; id < 6; ++id) {
+    const Answer answer = alone(asks(id, ToolChoice::kNamed), "hermes", "<think>");
+    ASSERT_TRUE(answer.finished) << answer.failed->message;
+    EXPECT_FALSE(has_content(answer));
+    if (answer.finished->reason == FinishReason::kLength) continue;
+    EXPECT_EQ(calls_of(answer).size(), 1U);
+    expect_valid(answer);
+    ++reasoned;
+  }
+  EXPECT_GT(reasoned, 0);
+}
+
+TEST(ToolChoice, AutoHoldsACallFromItsMarkOn) {
+  ToolHarness harness;
+  // Behind the name the model would go on wrongly in every way.
+  harness.says(
+      R"(Look: <tool_call>{"name": "get_weather", "arguments": {"days": "many"}}</tool_call>)", 2);
+  harness.engine.submit(asks(1, ToolChoice::kAuto));
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished);
+  EXPECT_TRUE(has_content(answer));
+  ASSERT_FALSE(calls_of(answer).empty());
+  EXPECT_THAT(calls_of(answer)[0].arguments, Not(HasSubstr("many")));
+  if (answer.finished->reason == FinishReason::kStop) expect_valid(answer);
+}
+
+// What is right already stays as the model says it, token by token.
+TEST(ToolChoice, AutoChangesNoValidAnswer) {
+  const std::string raw =
+      "Sure.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", "
+      "\"days\": 2}}\n</tool_call>\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": "
+      "{}}\n</tool_call>";
+  ToolHarness harness;
+  harness.says(raw, 2);
+  ipc::Submit request = asks(1, ToolChoice::kAuto);
+  request.sampling.temperature = 0;
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_TRUE(answer.finished);
+  EXPECT_EQ(harness.tokenizer.decode(answer.tokens), raw);
+  EXPECT_EQ(calls_of(answer).size(), 2U);
+  expect_valid(answer);
+}
+
+std::vector<ipc::Submit> some_of_each() {
+  std::vector<ipc::Submit> requests = {asks(1, ToolChoice::kNamed), asks(2, ToolChoice::kRequired),
+                                       asks(3, ToolChoice::kAuto), asks(4, ToolChoice::kNamed)};
+  for (ipc::Submit& request : requests)
+    request.max_tokens = 120;
+  return requests;
+}
+
+TEST(ToolChoice, NeighboursAndTheySayTheSameAsAlone) {
+  ToolHarness harness;
+  for (const ipc::Submit& request : some_of_each()) {
+    harness.engine.submit(request);
+    harness.turn();
+  }
+  harness.run();
+  for (const ipc::Submit& request : some_of_each())
+    EXPECT_EQ(harness.answer(request.request.value).tokens, alone(request).tokens);
+}
+
+TEST(ToolChoice, AResumedAnswerGoesOnAsItWouldHave) {
+  for (const ipc::Submit& request : some_of_each()) {
+    const Answer whole = alone(request);
+    for (std::size_t kept = 0; kept <= whole.tokens.size(); kept += 3) {
+      ipc::Submit resumed = request;
+      resumed.accepted_tokens.assign(whole.tokens.begin(),
+                                     whole.tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+      const Answer rest = alone(resumed);
+      ASSERT_TRUE(rest.finished);
+      std::vector<ipc::TokenId> tokens = resumed.accepted_tokens;
+      tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+      EXPECT_EQ(tokens, whole.tokens) << "kept " << kept;
+      EXPECT_EQ(rest.finished->reason, whole.finished->reason);
+    }
+  }
+}
+
+TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
+  const auto unique = [](const char* strict) {
+    return R"("tools":[{"type":"function","function":{"name":"f","strict":)" + std::string(strict) +
+           R"(,"parameters":{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}}}])";
+  };
+  const Answer refused = alone(asks(1, ToolChoice::kAuto, unique("true")));
+  ASSERT_TRUE(refused.failed);
+  EXPECT_EQ(refused.failed->code, ipc::FailureCode::kUnsupported);
+  EXPECT_EQ(refused.failed->parameter, "tools");
+  EXPECT_THAT(refused.failed->message, HasSubstr("uniqueItems"));
+  const Answer warned = alone(asks(1, ToolChoice::kAuto, unique("false")));
+  ASSERT_TRUE(warned.accepted);
+  // The template shows no tools, which is the other warning.
+  ASSERT_EQ(warned.accepted->warnings.size(), 2U);
+  EXPECT_THAT(warned.accepted->warnings[1], HasSubstr("uniqueItems"));
+  // A family without calls, and one whose calls no grammar knows.
+  const Answer forced = alone(asks(1, ToolChoice::kRequired), "lfm2");
+  ASSERT_TRUE(forced.failed);
+  EXPECT_EQ(forced.failed->parameter, "tool_choice");
+  EXPECT_TRUE(alone(asks(1, ToolChoice::kAuto), "lfm2").finished);
+}
+
+// Warnings go through a channel and a head that have limits.
+TEST(ToolChoice, WarningsAreFewAndShort) {
+  std::string many = R"("tools":[)";
+  for (int i = 0; i < 40; ++i)
+    many +=
+        std::string(i == 0 ? "" : ",") + R"({"type":"function","function":{"name":")" +
+        std::string(200, 'x') + "\xC3\xA9" + std::to_string(i) +
+        R"(","parameters":{"type":"object","properties":{"a":{"type":"array","uniqueItems":true}}}}})";
+  const Answer answer = alone(asks(1, ToolChoice::kAuto, many + "]"));
+  ASSERT_TRUE(answer.accepted);
+  EXPECT_LE(answer.accepted->warnings.size(), 16U);
+  EXPECT_THAT(answer.accepted->warnings.back(), HasSubstr("33 more"));
+  for (const std::string& each : answer.accepted->warnings)
+    EXPECT_LE(each.size(), 256U);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

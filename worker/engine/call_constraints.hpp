@@ -1,0 +1,60 @@
+// What holds a chat's answer to its tools, from the request's words to a constraint of its own. Grammars of tools
+// and their masks are kept, since conversations offer the same ones again and again.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "ipc/messages.hpp"
+#include "worker/engine/answer_constraint.hpp"
+#include "worker/engine/grammar_constraint.hpp"
+#include "worker/engine/token_constraint.hpp"
+#include "worker/model/answer/answer_parser.hpp"
+#include "worker/model/answer/family.hpp"
+#include "worker/model/tokenizer.hpp"
+
+namespace bulkhead::engine {
+
+struct ToolUse {
+  std::string tools;  // the request's `tools`, as JSON
+  ipc::ToolChoice choice = ipc::ToolChoice::kAuto;
+  std::string named;      // of kNamed
+  bool one_call = false;  // nothing may follow a call
+};
+
+struct HeldCalls {
+  std::unique_ptr<TokenConstraint> constraint;  // null: nothing is held
+  std::vector<std::string> warnings;            // what is not, in few and short lines of ASCII
+};
+
+// One thread; what it returns may go to another one.
+class CallConstraints {
+ public:
+  // Both must outlive this, and what it makes.
+  CallConstraints(const model::Tokenizer& tokenizer, const model::answer::Family& family)
+      : tokenizer_(tokenizer), family_(family) {}
+
+  // `request`: as the answer's reader has it. kUnsupported where a call is wanted that can't be forced with this
+  // family, or a strict tool has a keyword that can't be held; `parameter` then is the request's field.
+  Result<HeldCalls> hold(const ToolUse& use, model::answer::AnswerRequest request,
+                         std::string& parameter);
+
+ private:
+  struct Kept {
+    std::string tools, named;
+    bool one_call = false;
+    std::shared_ptr<GrammarMasks> masks;
+    std::vector<std::string> warnings;
+  };
+  Result<const Kept*> grammar_for(const ToolUse& use);
+
+  const model::Tokenizer& tokenizer_;
+  const model::answer::Family& family_;
+  std::shared_ptr<const SpelledTokens> tokens_;  // made for the first request that needs them
+  std::list<Kept> kept_;                         // the last used one first
+};
+
+}  // namespace bulkhead::engine

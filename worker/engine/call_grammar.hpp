@@ -1,0 +1,46 @@
+// The grammar of tool calls, made from the same description of a family that its parser reads by
+// (answer/family.hpp): a text that it lets through is read as calls of offered tools, each with arguments that
+// are valid under the tool's schema.
+//
+//   blanks BLOCK (blanks BLOCK)* blanks
+//   BLOCK: a section of calls, a list of calls, or one call, with its marks
+//
+// Knows no tokens. A mark that the vocabulary has as a token of its own is written by that token alone, so that
+// no text can stand for it: `spell` gives the bytes that mean the token.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/constrain/grammar.hpp"
+#include "worker/model/answer/family.hpp"
+
+namespace bulkhead::engine {
+
+struct CallWish {
+  std::string_view tools = {};  // the request's `tools`, as JSON
+  std::string_view named = {};  // the only tool that may be called; empty: any
+  bool one_call = false;        // else as many as the family can write
+};
+
+struct CallGrammar {
+  std::shared_ptr<const constrain::Grammar> grammar;
+  std::vector<std::string> warnings;  // what of the schemas is not held
+};
+
+// Whether calls of this syntax can be held.
+bool can_hold_calls(const model::answer::Family& family);
+// Whether one of the tools (JSON) has `strict: true`.
+bool any_strict_tool(std::string_view tools);
+
+// kUnsupported for a keyword in a strict tool's schema that can't be held, with the tool and the keyword; a tool
+// that is not strict never fails: what can't be held of it is left out and named in `warnings`, its whole schema
+// at worst. kInvalidArgument where no call is left that could be made. can_hold_calls(family).
+Result<CallGrammar> make_call_grammar(const model::answer::Family& family, const CallWish& wish,
+                                      const std::function<std::string(std::string_view)>& spell);
+
+}  // namespace bulkhead::engine
