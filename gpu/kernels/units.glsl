@@ -27,6 +27,10 @@ const uint kScaleGroups = 0, kScaleSixteens = 1, kScaleSupers = 2;
 const bool kMinima = kHasMinima != 0u;
 const bool kSuper = kScales == kScaleSupers;
 const bool kCodes = (kCodebook0 | kCodebook1 | kCodebook2 | kCodebook3) != 0u;
+// The codebook is twice a float of one sign, two exponent and one mantissa bits (MXFP4): arithmetic gives its values sooner
+// than looking them up.
+const bool kTinyFloats = kCodebook0 == 0x83828180u && kCodebook1 == 0x8c888684u && kCodebook2 == 0x7d7e7f80u &&
+                         kCodebook3 == 0x74787a7cu;
 
 // Bytes of a stage's parts, in their order: quants, high bits, scales, minima (weight_layout.hpp).
 const uint kQuantBytes = kQuants == kHalves ? 4096u : kQuants == kBytes ? 2048u : 1024u;
@@ -179,6 +183,15 @@ uint unit_codebook(uint index) {
   return (word >> ((index & 3u) * 8u)) & 255u;
 }
 
+// Twice the floats of four bits in nibbles p of both halves of a word, exact: as the upper bits of a half they are
+// 2^-15 times that, the smallest one a subnormal half.
+f16vec2 tiny_floats(uint word, const uint p) {
+  uint magnitude = p == 3u ? word >> 3 : word << (9u - 4u * p);
+  uint sign = word << (12u - 4u * p);
+  precise f16vec2 n = unpackFloat2x16(magnitude & 0x0e000e00u | sign & 0x80008000u) * float16_t(32768.0);
+  return n;
+}
+
 // Pairs p = 0..3 (k = 2 * p, 2 * p + 1 of the lane's eight) of a row from its word of nibbles. `high`: further bits of its
 // pairs from bit 0 on.
 void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f16vec2 pairs[4]) {
@@ -186,7 +199,9 @@ void unpack_nibbles(uint word, uint high, f16vec2 scale, f16vec2 minimum, out f1
   [[unroll]] for (uint p = 0; p < 4; p++) {
     uint w = p >= 2u ? word >> 8 : word;
     f16vec2 n;
-    if (kCodes) {
+    if (kTinyFloats) {
+      n = tiny_floats(word, p);
+    } else if (kCodes) {
       uint v = (p & 1u) != 0u ? w >> 4 : w;
       n = centred(unit_codebook(v & 15u) | (unit_codebook((v >> 16) & 15u) << 16) | halves_of_1024, bias);
     } else if ((p & 1u) == 0u) {
