@@ -36,13 +36,19 @@ struct Shape {
   std::uint32_t width;
 };
 
-// A 1B's and a 7B's matrices.
+constexpr std::uint32_t kMostColumns = 2048;
+
+// A 1B's, an 8B's and a 7B's matrices.
 constexpr Shape kShapes[] = {
     {"1B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 3072, 2048},
     {"1B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 2048},
     {"1B gate-up F16", k::WeightType::kF16, k::Epilogue::kGated, 8192, 2048},
     {"1B down F16", k::WeightType::kF16, k::Epilogue::kAdd, 2048, 8192},
     {"1B logits F16", k::WeightType::kF16, k::Epilogue::kStore, 128256, 2048},
+    {"8B qkv F16", k::WeightType::kF16, k::Epilogue::kStore, 6144, 4096},
+    {"8B out F16", k::WeightType::kF16, k::Epilogue::kAdd, 4096, 4096},
+    {"8B gate-up F16", k::WeightType::kF16, k::Epilogue::kGated, 14336, 4096},
+    {"8B down F16", k::WeightType::kF16, k::Epilogue::kAdd, 4096, 14336},
     {"7B qkv Q4_K", k::WeightType::kQ4_K, k::Epilogue::kStore, 4608, 3584},
     {"7B out Q4_K", k::WeightType::kQ4_K, k::Epilogue::kAdd, 3584, 3584},
     {"7B gate-up Q4_K", k::WeightType::kQ4_K, k::Epilogue::kGated, 18944, 3584},
@@ -144,6 +150,7 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
               blocks * tiles <= 16) {
             add({columns, blocks, tiles, 4, step, true, 2, ahead ? 1U : 0U});
             add({columns, blocks, tiles, 8, step, true, 1, ahead ? 1U : 0U});
+            add({columns, blocks, tiles, 8, step, true, 2, ahead ? 1U : 0U});
             add({columns, blocks, tiles, 4, step, true, 1, ahead ? 1U : 0U});
           }
         }
@@ -170,10 +177,10 @@ class Bench {
     const std::uint64_t bytes = std::min({device_.info().max_allocation_bytes,
                                           std::uint64_t{3} << 30, device_.free_memory_bytes() / 4});
     BULKHEAD_TRY(weights_, device_.allocate(bytes, gpu::Memory::kDeviceLocal, "weights"));
-    BULKHEAD_TRY(x_,
-                 device_.allocate(std::uint64_t{512} * 20480 * 4, gpu::Memory::kDeviceLocal, "x"));
-    BULKHEAD_TRY(
-        out_, device_.allocate(std::uint64_t{512} * 20480 * 16, gpu::Memory::kDeviceLocal, "out"));
+    BULKHEAD_TRY(x_, device_.allocate(std::uint64_t{kMostColumns} * 20480 * 4,
+                                      gpu::Memory::kDeviceLocal, "x"));
+    BULKHEAD_TRY(out_, device_.allocate(std::uint64_t{kMostColumns} * 20480 * 4,
+                                        gpu::Memory::kDeviceLocal, "out"));
     BULKHEAD_TRY(parameters_, device_.allocate(4096, gpu::Memory::kUpload, "parameters"));
     BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
       recorder.fill(gpu::slice(weights_), 0x2c5a1b19);
@@ -211,7 +218,7 @@ class Bench {
     const k::WeightLayout layout = mapping_.units
                                        ? k::unit_layout(shape.type, matrix_rows, shape.width)
                                        : k::weight_layout(shape.type, matrix_rows, shape.width);
-    const std::uint64_t room = std::uint64_t{512} * 20480 * 16;
+    const std::uint64_t room = std::uint64_t{kMostColumns} * 20480 * 4;
     if (std::uint64_t{columns} * shape.rows * 4 > room || layout.bytes > weights_.bytes())
       return {};
     const k::MatvecShape asked{shape.type, shape.rows, layout.groups, shape.epilogue,
@@ -373,7 +380,7 @@ int main(int argc, char** argv) {
   options.add("--device", plan.device, "auto, an index or part of a device's name");
   options.add("--columns", plan.columns, "columns of a step, one run for each number")
       .comma_separated()
-      .within(1, 512);
+      .within(1, kMostColumns);
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
   options.flag("--lanes", plan.lanes, "the lanes' product on a device with matrix units, too");
   options.flag("--splits", plan.splits,

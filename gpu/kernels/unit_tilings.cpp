@@ -115,12 +115,11 @@ constexpr std::uint32_t kNoMatter = 0xffffffffU;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead.
 constexpr Serial kSerials[] = {
-    {kHalves, Part::kGateUp, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
-    {kHalves, Part::kOther, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
-    {kHalves, Part::kQkv, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kHalves, Part::kOut, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kHalves, Part::kDown, kNoMatter, {0, 2, 2, 4, 2, true, 2, 1}},
     // Small matrices by small tiles, or the device is not full; of many columns there is enough.
+    {kHalves, Part::kGateUp, 384, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kQkv, 384, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kOut, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kDown, 384, {0, 2, 2, 4, 2, true, 2, 1}},
     {kBytes, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 1}},
     {kNibbles, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 0}},
     {kSixBits, Part::kQkv, 384, {0, 1, 4, 4, 2, true, 1, 1}},
@@ -128,8 +127,19 @@ constexpr Serial kSerials[] = {
     {kBytes | kNibbles, Part::kDown, 384, {0, 2, 2, 4, 2, true, 2, 1}},
     {kSixBits, Part::kDown, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kBytes, Part::kGateUp, 384, {0, 2, 4, 4, 2, true, 1, 1}},
-    {kBytes | kNibbles, Part::kGateUp, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
-    {kBytes, Part::kDown, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kNibbles, Part::kGateUp, 384, {0, 2, 8, 4, 1, true, 1, 0}},
+    // Many columns.
+    {kHalves, Part::kGateUp, kNoMatter, {0, 2, 8, 8, 2, true, 1, 0}},
+    {kHalves, Part::kOther, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
+    {kHalves, Part::kQkv, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kOut, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
+    {kBytes | kNibbles, Part::kQkv, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kBytes, Part::kGateUp, kNoMatter, {0, 2, 8, 8, 2, true, 1, 1}},
+    {kNibbles, Part::kGateUp, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kBytes, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
+    {kOtherNibbles, Part::kDown, kNoMatter, {0, 2, 4, 8, 2, true, 1, 1}},
+    {kSixBits, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 1}},
 };
 constexpr UnitTiling kOtherSerial{0, 2, 4, 8, 2, true, 1, 0};
 

@@ -79,7 +79,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   variant.spec.push_bytes = sizeof(MatvecPush);
   variant.spec.required_subgroup_size = kLanes;
   MatvecConstants product;
-  product.columns = tiling.columns;
+  product.columns = std::min(tiling.columns, 8U);  // the kernel asks whether a tile is full
   product.rows = tiling.row_blocks;
   product.epilogue = static_cast<std::uint32_t>(shape.epilogue);
   product.gate = static_cast<std::uint32_t>(shape.gate);
