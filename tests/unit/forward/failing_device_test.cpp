@@ -449,10 +449,11 @@ TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
 }
 
 TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
-  const std::vector<StepShape> shapes = step_shapes(512, 256, 16, 16);
-  EXPECT_EQ(shape_for(shapes, 256, 16).columns, 256U);
-  EXPECT_EQ(shape_for(shapes, 257, 1).columns, 384U);
-  EXPECT_EQ(shape_for(shapes, 385, 1).columns, 512U);
+  const std::vector<StepShape> shapes = step_shapes(2048, 272, 16, 16);
+  EXPECT_EQ(shape_for(shapes, 256, 16).columns, 272U);
+  EXPECT_EQ(shape_for(shapes, 273, 1).columns, 512U);
+  EXPECT_EQ(shape_for(shapes, 513, 1).columns, 1024U);
+  EXPECT_EQ(shape_for(shapes, 1025, 1).columns, 2048U);
   EXPECT_EQ(shape_for(shapes, 60, 16).columns, 64U);
 }
 
