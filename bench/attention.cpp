@@ -45,19 +45,18 @@ struct Way {
 std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& shape,
                          std::uint32_t columns, std::uint32_t context, bool all) {
   std::vector<Way> ways;
-  k::Mapping without = mapping;
-  without.units = false;
-  const k::AttentionMode before = k::attention_mode(without, shape, columns, context);
-  ways.push_back({"without units", k::attention(without, shape, before, columns, context)});
-  const k::AttentionMode mode = k::attention_mode(mapping, shape, columns, context);
+  const k::AttentionMode before = k::attention_mode(mapping, shape, {}, columns, context);
+  ways.push_back({"without units", k::attention(mapping, shape, {}, before, columns, context)});
+  const k::AttentionRange by_units{.units = true};
+  const k::AttentionMode mode = k::attention_mode(mapping, shape, by_units, columns, context);
   const auto add = [&](const k::UnitAttention& sharing, const std::string& mark) {
-    ways.push_back({mark + "s" + std::to_string(sharing.subgroups) + "/h" +
-                        std::to_string(mode == k::AttentionMode::kTogether ? sharing.heads_together
-                                                                           : sharing.heads) +
-                        "/n" + std::to_string(sharing.query_tiles) + "/k" +
-                        std::to_string(sharing.key_words) + "/v" +
-                        std::to_string(sharing.values_ahead) + (sharing.early_keys ? "/early" : ""),
-                    k::units_attention(mapping, shape, sharing, columns, context, false)});
+    ways.push_back(
+        {mark + "s" + std::to_string(sharing.subgroups) + "/h" +
+             std::to_string(mode == k::AttentionMode::kTogether ? sharing.heads_together
+                                                                : sharing.heads) +
+             "/n" + std::to_string(sharing.query_tiles) + "/k" + std::to_string(sharing.key_words) +
+             "/v" + std::to_string(sharing.values_ahead) + (sharing.early_keys ? "/early" : ""),
+         k::units_attention(mapping, shape, by_units, sharing, columns, context, false)});
   };
   const k::UnitAttention usual = k::unit_attention(mapping, shape, mode, columns);
   add(usual, "*");
@@ -94,9 +93,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
 class Bench {
  public:
   Bench(gpu::Device& device, const Plan& plan)
-      : device_(device), plan_(plan), mapping_(k::mapping_for(device)) {
-    mapping_.units_attention = true;
-  }
+      : device_(device), plan_(plan), mapping_(k::mapping_for(device)) {}
 
   Status run() {
     if (!mapping_.units)

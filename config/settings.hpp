@@ -74,7 +74,7 @@ struct BlitQueueSettings {
 
 struct CommandBufferRingSettings {
   bool enabled = true;
-  std::uint32_t ring_size = 10;
+  std::uint32_t ring_size = 12;
   std::uint32_t timeout_ms = 0;       // 0: isolation.heartbeat_timeout_ms (device_wait_ms())
   std::uint32_t steps_in_flight = 2;  // given to the device before the first is waited for
   bool log_wait_events = false;
@@ -109,8 +109,9 @@ constexpr const char* to_string(KvType type) {
 enum class Numerics { kExact, kFast };
 // Whether products go by the device's matrix units. auto: where it has those that the kernels know.
 enum class MatrixUnits { kAuto, kOff };
-// Whether attention goes by them, too, where products do.
-enum class MatrixAttention { kOff, kOn };
+// Whether attention goes by them, too, where products do. auto: of positions from a thousand or so on,
+// where it is faster however few columns a step has.
+enum class MatrixAttention { kAuto, kOff, kOn };
 
 enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
 
@@ -118,12 +119,12 @@ struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk = 256;        // columns of a step with prompts
-  std::uint32_t prefill_chunk_alone = 512;  // where no sequence generates; less is prefill_chunk
+  std::uint32_t prefill_chunk = 256;         // columns of a step with prompts
+  std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
   bool prefix_cache = true;
   Numerics numerics = Numerics::kExact;
   MatrixUnits matrix_units = MatrixUnits::kAuto;
-  MatrixAttention matrix_attention = MatrixAttention::kOff;
+  MatrixAttention matrix_attention = MatrixAttention::kAuto;
   Pooling pooling = Pooling::kAuto;  // of embeddings
 };
 

@@ -18,6 +18,7 @@
 // column's head, and some together make the heads of columns that see much; or some together make those of all columns.
 const uint kWhole = 0, kPartial = 1, kTogether = 2, kSpread = 3;
 #include "constants/attention.glsl"
+#include "constants/attention_range.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
 #ifndef BULKHEAD_ROWS
@@ -53,6 +54,7 @@ void attend() {
   // The first column is always there: it need not wait for the count.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  if (info.y < kFrom || info.y >= kUntil) return;
   Sight sight = sight_of(info.y, info.z);
   uint visible = sight.positions, page_table = sight.page_table;
   hidden_positions = sight.hidden;

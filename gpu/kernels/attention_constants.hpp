@@ -11,6 +11,9 @@ AttentionLanesConstants lanes_constants(const Mapping& mapping);
 AttentionRulesConstants rules_constants(const AttentionShape& shape);
 AttentionSplitConstants split_constants(const Mapping& mapping, const AttentionShape& shape,
                                         std::uint32_t heads);
+AttentionRangeConstants range_constants(const AttentionRange& range);
+// Whether matrix units can compute this attention.
+bool units_attend(const Mapping& mapping, const AttentionShape& shape);
 
 // What the subgroups of a workgroup of kTogether make at once, a split each.
 std::uint32_t together_positions(const Mapping& mapping);
@@ -31,7 +34,7 @@ struct UnitAttention {
 UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape,
                              AttentionMode mode, std::uint32_t columns);
 AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& shape,
-                                 const UnitAttention& sharing, std::uint32_t columns,
-                                 std::uint32_t context, bool near_first);
+                                 const AttentionRange& range, const UnitAttention& sharing,
+                                 std::uint32_t columns, std::uint32_t context, bool near_first);
 
 }  // namespace bulkhead::gpu::kernels

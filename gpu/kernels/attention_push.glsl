@@ -9,7 +9,7 @@ layout(push_constant, std430) uniform Push {
   uint out_stride;
   uint padded_width;
   uint64_t partials;     // attention_spread.glsl: [column][head][most_splits][kPartialFloats]
-  uint64_t counts;       // and workgroups that are done: [column][group of heads], zeros before and after
+  uint64_t counts;       // and workgroups that are done: [column][kHeads], zeros before and after
   uint most_splits;
   uint unused;
   uint64_t sinks;        // [head], for kSinks

@@ -124,6 +124,6 @@ void attend_spread(uint column, uint group, uint member, uint members, uint visi
     attend_share(column, group, start, end, page_table);
     leave_partial(base, heads_of(group), split);
   }
-  if (!last_of(column * kGroups + group, min(members, splits))) return;
+  if (!last_of(column * kHeads + group, min(members, splits))) return;
   fold_partials(base, column, head0, heads_of(group), splits);
 }

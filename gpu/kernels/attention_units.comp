@@ -17,6 +17,7 @@
 // makes those of neighbouring columns of a sequence, a subgroup for some columns; and none of columns that have no neighbour.
 const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4;
 #include "constants/attention.glsl"
+#include "constants/attention_range.glsl"
 #include "constants/attention_units.glsl"
 #ifdef BULKHEAD_EMULATED_UNITS
 #define any_lane(value) true
@@ -180,8 +181,8 @@ bool are_neighbours(uint column, uint count) {
   return column + 1u < count && column_entry(column).z == column_entry(column + 1u).z;
 }
 
-// Workgroups take columns of one sequence up to the next position that is a multiple of what a workgroup takes: the one whose
-// number is the first of these columns does, and the others have nothing to do.
+// Workgroups take columns of one sequence up to the next position that is a multiple of what a workgroup takes, from kFrom
+// on: the one whose number is the first of these columns does, and the others have nothing to do.
 const uint kTileColumns = kQueryTiles * 8u / kShare;  // of a subgroup
 const uint kGroupColumns = kTileColumns * kSubgroups;
 
@@ -189,7 +190,7 @@ void attend_tiles(uint column, uint group, uint count) {
   uvec4 info = column_entry(column);
   bool first = column == 0u || !are_neighbours(column - 1u, count);
   if (first && !are_neighbours(column, count)) return;
-  if (!first && info.y % kGroupColumns != 0u) return;
+  if (info.y < kFrom || (!first && info.y % kGroupColumns != 0u && info.y != kFrom)) return;
   uint taken = min(kGroupColumns - info.y % kGroupColumns, count - column);
   while (column_entry(column + taken - 1u).z != info.z) taken--;
   uint own = unit_subgroup * kTileColumns;
@@ -211,11 +212,13 @@ void attend() {
     }
     if (kAlone != 0u && (are_neighbours(column, count) || (column != 0u && are_neighbours(column - 1u, count)))) return;
     uvec4 info = column_entry(column);
+    if (info.y < kFrom) return;
     attend_whole(column, 1u, group, info.y + 1u, info.z);
     return;
   }
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = column_entry(column);
+  if (info.y < kFrom) return;
   uint visible = info.y + 1u, size = split_size(visible);
   if (kMode == kSpread || visible > kSpreadFrom) {
     uint member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;

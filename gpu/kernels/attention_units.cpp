@@ -27,7 +27,7 @@ std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
   return std::clamp(words / tile_words, 1U, 4U);
 }
 
-KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape,
+KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
                    const UnitAttention& sharing, bool near_first) {
   AttentionConstants constants;
   constants.mode = static_cast<std::uint32_t>(sharing.mode);
@@ -43,30 +43,29 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape,
   units.share_together = sharing.heads_together;
   units.values_ahead = sharing.values_ahead;
   units.early_keys = sharing.early_keys ? 1 : 0;
-  KernelSpec spec{
-      "attention", spirv::attention_units, sizeof(AttentionPush),
-      constants_of(lanes_constants(mapping), head_constants(shape),
-                   split_constants(mapping, shape, 1), constants, rules_constants(shape), units),
-      mapping.required_subgroup};
+  KernelSpec spec{"attention", spirv::attention_units, sizeof(AttentionPush),
+                  constants_of(lanes_constants(mapping), head_constants(shape),
+                               split_constants(mapping, shape, 1), constants,
+                               rules_constants(shape), range_constants(range), units),
+                  mapping.required_subgroup};
   spec.slow_to_compile = true;
   return spec;
 }
 
 }  // namespace
 
-bool attention_by_units(const Mapping& mapping, const AttentionShape& shape) {
-  return mapping.units && mapping.units_attention && shape.kv == KvFormat::kF16 &&
-         shape.head_padded() <= 256 && shape.value_entries == 0 && shape.window == 0 &&
-         shape.soft_cap == 0 && !shape.sinks;
+bool units_attend(const Mapping& mapping, const AttentionShape& shape) {
+  return mapping.units && shape.kv == KvFormat::kF16 && shape.head_padded() <= 256 &&
+         shape.value_entries == 0 && shape.window == 0 && shape.soft_cap == 0 && !shape.sinks;
 }
 
 AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
-                                 std::uint32_t columns) {
+                                 const AttentionRange& range, std::uint32_t columns) {
   UnitAttention sharing;
   sharing.subgroups = 4;
   sharing.heads = heads_sharing(shape, kTileQueries);
   sharing.alone = true;
-  return {spec_of(mapping, shape, sharing, false),
+  return {spec_of(mapping, shape, range, sharing, false),
           (columns + sharing.subgroups - 1) / sharing.subgroups, groups_of(shape, sharing.heads)};
 }
 
@@ -105,8 +104,8 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
 }
 
 AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& shape,
-                                 const UnitAttention& sharing, std::uint32_t columns,
-                                 std::uint32_t context, bool near_first) {
+                                 const AttentionRange& range, const UnitAttention& sharing,
+                                 std::uint32_t columns, std::uint32_t context, bool near_first) {
   AttentionVariant variant;
   variant.x = columns;
   variant.y = groups_of(shape, sharing.heads);
@@ -122,7 +121,7 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
     variant.z = std::clamp(4096 / (columns * variant.y * sharing.subgroups), 1U,
                            (splits + sharing.subgroups - 1) / sharing.subgroups);
   }
-  variant.spec = spec_of(mapping, shape, sharing, near_first);
+  variant.spec = spec_of(mapping, shape, range, sharing, near_first);
   return variant;
 }
 

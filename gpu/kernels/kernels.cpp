@@ -108,7 +108,7 @@ KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form) {
           spirv::rms_norm,
           sizeof(RmsNormPush),
           {mapping.norm_invocations, static_cast<std::uint32_t>(form),
-           mapping.rows ? 0 : mapping.lanes, static_cast<std::uint32_t>(makes)},
+           mapping.rows ? 0 : mapping.lanes, static_cast<std::uint32_t>(makes), form_of(mapping)},
           mapping.rows ? 0 : mapping.required_subgroup};
 }
 
@@ -182,10 +182,18 @@ std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context)
   return shape.window == 0 ? context : std::min(context, shape.window + kPageTokens - 1);
 }
 
+std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape) {
+  const std::uint32_t from = mapping.units_attention_from;
+  if (from == kNoPosition || !units_attend(mapping, shape)) return {{}};
+  if (from == 0) return {{.units = true}};
+  return {{.until = from}, {.units = true, .from = from}};
+}
+
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
-                             std::uint32_t columns, std::uint32_t context) {
+                             const AttentionRange& range, std::uint32_t columns,
+                             std::uint32_t context) {
   if (!mapping.rows) {
-    if (attention_by_units(mapping, shape) && columns > 64) return AttentionMode::kTiles;
+    if (range.units && columns > 64) return AttentionMode::kTiles;
     // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
     // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
     // (Of rows as long as latents', a split for each subgroup doesn't fit in a workgroup's memory.)
@@ -205,11 +213,28 @@ std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context) {
   return std::clamp((context + least - 1) / least, 1U, mapping.attention_splits);
 }
 
-std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context) {
-  if (mode == AttentionMode::kWhole || mode == AttentionMode::kTiles) return 0;
-  if (mode == AttentionMode::kPartial) return mapping.attention_splits;
-  if (mode == AttentionMode::kTogether && context <= together_positions(mapping)) return 0;
-  return attention_splits(mapping, context);
+std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape,
+                             std::uint32_t columns, std::uint32_t context) {
+  std::uint32_t most = 0;
+  for (const AttentionRange& range : attention_ranges(mapping, shape)) {
+    const std::uint32_t seen = std::min(positions_seen(shape, context), range.until);
+    switch (attention_mode(mapping, shape, range, columns, seen)) {
+      case AttentionMode::kWhole:
+      case AttentionMode::kTiles:
+        break;
+      case AttentionMode::kPartial:
+        most = std::max(most, mapping.attention_splits);
+        break;
+      case AttentionMode::kTogether:
+        if (seen > together_positions(mapping))
+          most = std::max(most, attention_splits(mapping, seen));
+        break;
+      case AttentionMode::kSpread:
+        most = std::max(most, attention_splits(mapping, seen));
+        break;
+    }
+  }
+  return most;
 }
 
 namespace {
@@ -288,12 +313,20 @@ AttentionRulesConstants rules_constants(const AttentionShape& shape) {
   return constants;
 }
 
-AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
-                           std::uint32_t columns, std::uint32_t context, bool near_first) {
-  if (attention_by_units(mapping, shape))
-    return units_attention(mapping, shape, unit_attention(mapping, shape, mode, columns), columns,
-                           context, near_first);
-  context = positions_seen(shape, context);
+AttentionRangeConstants range_constants(const AttentionRange& range) {
+  AttentionRangeConstants constants;
+  constants.from = range.from;
+  constants.until = range.until;
+  return constants;
+}
+
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
+                           const AttentionRange& range, AttentionMode mode, std::uint32_t columns,
+                           std::uint32_t context, bool near_first) {
+  context = std::min(positions_seen(shape, context), range.until);
+  if (range.units)
+    return units_attention(mapping, shape, range, unit_attention(mapping, shape, mode, columns),
+                           columns, context, near_first);
   const std::uint32_t heads = heads_together(mapping, shape);
   AttentionVariant variant;
   std::uint32_t subgroups = 1, sharing = 1, ahead = mapping.attention_ahead, spread_from = 0;
@@ -339,11 +372,12 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, 
   constants.share = sharing;
   constants.ahead = ahead;
   constants.spread_from = spread_from;
-  variant.spec = {
-      "attention", mapping.rows ? spirv::attention_rows : spirv::attention, sizeof(AttentionPush),
-      constants_of(lanes_constants(mapping), head_constants(shape),
-                   split_constants(mapping, shape, heads), constants, rules_constants(shape)),
-      mapping.required_subgroup};
+  variant.spec = {"attention", mapping.rows ? spirv::attention_rows : spirv::attention,
+                  sizeof(AttentionPush),
+                  constants_of(lanes_constants(mapping), head_constants(shape),
+                               split_constants(mapping, shape, heads), constants,
+                               rules_constants(shape), range_constants(range)),
+                  mapping.required_subgroup};
   variant.spec.slow_to_compile = true;
   return variant;
 }

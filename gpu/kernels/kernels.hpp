@@ -27,12 +27,15 @@ namespace bulkhead::gpu::kernels {
 // them. kRows, kLanes: floats; kUnits: halves, eight columns together.
 enum class InputForm : std::uint32_t { kRows = 0, kLanes = 1, kUnits = 2 };
 
+inline constexpr std::uint32_t kNoPosition = 0xffffffffU;
+
 struct Mapping {
   bool rows = false;
   // Products go through the device's matrix units: weights lie in their fragments' order, inputs
   // are halves.
   bool units = false;
-  bool units_attention = false;         // and attention, where they can (attention_by_units())
+  // And attention of columns from this position on, where they can (attention_ranges()).
+  std::uint32_t units_attention_from = kNoPosition;
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
@@ -171,7 +174,7 @@ struct EmbedPush {
 constexpr std::uint32_t kEmbedParts = 4;
 KernelSpec embed(const Mapping& mapping, WeightType type);
 
-struct RmsNormPush {
+struct NormPush {
   std::uint64_t in;
   std::uint64_t gain;
   std::uint64_t out;
@@ -184,15 +187,23 @@ struct RmsNormPush {
   std::uint32_t count_word;
   float epsilon;
 };
+struct RmsNormPush : NormPush {
+  // kAdded: the next norm's gain, and where the sums times that go, in the mapping's input_form(), as
+  // the next product's input; 0: nowhere. `padded_width` is then the input's.
+  std::uint64_t next_gain = 0;
+  std::uint64_t next_input = 0;
+  std::uint32_t next_stride = 0;
+  std::uint32_t unused = 0;
+};
 // What the kernel makes of a column: its norm, the norm's scale alone (`out` is [column]; not in the
 // rows mapping), the norm added to the floats that `out` holds, the column as it is, or the column
 // times the gain's first entry.
 enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3, kTimes = 4 };
 // `form`: how the result is laid out.
 KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
-// Layer norm (layer_norm.comp), with the push constants of rms_norm and a bias.
+// Layer norm (layer_norm.comp), with a norm's push constants and a bias.
 struct LayerNormPush {
-  RmsNormPush norm;
+  NormPush norm;
   std::uint64_t bias;  // [width]
 };
 static_assert(sizeof(LayerNormPush) == 72);
@@ -316,7 +327,7 @@ struct AttentionPush {
   std::uint64_t partials;  // [column][head][most_splits][partial_floats]
   // [column][head], kAttentionCountBytes each: zeros, which the kernel leaves there, too.
   std::uint64_t counts;
-  std::uint32_t most_splits;  // attention_splits()
+  std::uint32_t most_splits;  // partial_splits()
   std::uint32_t unused = 0;
   std::uint64_t sinks = 0;  // [head], times log2(e); 0: the shape has none
 };
@@ -336,26 +347,37 @@ struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t x = 1, y = 1, z = 1;  // workgroups
 };
-// For a step of so many columns of at most `context` positions each.
+// Columns that stand at positions [from, until), whose attention one kernel makes: by matrix units or
+// without them.
+struct AttentionRange {
+  bool units = false;
+  std::uint32_t from = 0, until = kNoPosition;
+};
+// Each column belongs to one range, by its position alone. Matrix units compute attention over
+// halves in pages, of heads of at most 256 entries, without window, cap and sinks.
+std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape);
+// For a step of so many columns of at most `context` positions each, of which the kernel makes those
+// in the range.
 // `near_first`: as a link of a chain it brings keys and values nearer while it waits, which costs
 // more than it gains where many columns do.
-AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape, AttentionMode mode,
-                           std::uint32_t columns, std::uint32_t context, bool near_first = false);
+AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
+                           const AttentionRange& range, AttentionMode mode, std::uint32_t columns,
+                           std::uint32_t context, bool near_first = false);
 // Positions that attention of a column goes through where sequences have `context`: those of the
 // window's pages, which modes and splits are chosen for.
 std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context);
-// Whether matrix units compute this attention: halves in pages, and heads of at most 256 entries.
-bool attention_by_units(const Mapping& mapping, const AttentionShape& shape);
 // Beside kTiles, with the same push constants: the columns that it leaves out.
 AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
-                                 std::uint32_t columns);
+                                 const AttentionRange& range, std::uint32_t columns);
 // The mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
-                             std::uint32_t columns, std::uint32_t context);
+                             const AttentionRange& range, std::uint32_t columns,
+                             std::uint32_t context);
 // Splits of a column that goes through up to `context` positions (positions_seen()).
 std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context);
-// Partial results of a column's head for which `partials` must have room.
-std::uint32_t partial_splits(const Mapping& mapping, AttentionMode mode, std::uint32_t context);
+// Partial results of a column's head for which `partials` must have room, whatever its range.
+std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape,
+                             std::uint32_t columns, std::uint32_t context);
 
 struct AttentionCombinePush {
   std::uint64_t partials;

@@ -1,6 +1,7 @@
 // Root-mean-square norm of each column (or of the columns that a list names), times a gain, laid out as the
 // matrix-vector kernels read it, or added to what is there. kCopy: the column as it is, laid out so;
-// kTimes: times the gain's first entry.
+// kTimes: times the gain's first entry. kAdded may make the next product's input from the sum as a product's own epilogue
+// does (epilogue.glsl, kAdd).
 //
 // Order of additions: kLanes == 0: an invocation's entries k, k + kInvocations, ... in rising order, then invocations by
 // halving distances through shared memory; else norm_scale.glsl's, a subgroup for each of its parts.
@@ -22,6 +23,10 @@ layout(push_constant, std430) uniform Push {
   uint padded_width;     // zeros up to here
   uint count_word;
   float epsilon;
+  uint64_t next_gain;    // [width], of the next norm; 0: the result is nobody's input
+  uint64_t next_input;   // [column][next_stride], by store_input
+  uint next_stride;
+  uint unused;
   CHAIN_PUSH
 } push;
 #include "chain.glsl"
@@ -31,17 +36,30 @@ layout(constant_id = 1) const uint kForm = 0;
 layout(constant_id = 2) const uint kLanes = 0;        // > 0: kInvocations is kNormParts of these
 layout(constant_id = 3) const uint kMakes = 0;        // one of these (NormMakes in kernels.hpp):
 const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3, kTimes = 4;
+layout(constant_id = 4) const uint kNextForm = 0;
 layout(local_size_x_id = 0) in;
 
 const uint kKept = 2;  // quads
+const float kNextShrink = kNextForm == kInputUnits ? 0.125 : 1.0;  // epilogue.glsl
 
-// Entry k of result `index`, from the value, its column's scale and its gain.
-void store_result(uint index, uint k, float value, float scale, float gain) {
+float next_gain_of(uint k) {
+  return kMakes == kAdded && push.next_gain != 0ul && k < push.width ? Floats(push.next_gain).v[k] : 0.0;
+}
+
+// Entry k of result `index`, from the value, its column's scale, its gain and next_gain_of(k).
+void store_result(uint index, uint k, float value, float scale, float gain, float next_gain) {
   precise float made = kMakes == kCopy ? value : kMakes == kTimes ? value * Floats(push.gain).v[0] : value * scale * gain;
   if (kMakes == kAdded) {
-    FloatsOut sums_at = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
-    precise float total = sums_at.v[k] + made;
-    sums_at.v[k] = total;
+    precise float total = 0.0;
+    if (k < push.width) {
+      FloatsOut sums_at = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
+      total = sums_at.v[k] + made;
+      sums_at.v[k] = total;
+    }
+    if (push.next_gain != 0ul) {
+      precise float input_value = total * next_gain * kNextShrink;
+      store_input(push.next_input, index, push.next_stride, k, input_value, kNextForm);
+    }
   } else {
     store_input(push.out_address, index, push.out_stride, k, made, kForm);
   }
@@ -67,13 +85,14 @@ void norm_by_subgroups() {
   index = part_of(index);
   Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
   Floats gains = Floats(push.gain);
-  float kept[kKept * 4], kept_gains[kKept * 4];
+  float kept[kKept * 4], kept_gains[kKept * 4], kept_next[kKept * 4];
   uint first = (part * kLanes + gl_SubgroupInvocationID) * 4u;
   const uint kStride = kNormParts * kLanes * 4u;
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
     uint k = first + (i / 4u) * kStride + i % 4u;
     kept[i] = k < push.width ? values.v[k] : 0.0;
     kept_gains[i] = (kMakes == kNormed || kMakes == kAdded) && k < push.width ? gains.v[k] : 0.0;
+    kept_next[i] = next_gain_of(k);
   }
   precise float sum = 0.0;
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) sum = fma(kept[i], kept[i], sum);
@@ -98,14 +117,16 @@ void norm_by_subgroups() {
 
   [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
     uint k = first + (i / 4u) * kStride + i % 4u;
-    if (k < push.padded_width) store_result(index, k, kept[i], scale, kept_gains[i]);
+    if (k < push.padded_width) store_result(index, k, kept[i], scale, kept_gains[i], kept_next[i]);
   }
   for (uint quad = first + kKept * kStride; quad < push.padded_width; quad += kStride) {
     [[unroll]] for (uint i = 0; i < 4; i++) {
       uint k = quad + i;
       bool there = k < push.width;
       float gain = there && kMakes != kCopy && kMakes != kTimes ? gains.v[k] : 0.0;
-      if (k < push.padded_width) store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
+      if (k < push.padded_width) {
+        store_result(index, k, there ? values.v[k] : 0.0, scale, gain, next_gain_of(k));
+      }
     }
   }
 }
@@ -145,7 +166,7 @@ void make_norm() {
   for (uint k = id; k < push.padded_width; k += kInvocations) {
     bool there = k < push.width;
     float gain = there && kMakes != kCopy && kMakes != kTimes ? Floats(push.gain).v[k] : 0.0;
-    store_result(index, k, there ? values.v[k] : 0.0, scale, gain);
+    store_result(index, k, there ? values.v[k] : 0.0, scale, gain, next_gain_of(k));
   }
 }
 

@@ -56,8 +56,7 @@ void allow_along(const TokenTrie& trie, std::string_view text, constrain::TokenM
 
 }  // namespace
 
-SpelledTokens::SpelledTokens(const model::Tokenizer& tokenizer,
-                             const model::answer::Family& family)
+SpelledTokens::SpelledTokens(const model::Tokenizer& tokenizer, const model::answer::Family& family)
     : spelled_(tokenizer.size()), plain_(tokenizer.size()) {
   for (TokenId token = 0; token < tokenizer.size(); ++token) {
     const bool control = tokenizer.is_control(token);
@@ -77,15 +76,15 @@ SpelledTokens::SpelledTokens(const model::Tokenizer& tokenizer,
   std::ranges::sort(marks_, [](std::string_view a, std::string_view b) {
     return a.size() != b.size() ? a.size() > b.size() : a < b;
   });
-  trie_ = std::make_shared<TokenTrie>(
-      std::vector<std::string_view>(spelled_.begin(), spelled_.end()));
+  trie_ =
+      std::make_shared<TokenTrie>(std::vector<std::string_view>(spelled_.begin(), spelled_.end()));
 }
 
 std::string SpelledTokens::spell(std::string_view text) const {
   std::string out;
   while (!text.empty()) {
-    const auto mark = std::ranges::find_if(
-        marks_, [&](std::string_view each) { return text.starts_with(each); });
+    const auto mark =
+        std::ranges::find_if(marks_, [&](std::string_view each) { return text.starts_with(each); });
     if (mark == marks_.end()) {
       out += text[0];
       text.remove_prefix(1);
@@ -102,8 +101,7 @@ AnswerConstraint::AnswerConstraint(AnswerRules rules, model::answer::AnswerReque
     : rules_(std::move(rules)), parser_(*rules_.family, std::move(request)) {
   static_cast<void>(parser_.feed({}));
   place_ = parser_.place();
-  const bool channels =
-      rules_.family->calls.syntax == model::answer::CallSyntax::kChannels;
+  const bool channels = rules_.family->calls.syntax == model::answer::CallSyntax::kChannels;
   opener_ = rules_.tokens->spell(channels ? "<|channel|>analysis<|message|>"
                                           : rules_.family->reasoning.open);
   // Spelled out by letters it would be no sign of a model that reasons.
@@ -210,8 +208,7 @@ std::span<const std::uint32_t> AnswerConstraint::all() {
 std::span<const std::uint32_t> AnswerConstraint::forced_end() {
   const std::string& close = rules_.family->reasoning.close;
   const bool begun = !place_.text.empty() && close.starts_with(place_.text);
-  const std::string rest =
-      begun ? close.substr(place_.text.size()) : rules_.tokens->spell(close);
+  const std::string rest = begun ? close.substr(place_.text.size()) : rules_.tokens->spell(close);
   const TokenTrie& trie = *rules_.tokens->trie();
   mask_.assign(trie.words(), 0);
   allow_along(trie, rest, mask_);
@@ -269,8 +266,7 @@ std::span<const std::uint32_t> AnswerConstraint::free_mask() {
     marks.push_back(calls.section);
     if (calls.syntax == model::answer::CallSyntax::kChannels) marks = {"to="};
     for (const std::string_view mark : marks) {
-      if (!mark.empty())
-        restricted |= forbid_beyond(mark, place_.text, rules_.tokens->spell(mark));
+      if (!mark.empty()) restricted |= forbid_beyond(mark, place_.text, rules_.tokens->spell(mark));
     }
   }
   return restricted ? std::span<const std::uint32_t>(mask_) : std::span<const std::uint32_t>();
@@ -284,8 +280,7 @@ Result<std::span<const std::uint32_t>> AnswerConstraint::mask() {
         allow(mask_, token);
       return std::span<const std::uint32_t>(mask_);
     case Phase::kReasoning:
-      if (rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget)
-        return forced_end();
+      if (rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget) return forced_end();
       return free_mask();
     case Phase::kFree:
       return free_mask();

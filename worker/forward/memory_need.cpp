@@ -17,6 +17,20 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
   return gpu::kernels::KvFormat::kF16;
 }
 
+std::uint32_t units_attention_from(config::MatrixAttention setting) {
+  // Where columns' positions no longer are a single round's of a workgroup without matrix units.
+  constexpr std::uint32_t kFarPosition = 1024;
+  switch (setting) {
+    case config::MatrixAttention::kAuto:
+      return kFarPosition;
+    case config::MatrixAttention::kOn:
+      return 0;
+    case config::MatrixAttention::kOff:
+      break;
+  }
+  return gpu::kernels::kNoPosition;
+}
+
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
   const std::uint32_t chunk = engine.prefill_chunk;
   return std::max(chunk, engine.max_batch + std::max(chunk / 2, 1U));
@@ -67,7 +81,7 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   gpu::kernels::Mapping mapping;
   mapping.attention_together = true;
   mapping.units = matrix_units;
-  mapping.units_attention = engine.matrix_attention == config::MatrixAttention::kOn;
+  mapping.units_attention_from = units_attention_from(engine.matrix_attention);
   const gpu::kernels::KvFormat kv = kv_format(engine.kv_type);
   BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
   const config::CommandBufferRingSettings ring;

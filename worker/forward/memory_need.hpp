@@ -16,6 +16,8 @@ namespace bulkhead::forward {
 
 // How keys and values lie, by engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
+// From which position on attention goes by matrix units, by engine.matrix_attention.
+std::uint32_t units_attention_from(config::MatrixAttention setting);
 
 // The most columns of a step (engine::Scheduler) in which sequences generate, and of any step. Wider
 // steps of prompts gain nothing on a CPU device.

@@ -148,9 +148,14 @@ class Planner {
       plan_.steps.emplace_back(ScalesStep{norm.epsilon});
       return {};
     }
-    if (norm.out == kStream) writer_ = {};
+    NormStep step{norm};
+    if (norm.out == kStream) {
+      writer_ = {};
+      if (plan_.fuses && norm.adds && norm.first == 0 && norm.width == graph_.embedding)
+        writer_.operands = step.operands = add(PlannedOperands{});
+    }
     if (scaled_ && scaled_->input == norm.out) scaled_.reset();
-    plan_.steps.emplace_back(NormStep{norm});
+    plan_.steps.emplace_back(step);
     return {};
   }
 

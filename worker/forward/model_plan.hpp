@@ -57,6 +57,7 @@ struct PlannedOperands {
 // A norm in a pass of its own.
 struct NormStep {
   model::Norm norm;
+  OperandsIndex operands = kAbsent;  // of the next norm, where this one is added to the stream
 };
 struct CopyStep {
   model::Copy copy;

@@ -28,11 +28,16 @@ struct Overloaded : Handlers... {
 }  // namespace
 
 Access ModelPlan::places_of(const PlanStep& step) const {
+  const auto next_input_of = [this](OperandsIndex index) -> Places {
+    if (index == kAbsent || operands[index].next_input == kAbsent) return 0;
+    return place(operands[index].next_input);
+  };
   return std::visit(
       Overloaded{
-          [](const NormStep& s) {
+          [&](const NormStep& s) {
             const Places out = place(s.norm.out);
-            return Access{place(s.norm.in) | (s.norm.adds ? out : 0), out};
+            return Access{place(s.norm.in) | (s.norm.adds ? out : 0),
+                          out | next_input_of(s.operands)};
           },
           [](const CopyStep& s) {
             return Access{place(s.copy.in), place(s.copy.out)};
@@ -40,7 +45,7 @@ Access ModelPlan::places_of(const PlanStep& step) const {
           [](const ScalesStep&) {
             return Access{place(kStream), place(kScalesPlace)};
           },
-          [this](const ProductsStep& s) {
+          [&](const ProductsStep& s) {
             Access access;
             for (const ProductStep& product : s.products) {
               access.reads |= place(product.in);
@@ -50,10 +55,7 @@ Access ModelPlan::places_of(const PlanStep& step) const {
                 access.writes |= place(kQPlace) | place(kKvPlace);
                 continue;
               }
-              access.writes |= place(product.out);
-              if (product.operands == kAbsent) continue;
-              const PlannedOperands& own = operands[product.operands];
-              if (own.next_input != kAbsent) access.writes |= place(own.next_input);
+              access.writes |= place(product.out) | next_input_of(product.operands);
             }
             return access;
           },
@@ -83,13 +85,12 @@ Access ModelPlan::places_of(const PlanStep& step) const {
             }
             return access;
           },
-          [this](const MixStep& s) {
+          [&](const MixStep& s) {
             Access access{place(s.routes) | place(s.results), place(s.out)};
             if (s.shared != kAbsent) access.reads |= place(s.shared);
             if (s.out != kStream) return access;
             access.reads |= place(kStream);
-            if (s.operands != kAbsent && operands[s.operands].next_input != kAbsent)
-              access.writes |= place(operands[s.operands].next_input);
+            access.writes |= next_input_of(s.operands);
             return access;
           },
           [](const DeltaStep& s) {

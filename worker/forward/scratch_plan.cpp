@@ -43,9 +43,7 @@ std::uint64_t partials_of(const ModelPlan& plan, const k::Mapping& mapping,
   std::uint64_t floats = 0;
   for (const k::AttentionShape& attention : plan.attention_shapes) {
     for (const StepShape& shape : shapes) {
-      const std::uint32_t seen = k::positions_seen(attention, context);
-      const k::AttentionMode mode = k::attention_mode(mapping, attention, shape.columns, seen);
-      const std::uint64_t splits = k::partial_splits(mapping, mode, seen);
+      const std::uint64_t splits = k::partial_splits(mapping, attention, shape.columns, context);
       if (splits == 0) continue;
       columns = std::max<std::uint64_t>(columns, shape.columns);
       floats = std::max(floats, std::uint64_t{shape.columns} * splits * attention.heads *

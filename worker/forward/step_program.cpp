@@ -158,8 +158,16 @@ class Builder {
           k::LayerNormPush{norm_push(step.norm), context_.weights.vector(step.norm.bias)},
           norm_extent(step.norm.width));
     const auto makes = step.norm.adds ? k::NormMakes::kAdded : k::NormMakes::kNormed;
-    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.norm.out)),
-                    norm_push(step.norm), norm_extent(step.norm.width));
+    k::RmsNormPush push = norm_push(step.norm);
+    if (step.operands != kAbsent && plan_.operands[step.operands].next_input != kAbsent) {
+      const PlannedOperands& next = plan_.operands[step.operands];
+      push.next_gain = context_.weights.vector(next.next_gain);
+      push.next_input = at(next.next_input);
+      push.next_stride = stride(next.next_input);
+      push.padded_width = k::input_padded(context_.mapping, push.width);
+    }
+    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.norm.out)), push,
+                    norm_extent(step.norm.width));
   }
   Status add(const CopyStep& step) {
     model::Norm norm;
@@ -333,8 +341,6 @@ class Builder {
   Status add(const AttendStep& step) {
     const model::Attend& attend = step.attend;
     const k::AttentionShape shape = attention_shape(graph_, attend, context_.kv_format);
-    const std::uint32_t seen = k::positions_seen(shape, context_.context);
-    const k::AttentionMode mode = k::attention_mode(context_.mapping, shape, shape_.columns, seen);
     const std::uint32_t width = plan_.activations[attend.out].width;
     k::AttentionPush push{};
     push.q = at(Scratch::kRotatedQ);
@@ -346,24 +352,33 @@ class Builder {
     push.out_stride = stride(attend.out);
     push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
     push.sinks = context_.weights.vector(attend.rules.sinks);
+    push.most_splits = k::partial_splits(context_.mapping, shape, shape_.columns, context_.context);
+    if (push.most_splits > 0) {
+      push.partials = at(Scratch::kPartials);
+      push.counts = attention_counts();
+    }
+    for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape))
+      BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
+    return {};
+  }
+  Status attend_range(const model::Attend& attend, const k::AttentionShape& shape,
+                      const k::AttentionRange& range, k::AttentionPush push) {
+    const k::Mapping& mapping = context_.mapping;
+    const std::uint32_t seen = std::min(k::positions_seen(shape, context_.context), range.until);
+    const k::AttentionMode mode = k::attention_mode(mapping, shape, range, shape_.columns, seen);
     constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
     const k::AttentionVariant variant =
-        k::attention(context_.mapping, shape, mode, shape_.columns, seen,
+        k::attention(mapping, shape, range, mode, shape_.columns, seen,
                      in_chain() && shape_.columns <= kFewColumns);
     const Extent extent{variant.x, variant.y, variant.z};
     if (mode == k::AttentionMode::kPartial) {
-      push.out = at(Scratch::kPartials);
+      push.out = push.partials;
       BULKHEAD_RETURN_IF_ERROR(dispatch(variant.spec, push, extent));
       emit_->barrier();
       return combine(attend, shape);
     }
-    if (const std::uint32_t splits = k::partial_splits(context_.mapping, mode, seen); splits > 0) {
-      push.partials = at(Scratch::kPartials);
-      push.most_splits = splits;
-      push.counts = attention_counts();
-    }
     if (mode == k::AttentionMode::kTiles) {
-      const k::AttentionVariant alone = k::attention_alone(context_.mapping, shape, shape_.columns);
+      const k::AttentionVariant alone = k::attention_alone(mapping, shape, range, shape_.columns);
       BULKHEAD_RETURN_IF_ERROR(dispatch(alone.spec, push, {alone.x, alone.y, alone.z}));
     }
     return dispatch(variant.spec, push, extent);

@@ -205,7 +205,7 @@ class LoadedTransformer final : public Transformer {
     if (options.lanes_mapping) return k::lanes_mapping(device.info());
     const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
     k::Mapping mapping = units ? k::mapping_for(device) : k::mapping_for(device.info());
-    mapping.units_attention = options.engine.matrix_attention == config::MatrixAttention::kOn;
+    mapping.units_attention_from = units_attention_from(options.engine.matrix_attention);
     return mapping;
   }
 
@@ -317,17 +317,21 @@ class LoadedTransformer final : public Transformer {
     return kernels;
   }
 
+  // What decides on the order of additions, and is not the kernels' code.
+  std::string mapping_name() const {
+    const k::Mapping& mapping = context_.mapping;
+    if (!mapping.units) return mapping.rows ? "rows" : "lanes";
+    if (mapping.units_attention_from == k::kNoPosition) return "units";
+    return "units-attention-from-" + std::to_string(mapping.units_attention_from) + "-lanes";
+  }
+
   void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
                        const std::vector<std::uint64_t>& kv_sizes,
                        const TransformerOptions& options) {
     const gpu::DeviceInfo& device = context_.device->info();
-    char numbers[96];
+    char numbers[128];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
-                  static_cast<unsigned long long>(k::code_hash()),
-                  context_.mapping.rows              ? "rows"
-                  : !context_.mapping.units          ? "lanes"
-                  : context_.mapping.units_attention ? "units-attention"
-                                                     : "units",
+                  static_cast<unsigned long long>(k::code_hash()), mapping_name().c_str(),
                   context_.mapping.lanes, config::to_string(options.engine.kv_type));
     numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
     char layout[160];

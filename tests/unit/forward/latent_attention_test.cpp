@@ -135,7 +135,7 @@ std::vector<float> LatentAttention::attend(Trial& t, k::AttentionMode mode, std:
   push.partials = partials.address();
   push.counts = done.address();
   push.most_splits = splits;
-  const auto variant = k::attention(t.mapping, t.shape, mode, columns, context);
+  const auto variant = k::attention(t.mapping, t.shape, {}, mode, columns, context);
   const std::uint32_t x = mode == k::AttentionMode::kWhole ? variant.x : each.length;
   run(variant.spec, push, x, variant.y, variant.z);
   if (mode == k::AttentionMode::kPartial)

@@ -43,8 +43,11 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.engine.prefill_chunk = options.chunk;
   made.engine.kv_type = options.kv;
   const char* const attention = std::getenv("BULKHEAD_TEST_MATRIX_ATTENTION");
-  if (attention != nullptr && std::string_view(attention) == "on")
-    made.engine.matrix_attention = config::MatrixAttention::kOn;
+  if (attention != nullptr) {
+    made.engine.matrix_attention = std::string_view(attention) == "on"
+                                       ? config::MatrixAttention::kOn
+                                       : config::MatrixAttention::kOff;
+  }
   made.context = options.context;
   made.lanes_mapping = options.lanes;
   made.product_variant = options.product_variant;

@@ -68,8 +68,8 @@ Place Machine::place() const {
     place.text = place.begun ? header_.substr(at) : header_;
   } else {
     place.may_reason = waits_ == Waits::kInText && may_reason();
-    place.calls = offered && (waits_ == Waits::kInText ||
-                              (place.reasons && family_.reasoning.ends_at_call));
+    place.calls =
+        offered && (waits_ == Waits::kInText || (place.reasons && family_.reasoning.ends_at_call));
     place.text = rest();
   }
   return place;
