@@ -343,6 +343,7 @@ int main(int argc, char** argv) {
   Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
   if (!logging.ok()) return fail(logging.error().message());
   log::write_in_background();
+  keep_lines_about_workers();
   MemoryReserve::install();
   for (const config::Notice& notice : loaded->notices)
     spdlog::warn("{}: {}", notice.where, notice.message);

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/errors.hpp"
@@ -36,6 +37,21 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   using Clock = std::chrono::steady_clock;
 
   void on_failed(RequestId, const Failure& failure) override { fail(to_api_error(failure)); }
+
+  // What is known of it; of one that is no generation, nothing.
+  struct Facts {
+    std::string_view id, model;
+    bool stream = false;
+    std::size_t choices = 1;
+    Usage usage = {};
+    bool recovered = false;  // an earlier daemon began it
+  };
+  virtual Facts facts() const { return {}; }
+  // The router's requests that it waits for.
+  virtual std::vector<RequestId> unfinished() const = 0;
+  const std::string& endpoint() const { return endpoint_; }
+  Clock::time_point began() const { return began_; }
+  Clock::time_point first_token() const { return first_token_; }  // 0: none came yet
 
  protected:
   // `endpoint`: the route's label in the metrics and the log.
@@ -70,13 +86,6 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Counts a client that is gone; the words for the log.
   const char* count_lost(Exchange::Lost how);
 
-  struct Facts {
-    std::string_view id, model;
-    bool stream = false;
-    std::size_t choices = 1;
-    Usage usage = {};
-    bool recovered = false;  // an earlier daemon began it
-  };
   // Once. `how`: the finish reason, the error's code, or why the client was lost.
   void end(int status, std::string_view how, const Facts& facts);
   // The same for an answer that is no generation: the log has no line of it.

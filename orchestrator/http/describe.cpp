@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -290,6 +291,39 @@ json describe_health(const Router& router) {
   }
   body["workers"] = std::move(workers);
   return body;
+}
+
+json describe_answer(const Router& router, const Answer& answer) {
+  const Answer::Facts facts = answer.facts();
+  const auto ms_since = [](Answer::Clock::time_point time, Answer::Clock::time_point began) {
+    return std::chrono::duration<double, std::milli>(time - began).count();
+  };
+  std::string model(facts.model);
+  std::set<std::string> workers;
+  std::uint32_t tries = 0;
+  for (const RequestId request : answer.unfinished()) {
+    const auto place = router.place_of(request);
+    if (!place) continue;
+    model = router.models()[place->model].id;
+    if (place->worker != nullptr) workers.insert(place->worker->name());
+    tries = std::max(tries, place->resubmissions + 1);
+  }
+  const bool any_token = answer.first_token() != Answer::Clock::time_point{};
+  return {{"id", facts.id.empty() ? json(nullptr) : json(facts.id)},
+          {"endpoint", answer.endpoint()},
+          {"model", model},
+          {"state", workers.empty() ? "waiting"
+                    : any_token     ? "answering"
+                                    : "reading"},
+          {"workers", workers},
+          {"stream", facts.stream},
+          {"choices", facts.choices},
+          {"prompt_tokens", facts.usage.prompt_tokens},
+          {"completion_tokens", facts.usage.completion_tokens},
+          {"age_ms", ms_since(Answer::Clock::now(), answer.began())},
+          {"first_token_ms",
+           any_token ? json(ms_since(answer.first_token(), answer.began())) : json(nullptr)},
+          {"tries", tries}};
 }
 
 json describe_model(const Router& router, const ModelInfo& model) {

@@ -119,7 +119,7 @@ void DialectAnswer::cancel() {
 
 void DialectAnswer::end_as(int status, std::string_view how) {
   over_ = true;
-  end(status, how, {head_.id, head_.model, request_.stream, 1, usage_});
+  end(status, how, facts());
   release();
 }
 

@@ -54,6 +54,8 @@ class DialectAnswer final : public Answer {
   void send(const std::string& events);
   void respond(HttpResponse response);
   void cancel();
+  Facts facts() const override { return {head_.id, head_.model, request_.stream, 1, usage_}; }
+  std::vector<RequestId> unfinished() const override { return {id_}; }
   void end_as(int status, std::string_view how);
 
   std::shared_ptr<Exchange> exchange_;
@@ -87,6 +89,7 @@ class TokenCount final : public Answer {
   void on_failed(RequestId request, const Failure& failure) override;
   void fail(const ApiError& error) override;
   void lost(Exchange::Lost how) override;
+  std::vector<RequestId> unfinished() const override { return {id_}; }
   void finish(HttpResponse response);
   void cancel();
 

@@ -161,6 +161,13 @@ void EmbeddingAnswer::lost(Exchange::Lost) {
   release();
 }
 
+std::vector<RequestId> EmbeddingAnswer::unfinished() const {
+  std::vector<RequestId> requests;
+  for (const auto& [request, index] : asked_)
+    requests.push_back(request);
+  return requests;
+}
+
 void EmbeddingAnswer::cancel() {
   for (const auto& [request, index] : std::exchange(asked_, {}))
     services_.router.cancel(request);

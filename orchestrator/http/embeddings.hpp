@@ -54,6 +54,7 @@ class EmbeddingAnswer final : public Answer {
   void fail(const ApiError& error) override;
   void lost(Exchange::Lost how) override;
 
+  std::vector<RequestId> unfinished() const override;
   void ask_next();
   void cancel();
   void finish(HttpResponse response);

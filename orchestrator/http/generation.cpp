@@ -165,9 +165,21 @@ Usage Generation::usage() const {
   return usage;
 }
 
+Answer::Facts Generation::facts() const {
+  return {head_.id, head_.model, request_.stream, choices_.size(), usage()};
+}
+
+std::vector<RequestId> Generation::unfinished() const {
+  std::vector<RequestId> requests;
+  for (const Running& each : choices_) {
+    if (each.request != RequestId{}) requests.push_back(each.request);
+  }
+  return requests;
+}
+
 void Generation::end_as(int status, std::string_view how) {
   over_ = true;
-  end(status, how, {head_.id, head_.model, request_.stream, choices_.size(), usage()});
+  end(status, how, facts());
   release();
 }
 

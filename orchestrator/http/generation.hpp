@@ -46,6 +46,8 @@ class Generation final : public Answer {
   void cancel_all();
   void end_as(int status, std::string_view how);
   Usage usage() const;
+  Facts facts() const override;
+  std::vector<RequestId> unfinished() const override;
 
   std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;

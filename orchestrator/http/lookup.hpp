@@ -55,6 +55,7 @@ class Lookup final : public Answer {
     exchange_->respond(std::move(response));
     end_as(status);
   }
+  std::vector<RequestId> unfinished() const override { return {request_}; }
   void cancel() {
     if (request_ != RequestId{}) services_.router.cancel(std::exchange(request_, RequestId{}));
   }

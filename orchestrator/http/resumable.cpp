@@ -132,6 +132,14 @@ void ResumableStreams::recover(std::vector<DiskRequest> requests) {
   }
 }
 
+std::vector<std::shared_ptr<const Answer>> ResumableStreams::unfinished() const {
+  std::vector<std::shared_ptr<const Answer>> answers;
+  for (const auto& [id, stream] : streams_) {
+    if (!stream->over()) answers.push_back(stream);
+  }
+  return answers;
+}
+
 void ResumableStreams::forget(const std::string& id) {
   auto found = streams_.find(id);
   if (found == streams_.end()) return;

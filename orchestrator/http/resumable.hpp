@@ -64,6 +64,7 @@ class ResumableStreams {
                                  std::shared_ptr<Exchange> exchange);
 
   std::size_t size() const { return streams_.size(); }
+  std::vector<std::shared_ptr<const Answer>> unfinished() const;
   const DiskJournal* disk() const { return disk_; }
 
  private:

@@ -305,7 +305,7 @@ void ResumableStream::fail(const ApiError& error) {
 }
 
 void ResumableStream::end_as(int status, std::string_view how) {
-  end(status, how, {begun_.id, begun_.model, true, 1, usage(), recovered_});
+  end(status, how, facts());
   expire_after(owner_.options_.window);
   owner_.finished(begun_.id, bytes());
 }

@@ -52,6 +52,8 @@ class ResumableStream final : public Answer {
   void render_finished(const ipc::Finished& finished);
   void render_failed(std::string_view event);
   Usage usage() const;
+  Facts facts() const override { return {begun_.id, begun_.model, true, 1, usage(), recovered_}; }
+  std::vector<RequestId> unfinished() const override { return {request_}; }
 
   void keep(RecordType type, const Result<std::string>& payload);
   void made_durable(std::size_t events);

@@ -17,6 +17,7 @@
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/operating.hpp"
 #include "orchestrator/http/page.hpp"
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/responses.hpp"
@@ -26,13 +27,6 @@ namespace bulkhead::orchestrator {
 using nlohmann::json;
 
 namespace {
-
-HttpResponse json_response(int status, const json& body) {
-  HttpResponse response;
-  response.status = status;
-  response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
-  return response;
-}
 
 // ---- answered at once ----
 
@@ -86,88 +80,8 @@ HttpResponse get_model(const ApiContext& context, const std::string& name) {
       api_error(kModelNotFound, fmt::format("The model '{}' does not exist.", name), "model"));
 }
 
-HttpResponse get_workers(const ApiContext& context, const std::string&) {
-  json list = describe_workers(context.services.router, context.streams.disk());
-  for (json& worker : list)
-    worker["kill_allowed"] = context.options.server.allow_kill;
-  return json_response(200, list);
-}
-
 HttpResponse get_page(const ApiContext&, const std::string& name) {
   return page_response(name.empty() ? "index.html" : name);
-}
-
-// ---- what a worker is told to do ----
-
-enum class Action { kDrain, kRestart, kProfile, kKill };
-
-// What only a ready worker can do; what it would be then, or null: done.
-const char* refused_by(Worker& worker, Action action) {
-  switch (action) {
-    case Action::kDrain:
-      return worker.drain() ? nullptr : "drained";
-    case Action::kProfile:
-      return worker.profile() ? nullptr : "profiled";
-    case Action::kKill:
-      return worker.kill_process() ? nullptr : "killed";
-    case Action::kRestart:
-      worker.restart();
-      return nullptr;
-  }
-  return nullptr;
-}
-
-template <Action action>
-void act_on_worker(Call call) {
-  Router& router = call.context.services.router;
-  const std::string& name = call.parameter;
-  if (action == Action::kKill && !call.context.options.server.allow_kill) {
-    return call.respond(refusal(
-        kNotAllowed, "Workers may not be killed over HTTP here (server.allow_kill is false)."));
-  }
-  if (Spare* const spare = router.find_spare(name); spare != nullptr) {
-    if (action != Action::kRestart) {
-      return call.respond(refusal(
-          kWorkerNotReady,
-          fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
-                      name)));
-    }
-    spdlog::info("worker {}: restart requested", name);
-    spare->restart();
-    return call.respond(json_response(202, {{"name", name}, {"state", to_string(spare->state())}}));
-  }
-  Worker* const worker = router.find_worker(name);
-  if (worker == nullptr) {
-    return call.respond(refusal(
-        kWorkerNotFound, fmt::format("There is no worker '{}'; /v1/workers lists them.", name)));
-  }
-  if (const char* const done = refused_by(*worker, action); done != nullptr) {
-    return call.respond(
-        refusal(kWorkerNotReady, fmt::format("The worker '{}' is {}; only a ready one can be {}.",
-                                             name, to_string(worker->state()), done)));
-  }
-  spdlog::info("worker {}: {} requested", name,
-               call.request.path.substr(call.request.path.rfind('/') + 1));
-  call.respond(json_response(202, describe_worker(router, *worker, call.context.streams.disk())));
-}
-
-// ---- which models are loaded ----
-
-// {"model": NAME}. Answers at once, as it is then; its state tells how far it is.
-template <Result<std::size_t> (Router::*act)(const std::string&)>
-void act_on_model(Call call) {
-  auto name = parse_model_name(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
-  Router& router = call.context.services.router;
-  const Result<std::size_t> model = (router.*act)(std::get<std::string>(name));
-  if (!model.ok()) {
-    const bool unknown = model.error().code() == ErrorCode::kNotFound;
-    return call.refuse(
-        api_error(unknown ? kModelNotFound : kModelTooLarge, model.error().message(), "model"));
-  }
-  spdlog::info("model {}: {} requested", router.models()[*model].id,
-               call.request.path.substr(call.request.path.rfind('/') + 1));
-  call.respond(json_response(202, describe_model(router, router.models()[*model])));
 }
 
 // ---- answered by a worker ----
@@ -364,19 +278,13 @@ constexpr Route kRoutes[] = {
     {kGet, "/metrics", "/metrics", Who::kOwnPages, get_metrics},
     {kGet, "/v1/models", "/v1/models", Who::kOwnPages, get_models},
     {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kOwnPages, get_model},
-    {kPost, "/v1/models/load", "/v1/models/load", Who::kOwnPages, nullptr,
-     act_on_model<&Router::load>},
-    {kPost, "/v1/models/unload", "/v1/models/unload", Who::kOwnPages, nullptr,
-     act_on_model<&Router::unload>},
+    {kPost, "/v1/models/load", "/v1/models/load", Who::kOwnPages, nullptr, load_model},
+    {kPost, "/v1/models/unload", "/v1/models/unload", Who::kOwnPages, nullptr, unload_model},
     {kGet, "/v1/workers", "/v1/workers", Who::kOwnPages, get_workers},
-    {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr,
-     act_on_worker<Action::kDrain>},
-    {kPost, "/v1/workers/{name}/restart", kActionLabel, Who::kOwnPages, nullptr,
-     act_on_worker<Action::kRestart>},
-    {kPost, "/v1/workers/{name}/profile", kActionLabel, Who::kOwnPages, nullptr,
-     act_on_worker<Action::kProfile>},
-    {kPost, "/v1/workers/{name}/kill", kActionLabel, Who::kOwnPages, nullptr,
-     act_on_worker<Action::kKill>},
+    {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr, drain_worker},
+    {kPost, "/v1/workers/{name}/restart", kActionLabel, Who::kOwnPages, nullptr, restart_worker},
+    {kPost, "/v1/workers/{name}/profile", kActionLabel, Who::kOwnPages, nullptr, profile_worker},
+    {kPost, "/v1/workers/{name}/kill", kActionLabel, Who::kOwnPages, nullptr, kill_worker},
     {kPost, "/v1/completions", "/v1/completions", Who::kOwnPages, nullptr,
      generate<parse_completion>},
     {kPost, "/v1/chat/completions", "/v1/chat/completions", Who::kOwnPages, nullptr,
@@ -407,6 +315,8 @@ constexpr Route kRoutes[] = {
     {kPost, "/api/push", "/api/push", Who::kOwnPages, nullptr, refuse_as_ollama},
     {kPost, "/api/create", "/api/create", Who::kOwnPages, nullptr, refuse_as_ollama},
     {kPost, "/api/copy", "/api/copy", Who::kOwnPages, nullptr, refuse_as_ollama},
+    {kGet, "/v1/workers/{name}/log", "/v1/workers/{name}/log", Who::kOwnPages, get_worker_log},
+    {kGet, "/v1/requests", "/v1/requests", Who::kOwnPages, get_requests},
     {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kOwnPages, nullptr,
      go_on_reading},
     {kPost, "/tokenize", "/tokenize", Who::kOwnPages, nullptr,

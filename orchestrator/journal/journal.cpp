@@ -103,6 +103,11 @@ JournalEntry* Journal::find(RequestId id) {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+const JournalEntry* Journal::find(RequestId id) const {
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
 void Journal::erase(RequestId id) {
   entries_.erase(id);
 }

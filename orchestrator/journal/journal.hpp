@@ -49,6 +49,7 @@ class Journal {
   // Records a request that is not there yet; the reference is valid until erase().
   JournalEntry& record(RequestId id, Work work);
   JournalEntry* find(RequestId id);
+  const JournalEntry* find(RequestId id) const;
   void erase(RequestId id);
   std::size_t size() const { return entries_.size(); }
   // Of accepted tokens, their text and prompts' tokens, in all entries.

@@ -146,6 +146,13 @@ std::string Router::identity(RequestId request) const {
   return identity(*active->second.worker);
 }
 
+std::optional<Router::Place> Router::place_of(RequestId request) const {
+  const auto active = active_.find(request);
+  const JournalEntry* entry = journal_.find(request);
+  if (active == active_.end() || entry == nullptr) return std::nullopt;
+  return Place{active->second.model, active->second.worker, entry->resubmissions};
+}
+
 // ---- the choice of a worker ----
 
 Worker* Router::least_loaded(std::size_t model) {

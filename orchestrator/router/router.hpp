@@ -136,6 +136,13 @@ class Router : private WorkerEvents {
   // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
   // worker whose identity differs from `entry.made_by`: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
+  // Where an unfinished request is; nothing of one that is not.
+  struct Place {
+    std::size_t model = 0;
+    const Worker* worker = nullptr;   // null: it waits
+    std::uint32_t resubmissions = 0;  // after deaths of workers
+  };
+  std::optional<Place> place_of(RequestId request) const;
   // What the tokens of a request that is with a worker depend on, besides the request: the model's
   // file (name, size, time) and how the worker computes.
   std::string identity(RequestId request) const;

@@ -11,13 +11,16 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <deque>
 #include <list>
+#include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <spdlog/sinks/base_sink.h>
 
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
@@ -66,7 +69,76 @@ struct Pipe {
   Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
 };
 
+// 2026-01-15T12:00:00.123Z
+std::string time_as_text(std::chrono::system_clock::time_point time) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  const auto ms = std::chrono::duration_cast<milliseconds>(time.time_since_epoch()).count() % 1000;
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[40];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  return fmt::format("{}.{:03}Z", text, ms);
+}
+
+// The last lines by worker. Of very many names those go that were silent longest.
+class KeptLines {
+ public:
+  void add(const std::string& name, std::string_view text) {
+    WorkerLogs::Line line{0, time_as_text(std::chrono::system_clock::now()),
+                          cleaned(text.substr(0, WorkerLogs::kMaxLineBytes))};
+    std::lock_guard lock(mutex_);
+    line.number = ++last_number_;
+    Kept& kept = names_[name];
+    kept.bytes += size_of(line);
+    kept.lines.push_back(std::move(line));
+    for (; kept.bytes > WorkerLogs::kKeptBytesPerName; kept.lines.pop_front())
+      kept.bytes -= size_of(kept.lines.front());
+    if (names_.size() <= WorkerLogs::kKeptNames) return;
+    names_.erase(std::ranges::min_element(
+        names_, {}, [](const auto& each) { return each.second.lines.back().number; }));
+  }
+
+  std::vector<WorkerLogs::Line> of(const std::string& name) const {
+    std::lock_guard lock(mutex_);
+    const auto found = names_.find(name);
+    if (found == names_.end()) return {};
+    return {found->second.lines.begin(), found->second.lines.end()};
+  }
+
+ private:
+  struct Kept {
+    std::deque<WorkerLogs::Line> lines;
+    std::size_t bytes = 0;
+  };
+  static std::size_t size_of(const WorkerLogs::Line& line) {
+    return sizeof line + line.time.size() + line.text.size();
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Kept> names_;
+  std::uint64_t last_number_ = 0;
+};
+
+// Takes the daemon's lines of the form "worker NAME: ...".
+class LinesAboutWorkers final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    constexpr std::string_view kWorker = "worker ";
+    const std::string_view text(message.payload.data(), message.payload.size());
+    if (!text.starts_with(kWorker)) return;
+    const std::size_t end = text.find(": ");
+    if (end == std::string_view::npos) return;
+    const std::string name(text.substr(kWorker.size(), end - kWorker.size()));
+    WorkerLogs::instance().keep(name, text.substr(end + 2));
+  }
+  void flush_() override {}
+};
+
 }  // namespace
+
+void keep_lines_about_workers() {
+  spdlog::default_logger()->sinks().push_back(std::make_shared<LinesAboutWorkers>());
+}
 
 std::string worker_log_line(const std::string& worker, std::string_view line, bool json) {
   if (!json) return cleaned(worker) + "| " + cleaned(line) + "\n";
@@ -168,6 +240,7 @@ struct WorkerLogs::Shared {
       return;
     }
     tell_dropped(pipe);
+    kept.add(pipe.name, text);
     pipe.lines.take(1);
     pipe.bytes.take(line.size());
     ++lines;
@@ -184,6 +257,7 @@ struct WorkerLogs::Shared {
   std::mutex mutex;
   std::list<Pipe> added;  // under the mutex
   std::list<Pipe> pipes;  // the thread's
+  KeptLines kept;
   std::atomic<std::uint64_t> lines{0}, dropped{0};
 };
 
@@ -209,6 +283,14 @@ Result<UniqueFd> WorkerLogs::open(std::string name) {
   const std::uint64_t one = 1;
   (void)!::write(shared_->wake.get(), &one, sizeof one);
   return theirs;
+}
+
+std::vector<WorkerLogs::Line> WorkerLogs::lines(const std::string& name) const {
+  return shared_->kept.of(name);
+}
+
+void WorkerLogs::keep(const std::string& name, std::string_view text) {
+  shared_->kept.add(name, text);
 }
 
 WorkerLogs::Figures WorkerLogs::figures() const {

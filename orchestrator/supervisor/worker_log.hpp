@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "config/base/error.hpp"
 #include "config/base/unique_fd.hpp"
@@ -29,6 +31,17 @@ class WorkerLogs {
   // are gone.
   Result<UniqueFd> open(std::string name);
 
+  // The last lines of a worker of this name, and what the daemon's log said of it, as far as
+  // kKeptBytesPerName goes. Any thread.
+  static constexpr std::size_t kKeptBytesPerName = 64 << 10, kKeptNames = 256;
+  struct Line {
+    std::uint64_t number = 0;  // counts upwards, over all names
+    std::string time;          // 2026-01-15T12:00:00.123Z
+    std::string text;          // without control characters
+  };
+  std::vector<Line> lines(const std::string& name) const;
+  void keep(const std::string& name, std::string_view text);
+
   struct Figures {
     std::uint64_t lines = 0;    // passed on
     std::uint64_t dropped = 0;  // not passed on
@@ -40,6 +53,10 @@ class WorkerLogs {
   struct Shared;
   Shared* shared_;  // never given up: the thread has it
 };
+
+// From now on WorkerLogs keeps what the daemon's log says of a worker: the lines "worker NAME: ...". After
+// log::write_in_background(), before other threads log.
+void keep_lines_about_workers();
 
 // How a worker's line stands in the log: "NAME| LINE", or a JSON object of the log's shape with the
 // worker's name. A worker's own JSON line gives its level and message to it.

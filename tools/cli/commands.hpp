@@ -45,6 +45,31 @@ struct ModelsOptions {
 // Also 130: Ctrl-C ended the waiting.
 int run_models(const ModelsOptions& options);
 
+struct TopOptions {
+  Connection connection;
+  std::string sort = "name";
+  double interval = 1;  // seconds between two looks
+  bool once = false;
+  bool json = false;
+};
+// Also 130: Ctrl-C ended a row of JSON frames.
+int run_top(const TopOptions& options);
+
+struct RequestsOptions {
+  Connection connection;
+  bool json = false;
+};
+int run_requests(const RequestsOptions& options);
+
+struct LogsOptions {
+  Connection connection;
+  std::string worker;
+  std::size_t lines = 200;
+  bool follow = false;
+  bool json = false;
+};
+int run_logs(const LogsOptions& options);
+
 struct LoadTestOptions {
   Connection connection;
   std::string model;  // empty: the first that the server lists

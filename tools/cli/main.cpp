@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "config/base/clean_text.hpp"
+#include "tools/cli/command_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace bulkhead::cli {
@@ -48,14 +49,6 @@ Result<std::string> read_stdin() {
 namespace {
 
 constexpr int kUsageError = 2;
-
-void add_connection(CLI::App& command, Connection& connection) {
-  command.add_option("--url", connection.url, "Address of the daemon")
-      ->envname("BULKHEAD_URL")
-      ->capture_default_str();
-  command.add_option("--api-key", connection.api_key, "API key, if the daemon needs one")
-      ->envname("BULKHEAD_API_KEY");
-}
 
 void add_sampling(CLI::App& command, Sampling& sampling) {
   command.add_option("--model", sampling.model,
@@ -137,99 +130,6 @@ void add_complete(CLI::App& app, CompleteOptions& options, int& code) {
     options.has_prompt = prompt->count() > 0;
     code = run_complete(options);
   });
-}
-
-void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
-  CLI::App* command =
-      app.add_subcommand("workers", "Show the worker processes: state, deaths, restarts");
-  add_connection(*command, options.connection);
-  command->add_flag("--json", options.json, "Print the API's JSON");
-  for (const char* action : {"drain", "restart"}) {
-    const bool drain = std::string(action) == "drain";
-    CLI::App* of_one = command->add_subcommand(
-        action, drain ? "Let a worker finish its requests and give it no new ones"
-                      : "Replace a worker; its requests go on in the successor or a peer");
-    add_connection(*of_one, options.connection);
-    of_one->add_option("name", options.name, "Name, as `bulkhead workers` lists it")->required();
-    of_one->footer("Returns at once; `bulkhead workers` shows how far it is.");
-    of_one->callback([&options, action] { options.action = action; });
-  }
-  command->require_subcommand(0, 1);
-  command->footer(
-      "Examples:\n"
-      "  bulkhead workers\n"
-      "  bulkhead workers restart NAME");
-  command->final_callback([&options, &code] { code = run_workers(options); });
-}
-
-void add_models(CLI::App& app, ModelsOptions& options, int& code) {
-  CLI::App* command = app.add_subcommand("models", "Show the models; load and unload them");
-  add_connection(*command, options.connection);
-  command->add_flag("--json", options.json, "Print the API's JSON");
-  CLI::App* list = command->add_subcommand("list", "Show the models and which are loaded");
-  add_connection(*list, options.connection);
-  list->add_flag("--json", options.json, "Print the API's JSON");
-  for (const char* action : {"load", "unload"}) {
-    const bool load = std::string(action) == "load";
-    CLI::App* of_one =
-        command->add_subcommand(action, load ? "Load a model, or a file of server.models_folder"
-                                             : "Unload a model when its last request is over");
-    add_connection(*of_one, options.connection);
-    of_one->add_option("name", options.name, "Name, as `bulkhead models` lists it")->required();
-    of_one->add_flag("--no-wait", options.no_wait, "Return at once");
-    of_one->add_flag("--json", options.json, "Print the API's JSON");
-    of_one->footer(
-        "Waits until it is done. Exit code: 0, 1 for an error, 130 when Ctrl-C ended the waiting.");
-    of_one->callback([&options, action] { options.action = action; });
-  }
-  command->require_subcommand(0, 1);
-  command->footer(
-      "Examples:\n"
-      "  bulkhead models\n"
-      "  bulkhead models load qwen2.5-7b-q4_k_m");
-  command->final_callback([&options, &code] { code = run_models(options); });
-}
-
-void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
-  CLI::App* command = app.add_subcommand(
-      "load-test", "Measure any OpenAI-compatible server: first token, tokens between, throughput");
-  command->add_option("url", options.connection.url, "Address of the server")
-      ->envname("BULKHEAD_URL")
-      ->capture_default_str();
-  command->add_option("--api-key", options.connection.api_key, "API key, if the server needs one")
-      ->envname("BULKHEAD_API_KEY");
-  command->add_option("--model", options.model,
-                      "Name of the model (default: the first one listed)");
-  command->add_option("--requests", options.requests, "Requests in all")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  CLI::Option* concurrency =
-      command->add_option("--concurrency", options.concurrency, "Requests at a time")
-          ->check(CLI::Range(1, 2048))
-          ->capture_default_str();
-  command
-      ->add_option("--rate", options.rate,
-                   "Requests that arrive a second, at random times, however many are unfinished")
-      ->check(CLI::Range(0.001, 10000.0))
-      ->excludes(concurrency);
-  command->add_option("--prompt-words", options.prompt_words, "Words in a prompt")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command->add_option("--max-tokens", options.max_tokens, "Tokens of an answer at most")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command->add_option("--seed", options.seed, "Same seed, same prompts and arrivals")
-      ->capture_default_str();
-  command->add_flag("--completions", options.completions, "Ask /v1/completions, not for chats");
-  command->add_flag("--json", options.json, "Print the figures as JSON");
-  command->footer(
-      "Examples:\n"
-      "  bulkhead load-test http://127.0.0.1:8484 --concurrency 16 --requests 200\n"
-      "  bulkhead load-test http://server:8000 --rate 4 --prompt-words 500 --max-tokens 200 "
-      "--json\n"
-      "No two prompts begin alike. Exit code: 0, 1 where a request failed, 130 when Ctrl-C ended "
-      "it.");
-  command->callback([&options, &code] { code = run_load_test(options); });
 }
 
 void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
@@ -404,9 +304,7 @@ int run(int argc, char** argv) {
   struct {
     ChatOptions chat;
     CompleteOptions complete;
-    WorkersOptions workers;
-    ModelsOptions models;
-    LoadTestOptions load_test;
+    OperatingOptions operating;
     TokenizeOptions tokenize;
     ParseAnswerOptions parse_answer;
     InspectOptions inspect;
@@ -418,9 +316,7 @@ int run(int argc, char** argv) {
   int code = 0;
   add_chat(app, options.chat, code);
   add_complete(app, options.complete, code);
-  add_workers(app, options.workers, code);
-  add_models(app, options.models, code);
-  add_load_test(app, options.load_test, code);
+  add_operating(app, options.operating, code);
   add_tokenize(app, options.tokenize, code);
   add_parse_answer(app, options.parse_answer, code);
   add_inspect(app, options.inspect, code);

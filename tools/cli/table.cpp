@@ -4,6 +4,8 @@
 #include <cctype>
 #include <cstdio>
 
+#include "config/base/clean_text.hpp"
+
 namespace bulkhead::cli {
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {
@@ -21,11 +23,10 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string cell(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return text.empty() ? "-" : text;
+std::string cell(const std::string& text) {
+  std::string plain = cleaned(text);
+  std::ranges::replace(plain, '\t', ' ');
+  return plain.empty() ? "-" : plain;
 }
 
 std::string url_encoded(const std::string& text) {

@@ -9,8 +9,8 @@ namespace bulkhead::cli {
 // `rows`: the titles first; each as long as the first. Cells hold no control characters.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// A value of an answer's JSON as a cell: text without control characters, "-" for none.
-std::string cell(std::string text);
+// A text of an answer as a cell: control characters are escaped, tabs are blanks; "-" for none.
+std::string cell(const std::string& text);
 
 // Fit for a part of a URL's path.
 std::string url_encoded(const std::string& text);

@@ -6,6 +6,7 @@
 
 #include "config/base/percent.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/table.hpp"
 
 namespace bulkhead::cli {
 
@@ -22,10 +23,7 @@ std::string text_of(const json& worker, const char* key) {
       if (value.contains(inner) && value[inner].is_string()) text = value[inner];
     }
   }
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return text.empty() ? "-" : text;
+  return cell(text);
 }
 
 // The share of the KV cache's pages that hold something: "37 %".
@@ -34,21 +32,6 @@ json kv_cache_of(const json& worker) {
              total = worker.value("kv_pages_total", json());
   if (!used.is_number_unsigned() || !total.is_number_unsigned() || total == 0) return nullptr;
   return std::to_string(percent_of(used.get<std::uint64_t>(), total.get<std::uint64_t>())) + " %";
-}
-
-std::string url_encoded(const std::string& text) {
-  std::string result;
-  char escaped[4];
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0 || c == '-' || c == '_' || c == '.' || c == '~') {
-      result += c;
-    } else {
-      std::snprintf(escaped, sizeof escaped, "%%%02X", byte);
-      result += escaped;
-    }
-  }
-  return result;
 }
 
 }  // namespace
@@ -107,18 +90,7 @@ int run_workers(const WorkersOptions& options) {
     for (const Column& column : kColumns)
       row.push_back(text_of(worker, column.key));
   }
-  std::string table;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::size_t width = 0;
-      for (const auto& other : rows)
-        width = std::max(width, other[i].size());
-      table += row[i];
-      if (i + 1 < row.size()) table += std::string(width - row[i].size() + 2, ' ');
-    }
-    table += '\n';
-  }
-  put(table);
+  put(table(rows));
   return 0;
 }
 

@@ -69,8 +69,8 @@ class Cli : public testing::Test {
 };
 
 TEST_F(Cli, HelpTeachesWithExamples) {
-  for (const char* command : {"", "chat", "complete", "workers", "models", "load-test", "tokenize",
-                              "inspect", "check", "bench"}) {
+  for (const char* command : {"", "chat", "complete", "workers", "models", "top", "requests",
+                              "logs", "load-test", "tokenize", "inspect", "check", "bench"}) {
     const Outcome help = run(kTool + " " + command + " --help");
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
@@ -192,8 +192,8 @@ TEST_F(Cli, StdinThatCanNotBeReadIsToldAndIsNotItsEnd) {
 }
 
 TEST_F(Cli, WithoutADaemonEachCommandSaysHowToStartOne) {
-  for (const char* command :
-       {"chat", "complete hello", "workers", "workers drain w0", "models", "models load m"}) {
+  for (const char* command : {"chat", "complete hello", "workers", "workers drain w0", "models",
+                              "models load m", "top --once", "requests", "logs w0"}) {
     const Outcome none = run(kTool + " " + command + " --url http://127.0.0.1:1");
     EXPECT_EQ(none.code, 1) << command;
     EXPECT_THAT(none.err, HasSubstr("start it with `bulkheadd`")) << command;

@@ -1,0 +1,155 @@
+#include "orchestrator/http/operating.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "config/base/log.hpp"
+#include "orchestrator/http/describe.hpp"
+#include "orchestrator/http/openai.hpp"
+#include "orchestrator/supervisor/worker_log.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+HttpResponse json_response(int status, const json& body) {
+  HttpResponse response;
+  response.status = status;
+  response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+  return response;
+}
+
+// ---- as it is ----
+
+HttpResponse get_workers(const ApiContext& context, const std::string&) {
+  json list = describe_workers(context.services.router, context.streams.disk());
+  for (json& worker : list)
+    worker["kill_allowed"] = context.options.server.allow_kill;
+  return json_response(200, list);
+}
+
+// The oldest first.
+HttpResponse get_requests(const ApiContext& context, const std::string&) {
+  std::vector<std::shared_ptr<const Answer>> answers = context.streams.unfinished();
+  answers.insert(answers.end(), context.services.held.begin(), context.services.held.end());
+  std::ranges::sort(answers, {}, [](const auto& answer) { return answer->began(); });
+  json list = json::array();
+  for (const auto& answer : answers)
+    list.push_back(describe_answer(context.services.router, *answer));
+  return json_response(200, list);
+}
+
+// What the worker, or the one that had its name, wrote, and what the daemon's log said of it.
+HttpResponse get_worker_log(const ApiContext& context, const std::string& name) {
+  Router& router = context.services.router;
+  const std::vector<WorkerLogs::Line> lines = WorkerLogs::instance().lines(name);
+  if (lines.empty() && router.find_worker(name) == nullptr && router.find_spare(name) == nullptr) {
+    return refusal(kWorkerNotFound,
+                   fmt::format("There is no worker '{}'; /v1/workers lists them.", name));
+  }
+  json list = json::array();
+  for (const WorkerLogs::Line& line : lines)
+    list.push_back({{"number", line.number}, {"time", line.time}, {"text", line.text}});
+  return json_response(200, {{"worker", name}, {"lines", std::move(list)}});
+}
+
+namespace {
+
+// ---- what a worker is told to do ----
+
+enum class Action { kDrain, kRestart, kProfile, kKill };
+
+// What only a ready worker can do; what it would be then, or null: done.
+const char* refused_by(Worker& worker, Action action) {
+  switch (action) {
+    case Action::kDrain:
+      return worker.drain() ? nullptr : "drained";
+    case Action::kProfile:
+      return worker.profile() ? nullptr : "profiled";
+    case Action::kKill:
+      return worker.kill_process() ? nullptr : "killed";
+    case Action::kRestart:
+      worker.restart();
+      return nullptr;
+  }
+  return nullptr;
+}
+
+template <Action action>
+void act_on_worker(Call call) {
+  Router& router = call.context.services.router;
+  const std::string& name = call.parameter;
+  if (action == Action::kKill && !call.context.options.server.allow_kill) {
+    return call.respond(refusal(
+        kNotAllowed, "Workers may not be killed over HTTP here (server.allow_kill is false)."));
+  }
+  if (Spare* const spare = router.find_spare(name); spare != nullptr) {
+    if (action != Action::kRestart) {
+      return call.respond(refusal(
+          kWorkerNotReady,
+          fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
+                      name)));
+    }
+    spdlog::info("worker {}: restart requested", name);
+    spare->restart();
+    return call.respond(json_response(202, {{"name", name}, {"state", to_string(spare->state())}}));
+  }
+  Worker* const worker = router.find_worker(name);
+  if (worker == nullptr) {
+    return call.respond(refusal(
+        kWorkerNotFound, fmt::format("There is no worker '{}'; /v1/workers lists them.", name)));
+  }
+  if (const char* const done = refused_by(*worker, action); done != nullptr) {
+    return call.respond(
+        refusal(kWorkerNotReady, fmt::format("The worker '{}' is {}; only a ready one can be {}.",
+                                             name, to_string(worker->state()), done)));
+  }
+  spdlog::info("worker {}: {} requested", name,
+               call.request.path.substr(call.request.path.rfind('/') + 1));
+  call.respond(json_response(202, describe_worker(router, *worker, call.context.streams.disk())));
+}
+
+// ---- which models are loaded ----
+
+template <Result<std::size_t> (Router::*act)(const std::string&)>
+void act_on_model(Call call) {
+  auto name = parse_model_name(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
+  Router& router = call.context.services.router;
+  const Result<std::size_t> model = (router.*act)(std::get<std::string>(name));
+  if (!model.ok()) {
+    const bool unknown = model.error().code() == ErrorCode::kNotFound;
+    return call.refuse(
+        api_error(unknown ? kModelNotFound : kModelTooLarge, model.error().message(), "model"));
+  }
+  spdlog::info("model {}: {} requested", router.models()[*model].id,
+               call.request.path.substr(call.request.path.rfind('/') + 1));
+  call.respond(json_response(202, describe_model(router, router.models()[*model])));
+}
+
+}  // namespace
+
+void drain_worker(Call call) {
+  act_on_worker<Action::kDrain>(std::move(call));
+}
+void restart_worker(Call call) {
+  act_on_worker<Action::kRestart>(std::move(call));
+}
+void profile_worker(Call call) {
+  act_on_worker<Action::kProfile>(std::move(call));
+}
+void kill_worker(Call call) {
+  act_on_worker<Action::kKill>(std::move(call));
+}
+
+void load_model(Call call) {
+  act_on_model<&Router::load>(std::move(call));
+}
+void unload_model(Call call) {
+  act_on_model<&Router::unload>(std::move(call));
+}
+
+}  // namespace bulkhead::orchestrator

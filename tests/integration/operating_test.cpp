@@ -1,0 +1,172 @@
+// What operators see and do: requests in progress, workers' logs, and the tool's commands for both.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+
+#include "tests/integration/terminal.hpp"
+#include "tests/integration/watching.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+json requests(const Serving& serving) {
+  return json::parse(serving.get("/v1/requests").body);
+}
+
+struct Outcome {
+  int code = -1;
+  std::string out;  // stderr, too
+};
+
+Outcome tool(const Serving& serving, const std::string& arguments) {
+  const std::string line =
+      std::string(BULKHEAD_TOOL) + " " + arguments + " --url " + url_of(serving) + " 2>&1";
+  FILE* const pipe = ::popen(line.c_str(), "r");
+  Outcome outcome;
+  char bytes[4096];
+  for (std::size_t got = 0; (got = std::fread(bytes, 1, sizeof bytes, pipe)) > 0;)
+    outcome.out.append(bytes, got);
+  const int status = ::pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+  return outcome;
+}
+
+std::unique_ptr<HttpClient> begin(const Serving& serving, const json& body) {
+  auto client = std::make_unique<HttpClient>(serving.port);
+  client->send("POST", "/v1/completions", body.dump());
+  return client;
+}
+
+TEST(Operating, RequestsInProgressAreListedAsLongAsTheyLast) {
+  const Serving serving = serve();
+  EXPECT_EQ(requests(serving), json::array());
+  auto slow = begin(serving, stream_of("slow", 2000));
+  const std::string id = slow->receive_head().headers.at("x-request-id");
+  json resumable = stream_of("slow", 2000);
+  resumable["resumable"] = true;
+  auto second = begin(serving, resumable);
+  EXPECT_EQ(second->receive_head().status, 200);
+  auto silent = begin(serving, stream_of("never", 3));
+  EXPECT_TRUE(Serving::eventually([&] { return requests(serving).size() == 3; }))
+      << requests(serving);
+  EXPECT_TRUE(Serving::eventually([&] {
+    const json all = requests(serving);
+    return all[0]["completion_tokens"] > 3 && all[1]["completion_tokens"] > 3;
+  })) << requests(serving);
+  const json all = requests(serving);
+  EXPECT_EQ(all[0]["id"], id);
+  EXPECT_EQ(all[0]["endpoint"], "/v1/completions");
+  EXPECT_EQ(all[0]["state"], "answering");
+  EXPECT_EQ(all[0]["workers"], json{"builtin-0"});
+  EXPECT_EQ(all[0]["prompt_tokens"], 4);
+  EXPECT_GT(all[0]["first_token_ms"], 0);
+  EXPECT_GT(all[0]["age_ms"], all[2]["age_ms"]);
+  EXPECT_EQ(all[2]["state"], "reading");
+  EXPECT_TRUE(all[2]["first_token_ms"].is_null());
+  EXPECT_EQ(all[2]["tries"], 1);
+
+  const Outcome table = tool(serving, "requests");
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find(id), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("reading"), std::string::npos) << table.out;
+  EXPECT_EQ(json::parse(tool(serving, "requests --json").out).size(), 3U);
+
+  // After the death of their worker they are the same requests, and with the next one.
+  send_signal(find(serving, "builtin-0")["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_TRUE(Serving::eventually([&] { return requests(serving)[0]["tries"] == 2; }));
+  EXPECT_EQ(requests(serving)[0]["id"], id);
+  slow.reset();
+  silent.reset();
+  second.reset();  // goes on without its reader
+  EXPECT_TRUE(Serving::eventually([&] { return requests(serving).size() == 1; }));
+}
+
+TEST(Operating, ARequestThatNoWorkerHasWaits) {
+  const Serving serving =
+      serve({"models.0.name=one", "models.0.load=first_use"}, {{"FAKE_LOAD_MS", "700"}});
+  auto client = begin(serving, stream_of("hello", 3));
+  EXPECT_TRUE(Serving::eventually([&] { return requests(serving).size() == 1; }));
+  const json waiting = requests(serving)[0];
+  EXPECT_EQ(waiting["state"], "waiting");
+  EXPECT_EQ(waiting["workers"], json::array());
+  EXPECT_EQ(waiting["model"], "one");
+  EXPECT_EQ(client->receive_head().status, 200);
+  expect_whole(rest_of(*client), 3);
+}
+
+TEST(Operating, AWorkersLogOutlivesItsProcess) {
+  const Serving serving = serve();
+  EXPECT_EQ(serving.complete({{"prompt", "scribble"}, {"max_tokens", 2}}).status, 200);
+  const auto log = [&] {
+    std::string text;
+    const json body = json::parse(serving.get("/v1/workers/builtin-0/log").body);
+    for (const json& line : body["lines"])
+      text += line["text"].get<std::string>() + "\n";
+    return text;
+  };
+  EXPECT_TRUE(Serving::eventually([&] { return log().find("\\x1b") != std::string::npos; }))
+      << log();
+  EXPECT_EQ(log().find('\x1b'), std::string::npos);
+  send_signal(find(serving, "builtin-0")["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_TRUE(Serving::eventually([&] { return log().find("died: ") != std::string::npos; }))
+      << log();
+  EXPECT_NE(log().find("\\x1b"), std::string::npos);
+
+  const Outcome last = tool(serving, "logs builtin-0 --lines 2");
+  EXPECT_EQ(last.code, 0);
+  EXPECT_EQ(std::ranges::count(last.out, '\n'), 2) << last.out;
+  const Outcome whole = tool(serving, "logs builtin-0");
+  EXPECT_NE(whole.out.find("died: "), std::string::npos) << whole.out;
+  EXPECT_EQ(serving.get("/v1/workers/other-0/log").status, 404);
+  EXPECT_EQ(tool(serving, "logs other-0").code, 1);
+}
+
+TEST(Operating, TopPrintsAFrameForScripts) {
+  const Serving serving = serve();
+  auto slow = begin(serving, stream_of("slow", 4000));
+  EXPECT_EQ(slow->receive_head().status, 200);
+  const Outcome once = tool(serving, "top --once --json --interval 0.3");
+  EXPECT_EQ(once.code, 0) << once.out;
+  const json frame = json::parse(once.out);
+  EXPECT_EQ(frame["requests"], 1);
+  EXPECT_GT(frame["tokens_per_second"], 0);
+  EXPECT_GT(frame["inter_token_ms"], 0);
+  ASSERT_EQ(frame["workers"].size(), 1U);
+  EXPECT_EQ(frame["workers"][0]["name"], "builtin-0");
+  EXPECT_EQ(frame["workers"][0]["state"], "ready");
+  const Outcome text = tool(serving, "top --interval 0.1");  // no terminal: one frame
+  EXPECT_EQ(text.code, 0);
+  EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.out.find("builtin-0"), std::string::npos) << text.out;
+  EXPECT_EQ(tool(serving, "top --once --sort colour").code, 2);
+}
+
+TEST(Operating, TopsKeysDrainAndRestart) {
+  const Serving serving = serve();
+  const Home home;
+  Terminal terminal({"top", "--url", url_of(serving), "--interval", "0.1"}, home.path);
+  ASSERT_TRUE(terminal.shows("builtin-0")) << terminal.shown();
+  terminal.type("s");
+  ASSERT_TRUE(terminal.shows("(sorted by state)")) << terminal.shown();
+  terminal.type("d");
+  ASSERT_TRUE(terminal.shows("drain builtin-0? y/n")) << terminal.shown();
+  terminal.type("n");
+  ASSERT_TRUE(terminal.shows("(sorted by state)")) << terminal.shown();
+  EXPECT_EQ(find(serving, "builtin-0")["state"], "ready");
+  terminal.type("d");
+  ASSERT_TRUE(terminal.shows("drain builtin-0? y/n"));
+  terminal.type("y");
+  ASSERT_TRUE(terminal.shows("builtin-0 is draining")) << terminal.shown();
+  ASSERT_TRUE(terminal.shows("drained")) << terminal.shown();
+  EXPECT_EQ(find(serving, "builtin-0")["state"], "drained");
+  terminal.type("r");
+  ASSERT_TRUE(terminal.shows("restart builtin-0? y/n"));
+  terminal.type("y");
+  ASSERT_TRUE(terminal.shows("ready")) << terminal.shown();
+  terminal.type("q");
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,94 @@
+// The tool as somebody uses it at a terminal.
+#pragma once
+
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "config/base/unique_fd.hpp"
+#include "tests/integration/serving.hpp"
+
+namespace bulkhead::test {
+
+// `bulkhead` with these arguments at a terminal of its own, with a home of its own.
+class Terminal {
+ public:
+  Terminal(const std::vector<std::string>& arguments, const std::string& home) {
+    std::vector<char*> words = {const_cast<char*>(BULKHEAD_TOOL)};
+    for (const std::string& each : arguments)
+      words.push_back(const_cast<char*>(each.c_str()));
+    words.push_back(nullptr);
+    int fd = -1;
+    pid_ = ::forkpty(&fd, nullptr, nullptr, nullptr);
+    if (pid_ == 0) {
+      ::setenv("TERM", "xterm", 1);
+      ::setenv("HOME", home.c_str(), 1);
+      ::unsetenv("XDG_STATE_HOME");
+      ::execv(BULKHEAD_TOOL, words.data());
+      ::_exit(127);
+    }
+    fd_.reset(fd);
+  }
+  ~Terminal() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  }
+
+  void type(const std::string& text) const {
+    EXPECT_EQ(::write(fd_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  // Reads on until `text` came, behind what was awaited before.
+  bool shows(const std::string& text) {
+    for (;;) {
+      if (const std::size_t at = shown_.find(text, seen_); at != std::string::npos) {
+        seen_ = at + text.size();
+        return true;
+      }
+      pollfd readable{fd_.get(), POLLIN, 0};
+      char bytes[4096];
+      if (::poll(&readable, 1, 30'000) != 1) return false;
+      const ssize_t got = ::read(fd_.get(), bytes, sizeof bytes);
+      if (got <= 0) return false;
+      shown_.append(bytes, static_cast<std::size_t>(got));
+    }
+  }
+  const std::string& shown() const { return shown_; }
+  int exit_code() {
+    int status = 0;
+    char bytes[4096];
+    while (::read(fd_.get(), bytes, sizeof bytes) > 0) {
+    }
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd fd_;
+  std::string shown_;
+  std::size_t seen_ = 0;
+};
+
+struct Home {
+  Home() {
+    char name[] = "/tmp/bulkhead-home-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Home() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+inline std::string url_of(const Serving& serving) {
+  return "http://127.0.0.1:" + std::to_string(serving.port);
+}
+
+}  // namespace bulkhead::test

@@ -1,0 +1,179 @@
+// The command line of the subcommands for operators.
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tools/cli/command_line.hpp"
+#include "tools/cli/top_view.hpp"
+
+namespace bulkhead::cli {
+
+void add_connection(CLI::App& command, Connection& connection) {
+  command.add_option("--url", connection.url, "Address of the daemon")
+      ->envname("BULKHEAD_URL")
+      ->capture_default_str();
+  command.add_option("--api-key", connection.api_key, "API key, if the daemon needs one")
+      ->envname("BULKHEAD_API_KEY");
+}
+
+namespace {
+
+void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("workers", "Show the worker processes: state, deaths, restarts");
+  add_connection(*command, options.connection);
+  command->add_flag("--json", options.json, "Print the API's JSON");
+  for (const char* action : {"drain", "restart"}) {
+    const bool drain = std::string(action) == "drain";
+    CLI::App* of_one = command->add_subcommand(
+        action, drain ? "Let a worker finish its requests and give it no new ones"
+                      : "Replace a worker; its requests go on in the successor or a peer");
+    add_connection(*of_one, options.connection);
+    of_one->add_option("name", options.name, "Name, as `bulkhead workers` lists it")->required();
+    of_one->footer("Returns at once; `bulkhead workers` shows how far it is.");
+    of_one->callback([&options, action] { options.action = action; });
+  }
+  command->require_subcommand(0, 1);
+  command->footer(
+      "Examples:\n"
+      "  bulkhead workers\n"
+      "  bulkhead workers restart NAME");
+  command->final_callback([&options, &code] { code = run_workers(options); });
+}
+
+void add_models(CLI::App& app, ModelsOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand("models", "Show the models; load and unload them");
+  add_connection(*command, options.connection);
+  command->add_flag("--json", options.json, "Print the API's JSON");
+  CLI::App* list = command->add_subcommand("list", "Show the models and which are loaded");
+  add_connection(*list, options.connection);
+  list->add_flag("--json", options.json, "Print the API's JSON");
+  for (const char* action : {"load", "unload"}) {
+    const bool load = std::string(action) == "load";
+    CLI::App* of_one =
+        command->add_subcommand(action, load ? "Load a model, or a file of server.models_folder"
+                                             : "Unload a model when its last request is over");
+    add_connection(*of_one, options.connection);
+    of_one->add_option("name", options.name, "Name, as `bulkhead models` lists it")->required();
+    of_one->add_flag("--no-wait", options.no_wait, "Return at once");
+    of_one->add_flag("--json", options.json, "Print the API's JSON");
+    of_one->footer(
+        "Waits until it is done. Exit code: 0, 1 for an error, 130 when Ctrl-C ended the waiting.");
+    of_one->callback([&options, action] { options.action = action; });
+  }
+  command->require_subcommand(0, 1);
+  command->footer(
+      "Examples:\n"
+      "  bulkhead models\n"
+      "  bulkhead models load qwen2.5-7b-q4_k_m");
+  command->final_callback([&options, &code] { code = run_models(options); });
+}
+
+void add_top(CLI::App& app, TopOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("top", "Show live what the workers do; keys sort, drain and restart them");
+  add_connection(*command, options.connection);
+  command->add_option("--sort", options.sort, "Order of the workers")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopOrders), std::end(kTopOrders))))
+      ->capture_default_str();
+  command->add_option("--interval", options.interval, "Seconds between two looks")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  command->add_flag("--once", options.once, "Print one frame as plain text, after one interval");
+  command->add_flag("--json", options.json, "Print frames as JSON, a line each");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead top\n"
+      "  bulkhead top --once --json\n"
+      "Keys: up and down (or k and j) select a worker, s sorts by the next column, d drains, r "
+      "restarts, q quits. Rates and times to tokens are those of the last interval. Without a "
+      "terminal: as with --once. NO_COLOR=1 leaves colours out. Exit code: 0, 1 for an error, 130 "
+      "when Ctrl-C ended --json.");
+  command->callback([&options, &code] { code = run_top(options); });
+}
+
+void add_requests(CLI::App& app, RequestsOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("requests", "Show the requests in progress, the oldest first");
+  add_connection(*command, options.connection);
+  command->add_flag("--json", options.json, "Print the API's JSON");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead requests\n"
+      "STATE: waiting (no worker has it), reading (its prompt), answering. TRIES: workers that had "
+      "it; more than 1 where one died.");
+  command->callback([&options, &code] { code = run_requests(options); });
+}
+
+void add_logs(CLI::App& app, LogsOptions& options, int& code) {
+  CLI::App* command =
+      app.add_subcommand("logs", "Show what a worker wrote, and what the daemon's log says of it");
+  add_connection(*command, options.connection);
+  command->add_option("worker", options.worker, "Name, as `bulkhead workers` lists it")->required();
+  command->add_option("-n,--lines", options.lines, "Lines at most, of those that the daemon keeps")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_flag("-f,--follow", options.follow, "Go on with new lines until Ctrl-C");
+  command->add_flag("--json", options.json, "Print a line of JSON for each");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead logs NAME --follow\n"
+      "The daemon keeps the last 64 KiB for each name, a dead process's among them. Times are "
+      "UTC.");
+  command->callback([&options, &code] { code = run_logs(options); });
+}
+
+void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "load-test", "Measure any OpenAI-compatible server: first token, tokens between, throughput");
+  command->add_option("url", options.connection.url, "Address of the server")
+      ->envname("BULKHEAD_URL")
+      ->capture_default_str();
+  command->add_option("--api-key", options.connection.api_key, "API key, if the server needs one")
+      ->envname("BULKHEAD_API_KEY");
+  command->add_option("--model", options.model,
+                      "Name of the model (default: the first one listed)");
+  command->add_option("--requests", options.requests, "Requests in all")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  CLI::Option* concurrency =
+      command->add_option("--concurrency", options.concurrency, "Requests at a time")
+          ->check(CLI::Range(1, 2048))
+          ->capture_default_str();
+  command
+      ->add_option("--rate", options.rate,
+                   "Requests that arrive a second, at random times, however many are unfinished")
+      ->check(CLI::Range(0.001, 10000.0))
+      ->excludes(concurrency);
+  command->add_option("--prompt-words", options.prompt_words, "Words in a prompt")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--max-tokens", options.max_tokens, "Tokens of an answer at most")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "Same seed, same prompts and arrivals")
+      ->capture_default_str();
+  command->add_flag("--completions", options.completions, "Ask /v1/completions, not for chats");
+  command->add_flag("--json", options.json, "Print the figures as JSON");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead load-test http://127.0.0.1:8484 --concurrency 16 --requests 200\n"
+      "  bulkhead load-test http://server:8000 --rate 4 --prompt-words 500 --max-tokens 200 "
+      "--json\n"
+      "No two prompts begin alike. Exit code: 0, 1 where a request failed, 130 when Ctrl-C ended "
+      "it.");
+  command->callback([&options, &code] { code = run_load_test(options); });
+}
+
+}  // namespace
+
+void add_operating(CLI::App& app, OperatingOptions& options, int& code) {
+  add_workers(app, options.workers, code);
+  add_models(app, options.models, code);
+  add_top(app, options.top, code);
+  add_requests(app, options.requests, code);
+  add_logs(app, options.logs, code);
+  add_load_test(app, options.load_test, code);
+}
+
+}  // namespace bulkhead::cli

@@ -1,0 +1,246 @@
+// `bulkhead top`: the live state of a daemon on a terminal, with keys to sort, drain and restart.
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/cli/commands.hpp"
+#include "tools/cli/table.hpp"
+#include "tools/cli/top_view.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::size_t kOrders = std::size(kTopOrders);
+constexpr const char* kKeys = "up/down select   s sort   d drain   r restart   q quit";
+
+Look look_at(HttpClient& client) {
+  Look look;
+  const auto ask = [&](const char* path) -> std::string {
+    const Result<HttpResponse> response = client.get(path);
+    if (!response.ok()) {
+      look.error = response.error().message();
+    } else if (response->status != 200) {
+      look.error = api_error(*response).message();
+    } else {
+      return response->body;
+    }
+    return "";
+  };
+  look.workers = json::parse(ask("/v1/workers"), nullptr, false);
+  if (look.error.empty()) look.metrics = ask("/metrics");
+  look.seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  return look;
+}
+
+// The terminal's keys as they are pressed, on a screen of its own; as it was when this ends.
+class Screen {
+ public:
+  Screen() {
+    ::tcgetattr(STDIN_FILENO, &before_);
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    put("\033[?1049h\033[?25l");
+  }
+  ~Screen() {
+    put("\033[?25h\033[?1049l");
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  static void size(TopLayout& layout) {
+    winsize window{};
+    layout.width = layout.height = 0;
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0) return;
+    layout.width = window.ws_col;
+    layout.height = window.ws_row;
+  }
+  // Overwrites what is shown, line by line: nothing flickers. The last line has no end, so nothing scrolls.
+  static bool show(const std::string& text) {
+    std::string out = "\033[H";
+    for (const char c : text) {
+      if (c == '\n') out += "\033[K";
+      out += c;
+    }
+    if (out.ends_with('\n')) out.pop_back();
+    return put(out + "\033[J");
+  }
+
+ private:
+  termios before_{};
+};
+
+enum class Key { kNone, kUp, kDown, kSort, kDrain, kRestart, kYes, kOther, kQuit };
+
+// The next key within `patience`; kNone: there was none. kQuit also where nobody can press one any more.
+Key next_key(std::chrono::milliseconds patience) {
+  pollfd readable{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;
+  char bytes[16];
+  const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
+  if (got <= 0) return Key::kQuit;
+  const std::string_view pressed(bytes, static_cast<std::size_t>(got));
+  if (pressed == "\033[A" || pressed == "\033OA" || pressed == "k") return Key::kUp;
+  if (pressed == "\033[B" || pressed == "\033OB" || pressed == "j") return Key::kDown;
+  switch (pressed[0]) {
+    case 's':
+      return Key::kSort;
+    case 'd':
+      return Key::kDrain;
+    case 'r':
+      return Key::kRestart;
+    case 'y':
+      return Key::kYes;
+    case 'q':
+      return Key::kQuit;
+  }
+  return Key::kOther;
+}
+
+class Top {
+ public:
+  Top(const TopOptions& options, HttpClient client, TopOrder order)
+      : options_(options), client_(std::move(client)), order_(order) {
+    layout_.colours = std::getenv("NO_COLOR") == nullptr;
+  }
+
+  int run() {
+    const Screen screen;
+    Look before = look_at(client_), now = before;
+    Clock::time_point next = Clock::now();
+    while (!interrupted) {
+      const Clock::time_point time = Clock::now();
+      if (time >= next) {
+        before = std::exchange(now, look_at(client_));
+        next = time + interval();
+        frame_ = frame_of(before, now);
+      }
+      if (!show()) return 0;
+      const auto patience = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+      const Key key = next_key(std::max(patience, std::chrono::milliseconds(1)));
+      if (key == Key::kQuit) return 0;
+      if (key != Key::kNone) press(key);
+    }
+    return 0;
+  }
+
+ private:
+  std::chrono::milliseconds interval() const {
+    return std::chrono::milliseconds(static_cast<int>(options_.interval * 1000));
+  }
+
+  bool show() {
+    sort_workers(frame_, order_);
+    const bool known = std::ranges::count(frame_.workers, layout_.selected, &TopWorker::name) > 0;
+    if (!known && !frame_.workers.empty()) layout_.selected = frame_.workers.front().name;
+    const std::string order = kTopOrders[static_cast<std::size_t>(order_)];
+    layout_.foot = !asks_.empty()   ? asks_ + " " + layout_.selected + "? y/n"
+                   : !told_.empty() ? told_
+                                    : std::string(kKeys) + "   (sorted by " + order + ")";
+    Screen::size(layout_);
+    return Screen::show(to_text(frame_, layout_));
+  }
+
+  void press(Key key) {
+    told_.clear();
+    if (const std::string action = std::exchange(asks_, ""); !action.empty()) {
+      if (key == Key::kYes) act(action);
+      return;
+    }
+    switch (key) {
+      case Key::kUp:
+        return move(-1);
+      case Key::kDown:
+        return move(1);
+      case Key::kSort:
+        order_ = static_cast<TopOrder>((static_cast<std::size_t>(order_) + 1) % kOrders);
+        return;
+      case Key::kDrain:
+        asks_ = "drain";
+        return;
+      case Key::kRestart:
+        asks_ = "restart";
+        return;
+      case Key::kNone:
+      case Key::kYes:
+      case Key::kOther:
+      case Key::kQuit:
+        return;
+    }
+  }
+
+  void move(int by) {
+    const auto at = std::ranges::find(frame_.workers, layout_.selected, &TopWorker::name);
+    if (at == frame_.workers.end()) return;
+    if (by < 0 ? at == frame_.workers.begin() : std::next(at) == frame_.workers.end()) return;
+    layout_.selected = std::next(at, by)->name;
+  }
+
+  void act(const std::string& action) {
+    const Result<HttpResponse> response =
+        client_.post("/v1/workers/" + url_encoded(layout_.selected) + "/" + action, "{}");
+    if (!response.ok()) {
+      told_ = response.error().message();
+    } else if (response->status > 299) {
+      told_ = api_error(*response).message();
+    } else {
+      told_ = layout_.selected + (action == "drain" ? " is draining" : " is being restarted");
+    }
+    told_ = cell(told_);
+  }
+
+  const TopOptions& options_;
+  HttpClient client_;
+  TopOrder order_;
+  TopLayout layout_;
+  TopFrame frame_;
+  std::string asks_, told_;  // what is to be confirmed; what became of it
+};
+
+}  // namespace
+
+int run_top(const TopOptions& options) {
+  Result<HttpClient> client = make_client(options.connection);
+  if (!client.ok()) return fail(client.error());
+  const auto known = std::ranges::find(kTopOrders, options.sort,
+                                       [](const char* name) { return std::string(name); });
+  const auto order = static_cast<TopOrder>(std::distance(std::begin(kTopOrders), known));
+  watch_interrupts();
+  const bool once = options.once || (!options.json &&
+                                     (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0));
+  if (!once && !options.json) return Top(options, *client, order).run();
+  Look before = look_at(*client);
+  while (!interrupted) {
+    if (!before.error.empty()) return fail(Error(ErrorCode::kUnavailable, before.error));
+    for (int i = 0; i < static_cast<int>(options.interval * 20) && !interrupted; ++i)
+      ::usleep(50'000);
+    if (interrupted) break;
+    Look now = look_at(*client);
+    if (!now.error.empty()) return fail(Error(ErrorCode::kUnavailable, now.error));
+    TopFrame frame = frame_of(before, now);
+    sort_workers(frame, order);
+    const std::string text =
+        options.json ? to_json(frame).dump(-1, ' ', false, json::error_handler_t::replace) + "\n"
+                     : to_text(frame, {});
+    if (!put(text) || once) return 0;
+    before = std::move(now);
+  }
+  return 130;
+}
+
+}  // namespace bulkhead::cli

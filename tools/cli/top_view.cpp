@@ -1,0 +1,300 @@
+#include "tools/cli/top_view.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "tools/cli/table.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+
+namespace {
+
+// ---- reading ----
+
+std::string text_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return "-";
+  return cell(found->is_string() ? found->get<std::string>() : found->dump());
+}
+
+std::uint64_t number_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+}
+
+// By the name of a worker.
+std::map<std::string, const json*> by_name(const json& workers) {
+  std::map<std::string, const json*> found;
+  if (!workers.is_array()) return found;
+  for (const json& worker : workers) {
+    if (worker.is_object()) found.emplace(text_of(worker, "name"), &worker);
+  }
+  return found;
+}
+
+std::uint64_t tokens_of(const json& worker) {
+  const auto ipc = worker.find("ipc");
+  return ipc != worker.end() && ipc->is_object() ? number_of(*ipc, "tokens_received") : 0;
+}
+
+// Calls `use(labels, value)` for each sample of that name in Prometheus text.
+template <typename Use>
+void for_samples(std::string_view metrics, std::string_view name, Use use) {
+  while (!metrics.empty()) {
+    const std::size_t end = std::min(metrics.find('\n'), metrics.size());
+    std::string_view line = metrics.substr(0, end);
+    metrics.remove_prefix(std::min(end + 1, metrics.size()));
+    if (!line.starts_with(name)) continue;
+    line.remove_prefix(name.size());
+    std::string_view labels;
+    if (line.starts_with('{')) {
+      const std::size_t close = line.rfind('}');
+      if (close == std::string_view::npos) continue;
+      labels = line.substr(1, close - 1);
+      line.remove_prefix(close + 1);
+    }
+    if (line.starts_with(' ')) use(labels, std::strtod(std::string(line).c_str(), nullptr));
+  }
+}
+
+std::uint64_t sample_of(const Look& look, std::string_view name) {
+  double sum = 0;
+  for_samples(look.metrics, name, [&](std::string_view, double value) { sum += value; });
+  return sum > 0 && sum < 1e18 ? static_cast<std::uint64_t>(sum) : 0;
+}
+
+// Upper bounds of a histogram's buckets, with what is at or below them.
+std::map<double, double> buckets_of(const Look& look, const std::string& name) {
+  std::map<double, double> buckets;
+  for_samples(look.metrics, name + "_bucket", [&](std::string_view labels, double value) {
+    constexpr std::string_view kBound = "le=\"";
+    const std::size_t at = labels.find(kBound);
+    if (at == std::string_view::npos) return;
+    const std::string bound(labels.substr(at + kBound.size()));
+    buckets[std::strtod(bound.c_str(), nullptr)] += value;  // "+Inf" is infinity
+  });
+  return buckets;
+}
+
+// The median of what a histogram of seconds counted between two looks, in milliseconds, as if it were
+// spread evenly in its bucket; -1: it counted nothing.
+double median_ms(const Look& before, const Look& now, const std::string& name) {
+  const std::map<double, double> earlier = buckets_of(before, name);
+  std::map<double, double> counts = buckets_of(now, name);
+  for (auto& [bound, count] : counts) {
+    const auto was = earlier.find(bound);
+    if (was != earlier.end() && was->second <= count) count -= was->second;
+  }
+  const double total = counts.empty() ? 0 : counts.rbegin()->second;
+  if (!(total > 0)) return -1;
+  double low = 0, below = 0;
+  for (const auto& [bound, count] : counts) {
+    if (count >= total / 2) {
+      if (!std::isfinite(bound)) return low * 1000;
+      return (low + (bound - low) * (total / 2 - below) / std::max(count - below, 1e-9)) * 1000;
+    }
+    low = bound;
+    below = count;
+  }
+  return low * 1000;
+}
+
+TopWorker worker_of(const json& now, const json* before, double seconds) {
+  TopWorker worker;
+  worker.name = text_of(now, "name");
+  worker.model = text_of(now, "model");
+  worker.state = text_of(now, "state");
+  worker.device = text_of(now, "device");
+  worker.last_death = text_of(now, "last_death");
+  worker.pid = text_of(now, "pid");
+  worker.requests = number_of(now, "outstanding_requests");
+  worker.running = number_of(now, "active_sequences");
+  worker.waiting = number_of(now, "waiting_sequences");
+  worker.restarts = number_of(now, "restarts");
+  const std::uint64_t earlier = before == nullptr ? 0 : tokens_of(*before);
+  if (before != nullptr && seconds > 0 && tokens_of(now) >= earlier)
+    worker.tokens_per_second = static_cast<double>(tokens_of(now) - earlier) / seconds;
+  if (const std::uint64_t pages = number_of(now, "kv_pages_total"); pages > 0) {
+    const auto used = static_cast<double>(number_of(now, "kv_pages_used"));
+    worker.kv_share = std::min(1.0, used / static_cast<double>(pages));
+  }
+  return worker;
+}
+
+// ---- writing ----
+
+std::string rounded(double value, int digits) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string milliseconds(double value) {
+  return value < 0 ? "-" : rounded(value, value < 10 ? 2 : 0) + " ms";
+}
+
+const char* colour_of(const std::string& state) {
+  if (state == "ready" || state == "standby") return "\033[32m";
+  if (state == "failed" || state == "stopped") return "\033[31m";
+  return state == "unloaded" ? "\033[2m" : "\033[33m";
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+json none_if_negative(double value) {
+  return value < 0 ? json(nullptr) : json(value);
+}
+
+}  // namespace
+
+TopFrame frame_of(const Look& before, const Look& now) {
+  TopFrame frame;
+  frame.error = now.error;
+  if (!now.error.empty()) return frame;
+  const double seconds = now.seconds - before.seconds;
+  const auto earlier = by_name(before.workers);
+  for (const auto& [name, worker] : by_name(now.workers)) {
+    const auto found = earlier.find(name);
+    frame.workers.push_back(
+        worker_of(*worker, found == earlier.end() ? nullptr : found->second, seconds));
+    frame.tokens_per_second += frame.workers.back().tokens_per_second;
+  }
+  frame.requests = sample_of(now, "bulkhead_requests_outstanding");
+  frame.waiting = sample_of(now, "bulkhead_requests_waiting");
+  if (!before.error.empty()) return frame;
+  frame.first_token_ms = median_ms(before, now, "bulkhead_time_to_first_token_seconds");
+  frame.inter_token_ms = median_ms(before, now, "bulkhead_inter_token_seconds");
+  return frame;
+}
+
+void sort_workers(TopFrame& frame, TopOrder order) {
+  // Smaller comes first; words or a number, the other is the same for all.
+  const auto rank = [order](const TopWorker& worker) -> std::pair<std::string, double> {
+    switch (order) {
+      case TopOrder::kName:
+        return {worker.name, 0};
+      case TopOrder::kState:
+        return {worker.state, 0};
+      case TopOrder::kRequests:
+        return {"", -static_cast<double>(worker.requests)};
+      case TopOrder::kTokens:
+        return {"", -worker.tokens_per_second};
+      case TopOrder::kKv:
+        return {"", -worker.kv_share};
+      case TopOrder::kRestarts:
+        return {"", -static_cast<double>(worker.restarts)};
+    }
+    return {};
+  };
+  std::ranges::sort(frame.workers, [&](const TopWorker& a, const TopWorker& b) {
+    return std::pair(rank(a), a.name) < std::pair(rank(b), b.name);
+  });
+}
+
+std::string_view first_columns(std::string_view text, std::size_t columns) {
+  std::size_t at = 0;
+  for (; at < text.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xc0) != 0x80;
+    if (begins && columns-- == 0) break;
+  }
+  return text.substr(0, at);
+}
+
+std::string to_text(const TopFrame& frame, const TopLayout& layout) {
+  std::vector<std::string> lines;
+  if (!frame.error.empty()) {
+    lines.push_back(cell(frame.error));
+  } else {
+    lines.push_back(std::to_string(frame.requests) + " requests, " + std::to_string(frame.waiting) +
+                    " waiting; " + rounded(frame.tokens_per_second, 1) + " tokens/s; first token " +
+                    milliseconds(frame.first_token_ms) + ", between tokens " +
+                    milliseconds(frame.inter_token_ms));
+  }
+  std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "REQUESTS", "RUNNING",
+                                                 "WAITING", "TOKENS/S", "KV CACHE", "RESTARTS",
+                                                 "PID", "MODEL", "DEVICE", "LAST DEATH"}};
+  for (const TopWorker& each : frame.workers) {
+    rows.push_back(
+        {each.name, each.state, std::to_string(each.requests), std::to_string(each.running),
+         std::to_string(each.waiting), rounded(each.tokens_per_second, 1),
+         each.kv_share < 0 ? "-" : rounded(each.kv_share * 100, 0) + " %",
+         std::to_string(each.restarts), each.pid, each.model, each.device, each.last_death});
+  }
+  const std::vector<std::string> shown = lines_of(table(rows));
+  const std::size_t others = lines.size() + 1 + (layout.foot.empty() ? 0 : 1);
+  std::size_t room = frame.workers.size();
+  if (layout.height > 0 && others + room > layout.height)
+    room = layout.height > others + 1 ? layout.height - others - 1 : 0;
+  // The selected one is always seen.
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < frame.workers.size(); ++i) {
+    if (frame.workers[i].name == layout.selected && i >= room && room > 0) first = i + 1 - room;
+  }
+  const auto fitted = [&](const std::string& line) {
+    return layout.width == 0 ? line : std::string(first_columns(line, layout.width));
+  };
+  std::string text;
+  for (const std::string& line : lines)
+    text += fitted(line) + "\n";
+  text += fitted(shown[0]) + "\n";
+  for (std::size_t i = first; i < std::min(first + room, frame.workers.size()); ++i) {
+    const TopWorker& worker = frame.workers[i];
+    const bool selected = !layout.selected.empty() && worker.name == layout.selected;
+    std::string line = fitted(shown[i + 1]);
+    const std::size_t at = line.find("  ");
+    const std::size_t state = at == std::string::npos ? at : line.find(worker.state, at);
+    if (layout.colours && !selected && state != std::string::npos) {
+      line.insert(state + worker.state.size(), "\033[0m");
+      line.insert(state, colour_of(worker.state));
+    }
+    text += selected ? "\033[7m" + line + "\033[0m\n" : line + "\n";
+  }
+  if (room < frame.workers.size())
+    text += fitted(std::to_string(frame.workers.size() - room) + " more workers") + "\n";
+  if (!layout.foot.empty()) text += fitted(layout.foot) + "\n";
+  return text;
+}
+
+json to_json(const TopFrame& frame) {
+  json workers = json::array();
+  for (const TopWorker& each : frame.workers) {
+    workers.push_back(
+        {{"name", each.name},
+         {"model", each.model},
+         {"state", each.state},
+         {"requests", each.requests},
+         {"running", each.running},
+         {"waiting", each.waiting},
+         {"tokens_per_second", each.tokens_per_second},
+         {"kv_share", none_if_negative(each.kv_share)},
+         {"restarts", each.restarts},
+         {"pid", each.pid == "-" ? json(nullptr) : json(std::atoll(each.pid.c_str()))},
+         {"device", each.device},
+         {"last_death", each.last_death == "-" ? json(nullptr) : json(each.last_death)}});
+  }
+  return {{"error", frame.error.empty() ? json(nullptr) : json(frame.error)},
+          {"requests", frame.requests},
+          {"waiting", frame.waiting},
+          {"tokens_per_second", frame.tokens_per_second},
+          {"first_token_ms", none_if_negative(frame.first_token_ms)},
+          {"inter_token_ms", none_if_negative(frame.inter_token_ms)},
+          {"workers", std::move(workers)}};
+}
+
+}  // namespace bulkhead::cli

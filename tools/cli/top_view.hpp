@@ -1,0 +1,60 @@
+// What `bulkhead top` shows: from two looks at a daemon to a frame, and from that to text or JSON. Knows
+// nothing of terminals' modes and of connections.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace bulkhead::cli {
+
+// What the daemon answered.
+struct Look {
+  double seconds = 0;      // when, on a clock that never goes back
+  nlohmann::json workers;  // /v1/workers; anything but a list counts as an empty one
+  std::string metrics;     // /metrics
+  std::string error;       // why there is no answer; empty: there is one
+};
+
+struct TopWorker {
+  std::string name, model, state, device, last_death;  // fit for a terminal
+  std::string pid;                                     // "-": no process
+  std::uint64_t requests = 0, running = 0, waiting = 0, restarts = 0;
+  double tokens_per_second = 0;
+  double kv_share = -1;  // of the KV cache's pages, 0 to 1; negative: it has none
+};
+
+struct TopFrame {
+  std::string error;  // why nothing is known now
+  std::uint64_t requests = 0, waiting = 0;
+  double tokens_per_second = 0;
+  // Medians of what came between the looks; negative: nothing did.
+  double first_token_ms = -1, inter_token_ms = -1;
+  std::vector<TopWorker> workers;
+};
+TopFrame frame_of(const Look& before, const Look& now);
+
+// `name` upwards, the others with the largest first, and by name among equals.
+enum class TopOrder { kName, kState, kRequests, kTokens, kKv, kRestarts };
+inline constexpr const char* kTopOrders[] = {"name",   "state", "requests",
+                                             "tokens", "kv",    "restarts"};
+void sort_workers(TopFrame& frame, TopOrder order);
+
+struct TopLayout {
+  std::size_t width = 0;   // columns of the terminal; 0: lines are as long as they are
+  std::size_t height = 0;  // lines of it; 0: any number
+  std::string selected;    // worker whose line is marked; empty: none
+  bool colours = false;
+  std::string foot;  // a line at the end
+};
+// Lines that end with '\n'. Workers beyond the height are counted in a line.
+std::string to_text(const TopFrame& frame, const TopLayout& layout);
+nlohmann::json to_json(const TopFrame& frame);
+
+// The first `columns` characters of UTF-8 text.
+std::string_view first_columns(std::string_view text, std::size_t columns);
+
+}  // namespace bulkhead::cli
