@@ -122,6 +122,8 @@ struct EngineSettings {
   std::uint32_t prefill_chunk = 256;         // columns of a step with prompts
   std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
   bool prefix_cache = true;
+  std::uint32_t state_cache_mb =
+      0;  // of models with states; 0: for two of each sequence, if 2 GiB do
   Numerics numerics = Numerics::kExact;
   MatrixUnits matrix_units = MatrixUnits::kAuto;
   MatrixAttention matrix_attention = MatrixAttention::kAuto;

@@ -153,7 +153,7 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
   }
   Status offered = prepare(executor, file);
   if (offered.ok()) {
-    engine.set_ledger(this);
+    set_ledgers(engine);
     offered = send_offer();
     for (const auto end = Clock::now() + kRoomAtOnce; is_full(offered) && Clock::now() < end;) {
       std::this_thread::sleep_for(kBetweenTries);
@@ -168,6 +168,7 @@ std::optional<ipc::VaultReport> MainVault::begin(const forward::Transformer& exe
     spdlog::warn("no vault yet: {}; it is offered once there is room", report_.reason);
   } else {
     engine.set_ledger(nullptr);
+    engine.set_state_ledger(nullptr);
     offer_.reset();
     directory_.reset();
     report_.state = ipc::VaultState::kOff;
@@ -203,7 +204,8 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   const engine::PagePool& pool = engine.scheduler().pool();
   if (!keep_kv) {
     report_.reason = "the last process's end casts doubt on its KV pages";
-  } else if (described.pages != pool.total_pages() || described.page_tokens != pool.page_tokens()) {
+  } else if (described.pages != pool.total_pages() || described.page_tokens != pool.page_tokens() ||
+             described.states != engine.scheduler().states().slots()) {
     report_.reason = "the directory is of other KV pages";
   }
   vault::KeptPages kept;
@@ -217,15 +219,18 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
     if (writer == Writer::kUnsettled) return false;
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();
-    engine.set_ledger(this);
+    set_ledgers(engine);
     return true;
   }
-  engine.set_ledger(this);
+  set_ledgers(engine);
   std::vector<engine::KeptPage> pages;
   pages.reserve(kept.pages.size());
   for (const vault::KeptPage& page : kept.pages)
     pages.push_back({page.page, page.before, page.tokens});
   report_.pages_adopted = engine.take_over(pages);
+  for (const vault::KeptState& state : kept.states) {
+    if (!engine.take_over_state(state.page, state.slot)) directory_->leave_state(state.slot);
+  }
   report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(kept.open) : 0;
   report_.adopt_microseconds = nanoseconds_since(begin) / 1000;
   return true;
@@ -240,6 +245,7 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   description.pages = kept.layout.pages;
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
+  description.states = limits.states;
   description.weight_blocks = kept.layout.weight_blocks;
   description.block_bytes = kept.layout.block_bytes;
   description.checksums = kept.checksums;

@@ -31,7 +31,7 @@
 
 namespace bulkhead::worker {
 
-class MainVault final : private engine::PageLedger {
+class MainVault final : private engine::PageLedger, private engine::StateLedger {
  public:
   MainVault(ipc::Channel& channel, Outbox& outbox, bool wanted)
       : channel_(channel), outbox_(outbox), wanted_(wanted) {}
@@ -85,6 +85,14 @@ class MainVault final : private engine::PageLedger {
     directory_->enter(page.page, page.before, page.tokens);
   }
   void left(engine::PageIndex page) override { directory_->leave(page); }
+  void saved(engine::StateSlot slot, engine::PageIndex page) override {
+    directory_->enter_state(slot, page);
+  }
+  void overwritten(engine::StateSlot slot) override { directory_->leave_state(slot); }
+  void set_ledgers(engine::Engine& engine) {
+    engine.set_ledger(this);
+    engine.set_state_ledger(this);
+  }
 
   ipc::Channel& channel_;
   Outbox& outbox_;

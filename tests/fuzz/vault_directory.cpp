@@ -19,7 +19,7 @@ using namespace bulkhead::vault;
 
 namespace {
 
-constexpr std::uint32_t kPages = 16, kPageTokens = 2;
+constexpr std::uint32_t kPages = 16, kPageTokens = 2, kStates = 4;
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -41,11 +41,17 @@ void check(const UniqueFd& fd) {
       require(token < described.vocabulary);
     seen[page.page] = true;
   }
+  require(kept.states.size() <= described.states);
+  for (const KeptState& state : kept.states)
+    require(state.slot < described.states && state.page < described.pages);
   if (described.pages == 0) return;
   // What it goes on with.
   (*opened)->enter(0, kRoot, std::vector<std::uint32_t>(described.page_tokens, 0));
   (*opened)->leave(described.pages - 1);
+  (*opened)->enter_state(0, 0);
+  (*opened)->leave_state(described.states);
   (*opened)->empty();
+  require((*opened)->pages().states.empty());
   require((*opened)->pages().pages.empty());
 }
 
@@ -63,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   description.pages = kPages;
   description.page_tokens = kPageTokens;
   description.vocabulary = 100;
+  description.states = kStates;
   description.block_bytes = {4096};
   description.weight_blocks = 1;
   description.checksums = {{1, 2, 3, 4}};
@@ -75,6 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::uint32_t tokens[] = {data[at + 2], data[at + 2] / 2U};
     made->enter(page, follows == kPages + 1 ? kRoot : follows, tokens);
     const std::uint8_t spoil = data[at + 3];
+    if (spoil % 4 == 0) made->enter_state(spoil / 4 % kStates, page);
+    if (spoil % 4 == 1) made->leave_state(spoil / 16 % kStates);
     if (spoil % 4 == 1) made->leave(spoil / 4 % kPages);
     if (spoil % 4 == 2) require(::pwrite(fd.get(), &spoil, 1, end - 1 - spoil * 2 % end) == 1);
   }

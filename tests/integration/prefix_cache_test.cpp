@@ -2,12 +2,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/integration/model_serving.hpp"
+#include "tests/support/fixtures.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -111,6 +113,30 @@ TEST(PrefixCache, AnswersOfOnePromptShareIt) {
   EXPECT_EQ(json::parse(reply.body).at("choices").size(), 4U);
   EXPECT_EQ(settled(serving, "prefix_cache_hit_tokens_total", 3 * 288), 3 * 288)
       << "9 pages, computed for one of them";
+}
+
+// Pages alone would not do for layers that carry a state from token to token.
+TEST(PrefixCache, ModelsWithStatesGoOnFromASavedOne) {
+  const std::string model = (fixtures() / "models" / "tiny-qwen35moe-Q8_0.gguf").string();
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model;
+  const Serving serving = serve_model(model);
+  std::vector<std::uint32_t> prompt = long_prompt(100);
+  for (std::uint32_t& id : prompt)
+    id = id % 1590;
+  const Answer first = complete(serving, request(prompt, 40));
+  EXPECT_EQ(cached(first), 0U);
+  // From within the answer: the prompt's saved state is the last one that both have.
+  std::vector<std::uint32_t> within = prompt;
+  within.insert(within.end(), first.ids.begin(), first.ids.begin() + 20);
+  const Answer second = complete(serving, request(within, 8));
+  EXPECT_EQ(cached(second), 2 * kPageTokens);
+  EXPECT_EQ(second.ids, std::vector(first.ids.begin() + 20, first.ids.begin() + 28));
+  EXPECT_EQ(second.logprobs, std::vector(first.logprobs.begin() + 20, first.logprobs.begin() + 28));
+  std::vector<std::uint32_t> next = prompt;
+  next.insert(next.end(), first.ids.begin(), first.ids.end());
+  next.insert(next.end(), {7, 8, 9});
+  EXPECT_EQ(cached(complete(serving, request(next, 1))), 4 * kPageTokens)
+      << "of 139 tokens that were computed";
 }
 
 TEST(PrefixCache, AChatsNextTurnFindsTheTurnsBefore) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/base/log.hpp"
 #include "worker/engine/engine_request.hpp"
 
 namespace bulkhead::engine {
@@ -30,6 +29,10 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
   add("prefix_cache_miss_pages_total", figures.miss_pages);
   add("prefix_cache_pages", scheduler.pool().cached_pages());
   add("prefix_cache_evictions_total", scheduler.pool().evictions());
+  if (scheduler.states().slots() > 0) {
+    add("state_snapshots", scheduler.states().snapshots());
+    add("state_snapshot_evictions_total", scheduler.states().evictions());
+  }
   const std::uint64_t tokens = figures.hit_tokens + figures.miss_tokens;
   add("prefix_cache_hit_ratio",
       tokens == 0 ? 0.0 : static_cast<double>(figures.hit_tokens) / static_cast<double>(tokens));
@@ -45,11 +48,6 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       scheduler_(executor.limits(), options_.scheduler),
       sampler_(executor.limits().vocabulary),
       preparer_(language) {
-  if (options_.scheduler.prefix_cache && executor.limits().states > 0) {
-    spdlog::info(
-        "prefix_cache: not with this model, whose layers carry a state from token to token; every "
-        "prompt is computed whole");
-  }
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;

@@ -81,6 +81,11 @@ class Engine {
   // that are to be found from the start, while no request has come. How many of these were taken.
   void set_ledger(PageLedger* ledger) { scheduler_.set_ledger(ledger); }
   std::uint32_t take_over(std::span<const KeptPage> pages) { return scheduler_.take_over(pages); }
+  // The same of the states behind pages (state_book.hpp). False: that one is not taken.
+  void set_state_ledger(StateLedger* ledger) { scheduler_.set_state_ledger(ledger); }
+  bool take_over_state(PageIndex page, StateSlot slot) {
+    return scheduler_.take_over_state(page, slot);
+  }
   std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
   void settle() { scheduler_.settle(); }
   // Times a step's kernels as soon as no step is in flight; stats() tells from then on.

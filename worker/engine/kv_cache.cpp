@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/engine/state_book.hpp"
+
 namespace bulkhead::engine {
 
 PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing)
@@ -31,6 +33,7 @@ PageIndex PagePool::take() {
     index_.erase(page);
     ++evictions_;
   }
+  if (states_ != nullptr) states_->left(page);
   if (ledger_ != nullptr) ledger_->left(page);
   pages_[page].users = 1;
   return page;
@@ -155,6 +158,23 @@ std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
     replace(shared_++, *found);
   }
   return shared_ - had;
+}
+
+std::uint32_t PageList::adopt(std::span<const TokenId> tokens, const StateBook& states,
+                              std::uint32_t& known) {
+  known = shared_;
+  if (pool_->sharing_ == Sharing::kNone) return 0;
+  const std::size_t size = pool_->page_tokens();
+  std::uint32_t taken = shared_;
+  PageIndex at = before();
+  while ((known + 1) * size <= tokens.size()) {
+    const auto found = pool_->index_.find(at, tokens.subspan(known * size, size));
+    if (!found) break;
+    at = *found;
+    ++known;
+    if (states.has(at)) taken = known;
+  }
+  return adopt(tokens.first(taken * size));
 }
 
 void PageList::publish(std::span<const TokenId> tokens) {

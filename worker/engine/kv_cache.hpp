@@ -33,7 +33,12 @@
 
 namespace bulkhead::engine {
 
+class StateBook;
+
 enum class Sharing : std::uint8_t { kNone, kPrefixes };
+
+using StateSlot = std::uint32_t;  // ExecutorLimits::states
+inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 
 // A full page that can be found by its tokens: what a ledger is told, and what is taken over from a
 // predecessor.
@@ -76,6 +81,8 @@ class PagePool {
 
   // Who is told from now on; null: nobody. The ledger must outlive the pool.
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
+  // Who forgets the states behind pages that are emptied; null: there are none. As long-lived.
+  void set_states(StateBook* states) { states_ = states; }
   // Takes over full pages that were computed before this pool existed, each listed after the page
   // before it: they are idle from now on and can be found. Call it while every page is empty.
   // Returns how many were taken; the ledger hears that the others left.
@@ -110,6 +117,7 @@ class PagePool {
   std::uint64_t evictions_ = 0;
   PrefixIndex index_;
   PageLedger* ledger_ = nullptr;
+  StateBook* states_ = nullptr;
 };
 
 // The pages of one sequence, in the order of its positions: first those that it shares (or that
@@ -135,6 +143,10 @@ class PageList {
   // found. They replace pages that the list had there, which must not have been written to. Returns
   // how many were found.
   std::uint32_t adopt(std::span<const TokenId> tokens);
+  // The same, but no further than the last page that has a snapshot of the states behind it. `known`:
+  // how many pages there would be, with those that the list had.
+  std::uint32_t adopt(std::span<const TokenId> tokens, const StateBook& states,
+                      std::uint32_t& known);
   // Says that these pages hold the keys and values of `tokens`, from position 0 on, and that the
   // steps that wrote them have ended on the device. Others can find the full pages from now on. If
   // an equal page is known already, the list takes that one and releases its own: the bits are the

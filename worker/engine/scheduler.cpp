@@ -15,10 +15,11 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
                   std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
 }
 
-// A page found by its tokens has no state to go on from.
-bool shares_prefixes(const ExecutorLimits& limits, const SchedulerOptions& options) {
-  return options.prefix_cache && limits.states == 0;
-}
+// Of a prompt's end, so many tokens are computed again by who has the same prompt: chat templates open
+// an answer with a few that the next turn's prompt does not have there.
+constexpr std::uint32_t kPromptTail = 8;
+// Fewer pages are as soon computed as a snapshot is written.
+constexpr std::uint32_t kPagesWorthSaving = 2;
 
 }  // namespace
 
@@ -27,10 +28,12 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
       prefill_chunk_(std::max(1U, options.prefill_chunk)),
       prefill_chunk_alone_(std::max(prefill_chunk_, options.prefill_chunk_alone)),
       prefill_limit_(prefill_chunk_alone_),
-      prefix_cache_(shares_prefixes(limits, options)),
+      prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
       pool_(limits.total_pages, limits.page_tokens,
-            prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone) {
+            prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
+      states_(limits.states, max_running_, limits.total_pages) {
+  if (limits.states > 0) pool_.set_states(&states_);
   sequence_limit_ =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
   running_.reserve(max_running_);
@@ -43,8 +46,7 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
     record.columns.reserve(limits.max_columns);
   }
   kept_.reserve(std::size_t{max_running_} * records_.size());
-  for (std::uint32_t slot = limits.states; slot > 0; --slot)
-    free_states_.push_back(slot - 1);
+  held_.reserve(max_running_);
 }
 
 void Scheduler::add(Sequence& sequence) {
@@ -75,13 +77,14 @@ void Scheduler::remove(Sequence& sequence) {
     }
   }
   free_pages_of(sequence);
-  free_state_of(sequence);
   sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kDetached;
 }
 
 const Step* Scheduler::plan() {
   forget_completed();
+  for (; !held_.empty(); held_.pop_back())
+    states_.let_go(held_.back());
   if (running_.empty() && waiting_.empty()) return nullptr;
   latest_ = (oldest_ + planned_) % records_.size();
   Planned& record = records_[latest_];
@@ -115,14 +118,21 @@ void Scheduler::complete() {
   completed_number_ = record.number;
   completed_turns_ = record.turns;
   for (const Member& member : record.members) {
-    if (member.sequence == nullptr) continue;
+    if (member.sequence == nullptr) {
+      if (member.saved != kNoState) states_.give_back(member.saved);
+      continue;
+    }
     Sequence& sequence = *member.sequence;
     sequence.unknown -= member.outputs;
-    if (member.preemptions != sequence.preemptions) continue;  // those pages are gone
+    if (member.preemptions != sequence.preemptions) {  // those pages are gone
+      if (member.saved != kNoState) states_.give_back(member.saved);
+      continue;
+    }
     sequence.done += member.columns;
     sequence.pages.publish(
         std::span(sequence.tokens)
             .first(std::min<std::size_t>(sequence.done, sequence.tokens.size())));
+    if (member.saved != kNoState) keep_saved(sequence, member);
   }
   std::erase_if(kept_, [this](const Kept& kept) { return kept.after <= completed_number_; });
 }
@@ -164,7 +174,7 @@ void Scheduler::admit() {
     Sequence& sequence = *waiting_.front();
     if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
     const auto positions = static_cast<std::uint32_t>(sequence.tokens.size());
-    if (shares_pages(sequence)) sequence.pages.adopt(all_but_last(sequence));
+    if (shares_pages(sequence)) adopt_pages(sequence);
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
                                  static_cast<std::uint32_t>(sequence.pages.pages().size());
     if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) {
@@ -173,7 +183,7 @@ void Scheduler::admit() {
     }
     sequence.known = positions;
     go_on_after_shared(sequence);
-    take_state(sequence);
+    if (limits_.states > 0) sequence.slot = states_.lend();
     waiting_.pop_front();
     sequence.state = Sequence::State::kRunning;
     // Behind those that wait for their next chunk; but not behind those that have one in flight,
@@ -206,10 +216,13 @@ void Scheduler::plan_prefill() {
   for (std::size_t i = 0; i < turn_.size() && budget > 0; ++i) {
     Sequence* const sequence = turn_[i];
     if (shares_pages(*sequence) && sequence->computed == sequence->pages.shared_positions()) {
-      if (sequence->pages.adopt(all_but_last(*sequence)) > 0) go_on_after_shared(*sequence);
+      if (adopt_pages(*sequence) > 0) go_on_after_shared(*sequence);
       if (waits_for_another(*sequence)) continue;
     }
     std::uint32_t count = std::min(budget, sequence->pending());
+    // One snapshot is made of each sequence in a step: here there would be two.
+    if (sequence->branch > sequence->computed && sequence->branch < end_to_save(*sequence))
+      count = std::min(count, sequence->branch - sequence->computed);
     if (sequence->prompt_output != Output::kNone &&
         sequence->computed + 1 < sequence->prompt_length) {
       // A row of outputs for each of its columns; those behind it may need one each.
@@ -244,11 +257,36 @@ void Scheduler::go_on_after_shared(Sequence& sequence) {
   prefix_figures_.hit_pages += found / pool_.page_tokens();
   if (sequence.preemptions == 0) sequence.adopted += found;
   sequence.computed = sequence.done = positions;
+  if (limits_.states > 0 && found > 0) go_on_from_snapshot(sequence);
+}
+
+// Returns how many were found beyond those that it has.
+std::uint32_t Scheduler::adopt_pages(Sequence& sequence) {
+  const std::span<const TokenId> tokens = all_but_last(sequence);
+  if (limits_.states == 0) return sequence.pages.adopt(tokens);
+  std::uint32_t known = 0;
+  const std::uint32_t found = sequence.pages.adopt(tokens, states_, known);
+  const bool worth = known >= sequence.pages.shared() + kPagesWorthSaving;
+  sequence.branch = worth ? known * pool_.page_tokens() : 0;
+  return found;
+}
+
+void Scheduler::go_on_from_snapshot(Sequence& sequence) {
+  if (sequence.resume != kNoState) states_.let_go(sequence.resume);
+  sequence.resume = states_.use(sequence.pages.pages()[sequence.pages.shared() - 1]);
+  states_.hold(sequence.resume);
+}
+
+// The position behind a prompt's page that keeps a snapshot; 0: none.
+std::uint32_t Scheduler::end_to_save(const Sequence& sequence) const {
+  const std::uint32_t end = sequence.known - std::min(sequence.known, kPromptTail);
+  return end / pool_.page_tokens() * pool_.page_tokens();
 }
 
 // Whether another running sequence with the same tokens so far is at work on the page that this one
 // comes to next.
 bool Scheduler::waits_for_another(const Sequence& sequence) const {
+  if (limits_.states > 0) return waits_for_snapshot(sequence);
   const std::uint32_t at = sequence.pages.shared();
   const std::size_t begin = sequence.computed, size = pool_.page_tokens();
   if (begin + size >= sequence.tokens.size()) return false;  // its last token is in it
@@ -262,11 +300,22 @@ bool Scheduler::waits_for_another(const Sequence& sequence) const {
   });
 }
 
+// Most pages come without a snapshot. So it waits only where the snapshot at the end of another one's
+// prompt will do.
+bool Scheduler::waits_for_snapshot(const Sequence& sequence) const {
+  return std::ranges::any_of(running_, [&](const Sequence* other) {
+    const std::uint32_t end = end_to_save(*other);
+    const bool ahead = other->computed > sequence.computed || other->planned_in == step_number_;
+    return other != &sequence && ahead && shares_pages(*other) && end > sequence.computed &&
+           other->pages.shared_positions() < end && sequence.tokens.size() > end &&
+           std::equal(other->tokens.begin(), other->tokens.begin() + end, sequence.tokens.begin());
+  });
+}
+
 void Scheduler::preempt_youngest() {
   Sequence& victim = *running_.back();
   running_.pop_back();
   free_pages_of(victim);
-  free_state_of(victim);
   victim.computed = victim.done = 0;
   victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
@@ -274,23 +323,63 @@ void Scheduler::preempt_youngest() {
   waiting_.push_front(&victim);
 }
 
+// With its states.
 void Scheduler::free_pages_of(Sequence& sequence) {
+  free_state_of(sequence);
   if (sequence.planned_in <= completed_number_ || sequence.pages.pages().empty())
     return sequence.pages.clear();
   kept_.push_back({std::move(sequence.pages), sequence.planned_in});
   sequence.pages = PageList(pool_);
 }
 
-// As many sequences run as there are slots, at most.
-void Scheduler::take_state(Sequence& sequence) {
-  if (limits_.states == 0) return;
-  sequence.slot = free_states_.back();
-  free_states_.pop_back();
+void Scheduler::free_state_of(Sequence& sequence) {
+  if (sequence.resume != kNoState) states_.let_go(std::exchange(sequence.resume, kNoState));
+  if (sequence.slot != kNoState) states_.give_back(std::exchange(sequence.slot, kNoState));
 }
 
-void Scheduler::free_state_of(Sequence& sequence) {
-  if (sequence.slot == kNoState) return;
-  free_states_.push_back(std::exchange(sequence.slot, kNoState));
+bool Scheduler::take_over_state(PageIndex page, StateSlot slot) {
+  return prefix_cache_ && page < pool_.total_pages() && pool_.index().contains(page) &&
+         states_.take_over(page, slot);
+}
+
+StateUse Scheduler::use_of_states(Sequence& sequence, Member& member) {
+  StateUse use{sequence.slot, sequence.slot};
+  if (sequence.resume != kNoState) {
+    use.from = std::exchange(sequence.resume, kNoState);
+    held_.push_back(use.from);
+  }
+  if (shares_pages(sequence)) choose_saving(sequence, member);
+  if (member.saved_at == 0) return use;
+  member.saved = states_.lend_for_saving();
+  if (member.saved == kNoState) return use;
+  use.saved = member.saved;
+  use.saved_after = member.saved_at - sequence.computed;
+  return use;
+}
+
+// Of the pages that its columns of this step fill, the one whose states are worth saving.
+void Scheduler::choose_saving(Sequence& sequence, Member& member) const {
+  const std::uint32_t from = sequence.computed, to = from + member.columns;
+  const auto is_here = [&](std::uint32_t position) { return position > from && position <= to; };
+  const std::uint32_t last = to / pool_.page_tokens() * pool_.page_tokens();
+  const bool reads = from < sequence.known;
+  if (reads && is_here(sequence.branch)) {
+    member.saved_at = std::exchange(sequence.branch, 0);
+  } else if (reads && is_here(end_to_save(sequence))) {
+    member.saved_at = end_to_save(sequence);
+  } else if (is_here(last) && (!reads || to < sequence.known)) {
+    member.saved_at = last;
+    member.passing = true;
+  }
+}
+
+void Scheduler::keep_saved(Sequence& sequence, const Member& member) {
+  const std::uint32_t pages = member.saved_at / pool_.page_tokens();
+  if (pages > sequence.pages.shared()) return states_.give_back(member.saved);
+  const PageIndex page = sequence.pages.pages()[pages - 1];
+  const std::uint64_t number = states_.enter(page, member.saved);
+  states_.drop(std::exchange(sequence.passing_page, page),
+               std::exchange(sequence.passing, member.passing ? number : 0));
 }
 
 void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
@@ -327,8 +416,9 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
   prefix_figures_.miss_tokens += to - from;
   prefix_figures_.miss_pages += to / pool_.page_tokens() - from / pool_.page_tokens();
   record.tables.push_back(sequence.pages.pages());
-  if (sequence.slot != kNoState) record.states.push_back({sequence.slot, sequence.slot});
-  record.members.push_back({&sequence, count, outputs, sequence.preemptions});
+  Member member{&sequence, count, outputs, sequence.preemptions};
+  if (sequence.slot != kNoState) record.states.push_back(use_of_states(sequence, member));
+  record.members.push_back(member);
   sequence.computed += count;
   sequence.unknown += outputs;
   sequence.planned_in = step_number_;

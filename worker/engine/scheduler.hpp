@@ -34,7 +34,15 @@
 //
 // States (ExecutorLimits::states). What a model's layers carry from position to position has a slot, which
 // a running sequence owns until it is removed or preempted. The device computes steps in order, so the
-// next owner may have the slot at once. Nothing of a state is in any page: such models share no prefixes.
+// next owner may have the slot at once. Pages alone are of no use to a new sequence: it takes over those
+// up to a page behind which the states were saved, too (state_book.hpp), and goes on from there. They are
+// saved behind these pages:
+//
+//   the last one but a few tokens of a prompt    chat templates end prompts otherwise in the next turn
+//   where a prompt leaves what others had        it is likely to be a beginning that more have; found
+//                                                when pages are known further than states are
+//   the last one of each step of a prompt, and each one of an answer; only the latest of these is kept,
+//   for the same sequence after a preemption or this process's death, and for the next turn of a chat
 //
 // The scheduler knows tokens and positions. It knows nothing of sampling, text, requests or the
 // device. One thread.
@@ -48,10 +56,9 @@
 
 #include "worker/engine/executor.hpp"
 #include "worker/engine/kv_cache.hpp"
+#include "worker/engine/state_book.hpp"
 
 namespace bulkhead::engine {
-
-constexpr std::uint32_t kNoState = 0xFFFFFFFF;
 
 // A sequence as the scheduler sees it. The owner fills the first part, and appends to `tokens`
 // after a step gave a new one; the rest is the scheduler's. Must not move or die between add() and
@@ -70,7 +77,12 @@ struct Sequence {
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
   PageList pages;
-  std::uint32_t slot = kNoState;  // of its states, while it runs
+  StateSlot slot = kNoState;    // of its states, while it runs
+  StateSlot resume = kNoState;  // a snapshot that its next columns go on from, instead
+  std::uint32_t branch = 0;     // positions that others had, too, if more than have a snapshot
+  // The latest snapshot that is only kept until the next one: its page, and StateBook's number.
+  PageIndex passing_page = 0;
+  std::uint64_t passing = 0;
   std::uint32_t computed = 0;     // positions whose key and value lie in `pages`, or will when the
                                   // steps in flight have ended
   std::uint32_t known = 0;        // tokens that it had when it was admitted
@@ -131,6 +143,9 @@ class Scheduler {
     std::uint32_t columns = 0;
     std::uint32_t outputs = 0;      // how many of them, the last, choose a token
     std::uint32_t preemptions = 0;  // the sequence's, when this was planned
+    StateSlot saved = kNoState;     // what gets the states behind position `saved_at` - 1
+    std::uint32_t saved_at = 0;
+    bool passing = false;  // the sequence's next one replaces it
   };
   std::span<const Member> members() const { return oldest().members; }
   // Of the same step: the sequence and the position of a column, and the step's number, counted from 1.
@@ -145,6 +160,7 @@ class Scheduler {
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
+  const StateBook& states() const { return states_; }
   // No step that is planned from now on has more prefill columns, whoever generates: 1 to the larger
   // one of SchedulerOptions' two chunks. No result depends on it.
   void limit_prefill(std::uint32_t columns) {
@@ -154,6 +170,9 @@ class Scheduler {
 
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
+  // See StateBook; the states behind pages that were taken over before.
+  void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
+  bool take_over_state(PageIndex page, StateSlot slot);
   std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }
   void settle() { pool_.settle(); }
@@ -171,12 +190,18 @@ class Scheduler {
   static std::span<const TokenId> all_but_last(const Sequence& sequence);
   void go_on_after_shared(Sequence& sequence);
   bool waits_for_another(const Sequence& sequence) const;
+  bool waits_for_snapshot(const Sequence& sequence) const;
   bool may_generate(const Sequence& sequence) const;
   bool any_generates() const;
   void preempt_youngest();
   void free_pages_of(Sequence& sequence);
-  void take_state(Sequence& sequence);
+  std::uint32_t adopt_pages(Sequence& sequence);
+  std::uint32_t end_to_save(const Sequence& sequence) const;
+  void go_on_from_snapshot(Sequence& sequence);
   void free_state_of(Sequence& sequence);
+  StateUse use_of_states(Sequence& sequence, Member& member);
+  void choose_saving(Sequence& sequence, Member& member) const;
+  void keep_saved(Sequence& sequence, const Member& member);
   void add_columns(Sequence& sequence, std::uint32_t count);
 
   struct Planned {
@@ -214,7 +239,8 @@ class Scheduler {
     std::uint64_t after = 0;
   };
   std::vector<Kept> kept_;
-  std::vector<std::uint32_t> free_states_;  // slots
+  StateBook states_;
+  std::vector<StateSlot> held_;  // snapshots that columns of the latest step go on from
 
   std::vector<Sequence*> turn_;  // scratch of plan_prefill()
   Step step_;

@@ -50,7 +50,17 @@ std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::K
 }
 
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine) {
-  return graph.states.empty() ? 0 : engine.max_batch;
+  if (graph.states.empty()) return 0;
+  if (!engine.prefix_cache) return engine.max_batch;
+  std::uint64_t bytes = 0;
+  for (const model::StateStore& store : graph.states)
+    bytes += state_bytes(store);
+  constexpr std::uint64_t kMostUnasked = std::uint64_t{2} << 30, kMostSlots = 1U << 15;
+  const std::uint64_t saved =
+      engine.state_cache_mb != 0
+          ? (std::uint64_t{engine.state_cache_mb} << 20) / bytes
+          : std::min<std::uint64_t>(2 * std::uint64_t{engine.max_batch}, kMostUnasked / bytes);
+  return engine.max_batch + static_cast<std::uint32_t>(std::min(saved, kMostSlots));
 }
 
 std::uint64_t state_bytes(const model::StateStore& store) {

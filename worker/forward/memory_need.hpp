@@ -30,9 +30,10 @@ struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t kv_per_token = 0;
   std::uint64_t transient = 0;  // activations of the largest step, logits
-  std::uint64_t states = 0;     // what layers carry from position to position, of all sequences
+  std::uint64_t states = 0;     // what layers carry from position to position: all slots
 };
-// Slots for that: as many as sequences may run; 0: the model's layers carry nothing.
+// Slots for that: as many as sequences may run, and those of engine.state_cache_mb; 0: the model's layers
+// carry nothing.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);

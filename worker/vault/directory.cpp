@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -30,10 +30,11 @@ struct Header {
   std::uint64_t pages_offset;
   std::uint32_t context, pages, vocabulary;
   std::uint32_t weight_blocks, blocks, identity_bytes;
+  std::uint32_t states, unused;
   std::uint64_t sum;  // over all of this but `sum` and `epoch`, and the description
   std::uint64_t epoch;
 };
-static_assert(sizeof(Header) == 80 && sizeof(Header) <= kDescriptionOffset);
+static_assert(sizeof(Header) == 88 && sizeof(Header) <= kDescriptionOffset);
 constexpr std::size_t kSummedHeader = offsetof(Header, sum);
 
 struct Entry {
@@ -42,6 +43,18 @@ struct Entry {
   std::uint64_t sum;
 };
 static_assert(sizeof(Entry) == 16);
+
+struct StateEntry {
+  std::uint32_t sequence;
+  std::uint32_t page;
+  std::uint64_t sum;
+};
+static_assert(sizeof(StateEntry) == 16);
+
+std::uint64_t state_sum(std::uint64_t epoch, std::uint32_t slot, std::uint32_t page) {
+  constexpr std::uint64_t kStates = 0x5354415445;  // no page's sum
+  return splitmix(splitmix(epoch + kStates) + (std::uint64_t{slot} << 32 | page));
+}
 
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
@@ -54,6 +67,11 @@ std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
 
 std::uint64_t entry_bytes(std::uint32_t page_tokens) {
   return sizeof(Entry) + std::uint64_t{page_tokens} * 4;
+}
+
+// Behind the header and description.
+std::uint64_t entries_bytes(std::uint32_t pages, std::uint32_t page_tokens, std::uint32_t states) {
+  return pages * entry_bytes(page_tokens) + std::uint64_t{states} * sizeof(StateEntry);
 }
 
 std::uint64_t description_bytes(std::size_t identity, std::size_t blocks, std::size_t sums) {
@@ -79,7 +97,8 @@ Error corrupt(const std::string& what) {
 Status check_bounds(const Description& d) {
   if (d.identity.size() > kMostIdentityBytes || d.block_bytes.size() > kMostBlocks ||
       d.weight_blocks > d.block_bytes.size() || d.checksums.size() != d.weight_blocks ||
-      d.pages > kMostPages || d.page_tokens == 0 || d.page_tokens > kMostPageTokens) {
+      d.pages > kMostPages || d.page_tokens == 0 || d.page_tokens > kMostPageTokens ||
+      d.states > kMostStates) {
     return Error(ErrorCode::kUnsupported,
                  "the vault's directory has no room for " + std::to_string(d.block_bytes.size()) +
                      " blocks and " + std::to_string(d.pages) + " pages of " +
@@ -101,7 +120,8 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   const std::uint64_t length = description_bytes(
       description.identity.size(), description.block_bytes.size(), description.checksums.size());
   self->pages_offset_ = pages_offset_for(length);
-  self->bytes_ = self->pages_offset_ + description.pages * entry_bytes(description.page_tokens);
+  self->bytes_ = self->pages_offset_ +
+                 entries_bytes(description.pages, description.page_tokens, description.states);
   self->fd_.reset(::memfd_create("bulkhead vault", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!self->fd_.valid()) return errno_error(ErrorCode::kResourceExhausted, "memfd_create", errno);
   if (::ftruncate(self->fd_.get(), static_cast<off_t>(self->bytes_)) != 0)
@@ -132,6 +152,7 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   header.context = description.context;
   header.pages = description.pages;
   header.vocabulary = description.vocabulary;
+  header.states = description.states;
   header.weight_blocks = description.weight_blocks;
   header.blocks = static_cast<std::uint32_t>(description.block_bytes.size());
   header.identity_bytes = static_cast<std::uint32_t>(description.identity.size());
@@ -151,7 +172,8 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("its size is not sealed");
   const auto size = static_cast<std::uint64_t>(file.st_size);
   constexpr std::uint64_t kMost =
-      std::uint64_t{kMostPages} * (sizeof(Entry) + kMostPageTokens * 4) + (1 << 20);
+      std::uint64_t{kMostPages} * (sizeof(Entry) + kMostPageTokens * 4) +
+      std::uint64_t{kMostStates} * sizeof(StateEntry) + (1 << 20);
   if (size < kDescriptionOffset || size > kMost)
     return corrupt("it has " + std::to_string(size) + " bytes");
   std::unique_ptr<Directory> self(new Directory);
@@ -171,10 +193,12 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   if (header.identity_bytes > kMostIdentityBytes || header.blocks > kMostBlocks ||
       header.weight_blocks > header.blocks || header.pages > kMostPages ||
       header.page_tokens == 0 || header.page_tokens > kMostPageTokens ||
+      header.states > kMostStates ||
       header.description_bytes !=
           description_bytes(header.identity_bytes, header.blocks, header.weight_blocks) ||
       header.pages_offset != pages_offset_for(header.description_bytes) ||
-      header.pages_offset + header.pages * entry_bytes(header.page_tokens) != size) {
+      header.pages_offset + entries_bytes(header.pages, header.page_tokens, header.states) !=
+          size) {
     return corrupt("its numbers contradict each other");
   }
   const std::vector<std::byte> copy(self->memory_ + kDescriptionOffset,
@@ -187,6 +211,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   d.pages = header.pages;
   d.page_tokens = header.page_tokens;
   d.vocabulary = header.vocabulary;
+  d.states = header.states;
   d.weight_blocks = header.weight_blocks;
   const std::byte* at = copy.data();
   d.identity.assign(reinterpret_cast<const char*>(at), header.identity_bytes);
@@ -203,6 +228,10 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
 
 std::byte* Directory::entry(std::uint32_t page) const {
   return memory_ + pages_offset_ + page * entry_bytes(description_.page_tokens);
+}
+
+std::byte* Directory::state_entry(std::uint32_t slot) const {
+  return entry(description_.pages) + std::uint64_t{slot} * sizeof(StateEntry);
 }
 
 std::uint64_t Directory::epoch() const {
@@ -239,12 +268,50 @@ void Directory::leave(std::uint32_t page) {
   sequence.store(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
 }
 
+void Directory::enter_state(std::uint32_t slot, std::uint32_t page) {
+  if (slot >= description_.states) return;
+  std::byte* const at = state_entry(slot);
+  const auto sequence = word_at(at);
+  const std::uint32_t odd = sequence.load(std::memory_order_relaxed) | 1;
+  sequence.exchange(odd, std::memory_order_acq_rel);
+  word_at(at + offsetof(StateEntry, page)).store(page, std::memory_order_relaxed);
+  long_at(at + offsetof(StateEntry, sum))
+      .store(state_sum(epoch(), slot, page), std::memory_order_relaxed);
+  sequence.store(odd + 1 == 0 ? 2 : odd + 1, std::memory_order_release);
+}
+
+void Directory::leave_state(std::uint32_t slot) {
+  if (slot >= description_.states) return;
+  const auto sequence = word_at(state_entry(slot));
+  sequence.store(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
+}
+
 void Directory::empty() {
   long_at(memory_ + offsetof(Header, epoch))
       .store(splitmix(epoch() + 1), std::memory_order_seq_cst);
   // No longer believed, and not to be taken for damage either. One that never was entered stays so.
   for (std::uint32_t page = 0; page < description_.pages; ++page) {
     if (word_at(entry(page)).load(std::memory_order_relaxed) != 0) leave(page);
+  }
+  for (std::uint32_t slot = 0; slot < description_.states; ++slot)
+    leave_state(slot);
+}
+
+void Directory::read_states(KeptPages& kept) const {
+  const std::uint64_t now = epoch();
+  for (std::uint32_t slot = 0; slot < description_.states; ++slot) {
+    std::byte* const at = state_entry(slot);
+    const std::uint32_t sequence = word_at(at).load(std::memory_order_acquire);
+    if (sequence == 0 || sequence % 2 != 0) continue;
+    const std::uint32_t page =
+        word_at(at + offsetof(StateEntry, page)).load(std::memory_order_relaxed);
+    const std::uint64_t told =
+        long_at(at + offsetof(StateEntry, sum)).load(std::memory_order_relaxed);
+    if (told == state_sum(now, slot, page) && page < description_.pages) {
+      kept.states.push_back({slot, page});
+    } else {
+      ++kept.doubtful;
+    }
   }
 }
 
@@ -277,6 +344,7 @@ KeptPages Directory::pages() const {
         std::ranges::all_of(tokens, [&](std::uint32_t t) { return t < description_.vocabulary; });
     if (!candidate.whole) ++kept.doubtful;
   }
+  read_states(kept);
   // Each chain is walked back to a page that is placed, or the root; then forth again. A chain that
   // ends elsewhere, or in itself, is not believed.
   std::vector<std::uint32_t> chain;

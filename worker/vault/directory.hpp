@@ -13,6 +13,12 @@
 //            +8  u64 sum        over epoch, page number, `before` and tokens
 //            +16 u32 tokens[page_tokens]
 //
+//   +states  one entry for each slot of what layers carry from position to position, of 16 bytes
+//
+//   entry    +0  u32 sequence   as above
+//            +4  u32 page       the slot holds the states behind this page's last position
+//            +8  u64 sum        over epoch, slot and page
+//
 // A page is entered when the device has finished writing it and will not write to it again, and is
 // taken back before it may be. A store cut short leaves an odd sequence number or a sum that is not
 // its entry's. The epoch is part of each sum: a new one empties the directory at once.
@@ -43,6 +49,7 @@ struct Description {
   std::uint32_t pages = 0;
   std::uint32_t page_tokens = 0;
   std::uint32_t vocabulary = 0;
+  std::uint32_t states = 0;  // slots
   std::uint32_t weight_blocks = 0;
   std::vector<std::uint64_t> block_bytes;               // the weights' blocks, then the others
   std::vector<std::array<std::uint32_t, 4>> checksums;  // of the weights' blocks
@@ -54,6 +61,7 @@ inline constexpr std::size_t kMostIdentityBytes = 16384;
 inline constexpr std::size_t kMostBlocks = 192;
 inline constexpr std::uint32_t kMostPages = 1U << 24;
 inline constexpr std::uint32_t kMostPageTokens = 256;
+inline constexpr std::uint32_t kMostStates = 1U << 16;
 
 struct KeptPage {
   std::uint32_t page = 0;
@@ -61,9 +69,15 @@ struct KeptPage {
   std::span<const std::uint32_t> tokens;
 };
 
-// Pages that prove themselves, each after the one before it.
+struct KeptState {
+  std::uint32_t slot = 0;
+  std::uint32_t page = 0;
+};
+
+// Pages that prove themselves, each after the one before it, and states behind pages.
 struct KeptPages {
   std::vector<KeptPage> pages;
+  std::vector<KeptState> states;
   std::uint64_t doubtful = 0;  // entries that say they are whole and are not, or hang in the air
   // Pages that the writer's steps may have been writing to when it ended: all that it had ever
   // taken back, or been about to enter.
@@ -90,6 +104,9 @@ class Directory {
   void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens);
   // It may be written to from now on.
   void leave(std::uint32_t page);
+  // The slot holds the states behind `page`, which must leave no sooner than the slot.
+  void enter_state(std::uint32_t slot, std::uint32_t page);
+  void leave_state(std::uint32_t slot);
   // Nothing is there any more.
   void empty();
 
@@ -99,6 +116,8 @@ class Directory {
  private:
   Directory() = default;
   std::byte* entry(std::uint32_t page) const;
+  std::byte* state_entry(std::uint32_t slot) const;
+  void read_states(KeptPages& kept) const;
   std::uint64_t sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
                     std::span<const std::uint32_t> tokens) const;
   std::uint64_t epoch() const;

@@ -61,6 +61,22 @@ TEST_P(Vault, ModelFileDeletedAfterTheStart) {
   }
 }
 
+TEST_P(Vault, StatesThatLayersCarryAreTakenOverWithThePages) {
+  const std::string model = copy_of("tiny-qwen35moe-Q8_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model);
+  kill_in_stream();
+  EXPECT_EQ(way(), "imported");
+  EXPECT_GT(vault()["pages_adopted"], 1);
+  // Of the prompt and half the answer at least a page; without a saved state that would be of no use.
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving_.metric("bulkhead_worker_prefix_cache_hit_tokens_total") >= 32; }));
+  EXPECT_GT(serving_.metric("bulkhead_worker_state_snapshots"), 0);
+  // Nothing is saved: the prompt is read again.
+  start(model, {"engine.prefix_cache=false"});
+  kill_in_stream();
+}
+
 TEST_P(Vault, SixteenStreamsGoOnWithTheirPages) {
   start("");
   std::vector<json> requests;

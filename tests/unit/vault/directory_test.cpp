@@ -116,6 +116,46 @@ TEST(Directory, ANewEpochEmptiesIt) {
   EXPECT_EQ(shared.believed().size(), 1U);
 }
 
+TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
+  Description with_states = description();
+  with_states.states = 3;
+  const auto directory = *Directory::create(with_states);
+  const UniqueFd fd = directory->take_descriptor();
+  const auto slots = [&fd] {
+    const auto opened = Directory::open(fd);
+    EXPECT_TRUE(opened.ok()) << opened.error().message();
+    const KeptPages kept = (*opened)->pages();
+    EXPECT_EQ(kept.doubtful, 0U);
+    std::map<std::uint32_t, std::uint32_t> made;
+    for (const KeptState& state : kept.states)
+      made[state.slot] = state.page;
+    return made;
+  };
+  using Slots = std::map<std::uint32_t, std::uint32_t>;
+  EXPECT_EQ(slots(), Slots{});
+  directory->enter_state(0, 7);
+  directory->enter_state(2, 9);
+  directory->enter_state(3, 9);  // there is none
+  EXPECT_EQ(slots(), (Slots{{0, 7}, {2, 9}}));
+  directory->leave_state(0);
+  EXPECT_EQ(slots(), (Slots{{2, 9}}));
+  directory->enter_state(0, 1);
+  EXPECT_EQ(slots(), (Slots{{0, 1}, {2, 9}}));
+
+  const auto size = static_cast<std::size_t>(::lseek(fd.get(), 0, SEEK_END));
+  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  // Another page than the one that was entered.
+  static_cast<std::uint32_t*>(memory)[size / 4 - 3] = 8;
+  ::munmap(memory, size);
+  const KeptPages kept = directory->pages();
+  EXPECT_EQ(kept.doubtful, 1U);
+  ASSERT_EQ(kept.states.size(), 1U);
+  EXPECT_EQ(kept.states[0].slot, 0U);
+  directory->empty();
+  EXPECT_EQ(slots(), Slots{});
+}
+
 TEST(Directory, CirclesAndChainsWithoutABeginningAreNotBelieved) {
   const Shared shared;
   shared.enter(5, 5);  // itself

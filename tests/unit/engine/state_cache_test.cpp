@@ -1,0 +1,259 @@
+// Saved states of what layers carry from position to position: who goes on from which, what makes room,
+// what a successor takes over; and that no token ever depends on it.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+#include "worker/engine/scheduler.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::ExecutorLimits;
+using engine::KeptPage;
+using engine::PageIndex;
+using engine::Scheduler;
+using engine::Sequence;
+using engine::StateSlot;
+using ipc::TokenId;
+using Tokens = std::vector<TokenId>;
+
+constexpr std::uint32_t kRunning = 4;
+
+ExecutorLimits with_states(std::uint32_t saved) {
+  ExecutorLimits limits = small_limits();
+  limits.states = kRunning + saved;
+  return limits;
+}
+
+engine::EngineOptions sharing() {
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = kRunning, .prefill_chunk = 32, .prefix_cache = true};
+  return options;
+}
+
+Tokens operator+(Tokens left, const Tokens& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+// Without anybody before it.
+Tokens expected(const Tokens& prompt, std::uint32_t count) {
+  EngineHarness harness(with_states(0), sharing());
+  harness.engine.submit(greedy_request(1, prompt, count));
+  harness.run();
+  return harness.answer(1).tokens;
+}
+
+// One request after another on one engine.
+struct Chats {
+  EngineHarness harness;
+  std::uint64_t last = 0;
+  explicit Chats(std::uint32_t saved) : harness(with_states(saved), sharing()) {}
+  // The answer, and how many of the prompt's tokens were not computed.
+  struct Turn {
+    Tokens answer;
+    std::uint32_t cached = 0;
+  };
+  Turn ask(const Tokens& prompt, std::uint32_t count) {
+    harness.engine.submit(greedy_request(++last, prompt, count));
+    harness.run();
+    const Answer& answer = harness.answer(last);
+    EXPECT_TRUE(answer.finished.has_value());
+    EXPECT_EQ(answer.tokens, expected(prompt, count));
+    return {answer.tokens, answer.finished ? answer.finished->cached_tokens : 0};
+  }
+};
+
+TEST(StateCache, TheSecondTurnOfAChatReadsOnlyWhatIsNew) {
+  Chats chats(8);
+  const Tokens prompt = some_tokens(1, 41);
+  const Chats::Turn first = chats.ask(prompt, 30);
+  EXPECT_EQ(first.cached, 0U);
+  // 70 positions were computed; a page has four.
+  const Chats::Turn second = chats.ask(prompt + first.answer + some_tokens(2, 9), 10);
+  EXPECT_EQ(second.cached, 68U);
+}
+
+TEST(StateCache, ATurnWhoseTemplateEndsThePromptOtherwiseGoesOnBeforeThatEnd) {
+  Chats chats(8);
+  const Tokens said = some_tokens(1, 40);
+  chats.ask(said + some_tokens(2, 6), 10);
+  EXPECT_EQ(chats.ask(said + some_tokens(3, 20), 10).cached, 36U);
+}
+
+TEST(StateCache, ABeginningThatSeveralHaveIsSavedOnceTheSecondHasIt) {
+  Chats chats(8);
+  const Tokens common = some_tokens(1, 40);
+  EXPECT_EQ(chats.ask(common + some_tokens(2, 30), 5).cached, 0U);
+  EXPECT_EQ(chats.ask(common + some_tokens(3, 30), 5).cached, 0U);
+  EXPECT_EQ(chats.ask(common + some_tokens(4, 30), 5).cached, 40U);
+}
+
+TEST(StateCache, EqualPromptsThatComeTogetherAreComputedOnce) {
+  EngineHarness harness(with_states(4), sharing());
+  const Tokens prompt = some_tokens(1, 40);
+  for (std::uint64_t id = 1; id <= kRunning; ++id)
+    harness.engine.submit(sampled_request(id, prompt, 12, id));
+  harness.run();
+  EXPECT_EQ(harness.engine.scheduler().prefix_figures().miss_tokens, 40U + 3 * 8U);
+  for (std::uint64_t id = 1; id <= kRunning; ++id) {
+    EngineHarness alone(with_states(0), sharing());
+    alone.engine.submit(sampled_request(id, prompt, 12, id));
+    alone.run();
+    EXPECT_EQ(harness.answer(id).tokens, alone.answer(id).tokens);
+  }
+}
+
+TEST(StateCache, TheBudgetHoldsAndWhatWasWantedLastStays) {
+  Chats chats(3);
+  const Tokens wanted = some_tokens(1, 40);
+  chats.ask(wanted, 1);
+  for (std::uint64_t other = 2; other < 10; ++other) {
+    chats.ask(some_tokens(other, 50), 1);
+    EXPECT_EQ(chats.ask(wanted, 1).cached, 32U);
+    EXPECT_LE(chats.harness.engine.scheduler().states().snapshots(), 3U);
+  }
+  EXPECT_GT(chats.harness.engine.scheduler().states().evictions(), 4U);
+}
+
+TEST(StateCache, WithoutABudgetEveryPromptIsComputedWhole) {
+  Chats chats(0);
+  const Tokens prompt = some_tokens(1, 40);
+  chats.ask(prompt, 5);
+  EXPECT_EQ(chats.ask(prompt, 5).cached, 0U);
+}
+
+// Few slots, few pages, steps in flight, a cancellation; twice, so that much is found.
+TEST(StateCache, NoTokenDependsOnIt) {
+  for (const std::uint32_t in_flight : {1U, 2U, 3U}) {
+    SCOPED_TRACE(in_flight);
+    ExecutorLimits limits = with_states(3 + in_flight);
+    limits.total_pages = 34;
+    limits.steps_in_flight = in_flight;
+    EngineHarness harness(limits, sharing());
+    std::vector<ipc::Submit> requests;
+    for (std::uint64_t i = 1; i <= 24; ++i) {
+      const Tokens prompt = some_tokens(1 + i % 3, 24) + some_tokens(i % 12, 1 + (i * 13) % 30);
+      requests.push_back(i % 2 == 0 ? greedy_request(i, prompt, 30)
+                                    : sampled_request(i, prompt, 30, 1000 + i));
+      harness.engine.submit(requests.back());
+    }
+    harness.run_until_tokens(3, 5);
+    harness.engine.cancel(RequestId{4});
+    harness.run();
+    EXPECT_GT(harness.engine.scheduler().preemptions(), 0U) << "the cache was never short";
+    EXPECT_GT(harness.engine.scheduler().prefix_figures().hit_tokens, 100U);
+    for (const ipc::Submit& request : requests) {
+      const std::uint64_t id = request.request.value;
+      if (id == 4) continue;
+      SCOPED_TRACE(id);
+      EngineHarness alone(with_states(0), sharing());
+      alone.engine.submit(request);
+      alone.run();
+      EXPECT_EQ(harness.answer(id).tokens, alone.answer(id).tokens);
+    }
+  }
+}
+
+// ---- a successor ----
+
+struct Ledger : engine::PageLedger, engine::StateLedger {
+  struct Page {
+    PageIndex before;
+    Tokens tokens;
+  };
+  std::vector<PageIndex> order;
+  std::map<PageIndex, Page> pages;
+  std::map<StateSlot, PageIndex> states;
+  void entered(const KeptPage& page) override {
+    order.push_back(page.page);
+    pages[page.page] = {page.before, {page.tokens.begin(), page.tokens.end()}};
+  }
+  void left(PageIndex page) override {
+    std::erase(order, page);
+    pages.erase(page);
+    for (const auto& [slot, of] : states)
+      EXPECT_NE(of, page) << "slot " << slot << " was not told before its page";
+  }
+  void saved(StateSlot slot, PageIndex page) override { states[slot] = page; }
+  void overwritten(StateSlot slot) override { states.erase(slot); }
+};
+
+std::unique_ptr<Sequence> sequence_of(Tokens tokens) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens = std::move(tokens);
+  sequence->most_tokens = 100;
+  return sequence;
+}
+
+std::size_t step(Scheduler& scheduler, const Ledger* ledger = nullptr) {
+  const engine::Step* planned = scheduler.plan();
+  if (planned == nullptr) return 0;
+  const std::size_t columns = planned->columns.size();
+  for (const engine::StateUse& use : planned->states) {
+    if (ledger == nullptr) continue;
+    EXPECT_FALSE(ledger->states.contains(use.to)) << "a snapshot is written to";
+    EXPECT_FALSE(use.saved_after > 0 && ledger->states.contains(use.saved));
+  }
+  scheduler.complete();
+  for (const Scheduler::Member& member : scheduler.members()) {
+    if (member.sequence != nullptr && member.sequence->pending() == 0)
+      member.sequence->tokens.push_back(7);
+  }
+  return columns;
+}
+
+TEST(KeptStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
+  const ExecutorLimits limits = with_states(4);
+  Ledger ledger;
+  Tokens tokens;
+  {
+    Scheduler dead(limits, sharing().scheduler);
+    dead.set_ledger(&ledger);
+    dead.set_state_ledger(&ledger);
+    const auto sequence = sequence_of(some_tokens(1, 41));
+    dead.add(*sequence);
+    while (sequence->tokens.size() < 60)
+      ASSERT_GT(step(dead, &ledger), 0U);
+    tokens = sequence->tokens;
+    const auto states = ledger.states;
+    dead.remove(*sequence);
+    EXPECT_EQ(states, ledger.states) << "what is kept outlives its sequence";
+  }
+  EXPECT_EQ(ledger.states.size(), 2U) << "the prompt's, and the latest of the answer";
+
+  Scheduler heir(limits, sharing().scheduler);
+  std::vector<KeptPage> kept;
+  for (const PageIndex page : ledger.order)
+    kept.push_back({page, ledger.pages[page].before, ledger.pages[page].tokens});
+  EXPECT_EQ(heir.take_over(kept), kept.size());
+  for (const auto& [slot, page] : ledger.states)
+    EXPECT_TRUE(heir.take_over_state(page, slot));
+  EXPECT_FALSE(heir.take_over_state(limits.total_pages - 1, 0)) << "a page that nobody can find";
+  EXPECT_FALSE(heir.take_over_state(ledger.order.front(), limits.states)) << "no slot";
+  heir.set_ledger(&ledger);
+  heir.set_state_ledger(&ledger);
+  const auto resumed = sequence_of(tokens);
+  heir.add(*resumed);
+  EXPECT_LE(step(heir, &ledger), 4U) << "of " << tokens.size();
+  // Others never get what is kept.
+  std::vector<std::unique_ptr<Sequence>> others;
+  for (std::uint64_t i = 2; i <= kRunning; ++i) {
+    others.push_back(sequence_of(some_tokens(i, 30)));
+    heir.add(*others.back());
+  }
+  std::set<StateSlot> own;
+  for (int i = 0; i < 8; ++i)
+    ASSERT_GT(step(heir, &ledger), 0U);
+  for (const auto& other : others)
+    EXPECT_TRUE(own.insert(other->slot).second);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
