@@ -95,7 +95,8 @@ int run_inspect(const InspectOptions& options) {
            in_mib(need->kv_per_token * graph->context) +
            " for one sequence of the whole context (" + std::to_string(graph->context) + ")\n";
     if (need->states > 0)
-      out += "  states           " + in_mib(need->states) + " for running sequences and saved ones\n";
+      out +=
+          "  states           " + in_mib(need->states) + " for running sequences and saved ones\n";
     out += "  working memory   " + in_mib(need->transient) + "\n";
   }
   return put(out) ? 0 : 1;
