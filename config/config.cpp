@@ -10,6 +10,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include "config/access_key.hpp"
 #include "config/base/loopback.hpp"
 #include "config/setting_names.hpp"
 #include "config/settings_table.hpp"
@@ -379,6 +380,18 @@ Status Loader::check_server() const {
     return wrong(origin_of({"server.max_memory_mb", "server.max_body_mb"}), "server.max_memory_mb",
                  "must be at least twice server.max_body_mb, which is " +
                      std::to_string(server.max_body_mb));
+  }
+
+  std::set<std::string> names, keys = {server.api_key};
+  for (const std::string& text : server.keys) {
+    const Result<AccessKey> key = parse_access_key(text);
+    if (!key.ok()) return wrong(origin("server.keys"), "server.keys", key.error().message());
+    if (!names.insert(key->name).second)
+      return wrong(origin("server.keys"), "server.keys", "has the name " + key->name + " twice");
+    if (!keys.insert(key->key).second) {
+      return wrong(origin("server.keys"), "server.keys",
+                   "gives " + key->name + " a key that is another's, or server.api_key");
+    }
   }
 
   for (const std::string& host : server.allowed_hosts) {

@@ -23,6 +23,7 @@ struct ServerSettings {
   AnyModelName any_model_name = AnyModelName::kAuto;  // kAuto: while one model is served
   std::vector<std::string> allowed_hosts;             // besides localhost and `host`
   std::vector<std::string> allowed_origins;           // "*": all
+  std::vector<std::string> keys;                      // clients' keys: access_key.hpp
   bool allow_kill = false;                            // POST /v1/workers/NAME/kill
   std::string models_folder;           // every GGUF file in it is served; empty: none
   std::uint32_t device_memory_mb = 0;  // of all models on one device; 0: no bound

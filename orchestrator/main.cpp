@@ -251,6 +251,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
                             std::chrono::seconds(settings.server.stream_keep_alive_s)});
   Api api(loop, router, metrics, streams, {settings.server, loopback});
   api.connection_count = [&server] { return server.connections(); };
+  metrics.add_figures([&api] { return api.figures(); });
 
   int exit_code = 0;
   LoadingProgress progress(settings.log.format == "text");
@@ -300,14 +301,15 @@ int serve(const config::Sources& sources, config::Settings settings) {
 }
 
 // Everybody on the machine may read a command line (/proc/PID/cmdline, ps). Once it has been read
-// here, the key is taken out of it.
-void hide_api_key(int argc, char** argv) {
-  constexpr std::string_view kKey = "server.api_key=";
+// here, keys are taken out of it.
+void hide_keys(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
-    const std::size_t at = std::string_view(argv[i]).find(kKey);
-    if (at == std::string_view::npos) continue;
-    char* const secret = argv[i] + at + kKey.size();
-    std::memset(secret, '*', std::strlen(secret));
+    for (const std::string_view setting : {"server.api_key=", "server.keys="}) {
+      const std::size_t at = std::string_view(argv[i]).find(setting);
+      if (at == std::string_view::npos) continue;
+      char* const secret = argv[i] + at + setting.size();
+      std::memset(secret, '*', std::strlen(secret));
+    }
   }
 }
 
@@ -331,7 +333,7 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   if (!*read) return 0;
-  hide_api_key(argc, argv);
+  hide_keys(argc, argv);
 
   config::Sources sources;
   sources.file = line.config_file.empty() ? from_environment("BULKHEAD_CONFIG") : line.config_file;

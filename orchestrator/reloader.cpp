@@ -62,6 +62,12 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
             ", which other machines can reach, and there is no API key. Set server.api_key or "
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
   }
+  if (!server.keys.empty() && server.api_key.empty()) {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "server.keys are clients' keys, and there is no key for the server's operators. Set "
+        "server.api_key or BULKHEAD_API_KEY.");
+  }
   BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded.settings));
   return loaded;
 }

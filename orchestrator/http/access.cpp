@@ -92,14 +92,17 @@ std::optional<HttpResponse> answer_preflight(const ApiOptions& options, const Ht
   return response;
 }
 
-std::string key_violation(const ApiOptions& options, const HttpRequest& request) {
-  if (options.server.api_key.empty()) return "";
+std::string_view bearer_of(const HttpRequest& request) {
   constexpr std::string_view kBearer = "bearer ";
   const std::string_view given = request.authorization;
-  const bool bearer =
-      given.size() > kBearer.size() && lower(given.substr(0, kBearer.size())) == kBearer;
-  if (bearer && constant_time_equal(given.substr(kBearer.size()), options.server.api_key))
+  if (given.size() <= kBearer.size() || lower(given.substr(0, kBearer.size())) != kBearer)
     return "";
+  return given.substr(kBearer.size());
+}
+
+std::string key_violation(const ApiOptions& options, const HttpRequest& request) {
+  if (options.server.api_key.empty()) return "";
+  if (constant_time_equal(bearer_of(request), options.server.api_key)) return "";
   return "A valid API key is needed: Authorization: Bearer KEY.";
 }
 

@@ -1,6 +1,7 @@
 // Who may call what. Each route says which of these rules it is under (routes.hpp).
 //
-// Key: with an API key set, a request needs "Authorization: Bearer KEY".
+// Key: with an API key set, a request needs "Authorization: Bearer KEY". Keys of server.keys may ask models, within
+// their limits (key_limits.hpp), and nothing else.
 // Origin: a request needs an absent or same-origin Origin, and a Host by which this server is known:
 // localhost, 127.0.0.1, [::1], the bound address or one of server.allowed_hosts. That stops web pages
 // from reaching a server on their reader's machine, by forms or by rebinding a name; a page has no choice of
@@ -27,8 +28,11 @@ struct ApiOptions {
 enum class Who {
   kAnyone,    // who can connect: what machines ask that watch over the daemon
   kOwnPages,  // the key rule and the origin rule; reading counts as well as changing
+  kClients,   // the same, and clients' keys: what asks models, or tells of them
 };
 
+// What follows "Bearer " in the request's Authorization; empty: nothing does.
+std::string_view bearer_of(const HttpRequest& request);
 bool constant_time_equal(std::string_view a, std::string_view b);
 // The refusal's sentence, or empty.
 std::string key_violation(const ApiOptions& options, const HttpRequest& request);

@@ -3,8 +3,17 @@
 #include <algorithm>
 
 #include "config/base/log.hpp"
+#include "orchestrator/http/key_limits.hpp"
 
 namespace bulkhead::orchestrator {
+
+std::string_view Answer::key_name() const {
+  return ticket_ == nullptr ? std::string_view() : ticket_->name();
+}
+
+void Answer::charge(std::uint64_t tokens) {
+  if (ticket_ != nullptr) ticket_->charge(tokens);
+}
 
 void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warnings) {
   for (const std::string& each : warnings) {
@@ -16,6 +25,7 @@ void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warni
 }
 
 void Answer::watch(Exchange& exchange) {
+  if (exchange.ticket != nullptr) ticket_ = std::move(exchange.ticket);
   exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {
     if (auto self = weak.lock()) self->lost(how);
   };
@@ -48,6 +58,7 @@ void Answer::tokens_came(Clock::time_point& last, std::size_t count) {
   }
   if (last != Clock::time_point{}) services_.metrics.next_tokens(now - last, count);
   last = now;
+  charge(count);
 }
 
 const char* Answer::count_lost(Exchange::Lost how) {
@@ -63,9 +74,12 @@ void Answer::end(int status) {
   deadline_.cancel();
   silence_.cancel();
   services_.metrics.request_done(endpoint_, status);
+  ticket_.reset();
 }
 
 void Answer::end(int status, std::string_view how, const Facts& facts) {
+  const std::string key(key_name());
+  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
   end(status);
   const Clock::time_point now = Clock::now();
   const auto ms = [](Clock::duration d) {
@@ -76,11 +90,11 @@ void Answer::end(int status, std::string_view how, const Facts& facts) {
   const bool any_token = first_token_ != Clock::time_point{};
   spdlog::info(
       "request id={} endpoint={} model=\"{}\" stream={} choices={} status={} end=\"{}\" "
-      "prompt_tokens={} cached_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}{}",
+      "prompt_tokens={} cached_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}{}{}",
       facts.id, endpoint_, facts.model, facts.stream, facts.choices, status, how,
       facts.usage.prompt_tokens, facts.usage.cached_tokens, facts.usage.completion_tokens,
       any_token ? ms(first_token_ - began_) : -1.0, ms(now - began_),
-      facts.recovered ? " recovered=true" : "");
+      key.empty() ? "" : " key=" + key, facts.recovered ? " recovered=true" : "");
 }
 
 }  // namespace bulkhead::orchestrator

@@ -52,6 +52,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   const std::string& endpoint() const { return endpoint_; }
   Clock::time_point began() const { return began_; }
   Clock::time_point first_token() const { return first_token_; }  // 0: none came yet
+  std::string_view key_name() const;  // of the client's key; empty: it has none
 
  protected:
   // `endpoint`: the route's label in the metrics and the log.
@@ -71,7 +72,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Keeps this object until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // lost() from now on, once.
+  // lost() from now on, once. Takes the exchange's ticket, if it has one.
   void watch(Exchange& exchange);
   // fail() with kTimeout after `timeout`, unless it has ended.
   void start_deadline(std::chrono::seconds timeout);
@@ -81,6 +82,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void watch_silence(std::function<void()> send);
   void stream_spoke() { spoke_ = true; }
 
+  // Counts tokens against the limits of the client's key: those that tokens_came() and end() do not see.
+  void charge(std::uint64_t tokens);
   // Tokens came; `last`: when the choice's last ones did.
   void tokens_came(Clock::time_point& last, std::size_t count);
   // Counts a client that is gone; the words for the log.
@@ -95,6 +98,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   const std::string endpoint_;
 
  private:
+  std::shared_ptr<KeyTicket> ticket_;  // of a client's key; until the end
   Timer deadline_, silence_;
   bool spoke_ = false;  // since silence_ was started
   const Clock::time_point began_ = Clock::now();

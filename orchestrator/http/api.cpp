@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include <spdlog/fmt/fmt.h>
 
@@ -34,6 +35,7 @@ Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& st
 
 void Api::configure(config::ServerSettings server) {
   context_.services.keep_alive = std::chrono::seconds(server.stream_keep_alive_s);
+  context_.limits.configure(server.keys, KeyUse::Clock::now());
   context_.options.server = std::move(server);
 }
 
@@ -62,8 +64,14 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   if (auto preflight = answer_preflight(context_.options, request, match.allow))
     return answer(*std::move(preflight));
   if (route == nullptr || route->who != Who::kAnyone) {
-    if (std::string why = key_violation(context_.options, request); !why.empty())
-      return answer(refuse(kInvalidApiKey, std::move(why)));
+    std::string why = key_violation(context_.options, request);
+    const bool client = !why.empty() && context_.limits.find(bearer_of(request)) != nullptr;
+    if (!why.empty() && !client) return answer(refuse(kInvalidApiKey, std::move(why)));
+    if (client && route != nullptr && route->who != Who::kClients) {
+      return answer(refuse(kNotAllowed,
+                           "This key may ask models; what operators see and do takes the server's "
+                           "own key (server.api_key)."));
+    }
   }
   if (route == nullptr) {
     return answer(refuse(kUnknownUrl,
@@ -85,7 +93,7 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     response.headers.emplace_back("Allow", match.allow);
     return answer(std::move(response));
   }
-  if (route->who == Who::kOwnPages) {
+  if (route->who != Who::kAnyone) {
     if (std::string why = origin_violation(context_.options, request); !why.empty())
       return answer(refuse(kForbiddenOrigin, std::move(why)));
   }
@@ -95,14 +103,53 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   return answer(std::move(response));
 }
 
+// Of a client's request that asks a model for something: counts it; or why it may not be.
+std::optional<ApiError> Api::take_ticket(const HttpRequest& request, const Route& route,
+                                         Exchange& exchange) {
+  if (route.method != Route::Method::kPost || route.who != Who::kClients) return std::nullopt;
+  if (key_violation(context_.options, request).empty())
+    return std::nullopt;  // the server's own key
+  KeyUse* const use = context_.limits.find(bearer_of(request));
+  if (use == nullptr) {  // taken out of the settings while the body came
+    return api_error(kInvalidApiKey, key_violation(context_.options, request));
+  }
+  auto ticket = context_.limits.begin(*use, KeyUse::Clock::now());
+  if (auto* error = std::get_if<ApiError>(&ticket)) return std::move(*error);
+  exchange.ticket = std::get<0>(std::move(ticket));
+  return std::nullopt;
+}
+
+std::vector<DaemonFigure> Api::figures() const {
+  std::vector<DaemonFigure> figures;
+  const auto add = [&](const char* name, const char* help, const KeyUse& use, std::uint64_t value,
+                       bool counts) {
+    figures.push_back({name, help, static_cast<double>(value), counts, "key", use.key.name});
+  };
+  for (const auto& use : context_.limits.all()) {
+    add("bulkhead_key_requests_total", "Requests of a client's key that were taken", *use,
+        use->requests, true);
+    add("bulkhead_key_refused_total", "Requests of a client's key that were beyond its limits",
+        *use, use->refused, true);
+    add("bulkhead_key_tokens_total", "Tokens of a client's key, of prompts and answers", *use,
+        use->tokens, true);
+    add("bulkhead_key_requests_in_progress", "Requests of a client's key in progress", *use,
+        use->in_progress, false);
+  }
+  return figures;
+}
+
 void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   RouteMatch match = find_route(request.path, request.method);
   const Route& route = *match.route;
   HttpResponse cors;
   add_cors_headers(context_.options, request, cors);
   exchange->extra_headers = std::move(cors.headers);
-  route.handle(
-      {context_, route, std::move(match.parameter), std::move(request), std::move(exchange)});
+  if (std::optional<ApiError> over = take_ticket(request, route, *exchange)) {
+    context_.services.metrics.request_done(route.label, over->status);
+    return exchange->respond(refusal_for(request.path, *over));
+  }
+  route.handle({context_, route, std::move(match.parameter), std::move(request), exchange});
+  exchange->ticket.reset();  // an answer in progress has taken it
 }
 
 }  // namespace bulkhead::orchestrator

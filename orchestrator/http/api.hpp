@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "orchestrator/http/access.hpp"
 #include "orchestrator/http/errors.hpp"
@@ -30,9 +31,14 @@ class Api {
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
                               std::string_view path);
 
+  std::vector<DaemonFigure> figures() const;  // of clients' keys
+
   std::function<std::size_t()>& connection_count = context_.connection_count;
 
  private:
+  std::optional<ApiError> take_ticket(const HttpRequest& request, const Route& route,
+                                      Exchange& exchange);
+
   ApiContext context_;
 };
 

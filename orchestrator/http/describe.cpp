@@ -312,6 +312,7 @@ json describe_answer(const Router& router, const Answer& answer) {
   return {{"id", facts.id.empty() ? json(nullptr) : json(facts.id)},
           {"endpoint", answer.endpoint()},
           {"model", model},
+          {"key", answer.key_name().empty() ? json(nullptr) : json(answer.key_name())},
           {"state", workers.empty() ? "waiting"
                     : any_token     ? "answering"
                                     : "reading"},

@@ -140,6 +140,7 @@ void EmbeddingAnswer::on_answer(RequestId request, const ipc::FromWorker& answer
   tokens_ += embedded.tokens;
   if (next_ < request_.inputs.size()) return ask_next();
   if (!asked_.empty()) return;
+  charge(tokens_);
   HttpResponse response;
   response.body = body();
   finish(std::move(response));

@@ -36,6 +36,7 @@ inline constexpr ErrorKind kTakenOver{409, kRequestError, "taken_over"};
 inline constexpr ErrorKind kTooSlow{408, kRequestError, "too_slow"};
 inline constexpr ErrorKind kBodyTooLarge{413, kRequestError, "body_too_large"};
 inline constexpr ErrorKind kUnsupportedEncoding{415, kRequestError, "bad_request"};
+inline constexpr ErrorKind kKeyLimit{429, "rate_limit_error", "rate_limit_exceeded"};
 inline constexpr ErrorKind kExpectationFailed{417, kRequestError, "bad_request"};
 inline constexpr ErrorKind kHeadersTooLarge{431, kRequestError, "headers_too_large"};
 inline constexpr ErrorKind kNotImplemented{501, kRequestError, "not_implemented"};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,8 @@ struct HttpResponse {
 
 inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
 
+class KeyTicket;  // key_limits.hpp
+
 // Calls after the client is gone do nothing. One thread.
 class Exchange {
  public:
@@ -46,6 +49,10 @@ class Exchange {
   virtual void end_stream(bool close) = 0;
   // What the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
+
+  // Of a request with a client's key, until an answer in progress takes it: counts it as in progress as long
+  // as somebody has this.
+  std::shared_ptr<KeyTicket> ticket;
 
   // For every head that this exchange sends: what a browser must be told (CORS).
   std::vector<std::pair<std::string, std::string>> extra_headers;

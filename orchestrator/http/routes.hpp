@@ -11,6 +11,7 @@
 #include "orchestrator/http/access.hpp"
 #include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/key_limits.hpp"
 #include "orchestrator/http/resumable.hpp"
 
 namespace bulkhead::orchestrator {
@@ -21,6 +22,7 @@ struct ApiContext {
   ResumableStreams& streams;
   ApiOptions options;
   std::function<std::size_t()> connection_count = {};
+  KeyLimits limits = {};
 };
 
 struct Route;

@@ -266,10 +266,12 @@ TEST(WorkersLog, AFloodIsCountedAndTold) {
 
 // Any user of the machine may read it.
 TEST(CommandLine, ShowsNoApiKey) {
-  const Serving serving = serve({"server.api_key=open-sesame"});
+  const Serving serving =
+      serve({"server.api_key=open-sesame", "server.keys=alice sesame-1,bob sesame-2 streams=3"});
   std::ifstream file("/proc/" + std::to_string(serving.daemon->pid()) + "/cmdline");
   const std::string line(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(line, HasSubstr("server.api_key=***"));
+  EXPECT_THAT(line, HasSubstr("server.keys=***"));
   EXPECT_THAT(line, Not(HasSubstr("sesame")));
   EXPECT_EQ(serving.get("/v1/workers").status, 401);
   EXPECT_EQ(HttpClient(serving.port)

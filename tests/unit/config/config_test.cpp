@@ -18,6 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -288,6 +289,29 @@ TEST(Models, WithoutAPathItIsTheBuiltInOne) {
   EXPECT_EQ(loaded->settings.models[0].path, "builtin");
   EXPECT_EQ(loaded->settings.models[0].workers, 2U);
   EXPECT_EQ(loaded->settings.models[1].path, "builtin");
+}
+
+TEST(Models, AliasesAreNamesOfOneModel) {
+  const Result<Loaded> loaded = load({"", {"models.0.name=x", "models.0.aliases=gpt-4o,other"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_THAT(loaded->settings.models[0].aliases, ElementsAre("gpt-4o", "other"));
+  EXPECT_EQ(error_of("models:\n  - path: a\n    aliases: one\n"), "no error");
+  EXPECT_THAT(error_of("models:\n  - path: a\n    aliases: [z, y]\n  - path: b\n    name: y\n"),
+              StartsWith("FILE:3: models.0.aliases: 'y' is a name of models.1 already"));
+}
+
+TEST(Keys, AreToldApartAndNeverInErrors) {
+  const std::string set = "server.keys=alice s3cret streams=2,bob other";
+  const Result<Loaded> loaded = load({"", {set}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  EXPECT_THAT(loaded->settings.server.keys, ElementsAre("alice s3cret streams=2", "bob other"));
+  for (const char* more : {",bob third", ",carol s3cret", ",carol", ",carol s3cret x=1"}) {
+    const std::string error = error_of_set(set + more);
+    EXPECT_THAT(error, StartsWith("--set: server.keys: ")) << more;
+    EXPECT_THAT(error, Not(HasSubstr("s3cret"))) << more;
+  }
+  EXPECT_THAT(error_of("server:\n  api_key: same\n  keys: [alice same]\n"),
+              HasSubstr("another's, or server.api_key"));
 }
 
 TEST(Errors, AFailedAssignmentChangesNothing) {

@@ -1,0 +1,25 @@
+// A client's API key with its limits, as an entry of server.keys has it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::config {
+
+struct AccessKey {
+  std::string name;  // for the log and the metrics: letters, digits, '.', '_' and '-'
+  std::string key;
+  // 0: no bound.
+  std::uint32_t requests_per_minute = 0;
+  std::uint32_t tokens_per_minute = 0;  // of prompts and answers together
+  std::uint32_t streams = 0;            // requests in progress at a time
+};
+
+// "NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4"; the limits in any order, each may be
+// left out. The error does not tell the key.
+Result<AccessKey> parse_access_key(std::string_view text);
+
+}  // namespace bulkhead::config

@@ -1,0 +1,61 @@
+// Clients' keys (server.keys), what each has used, and whether it may begin another request. Each limit a
+// minute is a bucket that holds a minute's worth at most and is filled evenly; so a key that was silent may
+// send a minute's worth at once. One thread; no sockets.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/access_key.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+struct KeyUse {
+  using Clock = std::chrono::steady_clock;
+
+  config::AccessKey key;  // as it was configured last
+  std::uint64_t requests = 0, tokens = 0, refused = 0;
+  std::size_t in_progress = 0;
+  // What is left in the buckets; tokens may be overdrawn, since a request tells its tokens as they come.
+  double requests_left = 0, tokens_left = 0;
+  Clock::time_point filled{};
+};
+
+// A request of a key, from its admission to its end.
+class KeyTicket {
+ public:
+  explicit KeyTicket(std::shared_ptr<KeyUse> use);
+  ~KeyTicket();
+  KeyTicket(const KeyTicket&) = delete;
+  KeyTicket& operator=(const KeyTicket&) = delete;
+
+  void charge(std::uint64_t tokens);
+  const std::string& name() const { return use_->key.name; }
+
+ private:
+  std::shared_ptr<KeyUse> use_;
+};
+
+class KeyLimits {
+ public:
+  // `texts`: server.keys, which the settings' check has passed. What a key of the same name has used stays.
+  void configure(const std::vector<std::string>& texts, KeyUse::Clock::time_point now);
+
+  // The one with this secret, or null. Takes the same time whichever it is.
+  KeyUse* find(std::string_view secret) const;
+  // Counts a request of it; or the refusal, a 429 that says when to try again.
+  std::variant<std::shared_ptr<KeyTicket>, ApiError> begin(KeyUse& use,
+                                                           KeyUse::Clock::time_point now);
+  const std::vector<std::shared_ptr<KeyUse>>& all() const { return keys_; }
+
+ private:
+  std::vector<std::shared_ptr<KeyUse>> keys_;
+};
+
+}  // namespace bulkhead::orchestrator

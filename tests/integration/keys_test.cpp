@@ -1,0 +1,126 @@
+// Clients' keys before the daemon: what each may ask, and how much.
+#include "tests/integration/watching.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+Serving serve_with_keys(const std::string& keys, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"server.api_key=operator", "server.keys=" + keys});
+  return serve(more);
+}
+
+std::vector<std::string> with(const std::string& key) {
+  return {"Authorization: Bearer " + key};
+}
+
+HttpReply complete(const Serving& serving, const std::string& key, const json& body) {
+  return serving.post("/v1/completions", body.dump(), with(key));
+}
+
+int status_of_get(const Serving& serving, const std::string& path, const std::string& key) {
+  return HttpClient(serving.port).request("GET", path, "", with(key)).status;
+}
+
+double metric(const Serving& serving, const std::string& name) {
+  const std::string text =
+      HttpClient(serving.port).request("GET", "/metrics", "", with("operator")).body;
+  const std::size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST(Keys, AskModelsAndNothingElse) {
+  const Serving serving = serve_with_keys("alice a-secret,bob b-secret");
+  const json ask = {{"prompt", "x"}, {"max_tokens", 2}};
+  for (const char* key : {"a-secret", "b-secret", "operator"})
+    EXPECT_EQ(complete(serving, key, ask).status, 200) << key;
+  for (const char* key : {"c-secret", "a-secre", "alice", ""})
+    EXPECT_EQ(complete(serving, key, ask).status, 401) << key;
+  EXPECT_EQ(serving.complete(ask).status, 401);
+  for (const char* path : {"/v1/models", "/api/tags"})
+    EXPECT_EQ(status_of_get(serving, path, "a-secret"), 200) << path;
+  for (const char* path :
+       {"/v1/workers", "/v1/requests", "/metrics", "/v1/workers/builtin-0/log"}) {
+    EXPECT_EQ(status_of_get(serving, path, "a-secret"), 403) << path;
+    EXPECT_EQ(status_of_get(serving, path, "operator"), 200) << path;
+  }
+  const std::string model = json{{"model", "builtin"}}.dump();
+  for (const char* path : {"/v1/models/unload", "/v1/models/load", "/v1/workers/builtin-0/restart"})
+    EXPECT_EQ(serving.post(path, model, with("a-secret")).status, 403) << path;
+  const std::string unload = R"({"model":"fake-model","keep_alive":0})";
+  EXPECT_EQ(serving.post("/api/generate", unload, with("a-secret")).status, 403);
+  EXPECT_EQ(complete(serving, "a-secret", ask).status, 200);
+}
+
+TEST(Keys, EachHasItsOwnLimits) {
+  const Serving serving = serve_with_keys(
+      "alice a-secret requests_per_minute=3,bob b-secret tokens_per_minute=10,carol c-secret");
+  const json ask = {{"prompt", "hello"}, {"max_tokens", 20}};
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(complete(serving, "a-secret", ask).status, 200);
+  HttpReply refused = complete(serving, "a-secret", ask);
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "rate_limit_exceeded");
+  const int wait = std::stoi(refused.headers.at("retry-after"));
+  EXPECT_GE(wait, 15);
+  EXPECT_LE(wait, 20);
+  // In the form of each protocol.
+  refused = serving.post("/api/generate", R"({"prompt":"x"})", with("a-secret"));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_TRUE(json::parse(refused.body)["error"].is_string()) << refused.body;
+
+  EXPECT_EQ(complete(serving, "b-secret", ask).status, 200);  // 25 tokens: overdrawn
+  refused = complete(serving, "b-secret", ask);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_GE(std::stoi(refused.headers.at("retry-after")), 80);
+  EXPECT_EQ(status_of_get(serving, "/v1/models", "b-secret"), 200);  // asks no model
+  for (const char* key : {"c-secret", "operator"}) {
+    for (int i = 0; i < 5; ++i)
+      EXPECT_EQ(complete(serving, key, ask).status, 200) << key;
+  }
+  EXPECT_EQ(metric(serving, "bulkhead_key_requests_total{key=\"alice\"}"), 3);
+  EXPECT_EQ(metric(serving, "bulkhead_key_refused_total{key=\"alice\"}"), 2);
+  EXPECT_EQ(metric(serving, "bulkhead_key_tokens_total{key=\"bob\"}"), 25);
+  EXPECT_TRUE(serving.daemon->says(" key=carol"));
+}
+
+TEST(Keys, AStreamCountsUntilItsEndHoweverItEnds) {
+  const Serving serving = serve_with_keys("alice a-secret streams=2");
+  const auto begin = [&](const json& body) {
+    auto client = std::make_unique<HttpClient>(serving.port);
+    client->send("POST", "/v1/completions", body.dump(), with("a-secret"));
+    return client;
+  };
+  const auto free_again = [&] {
+    return Serving::eventually(
+        [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"alice\"}") == 0; });
+  };
+  const json ask = {{"prompt", "x"}, {"max_tokens", 2}};
+  auto one = begin(stream_of("slow", 100));
+  json resumable = stream_of("slow", 100);
+  resumable["resumable"] = true;
+  auto two = begin(resumable);
+  EXPECT_EQ(one->receive_head().status, 200);
+  EXPECT_EQ(two->receive_head().status, 200);
+  EXPECT_EQ(complete(serving, "a-secret", ask).status, 429);
+  const json listed = json::parse(
+      HttpClient(serving.port).request("GET", "/v1/requests", "", with("operator")).body);
+  EXPECT_EQ(listed[0]["key"], "alice");
+  expect_whole(rest_of(*one), 100);
+  EXPECT_NE(rest_of(*two).find("data: [DONE]"), std::string::npos);
+  EXPECT_TRUE(free_again());
+
+  auto hung_up = begin(stream_of("slow", 5000));
+  EXPECT_EQ(hung_up->receive_head().status, 200);
+  hung_up.reset();
+  EXPECT_TRUE(free_again());
+  HttpClient kept(serving.port);  // one connection for all: what is refused is over
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(kept.request("POST", "/v1/completions", R"({"prompt":{}})", with("a-secret")).status,
+              400);
+  }
+  EXPECT_EQ(kept.request("POST", "/v1/completions", ask.dump(), with("a-secret")).status, 200);
+  EXPECT_TRUE(free_again());
+}
+
+}  // namespace
+}  // namespace bulkhead::test
