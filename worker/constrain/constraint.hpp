@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,5 +45,20 @@ Checked check_text(const std::shared_ptr<const Grammar>& grammar, std::string_vi
 // `warnings` gets what was left out.
 Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,
                           std::vector<std::string>& warnings);
+
+// A member of an object whose members are written one by one, between marks.
+struct LooseMember {
+  std::string name;
+  bool required = false;
+  RuleId json = 0;             // its value, as JSON
+  std::optional<RuleId> text;  // its value as plain text, where it can be nothing else
+};
+// In the schema's order; others are not written. No value has `never` in it, which would end it. What the schema
+// says of its object as a whole must follow from each member by itself; else as for what can't be enforced.
+Result<std::vector<LooseMember>> add_loose_members(Grammar& grammar, std::string_view schema,
+                                                   Strictness strictness, std::string_view never,
+                                                   std::vector<std::string>& warnings);
+// Texts that don't have `mark` in them.
+Result<DfaPtr> texts_without(std::string_view mark);
 
 }  // namespace bulkhead::constrain

@@ -49,6 +49,11 @@ RuleId SchemaCompiler::rule(SchemaSet set) {
 
 Result<RuleId> SchemaCompiler::compile() {
   const RuleId root = rule({document_.root()});
+  BULKHEAD_RETURN_IF_ERROR(make_waiting());
+  return root;
+}
+
+Status SchemaCompiler::make_waiting() {
   while (!waiting_.empty()) {
     const auto [next, set] = std::move(waiting_.back());
     waiting_.pop_back();
@@ -57,7 +62,7 @@ Result<RuleId> SchemaCompiler::compile() {
       return Error(ErrorCode::kResourceExhausted, "the schema is too large to be enforced");
     }
   }
-  return root;
+  return strings_;
 }
 
 Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
@@ -142,6 +147,16 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
 }
 
 NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
+  if (never_ != nullptr) {
+    const Result<DfaPtr> contents = intersect(shape.contents, never_);
+    Result<StringShape> without = contents.ok() ? with_lengths(*contents, shape.min, shape.max)
+                                                : Result<StringShape>(contents.error());
+    if (without.ok()) {
+      shape = *std::move(without);
+    } else {
+      strings_ = without.error();
+    }
+  }
   Node node;
   node.kind = NodeKind::kString;
   node.next = next;

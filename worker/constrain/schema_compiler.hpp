@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/constrain/constraint.hpp"
 #include "worker/constrain/grammar.hpp"
 #include "worker/constrain/schema_alternatives.hpp"
 #include "worker/constrain/schema_members.hpp"
@@ -22,8 +23,12 @@ class SchemaCompiler {
 
   // The rule of the document's schema, with all rules that it needs.
   Result<RuleId> compile();
+  // Or the rules of its members, to be written one by one (schema_loose.cpp). No value has `never` in it.
+  Result<std::vector<LooseMember>> loose_members(std::string_view never);
 
  private:
+  // Makes all rules that wait.
+  Status make_waiting();
   // The rule of what all these schemas allow; made later if it is new.
   RuleId rule(SchemaSet set);
   Status make(RuleId rule, const SchemaSet& set);
@@ -42,7 +47,14 @@ class SchemaCompiler {
   // schema_objects.cpp
   Status object(const SchemaSet& schemas, const SchemaSet& initial, NodeId end,
                 std::vector<NodeId>& ways);
+  struct Declared {
+    std::string name;
+    SchemaSet value;
+    bool required = false;
+  };
+  Result<std::vector<Declared>> declared(const SchemaSet& schemas);
   Status properties(const SchemaSet& schemas, ObjectShape& shape);
+  Result<DfaPtr> plain_text(const SchemaSet& value);
   Status others(const SchemaSet& schemas, const Json* unevaluated, ObjectShape& shape);
   Status other(const SchemaSet& schemas, const std::vector<std::string>& patterns,
                std::uint32_t matched, const Json* unevaluated, ObjectShape& shape);
@@ -68,6 +80,8 @@ class SchemaCompiler {
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
   std::map<RuleId, RuleId> members_;
   std::map<std::string, DfaPtr> blank_automata_;
+  DfaPtr never_;    // texts that strings may be; null: all
+  Status strings_;  // whether all strings could be made so
 };
 
 }  // namespace bulkhead::constrain

@@ -40,7 +40,7 @@ Result<bool> SchemaCompiler::name_allowed(const SchemaSet& schemas, const std::s
   return true;
 }
 
-Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) {
+Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const SchemaSet& schemas) {
   std::vector<std::string> order;
   std::set<std::string> known, required;
   for (const Json* schema : schemas) {
@@ -65,9 +65,8 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) 
       if (known.insert(name.get<std::string>()).second) order.push_back(name.get<std::string>());
     }
   }
+  std::vector<Declared> all;
   for (const std::string& name : order) {
-    ObjectShape::Property property;
-    if (!decode_utf8(name, property.name)) return not_object("properties");
     SchemaSet value;
     const Status added = add_member(schemas, name, patterns_, value);
     if (!added.ok()) {
@@ -76,8 +75,18 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) 
     }
     BULKHEAD_TRY(const bool allowed, name_allowed(schemas, name));
     if (!allowed) value.push_back(document_.keep(Json(false)));
-    property.member = member(rule(std::move(value)));
-    property.required = required.contains(name);
+    all.push_back({name, std::move(value), required.contains(name)});
+  }
+  return all;
+}
+
+Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) {
+  BULKHEAD_TRY(std::vector<Declared> all, declared(schemas));
+  for (Declared& each : all) {
+    ObjectShape::Property property;
+    if (!decode_utf8(each.name, property.name)) return not_object("properties");
+    property.member = member(rule(std::move(each.value)));
+    property.required = each.required;
     shape.properties.push_back(std::move(property));
   }
   return {};

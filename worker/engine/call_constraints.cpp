@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include "worker/engine/call_grammar.hpp"
+#include "worker/engine/call_tools.hpp"
 
 namespace bulkhead::engine {
 namespace {

@@ -2,13 +2,10 @@
 #include "worker/engine/call_grammar.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "worker/constrain/constraint.hpp"
 #include "worker/constrain/regex.hpp"
+#include "worker/engine/call_tools.hpp"
 #include "worker/model/answer/json_text.hpp"
 
 namespace bulkhead::engine {
@@ -19,45 +16,10 @@ using constrain::Node;
 using constrain::NodeId;
 using constrain::NodeKind;
 using constrain::RuleId;
-using constrain::Strictness;
 using model::answer::Calls;
 using model::answer::CallSyntax;
 using model::answer::Family;
 using model::answer::NameForm;
-using Json = nlohmann::ordered_json;
-
-// Schemas too large to be held are refused one after the other, each after much work.
-constexpr int kMostTooLarge = 8;
-
-constexpr const char* kAnyArguments = R"({"type": "object"})";
-// Of a strict tool without a schema: it takes none.
-constexpr const char* kNoArguments = R"({"type": "object", "additionalProperties": false})";
-
-struct OfferedTool {
-  std::string name;
-  RuleId arguments = 0;
-};
-
-bool is_strict(const Json& function) {
-  const auto asked = function.find("strict");
-  return asked != function.end() && *asked == true;
-}
-
-// The part of a tool that has its name.
-const Json& function_of(const Json& tool) {
-  const auto function = tool.find("function");
-  return function == tool.end() ? tool : *function;
-}
-
-// Arguments are an object, also where the schema leaves that open.
-Json as_object(const Json& schema) {
-  Json out = schema;
-  const auto type = out.find("type");
-  const bool one_of_many =
-      type != out.end() && type->is_array() && std::ranges::find(*type, "object") != type->end();
-  if (type == out.end() || one_of_many) out["type"] = "object";
-  return out;
-}
 
 class Builder {
  public:
@@ -67,7 +29,8 @@ class Builder {
 
   Result<CallGrammar> make() {
     grammar_->root = grammar_->add_rule();
-    BULKHEAD_RETURN_IF_ERROR(read_tools());
+    BULKHEAD_TRY(OfferedTools offered, add_tools(*grammar_, calls_, wish_.tools, wish_.named));
+    tools_ = std::move(offered.tools);
     const NodeId end = grammar_->add(Node{});
     NodeId after = end;
     const bool more = !wish_.one_call && repeats();
@@ -77,76 +40,10 @@ class Builder {
     if (more) grammar_->nodes[after].branches = {end, blanks(grammar_->add(choice({end, first})))};
     grammar_->rules[grammar_->root] = blanks(first);
     BULKHEAD_RETURN_IF_ERROR(grammar_->finish());
-    return CallGrammar{std::move(grammar_), std::move(warnings_)};
+    return CallGrammar{std::move(grammar_), std::move(offered.warnings)};
   }
 
  private:
-  // ---- tools ----
-
-  Status read_tools() {
-    const Json tools = Json::parse(wish_.tools, nullptr, false);
-    if (!tools.is_array()) return Error(ErrorCode::kInvalidArgument, "tools is not an array");
-    for (const Json& tool : tools) {
-      const Json& function = function_of(tool);
-      std::string name = function.value("name", "");
-      if (!wish_.named.empty() && name != wish_.named) continue;
-      BULKHEAD_TRY(const RuleId arguments, arguments_of(function, name));
-      tools_.push_back({std::move(name), arguments});
-    }
-    return {};
-  }
-
-  Result<RuleId> arguments_of(const Json& function, const std::string& name) {
-    const auto schema = function.find("parameters");
-    const bool strict = is_strict(function);
-    if (schema == function.end() || !schema->is_object())
-      return strict ? object(kNoArguments, none_) : object(kAnyArguments, any_);
-    const std::string text = as_object(*schema).dump();
-    const Sizes before = sizes();
-    std::vector<std::string> left_out;
-    Result<RuleId> rule =
-        too_large_ < kMostTooLarge
-            ? constrain::add_schema(*grammar_, text,
-                                    strict ? Strictness::kStrict : Strictness::kLenient, left_out)
-            : Result<RuleId>(Error(ErrorCode::kResourceExhausted, "the tools are too large"));
-    if (!rule.ok()) {
-      if (rule.error().code() == ErrorCode::kResourceExhausted) ++too_large_;
-      if (strict) return rule.error().within("tool '" + name + "'");
-      cut_back(before);
-      warnings_.push_back("tool '" + name +
-                          "' is not held to its schema: " + rule.error().message());
-      return object(kAnyArguments, any_);
-    }
-    for (const std::string& each : left_out)
-      warnings_.push_back("tool '" + name + "': " + each);
-    return rule;
-  }
-
-  // What a schema that failed had put into the grammar already.
-  using Sizes = std::array<std::size_t, 6>;
-  Sizes sizes() const {
-    const Grammar& all = *grammar_;
-    return {all.nodes.size(),   all.rules.size(),   all.automata.size(),
-            all.strings.size(), all.objects.size(), all.arrays.size()};
-  }
-  void cut_back(const Sizes& to) {
-    grammar_->nodes.resize(to[0]);
-    grammar_->rules.resize(to[1]);
-    grammar_->automata.resize(to[2]);
-    grammar_->strings.resize(to[3]);
-    grammar_->objects.resize(to[4]);
-    grammar_->arrays.resize(to[5]);
-  }
-
-  // The rule of a schema of ours, made once.
-  Result<RuleId> object(const char* schema, RuleId& known) {
-    std::vector<std::string> none;
-    if (known == constrain::kNoNode) {
-      BULKHEAD_TRY(known, constrain::add_schema(*grammar_, schema, Strictness::kStrict, none));
-    }
-    return known;
-  }
-
   // ---- nodes ----
 
   static Node choice(std::vector<NodeId> branches) {
@@ -164,13 +61,14 @@ class Builder {
   }
   NodeId blanks(NodeId next) { return matching("[ \\n]{0,2}", next); }
   NodeId maybe(NodeId with, NodeId without) { return grammar_->add(choice({with, without})); }
-  NodeId arguments(const OfferedTool& tool, NodeId next) {
+  NodeId run(RuleId rule, NodeId next) {
     Node node;
     node.kind = NodeKind::kCall;
-    node.index = tool.arguments;
+    node.index = rule;
     node.next = next;
     return grammar_->add(std::move(node));
   }
+  NodeId arguments(const OfferedTool& tool, NodeId next) { return run(tool.arguments, next); }
   template <typename One>
   NodeId any_tool(One one) {
     std::vector<NodeId> ways;
@@ -194,11 +92,11 @@ class Builder {
       case CallSyntax::kKeyedList:
         return list(next);
       case CallSyntax::kNamed:
+      case CallSyntax::kTagged:
         return sections(next);
       case CallSyntax::kChannels:
         return channels(next);
       case CallSyntax::kNone:
-      case CallSyntax::kTagged:
       case CallSyntax::kBareKeys:
       case CallSyntax::kPython:
         break;  // see can_hold_calls()
@@ -273,13 +171,65 @@ class Builder {
     if (!calls_.section.empty()) {
       const NodeId close = closers(closers_of_call, calls_.closers.size(), next);
       const NodeId after = grammar_->add(choice({close}));
-      const NodeId call = named_call(closers_of_call, after);
+      const NodeId call = one_call(closers_of_call, after);
       if (!wish_.one_call) grammar_->nodes[after].branches.push_back(blanks(call));
       ways.push_back(mark(calls_.section, blanks(call)));
     }
     // A section's mark may be forgotten.
-    ways.push_back(named_call(closers_of_call, next));
+    ways.push_back(one_call(closers_of_call, next));
     return grammar_->add(choice(std::move(ways)));
+  }
+
+  NodeId one_call(std::size_t closers_of_call, NodeId next) {
+    return calls_.syntax == CallSyntax::kTagged ? tagged_call(next)
+                                                : named_call(closers_of_call, next);
+  }
+
+  // NAME end, its arguments in the schema's order, call_close
+  NodeId tagged_call(NodeId next) {
+    const NodeId close = mark(calls_.tags.call_close, next);
+    const std::string name_end = calls_.name_ends.empty() ? "" : calls_.name_ends[0];
+    const NodeId name = any_tool([&](const OfferedTool& tool) {
+      NodeId rest = close;
+      if (tool.any_members) {
+        rest = grammar_->add(choice({close}));
+        const NodeId value = matching_text(calls_.tags.value_close);
+        const NodeId key = argument({}, true, value, blanks(rest));
+        grammar_->nodes[rest].branches.push_back(key);
+      }
+      for (std::size_t i = tool.members.size(); i-- > 0;) {
+        const constrain::LooseMember& member = tool.members[i];
+        const NodeId with = argument(member.name, member.text.has_value(),
+                                     member.text.value_or(member.json), blanks(rest));
+        rest = member.required ? with : maybe(with, rest);
+      }
+      return mark(tool.name + name_end, blanks(rest));
+    });
+    std::vector<NodeId> ways;
+    for (const std::string& open : calls_.opens)
+      ways.push_back(mark(open, name));
+    return grammar_->add(choice(std::move(ways)));
+  }
+
+  // param_open KEY key_close [value_open] VALUE value_close; an empty key: any
+  NodeId argument(const std::string& key, bool text, RuleId value, NodeId next) {
+    const model::answer::Tags& tags = calls_.tags;
+    const std::string around = tags.strip_newlines ? "\n" : "";
+    NodeId at = mark(around + tags.value_close, next);
+    at = mark(around, run(value, at));
+    if (!tags.value_open.empty()) at = blanks(mark(tags.value_open, at));
+    if (tags.typed) at = mark(text ? " string=\"true\">" : " string=\"false\">", at);
+    at = mark(tags.key_close, at);
+    at = key.empty() ? matching("[A-Za-z0-9_.$\\-]{1,128}", at) : mark(key, at);
+    return mark(tags.param_open, at);
+  }
+
+  // The rule of any text without `mark`.
+  RuleId matching_text(std::string_view without) {
+    const RuleId rule = grammar_->add_rule();
+    grammar_->rules[rule] =
+        grammar_->leaf(NodeKind::kText, *constrain::texts_without(without), grammar_->add(Node{}));
+    return rule;
   }
 
   NodeId named_call(std::size_t closers_of_call, NodeId next) {
@@ -336,9 +286,6 @@ class Builder {
   const std::function<std::string(std::string_view)>& spell_;
   std::shared_ptr<Grammar> grammar_;
   std::vector<OfferedTool> tools_;
-  std::vector<std::string> warnings_;
-  RuleId any_ = constrain::kNoNode, none_ = constrain::kNoNode;
-  int too_large_ = 0;
 };
 
 }  // namespace
@@ -350,21 +297,14 @@ bool can_hold_calls(const Family& family) {
     case CallSyntax::kKeyedList:
     case CallSyntax::kNamed:
     case CallSyntax::kChannels:
+    case CallSyntax::kTagged:
       return true;
     case CallSyntax::kNone:
-    case CallSyntax::kTagged:
     case CallSyntax::kBareKeys:
     case CallSyntax::kPython:
       return false;
   }
   return false;
-}
-
-bool any_strict_tool(std::string_view tools) {
-  const Json all = Json::parse(tools, nullptr, false);
-  return all.is_array() && std::ranges::any_of(all, [](const Json& tool) {
-           return tool.is_object() && is_strict(function_of(tool));
-         });
 }
 
 Result<CallGrammar> make_call_grammar(const Family& family, const CallWish& wish,

@@ -34,8 +34,6 @@ struct CallGrammar {
 
 // Whether calls of this syntax can be held.
 bool can_hold_calls(const model::answer::Family& family);
-// Whether one of the tools (JSON) has `strict: true`.
-bool any_strict_tool(std::string_view tools);
 
 // kUnsupported for a keyword in a strict tool's schema that can't be held, with the tool and the keyword; a tool
 // that is not strict never fails: what can't be held of it is left out and named in `warnings`, its whole schema

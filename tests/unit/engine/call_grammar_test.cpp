@@ -17,6 +17,8 @@
 namespace bulkhead::test {
 namespace {
 
+using namespace std::string_literals;
+
 const char* const kWeatherSchema = R"({"type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
     "required": ["city"], "additionalProperties": false})";
@@ -77,6 +79,92 @@ const Row kRows[] = {
     {"functionary", "<function=get_weather>", "</function>"},
 };
 
+// Up to the city's value, from there up to that of the days, and the rest.
+struct TaggedRow {
+  const char* family;
+  const char* before;
+  const char* between;
+  const char* behind;
+};
+const TaggedRow kTaggedRows[] = {
+    {"glm", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>",
+     "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>", "</arg_value>\n</tool_call>"},
+    {"glm", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>",
+     "</arg_value><arg_key>days</arg_key><arg_value>", "</arg_value></tool_call>"},
+    {"minimax-m2", "<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">",
+     "</parameter>\n<parameter name=\"days\">", "</parameter>\n</invoke>\n</minimax:tool_call>"},
+    {"qwen3-coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\n",
+     "\n</parameter>\n<parameter=days>\n", "\n</parameter>\n</function>\n</tool_call>"},
+    {"qwen3-coder", "<function=get_weather>\n<parameter=city>\n",
+     "\n</parameter>\n<parameter=days>\n", "\n</parameter>\n</function>"},
+    {"seed-oss", "<seed:tool_call>\n<function=get_weather>\n<parameter=city>",
+     "</parameter>\n<parameter=days>", "</parameter>\n</function>\n</seed:tool_call>"},
+    {"deepseek-v3.2",
+     "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter "
+     "name=\"city\" string=\"true\">",
+     "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">",
+     "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"},
+};
+
+TEST(CallGrammar, HoldsArgumentsBetweenTags) {
+  for (const TaggedRow& row : kTaggedRows) {
+    const auto call = [&](const std::string& city, const std::string& days) {
+      return row.before + city + row.between + days + row.behind;
+    };
+    EXPECT_TRUE(passes(row.family, call("Oslo", "2"))) << call("Oslo", "2");
+    EXPECT_TRUE(passes(row.family, call("a \" { <b> \xC3\xA9\n\nc", "12"))) << row.family;
+    for (const char* bad : {"0", "many", "\"2\"", "", "2.5"})
+      EXPECT_FALSE(passes(row.family, call("Oslo", bad))) << row.family << bad;
+    std::string other = call("Oslo", "2");
+    other.replace(other.find("get_weather"), 11, "get_nothing");
+    EXPECT_FALSE(passes(row.family, other)) << other;
+  }
+}
+
+// Texts have their own limits, texts among other types are JSON, and what tags can't say is refused or left out.
+TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
+  const auto passes_with = [](const std::string& properties, const std::string& value) {
+    const std::string tools =
+        R"([{"function": {"name": "f", "strict": true, "parameters": {"type": "object", "required": ["a"],
+             "properties": {"a": )" +
+        properties + "}}}}]";
+    const auto made = grammar_of("qwen3-coder", {.tools = tools});
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return made.ok() &&
+           constrain::check_text(made->grammar, "<function=f>\n<parameter=a>\n" + value +
+                                                    "\n</parameter>\n</function>")
+               .passed;
+  };
+  EXPECT_TRUE(passes_with(R"({"enum": ["red", "blue"]})", "blue"));
+  EXPECT_FALSE(passes_with(R"({"enum": ["red", "blue"]})", "\"blue\""));
+  EXPECT_TRUE(passes_with(R"({"type": "string", "maxLength": 4})", "a\xC3\xA9\ncd"s.substr(0, 5)));
+  EXPECT_FALSE(passes_with(R"({"type": "string", "maxLength": 4})", "abcde"));
+  EXPECT_TRUE(passes_with(R"({"type": "string", "pattern": "^[0-9]{3}$"})", "007"));
+  EXPECT_FALSE(passes_with(R"({"type": "string", "pattern": "^[0-9]{3}$"})", "07"));
+  EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "\"x\""));
+  EXPECT_TRUE(passes_with(R"({"type": ["string", "null"]})", "null"));
+  EXPECT_FALSE(passes_with(R"({"type": ["string", "null"]})", "x"));
+  EXPECT_TRUE(passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"a<\"]"));
+  // The parser would end the value here.
+  EXPECT_FALSE(
+      passes_with(R"({"type": "array", "items": {"type": "string"}})", "[\"</parameter>\"]"));
+  const std::string either =
+      R"([{"function": {"name": "f", "strict": %, "parameters": {"type": "object", "properties": {"a": {}, "b": {}},
+           "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}}}])";
+  const auto with = [&](const char* strict) {
+    std::string tools = either;
+    tools.replace(tools.find('%'), 1, strict);
+    return tools;
+  };
+  const auto refused = grammar_of("glm", {.tools = with("true")});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("anyOf"), std::string::npos)
+      << refused.error().message();
+  const auto warned = grammar_of("glm", {.tools = with("false")});
+  ASSERT_TRUE(warned.ok());
+  EXPECT_EQ(warned->warnings.size(), 1U);
+}
+
 TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
   for (const Row& row : kRows) {
     const auto call = [&](const std::string& arguments) {
@@ -93,8 +181,19 @@ TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
   }
 }
 
-// A text that the grammar lets through; empty where it became too long.
-std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar, std::mt19937& random) {
+// How much likelier `byte` is than others to be taken next: texts would never end by chance.
+std::size_t weight(const std::string& text, unsigned char byte, const std::string& closing) {
+  for (std::size_t begun = closing.size(); begun-- > 1;) {
+    if (text.ends_with(closing.substr(0, begun)))
+      return byte == static_cast<unsigned char>(closing[begun]) ? 800 : 1;
+  }
+  const bool closes = !closing.empty() && byte == static_cast<unsigned char>(closing[0]);
+  return closes || byte == '"' || byte == '}' || byte == ']' ? 60 : 1;
+}
+
+// A text that the grammar lets through; empty where it became too long. `closing` ends plain texts in it.
+std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar,
+                 const std::string& closing, std::mt19937& random) {
   constexpr std::size_t kMost = 3000;
   constrain::Automaton automaton(grammar);
   constrain::ConfigId at = automaton.start();
@@ -104,9 +203,8 @@ std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar, std::
     std::vector<unsigned char> ways;
     for (int byte = 0; byte < 256; ++byte) {
       const auto way = static_cast<unsigned char>(byte);
-      if (automaton.step(at, way) == constrain::kNowhere) continue;
-      // Strings would never end.
-      ways.insert(ways.end(), byte == '"' || byte == '}' || byte == ']' ? 60 : 1, way);
+      if (automaton.step(at, way) != constrain::kNowhere)
+        ways.insert(ways.end(), weight(text, way, closing), way);
     }
     if (ways.empty()) return automaton.accepting(at) ? text : "a dead end: " + text;
     text += static_cast<char>(ways[random() % ways.size()]);
@@ -125,7 +223,9 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
     ASSERT_TRUE(made.ok());
     int read = 0;
     for (int i = 0; i < 12; ++i) {
-      const std::string text = walk(made->grammar, random);
+      const model::answer::Tags& tags = family.calls.tags;
+      const std::string text =
+          walk(made->grammar, (tags.strip_newlines ? "\n" : "") + tags.value_close, random);
       if (text.empty()) continue;
       const bool channels = family.calls.syntax == model::answer::CallSyntax::kChannels;
       model::answer::AnswerParser parser(family, {*model::answer::Tools::from_json(kTools),
@@ -150,9 +250,11 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
 TEST(CallGrammar, KnowsEveryFamilyThatItSaysItHolds) {
   for (const model::answer::Family& family : model::answer::families()) {
     if (!engine::can_hold_calls(family)) continue;
-    EXPECT_TRUE(std::ranges::any_of(kRows, [&](const Row& row) {
-      return family.name == row.family;
-    })) << family.name;
+    EXPECT_TRUE(
+        std::ranges::any_of(kRows, [&](const Row& row) { return family.name == row.family; }) ||
+        std::ranges::any_of(kTaggedRows,
+                            [&](const TaggedRow& row) { return family.name == row.family; }))
+        << family.name;
   }
 }
 

@@ -1,6 +1,8 @@
 // Answers that must be calls, or may be: whatever the model would rather say, calls are of offered tools and
 // their arguments are valid; alone and in company, and after a resumption at every token.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -9,6 +11,7 @@
 
 #include "tests/support/engine_harness.hpp"
 #include "worker/constrain/constraint.hpp"
+#include "worker/engine/call_grammar.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -39,8 +42,9 @@ const std::vector<std::string> kWords = {"<tool_call>", "</tool_call>",  "<think
 
 class ToolHarness : public EngineHarness {
  public:
-  explicit ToolHarness(const char* family = "hermes", const char* prompt_end = "")
-      : EngineHarness(limits(), {}, kWords) {
+  explicit ToolHarness(const char* family = "hermes", const char* prompt_end = "",
+                       std::vector<std::string> words = kWords)
+      : EngineHarness(limits(), {}, std::move(words)) {
     language.chat =
         jinja::Chat::load("{{ messages[0].content }}" + std::string(prompt_end), "", "");
     language.family = model::answer::family_named(family);
@@ -180,6 +184,38 @@ TEST(ToolChoice, AutoChangesNoValidAnswer) {
   EXPECT_EQ(harness.tokenizer.decode(answer.tokens), raw);
   EXPECT_EQ(calls_of(answer).size(), 2U);
   expect_valid(answer);
+}
+
+// Marks that are tokens of their own, and the same letter by letter.
+TEST(ToolChoice, EachFamilyThatCanBeHeldCanBeMadeToCall) {
+  for (const model::answer::Family& family : model::answer::families()) {
+    if (!engine::can_hold_calls(family)) continue;
+    const model::answer::Calls& calls = family.calls;
+    std::vector<std::string> marks = {calls.section, calls.tags.param_open, calls.tags.key_close,
+                                      calls.tags.value_open, calls.tags.value_close};
+    for (const auto* more : {&calls.opens, &calls.closers, &calls.name_ends, &calls.other_marks})
+      marks.insert(marks.end(), more->begin(), more->end());
+    std::ranges::sort(marks);
+    marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
+    std::erase_if(marks, [](const std::string& mark) { return mark.size() < 6; });
+    const bool channels = calls.syntax == model::answer::CallSyntax::kChannels;
+    for (const auto& words : {marks, std::vector<std::string>()}) {
+      int ended = 0;
+      for (std::uint64_t id = 0; id < 3; ++id) {
+        ToolHarness harness(family.name.c_str(), channels ? "<|start|>assistant" : "", words);
+        harness.engine.submit(asks(id, ToolChoice::kNamed));
+        harness.run();
+        const Answer& answer = harness.answer(id);
+        ASSERT_TRUE(answer.finished) << family.name << answer.failed->message;
+        EXPECT_FALSE(has_content(answer)) << family.name;
+        if (answer.finished->reason == FinishReason::kLength) continue;
+        ++ended;
+        EXPECT_EQ(calls_of(answer).size(), 1U) << family.name;
+        expect_valid(answer);
+      }
+      EXPECT_GT(ended, 0) << family.name;
+    }
+  }
 }
 
 std::vector<ipc::Submit> some_of_each() {

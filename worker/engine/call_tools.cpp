@@ -1,0 +1,205 @@
+#include "worker/engine/call_tools.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "worker/model/answer/json_text.hpp"
+#include "worker/model/answer/tools.hpp"
+
+namespace bulkhead::engine {
+namespace {
+
+using constrain::Grammar;
+using constrain::RuleId;
+using constrain::Strictness;
+using model::answer::Calls;
+using model::answer::CallSyntax;
+using Json = nlohmann::ordered_json;
+
+// Schemas too large to be held are refused one after the other, each after much work.
+constexpr int kMostTooLarge = 8;
+
+constexpr const char* kAnyArguments = R"({"type": "object"})";
+// Of a strict tool without a schema: it takes none.
+constexpr const char* kNoArguments = R"({"type": "object", "additionalProperties": false})";
+
+bool is_strict(const Json& function) {
+  const auto asked = function.find("strict");
+  return asked != function.end() && *asked == true;
+}
+
+// The part of a tool that has its name.
+const Json& function_of(const Json& tool) {
+  const auto function = tool.find("function");
+  return function == tool.end() ? tool : *function;
+}
+
+// Arguments are an object, also where the schema leaves that open.
+Json as_object(const Json& schema) {
+  Json out = schema;
+  const auto type = out.find("type");
+  const bool one_of_many =
+      type != out.end() && type->is_array() && std::ranges::find(*type, "object") != type->end();
+  if (type == out.end() || one_of_many) out["type"] = "object";
+  return out;
+}
+
+class ToolReader {
+ public:
+  ToolReader(Grammar& grammar, const Calls& calls) : grammar_(grammar), calls_(calls) {}
+
+  Result<OfferedTools> read(std::string_view text, std::string_view named) {
+    const Json tools = Json::parse(text, nullptr, false);
+    if (!tools.is_array()) return Error(ErrorCode::kInvalidArgument, "tools is not an array");
+    BULKHEAD_TRY(offered_, model::answer::Tools::from_json(text));
+    for (const Json& tool : tools) {
+      const Json& function = function_of(tool);
+      std::string name = function.value("name", "");
+      if (!named.empty() && name != named) continue;
+      OfferedTool made{.name = std::move(name)};
+      BULKHEAD_RETURN_IF_ERROR(calls_.syntax == CallSyntax::kTagged
+                                   ? read_members(function, made)
+                                   : read_arguments(function, made));
+      out_.tools.push_back(std::move(made));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Status read_arguments(const Json& function, OfferedTool& tool) {
+    const auto schema = function.find("parameters");
+    if (schema == function.end() || !schema->is_object()) {
+      BULKHEAD_TRY(tool.arguments,
+                   is_strict(function) ? object(kNoArguments, none_) : object(kAnyArguments, any_));
+      return {};
+    }
+    const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
+      BULKHEAD_TRY(tool.arguments,
+                   constrain::add_schema(grammar_, as_object(*schema).dump(), strictness, out));
+      return {};
+    };
+    BULKHEAD_TRY(const bool held, try_schema(function, tool, add));
+    if (held) return {};
+    BULKHEAD_TRY(tool.arguments, object(kAnyArguments, any_));
+    return {};
+  }
+
+  Status read_members(const Json& function, OfferedTool& tool) {
+    const auto schema = function.find("parameters");
+    if (schema == function.end() || !schema->is_object()) {
+      tool.any_members = !is_strict(function);
+      return {};
+    }
+    const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
+      BULKHEAD_TRY(tool.members,
+                   constrain::add_loose_members(grammar_, as_object(*schema).dump(), strictness,
+                                                calls_.tags.value_close, out));
+      return check_members(tool, strictness, out);
+    };
+    BULKHEAD_TRY(const bool held, try_schema(function, tool, add));
+    tool.any_members = !held;
+    return {};
+  }
+
+  // Tags can't write every name; and the parser must take for text what the schema does.
+  Status check_members(OfferedTool& tool, Strictness strictness, std::vector<std::string>& out) {
+    const model::answer::Tool* known = offered_.find(tool.name);
+    std::vector<constrain::LooseMember> kept;
+    for (constrain::LooseMember& member : tool.members) {
+      const std::string& name = member.name;
+      const bool writable = !name.empty() && model::answer::trimmed(name) == name &&
+                            name.find(calls_.tags.key_close) == std::string::npos;
+      if (!calls_.tags.typed) {
+        const bool text = known != nullptr && model::answer::text_alone(*known, name);
+        if (text && !member.text)
+          return Error(ErrorCode::kUnsupported,
+                       "\"" + name + "\" has a type that tags can't write");
+        if (!text) member.text.reset();
+      }
+      if (writable) {
+        kept.push_back(std::move(member));
+      } else if (member.required && strictness == Strictness::kStrict) {
+        return Error(ErrorCode::kUnsupported,
+                     "\"required\": tags can't write the name " + model::answer::json_quoted(name));
+      } else {
+        out.push_back("\"properties\": tags can't write the name " +
+                      model::answer::json_quoted(name));
+      }
+    }
+    tool.members = std::move(kept);
+    return {};
+  }
+
+  // Adds a tool's schema by `add`. False: it can't be held, and the tool is not strict.
+  template <typename Add>
+  Result<bool> try_schema(const Json& function, const OfferedTool& tool, Add add) {
+    const bool strict = is_strict(function);
+    const Sizes before = sizes();
+    std::vector<std::string> left_out;
+    Status added = Error(ErrorCode::kResourceExhausted, "the tools are too large");
+    if (too_large_ < kMostTooLarge)
+      added = add(strict ? Strictness::kStrict : Strictness::kLenient, left_out);
+    if (added.ok()) {
+      for (const std::string& each : left_out)
+        out_.warnings.push_back("tool '" + tool.name + "': " + each);
+      return true;
+    }
+    if (added.error().code() == ErrorCode::kResourceExhausted) ++too_large_;
+    if (strict) return added.error().within("tool '" + tool.name + "'");
+    cut_back(before);
+    out_.warnings.push_back("tool '" + tool.name +
+                            "' is not held to its schema: " + added.error().message());
+    return false;
+  }
+
+  // What a schema that failed had put into the grammar already.
+  using Sizes = std::array<std::size_t, 6>;
+  Sizes sizes() const {
+    const Grammar& all = grammar_;
+    return {all.nodes.size(),   all.rules.size(),   all.automata.size(),
+            all.strings.size(), all.objects.size(), all.arrays.size()};
+  }
+  void cut_back(const Sizes& to) {
+    grammar_.nodes.resize(to[0]);
+    grammar_.rules.resize(to[1]);
+    grammar_.automata.resize(to[2]);
+    grammar_.strings.resize(to[3]);
+    grammar_.objects.resize(to[4]);
+    grammar_.arrays.resize(to[5]);
+  }
+
+  // The rule of a schema of ours, made once.
+  Result<RuleId> object(const char* schema, RuleId& known) {
+    std::vector<std::string> none;
+    if (known == constrain::kNoNode) {
+      BULKHEAD_TRY(known, constrain::add_schema(grammar_, schema, Strictness::kStrict, none));
+    }
+    return known;
+  }
+
+  Grammar& grammar_;
+  const Calls& calls_;
+  model::answer::Tools offered_;  // as the parser sees them
+  OfferedTools out_;
+  RuleId any_ = constrain::kNoNode, none_ = constrain::kNoNode;
+  int too_large_ = 0;
+};
+
+}  // namespace
+
+bool any_strict_tool(std::string_view tools) {
+  const Json all = Json::parse(tools, nullptr, false);
+  return all.is_array() && std::ranges::any_of(all, [](const Json& tool) {
+           return tool.is_object() && is_strict(function_of(tool));
+         });
+}
+
+Result<OfferedTools> add_tools(Grammar& grammar, const Calls& calls, std::string_view tools,
+                               std::string_view named) {
+  return ToolReader(grammar, calls).read(tools, named);
+}
+
+}  // namespace bulkhead::engine

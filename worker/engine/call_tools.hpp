@@ -1,0 +1,36 @@
+// A request's tools as rules of a grammar: what the arguments of each may be. How a family writes a call around
+// them is in call_grammar.cpp.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "worker/constrain/constraint.hpp"
+#include "worker/constrain/grammar.hpp"
+#include "worker/model/answer/family.hpp"
+
+namespace bulkhead::engine {
+
+struct OfferedTool {
+  std::string name;
+  constrain::RuleId arguments = 0;                   // of calls whose arguments are one JSON object
+  std::vector<constrain::LooseMember> members = {};  // of calls in tags
+  bool any_members = false;                          // the same: no schema holds them
+};
+
+struct OfferedTools {
+  std::vector<OfferedTool> tools;
+  std::vector<std::string> warnings;  // what of the schemas is not held
+};
+
+// Whether one of the tools (JSON) has `strict: true`.
+bool any_strict_tool(std::string_view tools);
+
+// Puts the rules of `tools` (JSON; of `named` alone, if not empty) into the grammar. kUnsupported for a keyword in
+// a strict tool's schema that can't be held, with the tool and the keyword; a tool that is not strict never fails.
+Result<OfferedTools> add_tools(constrain::Grammar& grammar, const model::answer::Calls& calls,
+                               std::string_view tools, std::string_view named);
+
+}  // namespace bulkhead::engine
