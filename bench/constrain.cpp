@@ -79,18 +79,17 @@ void write_instances(const Json& fixture, const Vocabulary& words, Figures& figu
   }
   constrain::TokenMasks masks(compiled->grammar, words.trie, words.ends);
   masks.mask(masks.start());
-  figures.most_work = std::max(figures.most_work, masks.work());
+  figures.most_work = std::max(figures.most_work, masks.last_work());
   figures.first_us.push_back(cpu_us() - begin);
   for (const Json& value : fixture["valid"]) {
     const std::string text = value.dump(1);
     constrain::ConfigId at = masks.start();
     for (const std::uint32_t token : words.tokenizer->encode(text, false, false)) {
-      const std::uint64_t work = masks.work();
       const double step = cpu_us();
       const bool allowed = constrain::allows(*masks.mask(at), token);
       const constrain::ConfigId next = masks.advance(at, words.tokenizer->piece(token));
       figures.mask_us.push_back(cpu_us() - step);
-      figures.most_work = std::max(figures.most_work, masks.work() - work);
+      figures.most_work = std::max(figures.most_work, masks.last_work());
       ++figures.tokens;
       if (!allowed || next == constrain::kNowhere) {  // another order of properties
         ++figures.rejected;

@@ -34,7 +34,6 @@ Automaton::Automaton(std::shared_ptr<const Grammar> grammar) : grammar_(std::mov
 
 ConfigId Automaton::intern(std::vector<Item> items) {
   if (items.empty()) return kNowhere;
-  work_ += items.size();
   std::uint64_t hash = items.size();
   std::uint32_t depth = 0;
   for (const Item& item : items) {
@@ -71,7 +70,6 @@ ConfigId Automaton::unite(ConfigId a, ConfigId b) {
   if (const auto known = unions_.find(key); known != unions_.end()) return known->second;
   const std::vector<Item> first = configs_[a].items;
   const std::vector<Item> second = configs_[b].items;
-  work_ += first.size() + second.size();
   std::vector<Item> out;
   std::size_t i = 0, j = 0;
   while (i < first.size() || j < second.size()) {
@@ -94,10 +92,8 @@ ConfigId Automaton::close(Pending& pending) {
     const Frame frame = pending.work.back();
     pending.work.pop_back();
     if (++passes > kMostPasses || pending.parents.size() > kMostItems ||
-        pending.united > kMostUnited) {
-      overflowed_ = true;
+        pending.united > kMostUnited)
       return kNowhere;
-    }
     expand({frame, pending.parents[frame]}, pending);
   }
   std::vector<Item> items;
@@ -226,19 +222,33 @@ void Automaton::expand_array(const Item& item, const Node& node, Pending& out) {
 ConfigId Automaton::step(ConfigId config, unsigned char byte) {
   if (config == kNowhere) return kNowhere;
   if (configs_[config].next == nullptr) {
-    configs_[config].next = std::make_unique<std::array<ConfigId, 256>>();
-    configs_[config].next->fill(kUnknown);
-    bytes_ += sizeof(std::array<ConfigId, 256>);
+    configs_[config].next = std::make_unique<Edges>();
+    bytes_ += sizeof(Edges);
   }
-  const ConfigId known = (*configs_[config].next)[byte];
-  if (known != kUnknown) return known;
-  Pending pending;
-  for (const Item& item : std::vector<Item>(configs_[config].items)) {
-    advance(item, byte, pending);
+  Edge& edge = (*configs_[config].next)[byte];  // stays where it is when the table moves
+  if (edge.to == kUnknown) {
+    Pending pending;
+    for (const Item& item : std::vector<Item>(configs_[config].items)) {
+      advance(item, byte, pending);
+    }
+    edge.to = close(pending);
+    edge.cost = static_cast<std::uint16_t>(std::min<std::size_t>(pending.cost(), 0xFFFF));
   }
-  const ConfigId next = close(pending);
-  (*configs_[config].next)[byte] = next;
-  return next;
+  if (edge.walk != walk_) {
+    edge.walk = walk_;
+    spent_ += edge.cost;
+  }
+  return edge.to;
+}
+
+void Automaton::begin_walk() {
+  if (++walk_ != 0) return;
+  walk_ = 1;
+  for (Config& config : configs_) {
+    if (config.next == nullptr) continue;
+    for (Edge& edge : *config.next)
+      edge.walk = 0;
+  }
 }
 
 ConfigId Automaton::isolated(const Frame& frame) {
@@ -247,20 +257,27 @@ ConfigId Automaton::isolated(const Frame& frame) {
 }
 
 ConfigId Automaton::returned(ConfigId parents) {
-  if (configs_[parents].returned != kUnknown) return configs_[parents].returned;
+  if (configs_[parents].returned != kUnknown) {
+    spent_ += configs_[parents].returned_cost;
+    return configs_[parents].returned;
+  }
   Pending pending;
   for (const Item& item : std::vector<Item>(configs_[parents].items)) {
     pending.add(item.frame, item.parents, *this);
   }
   const ConfigId out = close(pending);
   configs_[parents].returned = out;
+  configs_[parents].returned_cost = static_cast<std::uint32_t>(pending.cost());
+  spent_ += configs_[parents].returned_cost;
   return out;
 }
 
 ConfigId Automaton::entered(NodeId node, ConfigId parents) {
   Pending pending;
   pending.add(Frame{node}, parents, *this);
-  return close(pending);
+  const ConfigId out = close(pending);
+  spent_ += pending.cost();
+  return out;
 }
 
 }  // namespace bulkhead::constrain

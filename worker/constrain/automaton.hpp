@@ -70,21 +70,28 @@ class Automaton {
   // Rough memory of what is remembered.
   std::size_t bytes() const { return bytes_; }
   std::size_t size() const { return configs_.size(); }
-  // Frames looked at so far: what all calls have cost.
-  std::uint64_t work() const { return work_; }
-  // A hostile grammar had too many ways at once; all texts are rejected from then on.
-  bool overflowed() const { return overflowed_; }
+  // Frames looked at by all calls so far, had nothing been remembered from before the last begin_walk(): so what
+  // a walk costs, and a limit on it, follows from the walk alone.
+  std::uint64_t spent() const { return spent_; }
+  void begin_walk();
 
  private:
+  static constexpr ConfigId kUnknown = 0xFFFFFFFF;
+  struct Edge {
+    ConfigId to = kUnknown;
+    std::uint16_t cost = 0;  // frames; the largest: so many, or more
+    std::uint16_t walk = 0;  // the last one that took it
+  };
+  using Edges = std::array<Edge, 256>;
   struct Config {
     std::vector<Item> items;  // rising by frame
-    std::unique_ptr<std::array<ConfigId, 256>> next;
+    std::unique_ptr<Edges> next;
     ConfigId returned = kUnknown;
+    std::uint32_t returned_cost = 0;
     std::uint32_t depth = 0;
     bool accepting = false, only_end = false, hole = false;
   };
   struct Pending;
-  static constexpr ConfigId kUnknown = 0xFFFFFFFF;
 
   ConfigId intern(std::vector<Item> items);
   ConfigId unite(ConfigId a, ConfigId b);
@@ -105,8 +112,8 @@ class Automaton {
   std::unordered_map<std::uint64_t, ConfigId> unions_;
   ConfigId start_ = kNowhere;
   std::size_t bytes_ = 0;
-  std::uint64_t work_ = 0;
-  bool overflowed_ = false;
+  std::uint64_t spent_ = 0;
+  std::uint16_t walk_ = 1;
 };
 
 }  // namespace bulkhead::constrain

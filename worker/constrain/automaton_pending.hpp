@@ -17,6 +17,9 @@ struct Automaton::Pending {
   // Items of all sets that were united, remembered unions included: what bounds a step must not depend on
   // what came before it.
   std::size_t united = 0;
+  std::size_t merged = 0;  // frames that were reached, each time
+
+  std::size_t cost() const { return 1 + merged + united; }
 
   void add(const Frame& frame, ConfigId to, Automaton& automaton) {
     if (merge(frame, to, automaton)) work.push_back(frame);
@@ -28,7 +31,7 @@ struct Automaton::Pending {
 
  private:
   bool merge(const Frame& frame, ConfigId to, Automaton& automaton) {
-    ++automaton.work_;
+    ++merged;
     const auto [entry, fresh] = parents.try_emplace(frame, to);
     if (fresh) return true;
     if (entry->second == to) return false;

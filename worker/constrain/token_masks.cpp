@@ -15,11 +15,18 @@ constexpr std::size_t kMostStringBytes = std::size_t{32} << 20;
 }  // namespace
 
 TokenMasks::TokenMasks(std::shared_ptr<const Grammar> grammar,
-                       std::shared_ptr<const TokenTrie> trie, std::vector<std::uint32_t> end_tokens)
+                       std::shared_ptr<const TokenTrie> trie, std::vector<std::uint32_t> end_tokens,
+                       std::uint64_t most_work)
     : automaton_(std::move(grammar)),
       trie_(std::move(trie)),
       end_tokens_(std::move(end_tokens)),
-      strings_(trie_) {}
+      strings_(trie_),
+      most_(most_work * kNodesOfFrame) {}
+
+bool TokenMasks::count(std::uint64_t before) {
+  tally_ += done() - before;
+  return tally_ <= most_;
+}
 
 ConfigId TokenMasks::advance(ConfigId at, std::string_view bytes) {
   for (const char byte : bytes)
@@ -43,9 +50,10 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
   for (std::uint32_t node = top + 1; node < top + nodes[top].subtree;) {
     while (open.back().first <= node)
       open.pop_back();
+    const std::uint64_t before = done();
     ++nodes_walked_;
-    if (work() > work_limit_) return;
     const ConfigId next = automaton_.step(open.back().second, nodes[node].byte);
+    if (!count(before)) return;
     if (next == kNowhere) {
       node += nodes[node].subtree;
       continue;
@@ -69,11 +77,17 @@ void TokenMasks::walk(std::uint32_t top, ConfigId at, TokenMask& mask,
 
 const TokenMasks::Part& TokenMasks::part(const Frame& frame) {
   const auto known = parts_.find(frame);
-  if (known != parts_.end()) return known->second;
+  if (known != parts_.end()) {
+    tally_ += known->second.cost;
+    return known->second;
+  }
   if (parts_.size() >= kMostParts) parts_.clear();
   Part& made = parts_[frame];
   made.mask.assign(trie_->words(), 0);
+  const std::uint64_t before = tally_;
+  automaton_.begin_walk();
   walk(0, automaton_.isolated(frame), made.mask, &made.exits);
+  made.cost = tally_ - before;
   return made;
 }
 
@@ -82,32 +96,42 @@ void TokenMasks::add_part(const Automaton::Item& item, TokenMask& mask) {
   for (std::size_t word = 0; word < mask.size(); ++word)
     mask[word] |= alone.mask[word];
   if (alone.exits.empty()) return;
+  automaton_.begin_walk();
+  std::uint64_t before = done();
   const ConfigId back = automaton_.returned(item.parents);
   for (const std::uint32_t node : alone.exits) {
     ++nodes_walked_;
-    if (work() > work_limit_) return;
+    if (!count(before)) return;
     add_tokens(node, mask);
     if (trie_->nodes()[node].subtree > 1) walk(node, back, mask, nullptr);
+    before = done();
   }
 }
 
 const std::vector<TokenSet>& TokenMasks::beyond(const StringTokens::Inside& inside, ConfigId back) {
   const auto [known, fresh] = beyond_.try_emplace({&inside, back});
-  if (!fresh) return known->second;
+  Beyond& made = known->second;
+  if (!fresh) {
+    tally_ += made.cost;
+    return made.tokens;
+  }
+  const std::uint64_t before = tally_;
+  automaton_.begin_walk();
   for (const StringTokens::Exit& exit : inside.exits) {
     scratch_.assign(trie_->words(), 0);
     for (const std::uint32_t node : exit.nodes) {
       add_tokens(node, scratch_);
       if (trie_->nodes()[node].subtree > 1) walk(node, back, scratch_, nullptr);
     }
-    TokenSet& tokens = known->second.emplace_back();
+    TokenSet& tokens = made.tokens.emplace_back();
     for (std::uint32_t word = 0; word < scratch_.size(); ++word) {
       for (std::uint32_t bits = scratch_[word]; bits != 0; bits &= bits - 1)
         tokens.add(word * 32 + static_cast<std::uint32_t>(std::countr_zero(bits)), trie_->words());
     }
     beyond_bytes_ += sizeof(TokenSet) + tokens.bytes();
   }
-  return known->second;
+  made.cost = tally_ - before;
+  return made.tokens;
 }
 
 void TokenMasks::add_string(const Automaton::Item& item, const StringShape& shape,
@@ -126,7 +150,10 @@ void TokenMasks::add_string(const Automaton::Item& item, const StringShape& shap
   }
   if (inside.exits.empty()) return;
   const NodeId next = automaton_.grammar().nodes[item.frame.node].next;
-  const std::vector<TokenSet>& through = beyond(inside, automaton_.entered(next, item.parents));
+  const std::uint64_t before = done();
+  const ConfigId back = automaton_.entered(next, item.parents);
+  if (!count(before)) return;
+  const std::vector<TokenSet>& through = beyond(inside, back);
   for (std::size_t i = 0; i < through.size(); ++i) {
     if (StringTokens::may_close(shape, inside.exits[i], taken)) through[i].add_to(mask);
   }
@@ -134,7 +161,7 @@ void TokenMasks::add_string(const Automaton::Item& item, const StringShape& shap
 
 const TokenMask* TokenMasks::mask(ConfigId at) {
   if (const auto known = masks_.find(at); known != masks_.end()) return &known->second;
-  work_limit_ = work() + kMostWork;
+  tally_ = 0;
   if (masks_.size() >= kMostMasks) masks_.clear();
   TokenMask out(trie_->words(), 0);
   if (automaton_.accepting(at)) {
@@ -144,6 +171,7 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
   const std::vector<Automaton::Item> items = automaton_.items(at);
   for (const Automaton::Item& item : items) {
     if (item.frame.node >= kHoleNode) continue;
+    if (tally_ > most_) break;
     const Node& node = automaton_.grammar().nodes[item.frame.node];
     if (node.kind == NodeKind::kString) {
       add_string(item, automaton_.grammar().strings[node.index], out);
@@ -151,7 +179,7 @@ const TokenMask* TokenMasks::mask(ConfigId at) {
       add_part(item, out);
     }
   }
-  if (work() > work_limit_) {
+  if (tally_ > most_) {
     // What was begun is not whole.
     parts_.clear();
     beyond_.clear();

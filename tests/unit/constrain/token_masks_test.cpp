@@ -163,9 +163,8 @@ TEST(TokenMasks, OfGrammarsThatAreTooAmbiguousAreNone) {
     TokenMasks masks(gbnf->grammar, words.trie, {words.end});
     ConfigId at = masks.start();
     for (int i = 0; i < 40; ++i) {
-      const std::uint64_t work = masks.work();
       const TokenMask* mask = masks.mask(at);
-      EXPECT_LT(masks.work() - work, 4 * TokenMasks::kMostWork);
+      EXPECT_LT(masks.last_work(), 4 * TokenMasks::kMostWork);
       at = masks.advance(at, "abcde");
       if (mask != nullptr && at != kNowhere) continue;
       ++refused;
@@ -173,6 +172,43 @@ TEST(TokenMasks, OfGrammarsThatAreTooAmbiguousAreNone) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+// A worker that goes on with another one's answer remembers nothing: it must not fail where the other did not.
+TEST(TokenMasks, FailByTheirWorkAloneWhateverIsRemembered) {
+  const Words words;
+  const auto grammar =
+      compile_gbnf("root ::= a{0,20}\na ::= b{0,20} b{0,20}\nb ::= [a-z]{0,20} [a-z]{0,20} [a-z ]");
+  const auto schema = compile_schema(
+      R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 30}, "b": {"type": "integer"},
+          "c": {"type": "array", "items": {"anyOf": [{"type": "string", "pattern": "^x"}, {"type": "number"}]}}}})",
+      Strictness::kStrict);
+  const struct {
+    std::shared_ptr<const Grammar> grammar;
+    std::string text;
+  } cases[] = {{grammar->grammar, "abcde fghi jklm nopq"},
+               {schema->grammar, R"({"a": "some text", "b": 17, "c": [1.5, "xyz", 2]})"}};
+  int failed = 0, found = 0;
+  for (const auto& each : cases) {
+    for (const std::uint64_t most : {30, 120, 500, 4'000}) {
+      TokenMasks warm(each.grammar, words.trie, {words.end}, most);
+      ConfigId at = warm.start();
+      for (std::size_t i = 0; i < each.text.size(); ++i) {
+        const TokenMask* mask = warm.mask(at);
+        TokenMasks cold(each.grammar, words.trie, {words.end}, most);
+        const TokenMask* alone =
+            cold.mask(cold.advance(cold.start(), std::string_view(each.text).substr(0, i)));
+        ASSERT_EQ(mask == nullptr, alone == nullptr) << most << " at " << i;
+        if (mask != nullptr) {
+          EXPECT_EQ(*mask, *alone);
+        }
+        ++(mask == nullptr ? failed : found);
+        at = warm.advance(at, each.text.substr(i, 1));
+      }
+    }
+  }
+  EXPECT_GT(failed, 10);
+  EXPECT_GT(found, 10);
 }
 
 TEST(TokenMasks, OfGrammarsAndExpressionsToo) {
