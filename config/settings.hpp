@@ -40,7 +40,8 @@ struct ModelSettings {
   std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
   std::vector<std::string> aliases;  // further names in the API
   Load load = Load::kStart;
-  std::string chat_template;  // a file, or a name in the model file; empty: the file's own
+  std::uint32_t reasoning_budget = 0;  // tokens, where a chat names no limit; 0: none
+  std::string chat_template;           // a file, or a name in the model file; empty: the file's own
 };
 
 enum class Transport { kShm, kStdio };

@@ -3,6 +3,7 @@
 // The worker gets these members' texts as the client wrote them. A parsed value would lose what templates
 // show to models: the order of keys in a tool's schema, and how numbers are written.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -221,6 +222,18 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
       fields.refuse("tool_choice", "needs 'tools' to choose from.", "invalid_combination");
   } else {
     read_named_tool(fields, *choice, parameters);
+  }
+}
+
+void read_reasoning_budget(Fields& fields, ipc::Submit& parameters) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  // Qwen's, vLLM's and llama.cpp's names after ours.
+  for (const char* name :
+       {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"}) {
+    if (fields.get(name) == nullptr) continue;
+    const std::int64_t budget = fields.integer(name, -1, -1, kMost);
+    parameters.reasoning_budget = static_cast<std::int32_t>(budget < 0 ? kMost : budget);
+    return;
   }
 }
 

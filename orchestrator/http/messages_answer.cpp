@@ -13,8 +13,10 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr FieldName kMessagesNames[] = {
-    {"stop", "stop_sequences"}, {".function.parameters", ".input_schema"}, {".function", ""}};
+constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
+                                        {"reasoning_budget", "thinking.budget_tokens"},
+                                        {".function.parameters", ".input_schema"},
+                                        {".function", ""}};
 
 void append_member(std::string& out, std::string_view name, std::string_view text) {
   fmt::format_to(std::back_inserter(out), "\"{}\":", name);

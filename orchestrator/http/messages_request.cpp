@@ -251,6 +251,8 @@ class Translation {
     if (const Ordered* thinking = find(body_, "thinking")) {
       const std::string type = type_of(*thinking, "thinking");
       out_["enable_thinking"] = type != "disabled";
+      const Ordered* budget = find(*thinking, "budget_tokens");
+      if (budget != nullptr && type == "enabled") out_["reasoning_budget"] = *budget;
     }
     for (const char* name : {"mcp_servers", "container", "output_format"}) {
       const Ordered* value = find(body_, name);

@@ -82,6 +82,7 @@ Parsed<GenerationRequest> parse_chat(std::string_view body) {
   return parse_generation(body, true, [body](Fields& fields, GenerationRequest& request) {
     request.prompts.emplace_back(ipc::ChatPrompt{read_chat(fields, body)});
     read_tool_choice(fields, request.parameters);
+    read_reasoning_budget(fields, request.parameters);
     bool logprobs = fields.boolean("logprobs", false);
     std::int64_t top = fields.integer("top_logprobs", 0, 0, 20);
     if (!logprobs && top > 0)

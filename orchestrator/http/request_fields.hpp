@@ -82,6 +82,8 @@ void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& con
 std::string read_chat(Fields& fields, std::string_view body);
 // Which tools the answer must call, of a chat that read_chat() took (chat_request.cpp).
 void read_tool_choice(Fields& fields, ipc::Submit& parameters);
+// How long the answer may reason; -1 is no limit.
+void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
 // What can't be asked of an answer that must be a call, once all of it was read.
 void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters);
 

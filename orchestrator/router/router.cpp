@@ -104,6 +104,11 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
+  // With the request, so that it stays whatever happens to the settings.
+  const std::uint32_t budget = models_[model].settings.reasoning_budget;
+  if (auto* submit = std::get_if<ipc::Submit>(&work);
+      submit != nullptr && submit->reasoning_budget < 0 && budget > 0)
+    submit->reasoning_budget = static_cast<std::int32_t>(budget);
   RequestId id{next_id_++};
   journal_.record(id, std::move(work));
   active_[id] = Active{model, &observer};

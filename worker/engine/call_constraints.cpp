@@ -1,6 +1,7 @@
 #include "worker/engine/call_constraints.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -13,7 +14,8 @@ namespace {
 
 using model::answer::CallSyntax;
 
-constexpr std::size_t kMostKept = 16;
+constexpr std::size_t kMostKept = 8;
+constexpr std::int32_t kNoBudget = std::numeric_limits<std::int32_t>::max();
 // Each is a line in the head of an answer.
 constexpr std::size_t kMostWarnings = 8;
 constexpr std::size_t kMostWarningBytes = 240;
@@ -50,66 +52,113 @@ Error cannot_force(const model::answer::Family& family) {
                                             "`strict`, and use 'auto' or 'none'");
 }
 
+// Too complex today, and tomorrow: no reason to try again later.
+Error for_good(const Error& error) {
+  const bool limit = error.code() == ErrorCode::kResourceExhausted;
+  return limit ? Error(ErrorCode::kUnsupported, error.message()) : error;
+}
+
 }  // namespace
 
-Result<const CallConstraints::Kept*> CallConstraints::grammar_for(const ToolUse& use) {
-  const auto known = std::ranges::find_if(kept_, [&](const Kept& kept) {
-    return kept.tools == use.tools && kept.named == use.named && kept.one_call == use.one_call;
-  });
+Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,
+                                                           const std::function<Made()>& make) {
+  const auto known = std::ranges::find(kept_, key, &Kept::key);
   if (known != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, known);
     return &kept_.front();
   }
   if (tokens_ == nullptr) tokens_ = std::make_shared<SpelledTokens>(tokenizer_, family_);
-  const CallWish wish{.tools = use.tools, .named = use.named, .one_call = use.one_call};
-  BULKHEAD_TRY(CallGrammar made, make_call_grammar(family_, wish, [this](std::string_view mark) {
-                 return tokens_->spell(mark);
-               }));
+  BULKHEAD_TRY(CallGrammar made, make());
   auto masks =
       std::make_shared<GrammarMasks>(std::move(made.grammar), tokens_->trie(), tokens_->ends());
   // Once it has been handed out, the engine's thread alone touches it.
   const constrain::TokenMask* first = masks->get().mask(masks->get().start());
   if (first == nullptr)
-    return Error(ErrorCode::kUnsupported, "the tools' schemas are too ambiguous to be held");
+    return Error(ErrorCode::kUnsupported,
+                 "it is too ambiguous: too many ways lead on from its start");
   if (!any_bit(*first))
-    return Error(ErrorCode::kUnsupported, "no token of this model's vocabulary can begin a call");
+    return Error(ErrorCode::kUnsupported, "no token of this model's vocabulary can begin it");
   std::vector<std::string> warnings = short_warnings(std::move(made.warnings));
   for (const std::string& each : warnings)
     spdlog::warn("{}", each);
-  kept_.push_front({use.tools, use.named, use.one_call, std::move(masks), std::move(warnings)});
+  kept_.push_front({std::move(key), std::move(masks), std::move(warnings)});
   if (kept_.size() > kMostKept) kept_.pop_back();
   return &kept_.front();
 }
 
-Result<HeldCalls> CallConstraints::hold(const ToolUse& use, model::answer::AnswerRequest request,
-                                        std::string& parameter) {
+Result<const CallConstraints::Kept*> CallConstraints::calls_for(const ToolUse& use) {
+  std::string key = (use.one_call ? "call\n" : "calls\n") + use.named + '\n' + use.tools;
+  return kept(std::move(key), [&] {
+    const CallWish wish{.tools = use.tools, .named = use.named, .one_call = use.one_call};
+    return make_call_grammar(family_, wish,
+                             [this](std::string_view mark) { return tokens_->spell(mark); });
+  });
+}
+
+Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_calls(
+    const ToolUse& use, std::string& parameter, std::vector<std::string>& warnings) {
   const bool forced = use.choice != ipc::ToolChoice::kAuto;
   parameter = forced ? "tool_choice" : "tools";
   if (!can_hold_calls(family_)) {
     const bool strict = family_.calls.syntax != CallSyntax::kNone && any_strict_tool(use.tools);
     if (forced || strict) return cannot_force(family_);
-    return HeldCalls();
+    return std::shared_ptr<GrammarMasks>();
   }
   parameter = "tools";
-  HeldCalls held;
-  Result<const Kept*> kept = grammar_for(use);
-  if (!kept.ok()) {
-    if (forced || any_strict_tool(use.tools)) {
-      // Too complex today, and tomorrow: no reason to try again later.
-      const bool limit = kept.error().code() == ErrorCode::kResourceExhausted;
-      return limit ? Error(ErrorCode::kUnsupported, kept.error().message()) : kept.error();
-    }
-    held.warnings = short_warnings(
-        {"tool calls are not held to the tools' schemas: " + kept.error().message()});
-    spdlog::warn("{}", held.warnings.front());
-    return held;
+  const Result<const Kept*> calls = calls_for(use);
+  if (calls.ok()) {
+    warnings = (*calls)->warnings;
+    return (*calls)->masks;
   }
-  held.warnings = (*kept)->warnings;
+  if (forced || any_strict_tool(use.tools)) return for_good(calls.error());
+  warnings =
+      short_warnings({"tool calls are not held to the tools' schemas: " + calls.error().message()});
+  spdlog::warn("{}", warnings.front());
+  return std::shared_ptr<GrammarMasks>();
+}
+
+Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_content(const ipc::Constraint& wanted) {
+  const std::string kind = std::to_string(static_cast<int>(wanted.kind));
+  const Result<const Kept*> content = kept("content\n" + kind + '\n' + wanted.text, [&]() -> Made {
+    BULKHEAD_TRY(const constrain::Compiled compiled, compile_constraint(wanted));
+    CallGrammar made;
+    BULKHEAD_TRY(made.grammar, in_final_channel(*compiled.grammar, [this](std::string_view mark) {
+                   return tokens_->spell(mark);
+                 }));
+    return made;
+  });
+  if (!content.ok()) return for_good(content.error());
+  return (*content)->masks;
+}
+
+Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constraint& wanted,
+                                        model::answer::AnswerRequest request,
+                                        std::string& parameter) {
+  HeldCalls held;
+  std::shared_ptr<GrammarMasks> masks;
+  if (!request.tools.empty()) {
+    BULKHEAD_TRY(masks, held_calls(use, parameter, held.warnings));
+  } else if (wanted.kind != ipc::ConstraintKind::kNone &&
+             family_.calls.syntax == CallSyntax::kChannels) {
+    // A prompt that goes on with a message has its header.
+    model::answer::AnswerParser parser(family_, request);
+    static_cast<void>(parser.feed({}));
+    held.content = parser.place().may_reason;
+    parameter = wanted.parameter;
+    if (held.content) {
+      BULKHEAD_TRY(masks, held_content(wanted));
+    }
+  }
+  const bool bounded = use.reasoning_budget >= 0 && use.reasoning_budget != kNoBudget &&
+                       !family_.reasoning.open.empty();
+  if (masks == nullptr && !bounded) return held;
+  if (tokens_ == nullptr) tokens_ = std::make_shared<SpelledTokens>(tokenizer_, family_);
   AnswerRules rules{.tokens = tokens_,
                     .family = &family_,
-                    .held = (*kept)->masks,
-                    .from_start = forced,
-                    .one_call = use.one_call};
+                    .held = std::move(masks),
+                    .from_start = held.content || use.choice != ipc::ToolChoice::kAuto,
+                    .one_call = use.one_call,
+                    .reasoning_budget = bounded ? use.reasoning_budget : -1};
   held.constraint = std::make_unique<AnswerConstraint>(std::move(rules), std::move(request));
   return held;
 }

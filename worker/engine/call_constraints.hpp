@@ -1,7 +1,9 @@
-// What holds a chat's answer to its tools, from the request's words to a constraint of its own. Grammars of tools
-// and their masks are kept, since conversations offer the same ones again and again.
+// What holds a chat's answer to its tools and its reasoning to its budget, from the request's words to a constraint
+// of its own. Grammars of tools and their masks are kept, since conversations offer the same ones again and again.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 #include "config/base/error.hpp"
 #include "ipc/messages.hpp"
 #include "worker/engine/answer_constraint.hpp"
+#include "worker/engine/call_grammar.hpp"
 #include "worker/engine/grammar_constraint.hpp"
 #include "worker/engine/token_constraint.hpp"
 #include "worker/model/answer/answer_parser.hpp"
@@ -23,11 +26,13 @@ struct ToolUse {
   ipc::ToolChoice choice = ipc::ToolChoice::kAuto;
   std::string named;      // of kNamed
   bool one_call = false;  // nothing may follow a call
+  std::int32_t reasoning_budget = -1;
 };
 
 struct HeldCalls {
   std::unique_ptr<TokenConstraint> constraint;  // null: nothing is held
-  std::vector<std::string> warnings;            // what is not, in few and short lines of ASCII
+  bool content = false;               // the constraint holds the content to what is wanted
+  std::vector<std::string> warnings;  // what is not, in few and short lines of ASCII
 };
 
 // One thread; what it returns may go to another one.
@@ -38,18 +43,25 @@ class CallConstraints {
       : tokenizer_(tokenizer), family_(family) {}
 
   // `request`: as the answer's reader has it. kUnsupported where a call is wanted that can't be forced with this
-  // family, or a strict tool has a keyword that can't be held; `parameter` then is the request's field.
-  Result<HeldCalls> hold(const ToolUse& use, model::answer::AnswerRequest request,
-                         std::string& parameter);
+  // family, or a strict tool has a keyword that can't be held; `parameter` then is the request's field. `wanted`,
+  // what the content must be, is held here where the family writes its content in a channel.
+  Result<HeldCalls> hold(const ToolUse& use, const ipc::Constraint& wanted,
+                         model::answer::AnswerRequest request, std::string& parameter);
 
  private:
   struct Kept {
-    std::string tools, named;
-    bool one_call = false;
+    std::string key;
     std::shared_ptr<GrammarMasks> masks;
     std::vector<std::string> warnings;
   };
-  Result<const Kept*> grammar_for(const ToolUse& use);
+  using Made = Result<CallGrammar>;
+  // The grammar that was kept under the key, or that `make` makes.
+  Result<const Kept*> kept(std::string key, const std::function<Made()>& make);
+  Result<const Kept*> calls_for(const ToolUse& use);
+  // Null: they are free.
+  Result<std::shared_ptr<GrammarMasks>> held_calls(const ToolUse& use, std::string& parameter,
+                                                   std::vector<std::string>& warnings);
+  Result<std::shared_ptr<GrammarMasks>> held_content(const ipc::Constraint& wanted);
 
   const model::Tokenizer& tokenizer_;
   const model::answer::Family& family_;

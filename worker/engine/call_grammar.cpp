@@ -312,4 +312,25 @@ Result<CallGrammar> make_call_grammar(const Family& family, const CallWish& wish
   return Builder(family, wish, spell).make();
 }
 
+Result<std::shared_ptr<const Grammar>> in_final_channel(
+    const Grammar& content, const std::function<std::string(std::string_view)>& spell) {
+  auto whole = std::make_shared<Grammar>(content);
+  Node call;
+  call.kind = NodeKind::kCall;
+  call.index = content.root;
+  call.next = whole->add(Node{});
+  const NodeId body = whole->bytes(spell("<|message|>"), whole->add(std::move(call)));
+  Node typed;
+  typed.kind = NodeKind::kSplit;
+  typed.branches = {body, whole->bytes(spell(" <|constrain|>json"), body)};
+  const NodeId header = whole->bytes(spell("<|channel|>final"), whole->add(std::move(typed)));
+  Node begun;
+  begun.kind = NodeKind::kSplit;
+  begun.branches = {header, whole->bytes(spell("<|start|>assistant"), header)};
+  whole->root = whole->add_rule();
+  whole->rules[whole->root] = whole->add(std::move(begun));
+  BULKHEAD_RETURN_IF_ERROR(whole->finish());
+  return std::shared_ptr<const Grammar>(std::move(whole));
+}
+
 }  // namespace bulkhead::engine

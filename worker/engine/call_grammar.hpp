@@ -41,4 +41,8 @@ bool can_hold_calls(const model::answer::Family& family);
 Result<CallGrammar> make_call_grammar(const model::answer::Family& family, const CallWish& wish,
                                       const std::function<std::string(std::string_view)>& spell);
 
+// The content of an answer in channels: the header of its last message, then what `content` lets through.
+Result<std::shared_ptr<const constrain::Grammar>> in_final_channel(
+    const constrain::Grammar& content, const std::function<std::string(std::string_view)>& spell);
+
 }  // namespace bulkhead::engine

@@ -30,8 +30,9 @@ std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<con
 }
 
 DelayedConstraint::DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
-                                     const model::Tokenizer& tokenizer)
-    : inner_(std::move(inner)), mark_(mark), tokenizer_(tokenizer) {
+                                     const model::Tokenizer& tokenizer,
+                                     std::unique_ptr<TokenConstraint> outer)
+    : inner_(std::move(inner)), outer_(std::move(outer)), mark_(mark), tokenizer_(tokenizer) {
   before_.assign((tokenizer.size() + 31) / 32, 0xFFFFFFFF);
   for (TokenId token = 0; token < tokenizer.size(); ++token) {
     if (tokenizer.ends_generation(token)) before_[token / 32] &= ~(1U << (token % 32));
@@ -40,6 +41,7 @@ DelayedConstraint::DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std
 
 void DelayedConstraint::advance(TokenId token) {
   if (begun_) return inner_->advance(token);
+  if (outer_ != nullptr) outer_->advance(token);
   text_ += written(tokenizer_, token);
   begun_ = text_.find(mark_) != std::string::npos;
   if (text_.size() >= mark_.size()) text_.erase(0, text_.size() - mark_.size() + 1);
@@ -47,7 +49,12 @@ void DelayedConstraint::advance(TokenId token) {
 
 Result<std::span<const std::uint32_t>> DelayedConstraint::mask() {
   if (begun_) return inner_->mask();
-  return std::span<const std::uint32_t>(before_);
+  if (outer_ == nullptr) return std::span<const std::uint32_t>(before_);
+  BULKHEAD_TRY(const auto outer, outer_->mask());
+  both_ = before_;
+  for (std::size_t word = 0; word < outer.size(); ++word)
+    both_[word] &= outer[word];
+  return std::span<const std::uint32_t>(both_);
 }
 
 }  // namespace bulkhead::engine

@@ -24,20 +24,22 @@ std::string_view open_reasoning(const model::Tokenizer& tokenizer, std::span<con
 // token after the one that completes the mark.
 class DelayedConstraint : public TokenConstraint {
  public:
-  // `inner` is not null, `mark` not empty; the tokenizer must outlive this.
+  // `inner` is not null, `mark` not empty; the tokenizer must outlive this. `outer`, where there is one, holds what
+  // comes before the mark.
   DelayedConstraint(std::unique_ptr<TokenConstraint> inner, std::string_view mark,
-                    const model::Tokenizer& tokenizer);
+                    const model::Tokenizer& tokenizer,
+                    std::unique_ptr<TokenConstraint> outer = nullptr);
 
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
   bool complete() override { return begun_ && inner_->complete(); }
 
  private:
-  std::unique_ptr<TokenConstraint> inner_;
+  std::unique_ptr<TokenConstraint> inner_, outer_;
   std::string mark_;
   const model::Tokenizer& tokenizer_;
   std::string text_;  // the end of the answer, as far as it can hold the mark's beginning
-  std::vector<std::uint32_t> before_;
+  std::vector<std::uint32_t> before_, both_;
   bool begun_ = false;
 };
 

@@ -89,8 +89,9 @@ void Engine::submit(ipc::Submit submit) {
     job.work = Preparer::Tokens{std::move(*tokens)};
   } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
     request.chat = true;
-    job.work = Preparer::Chat{std::move(*chat), submit.sampling.seed, submit.one_call,
-                              submit.tool_choice, std::move(submit.tool_name)};
+    job.work =
+        Preparer::Chat{std::move(*chat),   submit.sampling.seed,        submit.one_call,
+                       submit.tool_choice, std::move(submit.tool_name), submit.reasoning_budget};
   } else {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }

@@ -13,7 +13,18 @@ namespace {
 constexpr std::size_t kMostRemembered = std::size_t{48} << 20;
 constexpr std::size_t kMostKept = 16;
 
-Result<constrain::Compiled> compile_text(const ipc::Constraint& wanted) {
+Error too_ambiguous() {
+  return Error(ErrorCode::kResourceExhausted,
+               "what the answer must be is too ambiguous: too many ways lead on from here");
+}
+
+bool any_bit(const constrain::TokenMask& mask) {
+  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
+}
+
+}  // namespace
+
+Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted) {
   switch (wanted.kind) {
     case ipc::ConstraintKind::kNone:
       break;
@@ -28,17 +39,6 @@ Result<constrain::Compiled> compile_text(const ipc::Constraint& wanted) {
   }
   return Error(ErrorCode::kInternal, "a constraint of no kind");
 }
-
-Error too_ambiguous() {
-  return Error(ErrorCode::kResourceExhausted,
-               "what the answer must be is too ambiguous: too many ways lead on from here");
-}
-
-bool any_bit(const constrain::TokenMask& mask) {
-  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
-}
-
-}  // namespace
 
 GrammarMasks::GrammarMasks(std::shared_ptr<const constrain::Grammar> grammar,
                            std::shared_ptr<const constrain::TokenTrie> trie,
@@ -103,7 +103,7 @@ Result<std::shared_ptr<GrammarMasks>> ConstraintCompiler::masks_for(
     kept_.splice(kept_.begin(), kept_, known);
     return known->masks;
   }
-  BULKHEAD_TRY(constrain::Compiled compiled, compile_text(wanted));
+  BULKHEAD_TRY(constrain::Compiled compiled, compile_constraint(wanted));
   if (trie_ == nullptr) {
     std::vector<std::string_view> pieces(tokenizer.size());
     for (TokenId token = 0; token < pieces.size(); ++token) {

@@ -15,11 +15,15 @@
 
 #include "config/base/error.hpp"
 #include "ipc/messages.hpp"
+#include "worker/constrain/constraint.hpp"
 #include "worker/constrain/token_masks.hpp"
 #include "worker/engine/token_constraint.hpp"
 #include "worker/model/tokenizer.hpp"
 
 namespace bulkhead::engine {
+
+// The grammar of what a request wants; kNone is not allowed. Errors as for ConstraintCompiler.
+Result<constrain::Compiled> compile_constraint(const ipc::Constraint& wanted);
 
 // The masks of one grammar, for all requests that have it. Made and asked for the first mask on one
 // thread, handed to another one, and touched by that alone from then on.

@@ -160,8 +160,7 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
   } else if (const auto* known = std::get_if<Tokens>(&job.work)) {
     outcome.tokens = known->tokens;
   } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
-    const bool constrained = job.constraint.kind != ipc::ConstraintKind::kNone;
-    outcome.status = prepare_chat(*chat, constrained, outcome);
+    outcome.status = prepare_chat(*chat, job.constraint, outcome);
   } else if (const auto* apply = std::get_if<ipc::ApplyTemplate>(&job.work)) {
     Result<jinja::ChatPrompt> prompt = render(language_, apply->prompt);
     if (prompt.ok()) {
@@ -179,25 +178,26 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
   }
 }
 
-Status Preparer::prepare_chat(const Chat& chat, bool constrained, Outcome& outcome) {
+Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, Outcome& outcome) {
   const model::answer::Family& family = *language_.family;
+  const bool constrained = wanted.kind != ipc::ConstraintKind::kNone;
   BULKHEAD_TRY(jinja::ChatPrompt prompt, render(language_, chat.prompt));
   outcome.tokens = encode_chat(*language_.tokenizer, prompt.pieces);
   outcome.warnings = std::move(prompt.warnings);
   BULKHEAD_TRY(model::answer::AnswerRequest request,
                answer_request(chat, prompt.text(), constrained));
-  if (!request.tools.empty()) {
-    if (!calls_) calls_.emplace(*language_.tokenizer, family);
-    const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
-    const ToolUse use{.tools = std::string(tools_of(chat.prompt)),
-                      .choice = chat.tool_choice,
-                      .named = named ? chat.tool_name : std::string(),
-                      .one_call = named || chat.one_call};
-    BULKHEAD_TRY(HeldCalls held, calls_->hold(use, request, outcome.parameter));
-    outcome.parameter.clear();
-    outcome.constraint = std::move(held.constraint);
-    outcome.warnings.insert(outcome.warnings.end(), held.warnings.begin(), held.warnings.end());
-  }
+  if (!calls_) calls_.emplace(*language_.tokenizer, family);
+  const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
+  const ToolUse use{.tools = std::string(tools_of(chat.prompt)),
+                    .choice = chat.tool_choice,
+                    .named = named ? chat.tool_name : std::string(),
+                    .one_call = named || chat.one_call,
+                    .reasoning_budget = chat.reasoning_budget};
+  BULKHEAD_TRY(HeldCalls held, calls_->hold(use, wanted, request, outcome.parameter));
+  outcome.parameter.clear();
+  outcome.constraint = std::move(held.constraint);
+  outcome.content_held = held.content;
+  outcome.warnings.insert(outcome.warnings.end(), held.warnings.begin(), held.warnings.end());
   const bool calls =
       !request.tools.empty() && family.calls.syntax != model::answer::CallSyntax::kNone;
   // Null where nothing in the answer could be anything but content.
@@ -209,7 +209,7 @@ Status Preparer::prepare_chat(const Chat& chat, bool constrained, Outcome& outco
 
 // What the request wants its answer to be, besides calls.
 void Preparer::add_constraint(const Job& job, Outcome& outcome) {
-  if (job.constraint.kind == ipc::ConstraintKind::kNone) return;
+  if (job.constraint.kind == ipc::ConstraintKind::kNone || outcome.content_held) return;
   const model::Tokenizer& tokenizer = *language_.tokenizer;
   auto constraint = constraints_.compile(job.constraint, tokenizer);
   if (!constraint.ok()) {
@@ -217,7 +217,8 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
     outcome.parameter = job.constraint.parameter;
     return;
   }
-  outcome.constraint = *std::move(constraint);
+  std::unique_ptr<TokenConstraint> bounded =
+      std::exchange(outcome.constraint, *std::move(constraint));
   const std::string_view mark = std::holds_alternative<Chat>(job.work)
                                     ? open_reasoning(tokenizer, outcome.tokens, *language_.family)
                                     : std::string_view();
@@ -225,8 +226,8 @@ void Preparer::add_constraint(const Job& job, Outcome& outcome) {
     // Behind the reasoning, or from the first token on, it holds content and no calls.
     outcome.reader.reset();
   } else {
-    outcome.constraint =
-        std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark, tokenizer);
+    outcome.constraint = std::make_unique<DelayedConstraint>(std::move(outcome.constraint), mark,
+                                                             tokenizer, std::move(bounded));
   }
 }
 

@@ -53,6 +53,7 @@ class Preparer {
     bool one_call = false;
     ipc::ToolChoice tool_choice = ipc::ToolChoice::kAuto;
     std::string tool_name = {};
+    std::int32_t reasoning_budget = -1;  // tokens; -1: no limit
   };
   struct Job {
     std::uint64_t ticket = 0;
@@ -67,6 +68,7 @@ class Preparer {
     std::string text;                    // of Detokenize and ApplyTemplate
     std::vector<std::string> warnings;   // of Chat and ApplyTemplate
     std::unique_ptr<TokenConstraint> constraint;
+    bool content_held = false;             // by `constraint`, to what the request wants it to be
     std::unique_ptr<AnswerReader> reader;  // of Chat; null: its answer is plain text
   };
 
@@ -83,7 +85,7 @@ class Preparer {
   void run();
   Outcome work(const Job& job);
   void prepare(const Job& job, Outcome& outcome);
-  Status prepare_chat(const Chat& chat, bool constrained, Outcome& outcome);
+  Status prepare_chat(const Chat& chat, const ipc::Constraint& wanted, Outcome& outcome);
   void add_constraint(const Job& job, Outcome& outcome);
 
   const Language& language_;

@@ -2,6 +2,9 @@
 #include "orchestrator/http/openai.hpp"
 
 #include <array>
+#include <limits>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -178,6 +181,51 @@ TEST(ParseChat, MalformedRequestsNameTheirField) {
   };
   for (const Malformed& each : cases)
     expect_refused(parse_chat(each.body), each);
+}
+
+TEST(ParseChat, HowLongItMayReasonHasManyNames) {
+  const auto budget = [](const std::string& field) {
+    const auto parsed = parse_chat(R"({"messages":[{"role":"user","content":"x"}])" + field + "}");
+    return std::get<GenerationRequest>(parsed).parameters.reasoning_budget;
+  };
+  EXPECT_EQ(budget(""), -1);
+  for (const char* name :
+       {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"})
+    EXPECT_EQ(budget(",\"" + std::string(name) + "\":512"), 512) << name;
+  // No limit, whatever the setting says.
+  EXPECT_EQ(budget(",\"reasoning_budget\":-1"), std::numeric_limits<std::int32_t>::max());
+}
+
+TEST(ParseChat, ToolChoiceSaysWhichToolsMustBeCalled) {
+  const auto parsed = [](const std::string& choice) {
+    return parse_chat(
+        R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","strict":true}}],"tool_choice":)" +
+        choice + "}");
+  };
+  const auto parameters = [&](const std::string& choice) {
+    return std::get<GenerationRequest>(parsed(choice)).parameters;
+  };
+  EXPECT_EQ(parameters("null").tool_choice, ipc::ToolChoice::kAuto);
+  for (const char* choice : {"\"required\"", "\"any\""})
+    EXPECT_EQ(parameters(choice).tool_choice, ipc::ToolChoice::kRequired);
+  for (const char* choice :
+       {R"({"type":"function","function":{"name":"f"}})", R"({"type":"function","name":"f"})"}) {
+    EXPECT_EQ(parameters(choice).tool_choice, ipc::ToolChoice::kNamed);
+    EXPECT_EQ(parameters(choice).tool_name, "f");
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {"\"always\"", "tool_choice"},
+      {"5", "tool_choice"},
+      {R"({"type":"function","function":{"name":"g"}})", "tool_choice.function.name"},
+      {R"({"type":"function","function":{}})", "tool_choice.function.name"},
+      {R"("required","response_format":{"type":"json_object"})", "response_format"},
+      {R"("required","ignore_eos":true)", "ignore_eos"},
+  };
+  for (const auto& [choice, parameter] : refused) {
+    const auto answer = parsed(choice);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(answer)) << choice;
+    EXPECT_EQ(std::get<ApiError>(answer).parameter, parameter) << choice;
+  }
 }
 
 TEST(ParseCompletion, HostileSizesAreRefusedBeforeParsing) {
