@@ -27,6 +27,9 @@ class AnswerReader {
   // The rest.
   void finish(ipc::FinishReason reason, std::vector<ipc::AnswerPart>& parts);
 
+  // A call has begun and is not whole yet.
+  bool in_call() const { return parser_.place().in_call; }
+
   // Tokens fed so far that were read as reasoning: those up to the first that gave something else.
   std::uint32_t reasoning_tokens() const { return reasoning_tokens_; }
 

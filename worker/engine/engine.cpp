@@ -239,7 +239,9 @@ bool Engine::read_token(Request& request, TokenId token, std::string& text,
   if (request.reader == nullptr) return request.text.push(language_.tokenizer->piece(token), text);
   std::string released;
   const bool stopped = request.text.push(request.reader->text_of(token), released);
-  return request.reader->feed(released, parts) || stopped;
+  const bool over = request.reader->feed(released, parts);
+  request.cut_call = stopped && !over && request.reader->in_call();
+  return over || stopped;
 }
 
 void Engine::record_logprobs(Request& request, const ColumnOutput& output, TokenId token) {
@@ -268,10 +270,14 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
   // An end without a stop string lets go of what was held back, which can complete one (a broken
   // character's U+FFFD). After a stop string there is nothing left to let go of.
   std::vector<ipc::AnswerPart>& parts = message.parts;
-  if (request.text.finish(message.text)) reason = ipc::FinishReason::kStop;
+  const bool by_text = request.text.finish(message.text);
+  if (by_text) reason = ipc::FinishReason::kStop;
   if (request.reader != nullptr) {
     message.reasoning_tokens = request.reader->reasoning_tokens();
-    request.reader->feed(std::exchange(message.text, {}), parts);
+    const bool over = request.reader->feed(std::exchange(message.text, {}), parts);
+    if (by_text && !over) request.cut_call = request.reader->in_call();
+    // Half a call must not be taken for a whole one.
+    if (request.cut_call) reason = ipc::FinishReason::kLength;
     request.reader->finish(reason, parts);
   }
   message.reason = reason;

@@ -37,6 +37,7 @@ struct Engine::Request : Sequence {
   std::vector<ipc::TokenBias> bias;
   std::vector<TokenId> stop_tokens;
   std::unique_ptr<AnswerReader> reader;  // of an answer that comes in parts
+  bool cut_call = false;                 // a stop string ended the answer within a call
   ipc::SequenceTokens unsent;
   ipc::PromptTokens untold;
   std::uint32_t flush_tokens = 1;

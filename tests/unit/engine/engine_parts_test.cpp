@@ -130,6 +130,18 @@ TEST(EngineParts, AStopStringEndsAPart) {
   EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kStop);
 }
 
+TEST(EngineParts, AStopStringThatCutsACallSaysSo) {
+  PartsHarness harness(kRaw);
+  ipc::Submit request = chat_request();
+  request.stop = {"\": 1"};
+  harness.engine.submit(request);
+  harness.run();
+  const Answer& answer = harness.answer(1);
+  ASSERT_EQ(answer.parts.size(), 4U);
+  EXPECT_EQ(answer.parts[3].text, "{\"a");
+  EXPECT_EQ(answer.finished->reason, ipc::FinishReason::kLength);
+}
+
 TEST(EngineParts, WithoutToolsWhatLooksLikeACallIsText) {
   PartsHarness harness("a <tool_call>\n{\"name\": \"f\"}");
   harness.engine.submit(chat_request(R"("tools":[])"));

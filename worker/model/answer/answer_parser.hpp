@@ -40,6 +40,7 @@ struct Place {
   bool calls = false;       // the mark of a call would begin one here
   bool begun = false;       // behind such a mark, and the call's name is not known yet
   bool bare = false;        // within JSON that may be a call without any mark
+  bool in_call = false;     // a call has begun, and its end was not read yet
   // begun, bare: what was read of it, the mark included. Else the text that may still become a mark.
   std::string text = {};
 };

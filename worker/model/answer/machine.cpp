@@ -55,6 +55,7 @@ Place Machine::place() const {
   const bool offered = !tools_.empty() && family_.calls.syntax != CallSyntax::kNone;
   Place place;
   place.reasons = waits_ == Waits::kInReasoning;
+  place.in_call = out_.in_call();
   if (attempting_) {
     place.bare = bare_;
     place.begun = !bare_;

@@ -65,6 +65,7 @@ void Output::begin_call(std::string_view name, std::string_view id) {
                      .id = id.empty() ? make_call_id(id_seed_, calls_) : std::string(id)});
   ++calls_;
   has_arguments_ = false;
+  in_call_ = true;
   later_.clear();
 }
 
@@ -79,6 +80,7 @@ void Output::arguments(std::string_view piece) {
 void Output::end_call() {
   later_.clear();
   if (!has_arguments_) arguments("{}");
+  in_call_ = false;
   mark();
 }
 

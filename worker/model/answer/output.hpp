@@ -51,6 +51,7 @@ class Output {
 
   bool has_content() const { return content_.begun; }
   std::uint32_t calls() const { return calls_; }
+  bool in_call() const { return in_call_; }
   // Content has come since the last mark.
   bool content_since_mark() const { return !content_.trim; }
   std::vector<Delta> take();
@@ -70,6 +71,7 @@ class Output {
   Flow reasoning_{.blanks = {}, .trim = true, .begun = false};
   std::uint32_t calls_ = 0;
   bool has_arguments_ = false;  // the last call
+  bool in_call_ = false;
   std::string later_;
   std::vector<Delta> deltas_;
 };
