@@ -4,10 +4,14 @@
 // by the device.
 //
 //   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512]
-//                [--tokens 128] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
+//                [--tokens 128] [--draft-accuracy 0.8] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
 //
 // For each depth and number of streams: sequences with `depth` tokens behind them get a prompt
 // (prefill rate: prompt tokens a second), then all generate side by side (decode rate).
+//
+// With --draft-accuracy each run is made twice: the first records the answers, the second guesses them,
+// wrong as often as it is told to be, so what speculation gains can be measured with any weights. The
+// tokens must be the same.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +19,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -26,6 +31,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "worker/engine/scheduler.hpp"
+#include "worker/engine/speculator.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
 
@@ -45,6 +51,7 @@ struct Plan {
   std::uint32_t prompt = 0, tokens = 0;
   std::uint32_t chunk = 0;  // 0: as engine.prefill_chunk and prefill_chunk_alone say
   bool profile = false, baseline = false;
+  double draft_accuracy = -1;  // less than 0: no speculation
 };
 
 // What was left out: seconds of work for the device that it is.
@@ -67,11 +74,30 @@ std::uint32_t skew(const config::EngineSettings& engine, std::uint32_t streams,
   return streams * ((prompt + engine.prefill_chunk - 1) / engine.prefill_chunk) + 8;
 }
 
+// What a run needs of each stream.
+struct Room {
+  std::uint32_t prompt = 0, length = 0;  // tokens: with those behind it, and in all
+};
+
+// A prompt that leaves no room for the answer in the model's context is cut to what does. Guesses let
+// one stream run ahead of another.
+Room room_of(const Plan& plan, const config::EngineSettings& engine, std::uint32_t streams,
+             std::uint32_t depth, std::uint32_t context) {
+  const std::uint32_t prompt = depth + plan.prompt;
+  const std::uint32_t ahead = plan.draft_accuracy < 0 ? 0 : plan.tokens + engine::kMostDrafts;
+  const std::uint32_t after =
+      plan.tokens + ahead + (streams > 1 ? skew(engine, streams, prompt) : 8);
+  const std::uint32_t most = context > after ? std::max(context - after, depth + 1) : depth + 1;
+  return {std::min(prompt, most), std::min(prompt, most) + after};
+}
+
 // The engine's turns without the engine.
 class Loop {
  public:
-  Loop(engine::Executor& executor, std::uint32_t streams, const config::EngineSettings& engine)
+  Loop(engine::Executor& executor, std::uint32_t streams, const config::EngineSettings& engine,
+       engine::Speculation speculation)
       : executor_(executor),
+        speculator_(speculation),
         scheduler_(executor.limits(),
                    {streams, engine.prefill_chunk, false, engine.prefill_chunk_alone}) {}
   ~Loop() {
@@ -80,16 +106,22 @@ class Loop {
   }
 
   void add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t most) {
-    auto& sequence = *sequences_.emplace_back(std::make_unique<engine::Sequence>());
+    auto& sequence = *sequences_.emplace_back(std::make_unique<engine::DraftedSequence>());
     sequence.most_tokens = most;
     sequence.tokens.reserve(most);
     for (std::uint32_t i = 0; i < prompt; ++i)
       sequence.tokens.push_back(made_up(stream, i, executor_.limits().vocabulary));
     scheduler_.add(sequence);
   }
+  void guess(std::size_t stream, std::vector<engine::TokenId> recorded, double accuracy) {
+    engine::Speculator::start(*sequences_[stream],
+                              std::make_unique<engine::RecordedSource>(
+                                  std::move(recorded), accuracy, executor_.limits().vocabulary));
+  }
   // Submits what can be, and ends a step. The tokens that it gave.
   Result<std::uint32_t> turn() {
     while (scheduler_.in_flight() < executor_.limits().steps_in_flight) {
+      speculator_.propose(scheduler_);
       const engine::Step* const step = scheduler_.plan();
       if (step == nullptr) break;
       BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
@@ -102,20 +134,42 @@ class Loop {
       BULKHEAD_RETURN_IF_ERROR(end_one());
     return {};
   }
-  const std::vector<std::unique_ptr<engine::Sequence>>& sequences() const { return sequences_; }
+  const std::vector<std::unique_ptr<engine::DraftedSequence>>& sequences() const {
+    return sequences_;
+  }
+  const engine::Speculator::Figures& drafts() const { return speculator_.figures(); }
 
  private:
   Result<std::uint32_t> end_one() {
     BULKHEAD_TRY(const auto outputs, executor_.wait());
     scheduler_.complete();
-    for (const engine::ColumnOutput& output : outputs)
-      scheduler_.sequence_of(output.column)->tokens.push_back(output.best);
-    return static_cast<std::uint32_t>(outputs.size());
+    engine::Speculator::Ended ended;
+    for (const engine::ColumnOutput& output : outputs) {
+      auto& sequence =
+          static_cast<engine::DraftedSequence&>(*scheduler_.sequence_of(output.column));
+      const bool right = scheduler_.confirm(output.column);
+      const bool draft = scheduler_.is_draft(output.column);
+      ++(draft ? ended.drafts : ended.own);
+      if (draft) speculator_.checked(sequence, right);
+      if (!right) continue;
+      sequence.tokens.push_back(output.best);
+      engine::Speculator::appended(sequence);
+      ++ended.tokens;
+    }
+    const Clock::time_point now = Clock::now();
+    ended.took = now - std::exchange(ended_at_, now);
+    bool generates = true;
+    for (const engine::Scheduler::Member& member : scheduler_.members())
+      generates = generates && member.columns == 1 && member.outputs == 1;
+    if (generates) speculator_.ended(ended);
+    return ended.tokens;
   }
 
   engine::Executor& executor_;
+  engine::Speculator speculator_;
   engine::Scheduler scheduler_;
-  std::vector<std::unique_ptr<engine::Sequence>> sequences_;
+  Clock::time_point ended_at_ = Clock::now();  // the last step
+  std::vector<std::unique_ptr<engine::DraftedSequence>> sequences_;
 };
 
 // The figures that sum up what the host, or the device, spent on what.
@@ -133,12 +187,18 @@ std::map<std::string, double> host_seconds(const engine::Executor& executor) {
   return sums;
 }
 
+using Recorded = std::vector<std::vector<engine::TokenId>>;  // by stream
+
+// `record`: where to leave the streams' tokens. `guesses`: what to speculate on; empty: nothing.
 Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                                const config::EngineSettings& engine, std::uint32_t streams,
-                               std::uint32_t depth, double bandwidth) {
+                               std::uint32_t depth, double bandwidth, Recorded& record,
+                               const Recorded& guesses) {
   const engine::ExecutorLimits& limits = executor.limits();
-  const std::uint32_t prompt = depth + plan.prompt;
-  const std::uint32_t length = prompt + plan.tokens + skew(engine, streams, prompt);
+  const auto [prompt, length] = room_of(plan, engine, streams, depth, limits.model_context);
+  if (prompt < depth + plan.prompt)
+    std::printf("    the prompt is cut to %u tokens: the model's context is %u\n", prompt - depth,
+                limits.model_context);
   const std::uint32_t pages_each = (length + limits.page_tokens - 1) / limits.page_tokens;
   if (length > limits.context || std::uint64_t{pages_each} * streams > limits.total_pages) {
     return Error(ErrorCode::kInvalidArgument,
@@ -148,9 +208,12 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                      " tokens (context " + std::to_string(limits.context) +
                      "); lower --depths, --prompt or --tokens");
   }
-  Loop loop(executor, streams, engine);
-  for (std::uint32_t s = 0; s < streams; ++s)
+  Loop loop(executor, streams, engine,
+            guesses.empty() ? engine::Speculation::kOff : engine::Speculation::kNgram);
+  for (std::uint32_t s = 0; s < streams; ++s) {
     loop.add(s, prompt, length);
+    if (!guesses.empty()) loop.guess(s, guesses[s], plan.draft_accuracy);
+  }
 
   const Clock::time_point prefill_start = Clock::now();
   const auto all_there = [&] {
@@ -166,7 +229,7 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   steps.reserve(plan.tokens);
   std::uint64_t generated = 0;
   const Clock::time_point decode_start = Clock::now();
-  for (std::uint32_t t = 0; t < plan.tokens; ++t) {
+  while (generated < std::uint64_t{plan.tokens} * streams) {
     const Clock::time_point start = Clock::now();
     BULKHEAD_TRY(const std::uint32_t tokens, loop.turn());
     generated += tokens;
@@ -175,9 +238,18 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   const double decode = seconds_since(decode_start);
   BULKHEAD_RETURN_IF_ERROR(loop.end_all());
   std::sort(steps.begin(), steps.end());
+  record.clear();
+  for (const auto& sequence : loop.sequences())
+    record.push_back(sequence->tokens);
+  for (std::size_t s = 0; s < guesses.size(); ++s) {
+    const std::size_t both = std::min(record[s].size(), guesses[s].size());
+    if (!std::equal(record[s].begin(), record[s].begin() + static_cast<std::ptrdiff_t>(both),
+                    guesses[s].begin()))
+      return Error(ErrorCode::kInternal, "speculation changed a token");
+  }
 
   const double bytes = static_cast<double>(executor.weight_bytes_read());
-  const double rate = bytes * plan.tokens / decode;
+  const double rate = bytes * static_cast<double>(steps.size()) / decode;
   const double prefill_rate = std::uint64_t{streams} * prompt / prefill;
   const double decode_rate = static_cast<double>(generated) / decode;
   nlohmann::json result{
@@ -191,6 +263,9 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
       {"weight_bytes_per_step", bytes},
       {"weight_gb_per_s", rate / 1e9},
       {"fraction_of_read_bandwidth", bandwidth > 0 ? rate / bandwidth : 0.0},
+      {"steps", steps.size()},
+      {"drafted_tokens", loop.drafts().drafted},
+      {"accepted_tokens", loop.drafts().accepted},
   };
   for (const auto& each : executor.counters()) {
     if (each.name == "gpu_busy_share" || each.name == "ring_reuse_rate" ||
@@ -209,7 +284,7 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   for (const auto& [name, seconds] : host_seconds(executor)) {
     const auto before = host_before.find(name);
     const double spent = before == host_before.end() ? seconds : seconds - before->second;
-    host[name] = spent / plan.tokens * 1e6;
+    host[name] = spent / static_cast<double>(steps.size()) * 1e6;
   }
   if (plan.profile) {
     std::printf("    host, us a step:");
@@ -271,6 +346,7 @@ Status run(Plan plan) {
   options.cache_folder = plan.cache_folder;
   options.engine.max_batch =
       std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
+  if (plan.draft_accuracy >= 0) options.engine.speculation = config::Speculation::kNgram;
   if (plan.chunk != 0)
     options.engine.prefill_chunk = options.engine.prefill_chunk_alone = plan.chunk;
   if (plan.baseline) options.gpu.enabled = false;
@@ -279,8 +355,8 @@ Status run(Plan plan) {
   std::uint32_t longest = 0;
   for (const std::uint32_t depth : plan.depths) {
     for (const std::uint32_t streams : plan.streams) {
-      const std::uint32_t prompt = depth + plan.prompt;
-      const std::uint32_t length = prompt + plan.tokens + skew(options.engine, streams, prompt);
+      const std::uint32_t length =
+          room_of(plan, options.engine, streams, depth, graph.context).length;
       longest = std::max(longest, length);
       positions = std::max(positions, (std::uint64_t{length} + 63) / 32 * 32 * streams + 32);
     }
@@ -314,9 +390,22 @@ Status run(Plan plan) {
                         {"results", nlohmann::json::array()}};
   for (const std::uint32_t depth : plan.depths) {
     for (const std::uint32_t streams : plan.streams) {
-      BULKHEAD_TRY(const nlohmann::json result,
-                   measure(*executor, plan, options.engine, streams, depth, bandwidth));
+      Recorded recorded, again;
+      BULKHEAD_TRY(const nlohmann::json result, measure(*executor, plan, options.engine, streams,
+                                                        depth, bandwidth, recorded, {}));
       report["results"].push_back(result);
+      if (plan.draft_accuracy < 0) continue;
+      BULKHEAD_TRY(nlohmann::json faster, measure(*executor, plan, options.engine, streams, depth,
+                                                  bandwidth, again, recorded));
+      faster["draft_accuracy"] = plan.draft_accuracy;
+      faster["speedup"] =
+          faster["decode_tokens_per_s"].get<double>() / result["decode_tokens_per_s"].get<double>();
+      std::printf(
+          "    with guesses that are right with a chance of %.2f: %.2f times as fast, %.0f of %.0f "
+          "accepted\n",
+          plan.draft_accuracy, faster["speedup"].get<double>(),
+          faster["accepted_tokens"].get<double>(), faster["drafted_tokens"].get<double>());
+      report["results"].push_back(std::move(faster));
     }
   }
   return bench::write_report(plan.json_path, report);
@@ -352,6 +441,10 @@ int main(int argc, char** argv) {
       .within(0, 1 << 20);
   options.add("--set", plan.assignments, "a setting of engine.* or gpu_optimizations.*, key=value")
       .repeated();
+  options
+      .add("--draft-accuracy", plan.draft_accuracy,
+           "run each again with guesses of the recorded answer, right with this chance")
+      .within(0.0, 1.0);
   options.flag("--profile", plan.profile,
                "time each kernel of a decode step and of a prompt's step");
   options.flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");

@@ -117,6 +117,11 @@ enum class MatrixAttention { kAuto, kOff, kOn };
 
 enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
 
+// Whether workers guess tokens and check the guesses in the same step (worker/engine/speculator.hpp).
+// ngram: guesses from what the prompt and the answer had before, where that pays. always: wherever
+// there is one.
+enum class Speculation { kOff, kNgram, kAlways };
+
 struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
@@ -130,6 +135,7 @@ struct EngineSettings {
   MatrixUnits matrix_units = MatrixUnits::kAuto;
   MatrixAttention matrix_attention = MatrixAttention::kAuto;
   Pooling pooling = Pooling::kAuto;  // of embeddings
+  Speculation speculation = Speculation::kOff;
 };
 
 enum class SandboxMode { kOn, kOff, kLog };

@@ -222,6 +222,9 @@ const Setting kSettings[] = {
    .reload = Reload::kWorkers, .worker = Worker::kYes},
   {.key = "engine.pooling", .help = "What an embedding is made of: mean (of all tokens), last (the last token), or auto (as the model's file says, else last).",
    .reach = CHOICE(engine.pooling), .choices = {"auto", "mean", "last"},
+    .reload = Reload::kWorkers, .worker = Worker::kYes},
+  {.key = "engine.speculation", .help = "Guess coming tokens from repeated text and check the guesses in the same step; no token changes. ngram: where it is measured to be faster; off; always: at every guess, for tests.",
+   .reach = CHOICE(engine.speculation), .choices = {"off", "ngram", "always"},
    .reload = Reload::kWorkers, .worker = Worker::kYes},
 
   {.key = "isolation.heartbeat_timeout_ms", .help = "The daemon kills and replaces a worker that shows no sign of life for this long.",

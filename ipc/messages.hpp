@@ -167,10 +167,13 @@ struct Finished {
   std::uint32_t cached_tokens = 0;     // of the prompt, taken over from the prefix cache
   std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
   std::uint32_t reasoning_tokens = 0;  // of those generated
+  // Tokens that this worker guessed, and that turned out right and wrong; the right ones are among
+  // those generated.
+  std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
                    completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens,
-                   parts, reasoning_tokens)
+                   parts, reasoning_tokens, accepted_drafts, rejected_drafts)
 };
 
 // Why a request failed: one vocabulary from the worker to the client (http/errors.cpp has the HTTP

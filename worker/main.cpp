@@ -338,6 +338,17 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
                        settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
   options.pooling = pooling_of(settings.engine, loaded);
+  switch (settings.engine.speculation) {
+    case config::Speculation::kOff:
+      options.speculation = engine::Speculation::kOff;
+      break;
+    case config::Speculation::kNgram:
+      options.speculation = engine::Speculation::kNgram;
+      break;
+    case config::Speculation::kAlways:
+      options.speculation = engine::Speculation::kAlways;
+      break;
+  }
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = channel.max_record_bytes();

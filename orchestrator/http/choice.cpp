@@ -129,6 +129,8 @@ void Choice::finished(const ipc::Finished& finished, const Emit& emit) {
   finish_reason_ = finish_reason_name(finished.reason, calls_tools_);
   cached_tokens_ = finished.cached_tokens;
   reasoning_tokens_ = finished.reasoning_tokens;
+  accepted_drafts_ = finished.accepted_drafts;
+  rejected_drafts_ = finished.rejected_drafts;
   if (!options_.stream) {
     keep(finished.text, finished.parts);
     if (options_.logprobs >= 0) logprobs_text_ = logprobs_.take();
@@ -157,6 +159,8 @@ void Choice::add_to(Usage& usage) const {
   }
   usage.completion_tokens += completion_tokens_;
   usage.reasoning_tokens += reasoning_tokens_;
+  usage.accepted_drafts += accepted_drafts_;
+  usage.rejected_drafts += rejected_drafts_;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -72,6 +72,8 @@ class Choice {
   std::size_t cached_tokens_ = 0;  // of those
   std::size_t completion_tokens_ = 0;
   std::size_t reasoning_tokens_ = 0;  // of those
+  std::size_t accepted_drafts_ = 0;   // of those
+  std::size_t rejected_drafts_ = 0;
   bool calls_tools_ = false;
   LogprobsJson logprobs_;
   std::string finish_reason_;

@@ -47,6 +47,15 @@ json kv_type(const ipc::Ready& ready) {
                                  : json(ready.numerics_id.substr(at + kMark.size()));
 }
 
+// What the worker's engine reports of speculation; 0 before it has reported.
+json speculation_figures(const ipc::Stats& stats) {
+  const auto figure = [&](std::string_view name) { return figure_of(stats, name); };
+  return {{"drafted_tokens", figure("speculation_drafted_tokens_total")},
+          {"accepted_tokens", figure("speculation_accepted_tokens_total")},
+          {"steps", figure("speculation_steps_total")},
+          {"gained_seconds", figure("speculation_gained_seconds")}};
+}
+
 // What the worker's engine reports of its prefix cache; 0 before it has reported.
 json prefix_cache_figures(const ipc::Stats& stats) {
   const auto figure = [&](std::string_view name) { return figure_of(stats, name); };
@@ -205,6 +214,7 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"ipc", channel_figures(worker)},
       {"journal", journal_figures(worker, disk)},
       {"prefix_cache", prefix_cache_figures(stats)},
+      {"speculation", speculation_figures(stats)},
       {"gpu", gpu_figures(stats)},
   };
   if (worker.state() == WorkerState::kLoading) {

@@ -128,6 +128,8 @@ struct Usage {
   std::uint64_t completion_tokens = 0;
   std::uint64_t cached_tokens = 0;     // of the prompt's, taken over from earlier requests
   std::uint64_t reasoning_tokens = 0;  // of the completion's
+  // Tokens that the worker guessed: those of the completion's that were right, and others.
+  std::uint64_t accepted_drafts = 0, rejected_drafts = 0;
 };
 
 // A tool call, whole or as far as it came.

@@ -143,11 +143,16 @@ void append_usage(std::string& out, const Usage& usage) {
                  "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
                  usage.prompt_tokens, usage.completion_tokens,
                  usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens);
-  if (usage.reasoning_tokens > 0) {
-    fmt::format_to(std::back_inserter(out),
-                   ",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
-                   usage.reasoning_tokens);
-  }
+  std::string details;
+  const auto detail = [&details](const char* name, std::uint64_t tokens) {
+    if (tokens == 0) return;
+    fmt::format_to(std::back_inserter(details), "{}\"{}\":{}", details.empty() ? "" : ",", name,
+                   tokens);
+  };
+  detail("reasoning_tokens", usage.reasoning_tokens);
+  detail("accepted_prediction_tokens", usage.accepted_drafts);
+  detail("rejected_prediction_tokens", usage.rejected_drafts);
+  if (!details.empty()) out += ",\"completion_tokens_details\":{" + details + '}';
   out += '}';
 }
 

@@ -341,6 +341,8 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "cancelled without being asked");
     if (finished->cached_tokens > entry->prompt_tokens.size())
       return violation(request, "more tokens from its cache than the prompt has");
+    if (finished->accepted_drafts > finished->completion_tokens)
+      return violation(request, "more guessed tokens than the answer has");
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text, finished->parts));
     // What a successor finds in its cache may have been computed for this very request.

@@ -54,6 +54,16 @@ inline void add_choice(Answer& answer, const json& choice) {
     choice.at("finish_reason").get_to(answer.finish_reason);
 }
 
+// How many guesses a worker tried depends on how long its steps took: no part of an answer.
+inline json without_guesses(json usage) {
+  if (!usage.contains("completion_tokens_details")) return usage;
+  json& details = usage["completion_tokens_details"];
+  details.erase("accepted_prediction_tokens");
+  details.erase("rejected_prediction_tokens");
+  if (details.empty()) usage.erase("completion_tokens_details");
+  return usage;
+}
+
 inline Answer answer_of(const HttpReply& reply) {
   Answer answer;
   answer.status = reply.status;
@@ -71,13 +81,13 @@ inline Answer answer_of(const HttpReply& reply) {
       for (const json& choice : chunk.at("choices"))
         add_choice(answer, choice);
       if (chunk.contains("usage") && chunk.at("usage").is_object())
-        answer.usage = chunk.at("usage");
+        answer.usage = without_guesses(chunk.at("usage"));
     }
   } else {
     const json body = json::parse(reply.body);
     if (body.contains("prompt_token_ids")) body.at("prompt_token_ids").get_to(answer.prompt_ids);
     add_choice(answer, body.at("choices").at(0));
-    answer.usage = body.at("usage");
+    answer.usage = without_guesses(body.at("usage"));
   }
   return answer;
 }

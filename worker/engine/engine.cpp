@@ -38,6 +38,16 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
       tokens == 0 ? 0.0 : static_cast<double>(figures.hit_tokens) / static_cast<double>(tokens));
 }
 
+void add_speculation_figures(const Speculator::Figures& figures, ipc::Stats& stats) {
+  const auto add = [&](const char* name, auto value) {
+    stats.counters.push_back({name, static_cast<double>(value)});
+  };
+  add("speculation_drafted_tokens_total", figures.drafted);
+  add("speculation_accepted_tokens_total", figures.accepted);
+  add("speculation_steps_total", figures.steps);
+  add("speculation_gained_seconds", figures.gained_seconds);
+}
+
 }  // namespace
 
 Engine::Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit)
@@ -47,6 +57,7 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       emit_(std::move(emit)),
       scheduler_(executor.limits(), options_.scheduler),
       sampler_(executor.limits().vocabulary),
+      speculator_(executor.limits().max_drafts > 0 ? options_.speculation : Speculation::kOff),
       preparer_(language) {
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
@@ -82,7 +93,14 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   pace_prefill(ended.columns, end - begin);
   scheduler_.complete();
   last_step_ = scheduler_.step_number();
+  const std::uint64_t tokens_before = generated_tokens_;
   handle_outputs(outputs);
+  if (ended.generates) {
+    speculator_.ended({ended.columns - ended.drafts, ended.drafts,
+                       static_cast<std::uint32_t>(generated_tokens_ - tokens_before),
+                       end - step_ended_.value_or(begin)});
+  }
+  step_ended_ = runnable() ? std::optional(end) : std::nullopt;
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
 }
@@ -114,13 +132,17 @@ Status Engine::submit_steps() {
     BULKHEAD_RETURN_IF_ERROR(executor_.profile());
   }
   while (scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
+    speculator_.propose(scheduler_);
     const Step* step = scheduler_.plan();
     if (step == nullptr) return {};
     mark_started();
     step_columns_ += step->columns.size();
     StepFacts& facts = step_facts_[steps_submitted_++ % step_facts_.size()];
     facts = {static_cast<std::uint32_t>(step->columns.size()),
-             static_cast<std::uint32_t>(step->sequences.size())};
+             static_cast<std::uint32_t>(step->sequences.size()), scheduler_.planned_drafts(),
+             std::ranges::none_of(step->columns, [](const Column& column) {
+               return column.output == Output::kNone;
+             })};
     if (const Status submitted = executor_.submit(*step); !submitted.ok())
       return submitted.error().within(facts.name(steps_submitted_));
     if (scheduler_.in_flight() > 1) ++steps_ahead_;
@@ -162,9 +184,19 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
     } else if (position + 1 < request.prompt_length) {
       score_prompt(request, output, position);
     } else {
-      handle_output(request, output);
+      check_draft(request, output);
     }
   }
+}
+
+// An output behind a wrong guess says nothing: its column had another token than the sequence has.
+void Engine::check_draft(Request& request, const ColumnOutput& output) {
+  const bool right = scheduler_.confirm(output.column);
+  if (scheduler_.is_draft(output.column)) speculator_.checked(request, right);
+  if (!right) return;
+  // What drafts bring at once must fit a record, too.
+  if (request.unsent.tokens.size() >= request.most_unsent) flush_all();
+  handle_output(request, output);
 }
 
 void Engine::handle_output(Request& request, const ColumnOutput& output) {
@@ -213,6 +245,7 @@ Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) 
 
 void Engine::take_token(Request& request, TokenId token) {
   request.tokens.push_back(token);
+  Speculator::appended(request);
   request.history.add_generated(token);
   ++request.generated;
   ++generated_tokens_;
@@ -284,6 +317,8 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.generated;
   message.cached_tokens = std::min(request.adopted, request.prompt_tokens);
+  message.accepted_drafts = request.drafting.accepted;
+  message.rejected_drafts = request.drafting.drafted - request.drafting.accepted;
   message.prefill_microseconds = microseconds(request.first_token_at - request.started_at);
   message.decode_microseconds = microseconds(now - request.first_token_at);
   scheduler_.remove(request);
@@ -374,6 +409,7 @@ ipc::Stats Engine::stats() const {
   add("discarded_outputs_total", static_cast<double>(discarded_outputs_));
   add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
   add_prefix_figures(scheduler_, stats);
+  add_speculation_figures(speculator_.figures(), stats);
   for (const Executor::Counter& counter : executor_.counters()) {
     stats.counters.push_back({counter.name, counter.value});
   }

@@ -17,6 +17,9 @@
 // Positions that are sampled are counted from 0 within the answer: token n is draw n of the
 // request's seed. A resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
 //
+// With speculation a step may give a sequence several tokens: outputs are taken in the order of their
+// columns, each as if it came from a step of its own, until one's column was a wrong guess.
+//
 // One thread calls everything here. No allocation in a turn that only generates, but for text
 // longer than a small string.
 #pragma once
@@ -26,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -37,6 +41,7 @@
 #include "worker/engine/preparer.hpp"
 #include "worker/engine/sampler.hpp"
 #include "worker/engine/scheduler.hpp"
+#include "worker/engine/speculator.hpp"
 #include "worker/engine/text_stream.hpp"
 
 namespace bulkhead::engine {
@@ -55,6 +60,9 @@ struct EngineOptions {
   // watches the worker's heart sees a beat in between.
   std::chrono::milliseconds longest_step{1000};
   Pooling pooling = Pooling::kLast;  // of embeddings
+  Speculation speculation = Speculation::kOff;
+  // For tests and benchmarks: what guesses a request's tokens; empty: n-grams.
+  std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
   std::function<Clock::time_point()> now = Clock::now;
 };
 
@@ -129,7 +137,9 @@ class Engine {
   void mark_started();
   void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);
+  void check_draft(Request& request, const ColumnOutput& output);
   void handle_output(Request& request, const ColumnOutput& output);
+  void start_drafts(Request& request);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
   // The token's text goes where it is to be sent. True: the answer ends with it.
@@ -156,6 +166,7 @@ class Engine {
   Emit emit_;
   Scheduler scheduler_;
   Sampler sampler_;
+  Speculator speculator_;
 
   std::unordered_map<RequestId, RequestPtr> requests_;
   // Tickets that the tokenizer's thread works on: requests, and plain jobs with what they are.
@@ -177,7 +188,8 @@ class Engine {
 
   // Of the steps in flight, for the error that one may end in.
   struct StepFacts {
-    std::uint32_t columns = 0, sequences = 0;
+    std::uint32_t columns = 0, sequences = 0, drafts = 0;
+    bool generates = false;                        // and nothing else
     std::string name(std::uint64_t number) const;  // "step 12 (3 columns of 2 sequences)"
   };
   std::array<StepFacts, 8> step_facts_;  // more than are ever in flight
@@ -191,9 +203,10 @@ class Engine {
   std::uint64_t resumed_requests_ = 0;
   std::uint64_t draws_below_accepted_ = 0;
   std::uint64_t batches_ = 0;
-  std::uint64_t last_step_ = 0;          // the number of the step that ended last
-  std::uint64_t steps_ahead_ = 0;        // submitted while another was in flight
-  std::uint64_t discarded_outputs_ = 0;  // of requests that had ended
+  std::uint64_t last_step_ = 0;                  // the number of the step that ended last
+  std::uint64_t steps_ahead_ = 0;                // submitted while another was in flight
+  std::uint64_t discarded_outputs_ = 0;          // of requests that had ended
+  std::optional<Clock::time_point> step_ended_;  // the last one, if there was more to compute
   std::uint64_t step_columns_ = 0;
   std::chrono::nanoseconds device_time_{0};
 

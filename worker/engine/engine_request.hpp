@@ -12,7 +12,7 @@ namespace bulkhead::engine {
 inline constexpr const char* kNotFinite =
     "the model's logits are not finite numbers; its weights may be damaged";
 
-struct Engine::Request : Sequence {
+struct Engine::Request : DraftedSequence {
   RequestId id;
   std::uint64_t ticket = 0;  // with the tokenizer's thread; 0: not there
   ipc::Sampling sampling;
@@ -41,7 +41,8 @@ struct Engine::Request : Sequence {
   ipc::SequenceTokens unsent;
   ipc::PromptTokens untold;
   std::uint32_t flush_tokens = 1;
-  bool any_sent = false;  // by this worker
+  std::uint32_t most_unsent = 1;  // tokens, however many are there at once
+  bool any_sent = false;          // by this worker
   ipc::Finished finished;
   bool started = false;
   Clock::time_point started_at, first_token_at;

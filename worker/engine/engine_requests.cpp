@@ -317,8 +317,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
   request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
   request.history.add_prompt(request.tokens);
-  request.flush_tokens = std::min(
-      options_.flush_tokens, request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent);
+  request.most_unsent = request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent;
+  request.flush_tokens = std::min(options_.flush_tokens, request.most_unsent);
   request.finished.request = id;
   request.unsent.request = request.untold.request = id;
   if (request.tell_prompt) begin_telling(request);
@@ -376,6 +376,13 @@ bool Engine::logprobs_on_device(const Request& request) const {
   return request.wanted_logprobs <= executor_.limits().most_logprobs;
 }
 
+void Engine::start_drafts(Request& request) {
+  if (!speculator_.on()) return;
+  Speculator::start(request, options_.draft_source
+                                 ? options_.draft_source(request.tokens)
+                                 : std::make_unique<NgramSource>(request.most_tokens));
+}
+
 void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   // Generated before, by a worker that died, and sent: their text is not sent again, but decides
   // what is held back.
@@ -400,6 +407,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   } else if (request.generated >= request.max_tokens) {
     finish(request, ipc::FinishReason::kLength);
   } else {
+    start_drafts(request);
     return scheduler_.add(request);
   }
   flush_now_ = false;  // nobody's tokens wait for this

@@ -11,6 +11,9 @@
 // after another, and each sees what the earlier ones wrote. A column may take its token from an
 // output of the step submitted just before its own, so the device need not wait for the host to
 // read that token.
+//
+// A column's token may be a guess (a draft). If the guess turns out wrong, what the column wrote is
+// dead: the next step writes to the same positions before any column reads them.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +47,8 @@ struct Choice {
 };
 
 constexpr std::uint32_t kByHost = 0xFFFFFFFF;
+
+constexpr std::uint32_t kMostDrafts = 15;  // of one sequence in a step: 16 columns with its own
 
 struct Column {
   TokenId token = 0;
@@ -112,7 +117,9 @@ struct ExecutorLimits {
   std::uint32_t embedding = 0;        // entries of a hidden state; 0: no kHidden at all
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
-  std::int32_t most_logprobs = -1;    // Column::logprobs up to this; -1: not at all
+  // Columns of a step whose tokens are guesses; 0: none, where a position can't be computed again.
+  std::uint32_t max_drafts = 0;
+  std::int32_t most_logprobs = -1;  // Column::logprobs up to this; -1: not at all
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
 };

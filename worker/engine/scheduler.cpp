@@ -66,6 +66,7 @@ void Scheduler::remove(Sequence& sequence) {
       return;
     case Sequence::State::kWaiting:
       std::erase(waiting_, &sequence);
+      too_few_pages_.reset();
       break;
     case Sequence::State::kRunning:
       std::erase(running_, &sequence);
@@ -86,19 +87,22 @@ const Step* Scheduler::plan() {
   for (; !held_.empty(); held_.pop_back())
     states_.let_go(held_.back());
   if (running_.empty() && waiting_.empty()) return nullptr;
+  if (planned_ > 0 && records_[latest_].drafts > 0) return nullptr;
   latest_ = (oldest_ + planned_) % records_.size();
   Planned& record = records_[latest_];
   record.columns.clear();
   record.tables.clear();
   record.states.clear();
   record.members.clear();
-  record.outputs = 0;
+  record.outputs = record.drafts = 0;
   record.number = ++step_number_;
   // Running sequences grow before new ones are let in, so that a page is not given away and taken
   // back at once.
   plan_generating();
-  admit();
-  plan_prefill();
+  if (record.drafts == 0) {
+    admit();
+    plan_prefill();
+  }
   if (record.columns.empty()) {
     --step_number_;
     return nullptr;
@@ -143,33 +147,99 @@ void Scheduler::forget_completed() {
   --planned_;
 }
 
+bool Scheduler::confirm(std::uint32_t column) {
+  const Planned& record = oldest();
+  const Column& computed = record.columns[column];
+  const Member& member = record.members[computed.sequence];
+  if (column < member.drafts_from) return true;
+  if (member.sequence == nullptr) return false;
+  Sequence& sequence = *member.sequence;
+  if (computed.position >= sequence.tokens.size() ||
+      sequence.tokens[computed.position] != computed.token) {
+    return false;
+  }
+  // Nothing was planned since, so the sequence still has its pages.
+  ++sequence.computed;
+  ++sequence.done;
+  sequence.pages.publish(std::span(sequence.tokens).first(sequence.done));
+  return true;
+}
+
+std::uint32_t Scheduler::draft_room() const {
+  if (in_flight() > 0 && records_[latest_].drafts > 0) return 0;  // no step is planned
+  const bool reads = std::ranges::any_of(running_, [](const Sequence* sequence) {
+    return sequence->computed < sequence->known || sequence->pending() > 1;
+  });
+  const bool admits = !waiting_.empty() && running_.size() < max_running_ &&
+                      (!too_few_pages_ || pool_.free_pages() > *too_few_pages_);
+  const auto own = static_cast<std::uint32_t>(running_.size());
+  const std::uint32_t columns = std::min(limits_.max_columns, limits_.max_outputs);
+  if (reads || admits || columns <= own) return 0;
+  return std::min({limits_.max_drafts, columns - own, prefill_limit_});
+}
+
+std::uint32_t Scheduler::most_tokens_of(const Sequence& sequence) const {
+  return sequence.most_tokens != 0 ? std::min(sequence.most_tokens, sequence_limit_)
+                                   : sequence_limit_;
+}
+
 // Whether its next token can be computed in this step: it is known, or chosen by the step before.
-bool Scheduler::may_generate(const Sequence& sequence) const {
+bool Scheduler::may_generate(const Sequence& sequence, std::uint64_t step) const {
   if (sequence.pending() != 1) return false;
   if (sequence.unknown == 0) return true;
-  const std::uint32_t most =
-      sequence.most_tokens != 0 ? std::min(sequence.most_tokens, sequence_limit_) : sequence_limit_;
-  return sequence.output != Output::kLogits && sequence.planned_in + 1 == step_number_ &&
-         sequence.length() < most;
+  return sequence.output != Output::kLogits && sequence.planned_in + 1 == step &&
+         sequence.length() < most_tokens_of(sequence);
 }
 
 void Scheduler::plan_generating() {
+  const std::uint32_t room = draft_room();
   // Oldest first: who loses its pages is younger than who takes them, so it has no columns in this
   // step yet.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (!may_generate(sequence)) continue;
+    const std::span<const TokenId> drafts = std::exchange(sequence.drafts, {});
+    if (!may_generate(sequence, step_number_)) continue;
     // With pages that come free when a step has ended, it waits for that.
     while (sequence.state == Sequence::State::kRunning &&
            !sequence.pages.cover(sequence.length()) && kept_.empty()) {
       preempt_youngest();
     }
     const bool covered = pool_.pages_for(sequence.length()) <= sequence.pages.pages().size();
-    if (sequence.state == Sequence::State::kRunning && covered) add_columns(sequence, 1);
+    if (sequence.state != Sequence::State::kRunning || !covered) continue;
+    add_columns(sequence, 1);
+    add_drafts(sequence, drafts.first(std::min<std::size_t>(
+                             drafts.size(), room - std::min(room, records_[latest_].drafts))));
   }
 }
 
+// Behind its own column, which add_columns() has just added.
+void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) {
+  Planned& record = records_[latest_];
+  // The last output gives its last token.
+  const std::uint32_t length = sequence.length();
+  const std::uint32_t most = most_tokens_of(sequence);
+  drafts = drafts.first(std::min<std::size_t>(drafts.size(), most - std::min(most, length)));
+  if (drafts.empty()) return;
+  // A page for each running sequence stays free, so that none is preempted for a guess.
+  const auto wanted = sequence.computed + static_cast<std::uint32_t>(drafts.size());
+  if (pool_.free_pages() < running_.size() + drafts.size() || !sequence.pages.cover(wanted)) {
+    const std::size_t room = sequence.pages.pages().size() * pool_.page_tokens();
+    drafts = drafts.first(std::min(drafts.size(), room - sequence.computed));
+  }
+  record.tables.back() = sequence.pages.pages();
+  for (const TokenId token : drafts) {
+    Column column = record.columns.back();
+    column.token = token;
+    column.chosen_by = kByHost;
+    ++column.position;
+    record.columns.push_back(column);
+  }
+  record.outputs += static_cast<std::uint32_t>(drafts.size());
+  record.drafts += static_cast<std::uint32_t>(drafts.size());
+}
+
 void Scheduler::admit() {
+  too_few_pages_.reset();
   while (!waiting_.empty() && running_.size() < max_running_) {
     Sequence& sequence = *waiting_.front();
     if (sequence.unknown > 0) return;  // it lost its pages, and its last token is on its way
@@ -179,6 +249,7 @@ void Scheduler::admit() {
                                  static_cast<std::uint32_t>(sequence.pages.pages().size());
     if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) {
       sequence.pages.clear();
+      too_few_pages_ = pool_.free_pages();
       return;
     }
     sequence.known = positions;
@@ -320,6 +391,7 @@ void Scheduler::preempt_youngest() {
   victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
   ++preemptions_;
+  too_few_pages_.reset();
   waiting_.push_front(&victim);
 }
 
@@ -418,6 +490,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
   record.tables.push_back(sequence.pages.pages());
   Member member{&sequence, count, outputs, sequence.preemptions};
   if (sequence.slot != kNoState) record.states.push_back(use_of_states(sequence, member));
+  member.drafts_from = static_cast<std::uint32_t>(record.columns.size());
   record.members.push_back(member);
   sequence.computed += count;
   sequence.unknown += outputs;

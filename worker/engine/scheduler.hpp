@@ -29,6 +29,15 @@
 // token (Output::kLogits), the sequence leaves out the steps that are planned before the token is
 // known.
 //
+// Drafts. A sequence that generates may bring guesses of the tokens after its next one. Each gets a
+// column of its own behind the sequence's own column, with an output. Once the step has ended, the
+// owner takes the outputs in order, and confirm() says of each whether its column had the token that
+// the sequence has there now. The first wrong guess ends that: what later columns computed is dropped,
+// and the next step overwrites their keys and values. Such positions are never counted as computed, so
+// no page that holds one can be found by others or goes to a ledger. No step is planned while one with
+// drafts is in flight, because nobody knows where its sequences go on. Drafts never take a page from a
+// sequence, and no step has any while a prompt could be read.
+//
 // Pages of a sequence that is removed or preempted become free only when the last step that may
 // write to them has ended.
 //
@@ -51,6 +60,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -73,6 +83,9 @@ struct Sequence {
   // sequence takes over no pages, which would leave columns out.
   Output prompt_output = Output::kNone;
   std::uint32_t prompt_length = 0;
+  // Guesses of the tokens after those of length() and one more, for the next plan(), which drops
+  // what it does not take. Tokens of the vocabulary; valid until plan() returns.
+  std::span<const TokenId> drafts;
 
   enum class State : std::uint8_t { kDetached, kWaiting, kRunning };
   State state = State::kDetached;
@@ -135,17 +148,35 @@ class Scheduler {
   // Then, before the next plan(), append the step's tokens to its sequences, or remove them.
   const Step* plan();
   void complete();
+  // Between complete() and the next plan(), for the step's outputs in the order of their columns, each
+  // after the tokens of those before it were appended: whether the column's token is the sequence's.
+  // If not, its output is worth nothing. False for a draft of a sequence that was removed.
+  bool confirm(std::uint32_t column);
+  // Of the same step.
+  bool is_draft(std::uint32_t column) const {
+    return column >= oldest().members[oldest().columns[column].sequence].drafts_from;
+  }
+  // How many drafts the next step may have in all; 0 while a prompt could be read, and where plan()
+  // would plan nothing because of drafts in flight.
+  std::uint32_t draft_room() const;
+  // Whether the next step computes its next token, for all that is known now. Then the token after
+  // length() is the first that a draft may guess.
+  bool generates_next(const Sequence& sequence) const {
+    return may_generate(sequence, step_number_ + 1);
+  }
+  std::span<Sequence* const> running_sequences() const { return running_; }
   std::uint32_t in_flight() const { return planned_ - (completed_ ? 1 : 0); }
   // Sequences in the oldest step in flight (from complete() to the next plan(): in the one that was
   // completed), removed ones as null.
   struct Member {
     Sequence* sequence = nullptr;
-    std::uint32_t columns = 0;
+    std::uint32_t columns = 0;      // without drafts
     std::uint32_t outputs = 0;      // how many of them, the last, choose a token
     std::uint32_t preemptions = 0;  // the sequence's, when this was planned
     StateSlot saved = kNoState;     // what gets the states behind position `saved_at` - 1
     std::uint32_t saved_at = 0;
     bool passing = false;  // the sequence's next one replaces it
+    std::uint32_t drafts_from = 0;  // columns of the step from here on are its drafts
   };
   std::span<const Member> members() const { return oldest().members; }
   // Of the same step: the sequence and the position of a column, and the step's number, counted from 1.
@@ -156,13 +187,15 @@ class Scheduler {
     return oldest().columns[column].position;
   }
   std::uint64_t step_number() const { return oldest().number; }
+  // Drafts in the step that was planned last.
+  std::uint32_t planned_drafts() const { return records_[latest_].drafts; }
   // Sequences in the step that was planned last.
   std::span<const Member> planned_members() const { return records_[latest_].members; }
 
   const PagePool& pool() const { return pool_; }
   const StateBook& states() const { return states_; }
-  // No step that is planned from now on has more prefill columns, whoever generates: 1 to the larger
-  // one of SchedulerOptions' two chunks. No result depends on it.
+  // No step that is planned from now on has more prefill columns, whoever generates, nor more drafts: 1
+  // to the larger one of SchedulerOptions' two chunks. No result depends on it.
   void limit_prefill(std::uint32_t columns) {
     prefill_limit_ = std::clamp(columns, 1U, prefill_chunk_alone_);
   }
@@ -191,8 +224,9 @@ class Scheduler {
   void go_on_after_shared(Sequence& sequence);
   bool waits_for_another(const Sequence& sequence) const;
   bool waits_for_snapshot(const Sequence& sequence) const;
-  bool may_generate(const Sequence& sequence) const;
+  bool may_generate(const Sequence& sequence, std::uint64_t step) const;
   bool any_generates() const;
+  std::uint32_t most_tokens_of(const Sequence& sequence) const;
   void preempt_youngest();
   void free_pages_of(Sequence& sequence);
   std::uint32_t adopt_pages(Sequence& sequence);
@@ -203,6 +237,7 @@ class Scheduler {
   void choose_saving(Sequence& sequence, Member& member) const;
   void keep_saved(Sequence& sequence, const Member& member);
   void add_columns(Sequence& sequence, std::uint32_t count);
+  void add_drafts(Sequence& sequence, std::span<const TokenId> drafts);
 
   struct Planned {
     std::uint64_t number = 0;
@@ -212,6 +247,7 @@ class Scheduler {
     std::vector<StateUse> states;
     std::vector<Member> members;
     std::uint32_t outputs = 0;
+    std::uint32_t drafts = 0;
   };
   const Planned& oldest() const { return records_[oldest_]; }
   void forget_completed();
@@ -247,6 +283,8 @@ class Scheduler {
   std::uint64_t step_number_ = 0;
   std::uint64_t turns_ = 0;
   std::uint64_t preemptions_ = 0;
+  // Pages that were free when the first waiting sequence was last found too long for them.
+  std::optional<std::uint32_t> too_few_pages_;
   PrefixFigures prefix_figures_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "worker/engine/executor.hpp"
+
 namespace bulkhead::forward {
 
 gpu::kernels::KvFormat kv_format(config::KvType type) {
@@ -39,6 +41,11 @@ std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
   const std::uint32_t mixed = widest_mixed_step(engine);
   return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
+}
+
+std::uint32_t most_outputs(const config::EngineSettings& engine) {
+  const bool drafts = engine.speculation != config::Speculation::kOff;
+  return std::max(engine.max_batch, drafts ? engine::kMostDrafts + 1 : 1);
 }
 
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv) {
@@ -96,7 +103,7 @@ Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGr
   BULKHEAD_TRY(const ModelPlan plan, plan_model(graph, file, mapping, kv));
   const config::CommandBufferRingSettings ring;
   const std::vector<StepShape> shapes = step_shapes(
-      widest_step(engine, false), widest_mixed_step(engine), engine.max_batch, ring.ring_size);
+      widest_step(engine, false), widest_mixed_step(engine), most_outputs(engine), ring.ring_size);
   return memory_need(graph, plan, mapping, kv, shapes, {graph.context, ring.steps_in_flight},
                      state_slots(graph, engine));
 }

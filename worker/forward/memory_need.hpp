@@ -23,6 +23,8 @@ std::uint32_t units_attention_from(config::MatrixAttention setting);
 // steps of prompts gain nothing on a CPU device.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
+// Outputs of a step at most: one for each sequence, and those of drafts.
+std::uint32_t most_outputs(const config::EngineSettings& engine);
 
 // Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
 // loading.

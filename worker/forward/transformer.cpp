@@ -156,7 +156,7 @@ class LoadedTransformer final : public Transformer {
     context_.kv_format = kv_format(options.engine.kv_type);
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
     limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
-    limits_.max_outputs = options.engine.max_batch;
+    limits_.max_outputs = most_outputs(options.engine);
     limits_.max_sequences = context_.most_runs = options.engine.max_batch;
     limits_.states = state_slots(graph, options.engine);
     std::vector<StepShape> shapes =
@@ -233,6 +233,8 @@ class LoadedTransformer final : public Transformer {
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
     limits_.model_context = graph.context;
+    // A wrong draft's position is computed again, which states don't allow.
+    limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;
     limits_.vocabulary = graph.vocabulary;
     // Hidden states are read from the rows that the last norm writes. A GPU's norm writes them in the order that
     // its products read, which nothing turns back yet.

@@ -26,7 +26,9 @@ class ModelKills : public testing::TestWithParam<const char*> {
 
   void kill_at_random_moments(bool sampled, int kills) {
     const int tokens = kills > 2 ? 200 : 100;
-    const Serving serving = serve_model("", {std::string("ipc.transport=") + GetParam()});
+    // A token a piece: the moments are counted in pieces.
+    const Serving serving =
+        serve_model("", {std::string("ipc.transport=") + GetParam(), "engine.speculation=off"});
     const pid_t daemon = serving.daemon->pid();
     const json request = request_of(sampled, tokens, "Once upon a time there was", 1234);
     const Timed undisturbed = stream(serving.port, request);
@@ -75,6 +77,34 @@ TEST_P(ModelKills, GreedyStreamIsWhole) {
 
 TEST_P(ModelKills, SampledStreamIsWhole) {
   kill_at_random_moments(true, number_from("BULKHEAD_CRASH_KILLS", 2));
+}
+
+// Guessed wherever there is a guess, and killed in the middle: what was heard without guesses.
+TEST_P(ModelKills, GuessesChangeNoStream) {
+  const std::string transport = std::string("ipc.transport=") + GetParam();
+  const std::string prompt =
+      "The cat sat on the mat. The dog sat on the mat. The cat sat on the mat. The dog sat on";
+  std::vector<Heard> plain;
+  {
+    const Serving serving = serve_model("", {transport, "engine.speculation=off"});
+    for (const bool sampled : {false, true})
+      plain.push_back(stream(serving.port, request_of(sampled, 80, prompt, 5)).heard);
+  }
+  const Serving serving = serve_model("", {transport, "engine.speculation=always"});
+  for (const bool sampled : {false, true}) {
+    const json request = request_of(sampled, 80, prompt, 5);
+    EXPECT_EQ(stream(serving.port, request).heard, plain[sampled ? 1 : 0]);
+  }
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving.metric("bulkhead_worker_speculation_drafted_tokens_total") > 0; }));
+  for (const bool sampled : {false, true}) {
+    const int before = serving.worker()["restarts"].get<int>();
+    const pid_t victim = serving_worker(serving);
+    const Timed killed = stream(serving.port, request_of(sampled, 80, prompt, 5), 3,
+                                [&] { send_signal(victim, SIGKILL); });
+    EXPECT_EQ(killed.heard, plain[sampled ? 1 : 0]);
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == before + 1; }));
+  }
 }
 
 TEST_P(ModelKills, SixteenStreamsAreWhole) {

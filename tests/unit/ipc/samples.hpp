@@ -54,7 +54,8 @@ inline std::vector<FromWorker> samples_from_worker() {
       sample_batch(3, 2, false),
       sample_batch(1, 5, true),
       TokenBatch{},
-      Finished{RequestId{2}, FinishReason::kLength, "rest \u00e9", 5, 6, 7000, 8000, 4},
+      Finished{
+          RequestId{2}, FinishReason::kLength, "rest \u00e9", 5, 6, 7000, 8000, 4, {}, 2, 3, 9},
       Failed{RequestId{3}, FailureCode::kContextExceeded, "too long", "prompt"},
       Tokenized{RequestId{4}, {9, 8, 7}},
       Detokenized{RequestId{5}, std::string("any\xFF\x00 bytes", 11)},

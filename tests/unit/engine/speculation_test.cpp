@@ -1,0 +1,398 @@
+// Speculation: guesses change how many tokens a step gives, and nothing else. Tokens, texts,
+// log-probabilities and ends are those of one token a step, whatever is guessed and however wrong it
+// is; no page with a wrong guess can be found; and guessing that does not pay ends.
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+#include "worker/engine/draft_source.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::DraftSource;
+using engine::EngineOptions;
+using engine::ExecutorLimits;
+using engine::NgramSource;
+using engine::RecordedSource;
+using engine::Speculation;
+using ipc::TokenId;
+
+std::vector<TokenId> guessed(const DraftSource& source, const std::vector<TokenId>& tokens,
+                             std::size_t count) {
+  std::vector<TokenId> guesses(count);
+  guesses.resize(source.guess(tokens, guesses));
+  return guesses;
+}
+
+TEST(NgramSource, ExpectsWhatFollowedTheLastTokensBefore) {
+  NgramSource source(100);
+  std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 9, 2, 3};
+  source.advance(tokens);
+  EXPECT_TRUE(guessed(source, tokens, 2).empty()) << "two tokens are no key";
+  tokens.push_back(4);
+  source.advance(tokens);
+  EXPECT_EQ(guessed(source, tokens, 3), (std::vector<TokenId>{5, 6, 9}));
+  tokens.push_back(5);
+  source.advance(tokens);
+  EXPECT_EQ(guessed(source, tokens, 2), (std::vector<TokenId>{6, 9})) << "it goes on there";
+  tokens.push_back(77);
+  source.advance(tokens);
+  EXPECT_TRUE(guessed(source, tokens, 2).empty()) << "it was wrong, and nothing else is known";
+}
+
+TEST(NgramSource, GoesOnWithAPeriodPastTheEndOfWhatIsKnown) {
+  NgramSource source(100);
+  const std::vector<TokenId> tokens = {8, 1, 2, 1, 2, 1};
+  source.advance(tokens);
+  EXPECT_EQ(guessed(source, tokens, 6), (std::vector<TokenId>{2, 1, 2, 1, 2, 1}));
+}
+
+TEST(NgramSource, TakesTheNewerOfTwoPlaces) {
+  NgramSource source(100);
+  const std::vector<TokenId> tokens = {1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3};
+  source.advance(tokens);
+  EXPECT_EQ(guessed(source, tokens, 1), (std::vector<TokenId>{60}));
+}
+
+TEST(RecordedSource, IsAsOftenRightAsItIsTold) {
+  const std::vector<TokenId> recorded = some_tokens(1, 2000);
+  const RecordedSource source(recorded, 0.8, 256);
+  const std::vector<TokenId> guesses = guessed(source, {}, 2000);
+  ASSERT_EQ(guesses.size(), recorded.size());
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < recorded.size(); ++i)
+    right += guesses[i] == recorded[i] ? 1 : 0;
+  EXPECT_NEAR(static_cast<double>(right) / 2000, 0.8, 0.03);
+}
+
+// ---- the engine ----
+
+ExecutorLimits limits_of(std::uint32_t depth) {
+  ExecutorLimits limits = small_limits();
+  limits.steps_in_flight = depth;
+  limits.max_outputs = 24;
+  limits.max_drafts = 15;
+  limits.sampled_top_k = 64;
+  limits.most_logprobs = 20;
+  return limits;
+}
+
+EngineOptions options_of(Speculation speculation) {
+  EngineOptions options;
+  options.scheduler = {.max_batch = 16, .prefill_chunk = 32, .prefix_cache = true};
+  options.speculation = speculation;
+  return options;
+}
+
+double counter(const EngineHarness& harness, const std::string& name) {
+  for (const ipc::Counter& each : harness.engine.stats().counters) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return -1;
+}
+
+// Repeats what came eight tokens ago at most places, so that n-grams find something.
+std::optional<TokenId> repeats_itself(std::span<const TokenId> history) {
+  std::uint64_t hash = 0;
+  for (const TokenId token : history)
+    hash = hash * 31 + token;
+  if (hash % 61 == 0) return FakeTokenizer::kEos;
+  if (history.size() < 8 || hash % 7 == 0) return std::nullopt;
+  return history[history.size() - 8];
+}
+
+// Greedy and drawn by the device or by the host, with penalties, log-probabilities, biases, stop
+// strings and stop tokens.
+std::vector<ipc::Submit> varied_requests(std::uint64_t count) {
+  std::vector<ipc::Submit> requests;
+  for (std::uint64_t i = 1; i <= count; ++i) {
+    auto prompt = some_tokens(i % 9, 1 + (i * 13) % 60);
+    ipc::Submit request = greedy_request(i, prompt, 24 + i % 17);
+    if (i % 4 == 1) {
+      request.sampling.temperature = 1;
+      request.sampling.top_p = 0.9F;
+      request.sampling.seed = i;
+    }
+    if (i % 4 == 2) request = sampled_request(i, prompt, 30, 1000 + i);
+    if (i % 3 == 0) request.logprobs = static_cast<std::int32_t>(i % 5);
+    if (i % 7 == 0) request.stop = {"a", "\x05\x06"};
+    if (i % 11 == 0) request.stop_tokens = {7, 70, 170};
+    if (i % 13 == 0) request.logit_bias = {{static_cast<TokenId>(i), 6.0F}};
+    request.ignore_eos = i % 2 == 0;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+const std::map<std::uint64_t, Answer>& expected_answers(std::uint64_t count) {
+  static std::map<std::uint64_t, Answer> answers;
+  for (const ipc::Submit& request : varied_requests(count)) {
+    const std::uint64_t id = request.request.value;
+    if (answers.contains(id)) continue;
+    EngineHarness harness(limits_of(1), options_of(Speculation::kOff));
+    harness.executor.script = repeats_itself;
+    harness.engine.submit(request);
+    harness.run();
+    answers[id] = harness.answer(id);
+  }
+  return answers;
+}
+
+void expect_same(const Answer& answer, const Answer& expected) {
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  EXPECT_EQ(answer.text, expected.text);
+  EXPECT_EQ(answer.logprobs, expected.logprobs);
+  ASSERT_TRUE(answer.finished && expected.finished);
+  EXPECT_EQ(answer.finished->reason, expected.finished->reason);
+  EXPECT_EQ(answer.finished->completion_tokens, expected.finished->completion_tokens);
+}
+
+// Guesses what the request's answer will be, wrong now and then.
+EngineOptions guessing(double accuracy) {
+  EngineOptions options = options_of(Speculation::kAlways);
+  options.draft_source = [accuracy](std::span<const TokenId> tokens) {
+    std::vector<TokenId> all(tokens.begin(), tokens.end());
+    for (const ipc::Submit& request : varied_requests(100)) {
+      const auto& prompt = std::get<std::vector<TokenId>>(request.prompt);
+      const Answer& answer = expected_answers(100).at(request.request.value);
+      std::vector<TokenId> whole = prompt;
+      whole.insert(whole.end(), answer.tokens.begin(), answer.tokens.end());
+      if (whole.size() >= tokens.size() &&
+          std::ranges::equal(std::span(whole).first(all.size()), all)) {
+        all = whole;
+        break;
+      }
+    }
+    return std::make_unique<RecordedSource>(all, accuracy, 300);
+  };
+  return options;
+}
+
+// Every page that can be found holds tokens that an answer has, and of a sequence's own beginning.
+class TrueTokens : public engine::PageLedger {
+ public:
+  void entered(const engine::KeptPage& page) override {
+    const std::vector<TokenId> before = page.before == engine::PrefixIndex::kRoot
+                                            ? std::vector<TokenId>()
+                                            : chains_.at(page.before);
+    std::vector<TokenId> chain = before;
+    chain.insert(chain.end(), page.tokens.begin(), page.tokens.end());
+    chains_[page.page] = chain;
+    all_.push_back(std::move(chain));
+  }
+  void left(engine::PageIndex page) override { chains_.erase(page); }
+  const std::vector<std::vector<TokenId>>& all() const { return all_; }
+
+ private:
+  std::map<engine::PageIndex, std::vector<TokenId>> chains_;
+  std::vector<std::vector<TokenId>> all_;
+};
+
+class SpeculatingEngine : public testing::TestWithParam<std::uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Depth, SpeculatingEngine, testing::Values(1U, 2U, 4U));
+
+TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
+  for (const double accuracy : {-1.0, 0.0, 0.5, 0.8, 1.0}) {
+    SCOPED_TRACE(accuracy);
+    EngineOptions options = accuracy < 0 ? options_of(Speculation::kAlways) : guessing(accuracy);
+    options.scheduler.max_batch = 6;  // most steps are full, so that nothing is read beside them
+    EngineHarness harness(limits_of(GetParam()), options);
+    TrueTokens ledger;
+    harness.engine.set_ledger(&ledger);
+    harness.executor.script = repeats_itself;
+    for (const ipc::Submit& request : varied_requests(100)) {
+      harness.engine.submit(request);
+      if (request.request.value % 3 == 0) harness.turn();
+    }
+    harness.run();
+    while (harness.turn()) {
+    }
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+    std::vector<std::vector<TokenId>> wholes;
+    for (const ipc::Submit& request : varied_requests(100)) {
+      SCOPED_TRACE(request.request.value);
+      const Answer& expected = expected_answers(100).at(request.request.value);
+      expect_same(harness.answer(request.request.value), expected);
+      wholes.push_back(std::get<std::vector<TokenId>>(request.prompt));
+      wholes.back().insert(wholes.back().end(), expected.tokens.begin(), expected.tokens.end());
+    }
+    for (const std::vector<TokenId>& kept : ledger.all()) {
+      EXPECT_TRUE(std::ranges::any_of(wholes, [&](const std::vector<TokenId>& whole) {
+        return whole.size() >= kept.size() && std::equal(kept.begin(), kept.end(), whole.begin());
+      })) << "a page of tokens that no answer has";
+    }
+    EXPECT_GT(counter(harness, "speculation_drafted_tokens_total"), 500);
+    if (accuracy != 0) {
+      EXPECT_GT(counter(harness, "speculation_accepted_tokens_total"), 150);
+    }
+  }
+}
+
+TEST_P(SpeculatingEngine, LosingPagesMakesNoDifference) {
+  ExecutorLimits limits = limits_of(GetParam());
+  limits.total_pages = 34;
+  EngineHarness harness(limits, guessing(0.8));
+  harness.executor.script = repeats_itself;
+  for (const ipc::Submit& request : varied_requests(40))
+    harness.engine.submit(request);
+  harness.run();
+  EXPECT_GT(harness.engine.scheduler().preemptions(), 2U) << "the cache was never short";
+  EXPECT_GT(counter(harness, "speculation_accepted_tokens_total"), 20);
+  for (std::uint64_t id = 1; id <= 40; ++id) {
+    SCOPED_TRACE(id);
+    expect_same(harness.answer(id), expected_answers(100).at(id));
+  }
+}
+
+// A worker dies after any number of tokens, its successor goes on: what both sent together is the
+// answer of one that was never disturbed.
+TEST_P(SpeculatingEngine, ASuccessorGoesOnWithTheSameTokens) {
+  for (ipc::Submit request : varied_requests(12)) {
+    const std::uint64_t id = request.request.value;
+    SCOPED_TRACE(id);
+    const Answer& expected = expected_answers(100).at(id);
+    for (std::size_t sent = 1; sent < expected.tokens.size(); sent += 5) {
+      request.accepted_tokens.assign(expected.tokens.begin(),
+                                     expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent));
+      EngineHarness harness(limits_of(GetParam()), guessing(0.8));
+      harness.executor.script = repeats_itself;
+      harness.engine.submit(request);
+      harness.run();
+      EXPECT_EQ(harness.answer(id).tokens,
+                std::vector<TokenId>(expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent),
+                                     expected.tokens.end()));
+      EXPECT_EQ(counter(harness, "draws_below_accepted_total"), 0);
+    }
+  }
+}
+
+TEST_P(SpeculatingEngine, CancellationWithDraftsInFlightFreesThePages) {
+  for (int when = 0; when < 12; ++when) {
+    EngineHarness harness(limits_of(GetParam()), guessing(1));
+    harness.executor.script = repeats_itself;
+    for (const ipc::Submit& request : varied_requests(4))
+      harness.engine.submit(request);
+    for (int i = 0; i < when; ++i)
+      harness.turn();
+    harness.meanwhile = [&] { harness.engine.cancel(RequestId{2}); };
+    harness.turn();
+    harness.meanwhile = [] {};
+    harness.run();
+    while (harness.turn()) {
+    }
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+    for (const std::uint64_t id : {1U, 3U, 4U})
+      expect_same(harness.answer(id), expected_answers(100).at(id));
+  }
+}
+
+TEST_P(SpeculatingEngine, TellsHowManyGuessesWereRight) {
+  EngineHarness harness(limits_of(GetParam()), guessing(1));
+  harness.executor.script = repeats_itself;
+  const ipc::Submit request = varied_requests(4).back();  // greedy, to its full length
+  harness.engine.submit(request);
+  harness.run();
+  const ipc::Finished& finished = *harness.answer(4).finished;
+  EXPECT_EQ(finished.completion_tokens, 28U);
+  EXPECT_GT(finished.accepted_drafts, 20U);
+  EXPECT_EQ(finished.rejected_drafts, 0U);
+  EXPECT_LT(harness.executor.steps.size(), 8U) << "of 28 tokens";
+  EXPECT_EQ(counter(harness, "generated_tokens_total"), 28);
+}
+
+// ---- what pays ----
+
+// What a step takes, by its number from 0 and its columns.
+using StepTime = std::function<std::chrono::microseconds(std::size_t, std::uint32_t)>;
+
+StepTime flat(std::chrono::microseconds first, std::chrono::microseconds more) {
+  return [=](std::size_t, std::uint32_t columns) { return first + more * (columns - 1); };
+}
+
+struct Cost {
+  double seconds = 0;
+  std::size_t steps = 0;
+};
+
+// Of one answer. The guesses are those of an answer without speculation, `accuracy` of them right.
+Cost cost_of(Speculation speculation, double accuracy, const StepTime& time,
+             std::uint32_t tokens = 110, std::uint32_t depth = 1) {
+  ExecutorLimits limits = limits_of(depth);
+  limits.context = std::max(limits.context, tokens + 8);
+  limits.total_pages = std::max(limits.total_pages, limits.context / limits.page_tokens + 8);
+  const ipc::Submit request = greedy_request(1, {1, 2, 3}, tokens);
+  EngineHarness plain(limits, options_of(Speculation::kOff));
+  plain.engine.submit(request);
+  plain.run();
+  std::vector<TokenId> recorded = {1, 2, 3};
+  recorded.insert(recorded.end(), plain.answer(1).tokens.begin(), plain.answer(1).tokens.end());
+  EngineOptions options = options_of(speculation);
+  options.draft_source = [&](std::span<const TokenId>) {
+    return std::make_unique<RecordedSource>(recorded, accuracy, 300);
+  };
+  EngineHarness harness(limits, options);
+  std::size_t waited = 0;
+  harness.executor.while_waiting = [&] {
+    const std::uint32_t columns = harness.executor.steps.at(waited).columns;
+    harness.now += time(waited++, columns);
+  };
+  const engine::Clock::time_point begin = harness.now;
+  harness.engine.submit(request);
+  harness.run();
+  EXPECT_EQ(harness.answer(1).tokens.size(), tokens);
+  EXPECT_EQ(harness.answer(1).tokens, plain.answer(1).tokens);
+  return {std::chrono::duration<double>(harness.now - begin).count(),
+          harness.executor.steps.size()};
+}
+
+using std::chrono::microseconds;
+
+TEST(Speculator, GainsWhereColumnsAreNearlyFree) {
+  const StepTime time = flat(microseconds(3000), microseconds(50));
+  const Cost without = cost_of(Speculation::kOff, 0.8, time);
+  for (const std::uint32_t depth : {1U, 2U}) {
+    const Cost with = cost_of(Speculation::kNgram, 0.8, time, 110, depth);
+    EXPECT_LT(with.seconds * 2.2, without.seconds) << with.steps << " steps";
+  }
+}
+
+// Guesses that are mostly right, where a column costs as much as a step, or somewhat less: what is tried
+// now and then to learn that costs less than 2 %.
+TEST(Speculator, LosesNextToNothingWhereColumnsAreDear) {
+  for (const int more : {1500, 2400, 3000, 6000}) {
+    const StepTime time = flat(microseconds(3000), microseconds(more));
+    const Cost without = cost_of(Speculation::kOff, 0.5, time, 800);
+    const Cost with = cost_of(Speculation::kNgram, 0.5, time, 800);
+    EXPECT_LT(with.seconds, without.seconds * 1.02) << more;
+  }
+}
+
+TEST(Speculator, DraftsNothingWhereGuessesAreWrong) {
+  const StepTime time = flat(microseconds(3000), microseconds(300));
+  const Cost without = cost_of(Speculation::kOff, 0, time, 500);
+  const Cost with = cost_of(Speculation::kNgram, 0, time, 500);
+  EXPECT_LE(with.seconds, without.seconds * 1.01);
+}
+
+// Steps are slow until drafts have begun to pay, then fast where they have one column. Only steps without
+// drafts show that.
+TEST(Speculator, LearnsAnewWhatStepsTakeWithoutDrafts) {
+  const StepTime time = [](std::size_t step, std::uint32_t columns) {
+    const microseconds first(step < 20 ? 12000 : 3000);
+    return first + microseconds(columns > 1 ? 4000 : 0);
+  };
+  const Cost without = cost_of(Speculation::kOff, 0.5, time, 2000);
+  const Cost with = cost_of(Speculation::kNgram, 0.5, time, 2000);
+  EXPECT_LT(with.seconds, without.seconds * 1.15) << with.steps << " steps";
+}
+
+}  // namespace
+}  // namespace bulkhead::test
