@@ -97,4 +97,21 @@ void Answer::end(int status, std::string_view how, const Facts& facts) {
       key.empty() ? "" : " key=" + key, facts.recovered ? " recovered=true" : "");
 }
 
+void WholeAnswer::lost(Exchange::Lost) {
+  auto self = shared_from_this();
+  cancel();
+  end(499);
+  release();
+}
+
+void WholeAnswer::finish(HttpResponse response) {
+  auto self = shared_from_this();
+  cancel();
+  const int status = response.status;
+  exchange_->on_lost = nullptr;
+  exchange_->respond(std::move(response));
+  end(status);
+  release();
+}
+
 }  // namespace bulkhead::orchestrator

@@ -105,4 +105,19 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   Clock::time_point first_token_;
 };
 
+// An answer that is sent whole, in one piece.
+class WholeAnswer : public Answer {
+ protected:
+  WholeAnswer(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange)
+      : Answer(services, std::move(endpoint)), exchange_(std::move(exchange)) {}
+
+  void lost(Exchange::Lost how) override;
+  // Sends it and ends.
+  void finish(HttpResponse response);
+  // Takes back from the worker what has no answer yet.
+  virtual void cancel() = 0;
+
+  std::shared_ptr<Exchange> exchange_;
+};
+
 }  // namespace bulkhead::orchestrator

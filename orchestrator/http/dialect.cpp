@@ -151,23 +151,6 @@ void TokenCount::fail(const ApiError& error) {
   finish(refusal_(error));
 }
 
-void TokenCount::lost(Exchange::Lost) {
-  auto self = shared_from_this();
-  cancel();
-  end(499);
-  release();
-}
-
-void TokenCount::finish(HttpResponse response) {
-  auto self = shared_from_this();
-  cancel();
-  const int status = response.status;
-  exchange_->on_lost = nullptr;
-  exchange_->respond(std::move(response));
-  end(status);
-  release();
-}
-
 void TokenCount::cancel() {
   if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
 }

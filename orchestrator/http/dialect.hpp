@@ -70,14 +70,13 @@ class DialectAnswer final : public Answer {
 };
 
 // Answers with the number of a prompt's tokens, as its worker counts them, and generates nothing.
-class TokenCount final : public Answer {
+class TokenCount final : public WholeAnswer {
  public:
   using Render = std::string (*)(std::size_t tokens);
   using Refusal = HttpResponse (*)(const ApiError& error);
   TokenCount(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
              Render render, Refusal refusal)
-      : Answer(services, std::move(endpoint)),
-        exchange_(std::move(exchange)),
+      : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
         render_(render),
         refusal_(refusal) {}
 
@@ -88,12 +87,9 @@ class TokenCount final : public Answer {
   void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_failed(RequestId request, const Failure& failure) override;
   void fail(const ApiError& error) override;
-  void lost(Exchange::Lost how) override;
   std::vector<RequestId> unfinished() const override { return {id_}; }
-  void finish(HttpResponse response);
-  void cancel();
+  void cancel() override;
 
-  std::shared_ptr<Exchange> exchange_;
   Render render_;
   Refusal refusal_;
   RequestId id_ = {};

@@ -155,13 +155,6 @@ void EmbeddingAnswer::fail(const ApiError& error) {
   finish(request_.form == EmbeddingForm::kOpenAi ? to_response(error) : ollama_refusal(error));
 }
 
-void EmbeddingAnswer::lost(Exchange::Lost) {
-  auto self = shared_from_this();
-  cancel();
-  end(499);
-  release();
-}
-
 std::vector<RequestId> EmbeddingAnswer::unfinished() const {
   std::vector<RequestId> requests;
   for (const auto& [request, index] : asked_)
@@ -172,16 +165,6 @@ std::vector<RequestId> EmbeddingAnswer::unfinished() const {
 void EmbeddingAnswer::cancel() {
   for (const auto& [request, index] : std::exchange(asked_, {}))
     services_.router.cancel(request);
-}
-
-void EmbeddingAnswer::finish(HttpResponse response) {
-  auto self = shared_from_this();
-  cancel();
-  const int status = response.status;
-  exchange_->on_lost = nullptr;
-  exchange_->respond(std::move(response));
-  end(status);
-  release();
 }
 
 std::string EmbeddingAnswer::value_of(std::size_t index) const {

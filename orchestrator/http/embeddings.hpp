@@ -37,12 +37,11 @@ std::vector<float> normalised(std::vector<float> values, std::uint32_t dimension
 // Little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);
 
-class EmbeddingAnswer final : public Answer {
+class EmbeddingAnswer final : public WholeAnswer {
  public:
   EmbeddingAnswer(AnswerServices& services, std::string endpoint,
                   std::shared_ptr<Exchange> exchange, EmbeddingRequest request)
-      : Answer(services, std::move(endpoint)),
-        exchange_(std::move(exchange)),
+      : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
         request_(std::move(request)) {}
 
   // Admitted to `model` already. It holds itself until it ends.
@@ -52,16 +51,13 @@ class EmbeddingAnswer final : public Answer {
   void on_answer(RequestId request, const ipc::FromWorker& answer) override;
   void on_failed(RequestId request, const Failure& failure) override;
   void fail(const ApiError& error) override;
-  void lost(Exchange::Lost how) override;
 
   std::vector<RequestId> unfinished() const override;
   void ask_next();
-  void cancel();
-  void finish(HttpResponse response);
+  void cancel() override;
   std::string body() const;
   std::string value_of(std::size_t index) const;
 
-  std::shared_ptr<Exchange> exchange_;
   EmbeddingRequest request_;
   std::size_t model_ = 0;
   std::string model_name_;

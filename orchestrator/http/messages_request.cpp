@@ -33,7 +33,7 @@ constexpr std::string_view kOwn[] = {"system",
                                      "service_tier",
                                      "context_management"};
 
-class Translation {
+class Translation : Translating {
  public:
   explicit Translation(const Ordered& body) : body_(body) {}
 
@@ -49,20 +49,6 @@ class Translation {
   }
 
  private:
-  void refuse(const std::string& name, const std::string& what,
-              const std::string& code = "invalid_type") {
-    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
-  }
-
-  static const Ordered* find(const Ordered& object, const char* name) {
-    const auto found = object.find(name);
-    return found == object.end() || found->is_null() ? nullptr : &*found;
-  }
-  static std::string text_of(const Ordered& object, const char* name) {
-    const Ordered* value = find(object, name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
-  }
-
   // Blocks of type text, joined by line breaks; a string is itself.
   std::string text(const Ordered& content, const std::string& where) {
     if (content.is_string()) return content.get<std::string>();
@@ -269,7 +255,6 @@ class Translation {
 
   const Ordered& body_;
   Ordered out_ = Ordered::object();
-  std::optional<ApiError> error_;
 };
 
 }  // namespace

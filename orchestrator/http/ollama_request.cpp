@@ -47,7 +47,7 @@ constexpr std::string_view kOwn[] = {"name",   "options", "think",      "format"
                                      "system", "prompt",  "messages",   "template", "context",
                                      "images", "tools",   "keep_alive", "truncate", "shift"};
 
-class OllamaTranslation {
+class OllamaTranslation : Translating {
  public:
   OllamaTranslation(OllamaCall call, const Ordered& body) : call_(call), body_(body) {}
 
@@ -85,20 +85,6 @@ class OllamaTranslation {
     if (value == nullptr) return false;
     if (value->is_number()) return *value == 0;
     return value->is_string() && (*value == "0" || *value == "0s" || *value == "0m");
-  }
-
-  void refuse(const std::string& name, const std::string& what,
-              const std::string& code = "invalid_type") {
-    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
-  }
-
-  static const Ordered* find(const Ordered& object, const char* name) {
-    const auto found = object.find(name);
-    return found == object.end() || found->is_null() ? nullptr : &*found;
-  }
-  static std::string text_of(const Ordered& object, const char* name) {
-    const Ordered* value = find(object, name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
   }
 
   void common() {
@@ -276,7 +262,6 @@ class OllamaTranslation {
   bool raw_ = false;
   std::deque<OpenCall> open_calls_;  // that have no result yet, in their order
   std::size_t calls_made_ = 0;       // ids
-  std::optional<ApiError> error_;
 };
 
 }  // namespace

@@ -91,6 +91,21 @@ void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_vie
   }
 }
 
+void Translating::refuse(const std::string& name, const std::string& what,
+                         const std::string& code) {
+  if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
+}
+
+const Translating::Ordered* Translating::find(const Ordered& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string Translating::text_of(const Ordered& object, const char* name) {
+  const Ordered* value = find(object, name);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+}
+
 const json* Fields::get(const char* name) const {
   auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;

@@ -34,6 +34,22 @@ bool has_wide_object(const nlohmann::json& value);
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out);
 
+// What translates a request of another protocol into a chat derives from this: members by name, and the first
+// error.
+class Translating {
+ protected:
+  using Ordered = nlohmann::ordered_json;
+
+  void refuse(const std::string& name, const std::string& what,
+              const std::string& code = "invalid_type");
+  // Null when absent or null.
+  static const Ordered* find(const Ordered& object, const char* name);
+  // Empty where it is absent or no string.
+  static std::string text_of(const Ordered& object, const char* name);
+
+  std::optional<ApiError> error_;
+};
+
 // Reads fields of one object; remembers the first error.
 class Fields {
  public:

@@ -22,7 +22,7 @@ constexpr std::string_view kOwn[] = {
     "truncation",    "metadata", "service_tier", "stream_options",       "user",
     "max_tool_calls"};
 
-class Conversation {
+class Conversation : Translating {
  public:
   explicit Conversation(const Ordered& body) : body_(body) {}
 
@@ -39,21 +39,8 @@ class Conversation {
   }
 
  private:
-  void refuse(const std::string& name, const std::string& what,
-              const std::string& code = "invalid_type") {
-    if (!error_) error_ = invalid(fmt::format("'{}' {}", name, what), name, code);
-  }
   void unsupported(const std::string& name) {
     refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
-  }
-
-  static const Ordered* find(const Ordered& object, const char* name) {
-    const auto found = object.find(name);
-    return found == object.end() || found->is_null() ? nullptr : &*found;
-  }
-  static std::string text_of(const Ordered& object, const char* name) {
-    const Ordered* value = find(object, name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
   }
 
   void add(Ordered message) { out_["messages"].push_back(std::move(message)); }
@@ -231,7 +218,6 @@ class Conversation {
   const Ordered& body_;
   Ordered out_ = Ordered::object();
   Ordered assistant_ = Ordered::object();  // being put together; empty: none
-  std::optional<ApiError> error_;
 };
 
 }  // namespace
