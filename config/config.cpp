@@ -10,23 +10,13 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
-#include "config/access_key.hpp"
-#include "config/base/loopback.hpp"
-#include "config/setting_names.hpp"
-#include "config/settings_table.hpp"
+#include "config/loader.hpp"
 
 namespace bulkhead::config {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;  // a settings file above this is some other file
 constexpr std::size_t kMaxModels = 256;
-
-Error wrong(const std::string& where, const std::string& key, const std::string& message) {
-  std::string text;
-  if (!where.empty()) text += where + ": ";
-  if (!key.empty()) text += key + ": ";
-  return Error(ErrorCode::kInvalidArgument, text + message);
-}
 
 // The first line, counted from 1, whose indentation holds a tab, which the YAML library's own
 // message does not say; 0: none.
@@ -75,52 +65,6 @@ bool wants_text(const Setting& setting) {
   return std::holds_alternative<Reach<Settings, std::string>>(setting.reach);
 }
 
-// Settings on their way: where each key was last set, for messages of the checks at the end.
-class Loader {
- public:
-  Status read_file(const std::string& path);
-  Status assign(std::string_view assignment);
-  // The rules between keys, and what deserves a word though it is allowed.
-  Status check();
-  Loaded take() && {
-    for (const auto& [key, where] : origins_)
-      loaded_.given.push_back(key);
-    return std::move(loaded_);
-  }
-  Settings& settings() { return loaded_.settings; }
-
- private:
-  Status check_server() const;
-  Status check_gpu() const;
-  Status check_models() const;
-  void add_notices();
-  Status read_section(const std::string& path, const std::string& prefix, const YAML::Node& node);
-  Status read_models(const std::string& path, const YAML::Node& node);
-  Result<Written> read_value(const std::string& where, const std::string& key,
-                             const YAML::Node& node);
-  void notice(const std::string& key, const std::string& message) {
-    loaded_.notices.push_back({origin(key), key + ": " + message});
-  }
-  // Once, however often the setting is given.
-  void tell_retired(const std::string& where, const RetiredSetting& setting) {
-    if (origins_.emplace(setting.key, where).second) notice(setting.key, setting.why);
-  }
-  std::string origin(const std::string& key) const {
-    const auto found = origins_.find(key);
-    return found == origins_.end() ? std::string("default") : found->second;
-  }
-  // Where to point for a rule about several keys: the first of them that somebody set.
-  std::string origin_of(std::initializer_list<const char*> keys) const {
-    for (const char* key : keys) {
-      if (origins_.contains(key)) return origin(key);
-    }
-    return "default";
-  }
-
-  Loaded loaded_;
-  std::map<std::string, std::string> origins_;
-};
-
 std::string at(const std::string& path, const YAML::Mark& mark) {
   return mark.line < 0 ? path : path + ":" + std::to_string(mark.line + 1);
 }
@@ -153,6 +97,15 @@ class DocumentStarts final : public YAML::EventHandler {
  private:
   std::vector<YAML::Mark> marks_;
 };
+
+}  // namespace
+
+Error wrong(const std::string& where, const std::string& key, const std::string& message) {
+  std::string text;
+  if (!where.empty()) text += where + ": ";
+  if (!key.empty()) text += key + ": ";
+  return Error(ErrorCode::kInvalidArgument, text + message);
+}
 
 Status Loader::read_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -360,160 +313,6 @@ Status Loader::assign(std::string_view assignment) {
   origins_[key] = where;
   return {};
 }
-
-Status Loader::check() {
-  BULKHEAD_RETURN_IF_ERROR(check_server());
-  BULKHEAD_RETURN_IF_ERROR(check_gpu());
-  BULKHEAD_RETURN_IF_ERROR(check_models());
-  add_notices();
-  return {};
-}
-
-Status Loader::check_server() const {
-  const ServerSettings& server = loaded_.settings.server;
-  if (server.host.empty()) {
-    return wrong(origin("server.host"), "server.host",
-                 "is empty; 127.0.0.1 serves this machine only");
-  }
-
-  if (server.max_memory_mb < 2 * server.max_body_mb) {
-    return wrong(origin_of({"server.max_memory_mb", "server.max_body_mb"}), "server.max_memory_mb",
-                 "must be at least twice server.max_body_mb, which is " +
-                     std::to_string(server.max_body_mb));
-  }
-
-  std::set<std::string> names, keys = {server.api_key};
-  for (const std::string& text : server.keys) {
-    const Result<AccessKey> key = parse_access_key(text);
-    if (!key.ok()) return wrong(origin("server.keys"), "server.keys", key.error().message());
-    if (!names.insert(key->name).second)
-      return wrong(origin("server.keys"), "server.keys", "has the name " + key->name + " twice");
-    if (!keys.insert(key->key).second) {
-      return wrong(origin("server.keys"), "server.keys",
-                   "gives " + key->name + " a key that is another's, or server.api_key");
-    }
-  }
-
-  for (const std::string& host : server.allowed_hosts) {
-    if (host.find_first_of("/ ") == std::string::npos) continue;
-    return wrong(origin("server.allowed_hosts"), "server.allowed_hosts",
-                 "'" + host + "' is no host name; write it as chat.example.org, without http://");
-  }
-  for (const std::string& page : server.allowed_origins) {
-    const std::size_t scheme = page.find("://");
-    const bool whole = scheme != std::string::npos && scheme + 3 < page.size() &&
-                       page.find_first_of("/ ", scheme + 3) == std::string::npos;
-    if (page == "*" || whole) continue;
-    return wrong(origin("server.allowed_origins"), "server.allowed_origins",
-                 "'" + page + "' is no origin; write it as https://chat.example.org, with no path");
-  }
-  return {};
-}
-
-Status Loader::check_gpu() const {
-  const Settings& settings = loaded_.settings;
-  const MemoryPoolSettings& pool = settings.gpu_optimizations.memory_pool;
-  const char* const kWarmup = "gpu_optimizations.memory_pool.warmup_sizes";
-  const char* const kHeap = "gpu_optimizations.memory_pool.heap_size_mb";
-  for (const std::uint32_t size : pool.warmup_sizes) {
-    if (size <= pool.heap_size_mb) continue;
-    return wrong(origin_of({kWarmup, kHeap}), kWarmup,
-                 std::to_string(size) + " MiB does not fit a heap of heap_size_mb: " +
-                     std::to_string(pool.heap_size_mb) + "; lower the one or raise the other");
-  }
-
-  const std::string& trace = settings.gpu_optimizations.trace_file;
-  if (trace.find('/') != std::string::npos || trace.starts_with('.')) {
-    const char* const kTrace = "gpu_optimizations.trace_file";
-    return wrong(
-        origin(kTrace), kTrace,
-        "'" + trace + "' is no plain file name; the file lies in the worker's cache folder");
-  }
-
-  return {};
-}
-
-Status Loader::check_models() const {
-  const Settings& settings = loaded_.settings;
-  std::map<std::string, std::size_t> names;
-  for (std::size_t i = 0; i < settings.models.size(); ++i) {
-    const std::string prefix = "models." + std::to_string(i);
-    const ModelSettings& model = settings.models[i];
-    if (model.path.empty()) {
-      return wrong(origin(prefix + ".path"), prefix + ".path",
-                   "is empty: name a GGUF file, or builtin");
-    }
-    if (model.device.empty()) {
-      return wrong(origin(prefix + ".device"), prefix + ".device",
-                   "is empty; auto picks the best one");
-    }
-    if (model.name.empty()) continue;
-    const auto [first, is_new] = names.emplace(model.name, i);
-    if (!is_new) {
-      return wrong(origin(prefix + ".name"), prefix + ".name",
-                   "'" + model.name + "' is the name of models." + std::to_string(first->second) +
-                       " already; for more processes of one model use its `workers`");
-    }
-  }
-  for (std::size_t i = 0; i < settings.models.size(); ++i) {
-    const std::string key = "models." + std::to_string(i) + ".aliases";
-    for (const std::string& alias : settings.models[i].aliases) {
-      const auto [first, is_new] = names.emplace(alias, i);
-      if (is_new) continue;
-      return wrong(origin(key), key,
-                   "'" + alias + "' is a name of models." + std::to_string(first->second) +
-                       " already; a request could not say which it means");
-    }
-  }
-
-  return {};
-}
-
-void Loader::add_notices() {
-  const Settings& settings = loaded_.settings;
-  const Settings defaults;
-  for (const Setting& setting : settings_table()) {
-    if (setting.later && text_of(setting, settings) != text_of(setting, defaults)) {
-      notice(setting.key, "this version does not have it yet; the setting has no effect");
-    }
-  }
-  if (settings.engine.numerics == Numerics::kFast) {
-    notice("engine.numerics",
-           "no kernel that depends on the batch is faster than those that don't: fast computes as "
-           "exact does");
-  }
-  if (!is_loopback(settings.server.host) && settings.server.api_key.empty()) {
-    notice("server.host",
-           settings.server.host +
-               " can be reached from other machines, so the daemon will not start without "
-               "server.api_key (or BULKHEAD_API_KEY)");
-  }
-  if (std::ranges::find(settings.server.allowed_origins, "*") !=
-          settings.server.allowed_origins.end() &&
-      settings.server.api_key.empty()) {
-    notice(
-        "server.allowed_origins",
-        "\"*\" counts only with server.api_key (or BULKHEAD_API_KEY): without one every web page "
-        "could use this server");
-  }
-  if (settings.server.device_memory_mb != 0 && settings.engine.kv_cache_mb == 0) {
-    notice(
-        "server.device_memory_mb",
-        "is best set with engine.kv_cache_mb: without it each model takes up to 8 GiB of what the "
-        "device has free for its KV cache");
-  }
-  if (settings.ipc.flush_tokens > 1 && settings.ipc.flush_interval_us == 0) {
-    notice("ipc.flush_tokens",
-           "has no effect while ipc.flush_interval_us is 0, which lets no token wait");
-  }
-  const std::uint32_t wait_ms = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
-  if (wait_ms > settings.isolation.heartbeat_timeout_ms) {
-    notice("gpu_optimizations.command_buffer_ring.timeout_ms",
-           "is longer than isolation.heartbeat_timeout_ms, so a hung device ends by that one");
-  }
-}
-
-}  // namespace
 
 Result<Loaded> load(const Sources& sources) {
   Loader loader;

@@ -1,0 +1,69 @@
+// Settings on their way from files and assignments, for config.cpp (reading) and checks.cpp (rules).
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "config/config.hpp"
+#include "config/setting_names.hpp"
+#include "config/settings_table.hpp"
+
+namespace YAML {
+class Node;
+}
+
+namespace bulkhead::config {
+
+// "where: key: message", of these what is not empty.
+Error wrong(const std::string& where, const std::string& key, const std::string& message);
+
+// Remembers where each key was last set, for messages of the checks at the end.
+class Loader {
+ public:
+  Status read_file(const std::string& path);
+  Status assign(std::string_view assignment);
+  // The rules between keys, and what deserves a word though it is allowed.
+  Status check();
+  Loaded take() && {
+    for (const auto& [key, where] : origins_)
+      loaded_.given.push_back(key);
+    return std::move(loaded_);
+  }
+  Settings& settings() { return loaded_.settings; }
+
+ private:
+  Status check_server() const;
+  Status check_gpu() const;
+  Status check_models() const;
+  void add_notices();
+  Status read_section(const std::string& path, const std::string& prefix, const YAML::Node& node);
+  Status read_models(const std::string& path, const YAML::Node& node);
+  Result<Written> read_value(const std::string& where, const std::string& key,
+                             const YAML::Node& node);
+  void notice(const std::string& key, const std::string& message) {
+    loaded_.notices.push_back({origin(key), key + ": " + message});
+  }
+  // Once, however often the setting is given.
+  void tell_retired(const std::string& where, const RetiredSetting& setting) {
+    if (origins_.emplace(setting.key, where).second) notice(setting.key, setting.why);
+  }
+  std::string origin(const std::string& key) const {
+    const auto found = origins_.find(key);
+    return found == origins_.end() ? std::string("default") : found->second;
+  }
+  // Where to point for a rule about several keys: the first of them that somebody set.
+  std::string origin_of(std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) {
+      if (origins_.contains(key)) return origin(key);
+    }
+    return "default";
+  }
+
+  Loaded loaded_;
+  std::map<std::string, std::string> origins_;
+};
+
+}  // namespace bulkhead::config

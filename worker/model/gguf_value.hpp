@@ -1,0 +1,24 @@
+// Values of a GGUF file's metadata: scalars as numbers, and what `inspect` prints of them. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "worker/model/gguf_part.hpp"
+
+namespace bulkhead::model {
+
+// A scalar widened without loss; bool counts as neither an integer nor a float.
+using Number = std::variant<std::monostate, std::uint64_t, std::int64_t, double>;
+
+// The scalar at an address that has room for one of this type; no number for strings, arrays and bools.
+Number number_at(ValueType type, const std::byte* at);
+
+// "float32", "array of string, 12 elements".
+std::string type_text(const MetadataValue& value);
+// The value on one line, printable and shortened.
+std::string value_text(const MetadataValue& value);
+
+}  // namespace bulkhead::model
