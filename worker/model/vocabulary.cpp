@@ -148,6 +148,19 @@ class VocabularyReader {
     return {};
   }
 
+  // In the harmony form (gpt-oss) <|end|> closes one message of an answer, and the answer may go on.
+  void take_harmony_ends() {
+    const auto find = [this](std::string_view text) {
+      return std::ranges::find(vocabulary_.texts, text) - vocabulary_.texts.begin();
+    };
+    const auto size = std::ssize(vocabulary_.texts);
+    const auto call = find("<|call|>"), end = find("<|end|>");
+    if (call == size || find("<|return|>") == size) return;
+    vocabulary_.ends[static_cast<std::size_t>(call)] = true;
+    vocabulary_.types[static_cast<std::size_t>(call)] = TokenType::kControl;
+    if (end != size) vocabulary_.ends[static_cast<std::size_t>(end)] = false;
+  }
+
   Status special_texts() {
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const auto text = vocabulary_.texts[token];
@@ -157,6 +170,7 @@ class VocabularyReader {
       // Some converters forget the type; such a token must not come from a user's text.
       vocabulary_.types[token] = TokenType::kControl;
     }
+    take_harmony_ends();
     std::vector<SpecialTokens::Entry> entries;
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const TokenType type = vocabulary_.types[token];

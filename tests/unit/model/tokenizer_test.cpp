@@ -160,6 +160,17 @@ TEST(Tokenizer, SpecialTokensOnlyWhereTheSegmentAllows) {
   EXPECT_EQ(t->vocabulary_text(256), "<|im_start|>");
 }
 
+TEST(Tokenizer, AnswersOfChannelsGoOnBehindAMessage) {
+  const auto plain = byte_level({"<|end|>", "<|return|>"}, {});
+  ASSERT_NE(plain, nullptr);
+  EXPECT_TRUE(plain->ends_generation(256));
+  const auto harmony = byte_level({"<|end|>", "<|return|>", "<|call|>"}, {});
+  ASSERT_NE(harmony, nullptr);
+  EXPECT_FALSE(harmony->ends_generation(256)) << "it closes one message";
+  EXPECT_TRUE(harmony->ends_generation(257));
+  EXPECT_TRUE(harmony->ends_generation(258));
+}
+
 TEST(Tokenizer, TextOfNeighbouringSegmentsIsOneRun) {
   const auto t = byte_level({"ab"}, {"a b"});
   ASSERT_NE(t, nullptr);
