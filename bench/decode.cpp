@@ -12,6 +12,9 @@
 // With --draft-accuracy each run is made twice: the first records the answers, the second guesses them,
 // wrong as often as it is told to be, so what speculation gains can be measured with any weights. The
 // tokens must be the same.
+//
+// --check-memory N: what it costs to hold KV pages and weights to checksums (worker/engine/page_guard.hpp), by N
+// pairs of runs without and with it in turn.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -25,11 +28,13 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/device_speed.hpp"
+#include "bench/paired.hpp"
 #include "bench/report.hpp"
 #include "config/base/program_options.hpp"
 #include "config/config.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
+#include "worker/engine/page_guard.hpp"
 #include "worker/engine/scheduler.hpp"
 #include "worker/engine/speculator.hpp"
 #include "worker/forward/transformer.hpp"
@@ -52,6 +57,7 @@ struct Plan {
   std::uint32_t chunk = 0;  // 0: as engine.prefill_chunk and prefill_chunk_alone say
   bool profile = false, baseline = false;
   double draft_accuracy = -1;  // less than 0: no speculation
+  std::uint32_t check_pairs = 0;
 };
 
 // What was left out: seconds of work for the device that it is.
@@ -90,16 +96,25 @@ Room room_of(const Plan& plan, const config::EngineSettings& engine, std::uint32
   const std::uint32_t most = context > after ? std::max(context - after, depth + 1) : depth + 1;
   return {std::min(prompt, most), std::min(prompt, most) + after};
 }
+// Whether finished pages go into the prefix cache, and whether they and the weights are checked.
+enum class Pages : std::uint8_t { kForgotten, kCached, kChecked };
+
+constexpr std::chrono::seconds kCheckMemory{config::IsolationSettings{}.check_memory_s};
 
 // The engine's turns without the engine.
 class Loop {
  public:
   Loop(engine::Executor& executor, std::uint32_t streams, const config::EngineSettings& engine,
-       engine::Speculation speculation)
+       engine::Speculation speculation, Pages pages)
       : executor_(executor),
         speculator_(speculation),
-        scheduler_(executor.limits(),
-                   {streams, engine.prefill_chunk, false, engine.prefill_chunk_alone}) {}
+        scheduler_(executor.limits(), {streams, engine.prefill_chunk, pages != Pages::kForgotten,
+                                       engine.prefill_chunk_alone}) {
+    if (pages != Pages::kChecked) return;
+    guard_ = std::make_unique<engine::PageGuard>(executor, scheduler_.pool(), kCheckMemory,
+                                                 [] { return Clock::now(); });
+    scheduler_.set_ledger(guard_.get());
+  }
   ~Loop() {
     for (auto& sequence : sequences_)
       scheduler_.remove(*sequence);
@@ -124,6 +139,7 @@ class Loop {
       speculator_.propose(scheduler_);
       const engine::Step* const step = scheduler_.plan();
       if (step == nullptr) break;
+      if (guard_ != nullptr) BULKHEAD_RETURN_IF_ERROR(guard_->start(++submitted_));
       BULKHEAD_RETURN_IF_ERROR(executor_.submit(*step));
     }
     if (scheduler_.in_flight() == 0) return Error(ErrorCode::kInternal, "nothing left to compute");
@@ -132,7 +148,9 @@ class Loop {
   Status end_all() {
     while (scheduler_.in_flight() > 0)
       BULKHEAD_RETURN_IF_ERROR(end_one());
-    return {};
+    if (guard_ == nullptr) return {};
+    BULKHEAD_TRY(const auto damaged, guard_->collect(engine::PageGuard::kAll));
+    return damaged.empty() ? Status() : Error(ErrorCode::kInternal, "damaged KV pages");
   }
   const std::vector<std::unique_ptr<engine::DraftedSequence>>& sequences() const {
     return sequences_;
@@ -142,6 +160,7 @@ class Loop {
  private:
   Result<std::uint32_t> end_one() {
     BULKHEAD_TRY(const auto outputs, executor_.wait());
+    if (guard_ != nullptr) BULKHEAD_RETURN_IF_ERROR(guard_->collect(++ended_));
     scheduler_.complete();
     engine::Speculator::Ended ended;
     for (const engine::ColumnOutput& output : outputs) {
@@ -168,6 +187,8 @@ class Loop {
   engine::Executor& executor_;
   engine::Speculator speculator_;
   engine::Scheduler scheduler_;
+  std::unique_ptr<engine::PageGuard> guard_;
+  std::uint64_t submitted_ = 0, ended_ = 0;
   Clock::time_point ended_at_ = Clock::now();  // the last step
   std::vector<std::unique_ptr<engine::DraftedSequence>> sequences_;
 };
@@ -193,7 +214,7 @@ using Recorded = std::vector<std::vector<engine::TokenId>>;  // by stream
 Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                                const config::EngineSettings& engine, std::uint32_t streams,
                                std::uint32_t depth, double bandwidth, Recorded& record,
-                               const Recorded& guesses) {
+                               const Recorded& guesses, Pages pages = Pages::kForgotten) {
   const engine::ExecutorLimits& limits = executor.limits();
   const auto [prompt, length] = room_of(plan, engine, streams, depth, limits.model_context);
   if (prompt < depth + plan.prompt)
@@ -209,7 +230,7 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
                      "); lower --depths, --prompt or --tokens");
   }
   Loop loop(executor, streams, engine,
-            guesses.empty() ? engine::Speculation::kOff : engine::Speculation::kNgram);
+            guesses.empty() ? engine::Speculation::kOff : engine::Speculation::kNgram, pages);
   for (std::uint32_t s = 0; s < streams; ++s) {
     loop.add(s, prompt, length);
     if (!guesses.empty()) loop.guess(s, guesses[s], plan.draft_accuracy);
@@ -319,6 +340,35 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   return result;
 }
 
+// Pairs AB BA AB BA. The ratios are rates with checks over rates without.
+Result<nlohmann::json> cost_of_checks(forward::Transformer& executor, const Plan& plan,
+                                      const config::EngineSettings& engine, std::uint32_t streams,
+                                      std::uint32_t depth, double bandwidth) {
+  const char* const rates[] = {"prefill_tokens_per_s", "decode_tokens_per_s"};
+  std::map<std::string, std::vector<double>> ratios;
+  for (std::uint32_t pair = 0; pair < plan.check_pairs; ++pair) {
+    const Pages first = pair % 2 == 0 ? Pages::kCached : Pages::kChecked;
+    const Pages second = pair % 2 == 0 ? Pages::kChecked : Pages::kCached;
+    Recorded tokens;
+    BULKHEAD_TRY(nlohmann::json without,
+                 measure(executor, plan, engine, streams, depth, bandwidth, tokens, {}, first));
+    BULKHEAD_TRY(nlohmann::json with,
+                 measure(executor, plan, engine, streams, depth, bandwidth, tokens, {}, second));
+    if (first == Pages::kChecked) std::swap(without, with);
+    for (const char* const rate : rates)
+      ratios[rate].push_back(with[rate].get<double>() / without[rate].get<double>());
+  }
+  nlohmann::json result{{"streams", streams}, {"depth", depth}, {"pairs", plan.check_pairs}};
+  for (const char* const rate : rates) {
+    const bench::MedianInterval interval = bench::median_interval(ratios[rate]);
+    std::printf("checked over unchecked, %s: %.4f (%.4f to %.4f)\n", rate, interval.median,
+                interval.low, interval.high);
+    result[std::string("checked_over_unchecked_") + rate] = {interval.median, interval.low,
+                                                             interval.high};
+  }
+  return result;
+}
+
 Status run(Plan plan) {
   gpu::DeviceOptions device_options;
   device_options.selector = plan.device;
@@ -391,8 +441,11 @@ Status run(Plan plan) {
   for (const std::uint32_t depth : plan.depths) {
     for (const std::uint32_t streams : plan.streams) {
       Recorded recorded, again;
-      BULKHEAD_TRY(const nlohmann::json result, measure(*executor, plan, options.engine, streams,
-                                                        depth, bandwidth, recorded, {}));
+      BULKHEAD_TRY(
+          const nlohmann::json result,
+          plan.check_pairs > 0
+              ? cost_of_checks(*executor, plan, options.engine, streams, depth, bandwidth)
+              : measure(*executor, plan, options.engine, streams, depth, bandwidth, recorded, {}));
       report["results"].push_back(result);
       if (plan.draft_accuracy < 0) continue;
       BULKHEAD_TRY(nlohmann::json faster, measure(*executor, plan, options.engine, streams, depth,
@@ -445,6 +498,10 @@ int main(int argc, char** argv) {
       .add("--draft-accuracy", plan.draft_accuracy,
            "run each again with guesses of the recorded answer, right with this chance")
       .within(0.0, 1.0);
+  options
+      .add("--check-memory", plan.check_pairs,
+           "so many pairs of runs, without and with checksums of KV pages and weights")
+      .within(1, 1000);
   options.flag("--profile", plan.profile,
                "time each kernel of a decode step and of a prompt's step");
   options.flag("--baseline", plan.baseline, "memory pool, blit queue and command ring off");

@@ -148,6 +148,7 @@ struct IsolationSettings {
   std::uint32_t standby = 0;       // spare processes of each worker
   std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
   std::uint32_t retry_failed_s = 60;
+  std::uint32_t check_memory_s = 600;  // 0: not in the background
   SandboxMode sandbox = SandboxMode::kOn;
   std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
   std::string sandbox_paths;  // files and folders that workers may read, separated by colons

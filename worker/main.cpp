@@ -355,6 +355,7 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   options.longest_step = std::min(
       options.longest_step,
       std::chrono::milliseconds(std::max(1U, settings.isolation.heartbeat_timeout_ms / 4)));
+  options.check_memory = std::chrono::seconds(settings.isolation.check_memory_s);
   engine::Engine engine(*loaded.executor, loaded.language, options,
                         [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(

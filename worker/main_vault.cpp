@@ -226,8 +226,14 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   std::vector<engine::KeptPage> pages;
   pages.reserve(kept.pages.size());
   for (const vault::KeptPage& page : kept.pages)
-    pages.push_back({page.page, page.before, page.tokens});
-  report_.pages_adopted = engine.take_over(pages);
+    pages.push_back({page.page, page.before, page.tokens, page.content});
+  if (const Result<std::uint32_t> taken = engine.take_over(pages); taken.ok()) {
+    report_.pages_adopted = *taken;
+  } else {
+    report_.reason = taken.error().message();
+    spdlog::warn("KV pages are computed anew: {}", report_.reason);
+    directory_->empty();
+  }
   for (const vault::KeptState& state : kept.states) {
     if (!engine.take_over_state(state.page, state.slot)) directory_->leave_state(state.slot);
   }

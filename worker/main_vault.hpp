@@ -82,7 +82,7 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   bool adopt(engine::Engine& engine, bool keep_kv, Writer writer);
 
   void entered(const engine::KeptPage& page) override {
-    directory_->enter(page.page, page.before, page.tokens);
+    directory_->enter(page.page, page.before, page.tokens, page.sum);
   }
   void left(engine::PageIndex page) override { directory_->leave(page); }
   void saved(engine::StateSlot slot, engine::PageIndex page) override {

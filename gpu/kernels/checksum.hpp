@@ -14,8 +14,9 @@
 
 namespace bulkhead::gpu::kernels {
 
-// So that it can be compiled beside others, before it is needed.
+// So that they can be compiled beside others, before they are needed.
 KernelSpec checksum_kernel();
+KernelSpec piece_checksum_kernel();
 
 using Checksum = std::array<std::uint32_t, 4>;
 
@@ -38,6 +39,56 @@ class Checksums {
   Buffer out_;
   std::unique_ptr<CommandRing> ring_;
   CommandRing::RecordingId recording_ = 0;
+};
+
+// A piece of memory that goes into a sum: `quads` lots of 16 bytes from the device address `source`
+// on (a multiple of 16), the first of which is lot number `place` of what the sum is over. The kernel
+// reads it as it lies here.
+struct ChecksumPiece {
+  std::uint64_t source = 0;
+  std::uint64_t place = 0;
+  std::uint32_t quads = 0;
+  std::uint32_t sum = 0;  // which one
+};
+static_assert(sizeof(ChecksumPiece) == 24);
+
+// Sums over pieces that are another choice each time, while other work runs: a lot is started behind
+// what was submitted before, and its results are taken later. Nothing is allocated after create().
+// One thread.
+class ChecksumLots {
+ public:
+  static constexpr std::uint32_t kInFlight = 4;
+  struct Limits {
+    std::uint32_t pieces = 0, sums = 0;  // of a lot; at most kMostPieces pieces
+  };
+  static constexpr std::uint32_t kMostPieces =
+      32768;  // half of the workgroups that any device takes
+
+  static Result<std::unique_ptr<ChecksumLots>> create(Device& device, Limits limits,
+                                                      std::uint32_t timeout_ms);
+  std::uint32_t in_flight() const { return in_flight_; }
+  // With fewer than kInFlight in flight, and within the limits; `sums`: that there are.
+  Status start(std::span<const ChecksumPiece> pieces, std::uint32_t sums);
+  // The oldest in flight: waits for it. Valid until the next start().
+  Result<std::span<const Checksum>> finish();
+
+ private:
+  ChecksumLots() = default;
+
+  struct Lot {
+    std::uint32_t sums = 0;
+    CommandRing::Ticket ticket = 0;
+  };
+  std::byte* input(std::uint32_t lot) const { return in_.mapped().data() + lot * in_stride_; }
+
+  Limits limits_;
+  Buffer in_, out_;  // [lot]: the counts of groups, then pieces; [lot][sum]
+  std::uint64_t in_stride_ = 0, out_stride_ = 0;
+  std::unique_ptr<CommandRing> ring_;
+  CommandRing::RecordingId recording_ = 0;
+  std::array<Lot, kInFlight> lots_;
+  std::uint32_t next_ = 0, in_flight_ = 0;
+  std::vector<Checksum> results_;
 };
 
 // Once.

@@ -46,7 +46,7 @@ void check(const UniqueFd& fd) {
     require(state.slot < described.states && state.page < described.pages);
   if (described.pages == 0) return;
   // What it goes on with.
-  (*opened)->enter(0, kRoot, std::vector<std::uint32_t>(described.page_tokens, 0));
+  (*opened)->enter(0, kRoot, std::vector<std::uint32_t>(described.page_tokens, 0), {});
   (*opened)->leave(described.pages - 1);
   (*opened)->enter_state(0, 0);
   (*opened)->leave_state(described.states);
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t at = 0; at + 4 <= size; at += 4) {
     const std::uint32_t page = data[at] % (kPages + 1), follows = data[at + 1] % (kPages + 2);
     const std::uint32_t tokens[] = {data[at + 2], data[at + 2] / 2U};
-    made->enter(page, follows == kPages + 1 ? kRoot : follows, tokens);
+    made->enter(page, follows == kPages + 1 ? kRoot : follows, tokens, {page, follows, 0, 1});
     const std::uint8_t spoil = data[at + 3];
     if (spoil % 4 == 0) made->enter_state(spoil / 4 % kStates, page);
     if (spoil % 4 == 1) made->leave_state(spoil / 16 % kStates);

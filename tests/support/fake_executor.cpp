@@ -173,6 +173,42 @@ Status FakeExecutor::submit(const engine::Step& step) {
   return {};
 }
 
+engine::PageSum FakeExecutor::sum_of(engine::PageIndex page) const {
+  std::uint64_t hash = 0;
+  for (std::uint32_t i = 0; i < limits_.page_tokens; ++i) {
+    const Slot& slot = slots_[std::size_t{page} * limits_.page_tokens + i];
+    hash = mix(hash ^ slot.past ^ mix(slot.token));
+  }
+  return {static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32), 0, 0};
+}
+
+// What is in flight does not write to these pages, so it makes no difference that it is not computed
+// yet.
+Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
+                                std::uint64_t weight_bytes) {
+  if (lots_.size() >= kSumsInFlight) return broken("too many lots of sums in flight");
+  if (pages.size() > limits_.most_pages_summed) return broken("too many pages to sum");
+  for (const Pending& step : in_flight_) {
+    for (const engine::Column& column : step.columns) {
+      const auto written = step.tables[column.sequence][column.position / limits_.page_tokens];
+      if (std::ranges::find(pages, written) != pages.end())
+        return broken("a page to sum that a step in flight writes to");
+    }
+  }
+  weight_bytes_looked_at += weight_bytes;
+  std::vector<engine::PageSum>& lot = lots_.emplace_back();
+  for (const engine::PageIndex page : pages)
+    lot.push_back(sum_of(page));
+  return {};
+}
+
+Result<std::span<const engine::PageSum>> FakeExecutor::finish_sums() {
+  if (lots_.empty()) return broken("no sums are in flight");
+  sums_ = std::move(lots_.front());
+  lots_.pop_front();
+  return std::span<const engine::PageSum>(sums_);
+}
+
 Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   if (in_flight_.empty()) return broken("wait without submit");
   const Pending step = std::move(in_flight_.front());
@@ -219,9 +255,9 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
     if (script) {
       if (const auto forced = script(history)) row[*forced] = 20;
     }
-    if (poison_next_output) {
+    if (poisoned_outputs > 0) {
       std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
-      poison_next_output = false;
+      --poisoned_outputs;
     }
     const auto best =
         static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());

@@ -27,7 +27,8 @@ inline engine::ExecutorLimits small_limits() {
           .total_pages = 256,
           .context = 128,
           .vocabulary = 300,
-          .embedding = 6};
+          .embedding = 6,
+          .most_pages_summed = 3};
 }
 
 class FakeExecutor : public engine::Executor {
@@ -40,8 +41,11 @@ class FakeExecutor : public engine::Executor {
   std::function<void()> while_waiting;
   // The n-th submit from now (0: the next) fails as a lost device does.
   std::optional<std::uint64_t> lose_device_in;
-  // The next output's row is full of NaN.
-  bool poison_next_output = false;
+  // The rows of so many outputs from the next on are full of NaN.
+  std::uint32_t poisoned_outputs = 0;
+  // A bit of what this page holds is another from now on.
+  void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
+  std::uint64_t weight_bytes_looked_at = 0;
 
   struct StepRecord {
     std::uint32_t columns = 0;
@@ -59,9 +63,11 @@ class FakeExecutor : public engine::Executor {
   const engine::ExecutorLimits& limits() const override { return limits_; }
   Status submit(const engine::Step& step) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
+  Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override;
+  Result<std::span<const engine::PageSum>> finish_sums() override;
   std::string device_name() const override { return "fake"; }
   std::string numerics_id() const override { return "fake"; }
-  std::uint64_t weight_bytes() const override { return 0; }
+  std::uint64_t weight_bytes() const override { return 1000; }
   std::vector<Counter> counters() const override { return {}; }
   std::vector<Optimization> optimizations() const override { return {}; }
 
@@ -83,6 +89,8 @@ class FakeExecutor : public engine::Executor {
   // sequence's.
   Status check_against(const Pending& earlier, const engine::Step& step) const;
 
+  engine::PageSum sum_of(engine::PageIndex page) const;
+
   engine::ExecutorLimits limits_;
   engine::Sampler sampler_;
   std::vector<Slot> slots_;  // page after page
@@ -90,6 +98,8 @@ class FakeExecutor : public engine::Executor {
   // changes the tokens, too.
   std::vector<std::uint64_t> states_;
   std::deque<Pending> in_flight_;
+  std::deque<std::vector<engine::PageSum>> lots_;
+  std::vector<engine::PageSum> sums_;
   std::vector<engine::Output> outputs_submitted_;  // by the latest step
   // What the outputs of the step that was computed last chose.
   std::vector<engine::TokenId> chosen_;

@@ -2,7 +2,9 @@
 // computed is in engine_requests.cpp.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "config/base/log.hpp"
 #include "worker/engine/engine_request.hpp"
 
 namespace bulkhead::engine {
@@ -56,9 +58,11 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       options_(std::move(options)),
       emit_(std::move(emit)),
       scheduler_(executor.limits(), options_.scheduler),
+      guard_(executor, scheduler_.pool(), options_.check_memory, [this] { return options_.now(); }),
       sampler_(executor.limits().vocabulary),
       speculator_(executor.limits().max_drafts > 0 ? options_.speculation : Speculation::kOff),
       preparer_(language) {
+  scheduler_.set_ledger(&guard_);
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
@@ -74,6 +78,8 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const Clock::time_point begin = options_.now();
   BULKHEAD_RETURN_IF_ERROR(submit_steps());
   if (scheduler_.in_flight() == 0) {
+    BULKHEAD_RETURN_IF_ERROR(guard_.start(steps_submitted_));
+    BULKHEAD_RETURN_IF_ERROR(look_at_memory(PageGuard::kAll));
     flush_all();
     return false;
   }
@@ -87,6 +93,8 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
   const std::span<const ColumnOutput> outputs = *waited;
+  // Before anything is believed that the step made of the pages.
+  BULKHEAD_RETURN_IF_ERROR(look_at_memory(steps_ended_));
   const Clock::time_point end = options_.now();
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
   device_time_ += end - begin;
@@ -103,6 +111,46 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   step_ended_ = runnable() ? std::optional(end) : std::nullopt;
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
+}
+
+// What was started before this step. A page that is not what it was costs those who use it the time
+// to compute their tokens again.
+Status Engine::look_at_memory(std::uint64_t step) {
+  BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(step));
+  if (damaged.empty()) return {};
+  if (!scheduler_.can_leave_out(damaged.size())) {
+    return Error(ErrorCode::kDeviceLost,
+                 std::to_string(damaged.size()) +
+                     " KV pages are not what they were, and the cache is too small without them");
+  }
+  const std::size_t again = scheduler_.distrust(damaged, PagePool::Fate::kLeaveOut);
+  requests_computed_again_ += again;
+  spdlog::error(
+      "{} KV pages are not what they were, page {} among them: they are not used any more, and {} "
+      "requests are computed again; the device's memory, or what writes to it, can't be trusted",
+      damaged.size(), damaged.front(), again);
+  return {};
+}
+
+Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
+  BULKHEAD_TRY(const std::vector<KeptPage> sound, guard_.sound(pages));
+  const std::uint32_t taken = scheduler_.take_over(sound);
+  guard_.know(sound);
+  for (const KeptPage& page : pages) {
+    if (page.page < scheduler_.pool().total_pages() &&
+        !scheduler_.pool().index().contains(page.page))
+      guard_.left(page.page);
+  }
+  BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(PageGuard::kAll));
+  if (damaged.empty()) return taken;
+  scheduler_.distrust(damaged, scheduler_.can_leave_out(damaged.size())
+                                   ? PagePool::Fate::kLeaveOut
+                                   : PagePool::Fate::kUseAgain);
+  spdlog::error(
+      "{} of {} KV pages that the last process left are not what they were, page {} among them: "
+      "what they held is computed again",
+      damaged.size(), pages.size(), damaged.front());
+  return taken;
 }
 
 void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
@@ -143,6 +191,7 @@ Status Engine::submit_steps() {
              std::ranges::none_of(step->columns, [](const Column& column) {
                return column.output == Output::kNone;
              })};
+    BULKHEAD_RETURN_IF_ERROR(guard_.start(steps_submitted_));
     if (const Status submitted = executor_.submit(*step); !submitted.ok())
       return submitted.error().within(facts.name(steps_submitted_));
     if (scheduler_.in_flight() > 1) ++steps_ahead_;
@@ -203,10 +252,12 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   TokenId token = output.best;
   const char* failure = nullptr;
   std::string message;
+  const bool finite = std::isfinite(output.best_logprob);
+  if (!finite && compute_again(request)) return;
   if (request.output == Output::kSampled && request.generated < request.accepted_count)
     ++draws_below_accepted_;
   if (request.output != Output::kLogits) {
-    if (!std::isfinite(output.best_logprob) || token >= executor_.limits().vocabulary) {
+    if (!finite || token >= executor_.limits().vocabulary) {
       failure = kNotFinite;
     }
   } else {
@@ -233,6 +284,20 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   }
   if (request.wanted_logprobs >= 0) record_logprobs(request, output, token);
   take_token(request, token);
+}
+
+// What spoilt its outputs may have been in passing, or lie in its pages: the first time it is computed
+// again, in other pages. Else false, and the weights are looked at.
+bool Engine::compute_again(Request& request) {
+  ++nonfinite_outputs_;
+  if (std::exchange(request.computed_again, true)) {
+    guard_.doubt_weights();
+    return false;
+  }
+  spdlog::warn("the model's outputs for a request are not finite numbers: it is computed again");
+  ++requests_computed_again_;
+  scheduler_.compute_again(request);
+  return true;
 }
 
 Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) {
@@ -408,6 +473,13 @@ ipc::Stats Engine::stats() const {
   add("steps_ahead_total", static_cast<double>(steps_ahead_));
   add("discarded_outputs_total", static_cast<double>(discarded_outputs_));
   add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
+  add("nonfinite_outputs_total", static_cast<double>(nonfinite_outputs_));
+  add("requests_computed_again_total", static_cast<double>(requests_computed_again_));
+  const GuardFigures& guarded = guard_.figures();
+  add("kv_pages_summed_total", static_cast<double>(guarded.summed));
+  add("kv_pages_checked_total", static_cast<double>(guarded.checked));
+  add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
+  add("kv_pages_quarantined", scheduler_.pool().pages_left_out());
   add_prefix_figures(scheduler_, stats);
   add_speculation_figures(speculator_.figures(), stats);
   for (const Executor::Counter& counter : executor_.counters()) {

@@ -38,6 +38,7 @@
 #include "config/base/error.hpp"
 #include "ipc/messages.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/engine/page_guard.hpp"
 #include "worker/engine/preparer.hpp"
 #include "worker/engine/sampler.hpp"
 #include "worker/engine/scheduler.hpp"
@@ -63,6 +64,8 @@ struct EngineOptions {
   Speculation speculation = Speculation::kOff;
   // For tests and benchmarks: what guesses a request's tokens; empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
+  // How often memory is looked at in the background (page_guard.hpp); 0: never.
+  std::chrono::seconds check_memory{0};
   std::function<Clock::time_point()> now = Clock::now;
 };
 
@@ -86,9 +89,10 @@ class Engine {
   // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
   void drain();
   // Who keeps account of the KV pages that can be found by their tokens (kv_cache.hpp); and pages
-  // that are to be found from the start, while no request has come. How many of these were taken.
-  void set_ledger(PageLedger* ledger) { scheduler_.set_ledger(ledger); }
-  std::uint32_t take_over(std::span<const KeptPage> pages) { return scheduler_.take_over(pages); }
+  // that are to be found from the start, while no request has come: those that hold what their sums
+  // say. How many of these were taken. An error is the device's.
+  void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
+  Result<std::uint32_t> take_over(std::span<const KeptPage> pages);
   // The same of the states behind pages (state_book.hpp). False: that one is not taken.
   void set_state_ledger(StateLedger* ledger) { scheduler_.set_state_ledger(ledger); }
   bool take_over_state(PageIndex page, StateSlot slot) {
@@ -134,12 +138,14 @@ class Engine {
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
+  Status look_at_memory(std::uint64_t step);
   void mark_started();
   void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);
   void check_draft(Request& request, const ColumnOutput& output);
   void handle_output(Request& request, const ColumnOutput& output);
   void start_drafts(Request& request);
+  bool compute_again(Request& request);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
   // The token's text goes where it is to be sent. True: the answer ends with it.
@@ -165,6 +171,7 @@ class Engine {
   EngineOptions options_;
   Emit emit_;
   Scheduler scheduler_;
+  PageGuard guard_;
   Sampler sampler_;
   Speculator speculator_;
 
@@ -203,8 +210,10 @@ class Engine {
   std::uint64_t resumed_requests_ = 0;
   std::uint64_t draws_below_accepted_ = 0;
   std::uint64_t batches_ = 0;
-  std::uint64_t last_step_ = 0;                  // the number of the step that ended last
-  std::uint64_t steps_ahead_ = 0;                // submitted while another was in flight
+  std::uint64_t last_step_ = 0;                // the number of the step that ended last
+  std::uint64_t steps_ahead_ = 0;              // submitted while another was in flight
+  std::uint64_t requests_computed_again_ = 0;  // since something of theirs was spoilt
+  std::uint64_t nonfinite_outputs_ = 0;
   std::uint64_t discarded_outputs_ = 0;          // of requests that had ended
   std::optional<Clock::time_point> step_ended_;  // the last one, if there was more to compute
   std::uint64_t step_columns_ = 0;

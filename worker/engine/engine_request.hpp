@@ -44,6 +44,7 @@ struct Engine::Request : DraftedSequence {
   std::uint32_t most_unsent = 1;  // tokens, however many are there at once
   bool any_sent = false;          // by this worker
   ipc::Finished finished;
+  bool computed_again = false;  // since its logits were no numbers
   bool started = false;
   Clock::time_point started_at, first_token_at;
 

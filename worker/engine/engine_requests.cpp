@@ -123,6 +123,12 @@ void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint
   const bool last = position + 1 == request.prompt_tokens;
   const bool mean = request.prompt_output == Output::kHidden;
   if (mean && position != request.pooled_count) return;
+  const bool numbers = std::ranges::all_of(output.hidden, [](float v) { return std::isfinite(v); });
+  if (!numbers && compute_again(request)) {
+    request.pooled.clear();
+    request.pooled_count = 0;
+    return;
+  }
   request.pooled.resize(output.hidden.size());
   for (std::size_t i = 0; i < output.hidden.size(); ++i)
     request.pooled[i] += output.hidden[i];
@@ -342,6 +348,7 @@ void Engine::begin_telling(Request& request) {
 void Engine::score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position) {
   if (position + 1 != request.told) return;  // computed again, after it lost its pages
   if (!std::isfinite(output.best_logprob)) {
+    if (compute_again(request)) return;
     const RequestId id = request.id;
     drop(request);
     return fail(id, ipc::FailureCode::kInternal, kNotFinite);

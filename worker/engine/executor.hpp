@@ -16,6 +16,7 @@
 // dead: the next step writes to the same positions before any column reads them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ namespace bulkhead::engine {
 
 using TokenId = std::uint32_t;
 using PageIndex = std::uint32_t;
+
+// What the device makes of a page's bytes: equal for equal pages, and hardly ever for others.
+using PageSum = std::array<std::uint32_t, 4>;
 
 enum class Output : std::uint8_t {
   kNone,    // a prompt token before the last
@@ -122,6 +126,7 @@ struct ExecutorLimits {
   std::int32_t most_logprobs = -1;  // Column::logprobs up to this; -1: not at all
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
+  std::uint32_t most_pages_summed = 0;  // of one start_sums(); 0: it makes no sums
 };
 
 class Executor {
@@ -135,6 +140,20 @@ class Executor {
   // Ends the oldest step in flight. Outputs in the order of the columns that asked; valid until the
   // next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
+
+  // Sums over memory, where limits().most_pages_summed is not 0. A lot is computed behind the steps
+  // submitted before it, and before those submitted after it. It has the sums of `pages`, which no
+  // step in flight writes to, and goes through the next `weight_bytes` of the weights, which begin
+  // anew at their end. At most kSumsInFlight lots may be in flight.
+  static constexpr std::uint32_t kSumsInFlight = 4;
+  virtual Status start_sums(std::span<const PageIndex> /*pages*/, std::uint64_t /*weight_bytes*/) {
+    return Error(ErrorCode::kUnsupported, "this executor makes no sums");
+  }
+  // Waits for the oldest lot; its pages' sums, valid until the next of these two calls. kDeviceLost,
+  // too, when the weights are no longer what was loaded.
+  virtual Result<std::span<const PageSum>> finish_sums() {
+    return Error(ErrorCode::kUnsupported, "this executor makes no sums");
+  }
 
   // Facts for `ready` and `stats`.
   virtual std::string device_name() const = 0;

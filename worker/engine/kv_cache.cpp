@@ -45,6 +45,7 @@ void PagePool::retain(PageIndex page) {
 
 void PagePool::release(PageIndex page) {
   if (--pages_[page].users > 0) return;
+  if (pages_[page].left_out) return;
   if (sharing_ == Sharing::kNone || !index_.contains(page)) {
     empty_.push_back(page);
     return;
@@ -88,8 +89,53 @@ std::uint32_t PagePool::withhold(std::span<const PageIndex> pages) {
 }
 
 void PagePool::settle() {
+  std::erase_if(withheld_, [this](PageIndex page) { return pages_[page].left_out; });
   empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
   withheld_.clear();
+}
+
+std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
+  std::vector<bool> dropped(total_);
+  if (fate == Fate::kLeaveOut) {
+    for (const PageIndex page : pages) {
+      if (page >= total_ || pages_[page].left_out) continue;
+      pages_[page].left_out = true;
+      ++left_out_;
+      std::erase(empty_, page);
+    }
+  }
+  if (sharing_ == Sharing::kNone) return dropped;
+  for (const PageIndex page : pages) {
+    if (page < total_ && index_.contains(page)) dropped[page] = true;
+  }
+  // Down to the root from each page: whoever comes to a dropped one is dropped, too.
+  std::vector<PageIndex> way;
+  for (PageIndex page = 0; page < total_; ++page) {
+    if (!index_.contains(page)) continue;
+    way.clear();
+    PageIndex at = page;
+    for (; at != kNone && !dropped[at]; at = index_.before(at))
+      way.push_back(at);
+    if (at == kNone) continue;
+    for (const PageIndex follower : way)
+      dropped[follower] = true;
+  }
+  // The last of each chain first.
+  for (PageIndex page = 0; page < total_; ++page) {
+    PageIndex at = page;
+    while (at != kNone && dropped[at] && index_.contains(at) && index_.follower_count(at) == 0) {
+      const PageIndex before = index_.before(at);
+      index_.erase(at);
+      if (states_ != nullptr) states_->left(at);
+      if (ledger_ != nullptr) ledger_->left(at);
+      if (pages_[at].users == 0) {
+        unlink(at);
+        if (!pages_[at].left_out) empty_.push_back(at);
+      }
+      at = before;
+    }
+  }
+  return dropped;
 }
 
 void PagePool::make_idle(PageIndex page) {
@@ -155,6 +201,7 @@ std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
     const auto found = pool_->index_.find(before(), wanted);
     if (!found) break;
     pool_->retain(*found);
+    if (pool_->ledger_ != nullptr) pool_->ledger_->found(*found);
     replace(shared_++, *found);
   }
   return shared_ - had;
@@ -182,10 +229,11 @@ void PageList::publish(std::span<const TokenId> tokens) {
   for (auto full = next_page(tokens); !full.empty(); full = next_page(tokens)) {
     if (const auto known = pool_->index_.find(before(), full)) {
       pool_->retain(*known);
+      if (pool_->ledger_ != nullptr) pool_->ledger_->found(*known);
       replace(shared_, *known);
     } else {
       pool_->index_.insert(pages_[shared_], before(), full);
-      if (pool_->ledger_ != nullptr) pool_->ledger_->entered({pages_[shared_], before(), full});
+      if (pool_->ledger_ != nullptr) pool_->ledger_->entered({pages_[shared_], before(), full, {}});
     }
     ++shared_;
   }

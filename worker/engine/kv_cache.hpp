@@ -46,6 +46,7 @@ struct KeptPage {
   PageIndex page = 0;
   PageIndex before = PrefixIndex::kRoot;  // the page that comes before it
   std::span<const TokenId> tokens;        // its own
+  PageSum sum{};                          // zeros where nobody has made it yet
 };
 
 // Hears which pages can be found by their tokens, and of each page that is handed out, before any
@@ -55,7 +56,8 @@ class PageLedger {
  public:
   virtual ~PageLedger() = default;
   virtual void entered(const KeptPage& page) = 0;
-  virtual void left(PageIndex page) = 0;  // it may be written to from now on
+  virtual void left(PageIndex page) = 0;     // it may be written to from now on
+  virtual void found(PageIndex /*page*/) {}  // a list takes it over from the cache
 };
 
 class PagePool {
@@ -93,12 +95,21 @@ class PagePool {
   void settle();
   const PrefixIndex& index() const { return index_; }
 
+  // Nobody finds these pages any more, nor any page that follows one of them in the cache: what was
+  // computed behind a page that can't be believed can't be either. kLeaveOut: these themselves are
+  // never handed out again. Lists that hold one of the pages must be cleared before they publish
+  // anything. Says of each page whether it was dropped.
+  enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
+  std::vector<bool> drop(std::span<const PageIndex> pages, Fate fate);
+  std::uint32_t pages_left_out() const { return left_out_; }
+
  private:
   friend class PageList;
   static constexpr PageIndex kNone = PrefixIndex::kRoot;
   struct Page {
     std::uint32_t users = 0;
     PageIndex older = kNone, newer = kNone;  // while it is idle
+    bool left_out = false;
   };
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
@@ -115,6 +126,7 @@ class PagePool {
   PageIndex oldest_ = kNone, newest_ = kNone;  // of the idle ones
   std::uint32_t idle_ = 0;
   std::uint64_t evictions_ = 0;
+  std::uint32_t left_out_ = 0;
   PrefixIndex index_;
   PageLedger* ledger_ = nullptr;
   StateBook* states_ = nullptr;

@@ -72,11 +72,7 @@ void Scheduler::remove(Sequence& sequence) {
       std::erase(running_, &sequence);
       break;
   }
-  for (Planned& record : records_) {
-    for (Member& member : record.members) {
-      if (member.sequence == &sequence) member.sequence = nullptr;
-    }
-  }
+  forget_outputs_of(sequence);
   free_pages_of(sequence);
   sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kDetached;
@@ -393,6 +389,45 @@ void Scheduler::preempt_youngest() {
   ++preemptions_;
   too_few_pages_.reset();
   waiting_.push_front(&victim);
+}
+
+std::size_t Scheduler::distrust(std::span<const PageIndex> pages, PagePool::Fate fate) {
+  const std::vector<bool> dropped = pool_.drop(pages, fate);
+  std::size_t count = 0;
+  for (std::size_t i = running_.size(); i > 0; --i) {
+    Sequence& sequence = *running_[i - 1];
+    if (std::ranges::none_of(sequence.pages.pages(), [&](PageIndex page) { return dropped[page]; }))
+      continue;
+    send_back(sequence);
+    ++count;
+  }
+  return count;
+}
+
+void Scheduler::compute_again(Sequence& sequence) {
+  const std::span<const PageIndex> all = sequence.pages.pages();
+  const std::vector<PageIndex> shared(all.begin(), all.begin() + sequence.pages.shared());
+  distrust(shared, PagePool::Fate::kUseAgain);
+  if (sequence.state == Sequence::State::kRunning) send_back(sequence);
+}
+
+// To the head of the queue, as one that was preempted; but nothing of it is used.
+void Scheduler::send_back(Sequence& sequence) {
+  std::erase(running_, &sequence);
+  forget_outputs_of(sequence);
+  free_pages_of(sequence);
+  sequence.computed = sequence.done = sequence.unknown = 0;
+  sequence.state = Sequence::State::kWaiting;
+  ++sequence.preemptions;
+  waiting_.push_front(&sequence);
+}
+
+void Scheduler::forget_outputs_of(const Sequence& sequence) {
+  for (Planned& record : records_) {
+    for (Member& member : record.members) {
+      if (member.sequence == &sequence) member.sequence = nullptr;
+    }
+  }
 }
 
 // With its states.

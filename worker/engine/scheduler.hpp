@@ -38,6 +38,11 @@
 // drafts is in flight, because nobody knows where its sequences go on. Drafts never take a page from a
 // sequence, and no step has any while a prompt could be read.
 //
+// Doubt. Where pages turn out not to hold what they held, or a sequence's logits are no numbers, the
+// pages leave the cache with all that follow them, and each sequence that uses one of them is sent
+// back: what steps in flight compute for it is dropped, and its tokens are computed anew. Tokens that
+// its owner has taken stay.
+//
 // Pages of a sequence that is removed or preempted become free only when the last step that may
 // write to them has ended.
 //
@@ -175,7 +180,7 @@ class Scheduler {
     std::uint32_t preemptions = 0;  // the sequence's, when this was planned
     StateSlot saved = kNoState;     // what gets the states behind position `saved_at` - 1
     std::uint32_t saved_at = 0;
-    bool passing = false;  // the sequence's next one replaces it
+    bool passing = false;           // the sequence's next one replaces it
     std::uint32_t drafts_from = 0;  // columns of the step from here on are its drafts
   };
   std::span<const Member> members() const { return oldest().members; }
@@ -200,6 +205,16 @@ class Scheduler {
     prefill_limit_ = std::clamp(columns, 1U, prefill_chunk_alone_);
   }
   std::uint32_t prefill_limit() const { return prefill_limit_; }
+
+  // See "Doubt" above, and PagePool::drop. Between a step's end and complete(), or with no step's
+  // outputs being looked at. How many sequences were sent back.
+  std::size_t distrust(std::span<const PageIndex> pages, PagePool::Fate fate);
+  // The same for the pages of one sequence that runs, which is sent back in any case.
+  void compute_again(Sequence& sequence);
+  // Whether the largest sequence still fits once so many pages more are left out.
+  bool can_leave_out(std::size_t pages) const {
+    return pool_.pages_for(sequence_limit_) + pool_.pages_left_out() + pages <= pool_.total_pages();
+  }
 
   // See PagePool; `pages` while no sequence has been added.
   void set_ledger(PageLedger* ledger) { pool_.set_ledger(ledger); }
@@ -228,6 +243,8 @@ class Scheduler {
   bool any_generates() const;
   std::uint32_t most_tokens_of(const Sequence& sequence) const;
   void preempt_youngest();
+  void send_back(Sequence& sequence);
+  void forget_outputs_of(const Sequence& sequence);
   void free_pages_of(Sequence& sequence);
   std::uint32_t adopt_pages(Sequence& sequence);
   std::uint32_t end_to_save(const Sequence& sequence) const;

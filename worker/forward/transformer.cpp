@@ -13,6 +13,7 @@
 #include "worker/forward/chain.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/load_figures.hpp"
+#include "worker/forward/memory_sums.hpp"
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/step_runner.hpp"
 #include "worker/forward/warm_up.hpp"
@@ -57,6 +58,11 @@ class LoadedTransformer final : public Transformer {
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
 
+  Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override {
+    return sums_->start(pages, weight_bytes);
+  }
+  Result<std::span<const engine::PageSum>> finish_sums() override { return sums_->finish(); }
+
   std::string device_name() const override { return context_.device->info().name; }
   std::string numerics_id() const override { return numerics_id_; }
   std::uint64_t weight_bytes() const override { return context_.weights.bytes; }
@@ -98,6 +104,7 @@ class LoadedTransformer final : public Transformer {
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
     all.push_back({"plan_seconds", static_cast<double>(runner_.plan_ns()) / 1e9});
     all.push_back({"command_buffers_begun", static_cast<double>(gpu::commands_begun())});
+    all.push_back({"weights_checked_total", static_cast<double>(sums_->passes())});
     add_load_counters(load_times_, all);
     all.push_back({"vault_import_seconds", static_cast<double>(take_over_times_.import_ns) / 1e9});
     all.push_back({"vault_check_seconds", static_cast<double>(take_over_times_.check_ns) / 1e9});
@@ -190,7 +197,7 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_RETURN_IF_ERROR(place_kv(kv_plan, options));
     BULKHEAD_RETURN_IF_ERROR(runner_.prepare(std::move(shapes)));
     BULKHEAD_RETURN_IF_ERROR(loading->finish(upload_progress));
-    if (keepable_) BULKHEAD_RETURN_IF_ERROR(check_weights(options));
+    BULKHEAD_RETURN_IF_ERROR(check_weights(options));
     const auto weights_there = Clock::now();
     // While kernels are still being compiled.
     BULKHEAD_RETURN_IF_ERROR(wear_in_queues(device, options.wait_timeout_ms));
@@ -198,6 +205,8 @@ class LoadedTransformer final : public Transformer {
       if (options.progress) options.progress("kernels", done, total);
     }));
     load_times_ = {loading->times(), compiler.nanoseconds(), nanoseconds_since(weights_there)};
+    BULKHEAD_TRY(sums_, MemorySums::create(context_, checksums_, options.wait_timeout_ms));
+    limits_.most_pages_summed = sums_->most_pages();
     return prepare_chain(context_);
   }
 
@@ -354,7 +363,8 @@ class LoadedTransformer final : public Transformer {
                                       kv.blocks.end());
   }
 
-  // Their sums, for a successor; or whether they are what the predecessor had.
+  // Their sums, by which a successor, the numerics id and whoever looks at them later know them; or
+  // whether they are what the predecessor had.
   Status check_weights(const TransformerOptions& options) {
     const auto begin = Clock::now();
     auto sums = weight_sums(options.wait_timeout_ms);
@@ -362,11 +372,13 @@ class LoadedTransformer final : public Transformer {
       const ErrorCode code = sums.error().code();
       const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
       if (options.kept != nullptr || broken) return sums.error();
-      spdlog::warn("a successor will load the weights itself: {}", sums.error().message());
+      spdlog::warn("the weights have no checksum, and a successor will load them itself: {}",
+                   sums.error().message());
       keepable_ = false;
       return {};
     }
     checksums_ = std::move(*sums);
+    name_weights();
     if (options.kept == nullptr) {
       summing_.reset();  // nobody asks again
       return {};
@@ -375,6 +387,15 @@ class LoadedTransformer final : public Transformer {
     if (checksums_ != options.kept->checksums)
       return not_as_expected("the weights' checksums differ");
     return {};
+  }
+
+  // Other weights never go on with a stream, whatever their file is called: they are a part of the id.
+  void name_weights() {
+    char name[32];
+    std::snprintf(
+        name, sizeof name, "/weights-%016llx",
+        static_cast<unsigned long long>(fnv1a(std::as_bytes(std::span(checksums_)), kFnv1aStart)));
+    numerics_id_.insert(numerics_id_.rfind("/kv-"), name);
   }
 
   Result<std::vector<k::Checksum>> weight_sums(std::uint32_t timeout_ms) {
@@ -388,7 +409,8 @@ class LoadedTransformer final : public Transformer {
   // What the programs of all shapes are made of; of wide ones, which take longer to compile, first.
   Result<std::vector<gpu::KernelSpec>> kernels_needed(std::span<const StepShape> shapes) {
     std::vector<gpu::KernelSpec> specs;
-    if (keepable_) specs.push_back(k::checksum_kernel());
+    specs.push_back(k::checksum_kernel());
+    specs.push_back(k::piece_checksum_kernel());
     const Activations none;
     BULKHEAD_RETURN_IF_ERROR(
         list_kernels(context_, specs, [&] { return build_sampling(context_, none); }));
@@ -417,8 +439,10 @@ class LoadedTransformer final : public Transformer {
   std::string numerics_id_;
   bool keepable_ = false;
   MemoryLayout memory_layout_;
-  std::vector<k::Checksum> checksums_;     // of the weights' blocks, if keepable
+  std::vector<k::Checksum> checksums_;     // of the weights' blocks
   std::unique_ptr<k::Checksums> summing_;  // made once, of weights that were taken over
+
+  std::unique_ptr<MemorySums> sums_;  // from load() on
 
   TakeOverTimes take_over_times_;
   LoadTimes load_times_;

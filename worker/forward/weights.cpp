@@ -1,5 +1,6 @@
 #include "worker/forward/weights.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -55,6 +56,23 @@ std::uint64_t hash_of_layout(const std::vector<PipelineJob>& jobs, const BlockPl
       number(value);
   }
   return hash;
+}
+
+// Zeros go behind each piece, up to the next one or its block's end: the checksums of blocks, which name
+// the weights (Transformer::numerics_id), must not depend on what was in the memory before.
+void fill_blocks_whole(std::vector<PipelineJob>& jobs, const BlockPlan& plan) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    PipelineJob& job = jobs[i];
+    const bool last = i + 1 == jobs.size() || jobs[i + 1].block != job.block;
+    const std::uint64_t end = last ? plan.blocks[job.block] : jobs[i + 1].offset;
+    const std::uint64_t own = std::exchange(job.bytes, end - job.offset);
+    job.fill = [own, fill = std::move(job.fill)](std::uint64_t offset, std::span<std::byte> piece) {
+      const std::uint64_t filled =
+          std::min<std::uint64_t>(piece.size(), own - std::min(own, offset));
+      if (filled > 0) fill(offset, piece.first(filled));
+      std::memset(piece.data() + filled, 0, piece.size() - filled);
+    };
+  }
 }
 
 PipelineJob job_of(const PlannedMatrix& matrix) {
@@ -152,6 +170,7 @@ WeightUpload::Planned WeightUpload::plan(gpu::Device& device, const WeightSource
     planned.jobs[i].offset = impl.plan.places[i].offset;
   }
   impl.layout_hash = hash_of_layout(planned.jobs, impl.plan, weights);
+  fill_blocks_whole(planned.jobs, impl.plan);
   return planned;
 }
 

@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -41,8 +41,9 @@ struct Entry {
   std::uint32_t sequence;
   std::uint32_t before;
   std::uint64_t sum;
+  Checksum content;
 };
-static_assert(sizeof(Entry) == 16);
+static_assert(sizeof(Entry) == 32);
 
 struct StateEntry {
   std::uint32_t sequence;
@@ -239,13 +240,14 @@ std::uint64_t Directory::epoch() const {
 }
 
 std::uint64_t Directory::sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
-                             std::span<const std::uint32_t> tokens) const {
-  return hash_of(std::as_bytes(tokens),
-                 splitmix(epoch) + splitmix(std::uint64_t{page} << 32 | std::uint64_t{before}));
+                             std::span<const std::uint32_t> tokens, const Checksum& content) const {
+  const std::uint64_t place =
+      splitmix(epoch) + splitmix(std::uint64_t{page} << 32 | std::uint64_t{before});
+  return hash_of(std::as_bytes(tokens), hash_of(std::as_bytes(std::span(content)), place));
 }
 
 void Directory::enter(std::uint32_t page, std::uint32_t before,
-                      std::span<const std::uint32_t> tokens) {
+                      std::span<const std::uint32_t> tokens, const Checksum& content) {
   if (page >= description_.pages || tokens.size() != description_.page_tokens) return;
   std::byte* const at = entry(page);
   const auto sequence = word_at(at);
@@ -255,7 +257,9 @@ void Directory::enter(std::uint32_t page, std::uint32_t before,
   sequence.exchange(odd, std::memory_order_acq_rel);
   word_at(at + offsetof(Entry, before)).store(before, std::memory_order_relaxed);
   long_at(at + offsetof(Entry, sum))
-      .store(sum(epoch(), page, before, tokens), std::memory_order_relaxed);
+      .store(sum(epoch(), page, before, tokens, content), std::memory_order_relaxed);
+  for (std::size_t i = 0; i < content.size(); ++i)
+    word_at(at + offsetof(Entry, content) + i * 4).store(content[i], std::memory_order_relaxed);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     word_at(at + sizeof(Entry) + i * 4).store(tokens[i], std::memory_order_relaxed);
   sequence.store(odd + 1 == 0 ? 2 : odd + 1, std::memory_order_release);
@@ -318,6 +322,7 @@ void Directory::read_states(KeptPages& kept) const {
 KeptPages Directory::pages() const {
   struct Candidate {
     std::uint32_t before = kRoot;
+    Checksum content{};
     bool whole = false;
     bool walked = false;
     bool placed = false;
@@ -335,11 +340,14 @@ KeptPages Directory::pages() const {
     Candidate& candidate = all[page];
     candidate.before = word_at(at + offsetof(Entry, before)).load(std::memory_order_relaxed);
     const std::uint64_t told = long_at(at + offsetof(Entry, sum)).load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < candidate.content.size(); ++i)
+      candidate.content[i] =
+          word_at(at + offsetof(Entry, content) + i * 4).load(std::memory_order_relaxed);
     const std::span<std::uint32_t> tokens(kept.tokens.data() + std::size_t{page} * size, size);
     for (std::uint32_t i = 0; i < size; ++i)
       tokens[i] = word_at(at + sizeof(Entry) + i * 4).load(std::memory_order_relaxed);
     candidate.whole =
-        told == sum(now, page, candidate.before, tokens) &&
+        told == sum(now, page, candidate.before, tokens, candidate.content) &&
         (candidate.before == kRoot || candidate.before < count) &&
         std::ranges::all_of(tokens, [&](std::uint32_t t) { return t < description_.vocabulary; });
     if (!candidate.whole) ++kept.doubtful;
@@ -367,7 +375,8 @@ KeptPages Directory::pages() const {
       link.placed = true;
       kept.pages.push_back({chain.back(), link.before,
                             std::span<const std::uint32_t>(
-                                kept.tokens.data() + std::size_t{chain.back()} * size, size)});
+                                kept.tokens.data() + std::size_t{chain.back()} * size, size),
+                            link.content});
     }
   }
   return kept;

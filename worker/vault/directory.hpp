@@ -5,13 +5,14 @@
 //
 //   +0       header    magic, version, sizes, the sum over header and description
 //   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
-//   +pages   one entry for each KV page, of 16 + 4 * page_tokens bytes
+//   +pages   one entry for each KV page, of 32 + 4 * page_tokens bytes
 //
 //   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back;
 //                               0: no step of anybody has ever been given the page
 //            +4  u32 before     the page that comes before, or kRoot
-//            +8  u64 sum        over epoch, page number, `before` and tokens
-//            +16 u32 tokens[page_tokens]
+//            +8  u64 sum        over epoch, page number, `before`, content and tokens
+//            +16 u32 content[4] the sum that the device made of the page's bytes
+//            +32 u32 tokens[page_tokens]
 //
 //   +states  one entry for each slot of what layers carry from position to position, of 16 bytes
 //
@@ -19,8 +20,9 @@
 //            +4  u32 page       the slot holds the states behind this page's last position
 //            +8  u64 sum        over epoch, slot and page
 //
-// A page is entered when the device has finished writing it and will not write to it again, and is
-// taken back before it may be. A store cut short leaves an odd sequence number or a sum that is not
+// A page is entered when the device has finished writing it, has summed it up and will not write to it
+// again, and is taken back before it may be. Whoever takes it over makes that sum again. States have no
+// such sum. A store cut short leaves an odd sequence number or a sum that is not
 // its entry's. The epoch is part of each sum: a new one empties the directory at once.
 //
 // A worker that wants to deceive its successor can: sums are no signatures. The successor is confined as
@@ -63,10 +65,13 @@ inline constexpr std::uint32_t kMostPages = 1U << 24;
 inline constexpr std::uint32_t kMostPageTokens = 256;
 inline constexpr std::uint32_t kMostStates = 1U << 16;
 
+using Checksum = std::array<std::uint32_t, 4>;  // of device memory
+
 struct KeptPage {
   std::uint32_t page = 0;
   std::uint32_t before = kRoot;
   std::span<const std::uint32_t> tokens;
+  Checksum content{};
 };
 
 struct KeptState {
@@ -100,8 +105,10 @@ class Directory {
   UniqueFd take_descriptor() { return std::move(fd_); }
 
   // ---- writing, by the one process that owns the KV pages now ----
-  // `page` holds the keys and values of these tokens, page_tokens of them, behind `before`.
-  void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens);
+  // `page` holds the keys and values of these tokens, page_tokens of them, behind `before`; its bytes
+  // sum up to `content`.
+  void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens,
+             const Checksum& content);
   // It may be written to from now on.
   void leave(std::uint32_t page);
   // The slot holds the states behind `page`, which must leave no sooner than the slot.
@@ -119,7 +126,7 @@ class Directory {
   std::byte* state_entry(std::uint32_t slot) const;
   void read_states(KeptPages& kept) const;
   std::uint64_t sum(std::uint64_t epoch, std::uint32_t page, std::uint32_t before,
-                    std::span<const std::uint32_t> tokens) const;
+                    std::span<const std::uint32_t> tokens, const Checksum& content) const;
   std::uint64_t epoch() const;
 
   Description description_;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -20,16 +21,18 @@
 #include "config/base/unique_fd.hpp"
 #include "tests/integration/crash/streams.hpp"
 #include "tests/support/fixtures.hpp"
+#include "worker/vault/directory.hpp"
 
 namespace bulkhead::test {
 
 namespace fs = std::filesystem;
 inline constexpr int kTokens = 60;  // with the prompt more than two pages
 
-// A memory file that another process holds, by a part of its name.
+// A memory file that another process holds, by a part of its name; and, if told, of so many bytes and
+// a driver's header.
 class HeldMemory {
  public:
-  HeldMemory(pid_t holder, const std::string& name) {
+  HeldMemory(pid_t holder, const std::string& name, std::uint64_t bytes = 0) {
     for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(holder) + "/fd")) {
       std::error_code gone;
       const std::string target = fs::read_symlink(entry.path(), gone).string();
@@ -40,6 +43,7 @@ class HeldMemory {
       struct stat status {};
       if (!fd.valid() || ::fstat(fd.get(), &status) != 0) continue;
       bytes_ = static_cast<std::size_t>(status.st_size);
+      if (bytes != 0 && (bytes_ < bytes || bytes_ > bytes + kMostHeader)) continue;
       void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
       if (memory == MAP_FAILED) continue;
       memory_ = static_cast<std::byte*>(memory);
@@ -47,6 +51,7 @@ class HeldMemory {
       return;
     }
   }
+  static constexpr std::uint64_t kMostHeader = 64 << 10;
   ~HeldMemory() {
     if (memory_ != nullptr) ::munmap(memory_, bytes_);
   }
@@ -105,6 +110,20 @@ class Vault : public testing::TestWithParam<const char*> {
     pause_ms_ = killed.longest_pause.count();
   }
 
+  // Returns once no thread of the process runs any more.
+  static void stop(pid_t pid) {
+    send_signal(pid, SIGSTOP);
+    EXPECT_TRUE(Serving::eventually([&] {
+      for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+        std::ifstream file(task.path() / "stat");
+        const std::string stat{std::istreambuf_iterator<char>(file), {}};
+        const std::size_t name_ends = stat.rfind(") ");
+        if (name_ends == std::string::npos || stat[name_ends + 2] != 'T') return false;
+      }
+      return true;
+    }));
+  }
+
   void kill_until_a_spare_serves(pid_t first) {
     send_signal(first, SIGKILL);
     ASSERT_TRUE(Serving::eventually([&] {
@@ -119,10 +138,10 @@ class Vault : public testing::TestWithParam<const char*> {
     serving_worker(serving_);
   }
 
-  void restart() {
+  void restart(const std::string& body = "{}") {
     const json before = serving_.worker();
     const std::string name = before["name"];
-    EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", "{}").status, 202);
+    EXPECT_EQ(serving_.post("/v1/workers/" + name + "/restart", body).status, 202);
     ASSERT_TRUE(Serving::eventually([&] {
       const json worker = serving_.worker();
       return worker["state"] == "ready" && worker["pid"] != before["pid"];
@@ -147,6 +166,26 @@ class Vault : public testing::TestWithParam<const char*> {
     // Behind the driver's own header.
     if (block.valid()) block.bytes()[block.bytes().size() / 3] ^= std::byte{1};
     return block.valid();
+  }
+
+  // One bit of every 512 bytes in the KV pages' memory; false where device memory is no file in memory.
+  bool flip_pages() const {
+    const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
+    if (!directory.valid()) return false;
+    const auto opened = vault::Directory::open(directory.fd());
+    EXPECT_TRUE(opened.ok());
+    if (!opened.ok()) return false;
+    const vault::Description& described = (*opened)->description();
+    std::size_t flipped = 0;
+    for (std::size_t i = described.weight_blocks; i < described.block_bytes.size(); ++i) {
+      const HeldMemory block(serving_.daemon->pid(), "llvmpipe", described.block_bytes[i]);
+      if (!block.valid()) return false;
+      // The driver's own header comes first, within what is more than the block.
+      const std::size_t header = block.bytes().size() - described.block_bytes[i];
+      for (std::size_t at = header; at < block.bytes().size(); at += 512, ++flipped)
+        block.bytes()[at] ^= std::byte{1};
+    }
+    return flipped > 0;
   }
 
   // Other tests' descriptors may be on the way when it is to be offered.

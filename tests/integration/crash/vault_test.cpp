@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "tests/integration/crash/vault_harness.hpp"
 #include "tests/support/descriptor_packet.hpp"
@@ -162,6 +163,53 @@ TEST_P(Vault, WeightsThatChangeUnderASpareAreNoticedWhenItTakesOver) {
   EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("checksums differ"));
 }
 
+constexpr const char* kDamaged = "bulkhead_worker_kv_pages_damaged_total";
+
+TEST_P(Vault, PagesThatAreSpoiltBetweenDeathAndAdoptionAreComputedAnew) {
+  start("");
+  bool there = true;
+  kill_in_stream([&] {
+    stop(serving_worker(serving_));  // it would compute with the spoilt pages
+    there = flip_pages();
+  });
+  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
+  EXPECT_EQ(way(), "imported") << "the weights are what they were: " << vault();
+  EXPECT_EQ(vault()["pages_adopted"], 0) << vault();
+  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
+  EXPECT_EQ(serving_.metric("bulkhead_worker_kv_pages_quarantined"), serving_.metric(kDamaged));
+}
+
+TEST_P(Vault, PagesThatAreSpoiltWhileTheyWaitAreComputedAnew) {
+  start("", {"isolation.check_memory_s=0"});
+  ASSERT_TRUE(Serving::eventually(
+      [&] { return serving_.metric("bulkhead_worker_kv_pages_summed_total") > 1; }));
+  // A page that was looked at within the last second is believed.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  if (!flip_pages()) GTEST_SKIP() << "this device's memory is no memory file";
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard) << serving_.daemon->log();
+  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
+  EXPECT_GT(serving_.metric("bulkhead_worker_kv_pages_quarantined"), 0);
+  EXPECT_EQ(serving_.worker()["restarts"], 0);
+}
+
+TEST_P(Vault, TheBackgroundFindsSpoiltPagesAndSpoiltWeights) {
+  start("", {"isolation.check_memory_s=1"});
+  if (!flip_pages()) GTEST_SKIP() << "this device's memory is no memory file";
+  // The worker tells its figures while it has something to do.
+  EXPECT_TRUE(Serving::eventually([&] {
+    serving_.complete({{"prompt", "z"}, {"max_tokens", 1}});
+    return serving_.metric(kDamaged) > 0;
+  }));
+  const pid_t first = serving_worker(serving_);
+  ASSERT_TRUE(flip_a_weight());
+  EXPECT_TRUE(Serving::eventually([&] {
+    const json worker = serving_.worker();
+    return worker["state"] == "ready" && worker["pid"] != first;
+  })) << serving_.worker();
+  EXPECT_THAT(serving_.worker()["last_death"].dump(), HasSubstr("no longer what was loaded"));
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
 TEST_P(Vault, WithoutThePrefixCacheWeightsAloneAreTakenOver) {
   start("", {"engine.prefix_cache=false"});
   kill_in_stream();
@@ -312,7 +360,7 @@ TEST_P(Vault, TornEntriesAreNotBelievedAndTheOthersAre) {
     const auto pages = (*opened)->pages();
     whole = pages.pages.size();
     // As if the writer had been killed between its first store and its last.
-    const std::size_t stride = 16 + std::size_t{(*opened)->description().page_tokens} * 4;
+    const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
     for (std::size_t i = whole / 2; i < whole; ++i, ++torn)
       directory.bytes()[first_entry(directory) + pages.pages[i].page * stride] |= std::byte{1};
   });
@@ -331,9 +379,9 @@ TEST_P(Vault, AnEntryThatIsWholeAndWrongCastsDoubtOnAllPages) {
     ASSERT_TRUE(opened.ok()) << opened.error().message();
     const auto pages = (*opened)->pages();
     ASSERT_FALSE(pages.pages.empty());
-    const std::size_t stride = 16 + std::size_t{(*opened)->description().page_tokens} * 4;
+    const std::size_t stride = 32 + std::size_t{(*opened)->description().page_tokens} * 4;
     // Another token, of the right range.
-    directory.bytes()[first_entry(directory) + pages.pages[0].page * stride + 20] ^= std::byte{1};
+    directory.bytes()[first_entry(directory) + pages.pages[0].page * stride + 36] ^= std::byte{1};
   });
   EXPECT_EQ(way(), "imported");
   EXPECT_EQ(vault()["pages_adopted"], 0) << vault();

@@ -251,11 +251,16 @@ TEST(EngineRequests, LogitsThatAreNoNumbersFailTheRequestOnly) {
     harness.engine.submit(request);
     harness.engine.submit(greedy_request(2, {3, 4}, 8));
     harness.turn();
-    harness.executor.poison_next_output = true;  // of the older request
+    // Of both, and of both when they are computed again.
+    harness.executor.poisoned_outputs = 4;
     harness.run();
-    ASSERT_TRUE(harness.answer(1).failed.has_value());
-    EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kInternal);
-    EXPECT_EQ(harness.answer(2).tokens.size(), 8U);
+    for (const std::uint64_t id : {1, 2}) {
+      ASSERT_TRUE(harness.answer(id).failed.has_value());
+      EXPECT_EQ(harness.answer(id).failed->code, ipc::FailureCode::kInternal);
+    }
+    harness.engine.submit(greedy_request(3, {3, 4}, 8));
+    harness.run();
+    EXPECT_EQ(harness.answer(3).tokens.size(), 8U);
     EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
   }
 }

@@ -153,6 +153,66 @@ TEST_F(TransformerTest, TheWarmUpLeavesNoTrace) {
   EXPECT_EQ(refused.error().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(TransformerTest, WeightsHaveTheSameNameWhateverMemoryHeldBefore) {
+  const Loaded first = load("builtin");
+  ASSERT_NE(first.executor, nullptr);
+  // The second goes to where the C library took the first from, and gives it again.
+  for (int i = 0; i < 2; ++i)
+    std::ranges::fill(empty(24 << 20).mapped(), std::byte{0xa5});
+  const Loaded second = load("builtin");
+  ASSERT_NE(second.executor, nullptr);
+  EXPECT_THAT(second.executor->numerics_id(), ::testing::HasSubstr("/weights-"));
+  EXPECT_EQ(second.executor->numerics_id(), first.executor->numerics_id());
+  const std::string other = or_builtin("tiny-llama-F16");
+  if (other == "builtin") return;
+  EXPECT_NE(load(other).executor->numerics_id(), first.executor->numerics_id());
+}
+
+// Sums of pages, as the executor makes them beside steps.
+TEST_F(TransformerTest, PagesOfEqualTokensHaveEqualSums) {
+  for (const Kind& kind : kKinds) {
+    Options options;
+    options.lanes = kind.lanes;
+    options.kv = kind.kv;
+    const Loaded model = load(or_builtin("tiny-deepseek2-Q8_0"), options);
+    ASSERT_NE(model.executor, nullptr);
+    Executor& executor = *model.executor;
+    const std::uint32_t size = executor.limits().page_tokens;
+    ASSERT_GE(executor.limits().most_pages_summed, 4U);
+    std::vector<TokenId> prompt = some_prompt(2 * size);
+    for (TokenId& token : prompt)
+      token %= executor.limits().vocabulary - 1;
+    std::vector<TokenId> other = prompt;
+    other.back() ^= 1;  // the last token of the second page
+    const std::vector<PageIndex> a = pages_for(executor, 2 * size, 0);
+    const std::vector<PageIndex> b = pages_for(executor, 2 * size, 1);
+    const auto compute = [&](const std::vector<TokenId>& tokens,
+                             const std::vector<PageIndex>& pages) {
+      for (std::size_t at = 0; at < tokens.size(); at += 32)
+        step(executor, columns_of(tokens, 0, Output::kGreedy, at, 32), {pages});
+    };
+    const auto sums_of = [&](const std::vector<PageIndex>& pages) {
+      EXPECT_TRUE(executor.start_sums(pages, executor.weight_bytes()).ok());
+      const auto sums = executor.finish_sums();
+      EXPECT_TRUE(sums.ok());
+      return std::vector<engine::PageSum>(sums->begin(), sums->end());
+    };
+    compute(prompt, a);
+    const auto first = sums_of(a);
+    EXPECT_NE(first[0], first[1]);
+    compute(prompt, b);
+    EXPECT_EQ(sums_of(b), first);
+    compute(other, b);
+    const auto changed = sums_of({b[1], b[0]});
+    EXPECT_EQ(changed[1], first[0]);
+    EXPECT_NE(changed[0], first[1]);
+    EXPECT_EQ(sums_of(a), first);
+    for (int i = 0; i < 40; ++i)
+      sums_of({});
+    EXPECT_GT(counter_of(executor, "weights_checked_total"), 0);
+  }
+}
+
 TEST_F(TransformerTest, RefusesWhatWouldReadElsewhere) {
   const Loaded model = load(or_builtin("tiny-qwen2-Q8_0"));
   ASSERT_NE(model.executor, nullptr);

@@ -34,6 +34,10 @@ std::array<std::uint32_t, kPageTokens> tokens_of(std::uint32_t page) {
   return {page, page + 1, page + 2, 999};
 }
 
+Checksum content_of(std::uint32_t page) {
+  return {page * 7, page ^ 5, 3, page};
+}
+
 // A directory, and its bytes as another process would reach them.
 struct Shared {
   std::unique_ptr<Directory> directory;
@@ -53,11 +57,11 @@ struct Shared {
   Shared& operator=(const Shared&) = delete;
 
   void enter(std::uint32_t page, std::uint32_t before) const {
-    directory->enter(page, before, tokens_of(page));
+    directory->enter(page, before, tokens_of(page), content_of(page));
   }
   std::vector<std::byte> copy() const { return {bytes.begin(), bytes.end()}; }
   std::span<std::byte> entry(std::uint32_t page) const {
-    constexpr std::size_t kStride = 16 + kPageTokens * 4;
+    constexpr std::size_t kStride = 32 + kPageTokens * 4;
     return bytes.subspan(bytes.size() - kPages * kStride + page * kStride, kStride);
   }
   std::vector<std::uint32_t> believed() const {
@@ -87,6 +91,7 @@ TEST(Directory, TellsAnotherProcessWhatWasEntered) {
     const KeptPage& page = kept.pages[i];
     at[page.page] = i;
     EXPECT_TRUE(std::ranges::equal(page.tokens, tokens_of(page.page)));
+    EXPECT_EQ(page.content, content_of(page.page));
     if (page.before != kRoot) {
       ASSERT_TRUE(at.contains(page.before)) << "a page comes before the one that it follows";
     }
@@ -173,12 +178,13 @@ TEST(Directory, AWriterThatStopsAnywhereLeavesNoFalsePage) {
   shared.enter(3, kRoot);
   const std::vector<std::byte> before = shared.copy();
   shared.directory->leave(3);
-  shared.directory->enter(3, kRoot, std::array<std::uint32_t, kPageTokens>{9, 9, 9, 9});
+  shared.directory->enter(3, kRoot, std::array<std::uint32_t, kPageTokens>{9, 9, 9, 9},
+                          content_of(3));
   const std::vector<std::byte> after = shared.copy();
   // The stores that took the entry from one state to the other, all combinations of four-byte words:
   // what is believed is one of the two.
   const std::size_t offset = static_cast<std::size_t>(shared.entry(3).data() - shared.bytes.data());
-  constexpr std::size_t kWords = (16 + kPageTokens * 4) / 4;
+  constexpr std::size_t kWords = (32 + kPageTokens * 4) / 4;
   for (std::uint32_t mix = 0; mix < 1U << kWords; ++mix) {
     for (std::size_t word = 0; word < kWords; ++word) {
       const auto& from = (mix >> word & 1) != 0 ? after : before;

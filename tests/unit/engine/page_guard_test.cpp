@@ -1,0 +1,248 @@
+// Memory that does not hold what it held: pages are flipped while they wait, between death and
+// adoption, and logits are no numbers. Whatever happens, no request gets another token.
+#include "worker/engine/page_guard.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/engine_harness.hpp"
+#include "worker/engine/kv_cache.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using engine::KeptPage;
+using engine::PageIndex;
+using ipc::TokenId;
+using Tokens = std::vector<TokenId>;
+
+constexpr std::chrono::seconds kLater{2};  // than a look that is fresh
+
+engine::EngineOptions with_prefixes(std::chrono::seconds check_memory = {}) {
+  engine::EngineOptions options;
+  options.scheduler.prefix_cache = true;
+  options.scheduler.max_batch = 8;
+  options.check_memory = check_memory;
+  return options;
+}
+
+engine::ExecutorLimits limits_with(std::uint32_t steps_in_flight) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.steps_in_flight = steps_in_flight;
+  return limits;
+}
+
+// The greedy answer, by the definition of the fake model.
+Tokens answer_to(const FakeExecutor& executor, Tokens history, std::size_t count) {
+  Tokens answer;
+  while (answer.size() < count) {
+    const std::vector<float> row = executor.logits_after(history);
+    answer.push_back(static_cast<TokenId>(std::ranges::max_element(row) - row.begin()));
+    history.push_back(answer.back());
+  }
+  return answer;
+}
+
+ipc::Submit endless(std::uint64_t id, const Tokens& prompt, std::uint32_t max_tokens) {
+  ipc::Submit request = greedy_request(id, prompt, max_tokens);
+  request.ignore_eos = true;
+  return request;
+}
+
+double figure(const EngineHarness& harness, const std::string& name) {
+  const ipc::Stats stats = harness.engine.stats();
+  for (const ipc::Counter& counter : stats.counters) {
+    if (counter.name == name) return counter.value;
+  }
+  ADD_FAILURE() << "no figure " << name;
+  return -1;
+}
+
+// The page that holds the n-th page of these tokens.
+PageIndex page_of(const EngineHarness& harness, const Tokens& tokens, std::size_t n) {
+  const auto& pool = harness.engine.scheduler().pool();
+  PageIndex page = engine::PrefixIndex::kRoot;
+  for (std::size_t i = 0; i <= n; ++i) {
+    page = pool.index()
+               .find(page, std::span(tokens).subspan(i * pool.page_tokens(), pool.page_tokens()))
+               .value();
+  }
+  return page;
+}
+
+struct Told : engine::PageLedger {
+  std::vector<std::pair<KeptPage, Tokens>> in;
+  void entered(const KeptPage& page) override {
+    in.emplace_back(page, Tokens(page.tokens.begin(), page.tokens.end()));
+  }
+  void left(PageIndex page) override {
+    std::erase_if(in, [page](const auto& each) { return each.first.page == page; });
+  }
+};
+
+TEST(SpoiltPages, OneThatWaitsIsNotBelievedWhenItIsFound) {
+  for (const std::uint32_t ahead : {1U, 2U}) {
+    EngineHarness harness(limits_with(ahead), with_prefixes());
+    const Tokens prompt = some_tokens(1, 14);
+    const Tokens expected = answer_to(harness.executor, prompt, 20);
+    harness.engine.submit(endless(1, prompt, 20));
+    harness.run();
+    ASSERT_EQ(harness.answer(1).tokens, expected);
+    harness.executor.spoil(page_of(harness, prompt, 1));
+    harness.now += kLater;
+    harness.engine.submit(endless(2, prompt, 20));
+    harness.engine.submit(endless(3, some_tokens(2, 9), 20));
+    harness.run();
+    EXPECT_EQ(harness.answer(2).tokens, expected);
+    EXPECT_EQ(harness.answer(3).tokens, answer_to(harness.executor, some_tokens(2, 9), 20));
+    EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 1);
+    EXPECT_EQ(figure(harness, "kv_pages_quarantined"), 1);
+    EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
+    EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 1U) << "the one that is left out";
+    // Computed anew in other pages, and found there.
+    harness.engine.submit(endless(4, prompt, 20));
+    harness.run();
+    EXPECT_EQ(harness.answer(4).tokens, expected);
+    EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 1);
+  }
+}
+
+TEST(SpoiltPages, TheBackgroundFindsThemAndWhatFollowsThemGoes) {
+  EngineHarness harness(limits_with(1), with_prefixes(std::chrono::seconds(10)));
+  const Tokens prompt = some_tokens(1, 30);
+  harness.engine.submit(endless(1, prompt, 4));
+  harness.run();
+  const std::uint32_t cached = harness.engine.scheduler().pool().cached_pages();
+  ASSERT_GT(cached, 6U);
+  harness.executor.spoil(page_of(harness, prompt, 3));
+  for (int i = 0; i < 25; ++i) {
+    harness.now += std::chrono::milliseconds(500);
+    EXPECT_FALSE(harness.turn());
+  }
+  EXPECT_EQ(figure(harness, "kv_pages_damaged_total"), 1);
+  EXPECT_EQ(harness.engine.scheduler().pool().cached_pages(), 3U);
+  EXPECT_GE(harness.executor.weight_bytes_looked_at, 1000U);
+  EXPECT_LE(harness.executor.weight_bytes_looked_at, 1300U) << "at a low rate";
+  EXPECT_LE(figure(harness, "kv_pages_checked_total"), cached * 1.3);
+}
+
+TEST(SpoiltPages, AnyPageAtAnyTimeWhileNobodyComputesChangesNoToken) {
+  std::mt19937 random(5);
+  EngineHarness harness(limits_with(2), with_prefixes(std::chrono::seconds(30)));
+  const Tokens trunk = some_tokens(1, 40);
+  std::uint64_t id = 0;
+  std::uint32_t spoilt = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<std::pair<std::uint64_t, Tokens>> asked;
+    for (std::uint32_t i = 0; i < 1 + random() % 4; ++i) {
+      Tokens prompt(trunk.begin(), trunk.begin() + 1 + random() % 39);
+      if (random() % 2 == 0) prompt.push_back(static_cast<TokenId>(random() % 200));
+      asked.emplace_back(++id, prompt);
+      harness.engine.submit(endless(id, prompt, 12));
+    }
+    harness.run();
+    for (const auto& [request, prompt] : asked)
+      ASSERT_EQ(harness.answer(request).tokens, answer_to(harness.executor, prompt, 12)) << round;
+    harness.turn();  // what was filled last gets its sum
+    harness.now += kLater;
+    const auto& pool = harness.engine.scheduler().pool();
+    const auto page = static_cast<PageIndex>(random() % pool.total_pages());
+    if (spoilt < 40 && pool.index().contains(page)) {
+      harness.executor.spoil(page);
+      ++spoilt;
+    }
+  }
+  EXPECT_GT(spoilt, 5U);
+  EXPECT_GT(figure(harness, "kv_pages_damaged_total"), 3);
+}
+
+TEST(SpoiltPages, OfAPredecessorAreComputedAnewWithWhatFollowsThem) {
+  const Tokens prompt = some_tokens(1, 20);
+  EngineHarness first(limits_with(1), with_prefixes());
+  Told told;
+  first.engine.set_ledger(&told);
+  first.engine.submit(endless(1, prompt, 9));
+  first.run();
+  first.turn();
+  ASSERT_EQ(told.in.size(), 7U) << "28 positions were computed";
+  std::vector<KeptPage> kept;
+  for (const auto& [page, tokens] : told.in) {
+    kept.push_back(page);
+    kept.back().tokens = tokens;
+  }
+  // The same memory, as a successor has it.
+  EngineHarness second(limits_with(1), with_prefixes());
+  second.executor = first.executor;
+  second.executor.spoil(kept[3].page);
+  Told again;
+  again.in = told.in;
+  second.engine.set_ledger(&again);
+  const auto taken = second.engine.take_over(kept);
+  ASSERT_TRUE(taken.ok()) << taken.error().message();
+  EXPECT_EQ(*taken, 3U);
+  EXPECT_EQ(again.in.size(), 3U) << "the next successor shall not find the others either";
+  EXPECT_EQ(figure(second, "kv_pages_damaged_total"), 1);
+  EXPECT_EQ(figure(second, "kv_pages_quarantined"), 1);
+  second.engine.submit(endless(1, prompt, 9));
+  second.run();
+  EXPECT_EQ(second.answer(1).tokens, first.answer(1).tokens);
+  EXPECT_EQ(figure(second, "prefix_cache_hit_pages_total"), 3);
+}
+
+TEST(SpoiltPages, WhereTheCacheIsTooSmallWithoutThemTheWorkerEnds) {
+  engine::ExecutorLimits limits = limits_with(1);
+  limits.total_pages = 8;
+  limits.context = 32;
+  EngineHarness harness(limits, with_prefixes());
+  const Tokens prompt = some_tokens(1, 14);
+  harness.engine.submit(endless(1, prompt, 4));
+  harness.run();
+  harness.turn();
+  harness.executor.spoil(page_of(harness, prompt, 0));
+  harness.now += kLater;
+  harness.engine.submit(endless(2, prompt, 4));
+  const auto turned = harness.engine.turn([] {});
+  ASSERT_FALSE(turned.ok());
+  EXPECT_EQ(turned.error().code(), ErrorCode::kDeviceLost);
+  EXPECT_TRUE(harness.answer(2).tokens.empty());
+}
+
+TEST(SpoiltLogits, OnceAreComputedAgainAndNobodyNotices) {
+  for (const std::uint32_t ahead : {1U, 2U}) {
+    EngineHarness harness(limits_with(ahead), with_prefixes());
+    const Tokens prompt = some_tokens(1, 14);
+    harness.engine.submit(endless(1, prompt, 20));
+    harness.engine.submit(endless(2, some_tokens(2, 5), 20));
+    harness.run_until_tokens(1, 7);
+    harness.executor.poisoned_outputs = 1;
+    harness.run();
+    EXPECT_EQ(harness.answer(1).tokens, answer_to(harness.executor, prompt, 20));
+    EXPECT_EQ(harness.answer(2).tokens, answer_to(harness.executor, some_tokens(2, 5), 20));
+    EXPECT_EQ(figure(harness, "nonfinite_outputs_total"), 1);
+    EXPECT_EQ(figure(harness, "requests_computed_again_total"), 1);
+  }
+}
+
+TEST(SpoiltLogits, TwiceFailTheRequestAndAreAReasonToLookAtTheWeights) {
+  EngineHarness harness(limits_with(1), with_prefixes());
+  harness.engine.submit(endless(1, some_tokens(1, 14), 20));
+  harness.executor.poisoned_outputs = 2;
+  harness.run();
+  ASSERT_TRUE(harness.answer(1).failed.has_value());
+  EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kInternal);
+  harness.turn();
+  EXPECT_EQ(harness.executor.weight_bytes_looked_at, 1000U);
+  harness.engine.submit(endless(2, some_tokens(1, 14), 20));
+  harness.run();
+  EXPECT_EQ(harness.answer(2).tokens, answer_to(harness.executor, some_tokens(1, 14), 20));
+}
+
+}  // namespace
+}  // namespace bulkhead::test

@@ -1,0 +1,207 @@
+#include "worker/engine/page_guard.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace bulkhead::engine {
+namespace {
+
+// A page that was looked at so lately is not looked at again for the next sequence that takes it.
+constexpr std::chrono::seconds kFresh{1};
+constexpr std::chrono::milliseconds kBetweenScrubs{250};
+// Weights of a lot, so that steps and heartbeats go on in between.
+constexpr std::uint64_t kMostWeightBytes = std::uint64_t{64} << 20;
+
+}  // namespace
+
+PageGuard::PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now)
+    : executor_(executor),
+      pool_(pool),
+      pass_(pass),
+      now_(std::move(now)),
+      most_(executor.limits().most_pages_summed),
+      pages_(most_ > 0 ? pool.total_pages() : 0) {
+  batch_.reserve(most_);
+  for (Lot& lot : lots_)
+    lot.jobs.reserve(most_);
+}
+
+void PageGuard::entered(const KeptPage& page) {
+  if (most_ == 0) {
+    if (ledger_ != nullptr) ledger_->entered(page);
+    return;
+  }
+  pages_[page.page].state = State::kToSum;
+  to_sum_.push_back({page.page, pages_[page.page].life, false});
+}
+
+void PageGuard::left(PageIndex page) {
+  if (most_ > 0) {
+    Page& gone = pages_[page];
+    gone.state = State::kOpen;
+    gone.to_check = false;
+    ++gone.life;
+  }
+  if (ledger_ != nullptr) ledger_->left(page);
+}
+
+void PageGuard::found(PageIndex page) {
+  if (most_ > 0 && now_() - pages_[page].checked >= kFresh) want_check(page);
+}
+
+void PageGuard::want_check(PageIndex page) {
+  Page& wanted = pages_[page];
+  if (wanted.state != State::kSummed || wanted.to_check) return;
+  wanted.to_check = true;
+  to_check_.push_back({page, wanted.life, true});
+}
+
+Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) {
+  std::vector<KeptPage> sound;
+  std::vector<bool> believed(pool_.total_pages());
+  if (most_ == 0) return sound;
+  // Two lots at a time: the host lists the pieces of one while the device is at the other.
+  std::size_t started = 0, ended = 0;
+  const auto lot_at = [&](std::size_t at) {
+    return pages.subspan(at, std::min<std::size_t>(most_, pages.size() - at));
+  };
+  while (ended < pages.size()) {
+    while (started < pages.size() && started - ended < std::size_t{2} * most_) {
+      batch_.clear();
+      for (const KeptPage& page : lot_at(started))
+        batch_.push_back(page.page);
+      BULKHEAD_RETURN_IF_ERROR(executor_.start_sums(batch_, 0));
+      started += batch_.size();
+    }
+    BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
+    const auto lot = lot_at(ended);
+    for (std::size_t i = 0; i < lot.size(); ++i) {
+      const bool same = sums[i] == lot[i].sum;
+      ++figures_.checked;
+      figures_.damaged += same ? 0 : 1;
+      if (!same) damaged_.push_back(lot[i].page);
+      const bool follows = lot[i].before == PrefixIndex::kRoot || believed[lot[i].before];
+      if (!same || !follows) continue;
+      believed[lot[i].page] = true;
+      sound.push_back(lot[i]);
+    }
+    ended += lot.size();
+  }
+  return sound;
+}
+
+void PageGuard::know(std::span<const KeptPage> pages) {
+  if (most_ == 0) return;
+  for (const KeptPage& page : pages) {
+    Page& known = pages_[page.page];
+    known.sum = page.sum;
+    known.state = State::kSummed;
+    known.checked = now_();
+  }
+}
+
+void PageGuard::take_jobs(std::deque<Job>& from, Lot& to) {
+  while (!from.empty() && to.jobs.size() < most_) {
+    const Job job = from.front();
+    from.pop_front();
+    if (current(job)) to.jobs.push_back(job);
+  }
+}
+
+// Queues what is due of a pass, and returns how many bytes of weights are.
+std::uint64_t PageGuard::background() {
+  const auto now = now_();
+  const auto since = now - std::exchange(scrubbed_, now);
+  if (!std::exchange(scrubbed_ever_, true)) return 0;
+  const double part = std::min(1.0, std::chrono::duration<double>(since) / pass_);
+  pages_due_ += part * pool_.cached_pages();
+  bytes_due_ += part * static_cast<double>(executor_.weight_bytes());
+  for (std::uint32_t seen = 0; seen < pool_.total_pages() && pages_due_ >= 1; ++seen) {
+    const PageIndex page = cursor_;
+    cursor_ = (cursor_ + 1) % pool_.total_pages();
+    if (pages_[page].state != State::kSummed) continue;
+    want_check(page);
+    pages_due_ -= 1;
+  }
+  pages_due_ = std::min(pages_due_, 1.0);
+  const auto bytes = std::min(static_cast<std::uint64_t>(bytes_due_), kMostWeightBytes);
+  bytes_due_ -= static_cast<double>(bytes);
+  bytes_due_ = std::min(bytes_due_, static_cast<double>(kMostWeightBytes));
+  return bytes;
+}
+
+Status PageGuard::start(std::uint64_t step) {
+  if (most_ == 0) return {};
+  std::uint64_t weight_bytes = 0;
+  if (pass_.count() > 0 && (!scrubbed_ever_ || now_() - scrubbed_ >= kBetweenScrubs))
+    weight_bytes = background();
+  if (weights_left_ > 0) {
+    weight_bytes = std::max(weight_bytes, std::min(weights_left_, kMostWeightBytes));
+    weights_left_ -= std::min(weights_left_, weight_bytes);
+  }
+  // What a sequence of this step has found must be looked at before the step; the rest can wait for
+  // a free lot.
+  while (!to_check_.empty() || !to_sum_.empty() || weight_bytes > 0) {
+    if (lots_count_ == lots_.size()) {
+      if (to_check_.empty()) break;
+      BULKHEAD_RETURN_IF_ERROR(end_lot());
+    }
+    Lot& lot = lots_[(oldest_ + lots_count_) % lots_.size()];
+    lot.jobs.clear();
+    lot.step = step;
+    take_jobs(to_check_, lot);
+    take_jobs(to_sum_, lot);
+    if (lot.jobs.empty() && weight_bytes == 0) break;
+    batch_.clear();
+    for (const Job& job : lot.jobs)
+      batch_.push_back(job.page);
+    BULKHEAD_RETURN_IF_ERROR(executor_.start_sums(batch_, std::exchange(weight_bytes, 0)));
+    ++lots_count_;
+  }
+  return {};
+}
+
+Status PageGuard::end_lot() {
+  const Lot& lot = lots_[oldest_];
+  oldest_ = (oldest_ + 1) % lots_.size();
+  --lots_count_;
+  BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
+  for (std::size_t i = 0; i < lot.jobs.size(); ++i) {
+    if (current(lot.jobs[i])) learn(lot.jobs[i], sums[i]);
+  }
+  return {};
+}
+
+void PageGuard::learn(const Job& job, const PageSum& sum) {
+  Page& page = pages_[job.page];
+  page.checked = now_();
+  if (!job.check) {
+    page.sum = sum;
+    page.state = State::kSummed;
+    ++figures_.summed;
+    if (ledger_ != nullptr) {
+      const PrefixIndex& index = pool_.index();
+      ledger_->entered({job.page, index.before(job.page), index.tokens(job.page), sum});
+    }
+    return;
+  }
+  page.to_check = false;
+  ++figures_.checked;
+  if (page.sum == sum) return;
+  ++figures_.damaged;
+  damaged_.push_back(job.page);
+}
+
+Result<std::span<const PageIndex>> PageGuard::collect(std::uint64_t step) {
+  while (lots_count_ > 0 && lots_[oldest_].step <= step)
+    BULKHEAD_RETURN_IF_ERROR(end_lot());
+  batch_.assign(damaged_.begin(), damaged_.end());
+  damaged_.clear();
+  return std::span<const PageIndex>(batch_);
+}
+
+void PageGuard::doubt_weights() {
+  if (most_ > 0 && weights_left_ == 0) weights_left_ = executor_.weight_bytes();
+}
+
+}  // namespace bulkhead::engine

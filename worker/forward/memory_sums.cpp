@@ -1,0 +1,126 @@
+#include "worker/forward/memory_sums.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+namespace {
+
+constexpr std::uint32_t kLotPieces = 16384;
+constexpr std::uint32_t kMostPages = 1024;
+constexpr std::uint32_t kBlocksOfLot = 8;
+constexpr std::uint64_t kQuadBytes = 16;
+// A workgroup's: few enough that a lot of them keeps a GPU busy.
+constexpr std::uint64_t kPieceQuads = 16384;
+
+// Keys, and values where they have places of their own.
+std::uint64_t parts_of(const model::KvStore& store) {
+  return store.value_entries == 0 ? 2 : 1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MemorySums>> MemorySums::create(const StepContext& context,
+                                                       std::vector<k::Checksum> weights,
+                                                       std::uint32_t timeout_ms) {
+  std::unique_ptr<MemorySums> self(new MemorySums(context));
+  self->weights_ = std::move(weights);
+  std::uint64_t of_page = 0;
+  for (const model::KvStore& store : context.graph.kv) {
+    const std::uint64_t quads = context.kv_shape(store).page_bytes() / kQuadBytes;
+    of_page += parts_of(store) * ((quads + kPieceQuads - 1) / kPieceQuads);
+  }
+  // Half a lot at most, so that there is room for weights in each.
+  const std::uint64_t pages = of_page == 0 ? 0 : kLotPieces / 2 / of_page;
+  self->most_pages_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, kMostPages));
+  BULKHEAD_TRY(self->lots_,
+               k::ChecksumLots::create(*context.device,
+                                       {kLotPieces, self->most_pages_ + kBlocksOfLot}, timeout_ms));
+  self->pieces_.reserve(kLotPieces);
+  return self;
+}
+
+void MemorySums::pieces_of_page(engine::PageIndex page, std::uint32_t sum) {
+  std::uint64_t place = 0;
+  const auto add = [&](std::uint64_t address, std::uint64_t bytes) {
+    for (std::uint64_t quads = bytes / kQuadBytes; quads > 0;) {
+      const std::uint64_t piece = std::min(quads, kPieceQuads);
+      pieces_.push_back({address, place, static_cast<std::uint32_t>(piece), sum});
+      address += piece * kQuadBytes;
+      place += piece;
+      quads -= piece;
+    }
+  };
+  for (std::size_t i = 0; i < context_.kv.size(); ++i) {
+    const model::KvStore& store = context_.graph.kv[i];
+    const std::uint64_t bytes = context_.kv_shape(store).page_bytes();
+    add(context_.kv[i].keys + page * bytes, bytes);
+    if (parts_of(store) > 1) add(context_.kv[i].values + page * bytes, bytes);
+  }
+}
+
+// Returns how many sums they go into, from number `sum` on: one for each block.
+std::uint32_t MemorySums::pieces_of_weights(std::uint64_t bytes, std::uint32_t sum) {
+  WeightPart& part = parts_[started_ % std::size(parts_)];
+  part = {block_, 0, false};
+  if (weights_.empty()) return 0;
+  for (std::uint64_t left = bytes / kQuadBytes; left > 0 && pieces_.size() < kLotPieces;) {
+    if (quads_ == 0 || part.blocks == 0) {
+      if (part.blocks == kBlocksOfLot) break;
+      ++part.blocks;
+      part.ends = false;
+    }
+    const gpu::Buffer& block = context_.weights.blocks[block_];
+    const std::uint64_t all = block.bytes() / kQuadBytes;
+    const std::uint64_t piece = std::min({all - quads_, left, kPieceQuads});
+    pieces_.push_back({block.address() + quads_ * kQuadBytes, quads_,
+                       static_cast<std::uint32_t>(piece), sum + part.blocks - 1});
+    quads_ += piece;
+    left -= piece;
+    if (quads_ < all) continue;
+    part.ends = true;
+    quads_ = 0;
+    block_ = (block_ + 1) % weights_.size();
+  }
+  return part.blocks;
+}
+
+Status MemorySums::start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) {
+  if (pages.size() > most_pages_)
+    return Error(ErrorCode::kInternal, "more pages to sum than a lot takes");
+  pieces_.clear();
+  std::uint32_t sum = 0;
+  for (const engine::PageIndex page : pages)
+    pieces_of_page(page, sum++);
+  sum += pieces_of_weights(weight_bytes, sum);
+  BULKHEAD_RETURN_IF_ERROR(lots_->start(pieces_, sum));
+  ++started_;
+  return {};
+}
+
+Result<std::span<const engine::PageSum>> MemorySums::finish() {
+  BULKHEAD_TRY(const std::span<const k::Checksum> sums, lots_->finish());
+  const WeightPart part = parts_[finished_++ % std::size(parts_)];
+  const std::size_t pages = sums.size() - part.blocks;
+  for (std::uint32_t i = 0; i < part.blocks; ++i) {
+    BULKHEAD_RETURN_IF_ERROR(add_weights((part.first + i) % weights_.size(), sums[pages + i],
+                                         i + 1 < part.blocks || part.ends));
+  }
+  return sums.first(pages);
+}
+
+Status MemorySums::add_weights(std::size_t block, const k::Checksum& sum, bool ends) {
+  for (std::size_t i = 0; i < so_far_.size(); ++i)
+    so_far_[i] += sum[i];
+  if (!ends) return {};
+  if (std::exchange(so_far_, {}) != weights_[block])
+    return Error(ErrorCode::kDeviceLost,
+                 "the weights in device memory are no longer what was loaded");
+  if (block + 1 == weights_.size()) ++passes_;
+  return {};
+}
+
+}  // namespace bulkhead::forward

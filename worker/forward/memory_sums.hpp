@@ -1,0 +1,61 @@
+// Sums over KV pages and weights while the device computes: whether memory still holds what it held.
+// What a page is made of stands in pieces_of_page() and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "gpu/kernels/checksum.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/step_context.hpp"
+
+namespace bulkhead::forward {
+
+class MemorySums {
+ public:
+  // `context` has its pages and weights, and stays where it is. `weights`: the sums of the weights'
+  // blocks as they were loaded; empty: nobody knows them, and weights are not gone through.
+  static Result<std::unique_ptr<MemorySums>> create(const StepContext& context,
+                                                    std::vector<gpu::kernels::Checksum> weights,
+                                                    std::uint32_t timeout_ms);
+
+  // Pages of one call to start(); 0: a page has more pieces than a lot takes.
+  std::uint32_t most_pages() const { return most_pages_; }
+  // As Executor::start_sums and finish_sums.
+  Status start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes);
+  Result<std::span<const engine::PageSum>> finish();
+  std::uint32_t in_flight() const { return lots_->in_flight(); }
+  // How often all weights were gone through.
+  std::uint64_t passes() const { return passes_; }
+
+ private:
+  explicit MemorySums(const StepContext& context) : context_(context) {}
+  void pieces_of_page(engine::PageIndex page, std::uint32_t sum);
+  std::uint32_t pieces_of_weights(std::uint64_t bytes, std::uint32_t sum);
+  Status add_weights(std::size_t block, const gpu::kernels::Checksum& sum, bool ends);
+
+  // What of the weights a lot goes through: blocks one after another, the first and the last of them in
+  // part. A block's sums are added up over lots.
+  struct WeightPart {
+    std::size_t first = 0;
+    std::uint32_t blocks = 0;
+    bool ends = false;  // the last block
+  };
+
+  const StepContext& context_;
+  std::vector<gpu::kernels::Checksum> weights_;
+  std::unique_ptr<gpu::kernels::ChecksumLots> lots_;
+  std::uint32_t most_pages_ = 0;
+  std::vector<gpu::kernels::ChecksumPiece> pieces_;  // of the lot that is started
+  WeightPart parts_[gpu::kernels::ChecksumLots::kInFlight];
+  std::uint32_t started_ = 0, finished_ = 0;
+  std::size_t block_ = 0;  // that is gone through, and up to where
+  std::uint64_t quads_ = 0;
+  gpu::kernels::Checksum so_far_{};
+  std::uint64_t passes_ = 0;
+};
+
+}  // namespace bulkhead::forward
