@@ -419,6 +419,7 @@ void Scheduler::send_back(Sequence& sequence) {
   sequence.computed = sequence.done = sequence.unknown = 0;
   sequence.state = Sequence::State::kWaiting;
   ++sequence.preemptions;
+  too_few_pages_.reset();  // that was another sequence's
   waiting_.push_front(&sequence);
 }
 
