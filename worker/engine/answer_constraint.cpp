@@ -45,6 +45,21 @@ void forbid(constrain::TokenMask& mask, TokenId token) {
   mask[token / 32] &= ~(1U << (token % 32));
 }
 
+// Whether `text`, the beginning of a call in JSON, ends with the call's name. Nothing with the name's key in it
+// comes before that in a grammar's calls.
+bool ends_with_name(std::string_view text, const std::string& key) {
+  constexpr std::string_view kBlanks = " \n";
+  const std::size_t at = text.find('"' + key + '"');
+  if (at == std::string_view::npos || text.back() != '"') return false;
+  text.remove_prefix(at + key.size() + 2);
+  for (const char c : {':', '"'}) {
+    text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+    if (text.empty() || text[0] != c) return false;
+    text.remove_prefix(1);
+  }
+  return !text.empty() && text.find('"') == text.size() - 1;
+}
+
 // Adds the tokens that are the beginning of `text`, or all of it.
 void allow_along(const TokenTrie& trie, std::string_view text, constrain::TokenMask& mask) {
   for (std::size_t length = 1; length <= text.size(); ++length) {
@@ -125,6 +140,7 @@ void AnswerConstraint::hold(std::string_view spelled) {
   locate();
   // A call that the grammar does not know (a family's code, keys in another order) stays free.
   given_up_ = at_ == constrain::kNowhere;
+  fresh_ = true;
   phase_ = given_up_ ? Phase::kFree : Phase::kHeld;
 }
 
@@ -132,6 +148,7 @@ void AnswerConstraint::advance(TokenId token) {
   const std::string_view plain = rules_.tokens->plain(token);
   const std::string_view spelled = rules_.tokens->spelled(token);
   const bool reasoned = phase_ == Phase::kReasoning;
+  fresh_ = false;
   if (spelled.starts_with(kMarkByte)) {
     step(plain, spelled);
   } else {
@@ -160,24 +177,33 @@ void AnswerConstraint::step(std::string_view plain, std::string_view spelled) {
   locate();
   held_text_ += spelled;
   at_ = rules_.held->get().advance(at_, spelled);
-  if (rules_.from_start || !rules_.held->get().accepting(at_)) return;
+  if (rules_.from_start) return;
+  if (at_ == constrain::kNowhere) {
+    if (!fresh_ && !rules_.may_give_up) return;
+    given_up_ = true;
+    phase_ = Phase::kFree;
+    return;
+  }
+  if (!rules_.held->get().accepting(at_)) return;
   phase_ = rules_.one_call ? Phase::kDone : Phase::kFree;
 }
 
 void AnswerConstraint::step_free(std::string_view plain) {
   const model::answer::Place before = std::exchange(place_, {});
-  if (before.bare) bare_ = before.text;
   static_cast<void>(parser_.feed(plain));
   place_ = parser_.place();
+  if (before.bare) {
+    bare_ += plain;
+  } else if (place_.bare) {
+    bare_ = parser_.undecided();
+  }
   given_up_ = given_up_ && place_.begun;
   if (rules_.held != nullptr && place_.begun && !given_up_)
-    return hold(rules_.tokens->spell(place_.text));
+    return hold(rules_.tokens->spell(parser_.undecided()));
   // Bare JSON whose name has shown that it is a call.
   const bool call = before.bare && !place_.bare && !place_.calls;
-  if (rules_.held != nullptr && call) {
-    const std::string text = bare_ + std::string(plain);
-    return hold(std::string_view(text).substr(std::min(text.find('{'), text.size())));
-  }
+  if (rules_.held != nullptr && call)
+    return hold(std::string_view(bare_).substr(std::min(bare_.find('{'), bare_.size())));
   if (place_.reasons) {
     phase_ = Phase::kReasoning;
   } else if (phase_ == Phase::kReasoning) {
@@ -207,8 +233,9 @@ std::span<const std::uint32_t> AnswerConstraint::all() {
 // Nothing but the rest of the mark that ends reasoning.
 std::span<const std::uint32_t> AnswerConstraint::forced_end() {
   const std::string& close = rules_.family->reasoning.close;
-  const bool begun = !place_.text.empty() && close.starts_with(place_.text);
-  const std::string rest = begun ? close.substr(place_.text.size()) : rules_.tokens->spell(close);
+  const std::string before = parser_.undecided();
+  const bool begun = !before.empty() && close.starts_with(before);
+  const std::string rest = begun ? close.substr(before.size()) : rules_.tokens->spell(close);
   const TokenTrie& trie = *rules_.tokens->trie();
   mask_.assign(trie.words(), 0);
   allow_along(trie, rest, mask_);
@@ -248,9 +275,53 @@ bool AnswerConstraint::forbid_beyond(std::string_view mark, std::string_view bef
   return any;
 }
 
+bool AnswerConstraint::forbid_beyond_name() {
+  constrain::TokenMasks& masks = rules_.held->get();
+  constrain::ConfigId at = masks.start();
+  const std::size_t begin = std::min(bare_.find('{'), bare_.size());
+  for (std::size_t i = begin; i < bare_.size() && at != constrain::kNowhere; ++i)
+    at = masks.advance(at, {&bare_[i], 1});
+  if (at == constrain::kNowhere) return false;  // none of the grammar's calls: it would stay free
+  std::string text = bare_.substr(begin);
+  const TokenTrie& trie = *rules_.tokens->trie();
+  const auto& nodes = trie.nodes();
+  struct Open {
+    std::uint32_t end;
+    constrain::ConfigId at;
+    std::size_t length;  // of `text`
+    bool named;
+  };
+  std::vector<Open> open = {{static_cast<std::uint32_t>(nodes.size()), at, text.size(), false}};
+  bool any = false;
+  for (std::uint32_t node = 1; node < nodes.size();) {
+    while (open.back().end <= node)
+      open.pop_back();
+    const Open parent = open.back();
+    text.resize(parent.length);
+    text += static_cast<char>(nodes[node].byte);
+    const std::uint32_t end = node + nodes[node].subtree;
+    at = parent.at == constrain::kNowhere ? parent.at : masks.advance(parent.at, {&text.back(), 1});
+    if (at == constrain::kNowhere && !parent.named) {
+      node = end;
+      continue;
+    }
+    if (at == constrain::kNowhere) {
+      tokens_at(trie, node, [&](TokenId token) {
+        forbid(mask_, token);
+        any = true;
+      });
+    }
+    const bool named = parent.named || ends_with_name(text, rules_.family->calls.keys.name);
+    open.push_back({end, at, text.size(), named});
+    ++node;
+  }
+  return any;
+}
+
 std::span<const std::uint32_t> AnswerConstraint::free_mask() {
   if (rules_.held == nullptr) return {};
   const bool reasons = phase_ == Phase::kReasoning;
+  const std::string before = reasons || place_.calls ? parser_.undecided() : std::string();
   const bool ends_forbidden = rules_.from_start;
   bool restricted = ends_forbidden;
   static_cast<void>(all());
@@ -259,16 +330,17 @@ std::span<const std::uint32_t> AnswerConstraint::free_mask() {
       forbid(mask_, token);
   }
   if (reasons && rules_.from_start && !rules_.family->reasoning.close.empty())
-    restricted |= forbid_beyond(rules_.family->reasoning.close, place_.text, {});
+    restricted |= forbid_beyond(rules_.family->reasoning.close, before, {});
   if (place_.calls) {
     const model::answer::Calls& calls = rules_.family->calls;
     std::vector<std::string_view> marks(calls.opens.begin(), calls.opens.end());
     marks.push_back(calls.section);
     if (calls.syntax == model::answer::CallSyntax::kChannels) marks = {"to="};
     for (const std::string_view mark : marks) {
-      if (!mark.empty()) restricted |= forbid_beyond(mark, place_.text, rules_.tokens->spell(mark));
+      if (!mark.empty()) restricted |= forbid_beyond(mark, before, rules_.tokens->spell(mark));
     }
   }
+  if (place_.bare) restricted |= forbid_beyond_name();
   return restricted ? std::span<const std::uint32_t>(mask_) : std::span<const std::uint32_t>();
 }
 
@@ -290,7 +362,8 @@ Result<std::span<const std::uint32_t>> AnswerConstraint::mask() {
   rules_.held->trim();
   locate();
   const constrain::TokenMask* mask = rules_.held->get().mask(at_);
-  if (mask == nullptr) {
+  if (mask == nullptr && rules_.may_give_up) return free_mask();
+  if (mask == nullptr || at_ == constrain::kNowhere) {
     return Error(ErrorCode::kResourceExhausted,
                  "what the answer must be is too ambiguous: too many ways lead on from here");
   }

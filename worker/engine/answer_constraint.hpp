@@ -49,6 +49,7 @@ struct AnswerRules {
   std::shared_ptr<GrammarMasks> held;  // null: only reasoning is bounded
   bool from_start = false;             // held from the answer's start, but for its reasoning
   bool one_call = false;               // nothing follows a call
+  bool may_give_up = false;  // a call is free where it is too ambiguous what may come next
   std::int32_t reasoning_budget = -1;  // tokens; -1: no limit
 };
 
@@ -72,6 +73,8 @@ class AnswerConstraint : public TokenConstraint {
   std::string_view opener_left() const;
   // Tokens that would complete a mark and go on as the grammar behind it can't.
   bool forbid_beyond(std::string_view mark, std::string_view before, std::string_view grammar_text);
+  // The same behind a call's name, in JSON that is no call before its name has ended.
+  bool forbid_beyond_name();
   std::span<const std::uint32_t> all();
   std::span<const std::uint32_t> forced_end();
   std::span<const std::uint32_t> free_mask();
@@ -87,6 +90,7 @@ class AnswerConstraint : public TokenConstraint {
   std::string bare_;         // JSON that may be a call
   std::int32_t reasoned_ = 0;
   bool given_up_ = false;  // on a call that is none of the grammar's
+  bool fresh_ = false;     // the last token began the call: no mask was there for its rest
   constrain::TokenMask mask_;
 };
 

@@ -153,11 +153,14 @@ Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constrain
                        !family_.reasoning.open.empty();
   if (masks == nullptr && !bounded) return held;
   if (tokens_ == nullptr) tokens_ = std::make_shared<SpelledTokens>(tokenizer_, family_);
+  const bool free_choice =
+      masks != nullptr && !held.content && use.choice == ipc::ToolChoice::kAuto;
   AnswerRules rules{.tokens = tokens_,
                     .family = &family_,
                     .held = std::move(masks),
                     .from_start = held.content || use.choice != ipc::ToolChoice::kAuto,
                     .one_call = use.one_call,
+                    .may_give_up = free_choice && !any_strict_tool(use.tools),
                     .reasoning_budget = bounded ? use.reasoning_budget : -1};
   held.constraint = std::make_unique<AnswerConstraint>(std::move(rules), std::move(request));
   return held;

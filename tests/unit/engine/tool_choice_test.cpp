@@ -1,6 +1,8 @@
 // Answers that must be calls, or may be: whatever the model would rather say, calls are of offered tools and
 // their arguments are valid; alone and in company, and after a resumption at every token.
 #include <algorithm>
+#include <bit>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 
 #include "tests/support/engine_harness.hpp"
 #include "worker/constrain/constraint.hpp"
+#include "worker/engine/call_constraints.hpp"
 #include "worker/engine/call_grammar.hpp"
 
 namespace bulkhead::test {
@@ -115,6 +118,7 @@ bool has_content(const Answer& answer) {
 }
 
 TEST(ToolChoice, RequiredIsOneCallAtLeastAndNothingElse) {
+  int ended = 0;
   for (std::uint64_t id = 0; id < 12; ++id) {
     const Answer answer = alone(asks(id, ToolChoice::kRequired));
     ASSERT_TRUE(answer.finished) << answer.failed->message;
@@ -122,7 +126,9 @@ TEST(ToolChoice, RequiredIsOneCallAtLeastAndNothingElse) {
     if (answer.finished->reason == FinishReason::kLength) continue;
     EXPECT_GE(calls_of(answer).size(), 1U);
     expect_valid(answer);
+    ++ended;
   }
+  EXPECT_GT(ended, 0);
 }
 
 TEST(ToolChoice, NamedIsOneCallOfThatTool) {
@@ -186,6 +192,33 @@ TEST(ToolChoice, AutoChangesNoValidAnswer) {
   expect_valid(answer);
 }
 
+// What a model was made to say, as its own words in an answer that may have calls: each token may come, and few
+// others from the call's mark on. `prompt_end`: may have opened reasoning, which the call ends.
+void expect_held_when_said(const ToolHarness& harness, const std::vector<ipc::TokenId>& tokens,
+                           const std::string& prompt_end) {
+  engine::CallConstraints constraints(harness.tokenizer, *harness.language.family);
+  engine::ToolUse use;
+  use.tools = json::parse("{" + tools() + "}").at("tools").dump();
+  model::answer::AnswerRequest request;
+  request.tools = *model::answer::Tools::from_json(use.tools);
+  request.prompt_end = prompt_end;
+  std::string parameter;
+  const auto held = constraints.hold(use, {}, std::move(request), parameter);
+  ASSERT_TRUE(held.ok()) << held.error().message();
+  std::size_t narrow = 0;
+  for (const ipc::TokenId token : tokens) {
+    const auto mask = held->constraint->mask();
+    ASSERT_TRUE(mask.ok());
+    if (!mask->empty()) {
+      EXPECT_NE((*mask)[token / 32] >> (token % 32) & 1, 0U) << harness.language.family->name;
+      const auto may = [](int sum, std::uint32_t word) { return sum + std::popcount(word); };
+      if (std::accumulate(mask->begin(), mask->end(), 0, may) < 200) ++narrow;
+    }
+    held->constraint->advance(token);
+  }
+  EXPECT_GT(narrow, 20U) << harness.language.family->name;
+}
+
 // Marks that are tokens of their own, and the same letter by letter.
 TEST(ToolChoice, EachFamilyThatCanBeHeldCanBeMadeToCall) {
   for (const model::answer::Family& family : model::answer::families()) {
@@ -212,6 +245,9 @@ TEST(ToolChoice, EachFamilyThatCanBeHeldCanBeMadeToCall) {
         ++ended;
         EXPECT_EQ(calls_of(answer).size(), 1U) << family.name;
         expect_valid(answer);
+        expect_held_when_said(harness, answer.tokens, channels ? "<|start|>assistant" : "");
+        if (family.reasoning.ends_at_call)
+          expect_held_when_said(harness, answer.tokens, family.reasoning.open);
       }
       EXPECT_GT(ended, 0) << family.name;
     }

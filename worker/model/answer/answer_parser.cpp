@@ -26,6 +26,10 @@ Place AnswerParser::place() const {
   return machine_->place();
 }
 
+std::string AnswerParser::undecided() const {
+  return machine_->undecided();
+}
+
 void Message::add(const std::vector<Delta>& deltas) {
   for (const Delta& delta : deltas) {
     switch (delta.kind) {

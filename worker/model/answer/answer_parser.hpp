@@ -41,8 +41,6 @@ struct Place {
   bool begun = false;       // behind such a mark, and the call's name is not known yet
   bool bare = false;        // within JSON that may be a call without any mark
   bool in_call = false;     // a call has begun, and its end was not read yet
-  // begun, bare: what was read of it, the mark included. Else the text that may still become a mark.
-  std::string text = {};
 };
 
 class Machine;
@@ -60,6 +58,9 @@ class AnswerParser {
   std::vector<Delta> finish(Ended ended);
   // After the last feed(); feed({}) goes to the answer's beginning.
   Place place() const;
+  // begun, bare: what was read of it, the mark included. Else the text that may still become a mark. As long as it
+  // is, so it is asked for seldom.
+  std::string undecided() const;
 
  private:
   std::unique_ptr<Machine> machine_;

@@ -9,6 +9,7 @@ namespace bulkhead::model::answer {
 namespace {
 
 constexpr std::size_t kCompactBytes = 4096;
+constexpr std::string_view kRecipient = "to=";  // in a channel's header
 
 bool ends_with(std::string_view text, std::string_view end) {
   return !end.empty() && text.ends_with(end);
@@ -59,21 +60,25 @@ Place Machine::place() const {
   if (attempting_) {
     place.bare = bare_;
     place.begun = !bare_;
-    place.text = attempt_ + std::string(rest());
   } else if (waits_ == Waits::kInHeader) {
-    constexpr std::string_view kRecipient = "to=";
-    const std::size_t at = header_.find(kRecipient);
     place.may_reason = true;
-    place.begun = offered && at != std::string::npos;
+    place.begun = offered && header_.find(kRecipient) != std::string::npos;
     place.calls = offered && !place.begun;
-    place.text = place.begun ? header_.substr(at) : header_;
   } else {
     place.may_reason = waits_ == Waits::kInText && may_reason();
     place.calls =
         offered && (waits_ == Waits::kInText || (place.reasons && family_.reasoning.ends_at_call));
-    place.text = rest();
   }
   return place;
+}
+
+std::string Machine::undecided() const {
+  if (attempting_) return attempt_ + std::string(rest());
+  if (waits_ == Waits::kInHeader) {
+    const std::size_t at = header_.find(kRecipient);
+    return at == std::string::npos || tools_.empty() ? header_ : header_.substr(at);
+  }
+  return std::string(rest());
 }
 
 void Machine::finish(Ended ended) {

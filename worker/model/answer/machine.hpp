@@ -40,6 +40,7 @@ class Machine {
   void feed(std::string_view text);
   void finish(Ended ended);
   Place place() const;
+  std::string undecided() const;
   Output& output() { return out_; }
   RoutineStack& routines() { return stack_; }
 

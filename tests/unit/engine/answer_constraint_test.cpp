@@ -1,0 +1,161 @@
+// What holds an answer, token by token and without an engine: calls that begin within a token, grammars that are too
+// ambiguous, and calls that are long.
+#include "worker/engine/answer_constraint.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_tokenizer.hpp"
+#include "worker/constrain/constraint.hpp"
+#include "worker/engine/call_constraints.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+using model::answer::family_named;
+
+const char* const kTools =
+    R"([{"type":"function","function":{"name":"get_time","strict":true,"parameters":{"type":"object",
+         "properties":{"zone":{"type":"string"}},"required":["zone"],"additionalProperties":false}}}])";
+
+model::answer::AnswerRequest offering(const char* tools) {
+  model::answer::AnswerRequest request;
+  request.tools = *model::answer::Tools::from_json(tools);
+  return request;
+}
+
+// An answer that may have calls.
+struct Answering {
+  Answering(const char* family, std::vector<std::string> words)
+      : tokenizer(std::move(words)), constraints(tokenizer, *family_named(family)) {
+    std::string parameter;
+    engine::ToolUse use;
+    use.tools = kTools;
+    constraint = std::move(constraints.hold(use, {}, offering(kTools), parameter)->constraint);
+  }
+  bool may_come(engine::TokenId token) {
+    const auto mask = constraint->mask();
+    EXPECT_TRUE(mask.ok());
+    return mask->empty() || ((*mask)[token / 32] >> (token % 32) & 1) != 0;
+  }
+  void say(const std::string& text) {
+    for (const engine::TokenId token : tokenizer.encode(text, false, false))
+      constraint->advance(token);
+  }
+
+  FakeTokenizer tokenizer;
+  engine::CallConstraints constraints;
+  std::unique_ptr<engine::TokenConstraint> constraint;
+};
+
+const std::vector<std::string> kEndings = {"\"}", "\"}}", "\"   ", "time\"}", "\", \"", "time\","};
+
+// JSON without a mark is a call from its name's end on, which may stand in the middle of a token.
+TEST(AnswerConstraint, NoTokenOfBareJsonGoesOnWronglyBehindTheName) {
+  const auto word = [](std::size_t i) {
+    return FakeTokenizer::kFirstWord + static_cast<engine::TokenId>(i);
+  };
+  Answering answer("llama3-json", kEndings);
+  answer.say(R"({"name": "get_)");
+  EXPECT_FALSE(answer.may_come(word(3)));
+  EXPECT_TRUE(answer.may_come(word(5)));
+  answer.say("tim");
+  answer.say("e");
+  for (const std::size_t wrong : {0U, 1U, 2U})
+    EXPECT_FALSE(answer.may_come(word(wrong))) << kEndings[wrong];
+  EXPECT_TRUE(answer.may_come(word(4)));
+  EXPECT_TRUE(answer.may_come('"'));
+  answer.say("\"");
+  EXPECT_FALSE(answer.may_come('}')) << "the arguments are wanted";
+  EXPECT_TRUE(answer.may_come(','));
+  // Other JSON is free.
+  Answering other("llama3-json", kEndings);
+  other.say(R"({"title": "get_time)");
+  EXPECT_TRUE(other.may_come(word(0)));
+}
+
+// Wherever such a token may come from, the answer goes on: it is one that no grammar holds.
+TEST(AnswerConstraint, ACallThatLeavesItsGrammarIsFree) {
+  for (const char* ending : {"\"}", "\"}}", "\"   "}) {
+    Answering answer("llama3-json", kEndings);
+    answer.say(R"({"name": "get_time)");
+    answer.say(ending);
+    EXPECT_TRUE(answer.may_come('x')) << ending;
+    EXPECT_TRUE(answer.may_come(FakeTokenizer::kEos)) << ending;
+  }
+}
+
+class Ambiguous : public testing::Test {
+ protected:
+  std::unique_ptr<engine::AnswerConstraint> begin(bool may_give_up) {
+    static const model::answer::Family& family = *family_named("hermes");
+    const auto tokens = std::make_shared<engine::SpelledTokens>(tokenizer_, family);
+    const auto grammar = constrain::compile_gbnf(
+        "root ::= call a{0,300} \"}\"\na ::= b{0,300} b{0,300}\n"
+        "b ::= [a-z]{0,300} [a-z]{0,300} [a-z ]\n"
+        R"(call ::= "<tool_call>{\"name\": \"get_time\", \"arguments\": {\"")");
+    EXPECT_TRUE(grammar.ok());
+    engine::AnswerRules rules{.tokens = tokens,
+                              .family = &family,
+                              .held = std::make_shared<engine::GrammarMasks>(
+                                  grammar->grammar, tokens->trie(), tokens->ends()),
+                              .may_give_up = may_give_up};
+    auto constraint =
+        std::make_unique<engine::AnswerConstraint>(std::move(rules), offering(kTools));
+    for (const char c : std::string(R"(<tool_call>{"name": "get_time", "arguments": {")"))
+      constraint->advance(static_cast<unsigned char>(c));
+    return constraint;
+  }
+  FakeTokenizer tokenizer_{std::vector<std::string>{"abcde", "bcdefgh", "cdefgh ijkl"}};
+};
+
+// Nobody has been promised that such a call is valid, so it need not fail.
+TEST_F(Ambiguous, CallsOfToolsThatAreNotStrictGoOn) {
+  const auto strict = begin(false), lenient = begin(true), silent = begin(true);
+  int failed = 0;
+  for (int i = 0; i < 200 && failed < 2; ++i) {
+    const auto wanted = strict->mask();
+    const auto mask = lenient->mask();
+    ASSERT_TRUE(mask.ok());
+    if (!wanted.ok()) {
+      EXPECT_EQ(wanted.error().code(), ErrorCode::kResourceExhausted);
+      EXPECT_TRUE(mask->empty()) << "any token may come";
+      ++failed;
+    }
+    strict->advance('a');
+    lenient->advance('a');
+    silent->advance('a');
+  }
+  EXPECT_GT(failed, 0);
+  // An answer that is gone on with, which asked for no mask on the way, stands where the other does.
+  for (const char c : {'b', '}', 'x'}) {
+    const auto mask = lenient->mask(), resumed = silent->mask();
+    ASSERT_TRUE(mask.ok() && resumed.ok());
+    EXPECT_TRUE(std::ranges::equal(*mask, *resumed));
+    lenient->advance(static_cast<unsigned char>(c));
+    silent->advance(static_cast<unsigned char>(c));
+  }
+}
+
+// The id comes last, so all of the call is kept until then. A copy of it for each byte would take minutes.
+TEST(AnswerConstraint, LongCallsTakeTimeByTheirLength) {
+  for (const bool list : {true, false}) {
+    Answering answer(list ? "mistral-list" : "llama3-json", {"[TOOL_CALLS]"});
+    constexpr int kBytes = 1'000'000;
+    answer.say(list ? R"([TOOL_CALLS][{"name": "get_time", "arguments": {"zone": ")"
+                    : R"({"parameters": {"zone": ")");
+    for (int i = 0; i < kBytes; ++i)
+      answer.constraint->advance('x');
+    EXPECT_TRUE(answer.may_come('x'));
+    answer.say(list ? R"("}, "id": "abcdefgh)" : R"("}, "name": "get_time", )");
+    EXPECT_EQ(answer.may_come('}'), !list) << "the id is too short, or the call has no grammar";
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
