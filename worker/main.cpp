@@ -26,6 +26,7 @@
 #include "config/base/program_options.hpp"
 #include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
+#include "config/template_path.hpp"
 #include "gpu/device.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
@@ -276,7 +277,7 @@ Status confine(const Arguments& arguments, const config::IsolationSettings& isol
   request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(arguments.model))
     request.paths.readable.push_back(std::move(file));
-  if (model::is_template_file(arguments.chat_template))
+  if (config::is_template_path(arguments.chat_template))
     request.paths.readable.push_back(arguments.chat_template);
   if (!arguments.cache.empty()) request.paths.writable.push_back(arguments.cache);
   request.region = arguments.region;

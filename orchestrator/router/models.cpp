@@ -39,7 +39,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       settings_(options.settings),
       turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
-    const std::size_t model = add_model(settings, file_mark_of(settings.path));
+    const std::size_t model = add_model(settings, mark_of(settings));
     for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
       add_worker(model);
   }
@@ -75,6 +75,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   worker.model = model;
   worker.program = worker_program_;
   worker.model_file = settings.path;
+  worker.chat_template = settings.chat_template;
   worker.device = settings.device;
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
                       "--device", settings.device,

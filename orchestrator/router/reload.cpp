@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/template_path.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -33,14 +34,22 @@ Status readable(const ModelFile& file) {
 
 }  // namespace
 
+std::string mark_of(const config::ModelSettings& settings) {
+  return joined_mark(file_mark_of(settings.path), template_mark_of(settings.chat_template));
+}
+
 ModelFiles look_at_models(const config::Settings& settings) {
   ModelFiles files;
   for (const config::ModelSettings& model : models_of(settings)) {
-    ModelFile file{file_mark_of(model.path), ""};
-    if (has_file(model) && ::access(model.path.c_str(), R_OK) != 0)
-      file.problem =
-          errno_error(ErrorCode::kNotFound, "the model file " + model.path, errno).message();
-    files.emplace(model.path, std::move(file));
+    ModelFile file{mark_of(model), ""};
+    const auto look = [&file](const std::string& what, const std::string& path) {
+      if (::access(path.c_str(), R_OK) != 0)
+        file.problem = errno_error(ErrorCode::kNotFound, what + path, errno).message();
+    };
+    if (config::is_template_path(model.chat_template))
+      look("the chat template ", model.chat_template);
+    if (has_file(model)) look("the model file ", model.path);
+    files.emplace(std::pair(model.path, model.chat_template), std::move(file));
   }
   return files;
 }
@@ -58,7 +67,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   std::set<std::size_t> kept;
   for (const config::ModelSettings& wanted : models_of(settings)) {
     Step step{wanted, {}, {}};
-    if (const auto file = files.find(wanted.path); file != files.end()) step.file = file->second;
+    if (const auto file = files.find({wanted.path, wanted.chat_template}); file != files.end())
+      step.file = file->second;
     for (std::size_t i = 0; i < models_.size() && !step.old; ++i) {
       if (!models_[i].retired && !kept.contains(i) && key_of(models_[i].settings) == key_of(wanted))
         step.old = i;

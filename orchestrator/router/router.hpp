@@ -70,7 +70,7 @@ struct ModelInfo {
 
   std::string id;
   std::string file_name;  // also accepted as a name
-  std::string file_mark;  // changes with the file
+  std::string file_mark;  // mark_of()
   std::int64_t created = 0;
   config::ModelSettings settings;
   std::vector<Worker*> workers;
@@ -105,12 +105,17 @@ struct ReloadReport {
 // As the settings have them; without any, the built-in one.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
-// What was seen of a model's file. Looking may take for ever (a network mount that hangs).
+// Of a model's file and its chat template.
+std::string mark_of(const config::ModelSettings& settings);
+
+// What was seen of a model's file and of the one that its chat template is in. Looking may take for ever (a network
+// mount that hangs).
 struct ModelFile {
-  std::string mark;     // file_mark_of()
-  std::string problem;  // why it can't be read; empty: it can
+  std::string mark;     // mark_of()
+  std::string problem;  // which can't be read and why; empty: they can
 };
-using ModelFiles = std::map<std::string, ModelFile>;  // by path
+using ModelFiles =
+    std::map<std::pair<std::string, std::string>, ModelFile>;  // by path and template
 ModelFiles look_at_models(const config::Settings& settings);
 
 class Router : private WorkerEvents {

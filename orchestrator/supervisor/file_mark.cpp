@@ -9,6 +9,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "config/base/fnv1a.hpp"
+#include "config/template_path.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -50,6 +51,16 @@ std::string file_mark_of(const std::string& path) {
                          info.st_ctim.tv_nsec);
   }
   return fmt::format("{}@{:016x}", bytes, fnv1a(marks));
+}
+
+std::string template_mark_of(const std::string& chat_template) {
+  if (chat_template.empty()) return "";
+  const bool file = config::is_template_path(chat_template);
+  return fmt::format("+{:016x}", fnv1a(file ? file_mark_of(chat_template) : chat_template));
+}
+
+std::string joined_mark(const std::string& file_mark, const std::string& template_mark) {
+  return file_mark == "-" ? file_mark : file_mark + template_mark;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -61,6 +61,7 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
 Status WorkerProcess::start() {
   OomKills::of_workers();  // counts from the first start on
   file_mark_ = file_mark_of(options_.model_file);
+  template_mark_ = template_mark_of(options_.chat_template);
   if (vault_.closer()->full()) {
     return Error(
         ErrorCode::kResourceExhausted,

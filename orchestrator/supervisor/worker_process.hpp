@@ -34,7 +34,8 @@ struct WorkerOptions {
   std::string name;       // unique, fit for a URL
   std::size_t model = 0;  // index among the router's models
   std::string model_file;
-  std::string device;  // as the settings name it
+  std::string chat_template;  // as the settings have it
+  std::string device;         // as the settings name it
   std::string program;
   std::vector<std::string> arguments;  // all but the channel's and the cache folder's
   std::string cache_home;              // workers' cache folders are here; empty: there are none
@@ -164,8 +165,10 @@ class WorkerProcess {
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
   // Of the model file that it serves: as it was when this process was started, or when the one was
-  // that left it the file in the vault.
-  const std::string& file_mark() const { return imported() ? given_file_mark_ : file_mark_; }
+  // that left it the file in the vault. And of the chat template, as it was when this process was started.
+  std::string file_mark() const {
+    return joined_mark(imported() ? given_file_mark_ : file_mark_, template_mark_);
+  }
   // The number of the vault that it was given; 0: none.
   std::uint64_t given_vault() const { return given_vault_; }
   bool imported() const {
@@ -224,7 +227,7 @@ class WorkerProcess {
   bool asked_for_vault_ = false;  // when it was started, whatever the settings are now
   bool offered_vault_ = false;
   std::string name_;
-  std::string file_mark_, given_file_mark_;
+  std::string file_mark_, given_file_mark_, template_mark_;
   ProcessEvents* events_;
   const bool standby_;
   bool promoted_ = false;

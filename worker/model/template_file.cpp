@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "config/template_path.hpp"
+
 namespace bulkhead::model {
 namespace {
 
@@ -24,11 +26,13 @@ Result<std::string> read_template(const std::string& path) {
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMostTemplateBytes)
     return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " has more than 1 MiB");
+  if (text.empty())
+    return Error(ErrorCode::kInvalidArgument, "chat_template: " + path + " is empty");
   return text;
 }
 
 Result<std::string> source_of(const GgufFile& file, const std::string& asked) {
-  if (is_template_file(asked)) return read_template(asked);
+  if (config::is_template_path(asked)) return read_template(asked);
   BULKHEAD_TRY(const auto named, file.get_string("tokenizer.chat_template." + asked));
   if (named) return std::string(*named);
   return Error(ErrorCode::kNotFound, "chat_template: the model file has no template of the name '" +
@@ -55,10 +59,6 @@ Result<jinja::Chat> load_chat(const GgufFile& file) {
   if (chat.ok()) return chat;
   return Error(ErrorCode::kUnsupported, "the model's chat template can't be used: " +
                                             chat.error().message() + "; use /v1/completions");
-}
-
-bool is_template_file(std::string_view asked) {
-  return asked.find('/') != std::string_view::npos || asked.ends_with(".jinja");
 }
 
 Result<jinja::Chat> load_asked_chat(const GgufFile& file, const std::string& asked) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "config/base/error.hpp"
 #include "worker/model/gguf.hpp"
@@ -23,11 +22,8 @@ Result<TemplateText> template_text(const GgufFile& file);
 // it is no template.
 Result<jinja::Chat> load_chat(const GgufFile& file);
 
-// Whether `asked` is a path, and no name of a template within a model file: it has a slash or ends with .jinja.
-bool is_template_file(std::string_view asked);
-
-// A template in place of the file's own: of a path, or the file's tokenizer.chat_template.NAME. kNotFound where it
-// is not there; else what is wrong with it.
+// Reads a template in place of the file's own: from a path (config/template_path.hpp), or the file's
+// tokenizer.chat_template.NAME. kNotFound where it is not there; else what is wrong with it.
 Result<jinja::Chat> load_asked_chat(const GgufFile& file, const std::string& asked);
 
 }  // namespace bulkhead::model

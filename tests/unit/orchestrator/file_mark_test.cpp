@@ -3,10 +3,16 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -48,6 +54,41 @@ TEST_F(FileMark, EveryPartOfASplitModelCounts) {
   std::filesystem::remove(folder_ / "m-00002-of-00003.gguf");
   write("m-00002-of-00003.gguf", "two");
   EXPECT_NE(file_mark_of(first), before);
+}
+
+// A chat template makes a chat's prompt: with another one, a stream could not go on with its own.
+TEST_F(FileMark, OfTheChatTemplateCountsToo) {
+  config::Settings settings;
+  config::ModelSettings& model = settings.models.emplace_back();
+  model.path = write("model.gguf", "weights");
+  EXPECT_EQ(mark_of(model), file_mark_of(model.path));
+  std::set<std::string> marks = {mark_of(model)};
+  for (const char* name : {"tool_use", "rag"}) {
+    model.chat_template = name;
+    EXPECT_TRUE(marks.insert(mark_of(model)).second) << name;
+  }
+  for (const char* text : {"{{ a }}", "{{ bc }}"}) {
+    model.chat_template = write("chat.jinja", text);
+    EXPECT_TRUE(marks.insert(mark_of(model)).second) << text;
+    EXPECT_EQ(mark_of(model), mark_of(model));
+  }
+  for (const std::string& mark : marks)
+    EXPECT_EQ(std::strtoull(mark.c_str(), nullptr, 10), 7U) << mark << " begins with the bytes";
+  std::filesystem::remove(model.path);
+  EXPECT_EQ(mark_of(model), "-");
+}
+
+TEST_F(FileMark, AReloadLooksForTheChatTemplateToo) {
+  config::Settings settings;
+  config::ModelSettings& model = settings.models.emplace_back();
+  model.path = write("model.gguf", "weights");
+  model.chat_template = "tool_use";
+  EXPECT_EQ(look_at_models(settings).begin()->second.problem, "");
+  model.chat_template = write("chat.jinja", "{{ a }}");
+  EXPECT_EQ(look_at_models(settings).begin()->second.problem, "");
+  EXPECT_EQ(look_at_models(settings).begin()->second.mark, mark_of(model));
+  std::filesystem::remove(model.chat_template);
+  EXPECT_THAT(look_at_models(settings).begin()->second.problem, testing::HasSubstr("chat.jinja"));
 }
 
 TEST_F(FileMark, WhatIsNoFileHasNone) {
