@@ -337,7 +337,7 @@ struct TokenBias {
   BULKHEAD_FIELDS(token, bias)
 };
 
-// Whether an answer may, must or which tool it must call. Tools that it must not call are not in the prompt.
+// Says whether the answer may or must call a tool, and which one. Tools that it must not call are not in the prompt.
 enum class ToolChoice {
   kAuto,
   kRequired,  // one at least

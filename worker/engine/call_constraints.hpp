@@ -1,5 +1,5 @@
-// What holds a chat's answer to its tools and its reasoning to its budget, from the request's words to a constraint
-// of its own. Grammars of tools and their masks are kept, since conversations offer the same ones again and again.
+// Makes the constraint that holds a chat's answer to its tools, and its reasoning to its budget. Keeps the grammars of
+// tools and their masks, since conversations offer the same ones again and again.
 #pragma once
 
 #include <cstdint>

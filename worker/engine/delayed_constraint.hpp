@@ -1,5 +1,5 @@
-// A constraint that begins behind a mark: an answer to a schema follows the reasoning that the prompt has
-// opened, a tool call's arguments follow the call's name.
+// A constraint that begins behind a mark: an answer to a schema follows the reasoning that the prompt has opened. (Tool
+// calls are answer_constraint.hpp's.)
 #pragma once
 
 #include <cstdint>
