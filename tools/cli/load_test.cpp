@@ -65,8 +65,9 @@ class LoadTest {
       for (std::size_t i = 0; i < std::min(options_.concurrency, options_.requests); ++i)
         threads_.emplace_back([this] { ask_on(); });
     }
-    for (std::thread& thread : threads_)
-      thread.join();
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
     {
       std::lock_guard lock(mutex_);
       over_ = true;
@@ -98,13 +99,33 @@ class LoadTest {
     std::exponential_distribution<double> pause(options_.rate);
     double due = 0;
     for (std::size_t i = 0; i < options_.requests && !interrupted; ++i) {
-      if (threads_.size() == kMostThreads) break;  // told at the end: fewer requests than asked for
       while (now() < due && !interrupted)
         std::this_thread::sleep_for(std::min(std::chrono::duration<double>(due - now()),
                                              std::chrono::duration<double>(0.05)));
-      threads_.emplace_back([this, i] { ask(i); });
+      const std::size_t slot = free_slot();
+      threads_[slot] = std::thread([this, i, slot] {
+        ask(i);
+        std::lock_guard lock(mutex_);
+        ended_.push_back(slot);
+        changed_.notify_all();
+      });
       due += pause(random);
     }
+  }
+
+  // For the next thread. Where kMostThreads have a request each, waits until one of them is over.
+  std::size_t free_slot() {
+    std::unique_lock lock(mutex_);
+    if (ended_.empty() && threads_.size() < kMostThreads) {
+      threads_.emplace_back();
+      return threads_.size() - 1;
+    }
+    changed_.wait(lock, [this] { return !ended_.empty(); });
+    const std::size_t slot = ended_.back();
+    ended_.pop_back();
+    lock.unlock();
+    threads_[slot].join();
+    return slot;
   }
 
   json body_of(std::size_t number) const {
@@ -177,6 +198,7 @@ class LoadTest {
   const std::string model_;
   const Clock::time_point began_ = Clock::now();
   std::vector<std::thread> threads_;
+  std::vector<std::size_t> ended_;  // of these, that have nothing more to do
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t next_ = 0;

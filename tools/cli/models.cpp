@@ -59,7 +59,8 @@ int list(HttpClient& client, bool as_json) {
   return 0;
 }
 
-// Waits until the model is in one of the states that end `action`.
+// Waits until the model is in one of the states that end what was asked for: the one that was wanted, or
+// one that tells that somebody else wanted the opposite since.
 int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json) {
   for (;;) {
     const Result<HttpResponse> response = client.get("/v1/models/" + url_encoded(id));
@@ -70,6 +71,13 @@ int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json
     if (state == (loads ? "loaded" : "unloaded")) {
       put(as_json ? model.dump() + "\n" : cell(id) + ": " + state + "\n");
       return 0;
+    }
+    if (!loads && (state == "loading" || state == "loaded" || state == "waiting")) {
+      put(as_json ? model.dump() + "\n" : cell(id) + ": was loaded again by a request\n");
+      return 0;
+    }
+    if (loads && (state == "unloaded" || state == "unloading")) {
+      return fail(Error(ErrorCode::kUnavailable, "the model " + id + " was unloaded meanwhile"));
     }
     if (state == "failed" || state == "drained" || state == "-") {
       return fail(Error(ErrorCode::kUnavailable,
