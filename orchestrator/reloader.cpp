@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "config/access_key.hpp"
 #include "config/base/log.hpp"
 #include "config/base/loopback.hpp"
 #include "config/base/quiet_thread.hpp"
@@ -61,6 +62,13 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
         "server.host is " + server.host +
             ", which other machines can reach, and there is no API key. Set server.api_key or "
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
+  }
+  // The check of the settings knew the file's key alone.
+  for (const std::string& text : server.keys) {
+    BULKHEAD_TRY(const config::AccessKey client, config::parse_access_key(text));
+    if (client.key != server.api_key) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "server.keys gives " + client.name + " the key that is in BULKHEAD_API_KEY.");
   }
   if (!server.keys.empty() && server.api_key.empty()) {
     return Error(

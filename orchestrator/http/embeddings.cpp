@@ -138,9 +138,9 @@ void EmbeddingAnswer::on_answer(RequestId request, const ipc::FromWorker& answer
   }
   values_[index] = normalised(embedded.values, request_.dimensions);
   tokens_ += embedded.tokens;
+  charge(embedded.tokens);
   if (next_ < request_.inputs.size()) return ask_next();
   if (!asked_.empty()) return;
-  charge(tokens_);
   HttpResponse response;
   response.body = body();
   finish(std::move(response));

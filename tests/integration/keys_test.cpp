@@ -83,6 +83,21 @@ TEST(Keys, EachHasItsOwnLimits) {
   EXPECT_TRUE(serving.daemon->says(" key=carol"));
 }
 
+TEST(Keys, InputsThatWereEmbeddedCountThoughALaterOneFails) {
+  const Serving serving = serve_with_keys("alice a-secret");
+  const json ask = {{"input", {"hello", "refused"}}};
+  EXPECT_GE(serving.post("/v1/embeddings", ask.dump(), with("a-secret")).status, 400);
+  EXPECT_EQ(metric(serving, "bulkhead_key_tokens_total{key=\"alice\"}"), 5);
+}
+
+TEST(Keys, NoneIsTheKeyOfTheEnvironment) {
+  Daemon daemon(BULKHEADD,
+                {{"--set", "server.api_key=operator", "--set", "server.keys=alice a-secret"},
+                 {{"BULKHEAD_WORKER", FAKE_WORKER}, {"BULKHEAD_API_KEY", "a-secret"}}});
+  EXPECT_EQ(daemon.wait_until_listening(), 0);
+  EXPECT_TRUE(daemon.says("server.keys gives alice the key"));
+}
+
 TEST(Keys, AStreamCountsUntilItsEndHoweverItEnds) {
   const Serving serving = serve_with_keys("alice a-secret streams=2");
   const auto begin = [&](const json& body) {
