@@ -88,7 +88,7 @@ const Setting kSettings[] = {
   {.key = "server.models_folder", .help = "Folder whose GGUF files are all served, besides models: each is loaded at its first use. Read at the start and by SIGHUP; empty: none.",
    .reach = TEXT(server.models_folder),
    .reload = Reload::kNow, .worker = Worker::kNo},
-  {.key = "server.device_memory_mb", .help = "MiB that the models of one device may take together (weights and KV cache); beyond it the one that was used longest ago is unloaded, unless it has requests. 0: no bound. Give engine.kv_cache_mb a number with it.",
+  {.key = "server.device_memory_mb", .help = "MiB that the models of one device may take together (weights and KV cache, once more for each spare of isolation.standby); beyond it the one that was used longest ago is unloaded, unless it has requests. 0: no bound. Give engine.kv_cache_mb a number with it.",
    .reach = NUMBER(server.device_memory_mb), .most = kTebibyteMb,
    .reload = Reload::kNow, .worker = Worker::kNo},
 

@@ -63,7 +63,7 @@ namespace {
 enum class Action { kDrain, kRestart, kProfile, kKill };
 
 // What only a ready worker can do; what it would be then, or null: done.
-const char* refused_by(Worker& worker, Action action) {
+const char* refused_by(Router& router, Worker& worker, Action action) {
   switch (action) {
     case Action::kDrain:
       return worker.drain() ? nullptr : "drained";
@@ -72,7 +72,7 @@ const char* refused_by(Worker& worker, Action action) {
     case Action::kKill:
       return worker.kill_process() ? nullptr : "killed";
     case Action::kRestart:
-      worker.restart();
+      router.restart(worker);
       return nullptr;
   }
   return nullptr;
@@ -102,7 +102,12 @@ void act_on_worker(Call call) {
     return call.respond(refusal(
         kWorkerNotFound, fmt::format("There is no worker '{}'; /v1/workers lists them.", name)));
   }
-  if (const char* const done = refused_by(*worker, action); done != nullptr) {
+  if (action == Action::kRestart && worker->state() == WorkerState::kUnloaded) {
+    return call.respond(refusal(
+        kWorkerNotReady,
+        fmt::format("The worker '{}' is unloaded; it starts when its model is loaded.", name)));
+  }
+  if (const char* const done = refused_by(router, *worker, action); done != nullptr) {
     return call.respond(
         refusal(kWorkerNotReady, fmt::format("The worker '{}' is {}; only a ready one can be {}.",
                                              name, to_string(worker->state()), done)));
@@ -114,20 +119,32 @@ void act_on_worker(Call call) {
 
 // ---- which models are loaded ----
 
+void answer_about_model(Call& call, const Result<std::size_t>& model) {
+  const Router& router = call.context.services.router;
+  if (model.ok()) {
+    spdlog::info("model {}: {} requested", router.models()[*model].id,
+                 call.request.path.substr(call.request.path.rfind('/') + 1));
+    return call.respond(json_response(202, describe_model(router, router.models()[*model])));
+  }
+  const std::string& why = model.error().message();
+  if (model.error().code() == ErrorCode::kUnavailable)
+    return call.refuse(to_api_error({ipc::FailureCode::kUnavailable, why, "model"}));
+  const bool unknown = model.error().code() == ErrorCode::kNotFound;
+  call.refuse(api_error(unknown ? kModelNotFound : kModelTooLarge, why, "model"));
+}
+
+// {"model": NAME}. Answers with the model as it is then; its state tells how far it is.
 template <Result<std::size_t> (Router::*act)(const std::string&)>
 void act_on_model(Call call) {
-  auto name = parse_model_name(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
+  auto parsed = parse_model_name(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+  const std::string& name = std::get<std::string>(parsed);
   Router& router = call.context.services.router;
-  const Result<std::size_t> model = (router.*act)(std::get<std::string>(name));
-  if (!model.ok()) {
-    const bool unknown = model.error().code() == ErrorCode::kNotFound;
-    return call.refuse(
-        api_error(unknown ? kModelNotFound : kModelTooLarge, model.error().message(), "model"));
-  }
-  spdlog::info("model {}: {} requested", router.models()[*model].id,
-               call.request.path.substr(call.request.path.rfind('/') + 1));
-  call.respond(json_response(202, describe_model(router, router.models()[*model])));
+  if (act != &Router::load || router.find_model(name) != nullptr)
+    return answer_about_model(call, (router.*act)(name));
+  router.add_from_folder(name, [&router, call](Result<std::size_t> added) mutable {
+    answer_about_model(call, added.ok() ? router.load(router.models()[*added].id) : added);
+  });
 }
 
 }  // namespace

@@ -7,9 +7,13 @@
 //   1. what unloaded models have left in the vault: at once;
 //   2. loaded models that have no request in progress;
 //   3. nobody yet, but loaded models that have requests take no new ones until then ("yields").
-// A model that was loaded has a turn of twice the time that its loading took: until that is over it is
-// not unloaded for another. So at least two thirds of the time two models that are wanted in turns
-// compute, however their requests come; each serves all that waits for it.
+// A model that was loaded has a turn of twice the time that its loading took, at most 30 s: until that is
+// over it is not unloaded for another. So two models that are wanted in turns compute for two thirds of
+// the time, or less where loading takes more than 15 s; each serves all that waits for it.
+//
+// With a bound nothing starts beside what make_room() counts: a model whose workers have all failed
+// counts as not loaded, and is tried again as one that is loaded by request; a failed worker of a model
+// that serves keeps its share.
 //
 // The daemon opens no model: before one was loaded it counts as large as its file and engine.kv_cache_mb,
 // then as what its worker has told.
@@ -18,7 +22,6 @@
 #include <utility>
 
 #include "config/base/log.hpp"
-#include "orchestrator/router/models_folder.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -85,13 +88,22 @@ std::set<std::string> Router::devices_of(std::size_t model) const {
   return devices;
 }
 
+// Its spares may each have a model and a KV cache of their own: whether they can share is known later.
+std::uint64_t Router::memory_of(const Worker& worker) const {
+  return (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
+}
+
 std::uint64_t Router::memory_taken(const std::string& device, std::optional<std::size_t> of) const {
   std::uint64_t bytes = 0;
   for (const auto& worker : workers_) {
     const std::size_t model = worker->options().model;
     if (worker->options().device != device || (of && *of != model)) continue;
-    if (!rests(*worker) || !worker->gone() || worker->vault().held())
+    const bool tried_again = worker->state() == WorkerState::kFailed && models_[model].loaded;
+    if (!rests(*worker) || !worker->gone() || tried_again) {
+      bytes += memory_of(*worker);
+    } else if (worker->vault().held()) {
       bytes += memory_of(models_[model]);
+    }
   }
   return bytes;
 }
@@ -100,19 +112,27 @@ std::uint64_t Router::memory_taken(const std::string& device, std::optional<std:
 std::uint64_t Router::memory_missing(std::size_t model, const std::string& device) const {
   std::uint64_t bytes = 0;
   for (const Worker* worker : models_[model].workers) {
-    if (worker->options().device == device && rests(*worker) && !worker->vault().held())
-      bytes += memory_of(models_[model]);
+    if (worker->options().device != device || !rests(*worker)) continue;
+    bytes += memory_of(*worker) - (worker->vault().held() ? memory_of(models_[model]) : 0);
   }
   return bytes;
+}
+
+// Whether the device has room for one more worker of a model that is loaded.
+bool Router::fits(const Worker& worker) const {
+  if (memory_budget() == 0) return true;
+  const std::uint64_t kept = worker.vault().held() ? memory_of(models_[worker.options().model]) : 0;
+  return memory_taken(worker.options().device) + memory_of(worker) - kept <= memory_budget();
 }
 
 bool Router::too_large(std::size_t model) const {
   if (memory_budget() == 0) return false;
   return std::ranges::any_of(devices_of(model), [&](const std::string& device) {
-    const auto here = std::ranges::count_if(models_[model].workers, [&](const Worker* worker) {
-      return worker->options().device == device;
-    });
-    return static_cast<std::uint64_t>(here) * memory_of(models_[model]) > memory_budget();
+    std::uint64_t bytes = 0;
+    for (const Worker* worker : models_[model].workers) {
+      if (worker->options().device == device) bytes += memory_of(*worker);
+    }
+    return bytes > memory_budget();
   });
 }
 
@@ -154,8 +174,7 @@ std::vector<std::size_t> Router::others_on(const std::string& device, std::size_
 void Router::free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage) {
   std::uint64_t coming = drop_parked(device, wanting, shortage);
   for (const auto& worker : workers_) {
-    if (worker->unloading() && worker->options().device == device)
-      coming += memory_of(models_[worker->options().model]);
+    if (worker->unloading() && worker->options().device == device) coming += memory_of(*worker);
   }
   const std::vector<std::size_t> others = others_on(device, wanting);
   const Clock::time_point now = Clock::now();
@@ -183,7 +202,11 @@ void Router::keep_within_budget(const std::string& device) {
   if (memory_taken(device) <= memory_budget()) return;
   const std::vector<std::size_t> loaded = others_on(device, SIZE_MAX);
   for (std::size_t n = 0; n + 1 < loaded.size(); ++n) {
-    if (in_progress(loaded[n]) || end_of_turn(models_[loaded[n]]) > Clock::now()) continue;
+    if (in_progress(loaded[n])) continue;
+    if (const auto end = end_of_turn(models_[loaded[n]]); end > Clock::now()) {
+      next_turn_ = std::min(next_turn_.value_or(end), end);
+      continue;
+    }
     spdlog::info("model {}: is unloaded, since the models take more memory than they seemed to",
                  models_[loaded[n]].id);
     return unload_now(loaded[n]);  // its end brings us here again
@@ -239,6 +262,7 @@ bool Router::begins_loaded(const config::ModelSettings& settings, std::uint64_t 
   if (settings.load != config::Load::kStart) return false;
   if (memory_budget() == 0) return true;
   bytes += std::uint64_t{settings_.engine.kv_cache_mb} << 20;
+  bytes *= std::uint64_t{1} + settings_.isolation.standby;
   return memory_taken(settings.device) + std::max(settings.workers, 1U) * bytes <= memory_budget();
 }
 
@@ -272,6 +296,36 @@ void Router::unload_now(std::size_t model) {
   ++unloads_;
   for (Worker* worker : info.workers)
     worker->unload();
+  loop_.post([this] { look_whether_started(); });  // it may be the last that this waits for
+}
+
+// Workers that a loaded model lacks: there was no room, or it was loaded again by a restart of one.
+void Router::load_missing(std::size_t model) {
+  if (!models_[model].loaded || models_[model].retired || holds_back(model)) return;
+  for (Worker* worker : models_[model].workers) {
+    if (worker->state() == WorkerState::kUnloaded && !leaving_.contains(worker) && fits(*worker))
+      worker->load();
+  }
+}
+
+// What it had is another's to take until there is room to try again.
+void Router::let_go_if_failed(std::size_t model) {
+  ModelInfo& info = models_[model];
+  if (memory_budget() != 0 &&
+      std::ranges::all_of(info.workers, [](const Worker* w) { return rests(*w); }))
+    info.loaded = false;
+}
+
+void Router::restart(Worker& worker) {
+  if (worker_may_retry(worker)) worker.restart();
+}
+
+bool Router::worker_may_retry(Worker& worker) {
+  ModelInfo& model = models_[worker.options().model];
+  if (model.loaded || worker.state() != WorkerState::kFailed) return true;
+  model.load_asked = true;
+  go_on_loading_later();
+  return false;
 }
 
 void Router::worker_became_ready(const Worker& worker) {
@@ -331,12 +385,17 @@ void Router::go_on_loading() {
       spoken_for.insert(devices.begin(), devices.end());
     }
   }
-  if (memory_budget() != 0 && wanting.empty()) {
+  if (spoken_for.empty()) {
+    for (std::size_t i = 0; i < models_.size(); ++i)
+      load_missing(i);
+  }
+  if (memory_budget() != 0) {
     std::set<std::string> devices;
     for (const auto& worker : workers_)
       devices.insert(worker->options().device);
-    for (const std::string& device : devices)
-      keep_within_budget(device);
+    for (const std::string& device : devices) {
+      if (!spoken_for.contains(device)) keep_within_budget(device);
+    }
   }
   for (const std::size_t model : yielded) {
     if (!holds_back(model)) dispatch_later(model);
@@ -351,28 +410,11 @@ void Router::go_on_loading() {
 
 Result<std::size_t> Router::load(const std::string& name) {
   const ModelInfo* found = find_model(name);
-  if (found == nullptr) {
-    std::set<std::string> names;
-    for (const ModelInfo& model : models_)
-      names.insert(model.id);
-    BULKHEAD_TRY(const config::ModelSettings settings,
-                 model_in_folder(settings_.server.models_folder, name, names));
-    const auto known = std::ranges::find_if(models_, [&](const ModelInfo& model) {
-      return !model.retired && model.settings.path == settings.path;
-    });
-    if (known != models_.end()) {
-      found = &*known;
-    } else {
-      const std::size_t added = add_model(settings, file_mark_of(settings.path));
-      models_[added].on_demand = true;
-      resize(added);
-      found = &models_[added];
-      spdlog::info("model {}: added, from {}", found->id, settings.path);
-    }
-  }
+  if (found == nullptr)
+    return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist.", name));
   const auto index = static_cast<std::size_t>(found - models_.data());
   ModelInfo& model = models_[index];
-  if (too_large(index)) {
+  if (!model.loaded && too_large(index)) {
     return Error(
         ErrorCode::kResourceExhausted,
         fmt::format("The model {} takes about {} MiB, and server.device_memory_mb allows {} "
@@ -397,7 +439,7 @@ Result<std::size_t> Router::unload(const std::string& name) {
     return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist.", name));
   const auto index = static_cast<std::size_t>(found - models_.data());
   models_[index].load_asked = false;
-  if (models_[index].loaded) {
+  if (models_[index].loaded || !given_up(models_[index]).empty()) {
     models_[index].unload_asked = true;
     go_on_loading_later();
   }
@@ -406,9 +448,10 @@ Result<std::size_t> Router::unload(const std::string& name) {
 
 const char* Router::state_of(const ModelInfo& model) const {
   const auto index = static_cast<std::size_t>(&model - models_.data());
+  if (!model.loaded && model.load_asked) return "waiting";
   if (!given_up(model).empty()) return "failed";
   if (!model.loaded) {
-    if (model.load_asked || has_waiting(index)) return "waiting";
+    if (has_waiting(index)) return "waiting";
     return std::ranges::all_of(model.workers, [](const Worker* w) { return rests(*w); })
                ? "unloaded"
                : "unloading";

@@ -37,6 +37,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
     : loop_(loop),
       worker_program_(options.worker_program),
       settings_(options.settings),
+      looks_(make_looks(loop)),
       turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
     const std::size_t model = add_model(settings, mark_of(settings));

@@ -20,6 +20,11 @@ constexpr std::size_t kMostModels = 1000;
 constexpr std::string_view kFirstPart = "-00001-of-";
 constexpr std::size_t kPartDigits = 5;
 
+// The same file is told by the same words, however the folder was given.
+std::string normal(const fs::path& path) {
+  return path.lexically_normal().string();
+}
+
 bool all_digits(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -41,21 +46,11 @@ std::string name_of(const fs::path& file) {
   return part.starts_with(kFirstPart) ? stem.substr(0, base_size) : "";
 }
 
-config::ModelSettings model_of(const fs::path& folder, const fs::path& file,
-                               const std::set<std::string>& taken) {
-  config::ModelSettings model;
-  model.path = file.string();
-  model.load = config::Load::kFirstUse;
-  model.name = name_of(file);
-  if (taken.contains(model.name)) model.name = file.lexically_relative(folder).string();
-  return model;
-}
-
 }  // namespace
 
 Status add_models_of_folder(config::Settings& settings) {
-  const std::string& folder = settings.server.models_folder;
-  if (folder.empty()) return {};
+  if (settings.server.models_folder.empty()) return {};
+  const std::string folder = normal(settings.server.models_folder);
   std::error_code error;
   fs::recursive_directory_iterator entries(folder,
                                            fs::directory_options::skip_permission_denied |
@@ -85,31 +80,41 @@ Status add_models_of_folder(config::Settings& settings) {
   for (const config::ModelSettings& model : settings.models) {
     names.insert(model.name.empty() ? fs::path(model.path).stem().string() : model.name);
     names.insert(model.aliases.begin(), model.aliases.end());
-    paths.insert(fs::path(model.path).lexically_normal().string());
+    paths.insert(normal(model.path));
   }
   for (const fs::path& file : files) {
-    if (paths.contains(file.lexically_normal().string())) continue;
-    settings.models.push_back(model_of(folder, file, names));
+    if (paths.contains(file.string())) continue;
+    settings.models.push_back(model_of_file(folder, file.string(), names));
     names.insert(settings.models.back().name);
   }
   return {};
 }
 
-Result<config::ModelSettings> model_in_folder(const std::string& folder, const std::string& name,
-                                              const std::set<std::string>& taken) {
+Result<std::string> file_in_folder(const std::string& folder, const std::string& name) {
   const auto unknown = [&](const std::string& why) {
     return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist{}.", name, why));
   };
   if (folder.empty()) return unknown("");
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(name, is_control)) return unknown("; its name has control characters");
   // Symbolic links in the folder count as what they lead to: whoever put them there means that.
   const fs::path file =
       (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
-  const fs::path inside = file.lexically_relative(fs::path(folder).lexically_normal());
+  const fs::path inside = file.lexically_relative(normal(folder));
   if (inside.empty() || *inside.begin() == ".." || name_of(file).empty())
     return unknown("; it names no GGUF file in server.models_folder");
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return unknown("; server.models_folder has no such file");
-  return model_of(folder, file, taken);
+  return file.string();
+}
+
+config::ModelSettings model_of_file(const std::string& folder, const std::string& file,
+                                    const std::set<std::string>& taken) {
+  config::ModelSettings model;
+  model.path = file;
+  model.load = config::Load::kFirstUse;
+  model.name = name_of(file);
+  if (taken.contains(model.name))
+    model.name = fs::path(file).lexically_relative(normal(folder)).string();
+  return model;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -14,13 +14,16 @@
 
 namespace bulkhead::orchestrator {
 
-// Adds the folder's models to `settings.models`, by name, unless a file is there already. kNotFound: the
-// folder can't be read.
+// Adds the folder's models to `settings.models`, by name and by path in normal form, unless a file is
+// there already. kNotFound: the folder can't be read.
 Status add_models_of_folder(config::Settings& settings);
 
-// The file that `name` means: its path, or its path in the folder. `taken`: names of other models.
-// kNotFound: there is no such file in it, or no folder.
-Result<config::ModelSettings> model_in_folder(const std::string& folder, const std::string& name,
-                                              const std::set<std::string>& taken);
+// The path of the file that `name` means (its path, or its path in the folder), in normal form. Does not
+// look whether it is there. kNotFound: it can be no model of the folder, or there is no folder.
+Result<std::string> file_in_folder(const std::string& folder, const std::string& name);
+
+// A file of the folder, its path in normal form, as a model. `taken`: names of other models.
+config::ModelSettings model_of_file(const std::string& folder, const std::string& file,
+                                    const std::set<std::string>& taken);
 
 }  // namespace bulkhead::orchestrator

@@ -97,10 +97,11 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   for (Step& step : steps) {
     if (!step.old) {
       const std::size_t model = add_model(step.settings, step.file.mark);
-      models_[model].loaded = begins_loaded(step.settings, models_[model].file_bytes);
-      models_[model].on_demand = !models_[model].loaded;
+      const bool now = begins_loaded(step.settings, models_[model].file_bytes);
+      models_[model].on_demand = !now;
       report.added.push_back(models_[model].id);
       resize(model);
+      if (now) load_now(model);
     } else if (step.changed) {
       const std::size_t model = add_model(step.settings, step.file.mark);
       ModelInfo& old = models_[*step.old];
@@ -109,6 +110,11 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       models_[model].ever_served = old.ever_served;
       models_[model].loaded = old.loaded;
       models_[model].on_demand = old.on_demand;
+      models_[model].last_used = old.last_used;
+      models_[model].unload_asked = std::exchange(old.unload_asked, false);
+      // One that failed and is not loaded since is tried again as what it becomes.
+      models_[model].load_asked =
+          std::exchange(old.load_asked, false) || (!old.loaded && !given_up(old).empty());
       report.replaced.push_back(models_[model].id);
       retire(*step.old, model);
     } else {
@@ -157,7 +163,7 @@ void Router::resize(std::size_t model) {
   auto have = static_cast<std::size_t>(std::ranges::count_if(workers, stays));
   for (; have < wanted; ++have) {
     Worker& worker = add_worker(model);
-    if (models_[model].loaded) worker.load();
+    if (models_[model].loaded && fits(worker)) worker.load();
   }
   for (const bool serving_too : {false, true}) {  // those that serve last
     for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {

@@ -35,8 +35,6 @@ std::string names_of(const std::vector<ModelInfo>& models) {
 
 }  // namespace
 
-Router::~Router() = default;
-
 // ---- admission ----
 
 bool Router::takes_any_name() const {
@@ -193,9 +191,12 @@ void Router::dispatch(std::size_t model) {
   while (!waiting.fresh.empty()) {
     Worker* worker = least_loaded(model);
     if (worker == nullptr) return;
-    RequestId request = waiting.fresh.front();
-    if (holds_back(model) && !begun(request)) break;
-    waiting.fresh.pop_front();
+    auto next = waiting.fresh.begin();
+    if (holds_back(model))
+      next = std::ranges::find_if(waiting.fresh, [this](RequestId each) { return begun(each); });
+    if (next == waiting.fresh.end()) break;
+    const RequestId request = *next;
+    waiting.fresh.erase(next);
     send(request, *worker);
   }
   go_on_reloading_later();
@@ -435,6 +436,7 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
     });
     return;
   }
+  let_go_if_failed(index);
   if (const std::string why = given_up(models_[index]); !why.empty()) {
     // Nobody comes for those who wait.
     std::vector<RequestId> waiting;

@@ -169,12 +169,17 @@ class Router : private WorkerEvents {
   Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers,
                               const ModelFiles& files);
 
-  // Loads a model that is not: as soon as its device has the memory. `name`: as find_model() takes it,
-  // or a GGUF file of server.models_folder (its path, or what follows the folder in that), which is
-  // added if it is new. Unloads one when its last request is over; requests that come until then wait,
-  // and load it again. Both give the model's index, and do nothing where there is nothing to do.
+  // Loads a model that is not: as soon as its device has the memory. Unloads one when its last request is
+  // over; requests that come until then wait, and load it again. `name`: as find_model() takes it. Both
+  // give the model's index, and do nothing where there is nothing to do.
   Result<std::size_t> load(const std::string& name);
   Result<std::size_t> unload(const std::string& name);
+  // Adds the GGUF file of server.models_folder that `name` means (its path, or what follows the folder in
+  // that) as a model that is not loaded, unless it is one already. `done` gets the model's index, or
+  // kNotFound; kUnavailable: earlier looks into the folder hang. Looking may take for ever.
+  void add_from_folder(const std::string& name, std::function<void(Result<std::size_t>)> done);
+  // As Worker::restart(); a failed one whose model is not loaded waits for its memory first.
+  void restart(Worker& worker);
   // loaded, loading, waiting (for memory, or until it is unloaded), unloading, unloaded, drained, failed.
   const char* state_of(const ModelInfo& model) const;
   // Bytes that each of the model's workers takes on its device, as far as is known.
@@ -226,6 +231,7 @@ class Router : private WorkerEvents {
   void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
+  bool worker_may_retry(Worker& worker) override;
 
   void look_whether_started();
   bool takes_any_name() const;  // server.any_model_name
@@ -235,12 +241,19 @@ class Router : private WorkerEvents {
   Worker& add_worker(std::size_t model);
   WorkerOptions worker_options(std::size_t model, std::string name) const;
 
+  // adding.cpp
+  struct Looks;
+  static std::shared_ptr<Looks> make_looks(EventLoop& loop);
+  std::size_t add_file(const std::string& folder, const std::string& file, const std::string& mark);
+
   // loading.cpp
   bool begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const;
   void go_on_loading();
   void go_on_loading_later();
   void load_now(std::size_t model);
   void unload_now(std::size_t model);
+  void load_missing(std::size_t model);
+  void let_go_if_failed(std::size_t model);
   void worker_became_ready(const Worker& worker);
   bool make_room(std::size_t model);
   void free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage);
@@ -251,6 +264,8 @@ class Router : private WorkerEvents {
   bool too_large(std::size_t model) const;
   void learn_memory();
   std::uint64_t memory_budget() const;
+  std::uint64_t memory_of(const Worker& worker) const;  // and its spares
+  bool fits(const Worker& worker) const;
   std::uint64_t memory_taken(const std::string& device, std::optional<std::size_t> of = {}) const;
   std::uint64_t memory_missing(std::size_t model, const std::string& device) const;
   std::set<std::string> devices_of(std::size_t model) const;
@@ -293,6 +308,9 @@ class Router : private WorkerEvents {
   std::set<Worker*> ending_;  // to be forgotten when their processes are gone
   bool reloading_later_ = false;
   bool loading_later_ = false;
+  std::shared_ptr<Looks> looks_;  // where threads leave what they saw
+  std::map<std::uint64_t, std::function<void(Result<std::size_t>)>> looking_;  // who waits for it
+  std::uint64_t last_look_ = 0;
   Timer turn_timer_;  // until the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;

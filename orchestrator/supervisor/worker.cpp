@@ -190,6 +190,7 @@ void Worker::retry_later() {
                      [this] {
                        if (state_ != WorkerState::kFailed || process_ != nullptr) return;
                        ++failed_tries_;
+                       if (!events_.worker_may_retry(*this)) return;
                        spdlog::info("worker {}: is tried again, though it was given up", name());
                        schedule_restart(true);
                        events_.worker_changed(*this);

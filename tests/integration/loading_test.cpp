@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/integration/watching.hpp"
+#include "tests/support/free_port.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -64,6 +65,17 @@ class RunTimeModels : public testing::Test {
     json request = stream_of("slow", tokens);
     request["model"] = model;
     client->send("POST", "/v1/completions", request.dump());
+    return client;
+  }
+
+  // A request that is with the model's worker until its client goes.
+  static std::unique_ptr<HttpClient> never_ending(const Serving& serving,
+                                                  const std::string& model) {
+    auto client = std::make_unique<HttpClient>(serving.port);
+    json request = stream_of("never", 3);
+    request["model"] = model;
+    client->send("POST", "/v1/completions", request.dump());
+    EXPECT_EQ(client->receive_head().status, 200);  // the worker has accepted it
     return client;
   }
 
@@ -274,6 +286,111 @@ TEST_F(RunTimeModels, AModelThatCanNeverFitIsRefused) {
   EXPECT_EQ(serving.get("/health").status, 200);
 }
 
+TEST_F(RunTimeModels, AFailedModelIsTriedAgainOnlyWhenThereIsRoom) {
+  for (const std::string trigger : {"by itself", "load", "restart"}) {
+    SCOPED_TRACE(trigger);
+    std::ofstream(folder_ / "broken.gguf") << "broken\n";
+    std::filesystem::resize_file(folder_ / "broken.gguf", std::uintmax_t{40} << 20);
+    const std::string after_s = trigger == "by itself" ? "1" : "0";
+    const Serving serving = serve(models(
+        {"one", "broken"}, {"server.device_memory_mb=50", "isolation.retry_failed_s=" + after_s}));
+    EXPECT_EQ(serving.complete(ask("broken")).status, 503);
+    EXPECT_TRUE(comes_to(serving, "broken", "failed"));
+    auto running = never_ending(serving, "one");
+    make("broken.gguf");
+    if (trigger != "by itself") {
+      const HttpReply reply = trigger == "load" ? act(serving, "load", "broken")
+                                                : serving.post("/v1/workers/broken-0/restart", "");
+      EXPECT_EQ(reply.status, 202) << reply.body;
+    }
+    EXPECT_TRUE(comes_to(serving, "broken", "waiting"));
+    EXPECT_TRUE(find(serving, "broken-0")["pid"].is_null());
+    running.reset();
+    EXPECT_TRUE(comes_to(serving, "broken", "loaded"));
+    EXPECT_EQ(state(serving, "one"), "unloaded");
+  }
+}
+
+TEST_F(RunTimeModels, SparesCountInTheBudget) {
+  const Serving serving =
+      serve(models({"one", "two"}, {"server.device_memory_mb=100", "isolation.standby=1"}));
+  EXPECT_EQ(serving.complete(ask("one")).status, 200);
+  EXPECT_EQ(serving.complete(ask("two")).status, 200);
+  EXPECT_EQ(state(serving, "one"), "unloaded");
+  const Serving smaller =
+      serve(models({"one"}, {"server.device_memory_mb=50", "isolation.standby=1"}));
+  EXPECT_EQ(act(smaller, "load", "one").status, 409);
+}
+
+// ---- beside a start, new settings, the command line ----
+
+TEST_F(RunTimeModels, AModelThatIsUnloadedAtTheStartIsNotWaitedFor) {
+  Serving serving;
+  serving.port = free_port();
+  Daemon::Options options;
+  options.environment = {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_LOAD_MS", "600000"}};
+  for (const std::string& setting :
+       models({"one"}, {"models.0.load=start", "server.port=" + std::to_string(serving.port)}))
+    options.arguments.insert(options.arguments.end(), {"--set", setting});
+  serving.daemon = std::make_unique<Daemon>(BULKHEADD, options);
+  ASSERT_TRUE(Serving::eventually([&] { return HttpClient(serving.port).connected(); }));
+  EXPECT_TRUE(comes_to(serving, "one", "loading"));
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  EXPECT_EQ(serving.daemon->wait_until_listening(), serving.port);
+  EXPECT_EQ(serving.get("/health").status, 200);
+}
+
+TEST_F(RunTimeModels, NewSettingsForgetNoLoadOrUnload) {
+  const auto write = [this](int context, bool more) {
+    std::ofstream file(folder_ / "config.yaml");
+    file << "models:\n";
+    for (const char* name : {"one", "two"}) {
+      if (more || name == std::string("one"))
+        file << "  - {name: " << name << ", path: " << (folder_ / name).string()
+             << ".gguf, context: " << context << "}\n";
+    }
+  };
+  write(1024, false);
+  Daemon::Options options;
+  options.arguments = {"--config", (folder_ / "config.yaml").string()};
+  const Serving serving = serve({}, {}, options);
+  ASSERT_TRUE(comes_to(serving, "one", "loaded"));
+  auto running = never_ending(serving, "one");
+  EXPECT_EQ(act(serving, "unload", "one").status, 202);
+  write(2048, true);
+  serving.daemon->signal(SIGHUP);
+  ASSERT_TRUE(comes_to(serving, "two", "loaded"));
+  EXPECT_EQ(serving.metric("bulkhead_model_loads_total"), 2);
+  running.reset();
+  EXPECT_TRUE(Serving::eventually([&] { return find(serving, "one-0")["state"] == "unloaded"; }));
+  EXPECT_EQ(state(serving, "one"), "unloaded");
+  EXPECT_EQ(serving.post("/v1/workers/one-0/restart", "").status, 409);
+  EXPECT_EQ(serving.complete(ask("one")).status, 200);
+}
+
+TEST_F(RunTimeModels, TheCommandThatUnloadsDoesNotWaitForRequestsThatLoadItAgain) {
+  const Serving serving = serve(models({"one"}, {"models.0.load=start"}));
+  ASSERT_TRUE(comes_to(serving, "one", "loaded"));
+  auto running = never_ending(serving, "one");
+  const std::string out = (folder_ / "out").string();
+  const std::string url = "http://127.0.0.1:" + std::to_string(serving.port);
+  std::thread command([&] {
+    const std::string words =
+        "timeout 20 " BULKHEAD_TOOL " models unload one --url " + url + " > " + out;
+    EXPECT_EQ(WEXITSTATUS(std::system(words.c_str())), 0);
+  });
+  EXPECT_TRUE(comes_to(serving, "one", "unloading"));
+  HttpClient again(serving.port);
+  again.send("POST", "/v1/completions", ask("one", "never").dump());
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.metric("bulkhead_requests_waiting") == 1; }));
+  running.reset();
+  command.join();
+  std::ifstream file(out);
+  const std::string said(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(said, "one: was loaded again by a request\n");
+}
+
 // ---- a folder of models ----
 
 TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
@@ -303,11 +420,28 @@ TEST_F(RunTimeModels, AFolderIsListedAndItsModelsLoadAtFirstUse) {
   const HttpReply same_name = act(serving, "load", (folder_ / "deep/two.gguf").string());
   EXPECT_EQ(same_name.status, 202);
   EXPECT_EQ(json::parse(same_name.body)["id"], "deep/two.gguf");
-  for (const char* elsewhere :
-       {"../one.gguf", "/etc/passwd", "/tmp/x.gguf", "deep", "notes.txt", ""})
+  for (const std::string& elsewhere : {"../one.gguf"s, "/etc/passwd"s, "/tmp/x.gguf"s, "deep"s,
+                                       "notes.txt"s, "notes.txt\0.gguf"s, ""s})
     EXPECT_GE(act(serving, "load", elsewhere).status, 400) << elsewhere;
   EXPECT_EQ(serving.post("/v1/models/load", "[1]").status, 400);
   EXPECT_EQ(serving.post("/v1/models/load", R"({"model": 3})").status, 400);
+}
+
+TEST_F(RunTimeModels, AFolderMayBeGivenInAnyForm) {
+  const std::filesystem::path form = folder_ / "deep" / ".." / ".." / folder_.filename();
+  make("deep/one.gguf");
+  const Serving serving =
+      serve({"server.models_folder=" + form.string(), "models.0.name=first",
+             "models.0.path=" + (form / "one.gguf").string(), "models.0.aliases=new"});
+  const std::size_t listed = json::parse(serving.get("/v1/models").body)["data"].size();
+  EXPECT_EQ(listed, 4U);
+  // Files that are served already, and one whose name another model has.
+  EXPECT_EQ(json::parse(act(serving, "load", "one.gguf").body)["id"], "first");
+  EXPECT_EQ(json::parse(act(serving, "load", "two.gguf").body)["id"], "two");
+  EXPECT_EQ(json::parse(act(serving, "load", (folder_ / "two.gguf").string()).body)["id"], "two");
+  EXPECT_EQ(json::parse(serving.get("/v1/models").body)["data"].size(), listed);
+  make("deep/new.gguf");
+  EXPECT_EQ(json::parse(act(serving, "load", "deep/new.gguf").body)["id"], "deep/new.gguf");
 }
 
 TEST_F(RunTimeModels, OnlyOwnPagesAndHoldersOfTheKeyMayLoad) {

@@ -1,5 +1,6 @@
 // Workers that die, hang, lie or never start, and what the clients see of it.
 #include "tests/integration/serving.hpp"
+#include "tests/support/free_port.hpp"
 #include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
@@ -208,19 +209,8 @@ TEST(Loading, OneCrashIsTriedAgainAndThreeEndTheDaemon) {
 }
 
 TEST(Loading, HealthTellsProgressAndRequestsGet503) {
-  // A port that was free a moment ago: the line that tells the port comes only when the model is
-  // there.
-  std::uint16_t port = 0;
-  {
-    UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    socklen_t size = sizeof address;
-    ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    port = ntohs(address.sin_port);
-  }
+  // The line that tells the port comes only when the model is there.
+  const std::uint16_t port = free_port();
   Daemon daemon(BULKHEADD, {{"--set", "server.port=" + std::to_string(port)},
                             {{"BULKHEAD_WORKER", FAKE_WORKER}, {"FAKE_LOAD_MS", "2000"}}});
   ASSERT_TRUE(Serving::eventually([&] { return HttpClient(port).connected(); }));

@@ -1,0 +1,89 @@
+// Files of server.models_folder that came since it was read become models when somebody loads them. A
+// thread looks at the file: where the folder is on a network mount that hangs, that may take for ever.
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "config/base/quiet_thread.hpp"
+#include "orchestrator/router/models_folder.hpp"
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace {
+
+constexpr std::size_t kMostLooks = 8;  // that have not ended
+
+}  // namespace
+
+// The threads outlive the router's end, should they hang.
+struct Router::Looks {
+  std::mutex mutex;
+  EventLoop* loop = nullptr;  // null: nobody waits any more
+};
+
+std::shared_ptr<Router::Looks> Router::make_looks(EventLoop& loop) {
+  auto looks = std::make_shared<Looks>();
+  looks->loop = &loop;
+  return looks;
+}
+
+Router::~Router() {
+  std::lock_guard lock(looks_->mutex);
+  looks_->loop = nullptr;
+}
+
+void Router::add_from_folder(const std::string& name,
+                             std::function<void(Result<std::size_t>)> done) {
+  const std::string folder = settings_.server.models_folder;
+  const Result<std::string> file = file_in_folder(folder, name);
+  if (!file.ok()) return done(file.error());
+  if (looking_.size() >= kMostLooks) {
+    return done(Error(ErrorCode::kUnavailable,
+                      fmt::format("{} earlier looks into {} have not ended.", kMostLooks, folder)));
+  }
+  const std::uint64_t number = ++last_look_;
+  auto look = [this, number, folder, file = *file, looks = looks_] {
+    std::error_code error;
+    const bool there = std::filesystem::is_regular_file(file, error);
+    const std::string mark = there ? file_mark_of(file) : "";
+    std::lock_guard lock(looks->mutex);
+    if (looks->loop == nullptr) return;
+    looks->loop->post([this, number, folder, file, mark, looks] {
+      if (looks->loop == nullptr) return;
+      const auto told = std::move(looking_.extract(number).mapped());
+      told(mark.empty() || stopping_
+               ? Error(ErrorCode::kNotFound, fmt::format("The file {} does not exist.", file))
+               : Result<std::size_t>(add_file(folder, file, mark)));
+    });
+  };
+  looking_[number] = std::move(done);
+  try {
+    quiet_thread(std::move(look)).detach();
+  } catch (const std::system_error& error) {
+    const auto told = std::move(looking_.extract(number).mapped());
+    told(Error(ErrorCode::kUnavailable,
+               fmt::format("There is no thread to look at {} with: {}.", *file, error.what())));
+  }
+}
+
+std::size_t Router::add_file(const std::string& folder, const std::string& file,
+                             const std::string& mark) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    const ModelInfo& model = models_[i];
+    const std::filesystem::path path = model.settings.path;
+    if (!model.retired && path.lexically_normal() == file) return i;
+    names.insert({model.id, model.file_name});
+    names.insert(model.settings.aliases.begin(), model.settings.aliases.end());
+  }
+  const std::size_t added = add_model(model_of_file(folder, file, names), mark);
+  models_[added].on_demand = true;
+  resize(added);
+  spdlog::info("model {}: added, from {}", models_[added].id, file);
+  return added;
+}
+
+}  // namespace bulkhead::orchestrator
