@@ -74,7 +74,7 @@ std::string ToolsOfAModel::path_;
 std::unique_ptr<Serving> ToolsOfAModel::serving_;
 
 TEST_F(ToolsOfAModel, RequiredAndNamedAreValidCalls) {
-  int named = 0;
+  int named = 0, required = 0;
   for (int seed = 0; seed < 3; ++seed) {
     for (const json& wanted : {json("required"), kWeather}) {
       const json choice = choice_of(asks(wanted, seed));
@@ -83,6 +83,7 @@ TEST_F(ToolsOfAModel, RequiredAndNamedAreValidCalls) {
       EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
       EXPECT_TRUE(message.at("content").is_null()) << message;
       ASSERT_GE(message.at("tool_calls").size(), 1U);
+      required += wanted.is_string() ? 1 : 0;
       for (const json& call : message.at("tool_calls")) {
         const json& function = call.at("function");
         if (wanted.is_object()) {
@@ -96,6 +97,7 @@ TEST_F(ToolsOfAModel, RequiredAndNamedAreValidCalls) {
     }
   }
   EXPECT_EQ(named, 3);
+  EXPECT_GT(required, 0);
 }
 
 TEST_F(ToolsOfAModel, ACallThatIsCutSaysSo) {
