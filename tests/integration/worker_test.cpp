@@ -341,9 +341,12 @@ TEST(Worker, AnswersEverythingElseThatTheDaemonMaySay) {
   EXPECT_EQ(worker.wait_exit(), 0);
 }
 
+// Without checks of memory, which use the device now and then.
 TEST(Worker, TellsWhatItsGpuDidAndAStepsKernelsOnRequest) {
   WorkerProcess worker(kProgram,
-                       {"--model", "builtin", "--device", "cpu", "--set", "log.level=warn"}, {});
+                       {"--model", "builtin", "--device", "cpu", "--set", "log.level=warn", "--set",
+                        "isolation.check_memory_s=0"},
+                       {});
   ASSERT_TRUE(worker.wait_ready()) << worker.why_not_ready();
   const auto figure = [&](const std::string& name) -> std::optional<double> {
     if (!worker.stats) return std::nullopt;

@@ -112,8 +112,10 @@ assert.deepEqual(last.content, [{ type: "text", text: "It rains." }]);
 assert.equal(last.stop_reason, "end_turn");
 const count = await anthropic.messages.countTokens({ model: "m", messages: [{ role: "user", content: "hi" }] });
 assert.equal(count.input_tokens, "user: hi\n".length);
+const required = await anthropic.messages.create({ ...turn, ...says(call), tool_choice: { type: "any" } });
+assert.equal(required.stop_reason, "tool_use");
 await assert.rejects(
-  anthropic.messages.create({ ...turn, tool_choice: { type: "any" } }),
+  anthropic.messages.create({ ...turn, tool_choice: { type: "tool", name: "no_such_tool" } }),
   (error) => error instanceof Anthropic.BadRequestError && /tool_choice/.test(error.message),
 );
 console.log("messages: ok");

@@ -134,8 +134,9 @@ inline const Broken kBroken[] = {
        f.drop("general.architecture");
        f.text("general.architecture", "mamba");
      }),
-     "gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, llama, mistral3, "
-     "olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, starcoder2"},
+     "deepseek2, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, llama, "
+     "mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, "
+     "smollm3, starcoder2"},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");
        f.u32("llama.block_count", ~0U);
