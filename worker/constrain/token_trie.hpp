@@ -4,6 +4,7 @@
 // impossible skips all tokens behind it by one addition. Immutable, thread-safe; made once for a model.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,9 @@ namespace bulkhead::constrain {
 
 // One bit a token: bit t of word t / 32.
 using TokenMask = std::vector<std::uint32_t>;
+inline bool lets_any_through(const TokenMask& mask) {
+  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
+}
 
 inline bool allows(const TokenMask& mask, std::uint32_t token) {
   return (mask[token / 32] >> (token % 32) & 1) != 0;

@@ -14,7 +14,7 @@ namespace {
 
 using model::answer::CallSyntax;
 
-constexpr std::size_t kMostKept = 8;
+constexpr std::size_t kMostTools = 8;
 constexpr std::int32_t kNoBudget = std::numeric_limits<std::int32_t>::max();
 // Each is a line in the head of an answer.
 constexpr std::size_t kMostWarnings = 8;
@@ -35,10 +35,6 @@ std::vector<std::string> short_warnings(std::vector<std::string> all) {
     each = short_line(std::move(each));
   if (more > 0) all.push_back("and " + std::to_string(more) + " more keywords of tools' schemas");
   return all;
-}
-
-bool any_bit(const constrain::TokenMask& mask) {
-  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
 }
 
 Error cannot_force(const model::answer::Family& family) {
@@ -76,13 +72,13 @@ Result<const CallConstraints::Kept*> CallConstraints::kept(std::string key,
   if (first == nullptr)
     return Error(ErrorCode::kUnsupported,
                  "it is too ambiguous: too many ways lead on from its start");
-  if (!any_bit(*first))
+  if (!constrain::lets_any_through(*first))
     return Error(ErrorCode::kUnsupported, "no token of this model's vocabulary can begin it");
   std::vector<std::string> warnings = short_warnings(std::move(made.warnings));
   for (const std::string& each : warnings)
     spdlog::warn("{}", each);
   kept_.push_front({std::move(key), std::move(masks), std::move(warnings)});
-  if (kept_.size() > kMostKept) kept_.pop_back();
+  if (kept_.size() > kMostTools) kept_.pop_back();
   return &kept_.front();
 }
 

@@ -11,15 +11,11 @@ namespace {
 
 // A grammar of use needs a few MiB. Hostile ones are made anew that often, at their own cost.
 constexpr std::size_t kMostRemembered = std::size_t{48} << 20;
-constexpr std::size_t kMostKept = 16;
+constexpr std::size_t kMostGrammars = 16;
 
 Error too_ambiguous() {
   return Error(ErrorCode::kResourceExhausted,
                "what the answer must be is too ambiguous: too many ways lead on from here");
-}
-
-bool any_bit(const constrain::TokenMask& mask) {
-  return std::ranges::any_of(mask, [](std::uint32_t word) { return word != 0; });
 }
 
 }  // namespace
@@ -119,12 +115,12 @@ Result<std::shared_ptr<GrammarMasks>> ConstraintCompiler::masks_for(
   // Once it has been handed out, the engine's thread alone touches it.
   const constrain::TokenMask* first = masks->get().mask(masks->get().start());
   if (first == nullptr) return too_ambiguous();
-  if (!masks->get().only_end(masks->get().start()) && !any_bit(*first)) {
+  if (!masks->get().only_end(masks->get().start()) && !constrain::lets_any_through(*first)) {
     return Error(ErrorCode::kUnsupported,
                  "no token of this model's vocabulary can begin an answer that it allows");
   }
   kept_.push_front({wanted.kind, wanted.text, masks});
-  if (kept_.size() > kMostKept) kept_.pop_back();
+  if (kept_.size() > kMostGrammars) kept_.pop_back();
   return masks;
 }
 
