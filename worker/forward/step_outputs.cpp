@@ -29,7 +29,8 @@ k::SamplePush sample_push(const StepContext& context, const Activations& activat
   return push;
 }
 
-std::uint32_t most_outputs(const StepContext& context) {
+// Rows of results that a step may draw for.
+std::uint32_t drawn_rows(const StepContext& context) {
   return std::max(context.result_rows, 1U);
 }
 
@@ -41,7 +42,7 @@ Result<StepProgram> build_sampling(const StepContext& context, const Activations
   DispatchedSteps emit(context, program);
   const k::SamplePush push = sample_push(context, activations, slot);
   BULKHEAD_RETURN_IF_ERROR(
-      emit.dispatch(k::sample(context.mapping), gpu::push_bytes(push), {most_outputs(context)}));
+      emit.dispatch(k::sample(context.mapping), gpu::push_bytes(push), {drawn_rows(context)}));
   return program;
 }
 
@@ -52,10 +53,10 @@ Result<StepProgram> build_logprobs(const StepContext& context, const Activations
   const k::SamplePush push = sample_push(context, activations, slot);
   BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kSums),
                                          gpu::push_bytes(push),
-                                         {most_outputs(context), push.chunks}));
+                                         {drawn_rows(context), push.chunks}));
   emit.barrier();
   BULKHEAD_RETURN_IF_ERROR(emit.dispatch(k::logprobs(context.mapping, k::LogprobPass::kTokens),
-                                         gpu::push_bytes(push), {most_outputs(context)}));
+                                         gpu::push_bytes(push), {drawn_rows(context)}));
   return program;
 }
 
