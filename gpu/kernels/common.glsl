@@ -54,6 +54,18 @@ void store_input(uint64_t base, uint column, uint stride, uint k, float value, u
   }
 }
 
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer InputQuadsOut { vec4 v; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer InputHalvesOut { f16vec4 v; };
+// The same for entries k to k + 3; k is a multiple of four, `base` one of 16 bytes, `stride` one of four entries.
+void store_input_quad(uint64_t base, uint column, uint stride, uint k, vec4 values, uint form) {
+  if (form == kInputUnits) {
+    uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;
+    InputHalvesOut(base + block + ((column & 7u) * 32u + (k & 31u)) * 2u).v = f16vec4(clamp(values, -65504.0, 65504.0));
+  } else {
+    InputQuadsOut(base + (uint64_t(column) * stride + input_index(k, form)) * 4u).v = values;
+  }
+}
+
 // Float to half with round to nearest even, the same on every device (packHalf2x16 leaves the rounding open).
 uint half_bits(float value) {
   uint bits = floatBitsToUint(value);

@@ -39,22 +39,31 @@ const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3, kTimes = 4;
 layout(constant_id = 4) const uint kNextForm = 0;
 layout(local_size_x_id = 0) in;
 
-const uint kKept = 2;  // quads
+const uint kKept = 4;  // quads
 const float kNextShrink = kNextForm == kInputUnits ? 0.125 : 1.0;  // epilogue.glsl
+const bool kTakesGain = kMakes == kNormed || kMakes == kAdded;
 
 float next_gain_of(uint k) {
   return kMakes == kAdded && push.next_gain != 0ul && k < push.width ? Floats(push.next_gain).v[k] : 0.0;
 }
+// What kAdded adds to, of result `index`.
+float held_of(uint index, uint k) {
+  return kMakes == kAdded && k < push.width ? FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k] : 0.0;
+}
 
-// Entry k of result `index`, from the value, its column's scale, its gain and next_gain_of(k).
-void store_result(uint index, uint k, float value, float scale, float gain, float next_gain) {
+float result_of(float value, float scale, float gain) {
   precise float made = kMakes == kCopy ? value : kMakes == kTimes ? value * Floats(push.gain).v[0] : value * scale * gain;
+  return made;
+}
+
+// Entry k of result `index`, from the value, its column's scale, its gain, next_gain_of(k) and held_of(index, k).
+void store_result(uint index, uint k, float value, float scale, float gain, float next_gain, float held) {
+  float made = result_of(value, scale, gain);
   if (kMakes == kAdded) {
     precise float total = 0.0;
     if (k < push.width) {
-      FloatsOut sums_at = FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u);
-      total = sums_at.v[k] + made;
-      sums_at.v[k] = total;
+      total = held + made;
+      FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k] = total;
     }
     if (push.next_gain != 0ul) {
       precise float input_value = total * next_gain * kNextShrink;
@@ -69,7 +78,48 @@ shared float sums[kInvocations];
 
 uint part_of(uint column) { return column * gl_NumWorkGroups.y + gl_WorkGroupID.y; }
 
-// For GPUs: all waiting, so everything is asked for at once.
+// Whether quads of entries can be loaded and stored at once.
+bool has_whole_quads() {
+  uint all = uint(push.in_address) | uint(push.gain) | uint(push.out_address) | uint(push.next_gain) | uint(push.next_input) |
+             (push.width | push.padded_width | push.in_stride | push.out_stride | push.next_stride) * 4u;
+  return (all & 15u) == 0u;
+}
+// Entries from k on, which may lie past the last: then what is loaded is of no use.
+vec4 load_quad(uint64_t base, uint k, bool whole) {
+  if (whole) return Vec4s(base).v[min(k, push.width - 4u) / 4u];
+  vec4 loaded;
+  [[unroll]] for (uint i = 0; i < 4; i++) loaded[i] = Floats(base).v[min(k + i, push.width - 1u)];
+  return loaded;
+}
+
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vec4sOut { vec4 v[]; };
+
+// store_result() of four entries. `gain`, `next_gain` and `held` are those of these entries.
+void store_quad(uint index, uint k, vec4 values, float scale, vec4 gain, vec4 next_gain, vec4 held, bool whole) {
+  if (!whole) {
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+      if (k + i < push.padded_width) store_result(index, k + i, values[i], scale, gain[i], next_gain[i], held[i]);
+    }
+    return;
+  }
+  vec4 made;
+  [[unroll]] for (uint i = 0; i < 4; i++) made[i] = result_of(values[i], scale, gain[i]);
+  if (kMakes != kAdded) {
+    store_input_quad(push.out_address, index, push.out_stride, k, made, kForm);
+    return;
+  }
+  precise vec4 total = vec4(0.0);
+  if (k < push.width) {
+    total = held + made;
+    Vec4sOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k / 4u] = total;
+  }
+  if (push.next_gain == 0ul) return;
+  precise vec4 input_values = total * next_gain * kNextShrink;
+  store_input_quad(push.next_input, index, push.next_stride, k, input_values, kNextForm);
+}
+
+// For GPUs: all waiting, so everything is asked for at once, without conditions between the loads. What doesn't depend on
+// other kernels is asked for ahead of the wait.
 void norm_by_subgroups() {
   uint index = gl_WorkGroupID.x;
   uint part = gl_SubgroupID;
@@ -80,25 +130,37 @@ void norm_by_subgroups() {
   } else if (index != 0u && index >= Words(push.parameters).v[push.count_word]) {
     return;  // the first column is always there: it need not wait for the count
   }
+  bool whole = has_whole_quads();
+  bool feeds = kMakes == kAdded && push.next_gain != 0ul;
+  uint first = (part * kLanes + gl_SubgroupInvocationID) * 4u;
+  const uint kStride = kNormParts * kLanes * 4u;
+  vec4 kept[kKept], gains[kKept], next_gains[kKept], held[kKept];
+  [[unroll]] for (uint i = 0; i < kKept; i++) {
+    uint k = first + i * kStride;
+    gains[i] = kTakesGain ? load_quad(push.gain, k, whole) : vec4(0.0);
+    next_gains[i] = feeds ? load_quad(push.next_gain, k, whole) : vec4(0.0);
+  }
   if (!chain_wait()) return;
   column = part_of(column);
   index = part_of(index);
-  Floats values = Floats(push.in_address + uint64_t(column) * push.in_stride * 4u);
-  Floats gains = Floats(push.gain);
-  float kept[kKept * 4], kept_gains[kKept * 4], kept_next[kKept * 4];
-  uint first = (part * kLanes + gl_SubgroupInvocationID) * 4u;
-  const uint kStride = kNormParts * kLanes * 4u;
-  [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
-    uint k = first + (i / 4u) * kStride + i % 4u;
-    kept[i] = k < push.width ? values.v[k] : 0.0;
-    kept_gains[i] = (kMakes == kNormed || kMakes == kAdded) && k < push.width ? gains.v[k] : 0.0;
-    kept_next[i] = next_gain_of(k);
+  uint64_t values = push.in_address + uint64_t(column) * push.in_stride * 4u;
+  uint64_t sums_at = push.out_address + uint64_t(index) * push.out_stride * 4u;
+  [[unroll]] for (uint i = 0; i < kKept; i++) {
+    uint k = first + i * kStride;
+    kept[i] = load_quad(values, k, whole);
+    held[i] = kMakes == kAdded ? load_quad(sums_at, k, whole) : vec4(0.0);
   }
   precise float sum = 0.0;
-  [[unroll]] for (uint i = 0; i < kKept * 4; i++) sum = fma(kept[i], kept[i], sum);
-  for (uint quad = first + kKept * kStride; quad < push.width; quad += kStride) {
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-      float value = quad + i < push.width ? values.v[quad + i] : 0.0;
+  [[unroll]] for (uint i = 0; i < kKept; i++) {
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+      if (first + i * kStride + e >= push.width) kept[i][e] = gains[i][e] = next_gains[i][e] = 0.0;
+      sum = fma(kept[i][e], kept[i][e], sum);
+    }
+  }
+  for (uint k = first + kKept * kStride; k < push.width; k += kStride) {
+    vec4 more = load_quad(values, k, whole);
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+      float value = k + e < push.width ? more[e] : 0.0;
       sum = fma(value, value, sum);
     }
   }
@@ -115,17 +177,17 @@ void norm_by_subgroups() {
     return;
   }
 
-  [[unroll]] for (uint i = 0; i < kKept * 4; i++) {
-    uint k = first + (i / 4u) * kStride + i % 4u;
-    if (k < push.padded_width) store_result(index, k, kept[i], scale, kept_gains[i], kept_next[i]);
+  [[unroll]] for (uint i = 0; i < kKept; i++) {
+    uint k = first + i * kStride;
+    if (k < push.padded_width) store_quad(index, k, kept[i], scale, gains[i], next_gains[i], held[i], whole);
   }
   for (uint quad = first + kKept * kStride; quad < push.padded_width; quad += kStride) {
     [[unroll]] for (uint i = 0; i < 4; i++) {
       uint k = quad + i;
       bool there = k < push.width;
-      float gain = there && kMakes != kCopy && kMakes != kTimes ? gains.v[k] : 0.0;
+      float gain = there && kTakesGain ? Floats(push.gain).v[k] : 0.0;
       if (k < push.padded_width) {
-        store_result(index, k, there ? values.v[k] : 0.0, scale, gain, next_gain_of(k));
+        store_result(index, k, there ? Floats(values).v[k] : 0.0, scale, gain, next_gain_of(k), held_of(index, k));
       }
     }
   }
@@ -165,8 +227,8 @@ void make_norm() {
 
   for (uint k = id; k < push.padded_width; k += kInvocations) {
     bool there = k < push.width;
-    float gain = there && kMakes != kCopy && kMakes != kTimes ? Floats(push.gain).v[k] : 0.0;
-    store_result(index, k, there ? values.v[k] : 0.0, scale, gain, next_gain_of(k));
+    float gain = there && kTakesGain ? Floats(push.gain).v[k] : 0.0;
+    store_result(index, k, there ? values.v[k] : 0.0, scale, gain, next_gain_of(k), held_of(index, k));
   }
 }
 
