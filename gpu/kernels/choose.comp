@@ -10,6 +10,9 @@
 // The subgroup takes experts only from the kGroupsUsed groups with the largest values; of equal groups it takes the
 // lower index. Weights are made of scores without biases.
 //
+// kOneColumn: the workgroup's invocations share a single column's experts. An invocation counts how many experts come before
+// its own; that is its expert's place.
+//
 // kSort: a pair is a column's place for a chosen expert, column * kUsed + place. One workgroup sorts the pairs by expert
 // and cuts each expert's into tiles of kTileColumns. Which place a pair gets in its expert's list changes no bit of
 // its result, so pairs take places as they come.
@@ -44,23 +47,21 @@ const uint kNone = 0xffffffffu;
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
 
 shared uint places[kExperts];
+// Each subgroup's column has room, or the single column.
+const uint kChosenRoom = kSubgroups;
+#include "choose_one.glsl"
 
 // The softmax's denominator over all experts. `kept`: the lane's own logits.
 float softmax_sum(float kept[kOfLane], float largest) {
   uint lane = gl_SubgroupInvocationID;
   precise float sum = 0.0;
   [[unroll]] for (uint i = 0; i < kOfLane; i++) {
-    if (i * kLanes + lane < kExperts) sum = sum + exp(kept[i] - largest);
+    if (i * kLanes + lane < kExperts) sum = sum + softmax_part(kept[i], largest);
   }
   [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
     sum = sum + subgroupShuffleXor(sum, distance);
   }
   return sum;
-}
-
-float sigmoid(float logit) {
-  precise float made = 1.0 / (1.0 + exp(-logit));
-  return made;
 }
 
 const float kLeast = -3.4028234e38;
@@ -106,7 +107,7 @@ uint best_groups(float kept[kOfLane]) {
 void make_scores(inout float kept[kOfLane], float largest, float sum) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint i = 0; i < kOfLane; i++) {
-    precise float score = kSigmoid != 0u ? sigmoid(kept[i]) : exp(kept[i] - largest) / sum;
+    precise float score = kSigmoid != 0u ? sigmoid(kept[i]) : softmax_part(kept[i], largest) / sum;
     if (push.choice_bias != 0ul) score = score + Floats(push.choice_bias).v[min(i * kLanes + lane, kExperts - 1u)];
     kept[i] = score;
   }
@@ -118,25 +119,31 @@ void make_scores(inout float kept[kOfLane], float largest, float sum) {
   }
 }
 
-void choose(uint column) {
+// Of one column, known to each lane.
+struct Softmax {
+  float largest, sum;
+};
+
+// What the lane's experts are chosen by, and the softmax if that took one.
+Softmax load_scores(Floats logits, out float kept[kOfLane]) {
   uint lane = gl_SubgroupInvocationID;
-  Floats logits = Floats(push.logits + uint64_t(column) * kLogits * 4u);
-  float kept[kOfLane];
   [[unroll]] for (uint i = 0; i < kOfLane; i++) kept[i] = logits.v[min(i * kLanes + lane, kExperts - 1u)];
-  float largest = 0.0;
-  precise float sum = 0.0;
-  if (kByScores != 0u) {
-    largest = kept[0];
-    [[unroll]] for (uint i = 1; i < kOfLane; i++) largest = max(largest, kept[i]);
-    [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
-      largest = max(largest, subgroupShuffleXor(largest, distance));
-    }
-    if (kSigmoid == 0u) sum = softmax_sum(kept, largest);
-    make_scores(kept, largest, sum);
+  Softmax softmax = Softmax(0.0, 0.0);
+  if (kByScores == 0u) return softmax;
+  softmax.largest = kept[0];
+  [[unroll]] for (uint i = 1; i < kOfLane; i++) softmax.largest = max(softmax.largest, kept[i]);
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    softmax.largest = max(softmax.largest, subgroupShuffleXor(softmax.largest, distance));
   }
-  float values[kUsed];
-  uint experts[kUsed];
-  // The largest of those that come after the one before. (What is no number comes nowhere; then any expert will do.)
+  if (kSigmoid == 0u) softmax.sum = softmax_sum(kept, softmax.largest);
+  make_scores(kept, softmax.largest, softmax.sum);
+  return softmax;
+}
+
+// The subgroup's column: a place after the other, the largest of those that come after the one before. (What is no number
+// comes nowhere; then any expert will do.)
+void take_by_turns(float kept[kOfLane], uint room) {
+  uint lane = gl_SubgroupInvocationID;
   float before = uintBitsToFloat(0x7f800000u);
   int before_at = -1;
   [[unroll]] for (uint place = 0; place < kUsed; place++) {
@@ -163,39 +170,76 @@ void choose(uint column) {
       before = best;
       before_at = int(best_at);
     }
-    values[place] = best;
-    experts[place] = best_at != kNone ? best_at : place;
+    if (lane == 0u) {
+      chosen_values[room + place] = best;
+      chosen_experts[room + place] = best_at != kNone ? best_at : place;
+    }
   }
+}
 
-  if (kByScores != 0u) {
-    [[unroll]] for (uint place = 0; place < kUsed; place++) values[place] = logits.v[experts[place]];
-    if (kSigmoid != 0u) sum = 1.0;
-  } else {
-    largest = values[0];
+// What the chosen expert at `place` counts, before it is divided.
+float part_of(Floats logits, uint place, float largest) {
+  float value = kByScores != 0u ? logits.v[chosen_experts[place]] : chosen_values[place];
+  return kSigmoid != 0u ? sigmoid(value) : softmax_part(value, largest);
+}
+
+// Weights of the experts that the subgroup's column takes; a lane has some of the places.
+void weigh(uint column, Floats logits, float kept[kOfLane], Softmax softmax, uint room) {
+  uint lane = gl_SubgroupInvocationID;
+  float largest = softmax.largest;
+  precise float sum = kSigmoid != 0u ? 1.0 : softmax.sum;
+  if (kByScores == 0u) {
+    largest = chosen_values[room];
     if (kRenormalise == 0u) sum = softmax_sum(kept, largest);
   }
-  if (kRenormalise != 0u) sum = kSigmoid != 0u ? 1e-20 : 0.0;  // sigmoids may all be 0
-  [[unroll]] for (uint place = 0; place < kUsed; place++) {
-    values[place] = kSigmoid != 0u ? sigmoid(values[place]) : exp(values[place] - largest);
-    if (kRenormalise != 0u) sum = sum + values[place];
+  if (kRenormalise != 0u) {
+    sum = kSigmoid != 0u ? 1e-20 : 0.0;  // sigmoids may all be 0
+    [[unroll]] for (uint place = 0; place < kUsed; place++) sum = sum + part_of(logits, room + place, largest);
   }
-  if (lane != 0u) return;
-  [[unroll]] for (uint place = 0; place < kUsed; place++) {
-    uint pair = column * kUsed + place;
-    precise float share = values[place] / sum;
+  for (uint place = lane; place < kUsed; place += kLanes) {
+    uint expert = chosen_experts[room + place], pair = column * kUsed + place;
+    precise float share = part_of(logits, room + place, largest) / sum;
     precise float weight = share * push.scale;
-    if (push.expert_scales != 0ul) weight = weight * Floats(push.expert_scales).v[experts[place]];
-    WordsOut(push.chosen).v[pair] = experts[place];
+    if (push.expert_scales != 0ul) weight = weight * Floats(push.expert_scales).v[expert];
+    WordsOut(push.chosen).v[pair] = expert;
     FloatsOut(push.weights).v[column * kWeights + place] = weight;
     if (kPart == kOneColumn) {
       WordsOut(push.list).v[pair] = pair;
-      TilesOut(push.tiles).v[1u + pair] = uvec4(experts[place], pair, 1u, pair);
+      TilesOut(push.tiles).v[1u + pair] = uvec4(expert, pair, 1u, pair);
     }
   }
+  if (lane != 0u) return;
   if (kPart == kOneColumn) WordsOut(push.tiles).v[0] = kUsed;
-  if (kSharedGate != 0u) {
-    FloatsOut(push.weights).v[column * kWeights + kUsed] = sigmoid(logits.v[kExperts]);
+  if (kSharedGate != 0u) FloatsOut(push.weights).v[column * kWeights + kUsed] = sigmoid(logits.v[kExperts]);
+}
+
+Floats logits_of(uint column) { return Floats(push.logits + uint64_t(column) * kLogits * 4u); }
+
+void choose(uint column) {
+  uint room = gl_SubgroupID * kUsed;
+  float kept[kOfLane];
+  Softmax softmax = load_scores(logits_of(column), kept);
+  take_by_turns(kept, room);
+  subgroupMemoryBarrierShared();
+  subgroupBarrier();
+  weigh(column, logits_of(column), kept, softmax, room);
+  // Before the next column's experts are written.
+  subgroupMemoryBarrierShared();
+  subgroupBarrier();
+}
+
+void choose_one() {
+  uint lane = gl_SubgroupInvocationID;
+  float kept[kOfLane];
+  Softmax softmax = Softmax(0.0, 0.0);
+  if (gl_SubgroupID == 0u) {
+    softmax = load_scores(logits_of(0u), kept);
+    [[unroll]] for (uint i = 0; i < kOfLane; i++) {
+      if (i * kLanes + lane < kExperts) one_column[i * kLanes + lane] = kept[i];
+    }
   }
+  take_by_counting();
+  if (gl_SubgroupID == 0u) weigh(0u, logits_of(0u), kept, softmax, 0u);
 }
 
 // Where each expert's pairs begin in the list, and the tiles: by one subgroup, whose lanes take neighbouring experts each.
@@ -255,7 +299,9 @@ void sort(uint pairs) {
 void choose_all() {
   if (!chain_wait()) return;
   uint count = Words(push.parameters).v[0];
-  if (kPart != kSort) {
+  if (kPart == kOneColumn) {
+    if (count != 0u) choose_one();
+  } else if (kPart != kSort) {
     uint step = kSubgroups * gl_NumWorkGroups.x;
     for (uint column = gl_WorkGroupID.x * kSubgroups + gl_SubgroupID; column < count; column += step) choose(column);
   }

@@ -52,6 +52,7 @@ Declared read_constants(const KernelSpec& spec) {
 template <typename Declared>
 void write_constants(KernelSpec& spec, const Declared& declared) {
   const auto words = std::bit_cast<std::array<std::uint32_t, sizeof(Declared) / 4>>(declared);
+  spec.constants.resize((std::max)(spec.constants.size(), Declared::kFirst + words.size()));
   std::copy(words.begin(), words.end(), spec.constants.begin() + Declared::kFirst);
 }
 
@@ -59,7 +60,6 @@ void write_constants(KernelSpec& spec, const Declared& declared) {
 template <typename... Declared>
 std::vector<std::uint32_t> constants_of(const Declared&... declared) {
   KernelSpec spec;
-  spec.constants.resize((std::max)({Declared::kFirst + sizeof(Declared) / 4 ...}));
   (write_constants(spec, declared), ...);
   return std::move(spec.constants);
 }

@@ -21,6 +21,10 @@ std::uint32_t columns_of_expert(const RouterShape& router, std::uint32_t columns
   return (columns * router.used + router.experts - 1) / router.experts;
 }
 
+bool chooses_by_scores(const RouterShape& router) {
+  return router.sigmoid || router.biased_choice || router.groups > 1;
+}
+
 // Matrix units: columns of a tile that one subgroup makes alone, all of a row by itself.
 constexpr std::uint32_t kSerialTile = 32;
 
@@ -88,8 +92,10 @@ ChooseVariant choose(const Mapping& mapping, const RouterShape& router, ChoosePa
     case ChoosePart::kSort:
       constants.subgroups = most;
       break;
+    case ChoosePart::kOneColumn:  // an invocation for each expert
+      constants.subgroups = std::min((router.experts + mapping.lanes - 1) / mapping.lanes, most);
+      break;
     case ChoosePart::kChoose:
-    case ChoosePart::kOneColumn:
       constants.subgroups = 1;
       break;
   }
@@ -100,7 +106,7 @@ ChooseVariant choose(const Mapping& mapping, const RouterShape& router, ChoosePa
   constants.shared_gate = router.shared_gate ? 1 : 0;
   constants.renormalise = router.renormalise ? 1 : 0;
   constants.sigmoid = router.sigmoid ? 1 : 0;
-  constants.by_scores = router.sigmoid || router.biased_choice || router.groups > 1 ? 1 : 0;
+  constants.by_scores = chooses_by_scores(router) ? 1 : 0;
   constants.groups = router.groups;
   constants.groups_used = router.groups_used;
   constants.tile_columns = tile_columns;
@@ -142,6 +148,26 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
   constants.share = share;
   write_constants(variant.spec, constants);
   return variant;
+}
+
+bool chooses_in_products(const Mapping& mapping, const RouterShape& router, bool expert_scales,
+                         std::uint32_t columns) {
+  return mapping.units && columns == 1 && router.renormalise && !chooses_by_scores(router) &&
+         !expert_scales;
+}
+
+void choose_in_product(MatvecVariant& variant, const RouterShape& router, float scale,
+                       ChoosesHere chooses) {
+  const RouteLayout layout = route_layout(router, 1);
+  ChoosingConstants constants;
+  constants.chooses = static_cast<std::uint32_t>(chooses);
+  constants.experts = router.experts;
+  constants.used = router.used;
+  constants.shared_gate = router.shared_gate ? 1 : 0;
+  constants.weight_scale = std::bit_cast<std::uint32_t>(scale);
+  constants.weights_at = static_cast<std::uint32_t>(layout.weights - layout.tiles);
+  constants.logits_at = static_cast<std::uint32_t>(layout.logits - layout.tiles);
+  write_constants(variant.spec, constants);
 }
 
 SliceProduct slice_product(const Mapping& mapping, const MatvecShape& shape, std::uint32_t slices,

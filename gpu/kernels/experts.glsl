@@ -10,6 +10,9 @@
 #include "constants/experts.glsl"
 
 uint tile_expert, tile_first, tile_count, tile_pair;
+#ifdef BULKHEAD_CHOOSES_HERE
+#include "choose_here.glsl"
+#endif
 
 // False: there is no such tile.
 bool take_tile() {
@@ -21,6 +24,14 @@ bool take_tile() {
     tile_pair = tile_first * kSlices + tile_expert;
     return tile_count != 0u;
   }
+#ifdef BULKHEAD_CHOOSES_HERE
+  if (kChooses != kByRoute) {
+    tile_expert = choose_here();
+    tile_first = tile_pair = gl_WorkGroupID.x;
+    tile_count = min(Words(push.parameters).v[push.count_word], 1u);
+    return tile_count != 0u;
+  }
+#endif
   uint tiles = Words(push.tiles).v[0];
   uvec4 tile = Quads(push.tiles).v[1u + gl_WorkGroupID.x];
   tile_expert = tile.x;

@@ -7,10 +7,12 @@
 #include "chain_push.glsl"
 #include "common.glsl"
 #include "units.glsl"
+#include "constants/matvec_units.glsl"
+#ifdef BULKHEAD_EXPERTS
+#define BULKHEAD_CHOOSES_HERE
+#endif
 #include "matvec_push.glsl"
 #include "chain.glsl"
-
-#include "constants/matvec_units.glsl"
 
 #define EPILOGUE kEpilogue
 #define SCALING kScaling

@@ -37,39 +37,70 @@ float over_lanes(float own) {
   return sum;
 }
 
+// A round is kNormParts parts of kLanes quads. A step of few columns is all waiting: there, the quads of a whole round are
+// asked for at once, and the weights of the first rounds ahead of the wait. Of many columns subgroups use each other's time,
+// and registers are what is scarce.
+const uint kRoundQuads = kNormParts * kLanes;
+const uint kBatch = kColumns == 1u ? kNormParts : 1u;  // parts
+const uint kEarlyRounds = kColumns == 1u ? 3u : 0u;
+
+// The lane's sums.
+float products[kColumns];
+float squares[kColumns * kNormParts];
+
+// The lane's quads of a batch, which begins at quad `first` of all.
+void load_batch(Vec4s from, uint first, uint last_quad, out vec4 own[kBatch]) {
+  [[unroll]] for (uint part = 0; part < kBatch; part++) {
+    own[part] = from.v[min(first + part * kLanes + gl_SubgroupInvocationID, last_quad)];
+  }
+}
+
+// Adds a batch to the sums, from `part0` of its round on. Quads past the last are not added.
+void add_batch(uint first, uint part0, uint column0, uint count, vec4 weights[kBatch]) {
+  uint quads = push.width / 4u;
+  vec4 gains[kBatch];
+  load_batch(Vec4s(push.gain), first, quads - 1u, gains);
+  [[unroll]] for (uint c = 0; c < kColumns; c++) {
+    vec4 x[kBatch];
+    uint column = min(column0 + c, count - 1u);
+    load_batch(Vec4s(push.in_address + uint64_t(column) * push.in_stride * 4u), first, quads - 1u, x);
+    precise float product = products[c];
+    [[unroll]] for (uint part = 0; part < kBatch; part++) {
+      if (first + part * kLanes + gl_SubgroupInvocationID < quads) {
+        precise float square = squares[c * kNormParts + part0 + part];
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+          square = fma(x[part][i], x[part][i], square);
+          precise float normed = x[part][i] * gains[part][i];
+          product = fma(weights[part][i], normed, product);
+        }
+        squares[c * kNormParts + part0 + part] = square;
+      }
+    }
+    products[c] = product;
+  }
+}
+
 void make_logits() {
   uint column0 = gl_WorkGroupID.x * kColumns;
   uint row = gl_WorkGroupID.y * kSubgroups + gl_SubgroupID;
   uint lane = gl_SubgroupInvocationID;
-  if (!chain_wait()) return;
+  uint quads = push.width / 4u;
+  Vec4s weights = Vec4s(push.router + uint64_t(min(row, push.rows - 1u)) * push.width * 4u);
+  vec4 early[kEarlyRounds + 1u][kBatch];
+  [[unroll]] for (uint r = 0; r < kEarlyRounds; r++) load_batch(weights, r * kRoundQuads, quads - 1u, early[r]);
   uint count = Words(push.parameters).v[0];
+  if (!chain_wait()) return;
   if (column0 >= count || row >= push.rows) return;
-  Vec4s weights = Vec4s(push.router + uint64_t(row) * push.width * 4u);
-  precise float products[kColumns];
-  precise float squares[kColumns * kNormParts];
   [[unroll]] for (uint c = 0; c < kColumns; c++) products[c] = 0.0;
   [[unroll]] for (uint i = 0; i < kColumns * kNormParts; i++) squares[i] = 0.0;
-  uint quads = push.width / 4u;
-  for (uint round = 0; round < quads; round += kNormParts * kLanes) {
-    [[unroll]] for (uint part = 0; part < kNormParts; part++) {
-      uint quad = round + part * kLanes + lane;
-      if (quad < quads) {
-        vec4 weight = weights.v[quad];
-        vec4 gain = Vec4s(push.gain).v[quad];
-        [[unroll]] for (uint c = 0; c < kColumns; c++) {
-          uint column = min(column0 + c, count - 1u);
-          vec4 x = Vec4s(push.in_address + uint64_t(column) * push.in_stride * 4u).v[quad];
-          precise float square = squares[c * kNormParts + part];
-          precise float product = products[c];
-          [[unroll]] for (uint i = 0; i < 4; i++) {
-            square = fma(x[i], x[i], square);
-            precise float normed = x[i] * gain[i];
-            product = fma(weight[i], normed, product);
-          }
-          squares[c * kNormParts + part] = square;
-          products[c] = product;
-        }
-      }
+  [[unroll]] for (uint r = 0; r < kEarlyRounds; r++) {
+    if (r * kRoundQuads < quads) add_batch(r * kRoundQuads, 0u, column0, count, early[r]);
+  }
+  for (uint round = kEarlyRounds * kRoundQuads; round < quads; round += kRoundQuads) {
+    [[unroll]] for (uint part = 0; part < kNormParts; part += kBatch) {
+      vec4 own[kBatch];
+      load_batch(weights, round + part * kLanes, quads - 1u, own);
+      add_batch(round + part * kLanes, part, column0, count, own);
     }
   }
   [[unroll]] for (uint c = 0; c < kColumns; c++) {

@@ -11,6 +11,11 @@ std::uint32_t ExpertSteps::stride(model::ActivationIndex activation) const {
       activation_stride(context_.mapping, context_.plan.activations[activation]));
 }
 
+bool ExpertSteps::chooses_in_products(const model::Router& router) const {
+  return k::chooses_in_products(context_.mapping, router_shape(router),
+                                router.expert_scales != kAbsent, columns_);
+}
+
 Status ExpertSteps::add(const RouteStep& step) {
   const k::RouterShape router = router_shape(step.router);
   const k::RouteLayout layout = k::route_layout(router, columns_);
@@ -33,6 +38,7 @@ Status ExpertSteps::add(const RouteStep& step) {
       route.spec, gpu::push_bytes(push),
       {up(columns_, route.columns_per_workgroup), up(push.rows, route.rows_per_workgroup), 1,
        std::uint64_t{push.rows} * push.width * 4}));
+  if (chooses_in_products(step.router)) return {};
   emit_.barrier();
 
   k::ChoosePush choose{};
@@ -111,8 +117,13 @@ Status ExpertSteps::multiply(const ExpertProductsStep& step, const ProductStep& 
   shape.together = router.used;
   // Inputs of the experts of a column are the column itself, or what each of them has made.
   const std::uint32_t share = router.used / plan.activations[product.in].per_column;
-  const k::MatvecVariant variant =
-      k::expert_product(context_.mapping, shape, router, share, columns_);
+  k::MatvecVariant variant = k::expert_product(context_.mapping, shape, router, share, columns_);
+  const bool reads_column = plan.activations[product.in].per_column == 1;
+  if (reads_column && chooses_in_products(step.router)) {
+    const bool first = &product == &step.products.front();
+    k::choose_in_product(variant, router, step.router.scale,
+                         first ? k::ChoosesHere::kHereAndTells : k::ChoosesHere::kHere);
+  }
   k::ExpertPush push = push_of(product, shape);
   push.product.written_rows =
       makes_input ? k::input_padded(context_.mapping, shape.rows) : shape.rows;

@@ -25,6 +25,7 @@ class ExpertSteps {
   Status add(const MixStep& step);
 
  private:
+  bool chooses_in_products(const model::Router& router) const;
   Status multiply(const ExpertProductsStep& step, const ProductStep& product);
   // All but routes, tiles and where results lie.
   gpu::kernels::ExpertPush push_of(const ProductStep& product,

@@ -1,0 +1,38 @@
+// For products of experts' matrices in steps of one column (experts.glsl): each workgroup chooses the column's experts from
+// the logits by itself, which takes less time than waiting for a kernel that does nothing else. The first workgroup of the
+// product that tells writes what choose.comp would write: tiles for the products that follow, and weights for mix.comp.
+//
+// Routers whose weights are shares of the chosen experts' sum can be taken so, without scores, biases of the choice and
+// experts' scales.
+#include "constants/choosing.glsl"
+// ChoosesHere in experts.hpp
+const uint kByRoute = 0, kHere = 1, kHereAndTells = 2;
+const uint kChosenRoom = 1;
+#include "choose_one.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
+
+// By the first kUsed invocations of a workgroup, or all if these are fewer.
+void tell_chosen() {
+  precise float sum = 0.0;
+  [[unroll]] for (uint place = 0; place < kUsed; place++) sum = sum + softmax_part(chosen_values[place], chosen_values[0]);
+  FloatsOut weights = FloatsOut(push.tiles + kWeightsAt);
+  for (uint place = gl_LocalInvocationIndex; place < kUsed; place += kInvocations) {
+    precise float share = softmax_part(chosen_values[place], chosen_values[0]) / sum;
+    precise float weight = share * uintBitsToFloat(kWeightScale);
+    weights.v[place] = weight;
+    TilesOut(push.tiles).v[1u + place] = uvec4(chosen_experts[place], place, 1u, place);
+  }
+  if (gl_LocalInvocationIndex != 0u) return;
+  WordsOut(push.tiles).v[0] = kUsed;
+  if (kSharedGate != 0u) weights.v[kUsed] = sigmoid(Floats(push.tiles + kLogitsAt).v[kExperts]);
+}
+
+// The expert of the column's place gl_WorkGroupID.x. All invocations call it.
+uint choose_here() {
+  Floats logits = Floats(push.tiles + kLogitsAt);
+  for (uint expert = gl_LocalInvocationIndex; expert < kExperts; expert += kInvocations) one_column[expert] = logits.v[expert];
+  take_by_counting();
+  if (kChooses == kHereAndTells && gl_WorkGroupID.x == 0u && gl_WorkGroupID.y == 0u) tell_chosen();
+  return chosen_experts[gl_WorkGroupID.x];
+}

@@ -1,0 +1,42 @@
+// Experts of a single column, chosen by a workgroup: an invocation counts how many experts come before its own, which is its
+// expert's place. Of equal experts the lower index comes first. What is no number comes nowhere; then any expert will do.
+//
+// The includer has kInvocations, kExperts, kUsed, and kChosenRoom: of how many columns' experts there is room.
+shared float one_column[kExperts];  // what experts are chosen by
+shared uint chosen_experts[kChosenRoom * kUsed];
+shared float chosen_values[kChosenRoom * kUsed];
+
+// one_column is whole; all invocations call this. Afterwards everybody sees the chosen ones.
+void take_by_counting() {
+  uint thread = gl_LocalInvocationIndex;
+  for (uint place = thread; place < kUsed; place += kInvocations) {
+    chosen_values[place] = 0.0;
+    chosen_experts[place] = place;
+  }
+  barrier();
+  for (uint expert = thread; expert < kExperts; expert += kInvocations) {
+    float own = one_column[expert];
+    bool is_number = (floatBitsToUint(own) & 0x7fffffffu) <= 0x7f800000u;
+    uint place = 0u;
+    for (uint i = 0; i < kExperts; i++) {
+      float other = one_column[i];
+      if (other > own || (other == own && i < expert)) place++;
+    }
+    if (is_number && place < kUsed) {
+      chosen_values[place] = own;
+      chosen_experts[place] = expert;
+    }
+  }
+  barrier();
+}
+
+float sigmoid(float logit) {
+  precise float made = 1.0 / (1.0 + exp(-logit));
+  return made;
+}
+
+// An expert's part of a softmax, but for the denominator.
+float softmax_part(float logit, float largest) {
+  precise float below = logit - largest;
+  return exp(below);
+}

@@ -1,0 +1,10 @@
+// A product by matrix units that chooses a single column's experts itself. Ids behind those of any product.
+CONSTANTS(ChoosingConstants, 36)
+CONSTANT(36, kChooses, chooses, 0u)         // ChoosesHere in experts.hpp
+CONSTANT(37, kExperts, experts, 1u)
+CONSTANT(38, kUsed, used, 1u)
+CONSTANT(39, kSharedGate, shared_gate, 0u)  // a further logit is that of the shared expert's gate
+CONSTANT(40, kWeightScale, weight_scale, 0x3f800000u)  // a float's bits: of all weights
+CONSTANT(41, kWeightsAt, weights_at, 0u)    // bytes from the tiles on
+CONSTANT(42, kLogitsAt, logits_at, 0u)
+CONSTANTS_END
