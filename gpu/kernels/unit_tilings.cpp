@@ -179,7 +179,9 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   // The first weights are asked for before the link before is over.
   const Part part = part_of(shape);
   if (part == Part::kGateUp) {
-    tiling.row_blocks = 2;
+    // Many segments are many subgroups already (bench/history/kernels.md: a gemma-3's).
+    const bool shared_by_many = kind == kOtherNibbles && columns == 1 && segments > 4;
+    tiling.row_blocks = shared_by_many ? 4 : 2;
     tiling.step_groups = plain ? 4 : 2;
     tiling.ahead = 2;
   } else if (halves || bytes) {
