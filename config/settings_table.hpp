@@ -57,6 +57,8 @@ struct Field {
   // The feature behind the key is not in this version: setting it to other than the default earns a
   // Notice.
   bool later = false;
+  // What settings_yaml() does not tell: an API key.
+  bool secret = false;
   // What a reload does with it. Of a model's settings kWorkers means that model's.
   Stated<Reload> reload;
   Stated<Worker> worker;

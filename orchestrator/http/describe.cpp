@@ -8,6 +8,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "config/base/utc_time.hpp"
+
 namespace bulkhead::orchestrator {
 
 using nlohmann::json;
@@ -335,6 +337,21 @@ json describe_answer(const Router& router, const Answer& answer) {
           {"first_token_ms",
            any_token ? json(ms_since(answer.first_token(), answer.began())) : json(nullptr)},
           {"tries", tries}};
+}
+
+json describe_crashes(const Router& router) {
+  json list = json::array();
+  for (const Crash& crash : router.crashes().all()) {
+    list.push_back({{"time", utc_text(crash.time)},
+                    {"worker", crash.worker},
+                    {"model", crash.model},
+                    {"pid", crash.pid},
+                    {"cause", to_string(crash.cause)},
+                    {"words", crash.words},
+                    {"step", crash.step ? json(*crash.step) : json(nullptr)},
+                    {"requests", crash.requests}});
+  }
+  return list;
 }
 
 json describe_model(const Router& router, const ModelInfo& model) {

@@ -21,4 +21,7 @@ nlohmann::json describe_answer(const Router& router, const Answer& answer);
 // Why it is not ready, where it is not.
 nlohmann::json describe_health(const Router& router);
 
+// The last deaths of workers, the oldest first.
+nlohmann::json describe_crashes(const Router& router);
+
 }  // namespace bulkhead::orchestrator

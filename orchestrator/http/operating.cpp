@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/base/log.hpp"
+#include "config/config.hpp"
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
@@ -54,6 +55,17 @@ HttpResponse get_worker_log(const ApiContext& context, const std::string& name) 
   for (const WorkerLogs::Line& line : lines)
     list.push_back({{"number", line.number}, {"time", line.time}, {"text", line.text}});
   return json_response(200, {{"worker", name}, {"lines", std::move(list)}});
+}
+
+HttpResponse get_crashes(const ApiContext& context, const std::string&) {
+  return json_response(200, describe_crashes(context.services.router));
+}
+
+HttpResponse get_settings(const ApiContext& context, const std::string&) {
+  HttpResponse response;
+  response.content_type = "application/yaml";
+  response.body = config::settings_yaml(context.services.router.settings());
+  return response;
 }
 
 namespace {

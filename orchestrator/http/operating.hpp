@@ -15,6 +15,9 @@ HttpResponse json_response(int status, const nlohmann::json& body);
 HttpResponse get_workers(const ApiContext& context, const std::string&);
 HttpResponse get_worker_log(const ApiContext& context, const std::string& name);
 HttpResponse get_requests(const ApiContext& context, const std::string&);
+HttpResponse get_crashes(const ApiContext& context, const std::string&);
+// As YAML, with keys hidden.
+HttpResponse get_settings(const ApiContext& context, const std::string&);
 
 // Of the worker that the path names. 202 at once, with the worker as it is then.
 void drain_worker(Call call);

@@ -321,6 +321,8 @@ constexpr Route kRoutes[] = {
     {kPost, "/api/copy", "/api/copy", Who::kClients, nullptr, refuse_as_ollama},
     {kGet, "/v1/workers/{name}/log", "/v1/workers/{name}/log", Who::kOwnPages, get_worker_log},
     {kGet, "/v1/requests", "/v1/requests", Who::kOwnPages, get_requests},
+    {kGet, "/v1/crashes", "/v1/crashes", Who::kOwnPages, get_crashes},
+    {kGet, "/v1/settings", "/v1/settings", Who::kOwnPages, get_settings},
     {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kClients, nullptr,
      go_on_reading},
     {kPost, "/tokenize", "/tokenize", Who::kClients, nullptr,

@@ -372,6 +372,7 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
 
 void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
   if (on_death && !worker.ended_as_asked()) on_death(worker.name(), worker.last_death_cause());
+  note_crash(worker, death, orphans);
   take_back(worker, death, orphans);
 }
 
@@ -381,6 +382,7 @@ void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan>
   spdlog::info(
       "worker {}: {}: its {} unfinished request(s) do not wait for the exit of its process",
       worker.name(), death.words, orphans.size());
+  note_crash(worker, death, orphans);
   take_back(worker, death, orphans);
 }
 

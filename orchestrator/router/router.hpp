@@ -29,6 +29,7 @@
 #include "config/settings.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
+#include "orchestrator/router/crash_log.hpp"
 #include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/worker.hpp"
 
@@ -58,6 +59,8 @@ class RequestObserver {
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
   // To work that one message answers.
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
+  // As its client knows the request; empty: it has no name.
+  virtual std::string request_name() const { return ""; }
 };
 
 struct RouterOptions {
@@ -193,6 +196,10 @@ class Router : private WorkerEvents {
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
   std::size_t waiting() const;  // of these, not with a worker now
+  const CrashLog& crashes() const { return crashes_; }
+  const config::Settings& settings() const {
+    return settings_;
+  }  // as they are since the last reload
   const Journal& journal() const { return journal_; }
   // By index; retired ones among them.
   const std::vector<ModelInfo>& models() const { return models_; }
@@ -232,6 +239,9 @@ class Router : private WorkerEvents {
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
   bool worker_may_retry(Worker& worker) override;
+
+  // crashes.cpp
+  void note_crash(const Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
 
   void look_whether_started();
   bool takes_any_name() const;  // server.any_model_name
@@ -314,6 +324,7 @@ class Router : private WorkerEvents {
   Timer turn_timer_;  // until the next turn ends that somebody waits for
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;
+  CrashLog crashes_;
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;

@@ -25,6 +25,7 @@
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
 #include "config/base/quiet_thread.hpp"
+#include "config/base/utc_time.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -69,22 +70,11 @@ struct Pipe {
   Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
 };
 
-// 2026-01-15T12:00:00.123Z
-std::string time_as_text(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  const auto ms = std::chrono::duration_cast<milliseconds>(time.time_since_epoch()).count() % 1000;
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  char text[40];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-  return fmt::format("{}.{:03}Z", text, ms);
-}
-
 // The last lines by worker. Of very many names those go that were silent longest.
 class KeptLines {
  public:
   void add(const std::string& name, std::string_view text) {
-    WorkerLogs::Line line{0, time_as_text(std::chrono::system_clock::now()),
+    WorkerLogs::Line line{0, utc_text(std::chrono::system_clock::now()),
                           cleaned(text.substr(0, WorkerLogs::kMaxLineBytes))};
     std::lock_guard lock(mutex_);
     line.number = ++last_number_;

@@ -61,6 +61,8 @@ struct Death {
   std::uint64_t vault = 0;      // the number of the vault that it was given; 0: none
   bool took_over = false;       // it was taking that over, and had not served yet
   bool vault_unusable = false;  // and ended because it could do nothing with it
+  pid_t pid = -1;
+  std::optional<std::uint64_t> step = {};  // the last that it counted, where its channel tells
 
   // Whether somebody else ended it: that says nothing about what it was doing.
   bool by_others() const {

@@ -138,6 +138,8 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   death.vault = given_vault_;
   death.took_over = given_vault_ != 0 && loading();
   death.from_outside = was_stopped_;
+  death.pid = process_.pid();
+  if (channel_ != nullptr) death.step = channel_->last_beat();
   if (!kill_cause_.empty()) return death;
   death.as_asked = asked_to_end_;
   const std::string words = describe_exit(exit.code, exit.status);

@@ -1,10 +1,8 @@
 // What operators see and do: requests in progress, workers' logs, and the tool's commands for both.
 #include <signal.h>
-#include <sys/wait.h>
-
-#include <cstdio>
 
 #include "tests/integration/terminal.hpp"
+#include "tests/integration/tool.hpp"
 #include "tests/integration/watching.hpp"
 
 namespace bulkhead::test {
@@ -12,24 +10,6 @@ namespace {
 
 json requests(const Serving& serving) {
   return json::parse(serving.get("/v1/requests").body);
-}
-
-struct Outcome {
-  int code = -1;
-  std::string out;  // stderr, too
-};
-
-Outcome tool(const Serving& serving, const std::string& arguments) {
-  const std::string line =
-      std::string(BULKHEAD_TOOL) + " " + arguments + " --url " + url_of(serving) + " 2>&1";
-  FILE* const pipe = ::popen(line.c_str(), "r");
-  Outcome outcome;
-  char bytes[4096];
-  for (std::size_t got = 0; (got = std::fread(bytes, 1, sizeof bytes, pipe)) > 0;)
-    outcome.out.append(bytes, got);
-  const int status = ::pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
-  return outcome;
 }
 
 std::unique_ptr<HttpClient> begin(const Serving& serving, const json& body) {

@@ -68,6 +68,10 @@ inline Serving serve(std::vector<std::string> settings = {},
   return serving;
 }
 
+inline std::string url_of(const Serving& serving) {
+  return "http://127.0.0.1:" + std::to_string(serving.port);
+}
+
 // The JSON of each event, "[DONE]" excepted; `done` tells whether that came last.
 struct Events {
   std::vector<json> chunks;

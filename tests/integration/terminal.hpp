@@ -87,8 +87,4 @@ struct Home {
   std::string path;
 };
 
-inline std::string url_of(const Serving& serving) {
-  return "http://127.0.0.1:" + std::to_string(serving.port);
-}
-
 }  // namespace bulkhead::test

@@ -131,7 +131,22 @@ struct CheckSchemaOptions {
 // Also 3: the text on stdin is rejected.
 int run_check_schema(const CheckSchemaOptions& options);
 
-int run_doctor();
+struct DoctorOptions {
+  Connection connection;
+  std::string bundle;  // the file to write; empty: print what there is
+};
+// With a bundle: 1 where it could not be written. A daemon that does not answer is no failure: the bundle says so.
+int run_doctor(const DoctorOptions& options);
+
+// What `bulkhead doctor` prints.
+struct Diagnosis {
+  std::string text;
+  std::optional<Error> no_devices;  // why they can't be listed
+  bool usable = false;              // a device can serve
+};
+Diagnosis diagnose();
+// doctor_bundle.cpp: writes an archive for a report on a fault.
+int write_bundle(const DoctorOptions& options);
 
 struct BenchOptions {
   std::string name;  // empty: list them

@@ -31,9 +31,7 @@ std::vector<std::string> driver_manifests() {
   return {found.begin(), found.end()};
 }
 
-}  // namespace
-
-int run_doctor() {
+std::string drivers_and_files() {
   std::string out;
   const std::vector<std::string> manifests = driver_manifests();
   out += "Vulkan drivers installed\n";
@@ -43,18 +41,22 @@ int run_doctor() {
   std::error_code ignored;
   const bool nvidia = std::filesystem::exists("/dev/nvidiactl", ignored);
   const bool render_node = std::filesystem::exists("/dev/dri", ignored);
-  if (nvidia || render_node) {
-    out += "GPU device files\n";
-    if (nvidia) out += "  /dev/nvidiactl\n";
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/dri", ignored)) {
-      const std::string path = entry.path().string();
-      if (path.find("renderD") == std::string::npos) continue;
-      out += "  " + path;
-      if (::access(path.c_str(), R_OK | W_OK) != 0)
-        out += "  (not yours to open: add this user to the group `render`)";
-      out += "\n";
-    }
+  if (!nvidia && !render_node) return out;
+  out += "GPU device files\n";
+  if (nvidia) out += "  /dev/nvidiactl\n";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/dri", ignored)) {
+    const std::string path = entry.path().string();
+    if (path.find("renderD") == std::string::npos) continue;
+    out += "  " + path;
+    if (::access(path.c_str(), R_OK | W_OK) != 0)
+      out += "  (not yours to open: add this user to the group `render`)";
+    out += "\n";
   }
+  return out;
+}
+
+std::string sandbox_of_workers() {
+  std::string out;
   const worker::SandboxReport sandbox = worker::sandbox_support();
   out += "Workers' sandbox\n";
   out += std::string("  files             ") +
@@ -65,47 +67,64 @@ int run_doctor() {
          "\n";
   for (const std::string& gap : sandbox.gaps)
     out += "  " + gap + "\n";
-  put(out + "\n");
+  return out;
+}
 
+std::string text_of(const gpu::DeviceInfo& device) {
+  std::string out = "Device " + std::to_string(device.index) + ": " + device.name + " (" +
+                    gpu::to_string(device.kind) + ")\n";
+  out += "  driver            " + device.driver + ", Vulkan " + device.api_version + "\n";
+  out += "  memory            " + in_mib(device.device_memory_bytes) + ", about " +
+         in_mib(device.free_memory_bytes) + " free\n";
+  out += "  subgroups of      " + std::to_string(device.subgroup_size) + ", workgroups up to " +
+         std::to_string(device.max_workgroup_invocations) + ", shared memory " +
+         std::to_string(device.shared_memory_bytes >> 10) + " KiB\n";
+  out +=
+      std::string("  copies            ") +
+      (device.has_transfer_queue ? "on a transfer queue of its own" : "share the compute queue") +
+      "\n";
+  if (device.missing.empty()) {
+    return out + "  usable            yes: bulkheadd --model FILE --set models.0.device=" +
+           std::to_string(device.index) + "\n";
+  }
+  out += "  usable            no; it lacks:\n";
+  for (const std::string& lack : device.missing)
+    out += "    " + lack + "\n";
+  return out;
+}
+
+}  // namespace
+
+Diagnosis diagnose() {
+  Diagnosis found;
+  found.text = drivers_and_files() + sandbox_of_workers() + "\n";
   const auto devices = gpu::list_devices();
   if (!devices.ok()) {
-    fail(devices.error());
+    found.no_devices = devices.error();
+    return found;
+  }
+  for (const gpu::DeviceInfo& device : *devices) {
+    found.text += text_of(device);
+    found.usable |= device.missing.empty();
+  }
+  if (!found.usable)
+    found.text +=
+        "\nNo device can serve. A software device comes with: apt-get install "
+        "mesa-vulkan-drivers\n";
+  return found;
+}
+
+int run_doctor(const DoctorOptions& options) {
+  if (!options.bundle.empty()) return write_bundle(options);
+  const Diagnosis found = diagnose();
+  put(found.text);
+  if (found.no_devices) {
+    fail(*found.no_devices);
     std::fprintf(stderr,
                  "For a software device: apt-get install mesa-vulkan-drivers. For a GPU: its "
                  "vendor's driver.\n");
-    return 1;
   }
-  out.clear();
-  bool usable = false;
-  for (const gpu::DeviceInfo& device : *devices) {
-    out += "Device " + std::to_string(device.index) + ": " + device.name + " (" +
-           gpu::to_string(device.kind) + ")\n";
-    out += "  driver            " + device.driver + ", Vulkan " + device.api_version + "\n";
-    out += "  memory            " + in_mib(device.device_memory_bytes) + ", about " +
-           in_mib(device.free_memory_bytes) + " free\n";
-    out += "  subgroups of      " + std::to_string(device.subgroup_size) + ", workgroups up to " +
-           std::to_string(device.max_workgroup_invocations) + ", shared memory " +
-           std::to_string(device.shared_memory_bytes >> 10) + " KiB\n";
-    out +=
-        std::string("  copies            ") +
-        (device.has_transfer_queue ? "on a transfer queue of its own" : "share the compute queue") +
-        "\n";
-    if (device.missing.empty()) {
-      usable = true;
-      out += "  usable            yes: bulkheadd --model FILE --set models.0.device=" +
-             std::to_string(device.index) + "\n";
-    } else {
-      out += "  usable            no; it lacks:\n";
-      for (const std::string& lack : device.missing)
-        out += "    " + lack + "\n";
-    }
-  }
-  if (!usable)
-    out +=
-        "\nNo device can serve. A software device comes with: apt-get install "
-        "mesa-vulkan-drivers\n";
-  put(out);
-  return usable ? 0 : 1;
+  return found.usable ? 0 : 1;
 }
 
 }  // namespace bulkhead::cli

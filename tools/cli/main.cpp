@@ -260,10 +260,20 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
   command->callback([&options, &code] { code = run_check(options); });
 }
 
-void add_doctor(CLI::App& app, int& code) {
-  CLI::App* command = app.add_subcommand("doctor", "List the Vulkan devices and what they lack");
-  command->footer("Exit code: 0 when a device can serve.");
-  command->callback([&code] { code = run_doctor(); });
+void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "doctor", "List the Vulkan devices and what they lack; write an archive for a report");
+  add_connection(*command, options.connection);
+  command->add_option("--bundle", options.bundle,
+                      "Write a tar archive of versions, settings, metrics, logs and the last "
+                      "crashes, without keys and prompts");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead doctor\n"
+      "  bulkhead doctor --bundle report.tar     asks the daemon at --url; without one, what is "
+      "known here\n"
+      "Exit code: 0 when a device can serve; with --bundle, when the archive was written.");
+  command->callback([&options, &code] { code = run_doctor(options); });
 }
 
 void add_bench(CLI::App& app, BenchOptions& options, int& code) {
@@ -311,6 +321,7 @@ int run(int argc, char** argv) {
     ApplyTemplateOptions apply_template;
     CheckOptions check;
     CheckSchemaOptions check_schema;
+    DoctorOptions doctor;
     BenchOptions bench;
   } options;
   int code = 0;
@@ -323,7 +334,7 @@ int run(int argc, char** argv) {
   add_apply_template(app, options.apply_template, code);
   add_check(app, options.check, code);
   add_check_schema(app, options.check_schema, code);
-  add_doctor(app, code);
+  add_doctor(app, options.doctor, code);
   add_bench(app, options.bench, code);
   try {
     app.parse(argc, argv);

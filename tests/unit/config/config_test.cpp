@@ -94,6 +94,28 @@ TEST(Reference, HasEveryKeyOnce) {
     EXPECT_THAT(text, HasSubstr(setting.help));
 }
 
+TEST(Reference, SettingsAreShownWithoutKeys) {
+  Settings settings;
+  EXPECT_THAT(settings_yaml(settings), HasSubstr("  api_key: \"\"\n"));
+  settings.server.api_key = "operators-secret";
+  settings.server.keys = {"alice clients-secret streams=4", "in no form that-is-known"};
+  settings.models.resize(2);
+  settings.models[0].name = "one";
+  settings.models[0].path = "a \"b\".gguf";
+  settings.models[1].name = "two";
+  const std::string text = settings_yaml(settings);
+  EXPECT_THAT(text, Not(HasSubstr("secret")));
+  EXPECT_THAT(text, Not(HasSubstr("that-is-known")));
+  EXPECT_THAT(text, HasSubstr("  api_key: \"(hidden)\"\n"));
+  EXPECT_THAT(text, HasSubstr("  keys: [alice (hidden) streams=4, (hidden)]\n"));
+  EXPECT_THAT(text, HasSubstr("  - name: one\n    path: \"a \\\"b\\\".gguf\"\n"));
+  EXPECT_THAT(text, HasSubstr("  - name: two\n"));
+  for (const Setting& setting : settings_table()) {
+    const std::string key = setting.key;
+    EXPECT_THAT(text, HasSubstr(key.substr(key.rfind('.') + 1) + ": ")) << key;
+  }
+}
+
 // Every row reaches a member of its own: changing one key changes that key's text and no other's.
 TEST(Table, EachKeyReachesItsOwnMember) {
   const Settings defaults;

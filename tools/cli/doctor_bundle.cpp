@@ -1,0 +1,179 @@
+// `bulkhead doctor --bundle FILE`: one archive that an operator can attach to a report.
+//
+// What the daemon tells comes over its API, which holds no prompt and no text of an answer, and hides keys in
+// the settings. Whatever it is, the key that this program was given is taken out of it. A part that can't be
+// had is replaced by the reason.
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "config/base/utc_time.hpp"
+#include "tools/cli/archive.hpp"
+#include "tools/cli/commands.hpp"
+#include "tools/cli/table.hpp"
+
+namespace bulkhead::cli {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kReadme =
+    "What `bulkhead doctor --bundle` has gathered. Look through it before you pass it on.\n"
+    "\n"
+    "versions.txt    programs, kernel, distribution, processors, memory\n"
+    "devices.txt     Vulkan drivers and devices, and what the sandbox can do here\n"
+    "settings.yaml   what the daemon runs with; keys are hidden\n"
+    "health.json, workers.json, models.json, requests.json, metrics.txt   as the daemon is now\n"
+    "crashes.json    the last deaths of workers: cause, last words, step, and which requests they "
+    "had\n"
+    "logs/NAME.txt   what each worker wrote last, and what the daemon's log said of it\n"
+    "\n"
+    "There are no prompts, no answers and no keys in it. File names, names of models and keys' "
+    "names are.\n";
+
+std::string distribution() {
+  std::ifstream file("/etc/os-release");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("PRETTY_NAME=")) return line.substr(12);
+  }
+  return "unknown";
+}
+
+std::string versions() {
+  utsname system{};
+  ::uname(&system);
+  std::string text = "bulkhead      " BULKHEAD_VERSION "\n";
+  text += "made          " + utc_text(std::chrono::system_clock::now()) + "\n";
+  text += std::string("kernel        ") + system.sysname + " " + system.release + " " +
+          system.machine + "\n";
+  text += "distribution  " + distribution() + "\n";
+  text += "processors    " + std::to_string(std::thread::hardware_concurrency()) + "\n";
+  struct sysinfo memory {};
+  if (::sysinfo(&memory) == 0) {
+    const auto mib = [&memory](std::uint64_t units) {
+      return std::to_string((units * memory.mem_unit) >> 20) + " MiB";
+    };
+    text += "memory        " + mib(memory.totalram) + ", " + mib(memory.freeram) + " free\n";
+  }
+  return text;
+}
+
+std::string devices() {
+  Diagnosis found = diagnose();
+  if (found.no_devices) found.text += found.no_devices->message() + "\n";
+  return found.text;
+}
+
+std::string without(std::string text, const std::string& secret) {
+  if (secret.empty()) return text;
+  for (std::size_t at = text.find(secret); at != std::string::npos; at = text.find(secret, at))
+    text.replace(at, secret.size(), "(hidden)");
+  return text;
+}
+
+// Gathers what the daemon tells.
+class Gathering {
+ public:
+  Gathering(HttpClient client, std::string secret)
+      : client_(std::move(client)), secret_(std::move(secret)) {}
+
+  void add(std::string name, const std::string& content) {
+    files_.push_back({std::move(name), without(content, secret_)});
+  }
+
+  // The body of the answer, where there is one; else the file says why not.
+  std::string fetch(const std::string& name, const std::string& path) {
+    const Result<HttpResponse> response = client_.get(path);
+    const bool had = response.ok() && (response->status == 200 || path == "/health");
+    if (had) {
+      add(name, response->body);
+      return response->body;
+    }
+    const Error why = response.ok() ? api_error(*response) : response.error();
+    missing_.push_back(name + ": " + why.message());
+    add(name, "not to be had: " + why.message() + "\n");
+    return "";
+  }
+
+  // One for each name that the list of workers has.
+  void fetch_logs(const json& workers) {
+    for (const json& worker : workers) {
+      if (!worker.is_object() || !worker.value("name", json()).is_string()) continue;
+      const std::string name = worker["name"];
+      const Result<HttpResponse> response =
+          client_.get("/v1/workers/" + url_encoded(name) + "/log");
+      const json log = response.ok() ? json::parse(response->body, nullptr, false) : json(nullptr);
+      if (!log.is_object() || !log.value("lines", json()).is_array()) {
+        missing_.push_back("the log of " + name);
+        continue;
+      }
+      std::string text;
+      for (const json& line : log["lines"]) {
+        if (!line.is_object()) continue;
+        for (const char* part : {"time", "text"}) {
+          const json value = line.value(part, json());
+          if (value.is_string()) text += value.get<std::string>() + " ";
+        }
+        text.back() = '\n';
+      }
+      add("logs/" + file_name(name) + ".txt", text);
+    }
+  }
+
+  const std::vector<ArchivedFile>& files() const { return files_; }
+  const std::vector<std::string>& missing() const { return missing_; }
+
+ private:
+  static std::string file_name(std::string name) {
+    for (char& c : name) {
+      if (c == '/' || static_cast<unsigned char>(c) < 0x20) c = '_';
+    }
+    return name.substr(0, 80);
+  }
+
+  HttpClient client_;
+  std::string secret_;
+  std::vector<ArchivedFile> files_;
+  std::vector<std::string> missing_;
+};
+
+}  // namespace
+
+int write_bundle(const DoctorOptions& options) {
+  Result<HttpClient> client = make_client(options.connection);
+  if (!client.ok()) return fail(client.error());
+  Gathering bundle(*client, options.connection.api_key);
+  bundle.add("README.txt", kReadme);
+  bundle.add("versions.txt", versions());
+  bundle.add("devices.txt", devices());
+  bundle.fetch("health.json", "/health");
+  bundle.fetch("settings.yaml", "/v1/settings");
+  bundle.fetch("metrics.txt", "/metrics");
+  bundle.fetch("models.json", "/v1/models");
+  bundle.fetch("requests.json", "/v1/requests");
+  bundle.fetch("crashes.json", "/v1/crashes");
+  const json workers = json::parse(bundle.fetch("workers.json", "/v1/workers"), nullptr, false);
+  if (workers.is_array()) bundle.fetch_logs(workers);
+
+  const Status written = write_private_file(
+      options.bundle, tar_archive(bundle.files(), static_cast<std::uint64_t>(std::time(nullptr))));
+  if (!written.ok()) return fail(written.error());
+  for (const std::string& each : bundle.missing())
+    std::fprintf(stderr, "bulkhead: not in the archive: %s\n", cleaned_lines(each).c_str());
+  put("wrote " + options.bundle +
+      ": no prompts and no keys are in it; look through it before you "
+      "pass it on\n");
+  return 0;
+}
+
+}  // namespace bulkhead::cli
