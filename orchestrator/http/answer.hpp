@@ -53,6 +53,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   Clock::time_point began() const { return began_; }
   Clock::time_point first_token() const { return first_token_; }  // 0: none came yet
   std::string_view key_name() const;  // of the client's key; empty: it has none
+  std::string_view turn_of() const override { return key_name(); }
   std::string request_name() const override { return std::string(facts().id); }
 
  protected:

@@ -89,7 +89,8 @@ HttpResponse get_page(const ApiContext&, const std::string& name) {
 // The model's index, or nothing after a refusal.
 std::optional<std::size_t> admit(Call& call, const std::string& model, std::size_t count) {
   Failure failure;
-  Result<std::size_t> index = call.context.services.router.admit(model, count, failure);
+  Result<std::size_t> index =
+      call.context.services.router.admit(model, count, failure, call.key_name());
   if (index.ok()) return *index;
   call.refuse(to_api_error(failure));
   return std::nullopt;
@@ -150,7 +151,7 @@ void answer_in(std::unique_ptr<Dialect> dialect, Parsed<GenerationRequest> parse
         name, "unsupported_parameter")));
   }
   Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
   if (!model.ok()) return call.respond(dialect->refusal(to_api_error(failure)));
   std::make_shared<DialectAnswer>(call.context.services, call.route.label, std::move(call.exchange),
                                   std::move(wanted), std::move(dialect))
@@ -171,7 +172,7 @@ void count_tokens(Call call) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(refusal_of(*error));
   auto& wanted = std::get<GenerationRequest>(parsed);
   Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
   if (!model.ok()) return call.respond(refusal_of(to_api_error(failure)));
   std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
                                render, refusal_of)
@@ -187,7 +188,7 @@ void embed(Call call) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   auto& wanted = std::get<EmbeddingRequest>(parsed);
   Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure);
+  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
   if (!model.ok()) return refuse(to_api_error(failure));
   std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label,
                                     std::move(call.exchange), std::move(wanted))
@@ -216,7 +217,8 @@ void ask_as_ollama(Call call) {
     return answer_in(ollama_dialect(kind), std::move(request.wanted), std::move(call));
   Router& router = call.context.services.router;
   Failure failure;
-  const auto model = router.admit(std::get<GenerationRequest>(request.wanted).model, 1, failure);
+  const auto model =
+      router.admit(std::get<GenerationRequest>(request.wanted).model, 1, failure, call.key_name());
   if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
   const std::string name = router.models()[*model].id;
   if (request.unload && call.exchange->ticket != nullptr) {
@@ -245,7 +247,8 @@ void show_as_ollama(Call call) {
   Parsed<std::string> name = parse_ollama_name(call.request.body);
   if (auto* error = std::get_if<ApiError>(&name)) return call.respond(ollama_refusal(*error));
   Failure failure;
-  const auto model = call.context.services.router.admit(std::get<std::string>(name), 1, failure);
+  const auto model =
+      call.context.services.router.admit(std::get<std::string>(name), 1, failure, call.key_name());
   if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
   call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
@@ -374,6 +377,10 @@ std::string without_slips(std::string_view path) {
 }
 
 }  // namespace
+
+std::string_view Call::key_name() const {
+  return exchange->ticket == nullptr ? std::string_view() : exchange->ticket->name();
+}
 
 void Call::respond(HttpResponse response) {
   context.services.metrics.request_done(route.label, response.status);

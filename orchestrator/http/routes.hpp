@@ -35,6 +35,7 @@ struct Call {
   HttpRequest request;
   std::shared_ptr<Exchange> exchange;
 
+  std::string_view key_name() const;  // of the client's key; empty: it has none
   void respond(HttpResponse response);
   void refuse(const ApiError& error) { respond(to_response(error)); }
 };

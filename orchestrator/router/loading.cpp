@@ -244,15 +244,14 @@ bool Router::holds_back(std::size_t model) const {
 }
 
 bool Router::has_waiting(std::size_t model) const {
-  return !waiting_[model].fresh.empty() || !waiting_[model].suspects.empty();
+  return !waiting_[model].empty();
 }
 
 // By the number of a request: they count upwards.
 std::uint64_t Router::waiting_since(std::size_t model) const {
   std::uint64_t first = models_[model].load_asked ? 0 : UINT64_MAX;
-  for (const auto* queue : {&waiting_[model].suspects, &waiting_[model].fresh}) {
-    if (!queue->empty()) first = std::min(first, queue->front().value);
-  }
+  for (const RequestId request : waiting_[model].all())
+    first = std::min(first, request.value);
   return first;
 }
 
@@ -342,11 +341,8 @@ void Router::refuse_too_large(std::size_t model) {
   const std::string why = fmt::format(
       "The model {} takes about {} MiB, and server.device_memory_mb allows {} on its device.",
       models_[model].id, memory_of(models_[model]) >> 20, settings_.server.device_memory_mb);
-  const Waiting waiting = waiting_[model];
-  for (const auto* queue : {&waiting.suspects, &waiting.fresh}) {
-    for (const RequestId request : *queue)
-      fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
-  }
+  for (const RequestId request : waiting_[model].all())
+    fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
 }
 
 void Router::go_on_loading_later() {

@@ -140,18 +140,8 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
     if (earlier.retired && earlier.successor == model) earlier.successor = successor;
   }
   if (!models_[model].workers.empty()) return;
-  // It waited for workers that go elsewhere now, and its requests with it. None was ever sent.
-  const Waiting stranded = std::exchange(waiting_[model], {});
-  for (const auto* queue : {&stranded.suspects, &stranded.fresh}) {
-    for (const RequestId request : *queue) {
-      if (successor) {
-        active_.at(request).model = *successor;
-        waiting_[*successor].fresh.push_back(request);
-      } else {
-        fail(request, {ipc::FailureCode::kUnavailable, "The model has been taken out.", ""});
-      }
-    }
-  }
+  // It waited for workers that go elsewhere now, and its requests with it.
+  move_waiting(model, successor);
 }
 
 void Router::resize(std::size_t model) {
@@ -216,11 +206,12 @@ void Router::go_on_reloading() {
 }
 
 void Router::go_on_with(std::size_t retired) {
-  const Waiting& waiting = waiting_[retired];
   const std::optional<std::size_t> successor = models_[retired].successor;
   while (!models_[retired].workers.empty()) {
-    // Streams that lost their worker need one of the same kind.
-    if (!waiting.fresh.empty() || !waiting.suspects.empty()) return;
+    // Streams that lost their worker need one of the same kind. What no worker has seen goes with the last of
+    // them; where there is no successor it is served before.
+    const auto must_stay = [&](RequestId each) { return !successor || begun(each); };
+    if (std::ranges::any_of(waiting_[retired].all(), must_stay)) return;
     auto& workers = models_[retired].workers;
     if (!successor) {
       for (Worker* worker : workers)
@@ -259,6 +250,7 @@ void Router::go_on_with(std::size_t retired) {
       end(*worker);
     }
   }
+  move_waiting(retired, successor);
   // One that starts beside workers on their way here might not find room on the device.
   const bool more_come = std::ranges::any_of(models_, [&](const ModelInfo& other) {
     return other.retired && other.successor == successor && !other.workers.empty();

@@ -50,7 +50,8 @@ bool Router::takes_any_name() const {
   return false;
 }
 
-Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure) {
+Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Failure& failure,
+                                  std::string_view key) {
   auto refuse = [&failure](ipc::FailureCode code, std::string message, std::string parameter = "") {
     failure = {code, message, std::move(parameter)};
     return Error(ErrorCode::kUnavailable, std::move(message));
@@ -93,7 +94,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
                               "server.max_queue allows {}.",
                               count, settings_.server.max_queue));
   }
-  if (active_.size() + count > settings_.server.max_queue) {
+  if (!has_room_for(count, key)) {
     return refuse(ipc::FailureCode::kResourceExhausted,
                   fmt::format("{} requests are unfinished, and server.max_queue allows {}.",
                               active_.size(), settings_.server.max_queue));
@@ -109,8 +110,8 @@ RequestId Router::start(std::size_t model, Work work, RequestObserver& observer)
     submit->reasoning_budget = static_cast<std::int32_t>(budget);
   RequestId id{next_id_++};
   journal_.record(id, std::move(work));
-  active_[id] = Active{model, &observer};
-  waiting_[model].fresh.push_back(id);
+  active_[id] = Active{model, &observer, std::string(observer.turn_of())};
+  waiting_[model].fresh.push(id, active_[id].key);
   models_[model].last_used = ModelInfo::Clock::now();
   dispatch(model);
   if (!models_[model].loaded) go_on_loading_later();
@@ -130,7 +131,7 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
   recorded.in_call = entry.in_call;
   recorded.made_by = std::move(entry.made_by);
   active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
-  waiting_[model].fresh.push_back(id);
+  waiting_[model].fresh.push_begun(id);
   dispatch_later(model);
   if (!models_[model].loaded) go_on_loading_later();
   return id;
@@ -191,13 +192,13 @@ void Router::dispatch(std::size_t model) {
   while (!waiting.fresh.empty()) {
     Worker* worker = least_loaded(model);
     if (worker == nullptr) return;
-    auto next = waiting.fresh.begin();
-    if (holds_back(model))
-      next = std::ranges::find_if(waiting.fresh, [this](RequestId each) { return begun(each); });
-    if (next == waiting.fresh.end()) break;
-    const RequestId request = *next;
-    waiting.fresh.erase(next);
-    send(request, *worker);
+    const bool only_begun = holds_back(model);
+    const bool enough = has_enough(*worker);
+    const auto next = waiting.fresh.take([&](RequestId each) {
+      return begun(each) || (!only_begun && (!enough || !takes_turns(each)));
+    });
+    if (!next) break;
+    send(*next, *worker);
   }
   go_on_reloading_later();
 }
@@ -264,10 +265,7 @@ void Router::progressed(RequestId request, Active& active, Worker& worker) {
     alone_.erase(alone);
     first_sign = true;
   }
-  if (first_sign &&
-      (!waiting_[active.model].suspects.empty() || !waiting_[active.model].fresh.empty())) {
-    dispatch_later(active.model);
-  }
+  if (first_sign && !waiting_[active.model].empty()) dispatch_later(active.model);
 }
 
 Status Router::worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) {
@@ -407,7 +405,11 @@ void Router::take_back(Worker& worker, const Death& death, const std::vector<Orp
       }
     }
     Waiting& waiting = waiting_[model];
-    (blame.suspect() ? waiting.suspects : waiting.fresh).push_front(orphan->request);
+    if (blame.suspect()) {
+      waiting.suspects.push_front(orphan->request);
+    } else {
+      waiting.fresh.put_back(orphan->request);
+    }
   }
   for (const Orphan& orphan : orphans) {
     const auto active = active_.find(orphan.request);
@@ -441,10 +443,7 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
   let_go_if_failed(index);
   if (const std::string why = given_up(models_[index]); !why.empty()) {
     // Nobody comes for those who wait.
-    std::vector<RequestId> waiting;
-    for (const std::deque<RequestId>* queue : {&waiting_[index].suspects, &waiting_[index].fresh})
-      waiting.insert(waiting.end(), queue->begin(), queue->end());
-    for (RequestId request : waiting)
+    for (const RequestId request : waiting_[index].all())
       fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
   }
   if (was_ready_) return;
@@ -515,7 +514,7 @@ void Router::forget(RequestId request, bool tell_worker) {
   active_.erase(found);
   journal_.erase(request);
   if (active.worker == nullptr) {
-    std::erase(waiting_[active.model].fresh, request);
+    waiting_[active.model].fresh.erase(request);
     std::erase(waiting_[active.model].suspects, request);
   } else {
     auto alone = alone_.find(active.worker);
@@ -526,8 +525,7 @@ void Router::forget(RequestId request, bool tell_worker) {
       active.worker->finished(request);
     }
   }
-  const Waiting& waiting = waiting_[active.model];
-  if (!waiting.fresh.empty() || !waiting.suspects.empty()) dispatch_later(active.model);
+  if (!waiting_[active.model].empty()) dispatch_later(active.model);
   models_[active.model].last_used = ModelInfo::Clock::now();
   go_on_reloading_later();
   go_on_loading_later();

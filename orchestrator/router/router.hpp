@@ -30,6 +30,7 @@
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
 #include "orchestrator/router/crash_log.hpp"
+#include "orchestrator/router/turn_queue.hpp"
 #include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/worker.hpp"
 
@@ -61,6 +62,8 @@ class RequestObserver {
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
   // As its client knows the request; empty: it has no name.
   virtual std::string request_name() const { return ""; }
+  // The name of the client's key, whose requests wait for their turn; empty: it has none.
+  virtual std::string_view turn_of() const { return {}; }
 };
 
 struct RouterOptions {
@@ -137,8 +140,9 @@ class Router : private WorkerEvents {
   std::function<void(const std::string& name, DeathCause cause)> on_death;
 
   // Admits `count` requests to a model (empty: the only one); an error if it can't now. Gives the
-  // model's index.
-  Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure);
+  // model's index. `key`: as RequestObserver::turn_of() of these requests.
+  Result<std::size_t> admit(std::string_view model, std::size_t count, Failure& failure,
+                            std::string_view key = {});
   // Starts a request that was admitted. The observer must live until its last call or cancel().
   RequestId start(std::size_t model, Work work, RequestObserver& observer);
   // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
@@ -221,14 +225,22 @@ class Router : private WorkerEvents {
   struct Active {
     std::size_t model = 0;
     RequestObserver* observer = nullptr;
+    std::string key = {};      // RequestObserver::turn_of()
     Worker* worker = nullptr;  // null: waiting
     bool progressed = false;   // a token, or its end, since it went to this worker
     bool recovering = false;   // resubmitted, and no sign of it yet
     Blame blame = {};
   };
   struct Waiting {
-    std::deque<RequestId> fresh;     // new ones, and those that had made progress
+    TurnQueue fresh;                 // new ones, and those that had made progress
     std::deque<RequestId> suspects;  // replayed one at a time, alone
+
+    bool empty() const { return fresh.empty() && suspects.empty(); }
+    std::vector<RequestId> all() const {
+      std::vector<RequestId> requests = fresh.all();
+      requests.insert(requests.end(), suspects.begin(), suspects.end());
+      return requests;
+    }
   };
 
   void worker_changed(Worker& worker) override;
@@ -293,6 +305,12 @@ class Router : private WorkerEvents {
   void go_on_with(std::size_t retired);
   bool needed(std::size_t model) const;
   void end(Worker& worker);
+
+  // turns.cpp
+  bool has_enough(const Worker& worker) const;
+  bool takes_turns(RequestId request);
+  bool has_room_for(std::size_t count, std::string_view key) const;
+  void move_waiting(std::size_t model, std::optional<std::size_t> successor);
 
   void dispatch(std::size_t model);
   void dispatch_later(std::size_t model);

@@ -1,0 +1,58 @@
+// Whose request is next where clients have keys (server.keys), so that each key gets the same share of a model
+// that has more to do than it can.
+//
+// Without keys a worker gets all requests at once: it knows best when it can begin one. With keys it gets as many
+// as it computes at a time and some to prepare meanwhile; the others wait here, in turns between the keys
+// (turn_queue.hpp). Likewise the queue's places (server.max_queue): a key has an even share of them for itself, and
+// takes what others leave free besides.
+#include <algorithm>
+#include <utility>
+
+#include "orchestrator/router/router.hpp"
+
+namespace bulkhead::orchestrator {
+
+// Whether it has all that it computes at a time, and a quarter of that to prepare meanwhile.
+bool Router::has_enough(const Worker& worker) const {
+  if (settings_.server.keys.empty()) return false;
+  const std::size_t batch = settings_.engine.max_batch;
+  return worker.outstanding() >= batch + std::max<std::size_t>(batch / 4, 1);
+}
+
+// What runs on the device, that is. The rest costs a worker little.
+bool Router::takes_turns(RequestId request) {
+  const JournalEntry* entry = journal_.find(request);
+  return entry != nullptr && (std::holds_alternative<ipc::Submit>(entry->work) ||
+                              std::holds_alternative<ipc::Embed>(entry->work));
+}
+
+bool Router::has_room_for(std::size_t count, std::string_view key) const {
+  const std::size_t places = settings_.server.max_queue;
+  if (active_.size() + count <= places) return true;
+  if (settings_.server.keys.empty()) return false;
+  const std::size_t share = places / (settings_.server.keys.size() + 1);  // one is the operator's
+  const auto has = static_cast<std::size_t>(
+      std::ranges::count_if(active_, [key](const auto& item) { return item.second.key == key; }));
+  return has + count <= share;
+}
+
+// Of a model that has no workers any more; no worker has seen these requests. Without a successor they fail.
+void Router::move_waiting(std::size_t model, std::optional<std::size_t> successor) {
+  if (waiting_[model].empty()) return;
+  std::vector<RequestId> stranded = std::exchange(waiting_[model], {}).all();
+  std::ranges::sort(stranded, {}, &RequestId::value);
+  for (const RequestId request : stranded) {
+    Active& active = active_.at(request);
+    if (!successor) {
+      fail(request, {ipc::FailureCode::kUnavailable, "The model has been taken out.", ""});
+      continue;
+    }
+    active.model = *successor;
+    waiting_[*successor].fresh.push(request, active.key);
+  }
+  if (!successor) return;
+  dispatch_later(*successor);
+  go_on_loading_later();
+}
+
+}  // namespace bulkhead::orchestrator

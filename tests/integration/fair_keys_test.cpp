@@ -1,0 +1,115 @@
+// Clients' keys that ask for more than a model can do: each gets its share.
+#include <fstream>
+#include <map>
+
+#include "tests/integration/watching.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+// The scripted worker waits before its first token for as long as there is the file `gate`. So all requests are
+// there before the first is over, and the order in which they end is the order in which they were taken.
+class FairKeys : public testing::Test {
+ protected:
+  ~FairKeys() override { ::unlink(gate_.c_str()); }
+
+  Serving serve_closed(std::vector<std::string> settings) {
+    std::ofstream(gate_) << "closed";
+    settings.insert(settings.end(), {"server.api_key=operator", "engine.max_batch=1"});
+    return serve(settings, {{"FAKE_HOLD", gate_}});
+  }
+  void open() { ::unlink(gate_.c_str()); }
+
+  static std::unique_ptr<HttpClient> ask(const Serving& serving, const std::string& key) {
+    auto client = std::make_unique<HttpClient>(serving.port);
+    client->send("POST", "/v1/completions", R"({"prompt":"hold@0","max_tokens":2})",
+                 {"Authorization: Bearer " + key + "-secret"});
+    return client;
+  }
+  static std::size_t unfinished(const Serving& serving) {
+    return json::parse(HttpClient(serving.port)
+                           .request("GET", "/v1/requests", "", {"Authorization: Bearer operator"})
+                           .body)
+        .size();
+  }
+  // Of the requests in the order of their ends, each one's key.
+  static std::vector<std::string> order(const Serving& serving) {
+    std::vector<std::string> keys;
+    const std::string log = serving.daemon->log();
+    for (std::size_t at = log.find(" key="); at != std::string::npos; at = log.find(" key=", at)) {
+      at += 5;
+      keys.push_back(log.substr(at, log.find_first_of(" \n", at) - at));
+    }
+    return keys;
+  }
+
+  const std::string gate_ = testing::TempDir() + "gate-" + std::to_string(::getpid());
+};
+
+TEST_F(FairKeys, KeysOfDifferentLimitsGetEqualShares) {
+  const Serving serving = serve_closed(
+      {"server.keys=alice alice-secret streams=60,bob bob-secret streams=40,carol carol-secret "
+       "streams=20 tokens_per_minute=100000"});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (const auto& [key, streams] :
+       std::map<std::string, int>{{"alice", 60}, {"bob", 40}, {"carol", 20}}) {
+    for (int i = 0; i < streams; ++i)
+      clients.push_back(ask(serving, key));
+    ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == clients.size(); })) << key;
+  }
+  open();
+  ASSERT_TRUE(Serving::eventually([&] { return order(serving).size() == clients.size(); }));
+  // The worker had two of alice's before the others came. From then on each key has every third turn.
+  std::map<std::string, int> ended;
+  const std::vector<std::string> keys = order(serving);
+  for (std::size_t i = 2; i < 2 + 3 * 18; ++i)
+    ++ended[keys[i]];
+  for (const char* key : {"alice", "bob", "carol"})
+    EXPECT_NEAR(ended[key], 18, 1.8) << key;
+  for (const auto& client : clients)
+    EXPECT_EQ(client->receive_head().status, 200);
+}
+
+TEST_F(FairKeys, AKeyThatFillsTheQueueLeavesOthersTheirPlaces) {
+  const Serving serving =
+      serve_closed({"server.keys=alice alice-secret,bob bob-secret", "server.max_queue=9"});
+  std::vector<std::unique_ptr<HttpClient>> alices, bobs;
+  for (int i = 0; i < 9; ++i)
+    alices.push_back(ask(serving, "alice"));
+  ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == 9; }));
+  EXPECT_EQ(ask(serving, "alice")->receive_head().status, 429);
+  for (int i = 0; i < 3; ++i)
+    bobs.push_back(ask(serving, "bob"));
+  ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == 12; }));
+  EXPECT_EQ(ask(serving, "bob")->receive_head().status, 429);
+  open();
+  ASSERT_TRUE(Serving::eventually([&] { return order(serving).size() == 12; }));
+  const std::vector<std::string> keys = order(serving);
+  const auto last_of_bob = std::ranges::find(keys.rbegin(), keys.rend(), "bob");
+  EXPECT_LE(keys.rend() - last_of_bob, 9) << "alice's nine came before bob's three";
+  for (const auto* clients : {&alices, &bobs}) {
+    for (const auto& client : *clients)
+      EXPECT_EQ(client->receive_head().status, 200);
+  }
+}
+
+// What waits for its turn is served though the worker dies.
+TEST_F(FairKeys, WhatWaitsOutlivesItsWorker) {
+  const Serving serving = serve_closed({"server.keys=alice alice-secret,bob bob-secret"});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (const char* key : {"alice", "alice", "alice", "alice", "bob", "bob"})
+    clients.push_back(ask(serving, key));
+  ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == clients.size(); }));
+  const json workers =
+      json::parse(HttpClient(serving.port)
+                      .request("GET", "/v1/workers", "", {"Authorization: Bearer operator"})
+                      .body);
+  EXPECT_EQ(workers[0]["outstanding_requests"], 2);  // one that it computes, and one to prepare
+  send_signal(workers[0]["pid"].get<pid_t>(), SIGKILL);
+  open();
+  for (const auto& client : clients)
+    EXPECT_EQ(client->receive_head().status, 200);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
