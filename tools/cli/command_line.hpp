@@ -17,8 +17,9 @@ struct OperatingOptions {
   RequestsOptions requests;
   LogsOptions logs;
   LoadTestOptions load_test;
+  PerplexityOptions perplexity;
 };
-// The subcommands for operators: workers, models, top, requests, logs, load-test. `options` must outlive the
+// The subcommands for operators: workers, models, top, requests, logs, load-test, perplexity. `options` must outlive the
 // parser, which fills them in and then calls what sets `code`, what the program ends with.
 void add_operating(CLI::App& app, OperatingOptions& options, int& code);
 

@@ -85,6 +85,18 @@ struct LoadTestOptions {
 // 1 also where a request failed; 130 where Ctrl-C ended it.
 int run_load_test(const LoadTestOptions& options);
 
+struct PerplexityOptions {
+  Connection connection;
+  std::string model;
+  std::string file;
+  bool token_ids = false;     // the file has ids, not text
+  std::size_t context = 512;  // tokens of a chunk
+  std::size_t chunks = 0;     // 0: all
+  bool json = false;
+};
+// 130: Ctrl-C ended it; what was measured until then is printed.
+int run_perplexity(const PerplexityOptions& options);
+
 struct TokenizeOptions {
   std::string model;
   bool no_special = false;

@@ -165,6 +165,31 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
   command->callback([&options, &code] { code = run_load_test(options); });
 }
 
+void add_perplexity(CLI::App& app, PerplexityOptions& options, int& code) {
+  CLI::App* command = app.add_subcommand(
+      "perplexity", "Measure how well a served model foresees a text, as llama.cpp does");
+  add_connection(*command, options.connection);
+  command->add_option("model", options.model, "Name, as `bulkhead models` lists it")->required();
+  command->add_option("--file", options.file, "The text")->required();
+  command->add_flag("--token-ids", options.token_ids,
+                    "The file has token ids, as `bulkhead tokenize` prints them");
+  command->add_option("-c,--context", options.context, "Tokens of a chunk")
+      ->check(CLI::Range(4, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--chunks", options.chunks, "Chunks at most; 0: all")->capture_default_str();
+  command->add_flag("--json", options.json, "Print the figures as JSON");
+  command->footer(
+      "Examples:\n"
+      "  bulkhead perplexity llama-3.2-1b --file wiki.test.raw\n"
+      "  bulkhead tokenize --model m.gguf < book.txt > ids\n"
+      "  bulkhead perplexity m --file ids --token-ids --chunks 20\n"
+      "As llama-perplexity computes it: the text is cut into chunks, each read alone, and the "
+      "second "
+      "half of\neach counts. The same text, context and number of chunks give figures to compare.\n"
+      "Exit code: 0, 1 for an error, 130 when Ctrl-C ended it.");
+  command->callback([&options, &code] { code = run_perplexity(options); });
+}
+
 }  // namespace
 
 void add_operating(CLI::App& app, OperatingOptions& options, int& code) {
@@ -174,6 +199,7 @@ void add_operating(CLI::App& app, OperatingOptions& options, int& code) {
   add_requests(app, options.requests, code);
   add_logs(app, options.logs, code);
   add_load_test(app, options.load_test, code);
+  add_perplexity(app, options.perplexity, code);
 }
 
 }  // namespace bulkhead::cli
