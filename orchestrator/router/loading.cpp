@@ -12,8 +12,8 @@
 // the time, or less where loading takes more than 15 s; each serves all that waits for it.
 //
 // With a bound nothing starts beside what make_room() counts: a model whose workers have all failed
-// counts as not loaded, and is tried again as one that is loaded by request; a failed worker of a model
-// that serves keeps its share.
+// counts as not loaded, and is tried again by itself where there is room beside the loaded ones, and by
+// request as any model is loaded; a failed worker of a model that serves keeps its share.
 //
 // The daemon opens no model: before one was loaded it counts as large as its file and engine.kv_cache_mb,
 // then as what its worker has told.
@@ -225,6 +225,16 @@ bool Router::make_room(std::size_t model) {
   return fits;
 }
 
+// Without a loaded model having to go; what unloaded ones have left may.
+bool Router::has_unused_room(std::size_t model) {
+  if (memory_budget() == 0) return true;
+  return std::ranges::all_of(devices_of(model), [&](const std::string& device) {
+    const auto wanted = [&] { return memory_missing(model, device) + memory_taken(device); };
+    if (wanted() > memory_budget()) drop_parked(device, model, wanted() - memory_budget());
+    return wanted() <= memory_budget();
+  });
+}
+
 // ---- requests that are with a model ----
 
 // A worker has seen it: it goes on with the model as it is.
@@ -316,15 +326,24 @@ void Router::let_go_if_failed(std::size_t model) {
 }
 
 void Router::restart(Worker& worker) {
-  if (worker_may_retry(worker)) worker.restart();
-}
-
-bool Router::worker_may_retry(Worker& worker) {
   ModelInfo& model = models_[worker.options().model];
-  if (model.loaded || worker.state() != WorkerState::kFailed) return true;
+  if (model.loaded || worker.state() != WorkerState::kFailed) return worker.restart();
   model.load_asked = true;
   go_on_loading_later();
-  return false;
+}
+
+// Nobody asked for it: it may fail again, and no model that works makes room for that.
+Router::Retry Router::worker_may_retry(Worker& worker) {
+  const std::size_t index = worker.options().model;
+  if (models_[index].loaded) return Retry::kNow;
+  const bool rest = std::ranges::all_of(models_[index].workers, [](auto* w) { return rests(*w); });
+  if (!rest || !has_unused_room(index)) {
+    spdlog::info("model {}: is not tried again now: there is no room beside the loaded models",
+                 models_[index].id);
+    return Retry::kNotNow;
+  }
+  load_now(index);
+  return Retry::kByLoad;
 }
 
 void Router::worker_became_ready(const Worker& worker) {

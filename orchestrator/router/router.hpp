@@ -250,7 +250,7 @@ class Router : private WorkerEvents {
   void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void standby_died(const Spare& spare) override;
   void worker_failed(Worker& worker, const std::string& reason) override;
-  bool worker_may_retry(Worker& worker) override;
+  Retry worker_may_retry(Worker& worker) override;
 
   // crashes.cpp
   void note_crash(const Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
@@ -278,6 +278,7 @@ class Router : private WorkerEvents {
   void let_go_if_failed(std::size_t model);
   void worker_became_ready(const Worker& worker);
   bool make_room(std::size_t model);
+  bool has_unused_room(std::size_t model);
   void free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage);
   std::uint64_t drop_parked(const std::string& device, std::size_t wanting, std::uint64_t shortage);
   std::vector<std::size_t> others_on(const std::string& device, std::size_t wanting) const;

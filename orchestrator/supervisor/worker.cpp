@@ -189,8 +189,10 @@ void Worker::retry_later() {
   retry_timer_.start(options_.retry_failed * (1 << std::min(failed_tries_, kMostDoublings)),
                      [this] {
                        if (state_ != WorkerState::kFailed || process_ != nullptr) return;
+                       const WorkerEvents::Retry retry = events_.worker_may_retry(*this);
+                       if (retry == WorkerEvents::Retry::kNotNow) return retry_later();
                        ++failed_tries_;
-                       if (!events_.worker_may_retry(*this)) return;
+                       if (retry == WorkerEvents::Retry::kByLoad) return;
                        spdlog::info("worker {}: is tried again, though it was given up", name());
                        schedule_restart(true);
                        events_.worker_changed(*this);

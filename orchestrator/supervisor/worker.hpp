@@ -65,8 +65,10 @@ class WorkerEvents {
   virtual void standby_died(const Spare& spare) = 0;
   // Nothing is tried any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
-  // One that has failed is to be tried again. False: not now; the receiver calls load() when it can be.
-  virtual bool worker_may_retry(Worker& worker) = 0;
+  // One that has failed is to be tried again. kByLoad: the receiver has called load(). kNotNow: it has no room for
+  // it, and is asked again later.
+  enum class Retry { kNow, kByLoad, kNotNow };
+  virtual Retry worker_may_retry(Worker& worker) = 0;
 };
 
 class Worker : private ProcessEvents {
