@@ -364,9 +364,9 @@ TEST_F(RunTimeModels, AModelThatIsUnloadedAtTheStartIsNotWaitedFor) {
 }
 
 TEST_F(RunTimeModels, NewSettingsForgetNoLoadOrUnload) {
-  const auto write = [this](int context, bool more) {
+  const auto write = [this](int context, bool more, int budget = 0) {
     std::ofstream file(folder_ / "config.yaml");
-    file << "models:\n";
+    file << "server: {device_memory_mb: " << budget << "}\nmodels:\n";
     for (const char* name : {"one", "two"}) {
       if (more || name == std::string("one"))
         file << "  - {name: " << name << ", path: " << (folder_ / name).string()
@@ -389,6 +389,14 @@ TEST_F(RunTimeModels, NewSettingsForgetNoLoadOrUnload) {
   EXPECT_EQ(state(serving, "one"), "unloaded");
   EXPECT_EQ(serving.post("/v1/workers/one-0/restart", "").status, 409);
   EXPECT_EQ(serving.complete(ask("one")).status, 200);
+
+  // A bound that a model outgrows does not make a loaded one unknown; one that is not loaded it refuses.
+  EXPECT_EQ(act(serving, "unload", "two").status, 202);
+  ASSERT_TRUE(comes_to(serving, "two", "unloaded"));
+  write(2048, true, 30);
+  serving.daemon->signal(SIGHUP);
+  EXPECT_TRUE(Serving::eventually([&] { return act(serving, "load", "two").status == 409; }));
+  EXPECT_EQ(act(serving, "load", "one").status, 202);
 }
 
 TEST_F(RunTimeModels, TheCommandThatUnloadsDoesNotWaitForRequestsThatLoadItAgain) {

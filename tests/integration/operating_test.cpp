@@ -102,6 +102,17 @@ TEST(Operating, AWorkersLogOutlivesItsProcess) {
   EXPECT_EQ(tool(serving, "logs other-0").code, 1);
 }
 
+// More requests than there are threads for them at a time.
+TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
+  const Serving serving = serve({"server.max_queue=4096"});
+  const Outcome done = run_shell(BULKHEAD_TOOL " load-test " + url_of(serving) +
+                                 " --completions --rate 10000 --requests 2100 --prompt-words 1 "
+                                 "--max-tokens 1 --json");
+  const std::size_t begin = done.out.find('{');
+  ASSERT_NE(begin, std::string::npos) << done.out;
+  EXPECT_EQ(json::parse(done.out.substr(begin))["requests"], 2100) << done.out;
+}
+
 TEST(Operating, TopPrintsAFrameForScripts) {
   const Serving serving = serve();
   auto slow = begin(serving, stream_of("slow", 4000));

@@ -69,8 +69,9 @@ class Cli : public testing::Test {
 };
 
 TEST_F(Cli, HelpTeachesWithExamples) {
-  for (const char* command : {"", "chat", "complete", "workers", "models", "top", "requests",
-                              "logs", "load-test", "tokenize", "inspect", "check", "bench"}) {
+  for (const char* command :
+       {"", "chat", "complete", "workers", "models", "top", "requests", "logs", "load-test",
+        "perplexity", "doctor", "tokenize", "inspect", "check", "bench"}) {
     const Outcome help = run(kTool + " " + command + " --help");
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr(std::string("bulkhead ") + command)) << command;
