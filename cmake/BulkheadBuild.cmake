@@ -82,7 +82,7 @@ find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(Vulkan REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
-find_library(BULKHEAD_READLINE readline REQUIRED)  # pkg-config adds definitions that a precompiled header lacks
+find_library(BULKHEAD_LIBEDIT edit REQUIRED)  # pkg-config adds definitions that a precompiled header lacks
 pkg_check_modules(seccomp REQUIRED IMPORTED_TARGET libseccomp)
 if(BULKHEAD_TESTS)
   find_package(GTest REQUIRED)

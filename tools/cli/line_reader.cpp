@@ -1,27 +1,31 @@
 #include "tools/cli/line_reader.hpp"
 
 #include <fcntl.h>
+#include <histedit.h>
 #include <poll.h>
-#include <readline/history.h>
-#include <readline/readline.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
 #include <filesystem>
-#include <optional>
+#include <fstream>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "config/base/unique_fd.hpp"
 #include "tools/cli/api.hpp"
+#include "tools/cli/archive.hpp"
 
 namespace bulkhead::cli {
 
 namespace {
 
-constexpr int kHistoryEntries = 1000;
+constexpr std::size_t kHistoryEntries = 1000;
 
 // Lines of stdin by read(), so that Ctrl-C is seen.
 class PlainReader final : public LineReader {
@@ -77,72 +81,188 @@ class HeldInterrupts {
   sigset_t before_;
 };
 
-// Readline's state is global, so there is one of these. Its callbacks are driven by a ppoll() of our own:
-// Readline's own loop would go on after Ctrl-C.
+// Messages that were typed before, kept in a file: one a line, its line ends and backslashes as "\\n" and "\\\\". A
+// line that begins with '#' is a comment; of earlier versions (GNU Readline's) these were times.
+class KeptMessages {
+ public:
+  explicit KeptMessages(std::string file) : file_(std::move(file)) {}
+
+  // The last kHistoryEntries; the file keeps no more than these.
+  std::vector<std::string> load() const {
+    std::vector<std::string> messages;
+    if (file_.empty()) return messages;
+    const UniqueFd made(::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    std::ifstream stream(file_);
+    for (std::string line; std::getline(stream, line);) {
+      if (!line.empty() && line.front() != '#') messages.push_back(unescaped(line));
+    }
+    if (messages.size() <= kHistoryEntries) return messages;
+    messages.erase(messages.begin(), messages.end() - static_cast<std::ptrdiff_t>(kHistoryEntries));
+    std::string text;
+    for (const std::string& message : messages)
+      text += escaped(message) + "\n";
+    (void)write_private_file(file_, text);
+    return messages;
+  }
+  void add(const std::string& message) const {
+    if (file_.empty()) return;
+    const UniqueFd fd(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+    const std::string line = escaped(message) + "\n";
+    (void)!::write(fd.get(), line.data(), line.size());
+  }
+
+ private:
+  static std::string escaped(const std::string& message) {
+    std::string line = message.starts_with('#') ? "\\" : "";
+    for (const char c : message) {
+      if (c == '\\') line += '\\';
+      line += c == '\n' ? "\\n" : std::string(1, c);
+    }
+    return line;
+  }
+  static std::string unescaped(const std::string& line) {
+    std::string message;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const bool escape = line[i] == '\\' && i + 1 < line.size();
+      if (escape) ++i;
+      message += escape && line[i] == 'n' ? '\n' : line[i];
+    }
+    return message;
+  }
+
+  std::string file_;
+};
+
+// libedit reads through our own read_character(): its own loop would go on after Ctrl-C.
 class EditedReader final : public LineReader {
  public:
-  explicit EditedReader(std::string history_file) : history_file_(std::move(history_file)) {
-    rl_readline_name = "bulkhead";
-    rl_catch_signals = 0;
-    rl_bind_key('\t', rl_insert);  // file names are nothing to complete here
-    rl_variable_bind("enable-bracketed-paste", "on");
-    using_history();
-    stifle_history(kHistoryEntries);
-    history_write_timestamps = 1;  // they keep the lines of one message together
-    history_comment_char = '#';
-    if (history_file_.empty()) return;
-    const UniqueFd made(::open(history_file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    read_history(history_file_.c_str());
-    history_truncate_file(history_file_.c_str(), kHistoryEntries);
+  explicit EditedReader(std::string history_file)
+      : kept_(std::move(history_file)), history_(::history_init()) {
+    // Characters beyond ASCII need a locale that has them, and containers often have none.
+    std::setlocale(LC_CTYPE, "");
+    if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
+    edit_ = ::el_init("bulkhead", stdin, stdout, stderr);
+    HistEvent event;
+    ::history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryEntries));
+    for (const std::string& message : kept_.load())
+      remember(message);
+    ::el_set(edit_, EL_CLIENTDATA, this);
+    ::el_set(edit_, EL_PROMPT, prompt);
+    ::el_set(edit_, EL_EDITOR, "emacs");
+    ::el_set(edit_, EL_SIGNAL, 0);
+    ::el_set(edit_, EL_HIST, ::history, history_);
+    ::el_set(edit_, EL_GETCFN, read_character);
+    ::el_set(edit_, EL_ADDFN, "bulkhead-paste", "takes what is pasted as it is", take_paste);
+    ::el_set(edit_, EL_BIND, "\\e[200~", "bulkhead-paste", nullptr);
+    ::el_set(edit_, EL_BIND, "\t", "ed-insert", nullptr);  // there are no file names to complete
   }
-  ~EditedReader() override { rl_callback_handler_remove(); }
+  ~EditedReader() override {
+    ::el_end(edit_);
+    ::history_end(history_);
+  }
+  EditedReader(const EditedReader&) = delete;
+  EditedReader& operator=(const EditedReader&) = delete;
 
   Outcome next(std::string& line) override {
-    taken_.reset();
-    over_ = false;
     const HeldInterrupts held;
-    rl_callback_handler_install("> ", take);
-    while (!over_) {
-      pollfd input{STDIN_FILENO, POLLIN, 0};
-      const int ready = ::ppoll(&input, 1, nullptr, held.before());
-      if (interrupted) {
-        rl_callback_sigcleanup();
-        rl_callback_handler_remove();
-        return Outcome::kInterrupted;
-      }
-      if (ready > 0) {
-        rl_callback_read_char();
-      } else if (errno != EINTR) {
-        rl_callback_handler_remove();
-        return Outcome::kFailed;
-      }
+    waits_with_ = held.before();
+    put(kMarkPastes);
+    ::el_resize(edit_);
+    int count = 0;
+    const char* taken = ::el_gets(edit_, &count);
+    const int error = errno;
+    put(kLeavePastes);
+    if (interrupted) return Outcome::kInterrupted;
+    errno = error;
+    if (taken == nullptr) return count < 0 ? Outcome::kFailed : Outcome::kEnd;
+    line.assign(taken, static_cast<std::size_t>(count));
+    if (line.ends_with('\n')) line.pop_back();
+    if (line.find_first_not_of(" \t\n") != std::string::npos && line != last_) {
+      remember(line);
+      kept_.add(line);
     }
-    if (!taken_) return Outcome::kEnd;
-    line = *std::move(taken_);
-    remember(line);
     return Outcome::kLine;
   }
 
  private:
-  static void take(char* line) {
-    rl_callback_handler_remove();  // before it shows the next prompt
-    over_ = true;
-    if (line != nullptr) taken_ = line;
-    std::free(line);
+  // Terminals put "ESC [200~" and "ESC [201~" around what is pasted ("bracketed paste" of xterm).
+  static constexpr std::string_view kMarkPastes = "\x1b[?2004h", kLeavePastes = "\x1b[?2004l";
+  static constexpr std::string_view kPasteEnds = "\x1b[201~";
+
+  static char* prompt(EditLine*) {
+    static char text[] = "> ";
+    return text;
   }
 
-  void remember(const std::string& line) const {
-    const HIST_ENTRY* last = history_get(history_base + history_length - 1);
-    if (line.find_first_not_of(" \t\n") == std::string::npos ||
-        (last != nullptr && line == last->line))
-      return;
-    add_history(line.c_str());
-    if (!history_file_.empty()) append_history(1, history_file_.c_str());
+  static EditedReader& of(EditLine* edit) {
+    void* self = nullptr;
+    ::el_get(edit, EL_CLIENTDATA, &self);
+    return *static_cast<EditedReader*>(self);
   }
 
-  static inline std::optional<std::string> taken_;  // empty once it is over: Ctrl-D
-  static inline bool over_ = false;
-  std::string history_file_;
+  // 1, 0 at the end of stdin, or -1 with errno.
+  int read_byte(char& byte) const {
+    for (;;) {
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      const int ready = ::ppoll(&input, 1, nullptr, waits_with_);
+      if (interrupted) {
+        errno = EINTR;
+        return -1;
+      }
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready < 0) return -1;
+      const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+      if (got >= 0 || errno != EINTR) return static_cast<int>(got);
+    }
+  }
+
+  // As EL_GETCFN wants it: the next character, from its bytes. What is none becomes a question mark.
+  static int read_character(EditLine* edit, wchar_t* character) {
+    std::mbstate_t state{};
+    for (;;) {
+      char byte = 0;
+      const int got = of(edit).read_byte(byte);
+      if (got <= 0) return got;
+      const std::size_t used = std::mbrtowc(character, &byte, 1, &state);
+      if (used == static_cast<std::size_t>(-2)) continue;
+      if (used == static_cast<std::size_t>(-1)) *character = L'?';
+      return 1;
+    }
+  }
+
+  // Puts all into the line, line ends too; other control characters are left out.
+  static unsigned char take_paste(EditLine* edit, int) {
+    std::string bytes;
+    while (!bytes.ends_with(kPasteEnds)) {
+      char byte = 0;
+      if (of(edit).read_byte(byte) <= 0) return CC_EOF;
+      bytes += byte;
+    }
+    bytes.resize(bytes.size() - kPasteEnds.size());
+    std::string text;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      if (bytes[i] == '\r') {
+        if (i + 1 == bytes.size() || bytes[i + 1] != '\n') text += '\n';
+      } else if (bytes[i] == '\n' || bytes[i] == '\t' ||
+                 static_cast<unsigned char>(bytes[i]) >= 0x20) {
+        text += bytes[i];
+      }
+    }
+    ::el_insertstr(edit, text.c_str());
+    return CC_REFRESH;
+  }
+
+  void remember(const std::string& message) {
+    HistEvent event;
+    ::history(history_, &event, H_ENTER, message.c_str());
+    last_ = message;
+  }
+
+  KeptMessages kept_;
+  History* history_;
+  EditLine* edit_ = nullptr;
+  const sigset_t* waits_with_ = nullptr;  // the mask of signals while it waits
+  std::string last_;
 };
 
 // The path of the history file; makes its folders. Empty where there is no home, or where a folder can't be made.

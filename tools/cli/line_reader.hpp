@@ -1,5 +1,5 @@
 // Messages that somebody types, or that a pipe brings one a line. line_reader.cpp alone sees the library
-// (GNU Readline) that edits lines, keeps their history and takes what is pasted as one piece.
+// (libedit) that edits lines, keeps their history and takes what is pasted as one piece.
 #pragma once
 
 #include <memory>
