@@ -23,8 +23,8 @@
 //   scribble        writes escape sequences to stderr
 //   flood endless   writes to stderr for ever from then on, lines or one line without an end
 //   truncate        ftruncate(2, 0)
-// A chat whose chat_template_kwargs have "raw" (and "family") is answered with that text, five bytes a token, read
-// into parts as a model of that family writes.
+// A chat whose chat_template_kwargs have "raw" (and "family"), and with FAKE_ANSWERS every chat, is answered with the
+// text that fake_answers.hpp tells, five bytes a token, read into parts as a model of that family writes.
 // FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
 // counted in
 // COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
@@ -49,6 +49,7 @@
 
 #include "ipc/channel.hpp"
 #include "ipc/messages.hpp"
+#include "tests/integration/fake_answers.hpp"
 #include "worker/model/answer/answer_parser.hpp"
 
 namespace {
@@ -298,11 +299,12 @@ class Worker {
     Sequence sequence;
     ipc::Accepted accepted;
     accepted.request = submit.request;
+    std::optional<std::string> orders;
     if (auto* text = std::get_if<std::string>(&submit.prompt)) {
       sequence.prompt = *text;
     } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
       sequence.prompt = rendered(*chat);
-      read_raw(*chat, sequence, submit);
+      orders = read_raw(*chat, sequence, submit);
     } else {
       accepted.prompt_tokens = std::get<std::vector<ipc::TokenId>>(submit.prompt);
     }
@@ -310,6 +312,7 @@ class Worker {
       for (unsigned char c : sequence.prompt)
         accepted.prompt_tokens.push_back(c);
     }
+    if (orders) sequence.prompt = *orders;
     if (sequence.prompt.find("poison") != std::string::npos) std::abort();
     misuse_log(sequence.prompt);
     const bool fits = sequence.prompt.size() <= order(sequence.prompt, "fits").value_or(kContext);
@@ -372,18 +375,20 @@ class Worker {
     return true;
   }
 
-  static void read_raw(const ipc::ChatPrompt& chat, Sequence& sequence, const ipc::Submit& submit) {
+  // The orders that take the place of the prompt, if any do.
+  static std::optional<std::string> read_raw(const ipc::ChatPrompt& chat, Sequence& sequence,
+                                             const ipc::Submit& submit) {
+    const auto answered = test::fake_answer(chat, environment("FAKE_ANSWERS"));
+    if (!answered) return std::nullopt;
     const auto json = nlohmann::ordered_json::parse(chat.json);
-    const auto more = json.value("chat_template_kwargs", nlohmann::ordered_json::object());
-    if (!more.contains("raw")) return;
-    sequence.raw = more["raw"].get<std::string>();
+    sequence.raw = answered->raw;
     answer::AnswerRequest request;
     if (json.contains("tools")) request.tools = *answer::Tools::from_json(json["tools"].dump());
     request.id_seed = submit.sampling.seed;
-    sequence.parser.emplace(*answer::family_named(more.value("family", "hermes")),
-                            std::move(request));
+    sequence.parser.emplace(*answer::family_named(answered->family), std::move(request));
     for (std::uint32_t i = 0; i < submit.accepted_tokens.size(); ++i)
       sequence.parser->feed(sequence.raw_piece(i));
+    return answered->orders;
   }
 
   void step() {
