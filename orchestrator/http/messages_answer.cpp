@@ -15,6 +15,8 @@ namespace {
 
 constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
                                         {"reasoning_budget", "thinking.budget_tokens"},
+                                        {"response_format.json_schema", "output_config.format"},
+                                        {"response_format", "output_config.format"},
                                         {".function.parameters", ".input_schema"},
                                         {".function", ""}};
 

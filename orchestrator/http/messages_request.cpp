@@ -240,17 +240,48 @@ class Translation : Translating {
       const Ordered* budget = find(*thinking, "budget_tokens");
       if (budget != nullptr && type == "enabled") out_["reasoning_budget"] = *budget;
     }
-    for (const char* name : {"mcp_servers", "container", "output_format"}) {
+    for (const char* name : {"mcp_servers", "container"}) {
       const Ordered* value = find(body_, name);
       if (value != nullptr && !value->empty())
         refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
     }
-    const Ordered* output = find(body_, "output_config");
-    if (output != nullptr && output->is_object() && find(*output, "format") != nullptr) {
-      refuse("output_config.format", "is not supported by this server; leave it out.",
-             "unsupported_parameter");
-    }
+    output();
     pass_on(body_, kOwn, out_);
+  }
+
+  // `output_format` is the beta's name for what `output_config.format` is.
+  void output() {
+    const Ordered* format = find(body_, "output_format");
+    std::string where = "output_format";
+    if (const Ordered* config = find(body_, "output_config"); config != nullptr) {
+      if (!config->is_object()) return refuse("output_config", "must be an object.");
+      effort(*config);
+      if (const Ordered* newer = find(*config, "format"); newer != nullptr) {
+        format = newer;
+        where = "output_config.format";
+      }
+    }
+    if (format == nullptr) return;
+    if (type_of(*format, where) != "json_schema")
+      return refuse(where + ".type", "must be 'json_schema'.", "unsupported_parameter");
+    const Ordered* schema = find(*format, "schema");
+    if (schema == nullptr) return refuse(where + ".schema", "is missing.", "missing_parameter");
+    out_["response_format"] = {{"type", "json_schema"},
+                               {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  }
+
+  // It goes to the template alone: whether the model thinks is `thinking`'s to say. Templates know low, medium and high;
+  // more than that is the highest of them.
+  void effort(const Ordered& config) {
+    const Ordered* wanted = find(config, "effort");
+    if (wanted == nullptr) return;
+    if (!wanted->is_string()) return refuse("output_config.effort", "must be a string.");
+    Ordered more = body_.value("chat_template_kwargs", Ordered::object());
+    if (!more.is_object()) return;  // refused where it is read
+    const bool beyond = *wanted == "xhigh" || *wanted == "max";
+    if (!more.contains("reasoning_effort"))
+      more["reasoning_effort"] = beyond ? Ordered("high") : *wanted;
+    out_["chat_template_kwargs"] = std::move(more);
   }
 
   const Ordered& body_;

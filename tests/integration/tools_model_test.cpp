@@ -140,6 +140,17 @@ TEST_F(ToolsOfAModel, EachProtocolCanWantACall) {
   }
 }
 
+TEST_F(ToolsOfAModel, AMessageIsHeldToItsFormat) {
+  const json format = {{"type", "json_schema"}, {"schema", kSchema}};
+  const json answer = ask("/v1/messages", {{"messages", {{{"role", "user"}, {"content", "Oslo?"}}}},
+                                           {"max_tokens", 300},
+                                           {"temperature", 1.0},
+                                           {"seed", 4},
+                                           {"output_config", {{"format", format}}}});
+  EXPECT_EQ(answer.at("stop_reason"), "end_turn") << answer;
+  EXPECT_TRUE(valid(answer.at("content").at(0).at("text"))) << answer;
+}
+
 TEST_F(ToolsOfAModel, WhatCannotBeHeldIsNamed) {
   json request = asks("auto", 1);
   request["max_tokens"] = 2;
