@@ -366,10 +366,11 @@ struct Submit {
   ToolChoice tool_choice = ToolChoice::kAuto;  // of a chat that offers tools
   std::string tool_name;
   std::int32_t reasoning_budget = -1;  // tokens of reasoning, then its end is forced; -1: no limit
+  std::vector<std::string> allowed_tools;  // of those offered, which may be called; empty: all
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
                    accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
-                   prompt_only, tool_choice, tool_name, reasoning_budget)
+                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools)
 };
 
 struct Cancel {

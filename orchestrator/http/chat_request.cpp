@@ -171,20 +171,55 @@ bool offers_tool(const json* tools, const std::string& name) {
          });
 }
 
-// {"type": "function", "function": {"name": N}}; the Responses API has the name beside the type.
-void read_named_tool(Fields& fields, const json& choice, ipc::Submit& parameters) {
-  if (!is_object_with(choice, "type", json::value_t::string) || choice["type"] != "function") {
-    return fields.refuse("tool_choice", "must be 'none', 'auto', 'required', or name a function.",
+// The name in {"type": "function", "function": {"name": N}}; the Responses API has the name beside the type. Empty
+// after a refusal.
+std::string offered_name(Fields& fields, const json& tool, const std::string& where) {
+  const bool nested = is_object_with(tool, "function", json::value_t::object);
+  const json& named = nested ? tool["function"] : tool;
+  const std::string here = nested ? where + ".function" : where;
+  if (!check_name(fields, named, here)) return {};
+  std::string name = named["name"];
+  if (offers_tool(fields.get("tools"), name)) return name;
+  fields.refuse(here + ".name", "is not the name of one of the 'tools'.", "invalid_value");
+  return {};
+}
+
+bool is_of_type(const json& value, const char* type) {
+  return is_object_with(value, "type", json::value_t::string) && value["type"] == type;
+}
+
+// {"type": "allowed_tools", "allowed_tools": {"mode": M, "tools": [...]}}; the Responses API has mode and tools beside
+// the type. Tools that OpenAI's own servers run are skipped here as they are in 'tools'.
+void read_allowed_tools(Fields& fields, const json& choice, ipc::Submit& parameters) {
+  const bool nested = is_object_with(choice, "allowed_tools", json::value_t::object);
+  const json& allowed = nested ? choice["allowed_tools"] : choice;
+  const std::string where = nested ? "tool_choice.allowed_tools" : "tool_choice";
+  const std::string mode = allowed.value("mode", json("auto")).dump();
+  if (mode != "\"auto\"" && mode != "\"required\"")
+    return fields.refuse(where + ".mode", "must be 'auto' or 'required'.", "invalid_value");
+  if (!is_object_with(allowed, "tools", json::value_t::array))
+    return fields.refuse(where + ".tools", "must be an array.", "invalid_type");
+  const json& tools = allowed["tools"];
+  for (std::size_t i = 0; i < tools.size() && fields.ok(); ++i) {
+    if (!is_of_type(tools[i], "function")) continue;
+    std::string name = offered_name(fields, tools[i], fmt::format("{}.tools[{}]", where, i));
+    if (!name.empty()) parameters.allowed_tools.push_back(std::move(name));
+  }
+  if (parameters.allowed_tools.empty())
+    fields.refuse(where + ".tools", "names none of the 'tools'.", "invalid_value");
+  if (mode == "\"required\"") parameters.tool_choice = ipc::ToolChoice::kRequired;
+}
+
+void read_tool_choice_object(Fields& fields, const json& choice, ipc::Submit& parameters) {
+  if (is_of_type(choice, "allowed_tools")) return read_allowed_tools(fields, choice, parameters);
+  if (!is_of_type(choice, "function")) {
+    return fields.refuse("tool_choice",
+                         "must be 'none', 'auto', 'required', name a function, or list "
+                         "'allowed_tools'.",
                          "unsupported_parameter");
   }
-  const bool nested = is_object_with(choice, "function", json::value_t::object);
-  const json& named = nested ? choice["function"] : choice;
-  const std::string where = nested ? "tool_choice.function" : "tool_choice";
-  if (!check_name(fields, named, where)) return;
   parameters.tool_choice = ipc::ToolChoice::kNamed;
-  parameters.tool_name = named["name"];
-  if (!offers_tool(fields.get("tools"), parameters.tool_name))
-    fields.refuse(where + ".name", "is not the name of one of the 'tools'.", "invalid_value");
+  parameters.tool_name = offered_name(fields, choice, "tool_choice");
 }
 
 void check_template_options(Fields& fields) {
@@ -221,7 +256,7 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
     if (tools == nullptr || tools->empty())
       fields.refuse("tool_choice", "needs 'tools' to choose from.", "invalid_combination");
   } else {
-    read_named_tool(fields, *choice, parameters);
+    read_tool_choice_object(fields, *choice, parameters);
   }
 }
 

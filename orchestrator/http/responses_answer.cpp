@@ -30,6 +30,7 @@ struct Item {
 constexpr FieldName kResponsesNames[] = {{"messages", "input"},
                                          {"max_tokens", "max_output_tokens"},
                                          {"reasoning_effort", "reasoning.effort"},
+                                         {"verbosity", "text.verbosity"},
                                          {"response_format.json_schema", "text.format"},
                                          {"response_format", "text.format"},
                                          {".function", ""}};

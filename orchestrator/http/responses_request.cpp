@@ -175,6 +175,7 @@ class Conversation : Translating {
     }
     if (const Ordered* wanted = find(body_, "text"); wanted != nullptr && wanted->is_object()) {
       if (const Ordered* format = find(*wanted, "format")) response_format(*format);
+      if (const Ordered* words = find(*wanted, "verbosity")) out_["verbosity"] = *words;
     }
     for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
       if (find(body_, name) != nullptr) {

@@ -199,6 +199,12 @@ void refuse_unsupported(Fields& fields, bool chat) {
   if (const json* modalities = fields.get("modalities")) {
     if (*modalities != json::array({"text"})) unsupported("modalities");
   }
+  if (const json* words = fields.get("verbosity"); words != nullptr && *words != "medium") {
+    fields.refuse(
+        "verbosity",
+        "can only be 'medium' on this server: say in the prompt how long answers are to be.",
+        "unsupported_parameter");
+  }
 }
 
 // OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has

@@ -169,6 +169,8 @@ TEST(Responses, WhatItCantDoIsNamed) {
       {R"({"input":"x","max_output_tokens":0})", "max_output_tokens"},
       {R"({"input":"x","tools":[{"type":"function","name":""}]})", "tools[0].name"},
       {R"({"input":"x","reasoning":{"effort":5}})", "reasoning.effort"},
+      {R"({"input":"x","text":{"verbosity":"low"}})", "text.verbosity"},
+      {R"({"input":"x","tool_choice":{"type":"allowed_tools","tools":[]}})", "tool_choice.tools"},
       {R"({"input":"x","text":{"format":{"type":"xml"}}})", "text.format.type"},
       {R"({"input":"x","text":{"format":{"type":"json_schema","name":"n"}}})",
        "text.format.schema"},

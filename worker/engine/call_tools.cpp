@@ -197,6 +197,19 @@ bool any_strict_tool(std::string_view tools) {
          });
 }
 
+std::string only_tools(std::string_view tools, std::span<const std::string> names) {
+  const Json all = Json::parse(tools, nullptr, false);
+  if (!all.is_array()) return std::string(tools);
+  Json kept = Json::array();
+  for (const Json& tool : all) {
+    const bool wanted =
+        tool.is_object() &&
+        std::ranges::find(names, function_of(tool).value("name", "")) != names.end();
+    if (wanted) kept.push_back(tool);
+  }
+  return kept.dump();
+}
+
 Result<OfferedTools> add_tools(Grammar& grammar, const Calls& calls, std::string_view tools,
                                std::string_view named) {
   return ToolReader(grammar, calls).read(tools, named);

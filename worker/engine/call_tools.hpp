@@ -2,6 +2,8 @@
 // them is in call_grammar.cpp.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,9 @@ struct OfferedTools {
 
 // Whether one of the tools (JSON) has `strict: true`.
 bool any_strict_tool(std::string_view tools);
+
+// Those of the tools (JSON) that have one of these names, as JSON. Text that is no array stays as it is.
+std::string only_tools(std::string_view tools, std::span<const std::string> names);
 
 // Puts the rules of `tools` (JSON; of `named` alone, if not empty) into the grammar. kUnsupported for a keyword in
 // a strict tool's schema that can't be held, with the tool and the keyword; a tool that is not strict never fails.

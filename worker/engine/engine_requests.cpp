@@ -89,9 +89,13 @@ void Engine::submit(ipc::Submit submit) {
     job.work = Preparer::Tokens{std::move(*tokens)};
   } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
     request.chat = true;
-    job.work =
-        Preparer::Chat{std::move(*chat),   submit.sampling.seed,        submit.one_call,
-                       submit.tool_choice, std::move(submit.tool_name), submit.reasoning_budget};
+    job.work = Preparer::Chat{.prompt = std::move(*chat),
+                              .seed = submit.sampling.seed,
+                              .one_call = submit.one_call,
+                              .tool_choice = submit.tool_choice,
+                              .tool_name = std::move(submit.tool_name),
+                              .reasoning_budget = submit.reasoning_budget,
+                              .allowed_tools = std::move(submit.allowed_tools)};
   } else {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "config/base/json_members.hpp"
+#include "worker/engine/call_tools.hpp"
 #include "worker/engine/delayed_constraint.hpp"
 
 namespace bulkhead::engine {
@@ -54,14 +55,16 @@ std::string_view tools_of(const ipc::ChatPrompt& prompt) {
   return tools[0].text;
 }
 
-// What its reader must know. `constrained`: the answer holds no calls, whatever tools there are.
+// What its reader must know. `tools`: those that may be called, as JSON; what looks like a call of another one is text.
+// `constrained`: the answer holds no calls, whatever tools there are.
 Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
+                                                    std::string_view tools,
                                                     std::string_view prompt_text,
                                                     bool constrained) {
   constexpr std::size_t kPromptEnd = 4096;  // more than any mark
   model::answer::AnswerRequest request;
   if (!constrained) {
-    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools_of(chat.prompt)));
+    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools));
   }
   request.prompt_end =
       prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
@@ -184,11 +187,13 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   BULKHEAD_TRY(jinja::ChatPrompt prompt, render(language_, chat.prompt));
   outcome.tokens = encode_chat(*language_.tokenizer, prompt.pieces);
   outcome.warnings = std::move(prompt.warnings);
+  std::string tools(tools_of(chat.prompt));
+  if (!chat.allowed_tools.empty()) tools = only_tools(tools, chat.allowed_tools);
   BULKHEAD_TRY(model::answer::AnswerRequest request,
-               answer_request(chat, prompt.text(), constrained));
+               answer_request(chat, tools, prompt.text(), constrained));
   if (!calls_) calls_.emplace(*language_.tokenizer, family);
   const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
-  const ToolUse use{.tools = std::string(tools_of(chat.prompt)),
+  const ToolUse use{.tools = std::move(tools),
                     .choice = chat.tool_choice,
                     .named = named ? chat.tool_name : std::string(),
                     .one_call = named || chat.one_call,

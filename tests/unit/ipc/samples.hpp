@@ -87,6 +87,7 @@ inline std::vector<ToWorker> samples_to_worker() {
   text.tool_choice = ToolChoice::kNamed;
   text.tool_name = "get_weather";
   text.reasoning_budget = 512;
+  text.allowed_tools = {"get_weather", "get_time"};
   Submit tokens;
   tokens.request = RequestId{2};
   tokens.prompt = std::vector<TokenId>{1, 2, 3};

@@ -1,20 +1,71 @@
 // What coding agents and their protocols ask for besides text: which tools may be called, and what an answer is to be.
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
 
 using nlohmann::json;
 
+json with_tools() {
+  const json function = {{"name", "f"}}, other = {{"name", "g"}};
+  return {{"messages", {{{"role", "user"}, {"content", "x"}}}},
+          {"tools",
+           {{{"type", "function"}, {"function", function}},
+            {{"type", "function"}, {"function", other}}}}};
+}
+
 const ApiError* error_of(const Parsed<GenerationRequest>& parsed) {
   return std::get_if<ApiError>(&parsed);
+}
+
+TEST(AllowedTools, ListsThoseThatMayBeCalled) {
+  json body = with_tools();
+  body["tool_choice"] = json::parse(
+      R"({"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}})");
+  auto chat = parse_chat(body.dump());
+  ASSERT_EQ(error_of(chat), nullptr) << error_of(chat)->message;
+  EXPECT_EQ(std::get<0>(chat).parameters.allowed_tools, std::vector<std::string>{"g"});
+  EXPECT_EQ(std::get<0>(chat).parameters.tool_choice, ipc::ToolChoice::kAuto);
+  body["tool_choice"]["allowed_tools"]["mode"] = "required";
+  chat = parse_chat(body.dump());
+  ASSERT_EQ(error_of(chat), nullptr);
+  EXPECT_EQ(std::get<0>(chat).parameters.tool_choice, ipc::ToolChoice::kRequired);
+  // The Responses API has it flat, and its servers' own tools beside it.
+  const auto response = parse_responses(
+      R"({"input":"x","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"},{"type":"web_search"}],
+          "tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"web_search"},{"type":"function","name":"f"}]}})");
+  ASSERT_EQ(error_of(response), nullptr) << error_of(response)->message;
+  EXPECT_EQ(std::get<0>(response).parameters.allowed_tools, std::vector<std::string>{"f"});
+}
+
+TEST(AllowedTools, MistakesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type":"allowed_tools"})", "tool_choice.tools"},
+      {R"({"type":"allowed_tools","tools":[]})", "tool_choice.tools"},
+      {R"({"type":"allowed_tools","mode":"always","tools":[{"type":"function","name":"f"}]})",
+       "tool_choice.mode"},
+      {R"({"type":"allowed_tools","tools":[{"type":"function","name":"h"}]})",
+       "tool_choice.tools[0].name"},
+      {R"({"type":"allowed_tools","allowed_tools":{"tools":[{"type":"function","function":{}}]}})",
+       "tool_choice.allowed_tools.tools[0].function.name"},
+      {R"({"type":"some_tools"})", "tool_choice"},
+  };
+  for (const auto& [choice, parameter] : cases) {
+    json body = with_tools();
+    body["tool_choice"] = json::parse(choice);
+    const auto parsed = parse_chat(body.dump());
+    ASSERT_NE(error_of(parsed), nullptr) << choice;
+    EXPECT_EQ(error_of(parsed)->parameter, parameter) << choice;
+  }
 }
 
 // Claude Code asks so for a session's title.
@@ -46,6 +97,20 @@ TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
         R"("output_config":{"format":{"type":"text"}})",
         R"("output_config":{"format":{"type":"json_schema"}})", R"("output_format":[])"})
     EXPECT_NE(error_of(parsed_with(wrong)), nullptr) << wrong;
+}
+
+TEST(Verbosity, IsRefusedWhereItWouldChangeTheAnswer) {
+  for (const char* words : {"low", "high"}) {
+    json body = with_tools();
+    body["verbosity"] = words;
+    const auto chat = parse_chat(body.dump());
+    ASSERT_NE(error_of(chat), nullptr);
+    EXPECT_EQ(error_of(chat)->parameter, "verbosity");
+    EXPECT_NE(error_of(parse_responses(R"({"input":"x","text":{"verbosity":")" +
+                                       std::string(words) + "\"}}")),
+              nullptr);
+  }
+  EXPECT_EQ(error_of(parse_responses(R"({"input":"x","text":{"verbosity":"medium"}})")), nullptr);
 }
 
 }  // namespace
