@@ -184,7 +184,7 @@ void Automaton::expand_object(const Item& item, const Node& node, Pending& out) 
     Frame key = frame;
     key.node = shape.key;
     key.state = 0;
-    key.spelling = spelling(Spelled::kBefore);
+    key.spelling = shape.keys == Quoting::kNone ? kInside : spelling(Spelled::kBefore);
     out.add(key, item.parents, *this);
   }
   if (!others) return;

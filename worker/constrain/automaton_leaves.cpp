@@ -39,7 +39,7 @@ void Automaton::advance_text(const Item& item, const Node& node, unsigned char b
   const Dfa& dfa = *grammar_->automata[node.index];
   Frame frame = item.frame;
   const Spelling at = frame.spelling == 0 ? kInside : frame.spelling;
-  const Spell read = spell(at, byte, false, [&](char32_t low, char32_t high) {
+  const Spell read = spell(at, byte, Quoting::kNone, [&](char32_t low, char32_t high) {
     return dfa.any_in(frame.state, low, high);
   });
   switch (read.what) {
@@ -71,7 +71,7 @@ void Automaton::advance_string(const Item& item, const Node& node, unsigned char
     if (!shape.lengths) return true;
     return shape.lengths->can_finish(state, rest(shape.min, taken), rest(shape.max, taken));
   };
-  const Spell read = spell(frame.spelling, byte, true, [&](char32_t low, char32_t high) {
+  const Spell read = spell(frame.spelling, byte, shape.quoting, [&](char32_t low, char32_t high) {
     if (frame.count >= shape.max) return false;
     if (!shape.lengths) return dfa.any_in(frame.state, low, high);
     for (const Dfa::Range& range : dfa.states[frame.state].ranges) {
@@ -113,7 +113,14 @@ void Automaton::advance_key(const Item& item, const Node& node, unsigned char by
   const auto first_from = [&](char32_t code) {
     return std::lower_bound(at.next.begin(), at.next.end(), std::pair(code, std::uint32_t{0}));
   };
-  const Spell read = spell(frame.spelling, byte, true, [&](char32_t low, char32_t high) {
+  const auto end_at = [&](const ObjectShape::TrieNode& name) {
+    if (name.ends == kDead || !shape.can_take(frame.count, name.ends, frame.extra)) return;
+    Frame back{node.next};
+    back.count = name.ends + 1;
+    back.extra = shape.counted(frame.extra + 1);
+    call(shape.properties[name.ends].member, back, item.parents, out);
+  };
+  const Spell read = spell(frame.spelling, byte, shape.keys, [&](char32_t low, char32_t high) {
     for (auto next = first_from(low); next != at.next.end() && next->first <= high; ++next) {
       if (live(next->second)) return true;
     }
@@ -130,15 +137,14 @@ void Automaton::advance_key(const Item& item, const Node& node, unsigned char by
       if (next == at.next.end() || next->first != read.code || !live(next->second)) return;
       frame.state = next->second;
       frame.spelling = kInside;
+      const ObjectShape::TrieNode& reached = shape.trie[frame.state];
+      // Nothing closes a bare key: it may have ended, and it may be the beginning of another one.
+      if (shape.keys == Quoting::kNone) end_at(reached);
+      if (shape.keys == Quoting::kNone && reached.next.empty()) return;
       return out.take(frame, item.parents, *this);
     }
-    case Spell::What::kClosed: {
-      if (at.ends == kDead || !shape.can_take(frame.count, at.ends, frame.extra)) return;
-      Frame back{node.next};
-      back.count = at.ends + 1;
-      back.extra = shape.counted(frame.extra + 1);
-      return call(shape.properties[at.ends].member, back, item.parents, out);
-    }
+    case Spell::What::kClosed:
+      return end_at(at);
   }
 }
 

@@ -41,10 +41,22 @@ struct Checked {
 };
 Checked check_text(const std::shared_ptr<const Grammar>& grammar, std::string_view text);
 
+// How values are written.
+struct Notation {
+  enum class Form {
+    kJson,
+    kPython,  // Python's literals; the schema's own object is arguments of a call, (name=value, ...)
+    kMarked,  // JSON, but keys are bare and strings stand between marks, without escapes (Gemma 4)
+  };
+  Form form = Form::kJson;
+  // kMarked: the mark in the grammar's bytes, and its text, which no string has in it.
+  std::string mark = {}, mark_text = {};
+};
+
 // Puts a schema's rule into a grammar that holds other things, too (a tool call's arguments).
 // `warnings` gets what was left out.
 Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,
-                          std::vector<std::string>& warnings);
+                          std::vector<std::string>& warnings, const Notation& notation = {});
 
 // A member of an object whose members are written one by one, between marks.
 struct LooseMember {

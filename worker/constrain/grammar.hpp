@@ -15,6 +15,7 @@
 
 #include "config/base/error.hpp"
 #include "worker/constrain/dfa.hpp"
+#include "worker/constrain/spelling.hpp"
 
 namespace bulkhead::constrain {
 
@@ -28,7 +29,7 @@ enum class NodeKind : std::uint8_t {
   kCall,    // `index`: a rule; then next
   kBytes,   // `index`: an automaton over bytes; then next
   kText,    // `index`: an automaton over code points, written as UTF-8; then next
-  kString,  // a JSON string: `index` into strings; then next
+  kString,  // a string between quotes: `index` into strings; then next
   kLoop,  // branches[0], a kCall or kText that leads back, while count < max; next once count >= min
   kObject,  // between properties: `index` into objects; see ObjectShape
   kKeyStart,
@@ -47,7 +48,8 @@ struct Node {
 
 struct StringShape {
   DfaPtr contents;
-  std::uint32_t min = 0;  // code points
+  Quoting quoting = Quoting::kJson;  // never kNone: texts are kText
+  std::uint32_t min = 0;             // code points
   std::uint32_t max = kUnbounded;
   std::optional<Lengths> lengths;  // where min and max don't go by themselves with `contents`
   // From this state of `contents` every text of plain characters stays accepted or acceptable.
@@ -59,11 +61,12 @@ struct StringShape {
 struct ObjectShape {
   struct Property {
     std::u32string name;
-    RuleId member = 0;  // ":" and the value
+    RuleId member = 0;  // ":" (or "=") and the value
     bool required = false;
   };
   std::vector<Property> properties;
-  std::vector<RuleId> others;               // a key of one kind, ":" and the value
+  Quoting keys = Quoting::kJson;            // kNone: no name has what begins a member in it
+  std::vector<RuleId> others;               // a key of one kind, then its member
   std::uint32_t min = 0, max = kUnbounded;  // properties in all
   NodeId first = kNoNode, comma = kNoNode;  // both lead to kKeyStart
   NodeId key_start = kNoNode, key = kNoNode, close = kNoNode;

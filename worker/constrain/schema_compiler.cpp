@@ -48,7 +48,20 @@ RuleId SchemaCompiler::rule(SchemaSet set) {
 }
 
 Result<RuleId> SchemaCompiler::compile() {
-  const RuleId root = rule({document_.root()});
+  if (notation_.form == Notation::Form::kMarked) {
+    BULKHEAD_TRY(never_, texts_without(notation_.mark_text));
+  }
+  RuleId root = 0;
+  if (notation_.form == Notation::Form::kPython) {
+    // No rule that values have: where the schema refers to itself it is an object.
+    root = grammar_.add_rule();
+    arguments_ = true;
+    const Status made = make(root, {document_.root()});
+    arguments_ = false;
+    BULKHEAD_RETURN_IF_ERROR(made);
+  } else {
+    root = rule({document_.root()});
+  }
   BULKHEAD_RETURN_IF_ERROR(make_waiting());
   return root;
 }
@@ -80,6 +93,10 @@ Status SchemaCompiler::make(RuleId made, const SchemaSet& set) {
 
 Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet& initial,
                                         NodeId end, std::vector<NodeId>& ways) {
+  if (one.constants && arguments_) {
+    return Error(ErrorCode::kUnsupported,
+                 "\"enum\": arguments of a Python call can't be listed as a whole");
+  }
   if (one.constants) {
     constants(*one.constants, end, ways);
     return {};
@@ -88,7 +105,7 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
   const bool narrow = all_open(one.types) && speaks_of_objects(one.schemas);
   const Types types = narrow ? Types::only_object() : one.types;
   std::vector<std::u32string> words;
-  if (types.null) words.push_back(U"null");
+  if (types.null) spellings(Json(), words);
   const auto excluded = [&](bool value) {
     for (const Json* schema : one.schemas) {
       const auto found = schema->find(kNotEnum);
@@ -98,7 +115,7 @@ Status SchemaCompiler::make_alternative(const Alternative& one, const SchemaSet&
     return false;
   };
   for (const bool value : {true, false}) {
-    if (types.boolean && !excluded(value)) words.push_back(value ? U"true" : U"false");
+    if (types.boolean && !excluded(value)) spellings(Json(value), words);
   }
   if (!words.empty()) {
     ways.push_back(grammar_.leaf(NodeKind::kBytes, literals(words, true), end));
@@ -147,6 +164,11 @@ Status SchemaCompiler::number(const Alternative& one, NodeId end, std::vector<No
 }
 
 NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
+  if (notation_.form == Notation::Form::kMarked) {
+    const NodeId close = grammar_.bytes(notation_.mark, next);
+    return grammar_.bytes(notation_.mark, text_node(shape, close));
+  }
+  if (notation_.form == Notation::Form::kPython) shape.quoting = Quoting::kPython;
   if (never_ != nullptr) {
     const Result<DfaPtr> contents = intersect(shape.contents, never_);
     Result<StringShape> without = contents.ok() ? with_lengths(*contents, shape.min, shape.max)
@@ -178,12 +200,13 @@ NodeId SchemaCompiler::with_blanks(const char* kind, NodeId next) {
 }
 
 Result<RuleId> add_schema(Grammar& grammar, std::string_view schema, Strictness strictness,
-                          std::vector<std::string>& warnings) {
+                          std::vector<std::string>& warnings, const Notation& notation) {
   try {
     BULKHEAD_TRY(const auto document, SchemaDocument::read(schema));
     Complaints complaints(strictness == Strictness::kStrict ? Complaints::Mode::kStrict
                                                             : Complaints::Mode::kLenient);
-    BULKHEAD_TRY(const RuleId root, SchemaCompiler(*document, complaints, grammar).compile());
+    BULKHEAD_TRY(const RuleId root,
+                 SchemaCompiler(*document, complaints, grammar, notation).compile());
     warnings.insert(warnings.end(), complaints.warnings().begin(), complaints.warnings().end());
     return root;
   } catch (const nlohmann::json::exception& error) {

@@ -15,10 +15,12 @@ namespace bulkhead::constrain {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(SchemaDocument& document, Complaints& complaints, Grammar& grammar)
+  SchemaCompiler(SchemaDocument& document, Complaints& complaints, Grammar& grammar,
+                 Notation notation = {})
       : document_(document),
         complaints_(complaints),
         grammar_(grammar),
+        notation_(std::move(notation)),
         alternatives_(document, complaints) {}
 
   // The rule of the document's schema, with all rules that it needs.
@@ -37,9 +39,13 @@ class SchemaCompiler {
 
   // Constants (schema_constants.cpp).
   NodeId constants(const std::vector<Json>& members, NodeId end, std::vector<NodeId>& ways);
+  void spellings(const Json& value, std::vector<std::u32string>& out) const;
+  NodeId key_constant(const std::string& name, NodeId next);
   NodeId structured(const Json& value, NodeId next);
   NodeId one_constant(const Json& value, NodeId next);
   NodeId string_node(StringShape shape, NodeId next);
+  // Its characters as they are, between no quotes.
+  NodeId text_node(const StringShape& shape, NodeId next);
   NodeId literal_string(const std::vector<std::u32string>& texts, NodeId next);
 
   Status number(const Alternative& one, NodeId end, std::vector<NodeId>& ways);
@@ -62,6 +68,10 @@ class SchemaCompiler {
   Result<StringShape> names(const SchemaSet& schemas, DfaPtr contents);
   Result<const Json*> unevaluated(const SchemaSet& schemas, const SchemaSet& initial);
   RuleId member(RuleId value);
+  // schema_notation.cpp
+  bool bare_keys() const { return arguments_ || notation_.form == Notation::Form::kMarked; }
+  bool is_bare_key(std::string_view name) const;
+  Result<DfaPtr> bare_key_automaton();
 
   // schema_arrays.cpp
   Status array(const SchemaSet& schemas, NodeId end, std::vector<NodeId>& ways);
@@ -74,14 +84,20 @@ class SchemaCompiler {
   SchemaDocument& document_;
   Complaints& complaints_;
   Grammar& grammar_;
+  const Notation notation_;
+  bool arguments_ = false;  // the object that is being made is a Python call's arguments
   Alternatives alternatives_;
   PatternCache patterns_;
   std::map<SchemaSet, RuleId> rules_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
-  std::map<RuleId, RuleId> members_;
+  std::map<std::pair<RuleId, bool>, RuleId> members_;  // true: of arguments
   std::map<std::string, DfaPtr> blank_automata_;
-  DfaPtr never_;    // texts that strings may be; null: all
-  Status strings_;  // whether all strings could be made so
+  DfaPtr bare_key_;  // made when it is needed first
+  DfaPtr never_;     // texts that strings may be; null: all
+  Status strings_;   // whether all strings could be made so
 };
+
+// Texts of so many characters.
+Result<DfaPtr> texts_of_length(std::uint32_t min, std::uint32_t max);
 
 }  // namespace bulkhead::constrain

@@ -2,11 +2,12 @@
 #include "worker/constrain/schema_compiler.hpp"
 
 namespace bulkhead::constrain {
-namespace {
 
 // How a scalar that is no string may be written.
-void spellings(const Json& value, std::vector<std::u32string>& out) {
-  const std::string text = value.dump();
+void SchemaCompiler::spellings(const Json& value, std::vector<std::u32string>& out) const {
+  std::string text = value.dump();
+  if (notation_.form == Notation::Form::kPython && !value.is_number())
+    text = value.is_null() ? "None" : value == true ? "True" : "False";
   out.emplace_back(text.begin(), text.end());
   if (!value.is_number()) return;
   if (text.find_first_of(".eE") == text.npos) {
@@ -15,8 +16,6 @@ void spellings(const Json& value, std::vector<std::u32string>& out) {
     out.emplace_back(text.begin(), text.end() - 2);
   }
 }
-
-}  // namespace
 
 NodeId SchemaCompiler::literal_string(const std::vector<std::u32string>& texts, NodeId next) {
   StringShape shape;
@@ -63,7 +62,7 @@ NodeId SchemaCompiler::structured(const Json& value, NodeId next) {
   for (std::size_t i = value.size(); i-- > 0;) {
     const auto member = std::next(value.begin(), static_cast<std::ptrdiff_t>(i));
     next = one_constant(*member, next);
-    if (!array) next = one_constant(Json(member.key()), with_blanks(":_", next));
+    if (!array) next = key_constant(member.key(), with_blanks(":_", next));
     next = with_blanks(i > 0 ? ",_" : (array ? "\\[_" : "\\{_"), next);
   }
   return next;

@@ -10,12 +10,6 @@
 namespace bulkhead::constrain {
 namespace {
 
-// Texts of so many characters.
-Result<DfaPtr> texts_of_length(std::uint32_t min, std::uint32_t max) {
-  Terms terms;
-  return terms.automaton(terms.repeat(terms.chars({{0, kLastCodePoint}}), min, max));
-}
-
 // The keyword to blame where a schema has more than one form.
 const char* branching_keyword(const Json& schema) {
   for (const char* keyword : {"anyOf", "oneOf", "not", "if", "dependentRequired",
@@ -26,6 +20,11 @@ const char* branching_keyword(const Json& schema) {
 }
 
 }  // namespace
+
+Result<DfaPtr> texts_of_length(std::uint32_t min, std::uint32_t max) {
+  Terms terms;
+  return terms.automaton(terms.repeat(terms.chars({{0, kLastCodePoint}}), min, max));
+}
 
 Result<DfaPtr> texts_without(std::string_view mark) {
   std::u32string wide;

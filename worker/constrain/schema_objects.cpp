@@ -18,15 +18,15 @@ Error not_object(const char* keyword) {
 }  // namespace
 
 RuleId SchemaCompiler::member(RuleId value) {
-  const auto known = members_.find(value);
+  const auto known = members_.find({value, arguments_});
   if (known != members_.end()) return known->second;
   const RuleId made = grammar_.add_rule();
   Node call;
   call.kind = NodeKind::kCall;
   call.index = value;
   call.next = grammar_.add(Node{});
-  grammar_.rules[made] = with_blanks(":_", grammar_.add(std::move(call)));
-  members_.emplace(value, made);
+  grammar_.rules[made] = with_blanks(arguments_ ? "=_" : ":_", grammar_.add(std::move(call)));
+  members_.emplace(std::pair(value, arguments_), made);
   return made;
 }
 
@@ -82,9 +82,21 @@ Result<std::vector<SchemaCompiler::Declared>> SchemaCompiler::declared(const Sch
 
 Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) {
   BULKHEAD_TRY(std::vector<Declared> all, declared(schemas));
+  if (bare_keys()) {
+    shape.keys = Quoting::kNone;
+  } else if (notation_.form == Notation::Form::kPython) {
+    shape.keys = Quoting::kPython;
+  }
   for (Declared& each : all) {
     ObjectShape::Property property;
     if (!decode_utf8(each.name, property.name)) return not_object("properties");
+    if (shape.keys == Quoting::kNone && !is_bare_key(each.name)) {
+      if (!each.required) continue;  // it is not written
+      BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
+          "required", document_.path(schemas[0]),
+          "this model's calls can't have the name " + Json(each.name).dump()));
+      continue;
+    }
     property.member = member(rule(std::move(each.value)));
     property.required = each.required;
     shape.properties.push_back(std::move(property));
@@ -137,6 +149,10 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
   for (const ObjectShape::Property& property : shape.properties)
     declared.push_back(property.name);
   DfaPtr contents = literals(declared, false);
+  if (bare_keys()) {
+    BULKHEAD_TRY(const DfaPtr bare, bare_key_automaton());
+    BULKHEAD_TRY(contents, intersect(contents, bare));
+  }
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     BULKHEAD_TRY(const DfaPtr pattern, patterns_.of(patterns[i]));
     BULKHEAD_TRY(contents,
@@ -173,7 +189,9 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
   call.kind = NodeKind::kCall;
   call.index = member(rule(std::move(value)));
   call.next = grammar_.add(Node{});
-  grammar_.rules[made] = string_node(*std::move(key), grammar_.add(std::move(call)));
+  const NodeId behind = grammar_.add(std::move(call));
+  grammar_.rules[made] =
+      bare_keys() ? text_node(*key, behind) : string_node(*std::move(key), behind);
   shape.others.push_back(made);
   return {};
 }
@@ -262,9 +280,9 @@ Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial
   shape.key = place(NodeKind::kKey, between);
   shape.first = with_blanks("_", shape.key_start);
   shape.comma = with_blanks(",_", shape.key_start);
-  shape.close = with_blanks("_\\}", end);
+  shape.close = with_blanks(arguments_ ? "_\\)" : "_\\}", end);
   grammar_.objects.push_back(std::move(shape));
-  ways.push_back(grammar_.bytes("{", between));
+  ways.push_back(grammar_.bytes(arguments_ ? "(" : "{", between));
   return {};
 }
 

@@ -7,6 +7,13 @@
 
 namespace bulkhead::constrain {
 
+// How a string stands in a text.
+enum class Quoting : std::uint8_t {
+  kNone,    // each character stands for itself
+  kJson,    // between quotes, with JSON's escapes
+  kPython,  // the same, but for `\/`, which Python takes for two characters
+};
+
 // What has been read of a character that isn't complete, packed into 32 bits: 4 bits kind, 4 bits
 // bytes (or digits) still to come, 24 bits value.
 using Spelling = std::uint32_t;
@@ -35,10 +42,9 @@ struct Spell {
   char32_t code = 0;  // kCharacter
 };
 
-// `allowed(low, high)`: some code point of that range may come next. `json`: quotes and escapes as
-// JSON has them; else plain UTF-8, where each character stands for itself.
+// `allowed(low, high)`: some code point of that range may come next.
 template <class Allowed>
-Spell spell(Spelling at, unsigned char byte, bool json, Allowed&& allowed);
+Spell spell(Spelling at, unsigned char byte, Quoting quoting, Allowed&& allowed);
 
 namespace spelling_detail {
 
@@ -159,7 +165,7 @@ Spell pair_hex(std::uint32_t left, std::uint32_t value, unsigned char byte, Allo
 }  // namespace spelling_detail
 
 template <class Allowed>
-Spell spell(Spelling at, unsigned char byte, bool json, Allowed&& allowed) {
+Spell spell(Spelling at, unsigned char byte, Quoting quoting, Allowed&& allowed) {
   namespace d = spelling_detail;
   const std::uint32_t left = at >> 4 & 0xF;
   const std::uint32_t value = at >> 8;
@@ -168,7 +174,7 @@ Spell spell(Spelling at, unsigned char byte, bool json, Allowed&& allowed) {
       if (byte != '"') return {};
       return {Spell::What::kPartial, kInside, 0};
     case Spelled::kInside:
-      if (json) {
+      if (quoting != Quoting::kNone) {
         if (byte == '"') return {Spell::What::kClosed, 0, 0};
         if (byte < 0x20) return {};
         if (byte == '\\') {
@@ -181,6 +187,7 @@ Spell spell(Spelling at, unsigned char byte, bool json, Allowed&& allowed) {
       if ((byte & 0xC0) != 0x80) return {};
       return d::utf8(value & 7, left - 1, value >> 3 << 6 | (byte & 0x3F), allowed);
     case Spelled::kEscape:
+      if (byte == '/' && quoting == Quoting::kPython) return {};
       return d::escape(byte, allowed);
     case Spelled::kHex:
       return d::hex(left, value, byte, allowed);

@@ -69,7 +69,7 @@ struct StringTokens::Walk {
       ++place.characters;
       return place.state != kDead;
     }
-    const Spell read = spell(place.spelling, byte, true, [&](char32_t low, char32_t high) {
+    const Spell read = spell(place.spelling, byte, shape.quoting, [&](char32_t low, char32_t high) {
       return dfa.any_in(place.state, low, high);
     });
     switch (read.what) {
@@ -94,9 +94,9 @@ struct StringTokens::Walk {
 
   // What the character may still become: all that the speller asks for when it is told no each time.
   // Bytes that settle nothing leave it as it was.
-  static void note_ranges(Place& place, unsigned char byte) {
+  void note_ranges(Place& place, unsigned char byte) const {
     std::uint32_t count = 0;
-    spell(place.spelling, byte, true, [&](char32_t low, char32_t high) {
+    spell(place.spelling, byte, shape.quoting, [&](char32_t low, char32_t high) {
       if (count < place.ranges.size()) place.ranges[count++] = {low, high};
       return false;
     });
@@ -180,8 +180,9 @@ const StringTokens::AsciiSteps& StringTokens::ascii_steps(const Dfa& dfa, std::u
 
 const StringTokens::Inside& StringTokens::from(const StringShape& shape, std::uint32_t state,
                                                Spelling spelling) {
-  const auto [known, fresh] = insides_.try_emplace(
-      {shape.contents.get(), shape.lengths ? &shape : nullptr, is_bounded(shape), state, spelling});
+  const auto [known, fresh] =
+      insides_.try_emplace({shape.contents.get(), shape.lengths ? &shape : nullptr, shape.quoting,
+                            is_bounded(shape), state, spelling});
   Inside& inside = known->second;
   if (!fresh) return inside;
   inside.plain = spelling == kInside && shape.safe[state] && !shape.lengths;

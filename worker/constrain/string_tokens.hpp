@@ -1,4 +1,4 @@
-// What each token of the vocabulary does inside a JSON string: which ones stay in it, after how many
+// What each token of the vocabulary does inside a string between quotes: which ones stay in it, after how many
 // characters and in which state of the contents' automaton, and which ones close it. Made once for a
 // state; what a string has come to so far then only chooses among groups of tokens, so that a string
 // near its greatest length costs no walk over the vocabulary for each character.
@@ -73,8 +73,8 @@ class StringTokens {
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
 
   std::shared_ptr<const TokenTrie> trie_;
-  // By contents (and shape, where it has lengths), whether it is bounded, state and spelling.
-  using Key = std::tuple<const Dfa*, const StringShape*, bool, std::uint32_t, Spelling>;
+  // By contents (and shape, where it has lengths), quoting, whether it is bounded, state and spelling.
+  using Key = std::tuple<const Dfa*, const StringShape*, Quoting, bool, std::uint32_t, Spelling>;
   std::map<Key, Inside> insides_;
   std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;
   std::size_t bytes_ = 0;

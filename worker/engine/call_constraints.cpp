@@ -37,17 +37,6 @@ std::vector<std::string> short_warnings(std::vector<std::string> all) {
   return all;
 }
 
-Error cannot_force(const model::answer::Family& family) {
-  if (family.calls.syntax == CallSyntax::kNone) {
-    return Error(ErrorCode::kUnsupported,
-                 "the model's chat template has no tool calls that this server can read; "
-                 "`models[].chat_template` takes another template");
-  }
-  return Error(ErrorCode::kUnsupported, "calls of models of the family '" + family.name +
-                                            "' can't be held to a schema yet; leave out "
-                                            "`strict`, and use 'auto' or 'none'");
-}
-
 // Too complex today, and tomorrow: no reason to try again later.
 Error for_good(const Error& error) {
   const bool limit = error.code() == ErrorCode::kResourceExhausted;
@@ -95,10 +84,11 @@ Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_calls(
     const ToolUse& use, std::string& parameter, std::vector<std::string>& warnings) {
   const bool forced = use.choice != ipc::ToolChoice::kAuto;
   parameter = forced ? "tool_choice" : "tools";
-  if (!can_hold_calls(family_)) {
-    const bool strict = family_.calls.syntax != CallSyntax::kNone && any_strict_tool(use.tools);
-    if (forced || strict) return cannot_force(family_);
-    return std::shared_ptr<GrammarMasks>();
+  if (family_.calls.syntax == CallSyntax::kNone) {
+    if (!forced) return std::shared_ptr<GrammarMasks>();
+    return Error(ErrorCode::kUnsupported,
+                 "the model's chat template has no tool calls that this server can read; "
+                 "`models[].chat_template` takes another template");
   }
   parameter = "tools";
   const Result<const Kept*> calls = calls_for(use);

@@ -29,7 +29,8 @@ class Builder {
 
   Result<CallGrammar> make() {
     grammar_->root = grammar_->add_rule();
-    BULKHEAD_TRY(OfferedTools offered, add_tools(*grammar_, calls_, wish_.tools, wish_.named));
+    BULKHEAD_TRY(OfferedTools offered,
+                 add_tools(*grammar_, calls_, wish_.tools, wish_.named, spell_));
     tools_ = std::move(offered.tools);
     const NodeId end = grammar_->add(Node{});
     NodeId after = end;
@@ -90,16 +91,16 @@ class Builder {
         return json_block(next);
       case CallSyntax::kJsonList:
       case CallSyntax::kKeyedList:
+      case CallSyntax::kPython:
         return list(next);
       case CallSyntax::kNamed:
       case CallSyntax::kTagged:
+      case CallSyntax::kBareKeys:
         return sections(next);
       case CallSyntax::kChannels:
         return channels(next);
       case CallSyntax::kNone:
-      case CallSyntax::kBareKeys:
-      case CallSyntax::kPython:
-        break;  // see can_hold_calls()
+        break;
     }
     return next;
   }
@@ -152,11 +153,34 @@ class Builder {
                 })));
   }
 
+  // N(...)
+  NodeId python_call(NodeId next) {
+    return any_tool(
+        [&](const OfferedTool& tool) { return mark(tool.name, arguments(tool, next)); });
+  }
+
+  NodeId item_of_list(NodeId next) {
+    switch (calls_.syntax) {
+      case CallSyntax::kKeyedList:
+        return keyed_call(next);
+      case CallSyntax::kPython:
+        return python_call(next);
+      case CallSyntax::kJsonList:
+      case CallSyntax::kJson:
+      case CallSyntax::kNamed:
+      case CallSyntax::kTagged:
+      case CallSyntax::kBareKeys:
+      case CallSyntax::kChannels:
+      case CallSyntax::kNone:
+        break;
+    }
+    return json_call(next);
+  }
+
   NodeId list(NodeId next) {
     const NodeId close = blanks(mark("]", closers(0, calls_.closers.size(), next)));
     const NodeId after = grammar_->add(choice({close}));
-    const NodeId item =
-        calls_.syntax == CallSyntax::kKeyedList ? keyed_call(after) : json_call(after);
+    const NodeId item = item_of_list(after);
     if (!wish_.one_call) grammar_->nodes[after].branches.push_back(comma(item));
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
@@ -240,8 +264,9 @@ class Builder {
       const NodeId value = arguments(tool, end);
       switch (calls_.name_form) {
         case NameForm::kPlain:
-        case NameForm::kCallWord:
           return plain_name(tool, value);
+        case NameForm::kCallWord:
+          return mark("call:" + tool.name, value);
         case NameForm::kWithIndex:
           return mark("functions." + tool.name,
                       matching(":[0-9]{1,3}", mark(calls_.name_ends[0], value)));
@@ -289,23 +314,6 @@ class Builder {
 };
 
 }  // namespace
-
-bool can_hold_calls(const Family& family) {
-  switch (family.calls.syntax) {
-    case CallSyntax::kJson:
-    case CallSyntax::kJsonList:
-    case CallSyntax::kKeyedList:
-    case CallSyntax::kNamed:
-    case CallSyntax::kChannels:
-    case CallSyntax::kTagged:
-      return true;
-    case CallSyntax::kNone:
-    case CallSyntax::kBareKeys:
-    case CallSyntax::kPython:
-      return false;
-  }
-  return false;
-}
 
 Result<CallGrammar> make_call_grammar(const Family& family, const CallWish& wish,
                                       const std::function<std::string(std::string_view)>& spell) {

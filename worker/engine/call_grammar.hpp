@@ -32,12 +32,9 @@ struct CallGrammar {
   std::vector<std::string> warnings;  // what of the schemas is not held
 };
 
-// Whether calls of this syntax can be held.
-bool can_hold_calls(const model::answer::Family& family);
-
 // kUnsupported for a keyword in a strict tool's schema that can't be held, with the tool and the keyword; a tool
 // that is not strict never fails: what can't be held of it is left out and named in `warnings`, its whole schema
-// at worst. kInvalidArgument where no call is left that could be made. can_hold_calls(family).
+// at worst. kInvalidArgument where no call is left that could be made. The family has calls.
 Result<CallGrammar> make_call_grammar(const model::answer::Family& family, const CallWish& wish,
                                       const std::function<std::string(std::string_view)>& spell);
 

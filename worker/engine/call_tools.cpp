@@ -49,7 +49,8 @@ Json as_object(const Json& schema) {
 
 class ToolReader {
  public:
-  ToolReader(Grammar& grammar, const Calls& calls) : grammar_(grammar), calls_(calls) {}
+  ToolReader(Grammar& grammar, const Calls& calls, constrain::Notation notation)
+      : grammar_(grammar), calls_(calls), notation_(std::move(notation)) {}
 
   Result<OfferedTools> read(std::string_view text, std::string_view named) {
     const Json tools = Json::parse(text, nullptr, false);
@@ -77,8 +78,8 @@ class ToolReader {
       return {};
     }
     const auto add = [&](Strictness strictness, std::vector<std::string>& out) -> Status {
-      BULKHEAD_TRY(tool.arguments,
-                   constrain::add_schema(grammar_, as_object(*schema).dump(), strictness, out));
+      BULKHEAD_TRY(tool.arguments, constrain::add_schema(grammar_, as_object(*schema).dump(),
+                                                         strictness, out, notation_));
       return {};
     };
     BULKHEAD_TRY(const bool held, try_schema(function, tool, add));
@@ -175,13 +176,15 @@ class ToolReader {
   Result<RuleId> object(const char* schema, RuleId& known) {
     std::vector<std::string> none;
     if (known == constrain::kNoNode) {
-      BULKHEAD_TRY(known, constrain::add_schema(grammar_, schema, Strictness::kStrict, none));
+      BULKHEAD_TRY(known,
+                   constrain::add_schema(grammar_, schema, Strictness::kStrict, none, notation_));
     }
     return known;
   }
 
   Grammar& grammar_;
   const Calls& calls_;
+  const constrain::Notation notation_;
   model::answer::Tools offered_;  // as the parser sees them
   OfferedTools out_;
   RuleId any_ = constrain::kNoNode, none_ = constrain::kNoNode;
@@ -211,8 +214,15 @@ std::string only_tools(std::string_view tools, std::span<const std::string> name
 }
 
 Result<OfferedTools> add_tools(Grammar& grammar, const Calls& calls, std::string_view tools,
-                               std::string_view named) {
-  return ToolReader(grammar, calls).read(tools, named);
+                               std::string_view named,
+                               const std::function<std::string(std::string_view)>& spell) {
+  constrain::Notation notation;
+  if (calls.syntax == CallSyntax::kPython) notation.form = constrain::Notation::Form::kPython;
+  if (calls.syntax == CallSyntax::kBareKeys) {
+    notation = {constrain::Notation::Form::kMarked, spell(model::answer::kStringMark),
+                std::string(model::answer::kStringMark)};
+  }
+  return ToolReader(grammar, calls, std::move(notation)).read(tools, named);
 }
 
 }  // namespace bulkhead::engine

@@ -35,7 +35,9 @@ std::string only_tools(std::string_view tools, std::span<const std::string> name
 
 // Puts the rules of `tools` (JSON; of `named` alone, if not empty) into the grammar. kUnsupported for a keyword in
 // a strict tool's schema that can't be held, with the tool and the keyword; a tool that is not strict never fails.
+// `spell`: see call_grammar.hpp.
 Result<OfferedTools> add_tools(constrain::Grammar& grammar, const model::answer::Calls& calls,
-                               std::string_view tools, std::string_view named);
+                               std::string_view tools, std::string_view named,
+                               const std::function<std::string(std::string_view)>& spell);
 
 }  // namespace bulkhead::engine

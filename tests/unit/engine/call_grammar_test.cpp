@@ -165,22 +165,6 @@ TEST(CallGrammar, TagsHoldWhatTextsMayBe) {
   EXPECT_EQ(warned->warnings.size(), 1U);
 }
 
-TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
-  for (const Row& row : kRows) {
-    const auto call = [&](const std::string& arguments) {
-      return row.before + arguments + row.behind;
-    };
-    EXPECT_TRUE(passes(row.family, call(R"({"city": "Oslo", "days": 2})"))) << call("...");
-    EXPECT_TRUE(passes(row.family, call(R"({"city": "a } ] < \" b"})"))) << call("...");
-    for (const char* bad : {R"({"city": 5})", R"({"days": 2})", R"({"city": "Oslo", "days": 0})",
-                            R"({"city": "Oslo", "more": 1})", R"([])", R"({"city": "Oslo")"})
-      EXPECT_FALSE(passes(row.family, call(bad))) << call(bad);
-    std::string other = call("{}");
-    other.replace(other.find("get_weather"), 11, "get_nothing");
-    EXPECT_FALSE(passes(row.family, other)) << other;
-  }
-}
-
 // How much likelier `byte` is than others to be taken next: texts would never end by chance.
 std::size_t weight(const std::string& text, unsigned char byte, const std::string& closing) {
   for (std::size_t begun = closing.size(); begun-- > 1;) {
@@ -213,19 +197,132 @@ std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar,
   return {};
 }
 
+// Of the same arguments, what the family's own notation makes of them; and what is wrong in it.
+struct Notation {
+  const char* family;
+  std::vector<std::string> right;
+  std::vector<std::string> wrong;
+};
+const std::vector<Notation> kNotations = {
+    {"gemma4",
+     {R"(<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:2}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{city:<|"|>a "}\n] é<|"|>}<tool_call|>)",
+      R"(<|tool_call>call:get_time{}<tool_call|>)",
+      R"(<|tool_call>call:get_time{a_1:[1,true,null,{b:<|"|><|"|>}]}<tool_call|>)"},
+     {R"(<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,days:0}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{days:2}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{"city":<|"|>Oslo<|"|>}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{city:"Oslo"}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>,more:1}<tool_call|>)",
+      R"(<|tool_call>call:get_weather{cit:<|"|>Oslo<|"|>}<tool_call|>)",
+      R"(<|tool_call>call:get_nothing{}<tool_call|>)"}},
+    {"lfm2",
+     {R"(<|tool_call_start|>[get_weather(city="Oslo", days=2)]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_weather(city="a \")\n\\ \u00e9 é")]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_time(), get_time(a=[True, None, {"b": False}])]<|tool_call_end|>)"},
+     {R"(<|tool_call_start|>[get_weather(city="Oslo", days=0)]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_weather(days=2)]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_weather("Oslo")]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_weather(city="a\/b")]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_weather(city="Oslo", more=1)]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_time(a=true)]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[get_time(a={"b/c": "\/"})]<|tool_call_end|>)",
+      R"(<|tool_call_start|>[]<|tool_call_end|>)"}},
+};
+
+TEST(CallGrammar, HoldsArgumentsInOtherNotations) {
+  for (const Notation& row : kNotations) {
+    for (const std::string& text : row.right)
+      EXPECT_TRUE(passes(row.family, text)) << text;
+    for (const std::string& text : row.wrong)
+      EXPECT_FALSE(passes(row.family, text)) << text;
+  }
+}
+
+// Whatever a schema has, what is read of a call in another notation is valid under it.
+TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
+  const char* const schema = R"({"type": "object", "additionalProperties": false,
+      "properties": {"kind": {"enum": ["a/b", "c\"d", null, true, 1.5, {"x": [false, "y"]}]},
+                     "short": {"type": "string", "minLength": 1, "maxLength": 3},
+                     "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+                     "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2},
+                     "map": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}, "maxProperties": 2},
+                     "self": {"$ref": "#"}, "self_2": {"type": "integer"}},
+      "required": ["kind", "short", "code", "list", "self_2"]})";
+  const std::string tools =
+      R"([{"function": {"name": "f", "strict": true, "parameters": )" + std::string(schema) + "}}]";
+  const auto compiled = constrain::compile_schema(schema, constrain::Strictness::kStrict);
+  ASSERT_TRUE(compiled.ok());
+  std::mt19937 random(11);
+  for (const Notation& row : kNotations) {
+    const auto made = grammar_of(row.family, {.tools = tools, .one_call = true});
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    int read = 0;
+    for (int i = 0; i < 30; ++i) {
+      const std::string text = walk(made->grammar, std::string(model::answer::kStringMark), random);
+      if (text.empty()) continue;
+      model::answer::AnswerParser parser(*model::answer::family_named(row.family),
+                                         {*model::answer::Tools::from_json(tools), "", 1});
+      model::answer::Message message;
+      message.add(parser.feed(text));
+      message.add(parser.finish(model::answer::Ended::kStop));
+      ASSERT_EQ(message.calls.size(), 1U) << text;
+      EXPECT_TRUE(constrain::check_text(compiled->grammar, message.calls[0].arguments).passed)
+          << text << " is " << message.calls[0].arguments;
+      ++read;
+    }
+    EXPECT_GT(read, 10) << row.family;
+  }
+}
+
+// A name that can't be written is left out, or refused where it must be there.
+TEST(CallGrammar, NamesThatANotationCannotWriteAreNamed) {
+  const auto tools = [](const char* strict) {
+    return R"([{"function": {"name": "f", "strict": )" + std::string(strict) +
+           R"(, "parameters": {"type": "object", "properties": {"a, b": {}, "c": {}}, "required": ["a, b"]}}}])";
+  };
+  const std::string strict = tools("true"), lenient = tools("false");
+  for (const Notation& row : kNotations) {
+    const auto refused = grammar_of(row.family, {.tools = strict});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message().find("a, b"), std::string::npos);
+    const auto warned = grammar_of(row.family, {.tools = lenient});
+    ASSERT_TRUE(warned.ok());
+    EXPECT_EQ(warned->warnings.size(), 1U);
+  }
+}
+
+TEST(CallGrammar, HoldsEachFamilysCallsToTheirSchemas) {
+  for (const Row& row : kRows) {
+    const auto call = [&](const std::string& arguments) {
+      return row.before + arguments + row.behind;
+    };
+    EXPECT_TRUE(passes(row.family, call(R"({"city": "Oslo", "days": 2})"))) << call("...");
+    EXPECT_TRUE(passes(row.family, call(R"({"city": "a } ] < \" b"})"))) << call("...");
+    for (const char* bad : {R"({"city": 5})", R"({"days": 2})", R"({"city": "Oslo", "days": 0})",
+                            R"({"city": "Oslo", "more": 1})", R"([])", R"({"city": "Oslo")"})
+      EXPECT_FALSE(passes(row.family, call(bad))) << call(bad);
+    std::string other = call("{}");
+    other.replace(other.find("get_weather"), 11, "get_nothing");
+    EXPECT_FALSE(passes(row.family, other)) << other;
+  }
+}
+
 // Both are made from one row, and agree on what a call is.
 TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   std::mt19937 random(7);
   const auto schema = constrain::compile_schema(kWeatherSchema, constrain::Strictness::kStrict);
   for (const model::answer::Family& family : model::answer::families()) {
-    if (!engine::can_hold_calls(family)) continue;
+    if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
     const auto made = grammar_of(family.name.c_str());
     ASSERT_TRUE(made.ok());
     int read = 0;
     for (int i = 0; i < 12; ++i) {
       const model::answer::Tags& tags = family.calls.tags;
-      const std::string text =
-          walk(made->grammar, (tags.strip_newlines ? "\n" : "") + tags.value_close, random);
+      std::string closing = (tags.strip_newlines ? "\n" : "") + tags.value_close;
+      if (family.calls.syntax == model::answer::CallSyntax::kBareKeys)
+        closing = model::answer::kStringMark;
+      const std::string text = walk(made->grammar, closing, random);
       if (text.empty()) continue;
       const bool channels = family.calls.syntax == model::answer::CallSyntax::kChannels;
       model::answer::AnswerParser parser(family, {*model::answer::Tools::from_json(kTools),
@@ -247,13 +344,15 @@ TEST(CallGrammar, TheParserReadsAsCallsWhatItLetsThrough) {
   }
 }
 
-TEST(CallGrammar, KnowsEveryFamilyThatItSaysItHolds) {
+TEST(CallGrammar, KnowsEveryFamily) {
   for (const model::answer::Family& family : model::answer::families()) {
-    if (!engine::can_hold_calls(family)) continue;
+    if (family.calls.syntax == model::answer::CallSyntax::kNone) continue;
     EXPECT_TRUE(
         std::ranges::any_of(kRows, [&](const Row& row) { return family.name == row.family; }) ||
         std::ranges::any_of(kTaggedRows,
-                            [&](const TaggedRow& row) { return family.name == row.family; }))
+                            [&](const TaggedRow& row) { return family.name == row.family; }) ||
+        std::ranges::any_of(kNotations,
+                            [&](const Notation& row) { return family.name == row.family; }))
         << family.name;
   }
 }

@@ -70,7 +70,7 @@ Family gemma4() {
                     .closers = {"<tool_call|>"},
                     .name_form = NameForm::kCallWord,
                     .name_stops = {"{", "<tool_call|>"},
-                    .other_marks = {"<|\"|>"}}};
+                    .other_marks = {std::string(kStringMark)}}};
 }
 
 Family deepseek_v32() {

@@ -27,6 +27,9 @@ enum class CallSyntax : std::uint8_t {
   kChannels,   // harmony (gpt-oss): messages with a header that names channel and recipient
 };
 
+// kBareKeys: stands before and behind a string.
+inline constexpr std::string_view kStringMark = "<|\"|>";
+
 // What stands where a name is expected.
 enum class NameForm : std::uint8_t {
   kPlain,

@@ -10,8 +10,6 @@
 namespace bulkhead::model::answer {
 namespace {
 
-constexpr std::string_view kStringMark = "<|\"|>";
-
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }

@@ -1,0 +1,48 @@
+// What other notations than JSON need: bare keys, and texts without quotes.
+#include <algorithm>
+
+#include "worker/constrain/regex.hpp"
+#include "worker/constrain/schema_compiler.hpp"
+
+namespace bulkhead::constrain {
+
+// Names of a Python call's arguments are words. Elsewhere a bare key ends where a colon, a bracket or a comma
+// stands, and the parser takes the blanks at its ends off.
+bool SchemaCompiler::is_bare_key(std::string_view name) const {
+  const auto fits = [this](unsigned char c) {
+    const bool word =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    constexpr std::string_view kSyntax = ",:{}[]()<>|\"'\\=";
+    return word || (!arguments_ && c > 0x20 && kSyntax.find(static_cast<char>(c)) == kSyntax.npos);
+  };
+  return !name.empty() && std::ranges::all_of(name, fits);
+}
+
+// Keys that the schema does not name.
+Result<DfaPtr> SchemaCompiler::bare_key_automaton() {
+  if (bare_key_ == nullptr) {
+    BULKHEAD_TRY(bare_key_, regex_automaton("[A-Za-z_][A-Za-z0-9_]{0,63}", Match::kWhole));
+  }
+  return bare_key_;
+}
+
+NodeId SchemaCompiler::text_node(const StringShape& shape, NodeId next) {
+  Result<DfaPtr> contents = shape.contents;
+  if (never_ != nullptr) contents = intersect(shape.contents, never_);
+  if (contents.ok() && (shape.min > 0 || shape.max != kUnbounded)) {
+    const Result<DfaPtr> bounded = texts_of_length(shape.min, shape.max);
+    contents = bounded.ok() ? intersect(*contents, *bounded) : bounded;
+  }
+  if (contents.ok()) return grammar_.leaf(NodeKind::kText, *contents, next);
+  strings_ = contents.error();
+  return next;
+}
+
+// A key of a constant.
+NodeId SchemaCompiler::key_constant(const std::string& name, NodeId next) {
+  if (notation_.form != Notation::Form::kMarked) return one_constant(Json(name), next);
+  // What can't stand bare may stand as in JSON.
+  return grammar_.bytes(is_bare_key(name) ? name : Json(name).dump(), next);
+}
+
+}  // namespace bulkhead::constrain
