@@ -13,8 +13,8 @@
 // wrong as often as it is told to be, so what speculation gains can be measured with any weights. The
 // tokens must be the same.
 //
-// --check-memory N: what it costs to hold KV pages and weights to checksums (worker/engine/page_guard.hpp), by N
-// pairs of runs without and with it in turn.
+// With --check-memory N it measures what it costs to compare KV pages and weights with checksums
+// (worker/engine/page_guard.hpp): it makes N pairs of runs, each pair without and then with the checks.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -85,8 +85,8 @@ struct Room {
   std::uint32_t prompt = 0, length = 0;  // tokens: with those behind it, and in all
 };
 
-// A prompt that leaves no room for the answer in the model's context is cut to what does. Guesses let
-// one stream run ahead of another.
+// If a prompt and its answer do not fit the model's context together, the prompt is cut until they
+// do. Guesses let one stream run ahead of another.
 Room room_of(const Plan& plan, const config::EngineSettings& engine, std::uint32_t streams,
              std::uint32_t depth, std::uint32_t context) {
   const std::uint32_t prompt = depth + plan.prompt;

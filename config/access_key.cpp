@@ -39,7 +39,8 @@ bool is_name(std::string_view text) {
   });
 }
 
-// The key is a secret: it may have come where a name or a limit belongs, so words are told by number.
+// The key is a secret, and somebody may have written it where a name or a limit belongs. So errors
+// name a word by its number and do not quote it.
 Error unreadable(const std::string& what) {
   return Error(ErrorCode::kInvalidArgument,
                what + "; write NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4");

@@ -1,4 +1,4 @@
-// The rules between settings, and what deserves a word though it is allowed.
+// Checks of the rules between settings, and notices about settings that are allowed but surprising.
 #include <algorithm>
 #include <set>
 

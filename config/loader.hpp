@@ -17,7 +17,7 @@ class Node;
 
 namespace bulkhead::config {
 
-// "where: key: message", of these what is not empty.
+// Joins "where: key: message", without the parts that are empty.
 Error wrong(const std::string& where, const std::string& key, const std::string& message);
 
 // Remembers where each key was last set, for messages of the checks at the end.
@@ -25,7 +25,7 @@ class Loader {
  public:
   Status read_file(const std::string& path);
   Status assign(std::string_view assignment);
-  // The rules between keys, and what deserves a word though it is allowed.
+  // Checks the rules between keys, and gives notice of settings that are allowed but surprising.
   Status check();
   Loaded take() && {
     for (const auto& [key, where] : origins_)
@@ -46,7 +46,7 @@ class Loader {
   void notice(const std::string& key, const std::string& message) {
     loaded_.notices.push_back({origin(key), key + ": " + message});
   }
-  // Once, however often the setting is given.
+  // Gives the notice once, however often the setting is given.
   void tell_retired(const std::string& where, const RetiredSetting& setting) {
     if (origins_.emplace(setting.key, where).second) notice(setting.key, setting.why);
   }
@@ -54,7 +54,7 @@ class Loader {
     const auto found = origins_.find(key);
     return found == origins_.end() ? std::string("default") : found->second;
   }
-  // Where to point for a rule about several keys: the first of them that somebody set.
+  // Where an error about several keys points: to the first of them that somebody set.
   std::string origin_of(std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       if (origins_.contains(key)) return origin(key);

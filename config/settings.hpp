@@ -111,15 +111,15 @@ constexpr const char* to_string(KvType type) {
 enum class Numerics { kExact, kFast };
 // Whether products go by the device's matrix units. auto: where it has those that the kernels know.
 enum class MatrixUnits { kAuto, kOff };
-// Whether attention goes by them, too, where products do. auto: of positions from a thousand or so on,
-// where it is faster however few columns a step has.
+// Whether attention uses matrix units, too, where products use them. auto: from about position
+// 1,000 on, where they are faster for any number of columns in a step.
 enum class MatrixAttention { kAuto, kOff, kOn };
 
 enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
 
-// Whether workers guess tokens and check the guesses in the same step (worker/engine/speculator.hpp).
-// ngram: guesses from what the prompt and the answer had before, where that pays. always: wherever
-// there is one.
+// Whether workers guess tokens and check the guesses in the same step
+// (worker/engine/speculator.hpp). ngram: workers guess from earlier text of the prompt and the
+// answer, where that is faster. always: they check every guess that they have.
 enum class Speculation { kOff, kNgram, kAlways };
 
 struct EngineSettings {

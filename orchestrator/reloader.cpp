@@ -63,7 +63,7 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
             ", which other machines can reach, and there is no API key. Set server.api_key or "
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
   }
-  // The check of the settings knew the file's key alone.
+  // The settings' check has compared with the file's api_key alone.
   for (const std::string& text : server.keys) {
     BULKHEAD_TRY(const config::AccessKey client, config::parse_access_key(text));
     if (client.key != server.api_key) continue;

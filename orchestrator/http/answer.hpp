@@ -38,7 +38,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
 
   void on_failed(RequestId, const Failure& failure) override { fail(to_api_error(failure)); }
 
-  // What is known of it; of one that is no generation, nothing.
+  // What is known of the answer; nothing if it is no generation.
   struct Facts {
     std::string_view id, model;
     bool stream = false;
@@ -47,7 +47,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     bool recovered = false;  // an earlier daemon began it
   };
   virtual Facts facts() const { return {}; }
-  // The router's requests that it waits for.
+  // The router's requests that this answer waits for.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
   Clock::time_point began() const { return began_; }
@@ -74,17 +74,19 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Keeps this object until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // lost() from now on, once. Takes the exchange's ticket, if it has one.
+  // Has lost() called when the client is gone, at most once. Takes the exchange's ticket, if it has
+  // one.
   void watch(Exchange& exchange);
   // fail() with kTimeout after `timeout`, unless it has ended.
   void start_deadline(std::chrono::seconds timeout);
 
-  // For a stream: `send` is called whenever AnswerServices::keep_alive passes without stream_spoke(), until
-  // the answer ends. A prompt may take long to be read, and proxies and clients give up silent streams.
+  // Calls `send` whenever AnswerServices::keep_alive passes without stream_spoke(), until the
+  // answer ends. For streams: the worker may take long to read a prompt, and proxies and clients
+  // give up silent streams.
   void watch_silence(std::function<void()> send);
   void stream_spoke() { spoke_ = true; }
 
-  // Counts tokens against the limits of the client's key: those that tokens_came() and end() do not see.
+  // Counts tokens against the limits of the client's key that tokens_came() and end() do not count.
   void charge(std::uint64_t tokens);
   // Tokens came; `last`: when the choice's last ones did.
   void tokens_came(Clock::time_point& last, std::size_t count);
@@ -114,9 +116,9 @@ class WholeAnswer : public Answer {
       : Answer(services, std::move(endpoint)), exchange_(std::move(exchange)) {}
 
   void lost(Exchange::Lost how) override;
-  // Sends it and ends.
+  // Sends the response and ends the answer.
   void finish(HttpResponse response);
-  // Takes back from the worker what has no answer yet.
+  // Cancels the requests that have no answer yet.
   virtual void cancel() = 0;
 
   std::shared_ptr<Exchange> exchange_;

@@ -27,7 +27,8 @@ class Api {
   // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  // For errors of the HTTP layer itself, in the shape that the path's clients read; empty: not known yet.
+  // Renders an error of the HTTP layer itself as the path's clients read errors. An empty path is
+  // not known yet.
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
                               std::string_view path);
 

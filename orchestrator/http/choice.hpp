@@ -26,8 +26,9 @@ class Choice {
   // Takes one event; not called for answers that are not streamed.
   using Emit = std::function<void(std::string_view event)>;
 
-  // `head` must outlive it. `first_of_prompt`: it tells of its prompt, for those that share one. `prompt`: the
-  // text that is echoed; empty where tokens were given, whose text comes with prompt_tokens().
+  // `head` must outlive the choice. `first_of_prompt`: of the choices that share a prompt, this one
+  // tells its tokens. `prompt`: the text that is echoed; empty if the prompt was given as tokens,
+  // whose text comes with prompt_tokens().
   Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
          bool first_of_prompt, std::string prompt = {});
 

@@ -16,7 +16,8 @@ nlohmann::json describe_spare(const Router& router, const Worker& worker, const 
 // The workers, then their spares.
 nlohmann::json describe_workers(const Router& router, const DiskJournal* disk);
 nlohmann::json describe_model(const Router& router, const ModelInfo& model);
-// An answer in progress: what is asked, where it is, how far it is. No text of it.
+// Describes an answer in progress: what is asked, which workers have it, how far it is. Its text is
+// left out.
 nlohmann::json describe_answer(const Router& router, const Answer& answer);
 // Why it is not ready, where it is not.
 nlohmann::json describe_health(const Router& router);

@@ -29,8 +29,9 @@ class Dialect {
   // The body of an answer that is not streamed, after end().
   virtual std::string whole() const = 0;
   virtual HttpResponse refusal(const ApiError& error) const = 0;
-  // Of a stream: its Content-Type, and what says, after begin(), that it is alive and nothing else.
+  // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
+  // What a silent stream is sent after begin(): it shows that the answer goes on, and brings nothing.
   virtual std::string keep_alive() const { return std::string(kSseComment); }
 };
 
@@ -95,8 +96,8 @@ class TokenCount final : public WholeAnswer {
   RequestId id_ = {};
 };
 
-// Whether a call's arguments are a JSON object, or were cut. No values are made of them: of text that a worker
-// sent they could take many times its size. Pure.
+// Says whether a call's arguments are a JSON object, or were cut. The text is only checked, not
+// parsed to values: a worker sent it, and values could take many times its size. Pure.
 bool is_whole_object(std::string_view arguments);
 
 // What a protocol calls a field that the parser of chats knows by `chat`. A name that begins with a dot is a part

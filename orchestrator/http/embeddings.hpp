@@ -32,9 +32,10 @@ struct EmbeddingRequest {
 };
 Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body);
 
-// The first `dimensions` values (0: all), of length 1 together; zeros stay zeros.
+// Returns the first `dimensions` values (0: all), divided by their Euclidean norm; zeros stay
+// zeros.
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions);
-// Little-endian floats, as OpenAI's clients read them.
+// Writes the values as base64 of little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);
 
 class EmbeddingAnswer final : public WholeAnswer {
@@ -44,7 +45,7 @@ class EmbeddingAnswer final : public WholeAnswer {
       : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
         request_(std::move(request)) {}
 
-  // Admitted to `model` already. It holds itself until it ends.
+  // The router has admitted the request to `model`. The answer holds itself until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:

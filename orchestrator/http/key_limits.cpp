@@ -14,7 +14,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr double kMinute = 60;  // seconds
-// Who waits as long as was said finds the bucket full enough, however its parts were rounded.
+// A client that waits as long as it was told must find enough in the bucket, whatever was rounded.
 constexpr double kRounding = 1e-6;
 
 // Seconds until a bucket that gets `per_minute` holds `wanted`, at least one.
@@ -59,7 +59,7 @@ void KeyLimits::configure(const std::vector<std::string>& texts, KeyUse::Clock::
       fill(**known, now);  // with what the limits were until now
       const config::AccessKey before = std::exchange((*known)->key, *std::move(key));
       const config::AccessKey& after = (*known)->key;
-      // What was used of a minute's worth is used of the new one, too.
+      // What a key has used of the old limit counts as used of the new one, too.
       const auto more = [](std::uint32_t now_allowed, std::uint32_t was_allowed) {
         return static_cast<double>(now_allowed) - static_cast<double>(was_allowed);
       };

@@ -22,7 +22,8 @@ struct KeyUse {
   config::AccessKey key;  // as it was configured last
   std::uint64_t requests = 0, tokens = 0, refused = 0;
   std::size_t in_progress = 0;
-  // What is left in the buckets; tokens may be overdrawn, since a request tells its tokens as they come.
+  // What is left in the buckets. Tokens may go below 0, since a request counts its tokens as they
+  // come.
   double requests_left = 0, tokens_left = 0;
   Clock::time_point filled{};
 };
@@ -44,12 +45,14 @@ class KeyTicket {
 
 class KeyLimits {
  public:
-  // `texts`: server.keys, which the settings' check has passed. What a key of the same name has used stays.
+  // Takes over server.keys, which the settings' check has passed. A key that keeps its name keeps
+  // what it has used.
   void configure(const std::vector<std::string>& texts, KeyUse::Clock::time_point now);
 
-  // The one with this secret, or null. Takes the same time whichever it is.
+  // Returns the key with this secret, or null. The time that this takes does not depend on the
+  // secret.
   KeyUse* find(std::string_view secret) const;
-  // Counts a request of it; or the refusal, a 429 that says when to try again.
+  // Counts a request of the key, or returns the refusal: a 429 that says when to try again.
   std::variant<std::shared_ptr<KeyTicket>, ApiError> begin(KeyUse& use,
                                                            KeyUse::Clock::time_point now);
   const std::vector<std::shared_ptr<KeyUse>>& all() const { return keys_; }

@@ -11,11 +11,11 @@
 
 namespace bulkhead::orchestrator {
 
-// A completion with llama.cpp's defaults where the request says nothing.
+// Parses a completion; llama.cpp's defaults fill in what the request leaves out.
 Parsed<GenerationRequest> parse_llama_completion(std::string_view body);
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body);
 
-// The answer to GET /props: facts of the first model that is served.
+// Answers GET /props with facts about the first model that is served.
 nlohmann::json llama_props(const Router& router);
 
 }  // namespace bulkhead::orchestrator

@@ -1,6 +1,6 @@
-// Ollama's API: from a request's bytes to a checked chat or completion, from an answer's parts to lines of JSON,
-// and the models as its clients list them. Pure functions, but for the clock that answers read; no sockets,
-// no workers.
+// Ollama's API: it makes a checked chat or completion of a request's bytes, makes lines of JSON of
+// an answer's parts, and describes models as Ollama's clients list them. Pure functions, but for
+// the clock that answers read; no sockets, no workers.
 #pragma once
 
 #include <memory>
@@ -26,16 +26,17 @@ struct OllamaRequest {
   Parsed<GenerationRequest> wanted;
 };
 OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
-// The model that POST /api/show names.
+// Returns the model that POST /api/show names.
 Parsed<std::string> parse_ollama_name(std::string_view body);
 
 std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
-// The answer to a request that only asks the server to load or unload a model. `reason`: which of the two.
+// Answers a request that only asks the server to load or unload a model. `reason`: "load" or
+// "unload".
 std::string ollama_loaded_body(OllamaCall call, const std::string& model, const char* reason);
-// {"error": TEXT} with the status that the error has.
+// Renders {"error": TEXT} with the error's status.
 HttpResponse ollama_refusal(const ApiError& error);
 
-// GET /api/tags, GET /api/ps; and POST /api/show of one model.
+// The answers to GET /api/tags and GET /api/ps, and to POST /api/show of one model.
 nlohmann::json ollama_tags(const Router& router);
 nlohmann::json ollama_ps(const Router& router);
 nlohmann::json ollama_show(const ModelInfo& model);

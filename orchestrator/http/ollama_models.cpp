@@ -19,7 +19,7 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// What a worker told about the model when it had loaded it last; null while no worker has.
+// What a worker told when it last loaded the model; null if none has loaded it.
 const ipc::Ready* told_of(const ModelInfo& model) {
   for (const Worker* worker : model.workers) {
     if (!worker->ready().architecture.empty()) return &worker->ready();
@@ -27,7 +27,7 @@ const ipc::Ready* told_of(const ModelInfo& model) {
   return nullptr;
 }
 
-// It has a process that serves it, or is about to end.
+// Says whether the model has a process that serves it, even one that is about to end.
 bool is_running(const ModelInfo& model) {
   return std::ranges::any_of(model.workers, [](const Worker* worker) {
     return worker->state() == WorkerState::kReady || worker->state() == WorkerState::kDraining ||

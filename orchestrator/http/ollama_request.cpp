@@ -1,5 +1,5 @@
-// Requests of Ollama's API, made chats or completions of OpenAI's form: one parser checks what all have in
-// common.
+// Translates requests of Ollama's API into chats or completions of OpenAI's form, so that one
+// parser checks what all protocols have in common.
 #include <deque>
 #include <string>
 #include <utility>
@@ -16,8 +16,9 @@ namespace {
 using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
 
-// Members of `options` that change an answer: the parser of chats takes or refuses them. Others are how
-// Ollama loads a model (num_ctx, num_gpu, num_thread ...), which this server's settings say.
+// Members of `options` that change an answer; the parser of chats takes or refuses them. The other
+// members say how Ollama loads a model (num_ctx, num_gpu, num_thread ...); here the server's
+// settings say that.
 constexpr const char* kOptions[] = {"temperature",
                                     "top_k",
                                     "top_p",
@@ -42,7 +43,7 @@ struct Default {
 };
 constexpr Default kDefaults[] = {{"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.9}};
 
-// Members that have their own meaning here, or none for an answer.
+// Members that this parser reads itself, or that do not change an answer.
 constexpr std::string_view kOwn[] = {"name",   "options", "think",      "format",   "raw",
                                      "system", "prompt",  "messages",   "template", "context",
                                      "images", "tools",   "keep_alive", "truncate", "shift"};
@@ -79,7 +80,7 @@ class OllamaTranslation : Translating {
   }
 
  private:
-  // A keep_alive of 0, "0", "0s" or "0m".
+  // Says whether keep_alive is 0, "0", "0s" or "0m".
   bool keeps_for_no_time() const {
     const Ordered* value = find(body_, "keep_alive");
     if (value == nullptr) return false;
@@ -126,7 +127,7 @@ class OllamaTranslation : Translating {
                     "can only be true on this server: penalties count all tokens.",
                     "unsupported_parameter");
     }
-    // Below 0: as many as the context has room for; so is 0.
+    // 0 or less asks for as many tokens as the context has room for.
     const Ordered* most = find(*options, "num_predict");
     if (most == nullptr) return;
     if (!most->is_number()) return refuse("options.num_predict", "must be a number.");
@@ -205,7 +206,8 @@ class OllamaTranslation : Translating {
     }
   }
 
-  // Ollama's calls need no ids, and some templates show them: each gets one, which its result takes up.
+  // Ollama's calls have no ids, but some templates show ids: each call gets one, and its result
+  // refers to that.
   void assistant(const Ordered& message, const std::string& where, Ordered& made) {
     if (const std::string thought = text_of(message, "thinking"); !thought.empty())
       made["reasoning_content"] = thought;

@@ -80,7 +80,7 @@ struct ApplyTemplateRequest {
   ipc::ApplyTemplate message;
 };
 Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
-// {"model": NAME}, and nothing else counts: the name.
+// Returns the name in {"model": NAME}; other members are ignored.
 Parsed<std::string> parse_model_name(std::string_view body);
 Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
@@ -97,7 +97,7 @@ class LogprobsJson {
  public:
   LogprobsJson(bool chat, std::uint32_t top) : chat_(chat), top_(top) {}
   void add(std::span<const ipc::TokenLogprob> logprobs);
-  // Of a completion: a token that nothing stands before.
+  // Adds a completion's first token, which nothing precedes.
   void add_first(const ipc::TokenLogprob& token);
   // The object for everything added since the last call.
   std::string take();
@@ -128,7 +128,8 @@ struct Usage {
   std::uint64_t completion_tokens = 0;
   std::uint64_t cached_tokens = 0;     // of the prompt's, taken over from earlier requests
   std::uint64_t reasoning_tokens = 0;  // of the completion's
-  // Tokens that the worker guessed: those of the completion's that were right, and others.
+  // Tokens that the worker guessed. The right guesses are among `completion_tokens`; the wrong ones
+  // were dropped.
   std::uint64_t accepted_drafts = 0, rejected_drafts = 0;
 };
 
@@ -158,7 +159,7 @@ const char* finish_reason_name(ipc::FinishReason reason, bool calls_tools);
 std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_usage);
 std::string sse_usage(const AnswerHead& head, const Usage& usage);
 std::string sse_error(const ApiError& error);
-// An event that clients pass over.
+// An event that clients ignore.
 inline constexpr std::string_view kSseComment = ": alive\n\n";
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
 

@@ -32,7 +32,7 @@ HttpResponse get_workers(const ApiContext& context, const std::string&) {
   return json_response(200, list);
 }
 
-// The oldest first.
+// Lists the requests in progress, the oldest first.
 HttpResponse get_requests(const ApiContext& context, const std::string&) {
   std::vector<std::shared_ptr<const Answer>> answers = context.streams.unfinished();
   answers.insert(answers.end(), context.services.held.begin(), context.services.held.end());
@@ -43,7 +43,8 @@ HttpResponse get_requests(const ApiContext& context, const std::string&) {
   return json_response(200, list);
 }
 
-// What the worker, or the one that had its name, wrote, and what the daemon's log said of it.
+// Lists the last lines that this worker, or an earlier one of its name, wrote, and the daemon's log
+// lines about it.
 HttpResponse get_worker_log(const ApiContext& context, const std::string& name) {
   Router& router = context.services.router;
   const std::vector<WorkerLogs::Line> lines = WorkerLogs::instance().lines(name);
@@ -74,7 +75,8 @@ namespace {
 
 enum class Action { kDrain, kRestart, kProfile, kKill };
 
-// What only a ready worker can do; what it would be then, or null: done.
+// Tells the worker to do the action. Returns null if it does; else, for the error, what only a
+// ready worker can be: "drained".
 const char* refused_by(Router& router, Worker& worker, Action action) {
   switch (action) {
     case Action::kDrain:
@@ -145,7 +147,8 @@ void answer_about_model(Call& call, const Result<std::size_t>& model) {
   call.refuse(api_error(unknown ? kModelNotFound : kModelTooLarge, why, "model"));
 }
 
-// {"model": NAME}. Answers with the model as it is then; its state tells how far it is.
+// Takes {"model": NAME} and answers with the model's description at that moment; its state tells
+// how far it is.
 template <Result<std::size_t> (Router::*act)(const std::string&)>
 void act_on_model(Call call) {
   auto parsed = parse_model_name(call.request.body);

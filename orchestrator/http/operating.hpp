@@ -1,5 +1,5 @@
-// What operators ask: workers, models and requests as they are, and what is to become of them. Handlers of
-// rows of routes.cpp.
+// Handlers of what operators ask: they show workers, models and requests, and tell workers and
+// models what to do. Rows of routes.cpp name these handlers.
 #pragma once
 
 #include <string>
@@ -19,13 +19,15 @@ HttpResponse get_crashes(const ApiContext& context, const std::string&);
 // As YAML, with keys hidden.
 HttpResponse get_settings(const ApiContext& context, const std::string&);
 
-// Of the worker that the path names. 202 at once, with the worker as it is then.
+// Act on the worker that the path names. They answer 202 at once, with the worker's description at
+// that moment.
 void drain_worker(Call call);
 void restart_worker(Call call);
 void profile_worker(Call call);
 void kill_worker(Call call);
 
-// {"model": NAME}. 202 at once, with the model as it is then; its state tells how far it is.
+// Take {"model": NAME} and answer 202 at once, with the model's description at that moment; its
+// state tells how far it is.
 void load_model(Call call);
 void unload_model(Call call);
 

@@ -155,7 +155,7 @@ std::int64_t Fields::integer(const char* name, std::int64_t fallback, std::int64
   }
   std::optional<std::int64_t> whole = whole_number(*value);
   if (!whole) {
-    // A whole number that no integer of ours holds is out of range, not of a wrong type.
+    // A whole number that is too large for 64 bits is out of range, not of a wrong type.
     const double number = value->get<double>();
     if (std::trunc(number) == number) {
       refuse(name, fmt::format("must be between {} and {}.", least, most), "out_of_range");

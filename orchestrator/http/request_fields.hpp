@@ -29,22 +29,23 @@ inline constexpr std::size_t kMaxOrderedMembers = 512;
 // Whether it is or holds an object of more members than that.
 bool has_wide_object(const nlohmann::json& value);
 
-// Adds to the chat `out` the members of a request in another protocol that this one has no word of its own for
-// (`own`): what would change an answer is then honoured or refused as it is in chats, and not overlooked.
+// Copies members of a request in another protocol to the chat `out`, except those in `own`, which
+// the translator reads itself. So a member that would change an answer is honoured or refused as in
+// chats, and none is overlooked.
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out);
 
-// What translates a request of another protocol into a chat derives from this: members by name, and the first
-// error.
+// The base of classes that translate a request of another protocol into a chat. It reads members by
+// name, and keeps the first error.
 class Translating {
  protected:
   using Ordered = nlohmann::ordered_json;
 
   void refuse(const std::string& name, const std::string& what,
               const std::string& code = "invalid_type");
-  // Null when absent or null.
+  // Returns null when the member is absent or null.
   static const Ordered* find(const Ordered& object, const char* name);
-  // Empty where it is absent or no string.
+  // Returns an empty text when the member is absent or no string.
   static std::string text_of(const Ordered& object, const char* name);
 
   std::optional<ApiError> error_;
@@ -58,7 +59,7 @@ class Fields {
   explicit Fields(const json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
-  // Null when absent or null.
+  // Returns null when the member is absent or null.
   const json* get(const char* name) const;
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }
@@ -96,11 +97,12 @@ void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& con
 // A chat: what its template reads, checked, as one JSON object (chat_request.cpp). `body` is what
 // `fields` was parsed from.
 std::string read_chat(Fields& fields, std::string_view body);
-// Which tools the answer must call, of a chat that read_chat() took (chat_request.cpp).
+// Reads which tools the answer must call; after read_chat() (chat_request.cpp).
 void read_tool_choice(Fields& fields, ipc::Submit& parameters);
-// How long the answer may reason; -1 is no limit.
+// Reads how many tokens the answer may reason; -1 is no limit.
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
-// What can't be asked of an answer that must be a call, once all of it was read.
+// Refuses what can't be combined with an answer that must be a call; after all members have been
+// read.
 void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters);
 
 }  // namespace bulkhead::orchestrator

@@ -130,7 +130,8 @@ void generate(Call call) {
       ->start(*model, timeout_of(call));
 }
 
-// The field that asks for what an answer in another protocol has no place for; or null.
+// Returns the field that asks for something that an answer in another protocol can't contain, or
+// null.
 const char* beyond_dialects(const GenerationRequest& wanted) {
   if (wanted.prompts.size() != 1) return "prompt";
   if (wanted.n != 1) return "n";
@@ -158,7 +159,7 @@ void answer_in(std::unique_ptr<Dialect> dialect, Parsed<GenerationRequest> parse
       ->start(*model, timeout_of(call));
 }
 
-// Of a protocol beside OpenAI's: `make` gives the writer of one answer.
+// Handles a request of another protocol than OpenAI's; `make` makes the writer of one answer.
 template <auto parse, auto make>
 void converse(Call call) {
   auto parsed = parse(call.request.body);
@@ -253,7 +254,7 @@ void show_as_ollama(Call call) {
   call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
 
-// Models are the configuration's: none is fetched, made or removed over HTTP.
+// The configuration names the models: none is fetched, made or removed over HTTP.
 void refuse_as_ollama(Call call) {
   call.respond(ollama_refusal(api_error(
       kNotImplemented,

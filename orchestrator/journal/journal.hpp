@@ -58,10 +58,11 @@ class Journal {
   // The worker's answer to a prompt. kCorrupt when it contradicts an earlier answer or the request.
   static Status accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt_tokens,
                        std::uint32_t max_tokens, std::uint32_t context_limit);
-  // Tokens of the prompt, for a client that wants them: how many of them it has been told already, by a worker
-  // that died. kCorrupt where they were not asked for, leave a gap, or have more best ones than were asked for.
+  // Takes tokens of the prompt, for a client that wants them. Returns how many of them a worker
+  // that died had told already. kCorrupt if they were not asked for, leave a gap, or have more
+  // alternatives than were asked for.
   static Result<std::size_t> tell_prompt(JournalEntry& entry, const ipc::PromptTokens& told);
-  // Whether every token of the prompt that is to be told has been.
+  // Says whether the worker has told every token of the prompt that was asked for.
   static bool prompt_is_told(const JournalEntry& entry);
   // The next tokens. kCorrupt, with nothing changed, when they leave a gap, repeat, exceed what was
   // asked, or carry more text than tokens can.

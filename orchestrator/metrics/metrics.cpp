@@ -337,10 +337,10 @@ std::string Metrics::text(std::size_t connections) const {
   now.gauge("bulkhead_connections", "Open HTTP connections", static_cast<double>(connections));
   now.gauge("bulkhead_ready", "1 when every model has a worker that serves",
             router.ready() ? 1 : 0);
-  now.counter("bulkhead_model_loads_total", "Times a model that was not loaded was begun to be",
+  now.counter("bulkhead_model_loads_total", "Loads begun of models that were not loaded",
               static_cast<double>(router.loads()));
   now.counter("bulkhead_model_unloads_total",
-              "Times a model was unloaded, asked for or to make room",
+              "Models unloaded, by request or to make room for others",
               static_cast<double>(router.unloads()));
   add_journal(now, router.journal(), impl_->disk);
   for (const auto& part : impl_->figures) {

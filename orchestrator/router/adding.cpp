@@ -1,5 +1,6 @@
-// Files of server.models_folder that came since it was read become models when somebody loads them. A
-// thread looks at the file: where the folder is on a network mount that hangs, that may take for ever.
+// A file that came to server.models_folder after the daemon had read the folder becomes a model when
+// somebody asks to load it. A thread looks at the file, since that may take for ever when the folder
+// is on a network mount that hangs.
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -18,7 +19,7 @@ constexpr std::size_t kMostLooks = 8;  // that have not ended
 
 }  // namespace
 
-// The threads outlive the router's end, should they hang.
+// What the threads share with the router. A thread that hangs may outlive the router.
 struct Router::Looks {
   std::mutex mutex;
   EventLoop* loop = nullptr;  // null: nobody waits any more

@@ -1,22 +1,25 @@
 // Which models have processes: at the start, at first use, by request, and within a bound on memory.
 //
-// A model that is not loaded has workers without processes. Its requests wait in its queue, as those of
-// a worker that is being replaced do, and the oldest of them says when it is the model's turn. With
-// server.device_memory_mb the models of one device (as `device` names it) share so much memory. To make
-// room for a model, these go, those that were used longest ago first:
-//   1. what unloaded models have left in the vault: at once;
-//   2. loaded models that have no request in progress;
-//   3. nobody yet, but loaded models that have requests take no new ones until then ("yields").
-// A model that was loaded has a turn of twice the time that its loading took, at most 30 s: until that is
-// over it is not unloaded for another. So two models that are wanted in turns compute for two thirds of
-// the time, or less where loading takes more than 15 s; each serves all that waits for it.
+// A model that is not loaded has workers without processes. Its requests wait in its queue, like
+// those of a worker that is being replaced, and the model's turn comes by its oldest request. With
+// server.device_memory_mb the models of one device (as `device` names it) share so much memory. The
+// router makes room for a model in three steps, each of which begins with what was used longest
+// ago:
+//   1. it drops the vaults of unloaded models, at once;
+//   2. it unloads models that have no request in progress;
+//   3. it gives busy models no new requests ("yields"), so that step 2 applies to them later.
+// A model that was loaded has a turn of twice the time that its loading took, at most 30 s. It is
+// not unloaded for another model before its turn is over. So two models that are wanted alternately
+// compute for two thirds of the time, or less if loading takes more than 15 s, and each serves all
+// requests that wait for it.
 //
-// With a bound nothing starts beside what make_room() counts: a model whose workers have all failed
-// counts as not loaded, and is tried again by itself where there is room beside the loaded ones, and by
-// request as any model is loaded; a failed worker of a model that serves keeps its share.
+// With a bound no process starts that make_room() has not counted. A model whose workers have all
+// failed counts as not loaded. It is tried again by itself if there is room beside the loaded models,
+// and by request as any model is loaded. A failed worker of a model that serves keeps its share of the
+// memory.
 //
-// The daemon opens no model: before one was loaded it counts as large as its file and engine.kv_cache_mb,
-// then as what its worker has told.
+// The daemon opens no model file. Until a model has been loaded, it counts with its file's size and
+// engine.kv_cache_mb, and afterwards with the bytes that its worker reported.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -31,7 +34,7 @@ namespace {
 using Clock = ModelInfo::Clock;
 
 constexpr std::chrono::milliseconds kShortestTurn{200}, kLongestTurn{30'000};
-// A worker is not trusted with the sums: no device has so much.
+// A worker may report any number; no device has so much memory.
 constexpr double kMostBytes = 1e15;
 
 Clock::time_point end_of_turn(const ModelInfo& model) {
@@ -44,13 +47,13 @@ double reported(const ipc::Stats& stats, std::string_view name) {
   return found == stats.counters.end() ? 0.0 : found->value;
 }
 
-// It has no process, and holds nothing but what is in its vault.
+// Says whether the worker has no process, and holds no memory but its vault's.
 bool rests(const Worker& worker) {
   return worker.state() == WorkerState::kUnloaded || worker.state() == WorkerState::kFailed ||
          worker.state() == WorkerState::kStopped;
 }
 
-// Neither on its way to serving nor away from it.
+// Says whether the worker is neither starting nor ending.
 bool settled(const Worker& worker) {
   return worker.state() == WorkerState::kReady || worker.state() == WorkerState::kDraining ||
          worker.state() == WorkerState::kDrained || rests(worker);
@@ -88,7 +91,8 @@ std::set<std::string> Router::devices_of(std::size_t model) const {
   return devices;
 }
 
-// Its spares may each have a model and a KV cache of their own: whether they can share is known later.
+// Counts a whole model and KV cache for each spare, too. A spare shares them if its worker has a
+// vault, but it loads its own if the vault is dropped.
 std::uint64_t Router::memory_of(const Worker& worker) const {
   return (std::uint64_t{1} + worker.options().standby) * memory_of(models_[worker.options().model]);
 }
@@ -108,7 +112,7 @@ std::uint64_t Router::memory_taken(const std::string& device, std::optional<std:
   return bytes;
 }
 
-// What loading it takes beside what it has left in the vault.
+// The memory that loading the model takes beyond what it has left in the vault.
 std::uint64_t Router::memory_missing(std::size_t model, const std::string& device) const {
   std::uint64_t bytes = 0;
   for (const Worker* worker : models_[model].workers) {
@@ -118,7 +122,7 @@ std::uint64_t Router::memory_missing(std::size_t model, const std::string& devic
   return bytes;
 }
 
-// Whether the device has room for one more worker of a model that is loaded.
+// Says whether the device has room for one more worker of a loaded model.
 bool Router::fits(const Worker& worker) const {
   if (memory_budget() == 0) return true;
   const std::uint64_t kept = worker.vault().held() ? memory_of(models_[worker.options().model]) : 0;
@@ -136,7 +140,7 @@ bool Router::too_large(std::size_t model) const {
   });
 }
 
-// Takes vaults of unloaded models away until so much is free; gives what that was.
+// Drops vaults of unloaded models until `shortage` bytes are free. Returns the bytes that it freed.
 std::uint64_t Router::drop_parked(const std::string& device, std::size_t wanting,
                                   std::uint64_t shortage) {
   std::vector<Worker*> parked;
@@ -157,7 +161,7 @@ std::uint64_t Router::drop_parked(const std::string& device, std::size_t wanting
   return freed;
 }
 
-// Loaded models that may be asked for their memory, the one first that was used longest ago.
+// Lists the loaded models that may be asked for their memory, the least recently used first.
 std::vector<std::size_t> Router::others_on(const std::string& device, std::size_t wanting) const {
   std::vector<std::size_t> others;
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -197,7 +201,8 @@ void Router::free_memory(const std::string& device, std::size_t wanting, std::ui
   }
 }
 
-// A model may turn out to be larger than it seemed. One alone stays: it is refused the next time.
+// Unloads models that turned out to be larger than was counted. A model that is alone on its device
+// stays loaded, and is refused the next time.
 void Router::keep_within_budget(const std::string& device) {
   if (memory_taken(device) <= memory_budget()) return;
   const std::vector<std::size_t> loaded = others_on(device, SIZE_MAX);
@@ -237,7 +242,7 @@ bool Router::has_unused_room(std::size_t model) {
 
 // ---- requests that are with a model ----
 
-// A worker has seen it: it goes on with the model as it is.
+// Says whether a worker has seen the request: then the request goes on with the model as it is.
 bool Router::begun(RequestId request) {
   const JournalEntry* entry = journal_.find(request);
   return entry != nullptr && (entry->accepted || entry->resubmissions > 0);
@@ -257,7 +262,7 @@ bool Router::has_waiting(std::size_t model) const {
   return !waiting_[model].empty();
 }
 
-// By the number of a request: they count upwards.
+// Returns the number of the model's oldest waiting request; numbers count upwards.
 std::uint64_t Router::waiting_since(std::size_t model) const {
   std::uint64_t first = models_[model].load_asked ? 0 : UINT64_MAX;
   for (const RequestId request : waiting_[model].all())
@@ -305,10 +310,12 @@ void Router::unload_now(std::size_t model) {
   ++unloads_;
   for (Worker* worker : info.workers)
     worker->unload();
-  loop_.post([this] { look_whether_started(); });  // it may be the last that this waits for
+  loop_.post(
+      [this] { look_whether_started(); });  // it may be the last model that the start waits for
 }
 
-// Workers that a loaded model lacks: there was no room, or it was loaded again by a restart of one.
+// Starts workers that a loaded model lacks, because there was no room, or because a restart of one
+// worker loaded the model again.
 void Router::load_missing(std::size_t model) {
   if (!models_[model].loaded || models_[model].retired || holds_back(model)) return;
   for (Worker* worker : models_[model].workers) {
@@ -317,7 +324,8 @@ void Router::load_missing(std::size_t model) {
   }
 }
 
-// What it had is another's to take until there is room to try again.
+// Lets others have the memory of a model whose workers have all failed, until there is room to try
+// it again.
 void Router::let_go_if_failed(std::size_t model) {
   ModelInfo& info = models_[model];
   if (memory_budget() != 0 &&

@@ -20,7 +20,7 @@ constexpr std::size_t kMostModels = 1000;
 constexpr std::string_view kFirstPart = "-00001-of-";
 constexpr std::size_t kPartDigits = 5;
 
-// The same file is told by the same words, however the folder was given.
+// The path in normal form, so that one file has one name however the folder was given.
 std::string normal(const fs::path& path) {
   return path.lexically_normal().string();
 }
@@ -29,7 +29,8 @@ bool all_digits(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The file's name without its end; empty: it is no model, or a later part of one.
+// The file's name without its ending; empty if the file is no model, or a later part of a split
+// one.
 std::string name_of(const fs::path& file) {
   const std::string name = file.filename().string();
   if (lower(file.extension().string()) != ".gguf" || name.starts_with('.') ||
@@ -72,7 +73,7 @@ Status add_models_of_folder(config::Settings& settings) {
                  folder, kMostModels);
     break;
   }
-  // Those nearest to the folder have their names first.
+  // Files nearest to the folder get their names first.
   std::ranges::sort(files, {}, [](const fs::path& file) {
     return std::pair(std::distance(file.begin(), file.end()), file);
   });
@@ -97,7 +98,7 @@ Result<std::string> file_in_folder(const std::string& folder, const std::string&
   if (folder.empty()) return unknown("");
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(name, is_control)) return unknown("; its name has control characters");
-  // Symbolic links in the folder count as what they lead to: whoever put them there means that.
+  // Symbolic links in the folder are followed: whoever put them there means what they lead to.
   const fs::path file =
       (fs::path(folder) / name).lexically_normal();  // an absolute name stays that
   const fs::path inside = file.lexically_relative(normal(folder));

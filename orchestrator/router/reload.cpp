@@ -112,7 +112,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       models_[model].on_demand = old.on_demand;
       models_[model].last_used = old.last_used;
       models_[model].unload_asked = std::exchange(old.unload_asked, false);
-      // One that failed and is not loaded since is tried again as what it becomes.
+      // A worker that failed and was not loaded since is tried again with its new options.
       models_[model].load_asked =
           std::exchange(old.load_asked, false) || (!old.loaded && !given_up(old).empty());
       report.replaced.push_back(models_[model].id);

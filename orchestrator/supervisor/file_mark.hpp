@@ -11,11 +11,12 @@ namespace bulkhead::orchestrator {
 // file (the built-in model, or one that was deleted).
 std::string file_mark_of(const std::string& path);
 
-// What is put behind a model's mark for its setting `chat_template`: another one makes other prompts of the same
-// chats. Follows the file, where it is a path. Empty for an empty setting.
+// The part of a model's mark for its setting `chat_template`, since another template makes other
+// prompts of the same chats. If the setting is a path, the mark follows the file. Empty for an
+// empty setting.
 std::string template_mark_of(const std::string& chat_template);
 
-// Both in one; "-" stays what it is.
+// Joins both marks; "-" stays "-".
 std::string joined_mark(const std::string& file_mark, const std::string& template_mark);
 
 }  // namespace bulkhead::orchestrator

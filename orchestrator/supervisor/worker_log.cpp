@@ -70,7 +70,8 @@ struct Pipe {
   Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
 };
 
-// The last lines by worker. Of very many names those go that were silent longest.
+// Keeps the last lines of each worker. When there are too many names, it drops those that were
+// silent longest.
 class KeptLines {
  public:
   void add(const std::string& name, std::string_view text) {

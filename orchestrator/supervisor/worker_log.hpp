@@ -31,8 +31,8 @@ class WorkerLogs {
   // are gone.
   Result<UniqueFd> open(std::string name);
 
-  // The last lines of a worker of this name, and what the daemon's log said of it, as far as
-  // kKeptBytesPerName goes. Any thread.
+  // Returns the last lines of workers of this name and the daemon's log lines about them, at most
+  // kKeptBytesPerName of text. Any thread.
   static constexpr std::size_t kKeptBytesPerName = 64 << 10, kKeptNames = 256;
   struct Line {
     std::uint64_t number = 0;  // counts upwards, over all names
@@ -54,8 +54,8 @@ class WorkerLogs {
   Shared* shared_;  // never given up: the thread has it
 };
 
-// From now on WorkerLogs keeps what the daemon's log says of a worker: the lines "worker NAME: ...". After
-// log::write_in_background(), before other threads log.
+// Has WorkerLogs keep what the daemon's log says of a worker, the lines "worker NAME: ...". Call it
+// after log::write_in_background() and before other threads log.
 void keep_lines_about_workers();
 
 // How a worker's line stands in the log: "NAME| LINE", or a JSON object of the log's shape with the

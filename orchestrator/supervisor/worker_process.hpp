@@ -166,8 +166,9 @@ class WorkerProcess {
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
-  // Of the model file that it serves: as it was when this process was started, or when the one was
-  // that left it the file in the vault. And of the chat template, as it was when this process was started.
+  // The mark of the model file that it serves and of the chat template. The file's is from when
+  // this process was started, or from when the process was started that left it the file in the
+  // vault; the template's is from when this process was started.
   std::string file_mark() const {
     return joined_mark(imported() ? given_file_mark_ : file_mark_, template_mark_);
   }

@@ -24,9 +24,8 @@ constexpr const char* kChatHelp =
     "  /system TEXT    forget it and start with TEXT as the system message (none: without one)\n"
     "  /quit           end (so does Ctrl-D)\n"
     "  Ctrl-C          stop an answer; at the prompt, drop the line\n"
-    "Lines are edited as in a shell, arrow keys bring back earlier ones, and what is pasted at "
-    "once is\n"
-    "one message.\n";
+    "You edit lines as in a shell. The arrow keys bring earlier messages back.\n"
+    "Text that is pasted at once is one message.\n";
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t'))
@@ -42,7 +41,7 @@ json fresh_conversation(const std::string& system) {
   return messages;
 }
 
-// A conversation and its commands.
+// Holds one conversation and carries out its commands.
 class Chat {
  public:
   Chat(const ChatOptions& options, HttpClient& client, bool at_terminal)
@@ -52,7 +51,7 @@ class Chat {
         system_(options.system),
         messages_(fresh_conversation(system_)) {}
 
-  // False: it was the command to end.
+  // Carries out a command. False: it was the command to end.
   bool command(std::string_view text) {
     if (text == "/quit" || text == "/exit") return false;
     if (text == "/reset") {
@@ -68,7 +67,7 @@ class Chat {
     return true;
   }
 
-  // One turn. The code to end with, or nothing: go on.
+  // Does one turn. Returns the code to end with, or nothing to go on.
   std::optional<int> ask(const std::string& text) {
     const json before = messages_;
     messages_.push_back({{"role", "user"}, {"content", text}});
@@ -117,7 +116,7 @@ class Chat {
     return !answer.ok() && answer.error().code() == ErrorCode::kResourceExhausted;
   }
 
-  // What was said first, the system message excepted. False: only the last message is left.
+  // Drops the oldest turn, but not the system message. False: only the last message is left.
   bool leave_out_oldest_turn() {
     const std::size_t first = system_.empty() ? 0 : 1;
     std::size_t next = first + 1;

@@ -1,4 +1,4 @@
-// The command line's parts that main.cpp shares with operating.cpp.
+// The parts of the command line that main.cpp and operating.cpp share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,7 @@
 
 namespace bulkhead::cli {
 
-// --url and --api-key.
+// Adds --url and --api-key.
 void add_connection(CLI::App& command, Connection& connection);
 
 struct OperatingOptions {
@@ -19,8 +19,9 @@ struct OperatingOptions {
   LoadTestOptions load_test;
   PerplexityOptions perplexity;
 };
-// The subcommands for operators: workers, models, top, requests, logs, load-test, perplexity. `options` must outlive the
-// parser, which fills them in and then calls what sets `code`, what the program ends with.
+// Adds the subcommands for operators: workers, models, top, requests, logs, load-test, perplexity. The
+// parser fills in `options`, which must outlive it, and then runs the subcommand, which sets the program's
+// exit code `code`.
 void add_operating(CLI::App& app, OperatingOptions& options, int& code);
 
 }  // namespace bulkhead::cli

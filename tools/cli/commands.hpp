@@ -42,7 +42,7 @@ struct ModelsOptions {
   bool json = false;
   bool no_wait = false;
 };
-// Also 130: Ctrl-C ended the waiting.
+// Returns also 130: Ctrl-C ended the waiting.
 int run_models(const ModelsOptions& options);
 
 struct TopOptions {
@@ -52,7 +52,7 @@ struct TopOptions {
   bool once = false;
   bool json = false;
 };
-// Also 130: Ctrl-C ended a row of JSON frames.
+// Returns also 130: Ctrl-C ended a row of JSON frames.
 int run_top(const TopOptions& options);
 
 struct RequestsOptions {
@@ -82,7 +82,7 @@ struct LoadTestOptions {
   bool completions = false;  // /v1/completions instead of chats
   bool json = false;
 };
-// 1 also where a request failed; 130 where Ctrl-C ended it.
+// Returns 1 also if a request failed, and 130 if Ctrl-C ended the test.
 int run_load_test(const LoadTestOptions& options);
 
 struct PerplexityOptions {

@@ -111,7 +111,7 @@ class Call {
         return false;
       }
     }
-    // Of a server that is always faster than the look above, too.
+    // Looks also when the server always answers faster than the look above.
     if (client_.stopped()) stream_.close();
     return !client_.stopped();
   }

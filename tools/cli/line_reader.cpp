@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kHistoryEntries = 1000;
 
-// Lines of stdin by read(), so that Ctrl-C is seen.
+// Reads lines of stdin by read(), so that it notices Ctrl-C.
 class PlainReader final : public LineReader {
  public:
   Outcome next(std::string& line) override {
@@ -63,7 +63,8 @@ class PlainReader final : public LineReader {
   std::size_t searched_ = 0;
 };
 
-// SIGINT comes at the ppoll() below and nowhere else, so that none is missed between a look and the wait.
+// SIGINT is let through at the ppoll() below and nowhere else, so none is missed between a look and
+// the wait.
 class HeldInterrupts {
  public:
   HeldInterrupts() {
@@ -265,7 +266,8 @@ class EditedReader final : public LineReader {
   std::string last_;
 };
 
-// The path of the history file; makes its folders. Empty where there is no home, or where a folder can't be made.
+// Returns the path of the history file, and makes its folders. Empty if there is no home, or if a
+// folder can't be made.
 std::string history_file() {
   const auto value_of = [](const char* name) {
     const char* value = std::getenv(name);

@@ -24,8 +24,8 @@ namespace {
 constexpr std::size_t kMostThreads = 2048;
 constexpr std::chrono::milliseconds kShowEvery{200};
 
-// Words of everyday length, so that a word is a token or two. The first tells prompts apart, so that no
-// server answers from what it has cached of another.
+// Makes a prompt of everyday words, so that a word is one or two tokens. The first words have the
+// request's number, so that no two prompts begin alike and no server can answer from a cache.
 std::string prompt_of(std::uint64_t seed, std::size_t words) {
   static constexpr const char* kWords[] = {"river", "stone", "light",  "winter", "garden",  "story",
                                            "quiet", "paper", "window", "silver", "morning", "road"};
@@ -36,7 +36,7 @@ std::string prompt_of(std::uint64_t seed, std::size_t words) {
   return text;
 }
 
-// Whether an event of either protocol brings text.
+// Says whether an event, of a completion or of a chat, brings text.
 bool has_text(const json& event) {
   if (!event.contains("choices") || !event["choices"].is_array()) return false;
   for (const json& choice : event["choices"]) {
@@ -80,7 +80,7 @@ class LoadTest {
  private:
   double now() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
-  // One after the other until all are asked.
+  // Sends one request after the other until all have been sent.
   void ask_on() {
     while (!interrupted) {
       std::size_t number = 0;
@@ -93,7 +93,8 @@ class LoadTest {
     }
   }
 
-  // At random times, as many a second as was asked for, whatever is unfinished: a Poisson process.
+  // Starts requests at random times, `rate` a second on average, however many are unfinished (a
+  // Poisson process).
   void arrive() {
     std::mt19937_64 random(options_.seed);
     std::exponential_distribution<double> pause(options_.rate);
@@ -113,7 +114,8 @@ class LoadTest {
     }
   }
 
-  // For the next thread. Where kMostThreads have a request each, waits until one of them is over.
+  // Returns a place in threads_ for one more thread. When kMostThreads requests are in progress, it
+  // waits until one of them ends.
   std::size_t free_slot() {
     std::unique_lock lock(mutex_);
     if (ended_.empty() && threads_.size() < kMostThreads) {

@@ -93,8 +93,8 @@ int wrong_usage(CLI::App& app, int argc, char** argv, std::string message) {
   return kUsageError;
 }
 
-// ---- the subcommands. `options` must outlive the parser, which fills them in and then calls what
-// sets `code`, what the program ends with ----
+// ---- the subcommands. The parser fills in `options`, which must outlive it, and then runs the
+// subcommand, which sets the program's exit code `code` ----
 
 void add_chat(CLI::App& app, ChatOptions& options, int& code) {
   CLI::App* command =
@@ -107,10 +107,9 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
       "  bulkhead chat\n"
       "  bulkhead chat --system 'Answer in one sentence.' --temperature 0.5\n"
       "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
-      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. Lines are edited "
-      "as in "
-      "a shell; what is pasted at once is one message. Earlier messages are kept in "
-      "~/.local/state/bulkhead/chat_history, for the arrow keys.");
+      "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. You edit lines "
+      "as in a shell. Text that is pasted at once is one message. The arrow keys bring earlier "
+      "messages back, which are kept in ~/.local/state/bulkhead/chat_history.");
   command->callback([&options, &code] { code = run_chat(options); });
 }
 
@@ -147,10 +146,9 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
       "Examples:\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf\n"
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf --pieces\n"
-      "Prints the ids on one line. With --pieces: a line for each, with the text that it stands "
-      "for in quotes; "
-      "bytes that are no whole characters as \\x.., of a special token its name. stdin may hold "
-      "any bytes.");
+      "Prints the ids on one line. With --pieces it prints a line for each token: its id, and its "
+      "text in quotes. Bytes that are no whole characters are shown as \\x.., a special token by "
+      "its name. stdin may hold any bytes.");
   command->callback([&options, &code] { code = run_tokenize(options); });
 }
 

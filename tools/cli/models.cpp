@@ -1,4 +1,4 @@
-// `bulkhead models`: what the daemon serves; load and unload.
+// `bulkhead models`: shows what the daemon serves, and loads and unloads models.
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -59,8 +59,8 @@ int list(HttpClient& client, bool as_json) {
   return 0;
 }
 
-// Waits until the model is in one of the states that end what was asked for: the one that was wanted, or
-// one that tells that somebody else wanted the opposite since.
+// Waits until the model has the state that was asked for, or one that shows that it failed or that
+// somebody else asked for the opposite since.
 int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json) {
   for (;;) {
     const Result<HttpResponse> response = client.get("/v1/models/" + url_encoded(id));

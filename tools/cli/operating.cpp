@@ -30,7 +30,7 @@ void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
                       : "Replace a worker; its requests go on in the successor or a peer");
     add_connection(*of_one, options.connection);
     of_one->add_option("name", options.name, "Name, as `bulkhead workers` lists it")->required();
-    of_one->footer("Returns at once; `bulkhead workers` shows how far it is.");
+    of_one->footer("Returns at once; `bulkhead workers` shows the progress.");
     of_one->callback([&options, action] { options.action = action; });
   }
   command->require_subcommand(0, 1);
@@ -58,7 +58,8 @@ void add_models(CLI::App& app, ModelsOptions& options, int& code) {
     of_one->add_flag("--no-wait", options.no_wait, "Return at once");
     of_one->add_flag("--json", options.json, "Print the API's JSON");
     of_one->footer(
-        "Waits until it is done. Exit code: 0, 1 for an error, 130 when Ctrl-C ended the waiting.");
+        "Waits until the model is loaded or unloaded. Exit code: 0, 1 for an error, 130 when "
+        "Ctrl-C ended the waiting.");
     of_one->callback([&options, action] { options.action = action; });
   }
   command->require_subcommand(0, 1);
@@ -87,8 +88,8 @@ void add_top(CLI::App& app, TopOptions& options, int& code) {
       "  bulkhead top --once --json\n"
       "Keys: up and down (or k and j) select a worker, s sorts by the next column, d drains, r "
       "restarts, q quits. Rates and times to tokens are those of the last interval. Without a "
-      "terminal: as with --once. NO_COLOR=1 leaves colours out. Exit code: 0, 1 for an error, 130 "
-      "when Ctrl-C ended --json.");
+      "terminal it works as with --once. NO_COLOR=1 leaves colours out. Exit code: 0, 1 for an "
+      "error, 130 when Ctrl-C ended --json.");
   command->callback([&options, &code] { code = run_top(options); });
 }
 
@@ -100,8 +101,8 @@ void add_requests(CLI::App& app, RequestsOptions& options, int& code) {
   command->footer(
       "Examples:\n"
       "  bulkhead requests\n"
-      "STATE: waiting (no worker has it), reading (its prompt), answering. TRIES: workers that had "
-      "it; more than 1 where one died.");
+      "STATE: waiting (for a worker), reading (the prompt), answering. TRIES: how many workers "
+      "have had the request; more than 1 if one died.");
   command->callback([&options, &code] { code = run_requests(options); });
 }
 
@@ -114,12 +115,12 @@ void add_logs(CLI::App& app, LogsOptions& options, int& code) {
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_flag("-f,--follow", options.follow, "Go on with new lines until Ctrl-C");
-  command->add_flag("--json", options.json, "Print a line of JSON for each");
+  command->add_flag("--json", options.json, "Print each line as JSON");
   command->footer(
       "Examples:\n"
       "  bulkhead logs NAME --follow\n"
-      "The daemon keeps the last 64 KiB for each name, a dead process's among them. Times are "
-      "UTC.");
+      "The daemon keeps the last 64 KiB of lines for each name, those of dead processes too. Times "
+      "are UTC.");
   command->callback([&options, &code] { code = run_logs(options); });
 }
 
@@ -142,7 +143,7 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
           ->capture_default_str();
   command
       ->add_option("--rate", options.rate,
-                   "Requests that arrive a second, at random times, however many are unfinished")
+                   "Requests that arrive in a second, at random times, however many are unfinished")
       ->check(CLI::Range(0.001, 10000.0))
       ->excludes(concurrency);
   command->add_option("--prompt-words", options.prompt_words, "Words in a prompt")
@@ -151,7 +152,7 @@ void add_load_test(CLI::App& app, LoadTestOptions& options, int& code) {
   command->add_option("--max-tokens", options.max_tokens, "Tokens of an answer at most")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  command->add_option("--seed", options.seed, "Same seed, same prompts and arrivals")
+  command->add_option("--seed", options.seed, "The same seed makes the same prompts and arrivals")
       ->capture_default_str();
   command->add_flag("--completions", options.completions, "Ask /v1/completions, not for chats");
   command->add_flag("--json", options.json, "Print the figures as JSON");

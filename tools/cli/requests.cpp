@@ -1,4 +1,4 @@
-// `bulkhead requests` and `bulkhead logs`: what the daemon is answering now, and what a worker wrote.
+// `bulkhead requests` shows what the daemon is answering now, `bulkhead logs` what a worker wrote.
 #include <unistd.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr useconds_t kLookEveryUs = 500'000, kLookForCtrlCEveryUs = 50'000;
 
-// A member as a cell: texts, numbers, lists of texts; "-" for none.
+// Renders a member as a cell: a text, a number or a list of texts; "-" for none.
 std::string cell_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return "-";
@@ -40,7 +40,7 @@ std::string seconds_of(const json& object, const char* key) {
   return text;
 }
 
-// The answer's JSON, checked to be a list, or an object with the list `key`.
+// Returns the answer's JSON, which must be a list, or an object with the list `key`.
 Result<json> list_of(HttpClient& client, const std::string& path, const char* key) {
   BULKHEAD_TRY(const HttpResponse response, client.get(path));
   if (response.status != 200) return api_error(response);

@@ -1,4 +1,5 @@
-// A table on a terminal: columns as wide as their widest cell, two blanks between them.
+// Renders tables for a terminal: each column is as wide as its widest cell, with two blanks between
+// columns.
 #pragma once
 
 #include <string>
@@ -6,13 +7,15 @@
 
 namespace bulkhead::cli {
 
-// `rows`: the titles first; each as long as the first. Cells hold no control characters.
+// `rows` has the titles first, and each row is as long as the first. Cells must have no control
+// characters.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// A text of an answer as a cell: control characters are escaped, tabs are blanks; "-" for none.
+// Makes a cell of an answer's text: escapes control characters, turns tabs into blanks; "-" for an
+// empty text.
 std::string cell(const std::string& text);
 
-// Fit for a part of a URL's path.
+// Escapes a text so that it is one part of a URL's path.
 std::string url_encoded(const std::string& text);
 
 }  // namespace bulkhead::cli

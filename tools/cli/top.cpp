@@ -1,4 +1,5 @@
-// `bulkhead top`: the live state of a daemon on a terminal, with keys to sort, drain and restart.
+// `bulkhead top` shows the live state of a daemon on a terminal, with keys to sort, drain and
+// restart.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -46,7 +47,8 @@ Look look_at(HttpClient& client) {
   return look;
 }
 
-// The terminal's keys as they are pressed, on a screen of its own; as it was when this ends.
+// Takes the terminal over: it reads keys as they are pressed and draws on the alternate screen. The
+// destructor restores the terminal.
 class Screen {
  public:
   Screen() {
@@ -70,7 +72,8 @@ class Screen {
     layout.width = window.ws_col;
     layout.height = window.ws_row;
   }
-  // Overwrites what is shown, line by line: nothing flickers. The last line has no end, so nothing scrolls.
+  // Overwrites the screen line by line, so that nothing flickers. The last line has no line end, so
+  // nothing scrolls.
   static bool show(const std::string& text) {
     std::string out = "\033[H";
     for (const char c : text) {
@@ -87,7 +90,8 @@ class Screen {
 
 enum class Key { kNone, kUp, kDown, kSort, kDrain, kRestart, kYes, kOther, kQuit };
 
-// The next key within `patience`; kNone: there was none. kQuit also where nobody can press one any more.
+// Returns the next key within `patience`; kNone if there was none, kQuit also if the terminal is
+// gone.
 Key next_key(std::chrono::milliseconds patience) {
   pollfd readable{STDIN_FILENO, POLLIN, 0};
   if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;

@@ -30,7 +30,7 @@ std::uint64_t number_of(const json& object, const char* key) {
   return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
-// By the name of a worker.
+// Returns values by the name of a worker.
 std::map<std::string, const json*> by_name(const json& workers) {
   std::map<std::string, const json*> found;
   if (!workers.is_array()) return found;
@@ -71,7 +71,7 @@ std::uint64_t sample_of(const Look& look, std::string_view name) {
   return sum > 0 && sum < 1e18 ? static_cast<std::uint64_t>(sum) : 0;
 }
 
-// Upper bounds of a histogram's buckets, with what is at or below them.
+// Returns the upper bounds of a histogram's buckets, each with the count at or below it.
 std::map<double, double> buckets_of(const Look& look, const std::string& name) {
   std::map<double, double> buckets;
   for_samples(look.metrics, name + "_bucket", [&](std::string_view labels, double value) {
@@ -84,8 +84,8 @@ std::map<double, double> buckets_of(const Look& look, const std::string& name) {
   return buckets;
 }
 
-// The median of what a histogram of seconds counted between two looks, in milliseconds, as if it were
-// spread evenly in its bucket; -1: it counted nothing.
+// Returns the median, in milliseconds, of what a histogram of seconds counted between two looks;
+// values count as spread evenly in their bucket. -1: it counted nothing.
 double median_ms(const Look& before, const Look& now, const std::string& name) {
   const std::map<double, double> earlier = buckets_of(before, name);
   std::map<double, double> counts = buckets_of(now, name);
@@ -184,7 +184,8 @@ TopFrame frame_of(const Look& before, const Look& now) {
 }
 
 void sort_workers(TopFrame& frame, TopOrder order) {
-  // Smaller comes first; words or a number, the other is the same for all.
+  // A key to sort by, the smallest first. Each order uses the number or the words, and leaves the
+  // other equal.
   const auto rank = [order](const TopWorker& worker) -> std::pair<std::string, double> {
     switch (order) {
       case TopOrder::kName:
@@ -241,7 +242,7 @@ std::string to_text(const TopFrame& frame, const TopLayout& layout) {
   std::size_t room = frame.workers.size();
   if (layout.height > 0 && others + room > layout.height)
     room = layout.height > others + 1 ? layout.height - others - 1 : 0;
-  // The selected one is always seen.
+  // The selected worker is always visible.
   std::size_t first = 0;
   for (std::size_t i = 0; i < frame.workers.size(); ++i) {
     if (frame.workers[i].name == layout.selected && i >= room && room > 0) first = i + 1 - room;

@@ -1,5 +1,5 @@
-// What `bulkhead top` shows: from two looks at a daemon to a frame, and from that to text or JSON. Knows
-// nothing of terminals' modes and of connections.
+// Makes what `bulkhead top` shows: a frame of two looks at a daemon, and text or JSON of a frame.
+// Knows nothing of terminals' modes or of connections.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ struct TopFrame {
   std::string error;  // why nothing is known now
   std::uint64_t requests = 0, waiting = 0;
   double tokens_per_second = 0;
-  // Medians of what came between the looks; negative: nothing did.
+  // Medians of the times seen between the looks; negative: there were none.
   double first_token_ms = -1, inter_token_ms = -1;
   std::vector<TopWorker> workers;
 };
 TopFrame frame_of(const Look& before, const Look& now);
 
-// `name` upwards, the others with the largest first, and by name among equals.
+// `name` sorts upwards, the others have the largest first; equal workers are sorted by name.
 enum class TopOrder { kName, kState, kRequests, kTokens, kKv, kRestarts };
 inline constexpr const char* kTopOrders[] = {"name",   "state", "requests",
                                              "tokens", "kv",    "restarts"};
@@ -50,11 +50,11 @@ struct TopLayout {
   bool colours = false;
   std::string foot;  // a line at the end
 };
-// Lines that end with '\n'. Workers beyond the height are counted in a line.
+// Renders lines that end with '\n'. A line counts the workers beyond the height.
 std::string to_text(const TopFrame& frame, const TopLayout& layout);
 nlohmann::json to_json(const TopFrame& frame);
 
-// The first `columns` characters of UTF-8 text.
+// Returns the first `columns` characters of UTF-8 text.
 std::string_view first_columns(std::string_view text, std::size_t columns);
 
 }  // namespace bulkhead::cli

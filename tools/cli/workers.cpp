@@ -26,7 +26,7 @@ std::string text_of(const json& worker, const char* key) {
   return cell(text);
 }
 
-// The share of the KV cache's pages that hold something: "37 %".
+// Renders the share of the KV cache's pages in use: "37 %".
 json kv_cache_of(const json& worker) {
   const json used = worker.value("kv_pages_used", json()),
              total = worker.value("kv_pages_total", json());

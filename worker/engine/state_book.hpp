@@ -45,9 +45,9 @@ class StateBook {
   StateSlot lend_for_saving();
   void give_back(StateSlot slot);
 
-  // The steps that saved to the slot have ended, and `page` can be found. If the page has a snapshot
-  // already, which is equal to the last bit, the slot is free. Returns the snapshot's number, which no
-  // other one ever has.
+  // Makes the slot the snapshot of `page`: the steps that saved to it have ended, and the prefix
+  // cache can find the page. If the page has a snapshot already, the slot is freed, since both have
+  // the same bits. Returns the snapshot's number, which is never used again.
   std::uint64_t enter(PageIndex page, StateSlot slot);
   bool has(PageIndex page) const { return slots_of_[page] != kNoState; }
   // Somebody goes on from it: it is the latest that was wanted, and drop() keeps it from now on. has()

@@ -20,10 +20,11 @@
 //            +4  u32 page       the slot holds the states behind this page's last position
 //            +8  u64 sum        over epoch, slot and page
 //
-// A page is entered when the device has finished writing it, has summed it up and will not write to it
-// again, and is taken back before it may be. Whoever takes it over makes that sum again. States have no
-// such sum. A store cut short leaves an odd sequence number or a sum that is not
-// its entry's. The epoch is part of each sum: a new one empties the directory at once.
+// A page is entered when the device has finished writing it, has summed it up and will not write to
+// it again, and is taken back before it may be. A process that takes the page over makes that sum
+// again. States have no sum of their bytes. If a store is cut short, the entry has an odd sequence
+// number or a sum that does not match it. The epoch is part of each sum: a new one empties the
+// directory at once.
 //
 // A worker that wants to deceive its successor can: sums are no signatures. The successor is confined as
 // its predecessor was, and with false pages it computes wrong tokens for this model, nothing worse. It

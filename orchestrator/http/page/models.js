@@ -1,11 +1,12 @@
-// The models that the server can serve: which of them are loaded, with a button to load or unload each.
+// Shows the models that the server can serve, whether each is loaded, and a button to load or
+// unload it.
 import { getJson, request } from "./api.js";
 import { byId, confirm, make, setText, toast } from "./dialogs.js";
 import { formatBytes } from "./figures.js";
 
 const rows = new Map();  // model's id -> Row
 
-// While the list is seen; it may be long.
+// Looks only while the list is visible, since it may be long.
 export async function lookAtModels() {
   if (byId("models").offsetParent === null) return;
   const { data } = await getJson("v1/models", { quiet: true });

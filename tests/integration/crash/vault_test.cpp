@@ -195,7 +195,7 @@ TEST_P(Vault, PagesThatAreSpoiltWhileTheyWaitAreComputedAnew) {
 TEST_P(Vault, TheBackgroundFindsSpoiltPagesAndSpoiltWeights) {
   start("", {"isolation.check_memory_s=1"});
   if (!flip_pages()) GTEST_SKIP() << "this device's memory is no memory file";
-  // The worker tells its figures while it has something to do.
+  // The worker sends its figures only while it has requests.
   EXPECT_TRUE(Serving::eventually([&] {
     serving_.complete({{"prompt", "z"}, {"max_tokens", 1}});
     return serving_.metric(kDamaged) > 0;
