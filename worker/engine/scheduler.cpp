@@ -15,9 +15,6 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
                   std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
 }
 
-// Of a prompt's end, so many tokens are computed again by who has the same prompt: chat templates open
-// an answer with a few that the next turn's prompt does not have there.
-constexpr std::uint32_t kPromptTail = 8;
 // Fewer pages are as soon computed as a snapshot is written.
 constexpr std::uint32_t kPagesWorthSaving = 2;
 
@@ -338,18 +335,6 @@ std::uint32_t Scheduler::adopt_pages(Sequence& sequence) {
   return found;
 }
 
-void Scheduler::go_on_from_snapshot(Sequence& sequence) {
-  if (sequence.resume != kNoState) states_.let_go(sequence.resume);
-  sequence.resume = states_.use(sequence.pages.pages()[sequence.pages.shared() - 1]);
-  states_.hold(sequence.resume);
-}
-
-// The position behind a prompt's page that keeps a snapshot; 0: none.
-std::uint32_t Scheduler::end_to_save(const Sequence& sequence) const {
-  const std::uint32_t end = sequence.known - std::min(sequence.known, kPromptTail);
-  return end / pool_.page_tokens() * pool_.page_tokens();
-}
-
 // Whether another running sequence with the same tokens so far is at work on the page that this one
 // comes to next.
 bool Scheduler::waits_for_another(const Sequence& sequence) const {
@@ -364,18 +349,6 @@ bool Scheduler::waits_for_another(const Sequence& sequence) const {
            other->tokens.size() >= begin + size &&
            std::equal(other->tokens.begin() + begin, other->tokens.begin() + begin + size,
                       sequence.tokens.begin() + begin);
-  });
-}
-
-// Most pages come without a snapshot. So it waits only where the snapshot at the end of another one's
-// prompt will do.
-bool Scheduler::waits_for_snapshot(const Sequence& sequence) const {
-  return std::ranges::any_of(running_, [&](const Sequence* other) {
-    const std::uint32_t end = end_to_save(*other);
-    const bool ahead = other->computed > sequence.computed || other->planned_in == step_number_;
-    return other != &sequence && ahead && shares_pages(*other) && end > sequence.computed &&
-           other->pages.shared_positions() < end && sequence.tokens.size() > end &&
-           std::equal(other->tokens.begin(), other->tokens.begin() + end, sequence.tokens.begin());
   });
 }
 
@@ -438,56 +411,6 @@ void Scheduler::free_pages_of(Sequence& sequence) {
     return sequence.pages.clear();
   kept_.push_back({std::move(sequence.pages), sequence.planned_in});
   sequence.pages = PageList(pool_);
-}
-
-void Scheduler::free_state_of(Sequence& sequence) {
-  if (sequence.resume != kNoState) states_.let_go(std::exchange(sequence.resume, kNoState));
-  if (sequence.slot != kNoState) states_.give_back(std::exchange(sequence.slot, kNoState));
-}
-
-bool Scheduler::take_over_state(PageIndex page, StateSlot slot) {
-  return prefix_cache_ && page < pool_.total_pages() && pool_.index().contains(page) &&
-         states_.take_over(page, slot);
-}
-
-StateUse Scheduler::use_of_states(Sequence& sequence, Member& member) {
-  StateUse use{sequence.slot, sequence.slot};
-  if (sequence.resume != kNoState) {
-    use.from = std::exchange(sequence.resume, kNoState);
-    held_.push_back(use.from);
-  }
-  if (shares_pages(sequence)) choose_saving(sequence, member);
-  if (member.saved_at == 0) return use;
-  member.saved = states_.lend_for_saving();
-  if (member.saved == kNoState) return use;
-  use.saved = member.saved;
-  use.saved_after = member.saved_at - sequence.computed;
-  return use;
-}
-
-// Of the pages that its columns of this step fill, the one whose states are worth saving.
-void Scheduler::choose_saving(Sequence& sequence, Member& member) const {
-  const std::uint32_t from = sequence.computed, to = from + member.columns;
-  const auto is_here = [&](std::uint32_t position) { return position > from && position <= to; };
-  const std::uint32_t last = to / pool_.page_tokens() * pool_.page_tokens();
-  const bool reads = from < sequence.known;
-  if (reads && is_here(sequence.branch)) {
-    member.saved_at = std::exchange(sequence.branch, 0);
-  } else if (reads && is_here(end_to_save(sequence))) {
-    member.saved_at = end_to_save(sequence);
-  } else if (is_here(last) && (!reads || to < sequence.known)) {
-    member.saved_at = last;
-    member.passing = true;
-  }
-}
-
-void Scheduler::keep_saved(Sequence& sequence, const Member& member) {
-  const std::uint32_t pages = member.saved_at / pool_.page_tokens();
-  if (pages > sequence.pages.shared()) return states_.give_back(member.saved);
-  const PageIndex page = sequence.pages.pages()[pages - 1];
-  const std::uint64_t number = states_.enter(page, member.saved);
-  states_.drop(std::exchange(sequence.passing_page, page),
-               std::exchange(sequence.passing, member.passing ? number : 0));
 }
 
 void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
