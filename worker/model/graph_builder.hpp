@@ -72,6 +72,8 @@ class GraphBuilder {
   float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
   // The counts of experts and of those that a column takes; none: a dense model.
   std::optional<Router> router();
+  // The same where a model without experts is corrupt. The counts are at least 1 in any case.
+  Router required_router();
   // The same of routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
   // `sigmoid`: where the file doesn't say.
   std::optional<Router> scored_router(bool sigmoid);

@@ -24,6 +24,14 @@ std::optional<Router> GraphBuilder::router() {
   return made;
 }
 
+Router GraphBuilder::required_router() {
+  Router made = router().value_or(Router{});
+  if (made.experts == 0) corrupt("metadata key " + key("expert_count") + " is missing");
+  made.experts = std::max(made.experts, 1U);
+  made.used = std::max(made.used, 1U);
+  return made;
+}
+
 std::optional<Router> GraphBuilder::scored_router(bool sigmoid) {
   std::optional<Router> made = any_router();
   if (!made) return made;

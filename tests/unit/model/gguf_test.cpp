@@ -198,6 +198,17 @@ TEST(ModelConfig, LeavesOutBlocksThatDraft) {
   EXPECT_THAT(load_all(file.bytes()).error().message(), HasSubstr("blk.2.attn_norm.weight"));
 }
 
+TEST(ModelConfig, RefusesExpertsOfWhichTokensTakeNone) {
+  GgufBuilder file = small_llama();
+  file.drop("general.architecture");
+  file.text("general.architecture", "qwen2moe").u32("llama.expert_count", 4);
+  for (auto& [key, value] : file.metadata)
+    if (key.starts_with("llama.")) key.replace(0, 5, "qwen2moe");
+  const Status status = load_all(file.bytes());
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(), HasSubstr("qwen2moe.expert_used_count is 0"));
+}
+
 TEST(ModelConfig, RefusesPartsOfModelsByName) {
   const auto says = [](const char* key, const char* value) {
     GgufBuilder file = small_llama();

@@ -15,9 +15,8 @@ void describe(GraphBuilder& model) {
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const std::uint32_t hidden = model.count("expert_feed_forward_length", kMaxWidth);
-  std::optional<Router> router = model.router();
-  if (!router) return model.corrupt("metadata key gpt-oss.expert_count is missing");
-  router->renormalise = true;
+  Router router = model.required_router();
+  router.renormalise = true;
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -30,7 +29,7 @@ void describe(GraphBuilder& model) {
                         layer.bias("attn_output", width));
 
     layer.norm(kStream, "post_attention_norm", normed, epsilon);
-    Experts experts = layer.experts(*router, "post_attention_norm", epsilon, normed, hidden);
+    Experts experts = layer.experts(router, "post_attention_norm", epsilon, normed, hidden);
     layer.add_biases(experts);
     experts.function = Gate::kClamped;
     layer.append(experts);

@@ -23,9 +23,8 @@ void describe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  std::optional<Router> router = model.router();
-  if (!router) return model.corrupt("metadata key granitemoe.expert_count is missing");
-  router->renormalise = true;
+  Router router = model.required_router();
+  router.renormalise = true;
   const std::uint32_t shared_width = model.count("expert_shared_feed_forward_length", kMaxWidth, 0);
   const ActivationIndex shared_hidden =
       shared_width != 0 ? model.input("shared expert's hidden", shared_width) : kAbsent;
@@ -50,7 +49,7 @@ void describe(GraphBuilder& model) {
       layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
       layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
     }
-    Experts experts = layer.experts(*router, "ffn_norm", epsilon, normed, model.feed_forward());
+    Experts experts = layer.experts(router, "ffn_norm", epsilon, normed, model.feed_forward());
     if (shared_width != 0) layer.share(experts, shared, "");
     layer.append(experts);
   }

@@ -14,10 +14,9 @@ void describe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const std::optional<Router> router = model.router();
-  if (!router) return model.corrupt("metadata key qwen2moe.expert_count is missing");
+  const Router router = model.required_router();
   const std::uint32_t expert_width =
-      model.count("expert_feed_forward_length", kMaxWidth, model.feed_forward() / router->used);
+      model.count("expert_feed_forward_length", kMaxWidth, model.feed_forward() / router.used);
   const std::uint32_t shared_width =
       model.count("expert_shared_feed_forward_length", kMaxWidth, model.feed_forward());
   const ActivationIndex shared_hidden = model.input("shared expert's hidden", shared_width);
@@ -35,7 +34,7 @@ void describe(GraphBuilder& model) {
     layer.norm(kStream, "ffn_norm", normed, epsilon);
     layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
     layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
-    Experts experts = layer.experts(*router, "ffn_norm", epsilon, normed, expert_width);
+    Experts experts = layer.experts(router, "ffn_norm", epsilon, normed, expert_width);
     layer.share(experts, shared, "ffn_gate_inp_shexp");
     layer.append(experts);
   }

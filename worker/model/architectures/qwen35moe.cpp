@@ -1,7 +1,5 @@
 // Qwen 3.5 with experts (Qwen team 2026): Qwen 3.5's gated delta nets and gated attention, a router's choice
 // of experts, and another expert that all tokens take, as much of it as a gate of its own says.
-#include <optional>
-
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -14,9 +12,8 @@ void describe(GraphBuilder& model) {
   const float epsilon = model.rms_epsilon();
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const std::vector<bool> recurrent = model.recurrent_layers();
-  std::optional<Router> router = model.router();
-  if (!router) return model.corrupt("metadata key qwen35moe.expert_count is missing");
-  router->renormalise = true;
+  Router router = model.required_router();
+  router.renormalise = true;
   const std::uint32_t expert_width = model.count("expert_feed_forward_length", kMaxWidth);
   const std::uint32_t shared_width =
       model.count("expert_shared_feed_forward_length", kMaxWidth, expert_width);
@@ -44,7 +41,7 @@ void describe(GraphBuilder& model) {
     layer.norm(kStream, "post_attention_norm", normed, epsilon);
     layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
     layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
-    Experts experts = layer.experts(*router, "post_attention_norm", epsilon, normed, expert_width);
+    Experts experts = layer.experts(router, "post_attention_norm", epsilon, normed, expert_width);
     layer.share(experts, shared, "ffn_gate_inp_shexp");
     layer.append(experts);
   }

@@ -14,9 +14,8 @@ void describe(GraphBuilder& model) {
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
   const std::uint32_t hidden = model.count("expert_feed_forward_length", kMaxWidth);
-  std::optional<Router> router = model.router();
-  if (!router) return model.corrupt("metadata key qwen3moe.expert_count is missing");
-  router->renormalise = true;
+  Router router = model.required_router();
+  router.renormalise = true;
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -34,7 +33,7 @@ void describe(GraphBuilder& model) {
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
-    layer.append(layer.experts(*router, "ffn_norm", epsilon, normed, hidden));
+    layer.append(layer.experts(router, "ffn_norm", epsilon, normed, hidden));
   }
   model.output(epsilon);
 }
