@@ -36,12 +36,30 @@ inline constexpr std::uint64_t kMaxDeltaSize = 512;
 
 class LayerBuilder;
 
-// What layers' feed-forwards share (GraphBuilder::feed_forwards).
+// What layers' feed-forwards share: leading dense ones, then experts, and beside those a shared expert
+// that all columns take.
 struct FeedForwards {
   ActivationIndex dense_hidden = kAbsent, shared_hidden = kAbsent, shared = kAbsent;
   std::optional<Router> router;
-  std::uint32_t dense_layers = 0;  // the leading ones
-  std::uint32_t expert_width = 0, shared_width = 0;
+  std::uint32_t dense_layers = 0;
+  std::uint32_t expert_width = 0;
+  std::uint32_t shared_width = 0;  // 0: no shared expert
+  // The tensor whose product with the norm says how much of the shared expert's result a column takes;
+  // empty: all of it.
+  std::string shared_gate;
+};
+
+// What the layers of Qwen 3.5's kind share in which columns read other columns: gated delta nets, and
+// layers of gated attention between them (GraphBuilder::delta_mixers).
+struct DeltaMixers {
+  HeadShape heads;  // of attention
+  DeltaHeads delta;
+  float epsilon = 0;  // of all norms
+  RopeIndex rope = kAbsent;
+  std::vector<bool> recurrent;       // of each layer: whether it is a delta net
+  ActivationIndex normed = kAbsent;  // the normed stream, which feed-forwards read, too
+  ActivationIndex qkvg = kAbsent, plain = kAbsent, attended = kAbsent;  // gated attention's
+  ActivationIndex mixed = kAbsent, read = kAbsent;                      // a delta net's
 };
 
 class GraphBuilder {
@@ -79,11 +97,17 @@ class GraphBuilder {
   std::optional<Router> scored_router(bool sigmoid);
   // Feed-forwards as DeepSeek's: leading dense ones, then experts beside one that all columns take.
   FeedForwards feed_forwards(bool sigmoid);
+  // Gives `made` a shared expert with a hidden layer of that width; 0: none.
+  void add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate = "");
   // The keys ssm.*, of gated delta nets.
   DeltaHeads delta_heads();
   // Of each layer: whether it is a gated delta net, by the keys attention.recurrent_layers or
   // full_attention_interval.
   std::vector<bool> recurrent_layers();
+  DeltaMixers delta_mixers();
+  // A whole model of Qwen3-Next's kind, from the embedding to the output: in each layer one of `mixers`,
+  // then experts whose weights add up to one, beside a shared expert with a gate.
+  void delta_mixers_with_experts(const DeltaMixers& mixers);
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
   // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
@@ -222,20 +246,27 @@ class LayerBuilder {
   // returns the store.
   KvIndex attention(Rotate rotate, ActivationIndex out, const ScoreRules& rules = {});
 
-  // Attention whose result is multiplied by the sigmoid of a gate for each entry: attn_q has each
-  // head's q and then its gate. `qkvg`: floats, of that width; `plain`: floats, as wide as q.
+  // Floats of `qkvg` below: q, k, v and a gate for each entry of q.
   static std::uint32_t gated_qkv_width(const HeadShape& heads) {
     return heads.qkv_width() + heads.query_width();
   }
+  // Attention with output gates. The layer multiplies each entry of attention's result by the sigmoid of
+  // that entry's gate. The tensor attn_q holds the rows of q and of the gates: for each head its q, then
+  // its gates. `qkvg`: floats, gated_qkv_width() wide; `plain`: floats, as wide as q, for the result
+  // before the gates.
   void gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon, ActivationIndex in,
                        ActivationIndex qkvg, ActivationIndex plain, ActivationIndex out);
-  // A gated delta net with the tensors attn_qkv and attn_gate (or ssm_in), ssm_*. `mixed`: floats, of
-  // that width.
+  // Floats of `mixed` below: q, k, v, gates, betas and alphas.
   static std::uint32_t delta_mixed_width(const DeltaHeads& heads) {
     return heads.channels() + heads.value_width() + 2 * heads.values;
   }
+  // A gated delta net with the tensors attn_qkv and attn_gate (or ssm_in), ssm_*. `mixed`: floats,
+  // delta_mixed_width() wide.
   void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
                  ActivationIndex out);
+  // The layer's first half: the norm attn_norm, then a delta net or gated attention, whose result is
+  // added to the stream.
+  void mix(const DeltaMixers& shape);
 
   // The gate's rows and the up's behind them in one tensor.
   void fused_gated_product(const std::string& gate_and_up, ActivationIndex in, ActivationIndex out,
@@ -251,9 +282,9 @@ class LayerBuilder {
   // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
-  // Another expert that all columns take, whose result is in `shared`. `gate`: the tensor whose
-  // product with the norm says how much of it; empty: all of it.
-  void share(Experts& experts, ActivationIndex shared, const std::string& gate);
+  // The same with the shared expert of `shape`, whose result is computed before them.
+  Experts experts_beside_shared(const FeedForwards& shape, const std::string& norm, float epsilon,
+                                ActivationIndex in);
   // The layer's feed-forward, added to the stream. `norm`: the gain of the norm whose result is `in`.
   void feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
                     ActivationIndex in);
@@ -265,6 +296,7 @@ class LayerBuilder {
   std::string name(const std::string& tensor) const { return block_ + tensor; }
 
  private:
+  void share(Experts& experts, const FeedForwards& shape);
   std::vector<MatrixPart> delta_rows(const DeltaHeads& heads, std::uint64_t width);
   std::vector<MatrixPart> expert_rows(const std::string& name, std::uint64_t width,
                                       std::uint64_t rows, std::uint32_t experts);

@@ -1,5 +1,5 @@
-// Gated delta nets and gated attention for architectures' files: the keys ssm.*, and the tensors of
-// layers of either kind.
+// Gated delta nets and gated attention for architectures' files: the keys ssm.*, the tensors of layers
+// of either kind, and models that are made of both.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -45,6 +45,56 @@ std::vector<bool> GraphBuilder::recurrent_layers() {
   if (std::find(recurrent.begin(), recurrent.end(), false) == recurrent.end())
     refuse("has no layer that attends to all positions, which is not supported");
   return recurrent;
+}
+
+DeltaMixers GraphBuilder::delta_mixers() {
+  DeltaMixers made;
+  made.heads = heads();
+  made.delta = delta_heads();
+  made.epsilon = rms_epsilon();
+  made.rope = rope(made.heads, RopePairing::kHalves);
+  made.recurrent = recurrent_layers();
+  made.normed = input("normed stream", embedding());
+  made.qkvg = floats("q, k, v, gates", LayerBuilder::gated_qkv_width(made.heads));
+  made.plain = floats("attention without gates", made.heads.query_width());
+  made.attended = input("attention result", made.heads.query_width());
+  made.mixed = floats("delta net's q, k, v, gates", LayerBuilder::delta_mixed_width(made.delta));
+  made.read = input("delta net's result", made.delta.value_width());
+  return made;
+}
+
+void GraphBuilder::delta_mixers_with_experts(const DeltaMixers& mixers) {
+  FeedForwards experts;
+  experts.router = required_router();
+  experts.router->renormalise = true;
+  experts.expert_width = count("expert_feed_forward_length", kMaxWidth);
+  add_shared_expert(experts,
+                    count("expert_shared_feed_forward_length", kMaxWidth, experts.expert_width),
+                    "ffn_gate_inp_shexp");
+
+  embed();
+  for (std::uint32_t i = 0; i < layer_count(); ++i) {
+    LayerBuilder layer(*this, i);
+    layer.mix(mixers);
+    const char* const norm = "post_attention_norm";
+    layer.norm(kStream, norm, mixers.normed, mixers.epsilon);
+    layer.append(layer.experts_beside_shared(experts, norm, mixers.epsilon, mixers.normed));
+  }
+  output(mixers.epsilon);
+}
+
+void LayerBuilder::mix(const DeltaMixers& shape) {
+  const std::uint32_t embedding = model_.embedding();
+  norm(kStream, "attn_norm", shape.normed, shape.epsilon);
+  if (shape.recurrent[index_]) {
+    delta_net(shape.delta, shape.epsilon, shape.normed, shape.mixed, shape.read);
+    product_added(rows("ssm_out", shape.delta.value_width(), embedding), shape.read, kStream);
+  } else {
+    gated_attention(shape.heads, shape.rope, shape.epsilon, shape.normed, shape.qkvg, shape.plain,
+                    shape.attended);
+    product_added(rows("attn_output", shape.heads.query_width(), embedding), shape.attended,
+                  kStream);
+  }
 }
 
 void LayerBuilder::gated_attention(const HeadShape& heads, RopeIndex rope, float epsilon,

@@ -118,13 +118,20 @@ FeedForwards GraphBuilder::feed_forwards(bool sigmoid) {
   if (made.dense_layers > 0) made.dense_hidden = input("hidden", feed_forward());
   if (!made.router) return made;
   made.expert_width = count("expert_feed_forward_length", kMaxWidth);
-  made.shared_width = made.expert_width * count("expert_shared_count", kMaxExperts, 0);
-  if (made.shared_width > kMaxWidth)
-    corrupt("the shared experts' width " + std::to_string(made.shared_width) + " is too large");
-  if (made.shared_width == 0) return made;
-  made.shared_hidden = input("shared expert's hidden", made.shared_width);
-  made.shared = floats("shared expert's result", embedding());
+  const std::uint32_t shared_width =
+      made.expert_width * count("expert_shared_count", kMaxExperts, 0);
+  if (shared_width > kMaxWidth)
+    corrupt("the shared experts' width " + std::to_string(shared_width) + " is too large");
+  add_shared_expert(made, shared_width);
   return made;
+}
+
+void GraphBuilder::add_shared_expert(FeedForwards& made, std::uint32_t width, std::string gate) {
+  made.shared_width = width;
+  if (width == 0) return;
+  made.shared_gate = std::move(gate);
+  made.shared_hidden = input("shared expert's hidden", width);
+  made.shared = floats("shared expert's result", embedding());
 }
 
 void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& norm, float epsilon,
@@ -136,16 +143,22 @@ void LayerBuilder::feed_forward(const FeedForwards& shape, const std::string& no
                   kStream);
     return;
   }
+  Experts made = experts_beside_shared(shape, norm, epsilon, in);
+  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), made.router.experts);
+  if (bias != kAbsent) made.router.choice_bias = model_.add(VectorRow{{{bias}}});
+  append(made);
+}
+
+Experts LayerBuilder::experts_beside_shared(const FeedForwards& shape, const std::string& norm,
+                                            float epsilon, ActivationIndex in) {
   if (shape.shared_width != 0) {
     gated_product("ffn_gate_shexp", "ffn_up_shexp", in, shape.shared_hidden, Gate::kSilu);
-    product({rows("ffn_down_shexp", shape.shared_width, embedding)}, shape.shared_hidden,
+    product({rows("ffn_down_shexp", shape.shared_width, model_.embedding())}, shape.shared_hidden,
             shape.shared);
   }
   Experts made = experts(*shape.router, norm, epsilon, in, shape.expert_width);
-  const TensorIndex bias = model_.optional_tensor(name("exp_probs_b.bias"), made.router.experts);
-  if (bias != kAbsent) made.router.choice_bias = model_.add(VectorRow{{{bias}}});
-  if (shape.shared_width != 0) share(made, shape.shared, "");
-  append(made);
+  if (shape.shared_width != 0) share(made, shape);
+  return made;
 }
 
 void LayerBuilder::add_biases(Experts& experts) {
@@ -160,12 +173,12 @@ void LayerBuilder::add_biases(Experts& experts) {
   experts.down_bias = biases("ffn_down", model_.embedding());
 }
 
-void LayerBuilder::share(Experts& experts, ActivationIndex shared, const std::string& gate) {
-  experts.shared = shared;
-  if (gate.empty() || !model_.status().ok()) return;
+void LayerBuilder::share(Experts& experts, const FeedForwards& shape) {
+  experts.shared = shape.shared;
+  if (shape.shared_gate.empty() || !model_.status().ok()) return;
   experts.router.shared_gate = true;
   model_.graph_.vectors[experts.router.rows].parts.push_back(
-      {model_.tensor(name(gate + ".weight"), model_.embedding())});
+      {model_.tensor(name(shape.shared_gate + ".weight"), model_.embedding())});
 }
 
 }  // namespace bulkhead::model

@@ -23,13 +23,11 @@ void describe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  Router router = model.required_router();
-  router.renormalise = true;
-  const std::uint32_t shared_width = model.count("expert_shared_feed_forward_length", kMaxWidth, 0);
-  const ActivationIndex shared_hidden =
-      shared_width != 0 ? model.input("shared expert's hidden", shared_width) : kAbsent;
-  const ActivationIndex shared =
-      shared_width != 0 ? model.floats("shared expert's result", width) : kAbsent;
+  FeedForwards experts;
+  experts.router = model.required_router();
+  experts.router->renormalise = true;
+  experts.expert_width = model.feed_forward();
+  model.add_shared_expert(experts, model.count("expert_shared_feed_forward_length", kMaxWidth, 0));
 
   model.embed(static_cast<float>(positive(model, "embedding_scale", 1) / residual));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -45,13 +43,7 @@ void describe(GraphBuilder& model) {
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
-    if (shared_width != 0) {
-      layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
-      layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
-    }
-    Experts experts = layer.experts(router, "ffn_norm", epsilon, normed, model.feed_forward());
-    if (shared_width != 0) layer.share(experts, shared, "");
-    layer.append(experts);
+    layer.append(layer.experts_beside_shared(experts, "ffn_norm", epsilon, normed));
   }
   model.output(epsilon, static_cast<float>(positive(model, "logit_scale", 1)));
 }

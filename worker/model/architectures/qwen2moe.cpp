@@ -1,6 +1,6 @@
-// Qwen 1.5 and 2 with experts (Yang et al. 2024, arXiv 2407.10671): Qwen 2's attention, a router's choice
-// of experts whose weights are shares of all experts', and another expert that all tokens take, as
-// much of it as a gate of its own says.
+// Qwen 1.5 and 2 with experts (Yang et al. 2024, arXiv 2407.10671): Qwen 2's attention, and a router that
+// chooses experts, whose weights are shares of all experts'. Every token also takes a shared expert, and a
+// gate says how much of it.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -14,13 +14,13 @@ void describe(GraphBuilder& model) {
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
-  const Router router = model.required_router();
-  const std::uint32_t expert_width =
-      model.count("expert_feed_forward_length", kMaxWidth, model.feed_forward() / router.used);
-  const std::uint32_t shared_width =
-      model.count("expert_shared_feed_forward_length", kMaxWidth, model.feed_forward());
-  const ActivationIndex shared_hidden = model.input("shared expert's hidden", shared_width);
-  const ActivationIndex shared = model.floats("shared expert's result", width);
+  FeedForwards experts;
+  experts.router = model.required_router();
+  experts.expert_width = model.count("expert_feed_forward_length", kMaxWidth,
+                                     model.feed_forward() / experts.router->used);
+  model.add_shared_expert(
+      experts, model.count("expert_shared_feed_forward_length", kMaxWidth, model.feed_forward()),
+      "ffn_gate_inp_shexp");
 
   model.embed();
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
@@ -32,11 +32,7 @@ void describe(GraphBuilder& model) {
     layer.product_added(layer.rows("attn_output", heads.query_width(), width), attended, kStream);
 
     layer.norm(kStream, "ffn_norm", normed, epsilon);
-    layer.gated_product("ffn_gate_shexp", "ffn_up_shexp", normed, shared_hidden, Gate::kSilu);
-    layer.product({layer.rows("ffn_down_shexp", shared_width, width)}, shared_hidden, shared);
-    Experts experts = layer.experts(router, "ffn_norm", epsilon, normed, expert_width);
-    layer.share(experts, shared, "ffn_gate_inp_shexp");
-    layer.append(experts);
+    layer.append(layer.experts_beside_shared(experts, "ffn_norm", epsilon, normed));
   }
   model.output(epsilon);
 }
