@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -23,19 +24,20 @@ std::uint64_t system_memory(const char* key) {
   return 0;
 }
 
+// Vulkan may add types, so this is a table: a type without a row is kOther.
 DeviceKind kind_of(VkPhysicalDeviceType type) {
-  switch (type) {
-    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
-      return DeviceKind::kDiscrete;
-    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
-      return DeviceKind::kIntegrated;
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
-      return DeviceKind::kVirtual;
-    case VK_PHYSICAL_DEVICE_TYPE_CPU:
-      return DeviceKind::kCpu;
-    default:
-      return DeviceKind::kOther;
-  }
+  struct Row {
+    VkPhysicalDeviceType type;
+    DeviceKind kind;
+  };
+  static constexpr Row kRows[] = {
+      {VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU, DeviceKind::kDiscrete},
+      {VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU, DeviceKind::kIntegrated},
+      {VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU, DeviceKind::kVirtual},
+      {VK_PHYSICAL_DEVICE_TYPE_CPU, DeviceKind::kCpu},
+  };
+  const auto* const row = std::ranges::find(kRows, type, &Row::type);
+  return row != std::end(kRows) ? row->kind : DeviceKind::kOther;
 }
 
 std::string hex(std::span<const std::uint8_t> bytes) {

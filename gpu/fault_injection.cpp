@@ -2,9 +2,12 @@
 
 #ifdef BULKHEAD_FAULT_INJECTION
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "config/base/fault_points.hpp"
 #include "config/base/log.hpp"
@@ -19,16 +22,25 @@ struct Plan {
   bool fired = false;
 };
 
-VkResult usual_failure(Call call) {
-  switch (call) {
-    case Call::kAllocate:
-    case Call::kCreate:
-      return VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    case Call::kWait:
-      return VK_TIMEOUT;
-    default:
-      return VK_ERROR_DEVICE_LOST;
-  }
+// A kind of call: its name in BULKHEAD_FAIL_GPU_CALL, its point for BULKHEAD_FAULTS, and what such a call
+// fails with most.
+struct CallRow {
+  Call call;
+  std::string_view name;
+  const char* point;
+  VkResult usual_failure;
+};
+constexpr CallRow kCallRows[] = {
+    {Call::kAllocate, "allocate", "gpu.allocate", VK_ERROR_OUT_OF_DEVICE_MEMORY},
+    {Call::kSubmit, "submit", "gpu.submit", VK_ERROR_DEVICE_LOST},
+    {Call::kWait, "wait", "gpu.wait", VK_TIMEOUT},
+    {Call::kCreate, "create", "gpu.create", VK_ERROR_OUT_OF_DEVICE_MEMORY},
+};
+
+const CallRow& row_of(Call call) {
+  const CallRow* const row = std::ranges::find(kCallRows, call, &CallRow::call);
+  if (row == std::end(kCallRows)) std::abort();  // a call is of one kind
+  return *row;
 }
 
 Plan plan_from_environment() {
@@ -44,28 +56,14 @@ Plan plan_from_environment() {
           : spec.substr(first + 1, second == std::string::npos ? second : second - first - 1);
   const std::string result = second == std::string::npos ? "" : spec.substr(second + 1);
   plan.remaining = std::strtoull(spec.c_str(), nullptr, 10);
-  if (kind == "allocate") plan.kinds = Call::kAllocate;
-  if (kind == "submit") plan.kinds = Call::kSubmit;
-  if (kind == "wait") plan.kinds = Call::kWait;
-  if (kind == "create") plan.kinds = Call::kCreate;
+  for (const CallRow& row : kCallRows) {
+    if (kind == row.name) plan.kinds = row.call;
+  }
   if (result == "device_lost") plan.result = VK_ERROR_DEVICE_LOST;
   if (result == "out_of_memory") plan.result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
   if (result == "timeout") plan.result = VK_TIMEOUT;
   spdlog::warn("fault injection: GPU call {} will fail", spec);
   return plan;
-}
-
-const char* point_of(Call call) {
-  switch (call) {
-    case Call::kAllocate:
-      return "gpu.allocate";
-    case Call::kSubmit:
-      return "gpu.submit";
-    case Call::kWait:
-      return "gpu.wait";
-    default:
-      return "gpu.create";
-  }
 }
 
 std::mutex mutex;
@@ -78,7 +76,8 @@ Plan& plan() {
 }  // namespace
 
 VkResult injected(Call call) {
-  if (bulkhead::fault::fails(point_of(call))) return usual_failure(call);
+  const CallRow& row = row_of(call);
+  if (bulkhead::fault::fails(row.point)) return row.usual_failure;
   const std::lock_guard lock(mutex);
   Plan& armed = plan();
   if (armed.remaining == 0) return VK_SUCCESS;
@@ -86,7 +85,7 @@ VkResult injected(Call call) {
     return VK_SUCCESS;
   if (--armed.remaining > 0) return VK_SUCCESS;
   armed.fired = true;
-  return armed.result == VK_SUCCESS ? usual_failure(call) : armed.result;
+  return armed.result == VK_SUCCESS ? row.usual_failure : armed.result;
 }
 
 void arm(std::uint64_t n, Call kinds, VkResult result) {

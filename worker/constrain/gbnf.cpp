@@ -3,6 +3,7 @@
 // A rule that calls itself before it takes a character is refused, as llama.cpp refuses it.
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "worker/constrain/constraint.hpp"
 #include "worker/constrain/term.hpp"
@@ -267,30 +268,15 @@ class Reader {
     if (c != '\\') return c;
     if (at_ >= text_.size()) return wrong("the grammar ends within an escape");
     const char32_t escaped = text_[at_++];
-    switch (escaped) {
-      case 'n':
-        return U'\n';
-      case 't':
-        return U'\t';
-      case 'r':
-        return U'\r';
-      case 'x':
-        return hex(2);
-      case 'u':
-        return hex(4);
-      case 'U':
-        return hex(8);
-      case '"':
-      case '\\':
-      case '[':
-      case ']':
-      case '-':
-      case '^':
-      case '/':
-        return escaped;
-      default:
-        return wrong("an escape that does not exist");
-    }
+    if (escaped == 'n') return U'\n';
+    if (escaped == 't') return U'\t';
+    if (escaped == 'r') return U'\r';
+    if (escaped == 'x') return hex(2);
+    if (escaped == 'u') return hex(4);
+    if (escaped == 'U') return hex(8);
+    constexpr std::u32string_view kThemselves = U"\"\\[]-^/";
+    if (kThemselves.find(escaped) != kThemselves.npos) return escaped;
+    return wrong("an escape that does not exist");
   }
 
   Result<char32_t> hex(int digits) {

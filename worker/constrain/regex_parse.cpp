@@ -1,6 +1,7 @@
 // The syntax of ECMA-262's regular expressions, read into regex_ast.hpp.
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "worker/constrain/regex_ast.hpp"
 #include "worker/model/unicode.hpp"
@@ -292,54 +293,39 @@ class Parser {
     if (const auto found = controls.find(code); found != controls.end()) {
       return CodeRanges{{found->second, found->second}};
     }
-    switch (code) {
-      case 'd':
-      case 'w':
-      case 's':
-      case 'D':
-      case 'W':
-      case 'S': {
-        const char letter = static_cast<char>(code);
-        return negative ? wide_escape(letter) : class_escape(letter);
-      }
-      case 'b':
-        if (in_class) return CodeRanges{{8, 8}};
-        return unsupported("the word boundary \\b");
-      case 'B':
-        return unsupported("\\B");
-      case 'k':
-        return unsupported("a backreference");
-      case 'A':
-      case 'Z':
-      case 'z':
-      case 'G':
-        return unsupported("an anchor that ECMA-262 does not know");
-      case 'p':
-      case 'P':
-        return property(code == 'P');
-      case 'x':
-        return hex(2, 2);
-      case 'u':
-        if (take(U"{")) {
-          BULKHEAD_TRY(const CodeRanges out, hex(1, 6));
-          if (!take(U"}")) return wrong("\\u{...} without its end");
-          return out;
-        }
-        return unicode_escape();
-      case 'c':
-        if (more() && ((text_[at_] | 0x20) >= 'a' && (text_[at_] | 0x20) <= 'z')) {
-          const char32_t control = text_[at_++] % 32;
-          return CodeRanges{{control, control}};
-        }
-        return wrong("\\c without a letter");
-      case '0':
-        return CodeRanges{{0, 0}};
-      default:
-        break;
+    const auto is_one_of = [code](std::u32string_view letters) {
+      return letters.find(code) != letters.npos;
+    };
+    if (is_one_of(U"dwsDWS")) {
+      const char letter = static_cast<char>(code);
+      return negative ? wide_escape(letter) : class_escape(letter);
     }
-    if (code >= '1' && code <= '9') return unsupported("a backreference");
-    if ((code | 0x20) >= 'a' && (code | 0x20) <= 'z') return wrong("an escape that does not exist");
+    if (code == 'b' && in_class) return CodeRanges{{8, 8}};
+    if (code == 'b') return unsupported("the word boundary \\b");
+    if (code == 'B') return unsupported("\\B");
+    if (is_one_of(U"AZzG")) return unsupported("an anchor that ECMA-262 does not know");
+    if (is_one_of(U"pP")) return property(code == 'P');
+    if (code == 'x') return hex(2, 2);
+    if (code == 'u') return take(U"{") ? braced_hex() : unicode_escape();
+    if (code == 'c') return control_letter();
+    if (code == '0') return CodeRanges{{0, 0}};
+    if (is_one_of(U"k123456789")) return unsupported("a backreference");
+    if (is_letter(code)) return wrong("an escape that does not exist");
     return CodeRanges{{code, code}};
+  }
+
+  static bool is_letter(char32_t code) { return (code | 0x20) >= 'a' && (code | 0x20) <= 'z'; }
+
+  Result<CodeRanges> braced_hex() {
+    BULKHEAD_TRY(const CodeRanges out, hex(1, 6));
+    if (!take(U"}")) return wrong("\\u{...} without its end");
+    return out;
+  }
+
+  Result<CodeRanges> control_letter() {
+    if (!more() || !is_letter(text_[at_])) return wrong("\\c without a letter");
+    const char32_t control = text_[at_++] % 32;
+    return CodeRanges{{control, control}};
   }
 
   Result<CodeRanges> hex(int least, int most) {

@@ -3,7 +3,9 @@
 // completed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace bulkhead::constrain {
 
@@ -87,27 +89,14 @@ inline int hex_digit(unsigned char byte) {
 
 template <class Allowed>
 Spell escape(unsigned char byte, Allowed&& allowed) {
-  switch (byte) {
-    case '"':
-    case '\\':
-    case '/':
-      return {Spell::What::kCharacter, 0, byte};
-    case 'b':
-      return {Spell::What::kCharacter, 0, '\b'};
-    case 'f':
-      return {Spell::What::kCharacter, 0, '\f'};
-    case 'n':
-      return {Spell::What::kCharacter, 0, '\n'};
-    case 'r':
-      return {Spell::What::kCharacter, 0, '\r'};
-    case 't':
-      return {Spell::What::kCharacter, 0, '\t'};
-    case 'u':
-      if (!allowed(0, 0x10FFFF)) return {};
-      return {Spell::What::kPartial, spelling(Spelled::kHex, 4), 0};
-    default:
-      return {};
+  if (byte == 'u') {
+    if (!allowed(0, 0x10FFFF)) return {};
+    return {Spell::What::kPartial, spelling(Spelled::kHex, 4), 0};
   }
+  constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
+  const std::size_t at = kEscapes.find(static_cast<char>(byte));
+  if (at == kEscapes.npos) return {};
+  return {Spell::What::kCharacter, 0, static_cast<unsigned char>(kMeanings[at])};
 }
 
 // All code points whose first half is a surrogate of [high_low, high_high].

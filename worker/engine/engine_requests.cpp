@@ -26,9 +26,13 @@ ipc::FailureCode failure_code(const Error& error) {
     case ErrorCode::kResourceExhausted:
     case ErrorCode::kUnavailable:
       return ipc::FailureCode::kResourceExhausted;
-    default:
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kDeadlineExceeded:
+    case ErrorCode::kDeviceLost:
+    case ErrorCode::kInternal:
       return ipc::FailureCode::kInternal;
   }
+  return ipc::FailureCode::kInternal;
 }
 
 Status check_tokens(std::span<const TokenId> tokens, std::uint32_t vocabulary, const char* what) {

@@ -131,7 +131,9 @@ class SpmTokenizer final : public VocabularyTokenizer {
       }
       case TokenType::kUserDefined:
         return text;
-      default:
+      case TokenType::kUndefined:
+      case TokenType::kNormal:
+      case TokenType::kUnused:
         break;
     }
     return vocabulary_.arena.add(without_marks(text));
