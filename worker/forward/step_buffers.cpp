@@ -45,8 +45,7 @@ k::FusedOperands operands_of(const StepContext& context, const Activations& a, s
   if (planned.next_input != kAbsent) {
     made.next_gain = context.weights.vector(planned.next_gain);
     made.next_input = a.at(planned.next_input);
-    made.next_stride = static_cast<std::uint32_t>(
-        activation_stride(context.mapping, context.plan.activations[planned.next_input]));
+    made.next_stride = stride_of(context, planned.next_input);
   }
   if (planned.rotate) set_rotation(context, a, slot, planned, made);
   if (planned.bias != kAbsent) {
@@ -66,27 +65,9 @@ void list_operands(const StepContext& context, Activations& a) {
 
 }  // namespace
 
-k::RopeLatentPush latent_push(const StepContext& context, const Activations& activations,
-                              const model::RotateLatent& rotate) {
-  const auto stride = [&](model::ActivationIndex activation) {
-    return static_cast<std::uint32_t>(
-        activation_stride(context.mapping, context.plan.activations[activation]));
-  };
-  const DeviceRope rope = context.weights.rope(rotate.rope);
-  k::RopeLatentPush push{};
-  push.q = activations.at(rotate.q);
-  push.absorbed = activations.at(rotate.absorbed);
-  push.row = activations.at(rotate.row) + std::uint64_t{rotate.first} * 4;
-  push.gain = context.weights.vector(rotate.gain);
-  push.fine = rope.fine;
-  push.coarse = rope.coarse;
-  push.q_out = activations.at(context.plan, Scratch::kRotatedQ);
-  push.q_head = stride(rotate.q) / rotate.heads.heads;
-  push.row_stride = stride(rotate.row);
-  push.rope_pairs = rope.pairs;
-  push.epsilon = rotate.epsilon;
-  push.q_scale = q_scale(rotate.scale, rotate.heads);
-  return push;
+std::uint32_t stride_of(const StepContext& context, model::ActivationIndex activation) {
+  return static_cast<std::uint32_t>(
+      activation_stride(context.mapping, context.plan.activations[activation]));
 }
 
 float q_scale(double scale, const model::HeadShape& heads) {

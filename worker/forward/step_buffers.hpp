@@ -53,9 +53,8 @@ Result<bool> acquire_block(const StepContext& context, gpu::MemoryPool& pool,
 // Before the first step in these buffers.
 Status upload_operands(const Activations& activations, gpu::BlitQueue& blit);
 
-// What the kernel of such a rotation is told, but parameters and pages.
-gpu::kernels::RopeLatentPush latent_push(const StepContext& context, const Activations& activations,
-                                         const model::RotateLatent& rotate);
+// Entries between two columns of an activation, as kernels are told.
+std::uint32_t stride_of(const StepContext& context, model::ActivationIndex activation);
 
 // q's factor: scores come in powers of two, since exp2 is what devices have.
 // `scale`: the graph's, of the scores; 0: 1 / sqrt(entries of a head).

@@ -13,10 +13,6 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   const model::DeltaNet& net = step.net;
   const k::DeltaShape shape = delta_shape(net.heads);
   const auto vector = [&](model::VectorIndex index) { return context.weights.vector(index); };
-  const auto stride = [&](model::ActivationIndex index) {
-    return static_cast<std::uint32_t>(
-        activation_stride(context.mapping, context.plan.activations[index]));
-  };
   k::DeltaPush push{};
   push.mixed = activations.at(net.in);
   push.convolved = activations.at(step.convolved);
@@ -29,9 +25,9 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.weights = vector(net.taps);
   push.bias = vector(net.bias);
   push.out = activations.at(net.out);
-  push.mixed_stride = stride(net.in);
+  push.mixed_stride = stride_of(context, net.in);
   push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
-  push.out_stride = stride(net.out);
+  push.out_stride = stride_of(context, net.out);
   push.padded_width = k::input_padded(context.mapping, shape.value_width());
   push.epsilon = net.epsilon;
   const std::uint64_t columns = place.columns;

@@ -6,11 +6,6 @@ namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 
-std::uint32_t ExpertSteps::stride(model::ActivationIndex activation) const {
-  return static_cast<std::uint32_t>(
-      activation_stride(context_.mapping, context_.plan.activations[activation]));
-}
-
 bool ExpertSteps::chooses_in_products(const model::Router& router) const {
   return k::chooses_in_products(context_.mapping, router_shape(router),
                                 router.expert_scales != kAbsent, columns_);

@@ -30,7 +30,9 @@ class ExpertSteps {
   // All but routes, tiles and where results lie.
   gpu::kernels::ExpertPush push_of(const ProductStep& product,
                                    const gpu::kernels::MatvecShape& shape) const;
-  std::uint32_t stride(model::ActivationIndex activation) const;
+  std::uint32_t stride(model::ActivationIndex activation) const {
+    return stride_of(context_, activation);
+  }
   std::uint64_t at(model::ActivationIndex activation) const { return activations_.at(activation); }
 
   const StepContext& context_;

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "gpu/kernels/units.hpp"
+#include "worker/forward/step_attention.hpp"
 #include "worker/forward/step_delta.hpp"
 #include "worker/forward/step_experts.hpp"
 
@@ -65,15 +66,13 @@ class Builder {
   std::uint64_t at(model::ActivationIndex activation) const { return activations_.at(activation); }
   std::uint64_t at(Scratch scratch) const { return activations_.at(plan_, scratch); }
   std::uint32_t stride(model::ActivationIndex activation) const {
-    return static_cast<std::uint32_t>(
-        activation_stride(context_.mapping, plan_.activations[activation]));
+    return stride_of(context_, activation);
   }
   // The word that says whether the step has failed.
   std::uint64_t status_address() const {
     const std::uint64_t row = (std::uint64_t{slot_} + 1) * context_.result_rows - 1;
     return context_.results.address() + row * 8;
   }
-  std::uint64_t pages() const { return parameters_ + context_.parameter_layout.pages; }
 
   // Every workgroup can make the scales itself; of a dispatch's thousands that reads more than a
   // kernel costs, but for a single column by matrix units.
@@ -246,8 +245,8 @@ class Builder {
     shape.biased = use.biased;
     shape.gate = use.gate;
     const k::MatvecVariant variant =
-        context_.tuning != nullptr ? context_.tuning->matvec(shape, use.columns, in_chain())
-                                   : k::matvec(context_.mapping, shape, use.columns, in_chain());
+        context_.tuning != nullptr ? context_.tuning->matvec(shape, use.columns, chained_)
+                                   : k::matvec(context_.mapping, shape, use.columns, chained_);
     k::MatvecPush push{};
     push.quants = matrix.quants();
     push.high = matrix.high();
@@ -274,7 +273,6 @@ class Builder {
         matrix.layout.bytes_read() + std::uint64_t{use.columns} * (matrix.width + shape.rows) * 4;
     return dispatch(variant.spec, push, {tiles, blocks, 1, bytes});
   }
-  bool in_chain() const { return chained_; }
 
   Status add(const GateStep& step) {
     const std::uint32_t width = plan_.activations[step.out].width;
@@ -295,113 +293,13 @@ class Builder {
                     {shape_.columns * per_column});
   }
 
-  Status add(const RotateStep& step) {
-    const model::Rotate& rotate = step.rotate;
-    const DeviceRope rope = context_.weights.rope(rotate.rope);
-    k::RopeKvPush push{};
-    push.qkv = at(rotate.qkv);
-    push.bias = context_.weights.vector(rotate.bias);
-    push.q_gain = context_.weights.vector(rotate.q_gain);
-    push.k_gain = context_.weights.vector(rotate.k_gain);
-    push.fine = rope.fine;
-    push.coarse = rope.coarse;
-    push.parameters = parameters_;
-    push.pages = pages();
-    push.keys = kv(rotate.kv).keys;
-    push.values = kv(rotate.kv).values;
-    push.q_out = at(Scratch::kRotatedQ);
-    push.in_stride = stride(rotate.qkv);
-    push.rope_pairs = rope.pairs;
-    push.epsilon = rotate.epsilon;
-    push.q_scale = q_scale(rotate.scale, rotate.heads);
-    const k::AttentionShape shape =
-        attention_shape(graph_, rotate.heads, rotate.rope, context_.kv_format);
-    k::RopeKvRules rules;
-    if (rotate.norms_values) rules.values = k::ValueNorm::kUnit;
-    rules.temperature = rotate.temperature;
-    rules.temperature_span = rotate.temperature_span;
-    return dispatch(
-        k::rope_kv(context_.mapping, shape, rules), push,
-        {shape_.columns, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
+  template <typename Step>
+  Status add_attention_step(const Step& step) {
+    return AttentionSteps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
   }
-  Status add(const RotateLatentStep& step) {
-    const k::AttentionShape shape = attention_shape(graph_, step.rotate, context_.kv_format);
-    k::RopeLatentPush push = latent_push(context_, activations_, step.rotate);
-    push.parameters = parameters_;
-    push.pages = pages();
-    push.keys = kv(step.rotate.kv).keys;
-    return dispatch(k::rope_latent(context_.mapping, shape), push,
-                    {shape_.columns, shape.heads + 1});
-  }
-  // While kernels are listed there are no pages yet.
-  KvPages kv(model::KvIndex store) const {
-    return store < context_.kv.size() ? context_.kv[store] : KvPages{};
-  }
-
-  Status add(const AttendStep& step) {
-    const model::Attend& attend = step.attend;
-    const k::AttentionShape shape = attention_shape(graph_, attend, context_.kv_format);
-    const std::uint32_t width = plan_.activations[attend.out].width;
-    k::AttentionPush push{};
-    push.q = at(Scratch::kRotatedQ);
-    push.keys = kv(attend.kv).keys;
-    push.values = kv(attend.kv).values;
-    push.parameters = parameters_;
-    push.pages = pages();
-    push.out = at(attend.out);
-    push.out_stride = stride(attend.out);
-    push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
-    push.sinks = context_.weights.vector(attend.rules.sinks);
-    push.most_splits = k::partial_splits(context_.mapping, shape, shape_.columns, context_.context);
-    if (push.most_splits > 0) {
-      push.partials = at(Scratch::kPartials);
-      push.counts = attention_counts();
-    }
-    for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape))
-      BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
-    return {};
-  }
-  Status attend_range(const model::Attend& attend, const k::AttentionShape& shape,
-                      const k::AttentionRange& range, k::AttentionPush push) {
-    const k::Mapping& mapping = context_.mapping;
-    const std::uint32_t seen = std::min(k::positions_seen(shape, context_.context), range.until);
-    const k::AttentionMode mode = k::attention_mode(mapping, shape, range, shape_.columns, seen);
-    constexpr std::uint32_t kFewColumns = 4;  // on an H200 it helps, of eight and more it costs
-    const k::AttentionVariant variant =
-        k::attention(mapping, shape, range, mode, shape_.columns, seen,
-                     in_chain() && shape_.columns <= kFewColumns);
-    const Extent extent{variant.x, variant.y, variant.z};
-    if (mode == k::AttentionMode::kPartial) {
-      push.out = push.partials;
-      BULKHEAD_RETURN_IF_ERROR(dispatch(variant.spec, push, extent));
-      emit_->barrier();
-      return combine(attend, shape);
-    }
-    if (mode == k::AttentionMode::kTiles) {
-      const k::AttentionVariant alone = k::attention_alone(mapping, shape, range, shape_.columns);
-      BULKHEAD_RETURN_IF_ERROR(dispatch(alone.spec, push, {alone.x, alone.y, alone.z}));
-    }
-    return dispatch(variant.spec, push, extent);
-  }
-  // A chain that is given up leaves counts behind; each begins with its own at zero.
-  std::uint64_t attention_counts() const {
-    if (in_chain())
-      return context_.chain.counts.address() +
-             std::uint64_t{chain_links(plan_)} * k::kChainCountBytes;
-    return activations_.attention_counts.slice().address;
-  }
-  Status combine(const model::Attend& attend, const k::AttentionShape& shape) {
-    k::AttentionCombinePush push{};
-    push.partials = at(Scratch::kPartials);
-    push.parameters = parameters_;
-    push.out = at(attend.out);
-    push.out_stride = stride(attend.out);
-    const std::uint32_t width = plan_.activations[attend.out].width;
-    push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
-    push.sinks = context_.weights.vector(attend.rules.sinks);
-    return dispatch(k::attention_combine(context_.mapping, shape), push,
-                    {shape_.columns, shape.heads});
-  }
+  Status add(const RotateStep& step) { return add_attention_step(step); }
+  Status add(const RotateLatentStep& step) { return add_attention_step(step); }
+  Status add(const AttendStep& step) { return add_attention_step(step); }
 
   Status add(const DeltaStep& step) {
     return add_delta(context_, activations_, step, {shape_.columns, slot_}, *emit_);

@@ -1,0 +1,134 @@
+#include "worker/forward/step_attention.hpp"
+
+#include <algorithm>
+
+namespace bulkhead::forward {
+
+namespace k = gpu::kernels;
+
+std::uint32_t AttentionSteps::padded_width(const model::Attend& attend,
+                                           const k::AttentionShape& shape) const {
+  const std::uint32_t width = context_.plan.activations[attend.out].width;
+  return shape.plain_out ? width : k::input_padded(context_.mapping, width);
+}
+
+std::uint64_t AttentionSteps::counts() const {
+  if (!in_chain()) return activations_.attention_counts.slice().address;
+  return context_.chain.counts.address() +
+         std::uint64_t{chain_links(context_.plan)} * k::kChainCountBytes;
+}
+
+Status AttentionSteps::add(const RotateStep& step) {
+  const model::Rotate& rotate = step.rotate;
+  const DeviceRope rope = context_.weights.rope(rotate.rope);
+  k::RopeKvPush push{};
+  push.qkv = at(rotate.qkv);
+  push.bias = context_.weights.vector(rotate.bias);
+  push.q_gain = context_.weights.vector(rotate.q_gain);
+  push.k_gain = context_.weights.vector(rotate.k_gain);
+  push.fine = rope.fine;
+  push.coarse = rope.coarse;
+  push.parameters = parameters();
+  push.pages = pages();
+  push.keys = kv(rotate.kv).keys;
+  push.values = kv(rotate.kv).values;
+  push.q_out = at(Scratch::kRotatedQ);
+  push.in_stride = stride(rotate.qkv);
+  push.rope_pairs = rope.pairs;
+  push.epsilon = rotate.epsilon;
+  push.q_scale = q_scale(rotate.scale, rotate.heads);
+  const k::AttentionShape shape =
+      attention_shape(context_.graph, rotate.heads, rotate.rope, context_.kv_format);
+  k::RopeKvRules rules;
+  if (rotate.norms_values) rules.values = k::ValueNorm::kUnit;
+  rules.temperature = rotate.temperature;
+  rules.temperature_span = rotate.temperature_span;
+  return emit_.dispatch(k::rope_kv(context_.mapping, shape, rules), gpu::push_bytes(push),
+                        {columns_, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
+}
+
+Status AttentionSteps::add(const RotateLatentStep& step) {
+  const model::RotateLatent& rotate = step.rotate;
+  const DeviceRope rope = context_.weights.rope(rotate.rope);
+  k::RopeLatentPush push{};
+  push.q = at(rotate.q);
+  push.absorbed = at(rotate.absorbed);
+  push.row = at(rotate.row) + std::uint64_t{rotate.first} * 4;
+  push.gain = context_.weights.vector(rotate.gain);
+  push.fine = rope.fine;
+  push.coarse = rope.coarse;
+  push.parameters = parameters();
+  push.pages = pages();
+  push.keys = kv(rotate.kv).keys;
+  push.q_out = at(Scratch::kRotatedQ);
+  push.q_head = stride(rotate.q) / rotate.heads.heads;
+  push.row_stride = stride(rotate.row);
+  push.rope_pairs = rope.pairs;
+  push.epsilon = rotate.epsilon;
+  push.q_scale = q_scale(rotate.scale, rotate.heads);
+  const k::AttentionShape shape = attention_shape(context_.graph, rotate, context_.kv_format);
+  return emit_.dispatch(k::rope_latent(context_.mapping, shape), gpu::push_bytes(push),
+                        {columns_, shape.heads + 1});
+}
+
+Status AttentionSteps::add(const AttendStep& step) {
+  const model::Attend& attend = step.attend;
+  const k::AttentionShape shape = attention_shape(context_.graph, attend, context_.kv_format);
+  k::AttentionPush push{};
+  push.q = at(Scratch::kRotatedQ);
+  push.keys = kv(attend.kv).keys;
+  push.values = kv(attend.kv).values;
+  push.parameters = parameters();
+  push.pages = pages();
+  push.out = at(attend.out);
+  push.out_stride = stride(attend.out);
+  push.padded_width = padded_width(attend, shape);
+  push.sinks = context_.weights.vector(attend.rules.sinks);
+  push.most_splits = k::partial_splits(context_.mapping, shape, columns_, context_.context);
+  if (push.most_splits > 0) {
+    push.partials = at(Scratch::kPartials);
+    push.counts = counts();
+  }
+  for (const k::AttentionRange& range : k::attention_ranges(context_.mapping, shape))
+    BULKHEAD_RETURN_IF_ERROR(attend_range(attend, shape, range, push));
+  return {};
+}
+
+Status AttentionSteps::attend_range(const model::Attend& attend, const k::AttentionShape& shape,
+                                    const k::AttentionRange& range, k::AttentionPush push) {
+  const k::Mapping& mapping = context_.mapping;
+  const std::uint32_t seen = std::min(k::positions_seen(shape, context_.context), range.until);
+  const k::AttentionMode mode = k::attention_mode(mapping, shape, range, columns_, seen);
+  // Bringing keys and values nearer early pays on an H200 up to four columns; of eight and more it costs.
+  constexpr std::uint32_t kFewColumns = 4;
+  const bool near_first = in_chain() && columns_ <= kFewColumns;
+  const k::AttentionVariant variant =
+      k::attention(mapping, shape, range, mode, columns_, seen, near_first);
+  const Extent extent{variant.x, variant.y, variant.z};
+  if (mode == k::AttentionMode::kPartial) {
+    push.out = push.partials;
+    BULKHEAD_RETURN_IF_ERROR(emit_.dispatch(variant.spec, gpu::push_bytes(push), extent));
+    emit_.barrier();
+    return combine(attend, shape);
+  }
+  if (mode == k::AttentionMode::kTiles) {
+    const k::AttentionVariant alone = k::attention_alone(mapping, shape, range, columns_);
+    BULKHEAD_RETURN_IF_ERROR(
+        emit_.dispatch(alone.spec, gpu::push_bytes(push), {alone.x, alone.y, alone.z}));
+  }
+  return emit_.dispatch(variant.spec, gpu::push_bytes(push), extent);
+}
+
+Status AttentionSteps::combine(const model::Attend& attend, const k::AttentionShape& shape) {
+  k::AttentionCombinePush push{};
+  push.partials = at(Scratch::kPartials);
+  push.parameters = parameters();
+  push.out = at(attend.out);
+  push.out_stride = stride(attend.out);
+  push.padded_width = padded_width(attend, shape);
+  push.sinks = context_.weights.vector(attend.rules.sinks);
+  return emit_.dispatch(k::attention_combine(context_.mapping, shape), gpu::push_bytes(push),
+                        {columns_, shape.heads});
+}
+
+}  // namespace bulkhead::forward
