@@ -1,0 +1,56 @@
+// The engine's turns without the engine, for bench-decode: the scheduler plans steps, as many in flight as
+// the executor takes, and the device hands tokens on. One thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "config/config.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/engine/page_guard.hpp"
+#include "worker/engine/scheduler.hpp"
+#include "worker/engine/speculator.hpp"
+
+namespace bulkhead::bench {
+
+// Whether finished pages go into the prefix cache, and whether they and the weights are checked.
+enum class Pages : std::uint8_t { kForgotten, kCached, kChecked };
+
+class DecodeLoop {
+ public:
+  // For up to `streams` sequences. The executor must outlive it.
+  DecodeLoop(engine::Executor& executor, std::uint32_t streams,
+             const config::EngineSettings& engine, engine::Speculation speculation, Pages pages);
+  ~DecodeLoop();
+
+  // Queues a sequence with a made-up prompt of so many tokens, which may grow to `most`.
+  void add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t most);
+  // From now on guesses the stream's recorded tokens, each right with the chance `accuracy`.
+  void guess(std::size_t stream, std::vector<engine::TokenId> recorded, double accuracy);
+  // Submits all steps that can be submitted, and ends one. Returns how many tokens that step gave.
+  Result<std::uint32_t> turn();
+  // Ends all steps in flight, and all checks. Damaged pages are an error.
+  Status end_all();
+
+  const std::vector<std::unique_ptr<engine::DraftedSequence>>& sequences() const {
+    return sequences_;
+  }
+  const engine::Speculator::Figures& drafts() const { return speculator_.figures(); }
+
+ private:
+  Result<std::uint32_t> end_one();
+
+  engine::Executor& executor_;
+  engine::Speculator speculator_;
+  engine::Scheduler scheduler_;
+  std::unique_ptr<engine::PageGuard> guard_;
+  std::uint64_t submitted_ = 0, ended_ = 0;
+  std::chrono::steady_clock::time_point ended_at_ = std::chrono::steady_clock::now();  // a step
+  std::vector<std::unique_ptr<engine::DraftedSequence>> sequences_;
+};
+
+}  // namespace bulkhead::bench

@@ -1,0 +1,82 @@
+// The measurements of bench-decode: sequences with some tokens behind them get a prompt, then all generate
+// side by side.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/decode_loop.hpp"
+#include "config/base/error.hpp"
+#include "config/config.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/transformer.hpp"
+
+namespace bulkhead::bench {
+
+// What the command line asks for.
+struct DecodePlan {
+  std::string model = "builtin", device = "auto", json_path, cache_folder, kv_type = "f16";
+  std::vector<std::uint32_t> streams, depths{0};
+  std::vector<std::string> assignments;
+  std::uint32_t prompt = 0, tokens = 0;
+  std::uint32_t chunk = 0;  // 0: as engine.prefill_chunk and prefill_chunk_alone say
+  bool profile = false, baseline = false;
+  double draft_accuracy = -1;  // less than 0: no speculation
+  std::uint32_t check_pairs = 0;
+};
+
+// What a run needs of each stream, in tokens.
+struct DecodeRoom {
+  std::uint32_t prompt = 0;  // the prompt and what lies before it
+  std::uint32_t length = 0;  // in all
+};
+// A prompt that leaves no room for the answer in the model's context is cut. With guesses one stream may
+// run ahead of another, which takes more room.
+DecodeRoom room_of(const DecodePlan& plan, const config::EngineSettings& engine,
+                   std::uint32_t streams, std::uint32_t depth, std::uint32_t context);
+
+using Recorded = std::vector<std::vector<engine::TokenId>>;  // the tokens of each stream
+
+class DecodeBench {
+ public:
+  // `bandwidth`: bytes that the device reads in a second; 0: unknown. Everything must outlive it.
+  DecodeBench(forward::Transformer& executor, const DecodePlan& plan,
+              const config::EngineSettings& engine, double bandwidth)
+      : executor_(executor), plan_(plan), engine_(engine), bandwidth_(bandwidth) {}
+
+  struct Run {
+    std::uint32_t streams = 1, depth = 0;
+    Pages pages = Pages::kForgotten;
+  };
+  // Prints a line and returns the figures. `recorded` gets the streams' tokens. With `guesses` the run
+  // speculates on these, and other tokens than these are an error.
+  Result<nlohmann::json> measure(const Run& run, Recorded& recorded, const Recorded& guesses = {});
+  // Measures plan.check_pairs pairs of runs, one of each with checksums and one without, in the order
+  // AB BA AB BA. The ratios in the result are rates with checks over rates without.
+  Result<nlohmann::json> cost_of_checks(std::uint32_t streams, std::uint32_t depth);
+
+ private:
+  // What a run took, in seconds.
+  struct Times {
+    double prefill = 0, decode = 0;
+    std::vector<double> steps;  // of decode, in rising order
+    std::uint64_t generated = 0;
+    std::map<std::string, double> host;  // host_seconds() of decode
+  };
+  Result<DecodeRoom> checked_room(const Run& run) const;
+  Result<Times> time(DecodeLoop& loop, const Run& run, const DecodeRoom& room) const;
+  nlohmann::json figures(const DecodeLoop& loop, const Run& run, const DecodeRoom& room,
+                         const Times& times) const;
+  Status profile(const DecodeLoop& loop, const DecodeRoom& room, nlohmann::json& result) const;
+
+  forward::Transformer& executor_;
+  const DecodePlan& plan_;
+  const config::EngineSettings& engine_;
+  const double bandwidth_;
+};
+
+}  // namespace bulkhead::bench
