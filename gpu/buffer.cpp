@@ -71,6 +71,110 @@ std::string mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
+// A buffer that somebody asks a device for.
+struct BufferRequest {
+  std::uint64_t bytes = 0;
+  Memory memory = Memory::kDeviceLocal;
+  const char* name = "";
+  bool imports = false;  // its memory comes from another process
+
+  bool shares() const { return memory == Memory::kShared; }
+};
+
+Error exhausted(const Device& device, const BufferRequest& asked, const std::string& why) {
+  const bool local = asked.memory == Memory::kDeviceLocal || asked.shares();
+  return Error(ErrorCode::kResourceExhausted,
+               fmt::format("{}: {} of {} memory asked for on {}: {}", asked.name, mib(asked.bytes),
+                           local ? "device" : "host-visible", device.info().name, why));
+}
+
+// Refuses what the driver should not be asked for.
+Status check_request(const Device& device, const BufferRequest& asked) {
+  const DeviceInfo& info = device.info();
+  if (asked.bytes == 0)
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{}: a buffer of 0 bytes was asked for", asked.name));
+  if (asked.bytes > info.max_allocation_bytes) {
+    return exhausted(device, asked,
+                     fmt::format("this device allows {} in one allocation; split it",
+                                 mib(info.max_allocation_bytes)));
+  }
+  if (asked.shares() && !info.shares_memory) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("{}: {} can't share memory between processes", asked.name, info.name));
+  }
+  // A CPU device hands out memory that the system does not have, and the system then kills a
+  // process.
+  if (!asked.imports && info.kind == DeviceKind::kCpu &&
+      asked.bytes >= kCheckedAgainstSystemBytes) {
+    if (const std::uint64_t available = device.free_memory_bytes(); asked.bytes > available) {
+      return exhausted(device, asked, fmt::format("{} is free", mib(available)));
+    }
+  }
+  return {};
+}
+
+VkResult create_buffer(VkDevice device, const BufferRequest& asked, std::uint32_t compute_family,
+                       std::uint32_t transfer_family, VkBuffer* made) {
+  VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
+  info.size = asked.bytes;
+  info.usage = kBufferUsage;
+  VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
+  external.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+  if (asked.shares()) info.pNext = &external;
+  // Concurrent: buffers have no layout that exclusive ownership could spare, and transfers need no
+  // hand-over.
+  const std::uint32_t families[] = {compute_family, transfer_family};
+  if (compute_family != transfer_family) {
+    info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+    info.queueFamilyIndexCount = 2;
+    info.pQueueFamilyIndices = families;
+  }
+  return vkCreateBuffer(device, &info, nullptr, made);
+}
+
+// What vkAllocateMemory is told: structs that point to each other.
+class AllocateChain {
+ public:
+  AllocateChain(std::uint64_t bytes, std::uint32_t type) {
+    info_.allocationSize = bytes;
+    info_.memoryTypeIndex = type;
+    flags_.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
+    add(flags_);
+  }
+  AllocateChain(const AllocateChain&) = delete;
+  AllocateChain& operator=(const AllocateChain&) = delete;
+
+  // The memory is that of a descriptor, which the driver owns if it succeeds.
+  void import(int fd) {
+    imported_.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+    imported_.fd = fd;
+    add(imported_);
+  }
+  void share() {
+    exported_.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+    add(exported_);
+  }
+  void dedicate(VkBuffer buffer) {
+    dedicated_.buffer = buffer;
+    add(dedicated_);
+  }
+  const VkMemoryAllocateInfo& info() const { return info_; }
+
+ private:
+  template <typename More>
+  void add(More& more) {
+    more.pNext = info_.pNext;
+    info_.pNext = &more;
+  }
+
+  VkMemoryAllocateInfo info_{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
+  VkMemoryAllocateFlagsInfo flags_{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
+  VkImportMemoryFdInfoKHR imported_{VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR};
+  VkExportMemoryAllocateInfo exported_{VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO};
+  VkMemoryDedicatedAllocateInfo dedicated_{VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
+};
+
 }  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept {
@@ -149,50 +253,14 @@ Result<UniqueFd> Device::export_memory(const Buffer& buffer) const {
 Result<Buffer> Device::make_buffer(std::uint64_t bytes, Memory memory, const char* name,
                                    UniqueFd import) {
   const bool imports = import.valid(), shares = memory == Memory::kShared;
-  const auto exhausted = [&](const std::string& why) {
-    return Error(ErrorCode::kResourceExhausted,
-                 fmt::format("{}: {} of {} memory asked for on {}: {}", name, mib(bytes),
-                             memory == Memory::kDeviceLocal || shares ? "device" : "host-visible",
-                             info_.name, why));
-  };
-  if (bytes == 0)
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{}: a buffer of 0 bytes was asked for", name));
-  if (bytes > info_.max_allocation_bytes) {
-    return exhausted(fmt::format("this device allows {} in one allocation; split it",
-                                 mib(info_.max_allocation_bytes)));
-  }
-  if (shares && !info_.shares_memory) {
-    return Error(ErrorCode::kUnsupported,
-                 fmt::format("{}: {} can't share memory between processes", name, info_.name));
-  }
-  // A CPU device hands out memory that the system does not have, and the system then kills a
-  // process.
-  if (!imports && info_.kind == DeviceKind::kCpu && bytes >= kCheckedAgainstSystemBytes) {
-    if (const std::uint64_t available = free_memory_bytes(); bytes > available) {
-      return exhausted(fmt::format("{} is free", mib(available)));
-    }
-  }
-
+  const BufferRequest asked{bytes, memory, name, imports};
+  BULKHEAD_RETURN_IF_ERROR(check_request(*this, asked));
   Buffer buffer;
   buffer.device_ = this;
   buffer.bytes_ = bytes;
   buffer.shared_ = shares;
-  VkBufferCreateInfo buffer_info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
-  buffer_info.size = bytes;
-  buffer_info.usage = kBufferUsage;
-  VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
-  external.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
-  if (shares) buffer_info.pNext = &external;
-  // Concurrent: buffers have no layout that exclusive ownership could spare, and transfers need no
-  // hand-over.
-  const std::uint32_t families[] = {compute_family_, transfer_family_};
-  if (compute_family_ != transfer_family_) {
-    buffer_info.sharingMode = VK_SHARING_MODE_CONCURRENT;
-    buffer_info.queueFamilyIndexCount = 2;
-    buffer_info.pQueueFamilyIndices = families;
-  }
-  VkResult result = vkCreateBuffer(device_, &buffer_info, nullptr, &buffer.buffer_);
+  VkResult result =
+      create_buffer(device_, asked, compute_family_, transfer_family_, &buffer.buffer_);
   if (result != VK_SUCCESS)
     return vulkan_error(result, fmt::format("creating buffer {} of {}", name, mib(bytes)));
 
@@ -204,36 +272,18 @@ Result<Buffer> Device::make_buffer(std::uint64_t bytes, Memory memory, const cha
     return Error(ErrorCode::kUnsupported,
                  fmt::format("{}: {} has no memory of the kind that is needed", name, info_.name));
   }
-  VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
-  flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
-  VkMemoryAllocateInfo allocate{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
-  allocate.pNext = &flags;
-  allocate.allocationSize = needs.size;
-  allocate.memoryTypeIndex = *type;
-  VkMemoryDedicatedAllocateInfo dedicated{VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO};
-  dedicated.buffer = buffer.buffer_;
-  VkExportMemoryAllocateInfo exported{VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO};
-  exported.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
-  VkImportMemoryFdInfoKHR imported{VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR};
-  imported.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
-  imported.fd = import.get();
-  if (imports) {
-    imported.pNext = allocate.pNext;
-    allocate.pNext = &imported;
-  } else if (shares) {
-    exported.pNext = allocate.pNext;
-    allocate.pNext = &exported;
-  }
-  if (shares && impl_->shares_dedicated) {
-    dedicated.pNext = allocate.pNext;
-    allocate.pNext = &dedicated;
-  }
-  result = fault::allocate_memory(device_, allocate, &buffer.memory_);
+  AllocateChain chain(needs.size, *type);
+  if (imports)
+    chain.import(import.get());
+  else if (shares)
+    chain.share();
+  if (shares && impl_->shares_dedicated) chain.dedicate(buffer.buffer_);
+  result = fault::allocate_memory(device_, chain.info(), &buffer.memory_);
   if (imports && result == VK_SUCCESS) (void)import.release();  // the driver's now
   if (result == VK_ERROR_INVALID_EXTERNAL_HANDLE)
     return Error(ErrorCode::kCorrupt, fmt::format("{}: the driver can't import it", name));
   if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY || result == VK_ERROR_OUT_OF_HOST_MEMORY) {
-    return exhausted(fmt::format("{} is free", mib(free_memory_bytes())));
+    return exhausted(*this, asked, fmt::format("{} is free", mib(free_memory_bytes())));
   }
   if (result != VK_SUCCESS)
     return vulkan_error(result, fmt::format("allocating {} for {}", mib(bytes), name));

@@ -1,6 +1,9 @@
 // The opposite of a schema, keyword by keyword: a value is not valid where one of them does not
 // hold. The opposite of each is a schema again.
 #include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "worker/constrain/schema_alternatives.hpp"
 
@@ -13,14 +16,56 @@ Json of_type(const char* type, const char* key, const Json& value) {
   return Json{{"type", type}, {key, value}};
 }
 
-// A bound of a count, from the other side.
-Result<Json> other_count(const char* type, const char* key, const char* opposite,
-                         const Json& value) {
-  BULKHEAD_TRY(const std::uint32_t count, count_of(value, key));
-  const bool least = std::string_view(key).starts_with("min");
+// A keyword whose opposite for values of a type is another keyword. `counts`: its value is a bound of a
+// count, which the opposite has one further.
+struct Opposite {
+  std::string_view key;
+  const char* type;
+  const char* opposite;
+  bool counts = false;
+};
+constexpr Opposite kOpposites[] = {
+    {"minimum", "number", "exclusiveMaximum"},
+    {"maximum", "number", "exclusiveMinimum"},
+    {"exclusiveMinimum", "number", "maximum"},
+    {"exclusiveMaximum", "number", "minimum"},
+    {"multipleOf", "number", kNotMultiple},
+    {"pattern", "string", kNotPattern},
+    {"format", "string", kNotFormat},
+    {"minLength", "string", "maxLength", true},
+    {"maxLength", "string", "minLength", true},
+    {"minItems", "array", "maxItems", true},
+    {"maxItems", "array", "minItems", true},
+    {"minProperties", "object", "maxProperties", true},
+    {"maxProperties", "object", "minProperties", true},
+};
+
+Result<Json> opposite_of(const Opposite& row, const Json& value) {
+  if (!row.counts) return of_type(row.type, row.opposite, value);
+  BULKHEAD_TRY(const std::uint32_t count, count_of(value, row.key.data()));
+  const bool least = row.key.starts_with("min");
   if (least && count == 0) return Json(false);
-  return of_type(type, opposite, least ? count - 1 : count + 1);
+  return of_type(row.type, row.opposite, least ? count - 1 : count + 1);
 }
+
+// Keywords whose opposite can't be enforced.
+constexpr std::string_view kHard[] = {"oneOf",
+                                      "if",
+                                      "items",
+                                      "prefixItems",
+                                      "additionalItems",
+                                      "contains",
+                                      "uniqueItems",
+                                      "additionalProperties",
+                                      "patternProperties",
+                                      "propertyNames",
+                                      "dependentRequired",
+                                      "dependentSchemas",
+                                      "dependencies",
+                                      "unevaluatedProperties",
+                                      "unevaluatedItems",
+                                      "$dynamicRef",
+                                      "$recursiveRef"};
 
 Json negated_type(const Types& types) {
   Json names = Json::array();
@@ -66,11 +111,6 @@ Status Alternatives::negate_keyword(const Json* schema, const std::string& key, 
     ways.push_back(document_.link(other));
     return {};
   };
-  const auto add_count = [&](const char* type, const char* opposite) -> Status {
-    BULKHEAD_TRY(Json other, other_count(type, key.c_str(), opposite, value));
-    ways.push_back(std::move(other));
-    return {};
-  };
   if (key == "type") {
     BULKHEAD_TRY(const Types types, Types::of(value));
     ways.push_back(negated_type(types));
@@ -80,23 +120,12 @@ Status Alternatives::negate_keyword(const Json* schema, const std::string& key, 
     ways.push_back(Json{{kNotEnum, key == "enum" ? value : Json::array({value})}});
     return {};
   }
-  if (key == "minimum")
-    return ways.push_back(of_type("number", "exclusiveMaximum", value)), Status();
-  if (key == "maximum")
-    return ways.push_back(of_type("number", "exclusiveMinimum", value)), Status();
-  if (key == "exclusiveMinimum")
-    return ways.push_back(of_type("number", "maximum", value)), Status();
-  if (key == "exclusiveMaximum")
-    return ways.push_back(of_type("number", "minimum", value)), Status();
-  if (key == "multipleOf") return ways.push_back(of_type("number", kNotMultiple, value)), Status();
-  if (key == "pattern") return ways.push_back(of_type("string", kNotPattern, value)), Status();
-  if (key == "format") return ways.push_back(of_type("string", kNotFormat, value)), Status();
-  if (key == "minLength") return add_count("string", "maxLength");
-  if (key == "maxLength") return add_count("string", "minLength");
-  if (key == "minItems") return add_count("array", "maxItems");
-  if (key == "maxItems") return add_count("array", "minItems");
-  if (key == "minProperties") return add_count("object", "maxProperties");
-  if (key == "maxProperties") return add_count("object", "minProperties");
+  if (const auto* const row = std::ranges::find(kOpposites, key, &Opposite::key);
+      row != std::end(kOpposites)) {
+    BULKHEAD_TRY(Json other, opposite_of(*row, value));
+    ways.push_back(std::move(other));
+    return {};
+  }
   if (key == "required" && value.is_array()) {
     for (const Json& name : value) {
       if (!name.is_string()) continue;
@@ -134,26 +163,7 @@ Status Alternatives::negate_keyword(const Json* schema, const std::string& key, 
     return {};
   }
   if (key == "not") return ways.push_back(document_.link(&value)), Status();
-  static constexpr const char* kHard[] = {"oneOf",
-                                          "if",
-                                          "items",
-                                          "prefixItems",
-                                          "additionalItems",
-                                          "contains",
-                                          "uniqueItems",
-                                          "additionalProperties",
-                                          "patternProperties",
-                                          "propertyNames",
-                                          "dependentRequired",
-                                          "dependentSchemas",
-                                          "dependencies",
-                                          "unevaluatedProperties",
-                                          "unevaluatedItems",
-                                          "$dynamicRef",
-                                          "$recursiveRef"};
-  const bool hard = std::any_of(std::begin(kHard), std::end(kHard),
-                                [&](const char* name) { return key == name; });
-  if (!hard) return {};  // an annotation
+  if (std::ranges::find(kHard, key) == std::end(kHard)) return {};  // an annotation
   return Error(ErrorCode::kUnsupported, "the opposite of \"" + key + "\" can't be enforced");
 }
 
