@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,51 +26,20 @@
 #include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
 #include "config/template_path.hpp"
-#include "gpu/device.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
 #include "worker/engine/engine.hpp"
-#include "worker/forward/transformer.hpp"
+#include "worker/main_load.hpp"
 #include "worker/main_loop.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/main_vault.hpp"
-#include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/model/template_file.hpp"
-#include "worker/model/tokenizer.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::worker {
 namespace {
 
-constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kLastWords{1000};
-constexpr std::chrono::milliseconds kProgressInterval{100};
-constexpr std::uint64_t kTraceBytes = 64 << 20;
-
-struct Arguments {
-  std::string model = "builtin";
-  std::string name;  // for the log
-  std::string device = "auto";
-  std::uint32_t context = 0;
-  std::string chat_template;
-  int channel = -1;
-  int region = -1;
-  std::string cache;  // empty once there is none
-  bool standby = false;
-  bool vault = false;
-  std::vector<std::string> assignments;
-};
-
-// Everything that serving needs, in the order in which it must go.
-struct Loaded {
-  std::unique_ptr<model::GgufFile> file;
-  model::ModelGraph graph;
-  std::unique_ptr<model::Tokenizer> tokenizer;
-  engine::Language language;
-  std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<forward::Transformer> executor;
-};
 
 // The one folder that a worker writes to, 0700. Empty, with a warning, when there is none: then
 // pipelines are compiled at each start.
@@ -104,106 +72,6 @@ std::string cache_folder(const std::string& asked) {
   if (!error) return folder.string();
   spdlog::warn("no cache folder: {}: {}; every start compiles all kernels", folder.string(),
                error.message());
-  return {};
-}
-
-// Reports loading to the daemon, seldom enough not to be a burden. Each report is a sign of life,
-// too.
-class ProgressReporter {
- public:
-  ProgressReporter(ipc::Channel& channel, Outbox& outbox) : channel_(channel), outbox_(outbox) {}
-
-  void operator()(const std::string& stage, std::uint64_t done, std::uint64_t total) {
-    channel_.beat(++beats_);
-    const auto now = std::chrono::steady_clock::now();
-    if (stage == stage_ && done != total && now - sent_ < kProgressInterval) return;
-    stage_ = stage;
-    sent_ = now;
-    outbox_.pump();
-    if (!outbox_.congested()) outbox_.send(ipc::Progress{stage, done, total});
-  }
-
- private:
-  ipc::Channel& channel_;
-  Outbox& outbox_;
-  std::uint64_t beats_ = 0;
-  std::string stage_;
-  std::chrono::steady_clock::time_point sent_{};
-};
-
-// A file of that name in the cache folder, the only one that a worker may write to. Without it the
-// worker serves all the same.
-void start_trace(const Arguments& arguments, const config::Settings& settings,
-                 gpu::Device& device) {
-  if (arguments.cache.empty()) {
-    spdlog::warn("gpu_optimizations.trace_file: there is no cache folder to write it to");
-    return;
-  }
-  const std::string path = (std::filesystem::path(arguments.cache) /
-                            (arguments.name + (arguments.name.empty() ? "" : "-") +
-                             settings.gpu_optimizations.trace_file))
-                               .string();
-  if (const Status status = device.activity().trace_to(path, kTraceBytes); !status.ok()) {
-    spdlog::warn("gpu_optimizations.trace_file: {}", status.error().message());
-    return;
-  }
-  spdlog::info("a timeline of device and host is written to {}", path);
-}
-
-Status load(const Arguments& arguments, const config::Settings& settings,
-            ProgressReporter& progress, MainVault& vault, Loaded& loaded) {
-  progress("reading the model file", 0, 1);
-  BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
-  BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
-  progress("reading the model file", 1, 1);
-
-  progress("opening the device", 0, 1);
-  gpu::DeviceOptions device;
-  device.selector = arguments.device;
-  device.cache_folder = arguments.cache;
-  BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
-  progress("opening the device", 1, 1);
-  if (!settings.gpu_optimizations.trace_file.empty())
-    start_trace(arguments, settings, *loaded.device);
-  // Beside the weights: a large vocabulary takes a tenth of a second and more. Not before the device
-  // is open, which sets environment variables.
-  auto reading = std::async(std::launch::async,
-                            [&loaded] { return model::Tokenizer::from_gguf(*loaded.file); });
-  const auto take_tokenizer = [&]() -> Status {
-    BULKHEAD_TRY(loaded.tokenizer, reading.get());
-    loaded.language.tokenizer = loaded.tokenizer.get();
-    if (arguments.chat_template.empty()) {
-      loaded.language.chat = model::load_chat(*loaded.file);
-    } else {
-      BULKHEAD_TRY(loaded.language.chat,
-                   model::load_asked_chat(*loaded.file, arguments.chat_template));
-    }
-    if (loaded.language.chat.ok())
-      loaded.language.family = &model::answer::family_of_template(loaded.language.chat->source());
-    return {};
-  };
-
-  forward::TransformerOptions options;
-  options.engine = settings.engine;
-  options.gpu = settings.gpu_optimizations;
-  options.context = arguments.context;
-  options.cache_folder = arguments.cache;
-  options.keepable = vault.wanted();
-  options.kept = vault.kept();
-  const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
-  options.wait_timeout_ms = config::device_wait_ms(settings);
-  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The
-  // daemon, which has that much patience while a model loads, still notices a hang later by the
-  // heartbeat.
-  if (own_timeout == 0 && loaded.device->info().kind == gpu::DeviceKind::kCpu) {
-    options.wait_timeout_ms *= kLoadingPatience;
-  }
-  options.progress = [&progress](const std::string& stage, std::uint64_t done,
-                                 std::uint64_t total) { progress(stage, done, total); };
-  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
-  // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
-  BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
-  BULKHEAD_TRY(loaded.executor, std::move(executor));
   return {};
 }
 
@@ -306,6 +174,35 @@ void keep_number(int region) {
   ::close(null);
 }
 
+engine::Speculation speculation_of(config::Speculation setting) {
+  switch (setting) {
+    case config::Speculation::kOff:
+      return engine::Speculation::kOff;
+    case config::Speculation::kNgram:
+      return engine::Speculation::kNgram;
+    case config::Speculation::kAlways:
+      return engine::Speculation::kAlways;
+  }
+  return engine::Speculation::kOff;
+}
+
+engine::EngineOptions engine_options(const config::Settings& settings, const Loaded& loaded,
+                                     std::size_t max_message_bytes) {
+  engine::EngineOptions options;
+  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
+                       settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
+  options.pooling = pooling_of(settings.engine, loaded);
+  options.speculation = speculation_of(settings.engine.speculation);
+  options.flush_tokens = settings.ipc.flush_tokens;
+  options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
+  options.max_message_bytes = max_message_bytes;
+  options.longest_step = std::min(
+      options.longest_step,
+      std::chrono::milliseconds(std::max(1U, settings.isolation.heartbeat_timeout_ms / 4)));
+  options.check_memory = std::chrono::seconds(settings.isolation.check_memory_s);
+  return options;
+}
+
 int serve(const Arguments& arguments, const config::Settings& settings) {
   ipc::InheritedDescriptors inherited;
   inherited.socket = arguments.channel;
@@ -335,28 +232,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
         status.error());
   }
 
-  engine::EngineOptions options;
-  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
-                       settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
-  options.pooling = pooling_of(settings.engine, loaded);
-  switch (settings.engine.speculation) {
-    case config::Speculation::kOff:
-      options.speculation = engine::Speculation::kOff;
-      break;
-    case config::Speculation::kNgram:
-      options.speculation = engine::Speculation::kNgram;
-      break;
-    case config::Speculation::kAlways:
-      options.speculation = engine::Speculation::kAlways;
-      break;
-  }
-  options.flush_tokens = settings.ipc.flush_tokens;
-  options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
-  options.max_message_bytes = channel.max_record_bytes();
-  options.longest_step = std::min(
-      options.longest_step,
-      std::chrono::milliseconds(std::max(1U, settings.isolation.heartbeat_timeout_ms / 4)));
-  options.check_memory = std::chrono::seconds(settings.isolation.check_memory_s);
+  const engine::EngineOptions options =
+      engine_options(settings, loaded, channel.max_record_bytes());
   engine::Engine engine(*loaded.executor, loaded.language, options,
                         [&outbox](const ipc::FromWorker& message) { outbox.send(message); });
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(

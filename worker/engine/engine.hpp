@@ -127,6 +127,14 @@ class Engine {
 
   void prepared(Preparer::Outcome outcome);
   void prepared_job(const Preparer::Outcome& outcome);
+  // Why a request can't be computed. An empty parameter stands for the one that the prompt came in.
+  struct Refusal {
+    ipc::FailureCode code;
+    std::string message;
+    const char* parameter = "";
+  };
+  std::optional<Refusal> refusal_of(const Request& request, std::span<const TokenId> prompt) const;
+  void refuse(Request& request, Refusal refusal);
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
   bool draws_on_device(const Request& request) const;

@@ -2,6 +2,7 @@
 // Accepted, and what a resumed request had before.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -255,44 +256,51 @@ void Engine::prepared_job(const Preparer::Outcome& outcome) {
   }
 }
 
+std::optional<Engine::Refusal> Engine::refusal_of(const Request& request,
+                                                  std::span<const TokenId> prompt) const {
+  const std::uint32_t limit = scheduler_.sequence_limit();
+  const std::uint32_t vocabulary = executor_.limits().vocabulary;
+  const auto invalid = [](std::string message, const char* parameter = "") {
+    return Refusal{ipc::FailureCode::kInvalidRequest, std::move(message), parameter};
+  };
+  if (prompt.empty()) return invalid("the prompt is empty: it needs a token at least");
+  if (prompt.size() + (request.embeds ? 0 : 1) > limit) {
+    const ExecutorLimits& limits = executor_.limits();
+    const bool cache = limit < std::max(limits.context, limits.asked_context);
+    return Refusal{ipc::FailureCode::kContextExceeded,
+                   "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
+                       (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
+                       ", and the answer needs one at least; shorten the prompt" +
+                       (cache                          ? " or raise engine.kv_cache_mb"
+                        : limit < limits.model_context ? " or raise the model's `context`"
+                                                       : ": the model allows no more")};
+  }
+  Status known = check_tokens(prompt, vocabulary, "prompt token");
+  if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");
+  if (!known.ok()) return invalid(known.error().message());
+  for (const ipc::TokenBias& bias : request.bias) {
+    known = check_tokens(std::span(&bias.token, 1), vocabulary, "biased token");
+    if (!known.ok()) return invalid(known.error().message(), "logit_bias");
+  }
+  known = check_tokens(request.stop_tokens, vocabulary, "stop token");
+  if (!known.ok()) return invalid(known.error().message(), "stop");
+  return std::nullopt;
+}
+
+void Engine::refuse(Request& request, Refusal refusal) {
+  const RequestId id = request.id;
+  if (*refusal.parameter == '\0')
+    refusal.parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
+  drop(request);
+  fail(id, refusal.code, std::move(refusal.message), refusal.parameter);
+}
+
 void Engine::start(Request& request, std::vector<TokenId> prompt,
                    std::vector<std::string> warnings) {
   const RequestId id = request.id;
   const std::uint32_t limit = scheduler_.sequence_limit();
-  const std::uint32_t vocabulary = executor_.limits().vocabulary;
-  const auto refuse = [&](ipc::FailureCode code, std::string message, const char* parameter = "") {
-    if (*parameter == '\0')
-      parameter = request.chat ? "messages" : request.embeds ? "input" : "prompt";
-    drop(request);
-    fail(id, code, std::move(message), parameter);
-  };
-  if (prompt.empty()) {
-    return refuse(ipc::FailureCode::kInvalidRequest,
-                  "the prompt is empty: it needs a token at least");
-  }
-  if (prompt.size() + (request.embeds ? 0 : 1) > limit) {
-    const ExecutorLimits& limits = executor_.limits();
-    const bool cache = limit < std::max(limits.context, limits.asked_context);
-    return refuse(ipc::FailureCode::kContextExceeded,
-                  "prompt has " + std::to_string(prompt.size()) + " tokens; the " +
-                      (cache ? "KV cache holds " : "context is ") + std::to_string(limit) +
-                      ", and the answer needs one at least; shorten the prompt" +
-                      (cache                          ? " or raise engine.kv_cache_mb"
-                       : limit < limits.model_context ? " or raise the model's `context`"
-                                                      : ": the model allows no more"));
-  }
-  Status known = check_tokens(prompt, vocabulary, "prompt token");
-  if (known.ok()) known = check_tokens(request.accepted, vocabulary, "accepted token");
-  if (!known.ok()) return refuse(ipc::FailureCode::kInvalidRequest, known.error().message());
-  for (const ipc::TokenBias& bias : request.bias) {
-    known = check_tokens(std::span(&bias.token, 1), vocabulary, "biased token");
-    if (!known.ok())
-      return refuse(ipc::FailureCode::kInvalidRequest, known.error().message(), "logit_bias");
-  }
-  known = check_tokens(request.stop_tokens, vocabulary, "stop token");
-  if (!known.ok())
-    return refuse(ipc::FailureCode::kInvalidRequest, known.error().message(), "stop");
-
+  if (std::optional<Refusal> refusal = refusal_of(request, prompt))
+    return refuse(request, *std::move(refusal));
   request.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   const std::uint32_t room = limit - request.prompt_tokens;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
@@ -307,9 +315,9 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   ipc::FromWorker accepted =
       ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
   if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
-    return refuse(ipc::FailureCode::kResourceExhausted,
-                  "the prompt's " + std::to_string(request.prompt_tokens) +
-                      " token ids don't fit the channel; raise ipc.ring_kib");
+    return refuse(request, {ipc::FailureCode::kResourceExhausted,
+                            "the prompt's " + std::to_string(request.prompt_tokens) +
+                                " token ids don't fit the channel; raise ipc.ring_kib"});
   }
   emit_(accepted);
 
@@ -329,7 +337,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
                       sampling.min_p,       sampling.seed,  request.prompt_tokens};
   }
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
-  request.history = TokenHistory(request.sampling, vocabulary, request.most_tokens);
+  request.history =
+      TokenHistory(request.sampling, executor_.limits().vocabulary, request.most_tokens);
   request.history.add_prompt(request.tokens);
   request.most_unsent = request.wanted_logprobs >= 0 ? kMostUnsentWithLogprobs : kMostUnsent;
   request.flush_tokens = std::min(options_.flush_tokens, request.most_unsent);

@@ -1,0 +1,107 @@
+#include "worker/main_load.hpp"
+
+#include <filesystem>
+#include <future>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "worker/model/architecture.hpp"
+#include "worker/model/template_file.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+constexpr std::uint32_t kLoadingPatience = 10;
+constexpr std::chrono::milliseconds kProgressInterval{100};
+constexpr std::uint64_t kTraceBytes = 64 << 20;
+
+// A file of that name in the cache folder, the only one that a worker may write to. Without it the
+// worker serves all the same.
+void start_trace(const Arguments& arguments, const config::Settings& settings,
+                 gpu::Device& device) {
+  if (arguments.cache.empty()) {
+    spdlog::warn("gpu_optimizations.trace_file: there is no cache folder to write it to");
+    return;
+  }
+  const std::string path = (std::filesystem::path(arguments.cache) /
+                            (arguments.name + (arguments.name.empty() ? "" : "-") +
+                             settings.gpu_optimizations.trace_file))
+                               .string();
+  if (const Status status = device.activity().trace_to(path, kTraceBytes); !status.ok()) {
+    spdlog::warn("gpu_optimizations.trace_file: {}", status.error().message());
+    return;
+  }
+  spdlog::info("a timeline of device and host is written to {}", path);
+}
+
+}  // namespace
+
+void ProgressReporter::operator()(const std::string& stage, std::uint64_t done,
+                                  std::uint64_t total) {
+  channel_.beat(++beats_);
+  const auto now = std::chrono::steady_clock::now();
+  if (stage == stage_ && done != total && now - sent_ < kProgressInterval) return;
+  stage_ = stage;
+  sent_ = now;
+  outbox_.pump();
+  if (!outbox_.congested()) outbox_.send(ipc::Progress{stage, done, total});
+}
+
+Status load(const Arguments& arguments, const config::Settings& settings,
+            ProgressReporter& progress, MainVault& vault, Loaded& loaded) {
+  progress("reading the model file", 0, 1);
+  BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
+  BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
+  progress("reading the model file", 1, 1);
+
+  progress("opening the device", 0, 1);
+  gpu::DeviceOptions device;
+  device.selector = arguments.device;
+  device.cache_folder = arguments.cache;
+  BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
+  progress("opening the device", 1, 1);
+  if (!settings.gpu_optimizations.trace_file.empty())
+    start_trace(arguments, settings, *loaded.device);
+  // Beside the weights: a large vocabulary takes a tenth of a second and more. Not before the device
+  // is open, which sets environment variables.
+  auto reading = std::async(std::launch::async,
+                            [&loaded] { return model::Tokenizer::from_gguf(*loaded.file); });
+  const auto take_tokenizer = [&]() -> Status {
+    BULKHEAD_TRY(loaded.tokenizer, reading.get());
+    loaded.language.tokenizer = loaded.tokenizer.get();
+    if (arguments.chat_template.empty()) {
+      loaded.language.chat = model::load_chat(*loaded.file);
+    } else {
+      BULKHEAD_TRY(loaded.language.chat,
+                   model::load_asked_chat(*loaded.file, arguments.chat_template));
+    }
+    if (loaded.language.chat.ok())
+      loaded.language.family = &model::answer::family_of_template(loaded.language.chat->source());
+    return {};
+  };
+
+  forward::TransformerOptions options;
+  options.engine = settings.engine;
+  options.gpu = settings.gpu_optimizations;
+  options.context = arguments.context;
+  options.cache_folder = arguments.cache;
+  options.keepable = vault.wanted();
+  options.kept = vault.kept();
+  const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
+  options.wait_timeout_ms = config::device_wait_ms(settings);
+  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The
+  // daemon, which has that much patience while a model loads, still notices a hang later by the
+  // heartbeat.
+  if (own_timeout == 0 && loaded.device->info().kind == gpu::DeviceKind::kCpu) {
+    options.wait_timeout_ms *= kLoadingPatience;
+  }
+  options.progress = [&progress](const std::string& stage, std::uint64_t done,
+                                 std::uint64_t total) { progress(stage, done, total); };
+  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
+  // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
+  BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
+  BULKHEAD_TRY(loaded.executor, std::move(executor));
+  return {};
+}
+
+}  // namespace bulkhead::worker
