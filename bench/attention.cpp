@@ -160,7 +160,7 @@ class Bench {
       push.q = queries_.address();
       push.parameters = parameters_.address();
       push.pages = parameters_.address() + table_at * 4;
-      push.out = out_.address();
+      push.out_address = out_.address();
       push.out_stride = k::input_stride(mapping_, shape.heads * shape.head);
       push.padded_width = shape.heads * shape.head;
       push.partials = partials_.address();

@@ -279,9 +279,9 @@ class Bench {
     auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
     words[k::kColumnCountWord] = 1;
     k::RmsNormPush push{};
-    push.in = x_.address();
+    push.in_address = x_.address();
     push.gain = x_.address();
-    push.out = out_.address();
+    push.out_address = out_.address();
     push.parameters = parameters_.address();
     push.width = push.in_stride = push.out_stride = push.padded_width = 2048;
     constexpr int kMany = 500;
@@ -321,7 +321,7 @@ class Bench {
     words[k::kColumnCountWord] = columns;
     k::MatvecPush push{};
     push.x = x_.address();
-    push.out = out_.address();
+    push.out_address = out_.address();
     push.parameters = parameters_.address();
     push.rows = shape.rows;
     push.groups = layout.groups;

@@ -6,12 +6,7 @@
 #include "attention_state.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t partials;
-  uint64_t parameters;
-  uint64_t out_address;
-  uint out_stride;
-  uint padded_width;
-  uint64_t sinks;        // [head], for kSinks
+#include "fields/attention_combine_push.glsl"
 } push;
 #include "attention_results.glsl"
 

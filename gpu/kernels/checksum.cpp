@@ -4,19 +4,22 @@
 #include <cstring>
 
 #include "gpu/command_ring.hpp"
+#include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/memory_checksum.hpp"
 #include "gpu/kernels/piece_checksum.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
 
-struct ChecksumPush {
-  std::uint64_t source, sums, quads;
+struct MemoryChecksumPush {
+#include "gpu/kernels/fields/memory_checksum_push.glsl"
 };
+static_assert(sizeof(MemoryChecksumPush) == 24);
 
-struct PiecesPush {
-  std::uint64_t pieces, sums;
+struct PieceChecksumPush {
+#include "gpu/kernels/fields/piece_checksum_push.glsl"
 };
+static_assert(sizeof(PieceChecksumPush) == 16);
 constexpr std::uint64_t kCountsBytes = 64;  // of which the first 12 are read
 
 constexpr std::uint64_t kQuadsOfGroup = 256 * 16;
@@ -25,11 +28,11 @@ constexpr std::uint64_t kMostGroups = 4096;
 }  // namespace
 
 KernelSpec checksum_kernel() {
-  return {"checksum", spirv::memory_checksum, sizeof(ChecksumPush), {}, 0};
+  return {"checksum", spirv::memory_checksum, sizeof(MemoryChecksumPush), {}, 0};
 }
 
 KernelSpec piece_checksum_kernel() {
-  return {"piece checksum", spirv::piece_checksum, sizeof(PiecesPush), {}, 0};
+  return {"piece checksum", spirv::piece_checksum, sizeof(PieceChecksumPush), {}, 0};
 }
 
 Result<std::unique_ptr<Checksums>> Checksums::create(Device& device,
@@ -48,8 +51,8 @@ Result<std::unique_ptr<Checksums>> Checksums::create(Device& device,
   BULKHEAD_TRY(self->ring_, CommandRing::create(device, {}, true, timeout_ms));
   BULKHEAD_TRY(self->recording_, self->ring_->record([&](Recorder& recorder) {
     for (std::size_t i = 0; i < slices.size(); ++i) {
-      const ChecksumPush push{slices[i].address, self->out_.address() + i * sizeof(Checksum),
-                              slices[i].bytes / 16};
+      const MemoryChecksumPush push{slices[i].address, self->out_.address() + i * sizeof(Checksum),
+                                    slices[i].bytes / 16};
       const std::uint64_t groups = (push.quads + kQuadsOfGroup - 1) / kQuadsOfGroup;
       recorder.dispatch(
           kernel, push_bytes(push),
@@ -87,8 +90,8 @@ Result<std::unique_ptr<ChecksumLots>> ChecksumLots::create(Device& device, Limit
   std::vector<CommandRing::Build> variants;
   for (std::uint32_t lot = 0; lot < kInFlight; ++lot) {
     const BufferSlice counts = slice(self->in_, lot * self->in_stride_, kCountsBytes);
-    const PiecesPush push{counts.address + kCountsBytes,
-                          self->out_.address() + lot * self->out_stride_};
+    const PieceChecksumPush push{counts.address + kCountsBytes,
+                                 self->out_.address() + lot * self->out_stride_};
     variants.emplace_back([kernel, push, counts](Recorder& recorder) {
       recorder.barrier();
       recorder.dispatch_indirect(kernel, push_bytes(push), counts);

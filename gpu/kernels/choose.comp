@@ -22,17 +22,8 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t logits;   // [column][experts, then the shared one's gate]
-  uint64_t chosen;   // [pair]: its expert
-  uint64_t weights;  // [column][kUsed, then the shared expert's]
-  uint64_t list;     // pairs, by expert
-  uint64_t tiles;    // how many; from byte 16 on {expert, first place in the list, places, the first one's pair} each
-  uint64_t parameters;
-  float scale;
-  uint unused;
-  uint64_t expert_scales;  // [expert], or 0
-  uint64_t choice_bias;    // [expert]: kByScores: of scores, for choosing alone; or 0
-  CHAIN_PUSH
+#include "fields/choose_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

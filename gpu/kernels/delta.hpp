@@ -50,22 +50,7 @@ static_assert(sizeof(DeltaRun) == 32);
 constexpr std::uint32_t kRunCountWord = 2;
 
 struct DeltaPush {
-  std::uint64_t mixed;      // [column][mixed_stride]: q, k, v, gates, betas, alphas
-  std::uint64_t convolved;  // [column][channels]
-  std::uint64_t read;       // [column][value_width]
-  std::uint64_t states;     // [slot][slot_floats]
-  std::uint64_t parameters;
-  std::uint64_t runs;         // [run] of DeltaRun
-  std::uint64_t column_runs;  // [column]
-  std::uint64_t weights;  // inputs: [channel][taps]; scan: rates [value head]; output: gain [size]
-  std::uint64_t bias;     // scan: [value head]
-  std::uint64_t out;      // output: a product's input, of value_width entries
-  std::uint32_t mixed_stride;
-  std::uint32_t slot_floats;
-  std::uint32_t out_stride;
-  std::uint32_t padded_width;
-  float epsilon;
-  std::uint32_t unused = 0;
+#include "gpu/kernels/fields/delta_push.glsl"
 };
 static_assert(sizeof(DeltaPush) == 104);
 

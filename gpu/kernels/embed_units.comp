@@ -5,20 +5,7 @@
 #include "units.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t quants, high, scales, supers;
-  uint64_t out_address;  // [column][stride]
-  uint64_t parameters;
-  uint groups;
-  uint width;
-  uint stride;
-  uint input_stride;
-  uint64_t gain;           // the first norm's, and where the row times it goes
-  uint64_t input_address;  // [column][input_stride], by store_input
-  uint64_t chosen;         // {token, log-probability} of outputs of earlier steps
-  uint64_t chain_counts;   // chain.glsl: of the chain that begins behind this kernel
-  uint64_t chain_failed;
-  uint chain_links;
-  float scale;             // of the row
+#include "fields/embed_push.glsl"
 } push;
 
 #include "constants/embed.glsl"

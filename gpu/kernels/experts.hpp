@@ -50,17 +50,7 @@ RouteLayout route_layout(const RouterShape& router, std::uint32_t columns);
 std::uint32_t route_words(const RouterShape& router);
 
 struct RoutePush {
-  std::uint64_t in;
-  std::uint64_t gain;
-  std::uint64_t router;
-  std::uint64_t logits;
-  std::uint64_t scales;  // or 0
-  std::uint64_t parameters;
-  std::uint64_t bias;   // [row], or 0
-  std::uint32_t width;  // a multiple of four
-  std::uint32_t in_stride;
-  std::uint32_t rows;
-  float epsilon;
+#include "gpu/kernels/fields/route_push.glsl"
 };
 static_assert(sizeof(RoutePush) == 72);
 struct RouteVariant {
@@ -71,16 +61,7 @@ struct RouteVariant {
 RouteVariant route(const Mapping& mapping, std::uint32_t columns);
 
 struct ChoosePush {
-  std::uint64_t logits;
-  std::uint64_t chosen;
-  std::uint64_t weights;
-  std::uint64_t list;
-  std::uint64_t tiles;
-  std::uint64_t parameters;
-  float scale;  // of all weights
-  std::uint32_t unused = 0;
-  std::uint64_t expert_scales = 0;  // [expert]; 0: none
-  std::uint64_t choice_bias = 0;    // [expert]; 0: none
+#include "gpu/kernels/fields/choose_push.glsl"
 };
 static_assert(sizeof(ChoosePush) == 72);
 // All by one workgroup; or choosing by many, then sorting by one; or a single column, whose tiles need
@@ -97,7 +78,7 @@ bool chooses_at_once(const Mapping& mapping, std::uint32_t columns);
 
 struct ExpertPush {
   MatvecPush product;
-  std::uint64_t tiles, list;
+#include "gpu/kernels/fields/expert_push.glsl"
 };
 static_assert(sizeof(ExpertPush) == 104);
 // Columns of a tile in steps of so many; both products of a router's experts take the same.
@@ -127,19 +108,7 @@ SliceProduct slice_product(const Mapping& mapping, const MatvecShape& shape, std
                            std::uint32_t columns);
 
 struct MixPush {
-  std::uint64_t results;
-  std::uint64_t weights;
-  std::uint64_t shared_result;  // or 0
-  std::uint64_t out;
-  std::uint64_t parameters;
-  std::uint64_t next_gain;  // 0: nobody's input
-  std::uint64_t next_input;
-  std::uint32_t width;
-  std::uint32_t padded_width;
-  std::uint32_t results_stride;
-  std::uint32_t shared_stride;
-  std::uint32_t out_stride;
-  std::uint32_t next_stride;
+#include "gpu/kernels/fields/mix_push.glsl"
 };
 static_assert(sizeof(MixPush) == 80);
 struct MixVariant {

@@ -6,17 +6,8 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t gate;         // [column][in_stride]
-  uint64_t up;           // [column][up_stride]; 0: all ones
-  uint64_t out_address;  // [column][out_stride], by store_input
-  uint64_t parameters;
-  uint width;
-  uint in_stride;
-  uint out_stride;
-  uint padded_width;
-  uint up_stride;
-  uint unused;
-  CHAIN_PUSH
+#include "fields/gated_product_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

@@ -6,15 +6,8 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t logits;       // [output][stride]
-  uint64_t partials;     // [output][chunks] of {largest, its id, sum of exp2 of the distances to it, 0}
-  uint64_t results;      // [output] of {id, log-probability}
-  uint64_t parameters;
-  uint vocabulary;
-  uint stride;
-  uint chunks;
-  uint unused;
-  CHAIN_PUSH
+#include "fields/greedy_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

@@ -1,5 +1,4 @@
-// The compute kernels from C++: for each its push constants, as the GLSL declares them, and a
-// function that makes its
+// The compute kernels from C++: for each its push constants (fields.hpp) and a function that makes its
 // KernelSpec. Addresses are device addresses; strides count floats unless a name says otherwise.
 //
 // Mapping: how a device's lanes share the work. It is a device's for good and part of its numerics.
@@ -14,6 +13,7 @@
 #include <span>
 
 #include "gpu/device.hpp"
+#include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 #include "gpu/kernels/weight_layout.hpp"
 
@@ -73,8 +73,9 @@ constexpr std::uint32_t kColumnCountWord = 0;
 constexpr std::uint32_t kOutputCountWord = 1;
 constexpr std::uint32_t kHeaderBytes = 64;
 struct ColumnEntry {
-  std::uint32_t token, position, page_table /* first word of its sequence's */;
-  // 0: `token` it is. Else 1 + the row of the results, of a step before, that has the token.
+  std::uint32_t token, position;
+  std::uint32_t page_table;  // the first word of its sequence's page table
+  // 0: the host chose this token; it is in `token`. Else a step before chose it: 1 + its row in the results.
   std::uint32_t chosen;
 };
 
@@ -89,44 +90,14 @@ enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 // alone.
 enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1, kClamped = 2, kSigmoid = 3 };
 
-// What a product of a step on a GPU needs besides its matrix and columns, in device memory
-// (epilogue.glsl: FusedRef).
+// What a product of a step on a GPU needs besides its matrix and columns, in device memory.
 struct FusedOperands {
-  std::uint64_t stream = 0;  // [column][stream_stride]: what the input's norm is of
-  std::uint64_t scales = 0;  // [column], for Scaling::kByMemory
-  std::uint32_t stream_width = 0;
-  std::uint32_t stream_stride = 0;  // a multiple of four
-  float epsilon = 0;
-  std::uint32_t first_row = 0;  // kQkv: where the matrix's rows stand among those of q, k and v
-  std::uint64_t next_gain = 0;  // kAdd; 0: the result is nobody's input
-  std::uint64_t next_input = 0;
-  std::uint32_t next_stride = 0;
-  std::uint32_t rope_pairs = 0;
-  std::uint64_t bias = 0;  // kQkv: [q, k, v], or 0; MatvecShape::biased: of each row
-  std::uint64_t fine = 0, coarse = 0;
-  std::uint64_t pages = 0;
-  std::uint64_t keys = 0, values = 0;
-  std::uint64_t q = 0;  // [column][head][head_padded]
-  float q_scale = 0;
-  std::uint32_t head = 0, heads = 0, kv_heads = 0;
-  std::uint32_t head_padded = 0;
-  std::uint32_t kv_float = 0;
-  std::uint64_t second_bias = 0;  // kGated: the ups'
+#include "gpu/kernels/fields/fused_operands.glsl"
 };
 static_assert(sizeof(FusedOperands) == 144);
 
 struct MatvecPush {
-  std::uint64_t quants, high, scales, supers;
-  std::uint64_t x;
-  std::uint64_t out;
-  std::uint64_t parameters;
-  std::uint32_t rows;
-  std::uint32_t groups;
-  std::uint32_t x_stride;
-  std::uint32_t out_stride;
-  std::uint32_t written_rows;
-  std::uint32_t count_word;
-  std::uint64_t fused;  // a FusedOperands, or 0
+#include "gpu/kernels/fields/matvec_push.glsl"
 };
 static_assert(sizeof(MatvecPush) == 88);
 
@@ -154,47 +125,21 @@ MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint
 std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape);
 
 struct EmbedPush {
-  std::uint64_t quants, high, scales, supers;
-  std::uint64_t out;
-  std::uint64_t parameters;
-  std::uint32_t groups;
-  std::uint32_t width;
-  std::uint32_t stride;
-  std::uint32_t input_stride;
-  // GPUs: the first norm's gain, and where the row times it goes: the first product's input. Or 0.
-  std::uint64_t gain;
-  std::uint64_t input;
-  std::uint64_t chosen;  // results that ColumnEntry::chosen counts in
-  // Matrix units: the chain that begins behind it, whose counts and `failed` it sets to zero.
-  std::uint64_t chain_counts = 0, chain_failed = 0;
-  std::uint32_t chain_links = 0;
-  float scale = 1;  // of the token's row
+#include "gpu/kernels/fields/embed_push.glsl"
 };
+static_assert(sizeof(EmbedPush) == 112);
 // Matrix units: so many workgroups make a column.
 constexpr std::uint32_t kEmbedParts = 4;
 KernelSpec embed(const Mapping& mapping, WeightType type);
 
 struct NormPush {
-  std::uint64_t in;
-  std::uint64_t gain;
-  std::uint64_t out;
-  std::uint64_t parameters;
-  std::uint64_t list;
-  std::uint32_t width;
-  std::uint32_t in_stride;
-  std::uint32_t out_stride;
-  std::uint32_t padded_width;
-  std::uint32_t count_word;
-  float epsilon;
+#include "gpu/kernels/fields/norm_push.glsl"
 };
+static_assert(sizeof(NormPush) == 64);
 struct RmsNormPush : NormPush {
-  // kAdded: the next norm's gain, and where the sums times that go, in the mapping's input_form(), as
-  // the next product's input; 0: nowhere. `padded_width` is then the input's.
-  std::uint64_t next_gain = 0;
-  std::uint64_t next_input = 0;
-  std::uint32_t next_stride = 0;
-  std::uint32_t unused = 0;
+#include "gpu/kernels/fields/rms_norm_push.glsl"
 };
+static_assert(sizeof(RmsNormPush) == 88);
 // What the kernel makes of a column: its norm, the norm's scale alone (`out` is [column]; not in the
 // rows mapping), the norm added to the floats that `out` holds, the column as it is, or the column
 // times the gain's first entry.
@@ -204,7 +149,7 @@ KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
 // Layer norm (layer_norm.comp), with a norm's push constants and a bias.
 struct LayerNormPush {
   NormPush norm;
-  std::uint64_t bias;  // [width]
+#include "gpu/kernels/fields/layer_norm_push.glsl"
 };
 static_assert(sizeof(LayerNormPush) == 72);
 KernelSpec layer_norm(const Mapping& mapping, InputForm form);
@@ -215,17 +160,9 @@ inline KernelSpec rms_norm(const Mapping& mapping) {
 KernelSpec norm_scales(const Mapping& mapping);
 
 struct GatedProductPush {
-  std::uint64_t gate;
-  std::uint64_t up;  // 0: all ones
-  std::uint64_t out;
-  std::uint64_t parameters;
-  std::uint32_t width;
-  std::uint32_t in_stride;
-  std::uint32_t out_stride;
-  std::uint32_t padded_width;
-  std::uint32_t up_stride;
-  std::uint32_t unused = 0;
+#include "gpu/kernels/fields/gated_product_push.glsl"
 };
+static_assert(sizeof(GatedProductPush) == 56);
 // `per_column`: columns of the operands for each of the step's.
 KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_column = 1);
 
@@ -254,21 +191,7 @@ struct AttentionShape {
 };
 
 struct RopeKvPush {
-  std::uint64_t qkv;
-  std::uint64_t bias;
-  std::uint64_t q_gain;
-  std::uint64_t k_gain;
-  std::uint64_t fine;
-  std::uint64_t coarse;
-  std::uint64_t parameters;
-  std::uint64_t pages;
-  std::uint64_t keys;
-  std::uint64_t values;
-  std::uint64_t q_out;
-  std::uint32_t in_stride;
-  std::uint32_t rope_pairs;
-  float epsilon;
-  float q_scale;
+#include "gpu/kernels/fields/rope_kv_push.glsl"
 };
 static_assert(sizeof(RopeKvPush) == 104);
 // What becomes of values before they are stored. kUnit: each head is normed without a gain; the
@@ -287,22 +210,7 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
 // For attention over latents (rope_latent.comp), where shape.value_entries is not 0. Each column has a workgroup
 // for each query head and one more for its row of the cache.
 struct RopeLatentPush {
-  std::uint64_t q;         // [column][head][q_head]
-  std::uint64_t absorbed;  // [column][head][latent]
-  std::uint64_t row;       // [column][row_stride]
-  std::uint64_t gain;
-  std::uint64_t fine;
-  std::uint64_t coarse;
-  std::uint64_t parameters;
-  std::uint64_t pages;
-  std::uint64_t keys;
-  std::uint64_t q_out;
-  std::uint32_t q_head;
-  std::uint32_t row_stride;
-  std::uint32_t rope_pairs;
-  float epsilon;
-  float q_scale;
-  std::uint32_t unused = 0;
+#include "gpu/kernels/fields/rope_latent_push.glsl"
 };
 static_assert(sizeof(RopeLatentPush) == 104);
 KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape);
@@ -315,22 +223,9 @@ inline std::uint32_t partial_floats(const AttentionShape& shape) {
 }
 
 struct AttentionPush {
-  std::uint64_t q;
-  std::uint64_t keys;
-  std::uint64_t values;
-  std::uint64_t parameters;
-  std::uint64_t pages;
-  std::uint64_t out;
-  std::uint32_t out_stride;
-  std::uint32_t padded_width;
-  // GPUs, where a mode leaves partial results behind (`out` is the result in every mode):
-  std::uint64_t partials;  // [column][head][most_splits][partial_floats]
-  // [column][head], kAttentionCountBytes each: zeros, which the kernel leaves there, too.
-  std::uint64_t counts;
-  std::uint32_t most_splits;  // partial_splits()
-  std::uint32_t unused = 0;
-  std::uint64_t sinks = 0;  // [head], times log2(e); 0: the shape has none
+#include "gpu/kernels/fields/attention_push.glsl"
 };
+static_assert(sizeof(AttentionPush) == 88);
 // How a column's heads and splits are shared out; bit for bit the same.
 // kWhole: a subgroup makes a column's head, or the heads that share a KV head.
 // kPartial: rows mapping; a workgroup (column, head group, split) leaves a partial result for
@@ -380,38 +275,24 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
                              std::uint32_t columns, std::uint32_t context);
 
 struct AttentionCombinePush {
-  std::uint64_t partials;
-  std::uint64_t parameters;
-  std::uint64_t out;
-  std::uint32_t out_stride;
-  std::uint32_t padded_width;
-  std::uint64_t sinks = 0;
+#include "gpu/kernels/fields/attention_combine_push.glsl"
 };
+static_assert(sizeof(AttentionCombinePush) == 40);
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape);
 
 // Logits kept within a cap where they lie: cap * tanh(logit / cap).
 constexpr std::uint32_t kSoftCapEntries = 2048;  // of a workgroup
 struct SoftCapPush {
-  std::uint64_t rows;  // [row][stride]
-  std::uint64_t parameters;
-  std::uint32_t width;
-  std::uint32_t stride;
-  std::uint32_t count_word;
-  float cap;
+#include "gpu/kernels/fields/soft_cap_push.glsl"
 };
+static_assert(sizeof(SoftCapPush) == 32);
 KernelSpec soft_cap(const Mapping& mapping);
 
 constexpr std::uint32_t kGreedyChunk = 2048;
 struct GreedyPush {
-  std::uint64_t logits;
-  std::uint64_t partials;
-  std::uint64_t results;
-  std::uint64_t parameters;
-  std::uint32_t vocabulary;
-  std::uint32_t stride;
-  std::uint32_t chunks;
-  std::uint32_t unused = 0;
+#include "gpu/kernels/fields/greedy_push.glsl"
 };
+static_assert(sizeof(GreedyPush) == 48);
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
@@ -431,18 +312,9 @@ static_assert(sizeof(SampleChoice) == 32);
 constexpr std::uint32_t kSampleTopK = 256;
 constexpr std::uint32_t kSampleVocabulary = 512 * kGreedyChunk;  // at most
 struct SamplePush {
-  std::uint64_t logits;
-  std::uint64_t partials;  // greedy's
-  std::uint64_t results;
-  std::uint64_t parameters;
-  std::uint64_t choices;
-  std::uint32_t vocabulary;
-  std::uint32_t stride;
-  std::uint32_t chunks;
-  std::uint32_t unused = 0;
-  std::uint64_t chunk_sums = 0;  // logprobs: [output][chunks], 8 bytes each
-  std::uint64_t logprobs = 0;    // and its results: [output] of LogprobRow
+#include "gpu/kernels/fields/sample_push.glsl"
 };
+static_assert(sizeof(SamplePush) == 72);
 KernelSpec sample(const Mapping& mapping);
 
 // What the log-probabilities of an output are made of; see logprobs.comp. Token i's is
@@ -465,21 +337,16 @@ enum class LogprobPass { kSums, kTokens };
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass);
 
 struct ReadBandwidthPush {
-  std::uint64_t source;
-  std::uint64_t sink;
-  std::uint32_t quads;
-  std::uint32_t per_invocation;
+#include "gpu/kernels/fields/read_bandwidth_push.glsl"
 };
+static_assert(sizeof(ReadBandwidthPush) == 24);
 constexpr std::uint32_t kReadBandwidthInvocations = 256;
 KernelSpec read_bandwidth();
 
-// A step's kernels without barriers between them (chain.glsl): follows a kernel's own push
-// constants, padded to 8 bytes.
+// What a kernel is told as a link of a chain (chain.glsl). It follows the kernel's own push constants, whose
+// size is a multiple of 8 bytes.
 struct ChainPush {
-  std::uint64_t counts;  // in device memory, kChainCountBytes for each link; zeros before the first
-  std::uint64_t failed;  // a word: 0 until somebody has waited too long
-  std::uint32_t link;    // which one this is
-  std::uint32_t expected;  // workgroups of the link before; 0: there is none
+#include "gpu/kernels/fields/chain_push.glsl"
 };
 static_assert(sizeof(ChainPush) == 24);
 constexpr std::uint32_t kChainCountBytes = 128;

@@ -8,19 +8,9 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t in_address;   // [column][in_stride]
-  uint64_t gain;         // [width]
-  uint64_t out_address;  // [column][out_stride], by store_input
-  uint64_t parameters;
-  uint64_t list;         // 0, or which column each result is made of
-  uint width;
-  uint in_stride;
-  uint out_stride;
-  uint padded_width;     // zeros up to here
-  uint count_word;
-  float epsilon;
-  uint64_t bias;         // [width]
-  CHAIN_PUSH
+#include "fields/norm_push.glsl"
+#include "fields/layer_norm_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

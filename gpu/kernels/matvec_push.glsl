@@ -1,24 +1,11 @@
 // A matrix times some columns: out[column][row] (op)= sum over k of weight[row][k] * x[column][k].
-// Both mappings take the same push constants (gpu/kernels/kernels.hpp: MatvecPush).
-#ifndef CHAIN_PUSH
-#define CHAIN_PUSH
-#endif
+// Both mappings take the same push constants (fields/matvec_push.glsl).
 layout(push_constant, std430) uniform Push {
-  uint64_t quants, high, scales, supers;
-  uint64_t x;
-  uint64_t out_address;
-  uint64_t parameters;
-  uint rows;        // of a result; kGated: the matrix has twice as many, the gate's first
-  uint groups;      // of 32 weights, in a row
-  uint x_stride;    // floats between columns
-  uint out_stride;
-  uint written_rows;  // rows, and then zeros up to here
-  uint count_word;  // which of the parameters' counts bounds the columns
-  uint64_t fused;   // lanes mapping: epilogue.glsl's FusedRef, or 0
+#include "fields/matvec_push.glsl"
 #ifdef BULKHEAD_EXPERTS
-  uint64_t tiles, list;  // choose.comp's
+#include "fields/expert_push.glsl"
 #endif
-  CHAIN_PUSH
+#include "fields/chain_push.glsl"
 } push;
 
 #include "constants/matvec.glsl"

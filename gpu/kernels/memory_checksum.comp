@@ -4,9 +4,7 @@
 #include "checksum.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t source;
-  uint64_t sums;   // four words, zeroed
-  uint64_t quads;  // of 16 bytes
+#include "fields/memory_checksum_push.glsl"
 } push;
 
 layout(local_size_x = 256) in;

@@ -4,8 +4,7 @@
 #include "checksum.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t pieces;  // checksum.hpp, ChecksumPiece: {source, first place}, then {quads, which sum}
-  uint64_t sums;    // four words each, zeroed
+#include "fields/piece_checksum_push.glsl"
 } push;
 
 layout(local_size_x = 256) in;

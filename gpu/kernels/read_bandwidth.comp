@@ -3,10 +3,7 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t source;
-  uint64_t sink;        // four bytes
-  uint quads;           // of 16 bytes, in all
-  uint per_invocation;  // a multiple of four
+#include "fields/read_bandwidth_push.glsl"
 } push;
 
 #include "constants/read_bandwidth.glsl"

@@ -12,22 +12,9 @@
 #include "norm_scale.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t in_address;   // [column][part][in_stride]: as many parts as there are workgroups for each column, mostly one
-  uint64_t gain;         // [width]
-  uint64_t out_address;  // [column][part][out_stride], by store_input
-  uint64_t parameters;
-  uint64_t list;         // 0, or which column each result is made of
-  uint width;
-  uint in_stride;
-  uint out_stride;
-  uint padded_width;     // zeros up to here
-  uint count_word;
-  float epsilon;
-  uint64_t next_gain;    // [width], of the next norm; 0: the result is nobody's input
-  uint64_t next_input;   // [column][next_stride], by store_input
-  uint next_stride;
-  uint unused;
-  CHAIN_PUSH
+#include "fields/norm_push.glsl"
+#include "fields/rms_norm_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

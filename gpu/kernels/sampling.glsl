@@ -1,17 +1,7 @@
 // What drawing (sample.comp) and log-probabilities (logprobs.comp) share: weights, and finding the best tokens of a row. A
 // workgroup does an output.
 layout(push_constant, std430) uniform Push {
-  uint64_t logits;      // [output][stride]
-  uint64_t partials;    // greedy's: [output][chunks] of {largest, ...}
-  uint64_t results;     // [output] of {id, log-probability}
-  uint64_t parameters;
-  uint64_t choices;     // [output], see below
-  uint vocabulary;
-  uint stride;
-  uint chunks;
-  uint unused;
-  uint64_t chunk_sums;  // logprobs.comp: [output][chunks] of sums of weights
-  uint64_t logprobs;    // and its results, [output] of kLogprobBytes
+#include "fields/sample_push.glsl"
 } push;
 
 // Two quads for an output: {mode, top-k or 0, 1 / temperature, least (logit - best) / temperature}, {top-p in units of

@@ -6,13 +6,8 @@
 #include "soft_cap.glsl"
 
 layout(push_constant, std430) uniform Push {
-  uint64_t rows;         // [row][stride]
-  uint64_t parameters;
-  uint width;
-  uint stride;
-  uint count_word;       // which of the parameters' counts bounds the rows
-  float cap;
-  CHAIN_PUSH
+#include "fields/soft_cap_push.glsl"
+#include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 

@@ -4,14 +4,16 @@
 
 #include "config/base/log.hpp"
 #include "gpu/command_ring.hpp"
+#include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/units_fragments.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
 
-struct CheckPush {
-  std::uint64_t a, b, c, out;
+struct UnitsFragmentsPush {
+#include "gpu/kernels/fields/units_fragments_push.glsl"
 };
+static_assert(sizeof(UnitsFragmentsPush) == 32);
 
 // Half of an integer below 2048.
 std::uint16_t half_of(std::uint32_t value) {
@@ -44,14 +46,14 @@ Result<bool> fragments_as_expected(Device& device) {
     std::memcpy(in.mapped().data() + kC + i * 4, &value, 4);
   }
   std::memset(out.mapped().data(), 0, out.mapped().size());
-  const Result<Kernel> kernel =
-      device.make_kernel({"fragments' check", spirv::units_fragments, sizeof(CheckPush), {}, 32});
+  const Result<Kernel> kernel = device.make_kernel(
+      {"fragments' check", spirv::units_fragments, sizeof(UnitsFragmentsPush), {}, 32});
   if (!kernel.ok()) {
     spdlog::warn("matrix units are not used: {}", kernel.error().message());
     return false;
   }
   BULKHEAD_TRY(const auto ring, CommandRing::create(device, {}, true, 10000));
-  const CheckPush push{in.address(), in.address() + kB, in.address() + kC, out.address()};
+  const UnitsFragmentsPush push{in.address(), in.address() + kB, in.address() + kC, out.address()};
   BULKHEAD_TRY(const auto id, ring->record([&](Recorder& recorder) {
     recorder.dispatch(*kernel, push_bytes(push), 1);
   }));

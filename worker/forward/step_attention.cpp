@@ -80,7 +80,7 @@ Status AttentionSteps::add(const AttendStep& step) {
   push.values = kv(attend.kv).values;
   push.parameters = parameters();
   push.pages = pages();
-  push.out = at(attend.out);
+  push.out_address = at(attend.out);
   push.out_stride = stride(attend.out);
   push.padded_width = padded_width(attend, shape);
   push.sinks = context_.weights.vector(attend.rules.sinks);
@@ -106,7 +106,7 @@ Status AttentionSteps::attend_range(const model::Attend& attend, const k::Attent
       k::attention(mapping, shape, range, mode, columns_, seen, near_first);
   const Extent extent{variant.x, variant.y, variant.z};
   if (mode == k::AttentionMode::kPartial) {
-    push.out = push.partials;
+    push.out_address = push.partials;
     BULKHEAD_RETURN_IF_ERROR(emit_.dispatch(variant.spec, gpu::push_bytes(push), extent));
     emit_.barrier();
     return combine(attend, shape);
@@ -123,7 +123,7 @@ Status AttentionSteps::combine(const model::Attend& attend, const k::AttentionSh
   k::AttentionCombinePush push{};
   push.partials = at(Scratch::kPartials);
   push.parameters = parameters();
-  push.out = at(attend.out);
+  push.out_address = at(attend.out);
   push.out_stride = stride(attend.out);
   push.padded_width = padded_width(attend, shape);
   push.sinks = context_.weights.vector(attend.rules.sinks);

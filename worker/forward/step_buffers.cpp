@@ -35,7 +35,7 @@ void set_rotation(const StepContext& context, const Activations& a, std::uint32_
 
 k::FusedOperands operands_of(const StepContext& context, const Activations& a, std::uint32_t slot,
                              const PlannedOperands& planned) {
-  k::FusedOperands made;
+  k::FusedOperands made{};
   made.stream = a.at(model::kStream);
   made.scales = a.at(context.plan, Scratch::kScales);
   made.stream_width = context.graph.embedding;

@@ -24,7 +24,7 @@ Status add_delta(const StepContext& context, const Activations& activations, con
   push.column_runs = push.parameters + context.parameter_layout.column_runs;
   push.weights = vector(net.taps);
   push.bias = vector(net.bias);
-  push.out = activations.at(net.out);
+  push.out_address = activations.at(net.out);
   push.mixed_stride = stride_of(context, net.in);
   push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
   push.out_stride = stride_of(context, net.out);

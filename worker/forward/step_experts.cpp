@@ -16,7 +16,7 @@ Status ExpertSteps::add(const RouteStep& step) {
   const k::RouteLayout layout = k::route_layout(router, columns_);
   const std::uint64_t routes = at(step.routes);
   k::RoutePush push{};
-  push.in = at(model::kStream);
+  push.in_address = at(model::kStream);
   push.gain = context_.weights.vector(step.router.gain);
   push.router = context_.weights.vector(step.router.rows);
   push.logits = routes + layout.logits;
@@ -72,7 +72,7 @@ k::ExpertPush ExpertSteps::push_of(const ProductStep& product, const k::MatvecSh
   push.product.scales = matrix.scales();
   push.product.supers = matrix.supers();
   push.product.x = at(product.in);
-  push.product.out = at(product.out);
+  push.product.out_address = at(product.out);
   push.product.parameters = context_.parameters_of(slot_);
   push.product.rows = push.product.written_rows = shape.rows;
   push.product.groups = shape.groups;
@@ -143,7 +143,7 @@ Status ExpertSteps::add(const MixStep& step) {
   k::MixPush push{};
   push.results = at(step.results);
   push.weights = at(step.routes) + layout.weights;
-  push.out = at(step.out);
+  push.out_address = at(step.out);
   push.parameters = context_.parameters_of(slot_);
   push.width = push.padded_width = plan.activations[step.out].width;
   push.results_stride = stride(step.results);

@@ -90,7 +90,7 @@ class Builder {
     push.high = matrix.high();
     push.scales = matrix.scales();
     push.supers = matrix.supers();
-    push.out = at(out);
+    push.out_address = at(out);
     push.parameters = parameters_;
     push.groups = matrix.layout.groups;
     push.width = plan_.activations[out].width;
@@ -112,7 +112,7 @@ class Builder {
     }
     if (plan_.first_input != kAbsent) {
       push.gain = context_.weights.vector(plan_.first_gain);
-      push.input = at(plan_.first_input);
+      push.input_address = at(plan_.first_input);
       push.input_stride = stride(plan_.first_input);
     }
     BULKHEAD_RETURN_IF_ERROR(embed(plan_.embedding, push));
@@ -127,9 +127,9 @@ class Builder {
   k::RmsNormPush norm_push(const model::Norm& norm) const {
     const model::Activation& out = plan_.activations[norm.out];
     k::RmsNormPush push{};
-    push.in = at(norm.in) + std::uint64_t{norm.first} * 4;
+    push.in_address = at(norm.in) + std::uint64_t{norm.first} * 4;
     push.gain = context_.weights.vector(norm.gain);
-    push.out = at(norm.out) + std::uint64_t{norm.first} * 4;
+    push.out_address = at(norm.out) + std::uint64_t{norm.first} * 4;
     push.parameters = parameters_;
     push.width = norm.width;
     push.in_stride = stride(norm.in);
@@ -187,8 +187,8 @@ class Builder {
   // The stream's gain is in the input already; what is left is a factor for each column.
   Status add(const ScalesStep& step) {
     k::RmsNormPush push{};
-    push.in = at(model::kStream);
-    push.out = at(Scratch::kScales);
+    push.in_address = at(model::kStream);
+    push.out_address = at(Scratch::kScales);
     push.parameters = parameters_;
     push.width = graph_.embedding;
     push.in_stride = stride(model::kStream);
@@ -253,7 +253,7 @@ class Builder {
     push.scales = matrix.scales();
     push.supers = matrix.supers();
     push.x = use.x;
-    push.out = use.out;
+    push.out_address = use.out;
     push.parameters = parameters_;
     push.rows = shape.rows;
     push.groups = shape.groups;
@@ -282,7 +282,7 @@ class Builder {
       push.up = at(step.up) + std::uint64_t{step.first_up} * 4;
       push.up_stride = stride(step.up);
     }
-    push.out = at(step.out);
+    push.out_address = at(step.out);
     push.parameters = parameters_;
     push.width = width;
     push.in_stride = stride(step.gate);
@@ -316,9 +316,9 @@ class Builder {
 
   Status add_outputs() {
     k::RmsNormPush norm{};
-    norm.in = at(model::kStream);
+    norm.in_address = at(model::kStream);
     norm.gain = context_.weights.vector(graph_.output_gain);
-    norm.out = at(Scratch::kOutputNormed);
+    norm.out_address = at(Scratch::kOutputNormed);
     norm.parameters = parameters_;
     norm.list = parameters_ + context_.parameter_layout.outputs;
     norm.width = graph_.embedding;

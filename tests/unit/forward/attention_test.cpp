@@ -229,7 +229,7 @@ void Attention::attend(Trial& t) {
   t.push.values = t.kv.address() + t.values_at();
   t.push.parameters = t.counts.address();
   t.push.pages = t.page_table.address();
-  t.push.out = t.whole.address();
+  t.push.out_address = t.whole.address();
   t.push.out_stride = t.stride;
   t.push.padded_width = (t.attended + 31) / 32 * 32;
   t.push.partials = t.partials.address();
@@ -248,7 +248,7 @@ void Attention::attend(Trial& t) {
 
 // A CPU's other way: splits, which a second kernel puts together in `combined`.
 void Attention::attend_in_splits(Trial& t) {
-  t.push.out = t.partials.address();
+  t.push.out_address = t.partials.address();
   const auto two =
       k::attention(t.mapping, t.shape, {}, k::AttentionMode::kPartial, t.columns, t.context);
   run(two.spec, t.push, two.x, two.y, two.z);
@@ -260,7 +260,7 @@ void Attention::attend_in_splits(Trial& t) {
 
 // A GPU's, each to `combined`: to the last bit what is in `whole`.
 void Attention::attend_in_all_ways(Trial& t) {
-  t.push.out = t.combined.address();
+  t.push.out_address = t.combined.address();
   const gpu::Buffer arrivals = empty(2 * k::kChainCountBytes);
   const auto wanted = read<float>(t.whole, t.results());
   struct Way {

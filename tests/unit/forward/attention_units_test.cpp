@@ -181,7 +181,7 @@ void AttentionUnits::check(const Case& each, const std::vector<Stretch>& runs) {
   push.values = values.address();
   push.parameters = counts.address();
   push.pages = page_table.address();
-  push.out = out.address();
+  push.out_address = out.address();
   push.out_stride = s.stride;
   push.padded_width = k::input_padded(s.mapping, each.heads * each.head);
   push.partials = partials.address();

@@ -111,7 +111,7 @@ std::vector<float> DeltaKernels::step(const k::Mapping& mapping, const k::DeltaS
   push.column_runs = of_columns.address();
   push.weights = taps.address();
   push.bias = bias.address();
-  push.out = out.address();
+  push.out_address = out.address();
   push.mixed_stride = shape.mixed_width();
   push.slot_floats = static_cast<std::uint32_t>(shape.state_floats());
   push.out_stride = stride;

@@ -1,8 +1,6 @@
 // What tests of a mixture's kernels share: matrices of experts, a router's steps, and products by routes.
 #pragma once
 
-#include "gpu/kernels/experts.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include <gmock/gmock.h>
 
 #include "emulated_experts.hpp"
+#include "gpu/kernels/experts.hpp"
 #include "kernel_harness.hpp"
 #include "reference.hpp"
 #include "worker/forward/weight_packing.hpp"
@@ -139,7 +138,7 @@ class ExpertKernels : public KernelTest {
     EXPECT_LE(layout.bytes, std::uint64_t{count} * k::route_words(router) * 4);
     memory = empty(layout.bytes);
     k::RoutePush push{};
-    push.in = in.address();
+    push.in_address = in.address();
     push.gain = gains.address();
     push.router = weights.address();
     push.logits = memory.address() + layout.logits;
@@ -221,7 +220,7 @@ class ExpertKernels : public KernelTest {
     push.product.scales = m.memory.address() + m.packed->layout().scales;
     push.product.supers = m.memory.address() + m.packed->layout().supers;
     push.product.x = in.address();
-    push.product.out = out.address();
+    push.product.out_address = out.address();
     push.product.parameters = counts.address();
     push.product.rows = push.product.written_rows = push.product.out_stride = shape.rows;
     push.product.groups = shape.groups;
@@ -230,7 +229,7 @@ class ExpertKernels : public KernelTest {
     push.list = routes.address() + layout.list;
     const gpu::Buffer first = buffer(std::span<const float>(biases.first)),
                       second = buffer(std::span<const float>(biases.second));
-    k::FusedOperands operands;
+    k::FusedOperands operands{};
     operands.bias = first.address();
     operands.second_bias = second.address();
     const gpu::Buffer fused = buffer(std::span<const k::FusedOperands>(&operands, 1));

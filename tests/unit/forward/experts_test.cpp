@@ -202,7 +202,7 @@ TEST_F(ExpertKernels, AColumnsSumIsInTheOrderOfItsChoice) {
     push.results = in.address();
     push.weights = shares.address();
     push.shared_result = other.address();
-    push.out = out.address();
+    push.out_address = out.address();
     push.parameters = counts.address();
     push.next_gain = gain.address();
     push.next_input = next.address();

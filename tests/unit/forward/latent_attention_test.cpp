@@ -129,7 +129,7 @@ std::vector<float> LatentAttention::attend(Trial& t, k::AttentionMode mode, std:
   push.keys = push.values = t.keys.address();
   push.parameters = t.counts.address();
   push.pages = t.pages.address();
-  push.out = mode == k::AttentionMode::kPartial ? partials.address() : out.address();
+  push.out_address = mode == k::AttentionMode::kPartial ? partials.address() : out.address();
   push.out_stride = t.stride();
   push.padded_width = t.padded();
   push.partials = partials.address();
@@ -316,7 +316,7 @@ TEST_F(LatentAttention, HeadsWithMatricesOfTheirOwnKeepTheirBits) {
         push.product.scales = memory.address() + packed.layout().scales;
         push.product.supers = memory.address() + packed.layout().supers;
         push.product.x = in.address();
-        push.product.out = out.address();
+        push.product.out_address = out.address();
         push.product.parameters = counts.address();
         push.product.rows = push.product.written_rows = push.product.out_stride = each.rows;
         push.product.groups = shape.groups;

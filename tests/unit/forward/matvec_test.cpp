@@ -105,7 +105,7 @@ class Matvec : public KernelTest {
     push.scales = m.packed.address() + m.layout.scales;
     push.supers = m.packed.address() + m.layout.supers;
     push.x = in.address();
-    push.out = out.address();
+    push.out_address = out.address();
     push.parameters = counts.address();
     push.rows = rows;
     push.groups = m.layout.groups;
@@ -257,11 +257,12 @@ TEST_F(Matvec, EmbeddingIsTheRowItself) {
       push.high = m.packed.address() + m.layout.high;
       push.scales = m.packed.address() + m.layout.scales;
       push.supers = m.packed.address() + m.layout.supers;
-      push.out = out.address();
+      push.out_address = out.address();
       push.parameters = counts.address();
       push.groups = m.layout.groups;
       push.width = width;
       push.stride = width;
+      push.scale = 1;
       run(k::embed(mapping, weight_type(type)), push, 4);
       const std::vector<float> got = read<float>(out, 3 * width);
       for (std::size_t c = 0; c < entries.size(); ++c) {

@@ -39,9 +39,9 @@ TEST_F(SmallKernels, NormOfListedColumns) {
       const std::uint32_t stride = k::input_stride(mapping, width);
       const gpu::Buffer out = empty(2 * stride * 4);
       k::RmsNormPush push{};
-      push.in = in.address();
+      push.in_address = in.address();
       push.gain = gains.address();
-      push.out = out.address();
+      push.out_address = out.address();
       push.parameters = counts.address();
       push.list = which.address();
       push.width = width;
@@ -83,9 +83,9 @@ TEST_F(SmallKernels, LayerNormOfListedColumns) {
       const std::uint32_t stride = k::input_stride(mapping, width);
       const gpu::Buffer out = empty(2 * stride * 4);
       k::LayerNormPush push{};
-      push.norm.in = in.address();
+      push.norm.in_address = in.address();
       push.norm.gain = gains.address();
-      push.norm.out = out.address();
+      push.norm.out_address = out.address();
       push.norm.parameters = counts.address();
       push.norm.list = which.address();
       push.norm.width = push.norm.in_stride = width;
@@ -131,7 +131,7 @@ TEST_F(SmallKernels, GatedProduct) {
       k::GatedProductPush push{};
       push.gate = gates.address();
       push.up = ups.address();
-      push.out = out.address();
+      push.out_address = out.address();
       push.parameters = counts.address();
       push.width = width;
       push.in_stride = push.up_stride = width;

@@ -96,11 +96,21 @@ class SampleTest : public KernelTest {
                          counts.address(),
                          vocabulary,
                          vocabulary,
-                         chunks};
+                         chunks,
+                         0};
     run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
-    k::SamplePush push{logits.address(), partials.address(), results.address(), counts.address(),
-                       asked.address(),  vocabulary,         vocabulary,        chunks};
+    k::SamplePush push{logits.address(),
+                       partials.address(),
+                       results.address(),
+                       counts.address(),
+                       asked.address(),
+                       vocabulary,
+                       vocabulary,
+                       chunks,
+                       0,
+                       0,
+                       0};
     run(k::sample(mapping), push, outputs);
     std::vector<std::uint32_t> tokens;
     const auto words = read<std::uint32_t>(results, outputs * 2);
@@ -149,7 +159,8 @@ class SampleTest : public KernelTest {
                                counts.address(),
                                vocabulary,
                                vocabulary,
-                               chunks};
+                               chunks,
+                               0};
     run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
     run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
     const k::SamplePush push{logits.address(),

@@ -127,7 +127,7 @@ class UnitProducts : public KernelTest {
     k::MatvecPush push{};
     push.quants = weights.address();
     push.x = in.address();
-    push.out = out.address();
+    push.out_address = out.address();
     push.parameters = counts.address();
     push.rows = rows;
     push.groups = m.layout.groups;

@@ -1,0 +1,17 @@
+// For structs that GLSL and C++ share, push constants above all. The fields of a struct are declared once, in
+// fields/NAME.glsl; GLSL includes that file in a block, and C++ includes it in a struct. So a field can't
+// differ in its place, type or name.
+//
+// A field is a uint64_t (a device address), a uint or a float, which lies at the next multiple of its size in
+// both languages. Value-initialise the structs (`MatvecPush push{};`): they have no default initialisers.
+#pragma once
+
+#include <cstdint>
+
+namespace bulkhead::gpu::kernels {
+
+using uint = std::uint32_t;  // GLSL's name
+
+static_assert(alignof(std::uint64_t) == 8 && alignof(uint) == 4 && alignof(float) == 4);
+
+}  // namespace bulkhead::gpu::kernels

@@ -1,0 +1,2 @@
+// What follows norm_push.glsl.
+uint64_t bias;  // [width]
