@@ -104,12 +104,14 @@ std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width) {
 }
 
 KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form) {
-  return {makes == NormMakes::kScale ? "norm scales" : "norm",
-          spirv::rms_norm,
-          sizeof(RmsNormPush),
-          {mapping.norm_invocations, static_cast<std::uint32_t>(form),
-           mapping.rows ? 0 : mapping.lanes, static_cast<std::uint32_t>(makes), form_of(mapping)},
-          mapping.rows ? 0 : mapping.required_subgroup};
+  RmsNormConstants constants;
+  constants.invocations = mapping.norm_invocations;
+  constants.form = static_cast<std::uint32_t>(form);
+  constants.lanes = mapping.rows ? 0 : mapping.lanes;
+  constants.makes = static_cast<std::uint32_t>(makes);
+  constants.next_form = form_of(mapping);
+  return {makes == NormMakes::kScale ? "norm scales" : "norm", spirv::rms_norm, sizeof(RmsNormPush),
+          constants_of(constants), mapping.rows ? 0 : mapping.required_subgroup};
 }
 
 KernelSpec layer_norm(const Mapping& mapping, InputForm form) {

@@ -18,13 +18,10 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
-layout(constant_id = 0) const uint kInvocations = 8;  // a power of two
-layout(constant_id = 1) const uint kForm = 0;
-layout(constant_id = 2) const uint kLanes = 0;        // > 0: kInvocations is kNormParts of these
-layout(constant_id = 3) const uint kMakes = 0;        // one of these (NormMakes in kernels.hpp):
+#include "constants/rms_norm.glsl"
+
+// NormMakes in kernels.hpp
 const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3, kTimes = 4;
-layout(constant_id = 4) const uint kNextForm = 0;
-layout(local_size_x_id = 0) in;
 
 const uint kKept = 4;  // quads
 const float kNextShrink = kNextForm == kInputUnits ? 0.125 : 1.0;  // epilogue.glsl
