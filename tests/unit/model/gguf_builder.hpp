@@ -162,8 +162,16 @@ inline GgufBuilder small_llama() {
   return file;
 }
 
+// The file reads `bytes` where they lie, so they must outlive it: a temporary string does not compile.
 inline Result<std::unique_ptr<GgufFile>> open_bytes(const std::string& bytes) {
   return GgufFile::from_memory(std::as_bytes(std::span(bytes.data(), bytes.size())), "test.gguf");
 }
+Result<std::unique_ptr<GgufFile>> open_bytes(std::string&& bytes) = delete;
+
+template <typename Bytes>
+concept CanBeOpened = requires(Bytes&& bytes) {
+  open_bytes(std::forward<Bytes>(bytes));
+};
+static_assert(CanBeOpened<const std::string&> && !CanBeOpened<std::string>);
 
 }  // namespace bulkhead::model::testing
