@@ -13,9 +13,8 @@
 namespace bulkhead::gpu {
 namespace {
 
-// The baseline: for each transfer a command buffer is recorded, submitted and waited for, and staging
-// memory allocated where the caller has none. All of it on the compute queue, the only one that a
-// plain program has.
+// The baseline. For each transfer it records a command buffer, submits it and waits for it; it allocates
+// staging memory if the caller has none. It uses the compute queue, the only queue that a plain program has.
 class DirectQueue final : public BlitBase {
  public:
   using BlitBase::BlitBase;
@@ -134,7 +133,7 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
-  // Every transfer was waited for; one whose wait failed may be under way.
+  // The queue has waited for every transfer; only one whose wait failed may still run.
   bool drain() override {
     const bool uploads_over = uploads_.drain();
     const bool downloads_over = downloads_.drain();
@@ -154,7 +153,7 @@ class DirectQueue final : public BlitBase {
       return done;
     }
     if (!settings_.track_metrics) return {};
-    // The host waits for each, and nothing runs beside it: its time is the host's.
+    // The host waits for each transfer, and nothing runs beside it, so the host's clock measures it.
     const std::uint64_t took = nanoseconds_since(start);
     ++stats_.sync_waits;
     stats_.sync_wait_nanoseconds += took;
@@ -165,7 +164,7 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
-  // A download whose data are not computed yet.
+  // This is a download whose data are not computed yet.
   struct Later {
     Ticket ticket;
     BufferSlice host, from;

@@ -14,7 +14,7 @@
 
 namespace bulkhead::gpu::kernels {
 
-// So that they can be compiled beside others, before they are needed.
+// The two kernels, for those who compile kernels before they are needed.
 KernelSpec checksum_kernel();
 KernelSpec piece_checksum_kernel();
 
@@ -41,20 +41,20 @@ class Checksums {
   CommandRing::RecordingId recording_ = 0;
 };
 
-// A piece of memory that goes into a sum: `quads` lots of 16 bytes from the device address `source`
-// on (a multiple of 16), the first of which is lot number `place` of what the sum is over. The kernel
-// reads it as it lies here.
+// A piece of memory that goes into a sum: `quads` groups of 16 bytes from the device address `source` on,
+// which is a multiple of 16. `place` is the first group's number within everything that the sum is over.
+// The kernel reads this struct as it lies here.
 struct ChecksumPiece {
   std::uint64_t source = 0;
   std::uint64_t place = 0;
   std::uint32_t quads = 0;
-  std::uint32_t sum = 0;  // which one
+  std::uint32_t sum = 0;  // the number of the sum, within the lot
 };
 static_assert(sizeof(ChecksumPiece) == 24);
 
-// Sums over pieces that are another choice each time, while other work runs: a lot is started behind
-// what was submitted before, and its results are taken later. Nothing is allocated after create().
-// One thread.
+// Makes sums over pieces of memory while other work runs; each call may name other pieces. start() queues a
+// lot of sums behind the work that was submitted before, and finish() takes the results later. Nothing is
+// allocated after create(). One thread.
 class ChecksumLots {
  public:
   static constexpr std::uint32_t kInFlight = 4;
@@ -67,9 +67,9 @@ class ChecksumLots {
   static Result<std::unique_ptr<ChecksumLots>> create(Device& device, Limits limits,
                                                       std::uint32_t timeout_ms);
   std::uint32_t in_flight() const { return in_flight_; }
-  // With fewer than kInFlight in flight, and within the limits; `sums`: that there are.
+  // Queues a lot of `sums` sums. Fewer than kInFlight lots may be in flight, and the limits hold.
   Status start(std::span<const ChecksumPiece> pieces, std::uint32_t sums);
-  // The oldest in flight: waits for it. Valid until the next start().
+  // Waits for the oldest lot in flight and returns its sums, which are valid until the next start().
   Result<std::span<const Checksum>> finish();
 
  private:

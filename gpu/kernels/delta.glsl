@@ -16,7 +16,7 @@ struct Run {
   uint from, to;           // slots: before the first column, and after the last
   uint saved_after;        // after so many columns `saved` gets the state, too; 0: never
   uint saved;
-  bool fresh;              // it begins at position 0: all that came before is zeros
+  bool fresh;              // the sequence begins at position 0, so everything before it is zeros
 };
 
 // Which run: the parameters' third count says how many there are.

@@ -35,10 +35,10 @@ struct HeldCalls {
   std::vector<std::string> warnings;  // what is not, in few and short lines of ASCII
 };
 
-// One thread; what it returns may go to another one.
+// One thread uses it; the constraints that it returns may go to another thread.
 class CallConstraints {
  public:
-  // Both must outlive this, and what it makes.
+  // Both must outlive this object and the constraints that it makes.
   CallConstraints(const model::Tokenizer& tokenizer, const model::answer::Family& family)
       : tokenizer_(tokenizer), family_(family) {}
 
@@ -55,7 +55,7 @@ class CallConstraints {
     std::vector<std::string> warnings;
   };
   using Made = Result<CallGrammar>;
-  // The grammar that was kept under the key, or that `make` makes.
+  // Returns the grammar that was kept under the key, else the one that `make` makes.
   Result<const Kept*> kept(std::string key, const std::function<Made()>& make);
   Result<const Kept*> calls_for(const ToolUse& use);
   // Null: they are free.

@@ -1,6 +1,6 @@
-// Guesses of what a sequence goes on with. A guess costs nothing if nobody takes it, and is never
-// trusted: the scheduler has it computed beside the sequence's own next token, and only tokens that
-// come out the same are kept. So a source may be wrong as often as it likes; no result depends on it.
+// A source guesses the tokens that a sequence goes on with. Nobody trusts a guess: the scheduler has it
+// computed beside the sequence's own next token, and the engine keeps only tokens that come out the same.
+// So no result depends on how often a source is wrong.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace bulkhead::engine {
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // `tokens`: prompt and answer as they are now; what was there at the last call is unchanged.
+  // `tokens`: prompt and answer as they are now. They begin with the tokens of the last call.
   virtual void advance(std::span<const TokenId> tokens) = 0;
-  // The tokens that it expects after `tokens` (those of the last advance()), nearest first. Returns
-  // how many of `guesses` it has filled. Any number of calls give the same.
+  // Writes the tokens that it expects after those of the last advance() into `guesses`, nearest first, and
+  // returns how many it wrote. Repeated calls give the same.
   virtual std::size_t guess(std::span<const TokenId> tokens, std::span<TokenId> guesses) const = 0;
 };
 
-// Expects what followed when the last tokens occurred before, in the prompt or in the answer (prompt
-// lookup decoding, A. Saxena 2023). It goes on along an earlier place for as long as that is right,
-// else looks up the last three tokens in a table of fixed size, where a newer place pushes out an
-// older one. Tokens are compared, so a collision only hides a place. Nothing allocates after
-// construction.
+// Expects the tokens that followed when the last tokens occurred before, in the prompt or in the answer
+// (prompt lookup decoding, A. Saxena 2023). While an earlier place predicts the tokens rightly, the source
+// goes on along that place. Else it looks up the last three tokens in a table of fixed size, where a newer
+// place replaces an older one. It compares the tokens, so a collision only hides a place. Nothing allocates
+// after construction.
 class NgramSource final : public DraftSource {
  public:
   static constexpr std::size_t kTokens = 3;  // of a key
@@ -43,8 +43,8 @@ class NgramSource final : public DraftSource {
   std::uint32_t follows_ = 0;          // index of the token that is expected next; 0: none
 };
 
-// Expects a recorded sequence, and is wrong about as many tokens as it is told to be: what it can gain
-// is the same with any weights. For tests and benchmarks.
+// Expects a recorded sequence, and is wrong about a chosen share of its tokens, so that what speculation
+// gains does not depend on the weights. For tests and benchmarks.
 class RecordedSource final : public DraftSource {
  public:
   // `accuracy`: 0 to 1. Which guesses are wrong depends on their place alone.

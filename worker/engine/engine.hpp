@@ -64,7 +64,7 @@ struct EngineOptions {
   Speculation speculation = Speculation::kOff;
   // For tests and benchmarks: what guesses a request's tokens; empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
-  // How often memory is looked at in the background (page_guard.hpp); 0: never.
+  // The time in which the background compares all memory once (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
   std::function<Clock::time_point()> now = Clock::now;
 };
@@ -93,7 +93,7 @@ class Engine {
   // say. How many of these were taken. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> take_over(std::span<const KeptPage> pages);
-  // The same of the states behind pages (state_book.hpp). False: that one is not taken.
+  // Takes over the states behind a page (state_book.hpp). False: they are not taken.
   void set_state_ledger(StateLedger* ledger) { scheduler_.set_state_ledger(ledger); }
   bool take_over_state(PageIndex page, StateSlot slot) {
     return scheduler_.take_over_state(page, slot);

@@ -68,13 +68,13 @@ struct Column {
   std::int32_t logprobs = -1;
 };
 
-// What layers of some models carry from position to position beside the pages (ExecutorLimits::states):
-// the slots that a sequence's states lie in. A slot belongs to one sequence at a time; the device
-// computes steps in order, so that another one may have it in the next step.
+// Layers of some models carry states from position to position beside the pages (ExecutorLimits::states).
+// This names the slots that a sequence's states lie in. A slot belongs to one sequence at a time. The
+// device computes steps in order, so another sequence may have the slot in the next step.
 struct StateUse {
   std::uint32_t from = 0;  // before the sequence's first column; ignored where that is position 0
   std::uint32_t to = 0;    // after its last one; may be `from`
-  // After so many of its columns `saved` gets the states as well; 0: never.
+  // After so many of the sequence's columns the slot `saved` gets the states as well; 0: never.
   std::uint32_t saved_after = 0;
   std::uint32_t saved = 0;
 };

@@ -1,21 +1,21 @@
-// Holds finished KV pages to what they were when they were finished. The device makes a sum of each
-// page once the step that filled it has ended, and compares it later: whenever a sequence takes the
-// page over from the prefix cache, in the background, and when a successor takes over what a dead
-// process left.
+// Finds KV pages whose memory has changed since they were full. The device makes a sum of a page once the
+// step that filled it has ended. It makes the sum again, and the guard compares both, when a sequence takes
+// the page over from the prefix cache, when a successor takes over what a dead process left, and for all
+// pages in turn in the background.
 //
-//     entered()          the page is full: its sum is wanted
-//       its sum is made  the ledger hears of the page, with its sum
-//     found()            a sequence takes it over: it is compared beside the next step, and nothing
-//                        that the step gives is believed before (collect())
-//     left()             what is known of it is forgotten
+//     entered()          A page is full. The guard has the device make its sum.
+//       the sum is there The guard tells the ledger of the page and its sum.
+//     found()            A sequence takes the page over. The guard has it compared beside the next step,
+//                        and collect() says whether to believe the step's results.
+//     left()             The guard forgets the page.
 //
-// Sums are made in lots between steps (Executor::start_sums), and nobody waits for them: a lot that
-// was started before a step has ended with it. With an executor that makes no sums the guard only
-// hands on what it hears.
+// The device makes sums in lots between steps (Executor::start_sums), and nobody waits for them: when a
+// step has ended, the lots that were started before it have ended, too. With an executor that makes no
+// sums the guard only passes on what it is told.
 //
-// A page that was flipped before its sum was made is not noticed, nor is one that changes while a
-// sequence computes with it before its next look. One thread. Allocates in the background's lists
-// only as far as these grow.
+// The guard does not notice a page that changed before its sum was made, nor one that changes while a
+// sequence computes with it and before the next comparison. One thread. Only the lists of the background
+// allocate, as they grow.
 #pragma once
 
 #include <array>
@@ -39,21 +39,21 @@ struct GuardFigures {
 class PageGuard final : public PageLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
-  // All must outlive it. `pass`: all pages that can be found, and all weights, are looked at once in
-  // so long; 0: never in the background.
+  // Executor and pool must outlive it. `pass`: the time in which the background compares all pages that can
+  // be found, and all weights, once; 0: it does nothing.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
-  // Who hears of pages with their sums; null: nobody.
+  // The ledger that the guard tells of pages and their sums; null: none.
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
 
   void entered(const KeptPage& page) override;
   void left(PageIndex page) override;
   void found(PageIndex page) override;
 
-  // Of pages that a predecessor left, in their order: those that are what their sums say, without
-  // those that follow another one. No step may be in flight.
+  // Compares pages that a predecessor left with their sums. Returns the pages that have not changed, in the
+  // order given, without those that follow a changed one. No step may be in flight.
   Result<std::vector<KeptPage>> sound(std::span<const KeptPage> pages);
-  // They were, and have been taken over.
+  // The engine has taken over these pages, which sound() returned.
   void know(std::span<const KeptPage> pages);
 
   // Starts what is to be compared or summed up, before step number `step` is submitted.

@@ -7,13 +7,13 @@
 //     snapshot   it holds the states behind the last position of a full page that can be found by its
 //                tokens. A sequence that takes over pages up to that one goes on from there.
 //
-// Snapshots have a budget: the slots that running sequences can't want. When it is used up, the one
-// that was wanted longest ago makes room. A page that is emptied takes its snapshot along, so the page's
-// number always stands for all tokens before it, as in PrefixIndex.
+// Snapshots have a budget: the slots that running sequences can't need. When it is used up, the snapshot
+// that was used longest ago makes room. When a page is emptied, its snapshot is forgotten, too. So the
+// page's number always stands for all tokens before it, as in PrefixIndex.
 //
-// The device computes steps in order. So a slot may be given away while a step in flight still reads it
-// or writes to it: whoever has it next comes later. In one step nothing may write to what another one
-// reads; hold() is for that.
+// The device computes steps in order. So a slot may get a new owner while a step in flight still reads it
+// or writes to it: the new owner's steps come later. Within one step, no sequence may write to a slot that
+// another one reads; hold() prevents that.
 //
 // Not thread-safe: only the engine's thread calls this. It allocates nothing after construction.
 #pragma once
@@ -26,47 +26,50 @@
 
 namespace bulkhead::engine {
 
-// Hears which slots are snapshots, and of each one before any step may write to it again.
+// The book tells it which slots are snapshots, and that a slot no longer is one before a step may write to
+// that slot again.
 class StateLedger {
  public:
   virtual ~StateLedger() = default;
   virtual void saved(StateSlot slot, PageIndex page) = 0;
-  virtual void overwritten(StateSlot slot) = 0;  // it may be from now on
+  virtual void overwritten(StateSlot slot) = 0;  // steps may write to the slot from now on
 };
 
 class StateBook {
  public:
-  // `own`: how many slots running sequences may want at once, at most; the other ones may be snapshots.
+  // `own`: how many slots running sequences need at once, at most; all others may be snapshots.
   StateBook(std::uint32_t slots, std::uint32_t own, std::uint32_t pages);
 
-  // For a running sequence, of which there are `own` at most. give_back() follows.
+  // Lends a slot to a running sequence. At most `own` may be lent so. give_back() takes it back.
   StateSlot lend();
-  // For a step to save to: kNoState where all snapshots are held. enter() or give_back() follows.
+  // Lends a slot that a step saves to; kNoState where all snapshots are held. enter() or give_back() takes it
+  // back.
   StateSlot lend_for_saving();
   void give_back(StateSlot slot);
 
-  // Makes the slot the snapshot of `page`: the steps that saved to it have ended, and the prefix
-  // cache can find the page. If the page has a snapshot already, the slot is freed, since both have
-  // the same bits. Returns the snapshot's number, which is never used again.
+  // Makes the slot the snapshot of `page`. The step that saved to the slot must have ended, and the page must
+  // be in the prefix cache. If the page has a snapshot already, that one stays and the slot becomes free:
+  // both hold the same bits. Returns the new snapshot's number, which no other snapshot ever gets, or 0.
   std::uint64_t enter(PageIndex page, StateSlot slot);
   bool has(PageIndex page) const { return slots_of_[page] != kNoState; }
-  // Somebody goes on from it: it is the latest that was wanted, and drop() keeps it from now on. has()
-  // must hold.
+  // The page's snapshot, which a sequence goes on from. It becomes the one that was used last, and drop()
+  // keeps it from now on. has() must hold.
   StateSlot use(PageIndex page);
-  // Forgets a snapshot that nobody but its maker has ever used, as enter() numbered it.
+  // Forgets the page's snapshot if it still has that number of enter(). A snapshot that a sequence has used
+  // has none.
   void drop(PageIndex page, std::uint64_t number);
 
-  // Nobody writes to a held snapshot.
+  // A held snapshot stays as it is until let_go() has been called as often as hold().
   void hold(StateSlot slot) { ++all_[slot].holds; }
   void let_go(StateSlot slot) { --all_[slot].holds; }
 
   // The page is emptied.
   void left(PageIndex page);
 
-  // Who is told from now on; null: nobody.
+  // The ledger that is told from now on; null: none.
   void set_ledger(StateLedger* ledger) { ledger_ = ledger; }
-  // Snapshots that a predecessor made, while no sequence has come: the page can be found. False: not one
-  // more.
+  // Enters a snapshot that a predecessor made, before the first sequence comes. The page must be in the
+  // prefix cache. False: the slot is not free, the page has a snapshot, or the budget is used up.
   bool take_over(PageIndex page, StateSlot slot);
 
   std::uint32_t slots() const { return static_cast<std::uint32_t>(all_.size()); }

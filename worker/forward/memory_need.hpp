@@ -16,14 +16,14 @@ namespace bulkhead::forward {
 
 // How keys and values lie, by engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
-// From which position on attention goes by matrix units, by engine.matrix_attention.
+// The position from which on matrix units compute attention, as engine.matrix_attention says.
 std::uint32_t units_attention_from(config::MatrixAttention setting);
 
 // The most columns of a step (engine::Scheduler) in which sequences generate, and of any step. Wider
 // steps of prompts gain nothing on a CPU device.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
-// Outputs of a step at most: one for each sequence, and those of drafts.
+// The most outputs of a step: one for each sequence, and those of drafts.
 std::uint32_t most_outputs(const config::EngineSettings& engine);
 
 // Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
@@ -32,10 +32,10 @@ struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t kv_per_token = 0;
   std::uint64_t transient = 0;  // activations of the largest step, logits
-  std::uint64_t states = 0;     // what layers carry from position to position: all slots
+  std::uint64_t states = 0;     // of what layers carry from position to position, in all slots
 };
-// Slots for that: as many as sequences may run, and those of engine.state_cache_mb; 0: the model's layers
-// carry nothing.
+// The number of these slots: one for each sequence that may run, and those of engine.state_cache_mb; 0: the
+// model's layers carry nothing.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);

@@ -1,5 +1,5 @@
-// Sums over KV pages and weights while the device computes: whether memory still holds what it held.
-// What a page is made of stands in pieces_of_page() and nowhere else.
+// Makes sums over KV pages and weights while the device computes, so that changed memory is found.
+// pieces_of_page() alone knows which memory a page is made of.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace bulkhead::forward {
 
 class MemorySums {
  public:
-  // `context` has its pages and weights, and stays where it is. `weights`: the sums of the weights'
-  // blocks as they were loaded; empty: nobody knows them, and weights are not gone through.
+  // `context` has its pages and weights, and must not move. `weights`: the sums of the weights' blocks as
+  // they were loaded; empty: the sums are not known, and weights are not compared.
   static Result<std::unique_ptr<MemorySums>> create(const StepContext& context,
                                                     std::vector<gpu::kernels::Checksum> weights,
                                                     std::uint32_t timeout_ms);
@@ -28,7 +28,7 @@ class MemorySums {
   Status start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes);
   Result<std::span<const engine::PageSum>> finish();
   std::uint32_t in_flight() const { return lots_->in_flight(); }
-  // How often all weights were gone through.
+  // How often all weights have been compared.
   std::uint64_t passes() const { return passes_; }
 
  private:
@@ -37,8 +37,8 @@ class MemorySums {
   std::uint32_t pieces_of_weights(std::uint64_t bytes, std::uint32_t sum);
   Status add_weights(std::size_t block, const gpu::kernels::Checksum& sum, bool ends);
 
-  // What of the weights a lot goes through: blocks one after another, the first and the last of them in
-  // part. A block's sums are added up over lots.
+  // The part of the weights that a lot compares: blocks one after another, of which the first and the last
+  // may be parts. A block's sums are added up over lots.
   struct WeightPart {
     std::size_t first = 0;
     std::uint32_t blocks = 0;
@@ -52,7 +52,7 @@ class MemorySums {
   std::vector<gpu::kernels::ChecksumPiece> pieces_;  // of the lot that is started
   WeightPart parts_[gpu::kernels::ChecksumLots::kInFlight];
   std::uint32_t started_ = 0, finished_ = 0;
-  std::size_t block_ = 0;  // that is gone through, and up to where
+  std::size_t block_ = 0;  // the block that the next lot goes on with, and how far it has come
   std::uint64_t quads_ = 0;
   gpu::kernels::Checksum so_far_{};
   std::uint64_t passes_ = 0;

@@ -80,7 +80,7 @@ struct KeptState {
   std::uint32_t page = 0;
 };
 
-// Pages that prove themselves, each after the one before it, and states behind pages.
+// The pages whose entries are whole, each behind the page that it follows, and the states behind pages.
 struct KeptPages {
   std::vector<KeptPage> pages;
   std::vector<KeptState> states;
@@ -110,12 +110,13 @@ class Directory {
   // sum up to `content`.
   void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens,
              const Checksum& content);
-  // It may be written to from now on.
+  // Takes the page's entry back: steps may write to the page from now on.
   void leave(std::uint32_t page);
-  // The slot holds the states behind `page`, which must leave no sooner than the slot.
+  // Enters the slot: it holds the states behind `page`, which is entered already. Call leave_state() for the
+  // slot before leave() for the page.
   void enter_state(std::uint32_t slot, std::uint32_t page);
   void leave_state(std::uint32_t slot);
-  // Nothing is there any more.
+  // Takes all entries back.
   void empty();
 
   // ---- reading: the writer has ended ----
