@@ -11,6 +11,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include "orchestrator/metrics/worker_figures.hpp"
+
 namespace bulkhead::orchestrator {
 
 namespace {
@@ -48,10 +50,11 @@ class Snapshot {
   }
   // No worker can report a figure of this name.
   void reserve(const std::string& name) { taken_.insert(name); }
-  // A figure whose name is a worker's choice. One that the daemon has keeps the daemon's meaning, and
-  // of two of one worker the first counts.
-  void add_reported(const std::string& name, const std::string& help, double value, Labels labels) {
-    if (!taken_.contains(name)) put(MetricType::Gauge, name, help, value, std::move(labels));
+  // Adds a figure whose name a worker chose. A name that the daemon uses keeps the daemon's meaning, and
+  // of two figures of one worker the first counts.
+  void add_reported(MetricType type, const std::string& name, const std::string& help, double value,
+                    Labels labels) {
+    if (!taken_.contains(name)) put(type, name, help, value, std::move(labels));
   }
   void append_to(std::vector<MetricFamily>& all) {
     for (auto& [name, family] : families_)
@@ -225,8 +228,8 @@ class OfWorker {
     labels.push_back(label);
     now_.add(MetricType::Gauge, name, help, value, std::move(labels));
   }
-  void reported(const std::string& name, const char* help, double value) {
-    now_.add_reported(name, help, value, labels_);
+  void reported(MetricType type, const std::string& name, const std::string& help, double value) {
+    now_.add_reported(type, name, help, value, labels_);
   }
 
  private:
@@ -307,7 +310,7 @@ void add_engine(Snapshot& now, const Worker& worker) {
                  part.active ? 1 : 0);
   }
   const ipc::Stats& stats = worker.stats();
-  out.gauge("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
+  out.counter("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
   out.gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
   out.gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
             stats.waiting_sequences);
@@ -320,8 +323,11 @@ void add_engine(Snapshot& now, const Worker& worker) {
 void add_reported(Snapshot& now, const Worker& worker) {
   OfWorker out(now, worker.name());
   for (const ipc::Counter& own : worker.stats().counters) {
-    if (is_metric_name(own.name))
-      out.reported("bulkhead_worker_" + own.name, "Reported by the worker's engine", own.value);
+    if (!is_metric_name(own.name)) continue;
+    const WorkerFigure* const row = find_worker_figure(own.name);
+    const bool counts = row != nullptr && row->kind == WorkerFigure::Kind::kCounter;
+    out.reported(counts ? MetricType::Counter : MetricType::Gauge, "bulkhead_worker_" + own.name,
+                 row != nullptr ? row->help_with_unit() : "Reported by the worker", own.value);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -190,6 +191,23 @@ TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   EXPECT_LE(cached(carried_over), 199U);
   const Answer after = complete(serving, request(prompt, 8));
   EXPECT_EQ(cached(after), 192U) << "what the successor computed serves others";
+}
+
+TEST(WorkerFigures, HaveTypesUnitsAndHelp) {
+  const Serving serving = serve_model("");
+  complete(serving, request(long_prompt(8), 2));
+  settled(serving, "generated_tokens_total", 2);
+  const std::string text = serving.get("/metrics").body;
+  EXPECT_NE(text.find("# HELP bulkhead_worker_generated_tokens_total Tokens generated (tokens)\n"
+                      "# TYPE bulkhead_worker_generated_tokens_total counter\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("# TYPE bulkhead_worker_pool_bytes_in_use gauge\n"), std::string::npos);
+  // Every figure of a worker has a row, except those of kernels, whose names are the kernels'.
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# HELP") && line.ends_with("Reported by the worker"))
+      EXPECT_TRUE(line.starts_with("# HELP bulkhead_worker_kernel_")) << line;
+  }
 }
 
 }  // namespace
