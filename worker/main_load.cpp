@@ -15,8 +15,8 @@ constexpr std::uint32_t kLoadingPatience = 10;
 constexpr std::chrono::milliseconds kProgressInterval{100};
 constexpr std::uint64_t kTraceBytes = 64 << 20;
 
-// A file of that name in the cache folder, the only one that a worker may write to. Without it the
-// worker serves all the same.
+// Writes the trace to a file of that name in the cache folder, the only folder that a worker may write to. A
+// worker that can't write it serves all the same.
 void start_trace(const Arguments& arguments, const config::Settings& settings,
                  gpu::Device& device) {
   if (arguments.cache.empty()) {
@@ -62,8 +62,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   progress("opening the device", 1, 1);
   if (!settings.gpu_optimizations.trace_file.empty())
     start_trace(arguments, settings, *loaded.device);
-  // Beside the weights: a large vocabulary takes a tenth of a second and more. Not before the device
-  // is open, which sets environment variables.
+  // The tokenizer is read beside the weights, because a large vocabulary takes a tenth of a second and more.
+  // The thread starts once the device is open, because opening it sets environment variables.
   auto reading = std::async(std::launch::async,
                             [&loaded] { return model::Tokenizer::from_gguf(*loaded.file); });
   const auto take_tokenizer = [&]() -> Status {
@@ -98,7 +98,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
   auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
-  // A file that is broken in both is told of its tokenizer, as one that is broken there alone.
+  // If both the tokenizer and the weights are broken, the error is the tokenizer's.
   BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
   BULKHEAD_TRY(loaded.executor, std::move(executor));
   return {};

@@ -16,7 +16,7 @@ using model::answer::CallSyntax;
 
 constexpr std::size_t kMostTools = 8;
 constexpr std::int32_t kNoBudget = std::numeric_limits<std::int32_t>::max();
-// Each is a line in the head of an answer.
+// Each warning becomes a line in the head of an answer.
 constexpr std::size_t kMostWarnings = 8;
 constexpr std::size_t kMostWarningBytes = 240;
 
@@ -37,7 +37,7 @@ std::vector<std::string> short_warnings(std::vector<std::string> all) {
   return all;
 }
 
-// Too complex today, and tomorrow: no reason to try again later.
+// A grammar that is too complex stays too complex, so a later request need not try again.
 Error for_good(const Error& error) {
   const bool limit = error.code() == ErrorCode::kResourceExhausted;
   return limit ? Error(ErrorCode::kUnsupported, error.message()) : error;
@@ -126,7 +126,7 @@ Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constrain
     BULKHEAD_TRY(masks, held_calls(use, parameter, held.warnings));
   } else if (wanted.kind != ipc::ConstraintKind::kNone &&
              family_.calls.syntax == CallSyntax::kChannels) {
-    // A prompt that goes on with a message has its header.
+    // If the prompt goes on with a message, it has that message's header already.
     model::answer::AnswerParser parser(family_, request);
     static_cast<void>(parser.feed({}));
     held.content = parser.place().may_reason;

@@ -19,11 +19,11 @@ using model::answer::Calls;
 using model::answer::CallSyntax;
 using Json = nlohmann::ordered_json;
 
-// Schemas too large to be held are refused one after the other, each after much work.
+// So many schemas of a request may turn out too large, because each takes much work before it is refused.
 constexpr int kMostTooLarge = 8;
 
 constexpr const char* kAnyArguments = R"({"type": "object"})";
-// Of a strict tool without a schema: it takes none.
+// The schema of a strict tool that has none: it takes no arguments.
 constexpr const char* kNoArguments = R"({"type": "object", "additionalProperties": false})";
 
 bool is_strict(const Json& function) {
@@ -37,7 +37,7 @@ const Json& function_of(const Json& tool) {
   return function == tool.end() ? tool : *function;
 }
 
-// Arguments are an object, also where the schema leaves that open.
+// Arguments must be an object, also if the schema leaves that open.
 Json as_object(const Json& schema) {
   Json out = schema;
   const auto type = out.find("type");

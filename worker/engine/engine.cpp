@@ -93,7 +93,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const StepFacts& ended = step_facts_[steps_ended_++ % step_facts_.size()];
   if (!waited.ok()) return waited.error().within(ended.name(steps_ended_));
   const std::span<const ColumnOutput> outputs = *waited;
-  // Before anything is believed that the step made of the pages.
+  // The engine believes nothing that the step computed before it knows that the pages were whole.
   BULKHEAD_RETURN_IF_ERROR(look_at_memory(steps_ended_));
   const Clock::time_point end = options_.now();
   usual_step_ = usual_step_.count() == 0 ? end - begin : (usual_step_ * 3 + (end - begin)) / 4;
@@ -238,12 +238,12 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   }
 }
 
-// An output behind a wrong guess says nothing: its column had another token than the sequence has.
+// An output behind a wrong guess is of no use: its column had another token than the sequence has.
 void Engine::check_draft(Request& request, const ColumnOutput& output) {
   const bool right = scheduler_.confirm(output.column);
   if (scheduler_.is_draft(output.column)) speculator_.checked(request, right);
   if (!right) return;
-  // What drafts bring at once must fit a record, too.
+  // The tokens that drafts bring at once must fit a record, too.
   if (request.unsent.tokens.size() >= request.most_unsent) flush_all();
   handle_output(request, output);
 }
@@ -374,7 +374,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
     message.reasoning_tokens = request.reader->reasoning_tokens();
     const bool over = request.reader->feed(std::exchange(message.text, {}), parts);
     if (by_text && !over) request.cut_call = request.reader->in_call();
-    // Half a call must not be taken for a whole one.
+    // A client must not take half a call for a whole one.
     if (request.cut_call) reason = ipc::FinishReason::kLength;
     request.reader->finish(reason, parts);
   }

@@ -72,7 +72,7 @@ void Engine::submit(ipc::Submit submit) {
   request.id = id;
   request.sampling = submit.sampling;
   request.wanted_logprobs = submit.logprobs;
-  // What an answer must be says where it may end, and then it does.
+  // The constraint says where the answer may end, and there the answer ends.
   request.ignore_eos = submit.ignore_eos && submit.constraint.kind == ipc::ConstraintKind::kNone &&
                        submit.tool_choice == ipc::ToolChoice::kAuto;
   request.max_tokens = submit.max_tokens;
@@ -127,7 +127,7 @@ void Engine::embed(ipc::Embed job) {
       {request.ticket, Preparer::Text{std::move(std::get<std::string>(job.input))}, {}});
 }
 
-// Positions that are computed again, after the sequence lost its pages, are in the sum already.
+// A sequence that lost its pages computes positions again; the sum has these already.
 void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position) {
   const bool last = position + 1 == request.prompt_tokens;
   const bool mean = request.prompt_output == Output::kHidden;
@@ -350,7 +350,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   resume(request, before);
 }
 
-// All at once where no log-probabilities are wanted, else each as soon as the position before it is computed.
+// Tells the prompt's tokens all at once if no log-probabilities are wanted. Else it tells each token as soon as the
+// position before it is computed.
 void Engine::begin_telling(Request& request) {
   tell_prompt_token(request, {});
   if (request.wanted_logprobs >= 0) {

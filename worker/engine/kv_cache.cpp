@@ -120,7 +120,7 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
     for (const PageIndex follower : way)
       dropped[follower] = true;
   }
-  // The last of each chain first.
+  // Empties each chain from its last page on.
   for (PageIndex page = 0; page < total_; ++page) {
     PageIndex at = page;
     while (at != kNone && dropped[at] && index_.contains(at) && index_.follower_count(at) == 0) {

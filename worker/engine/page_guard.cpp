@@ -6,10 +6,10 @@
 namespace bulkhead::engine {
 namespace {
 
-// A page that was looked at so lately is not looked at again for the next sequence that takes it.
+// The guard does not compare a page again for the next sequence if it has compared the page within this time.
 constexpr std::chrono::seconds kFresh{1};
 constexpr std::chrono::milliseconds kBetweenScrubs{250};
-// Weights of a lot, so that steps and heartbeats go on in between.
+// The weights that a lot compares: few enough that steps and heartbeats go on in between.
 constexpr std::uint64_t kMostWeightBytes = std::uint64_t{64} << 20;
 
 }  // namespace
@@ -139,7 +139,7 @@ Status PageGuard::start(std::uint64_t step) {
     weight_bytes = std::max(weight_bytes, std::min(weights_left_, kMostWeightBytes));
     weights_left_ -= std::min(weights_left_, weight_bytes);
   }
-  // What a sequence of this step has found must be looked at before the step; the rest can wait for
+  // Pages that a sequence of this step has found must be compared before the step; the others can wait for
   // a free lot.
   while (!to_check_.empty() || !to_sum_.empty() || weight_bytes > 0) {
     if (lots_count_ == lots_.size()) {

@@ -15,7 +15,7 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
                   std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
 }
 
-// Fewer pages are as soon computed as a snapshot is written.
+// Computing fewer pages takes no longer than writing a snapshot.
 constexpr std::uint32_t kPagesWorthSaving = 2;
 
 }  // namespace
@@ -205,10 +205,10 @@ void Scheduler::plan_generating() {
   }
 }
 
-// Behind its own column, which add_columns() has just added.
+// Adds the drafts' columns behind the sequence's own column, which add_columns() has just added.
 void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) {
   Planned& record = records_[latest_];
-  // The last output gives its last token.
+  // The output of the last draft's column gives the sequence's last token.
   const std::uint32_t length = sequence.length();
   const std::uint32_t most = most_tokens_of(sequence);
   drafts = drafts.first(std::min<std::size_t>(drafts.size(), most - std::min(most, length)));
@@ -324,7 +324,8 @@ void Scheduler::go_on_after_shared(Sequence& sequence) {
   if (limits_.states > 0 && found > 0) go_on_from_snapshot(sequence);
 }
 
-// Returns how many were found beyond those that it has.
+// Takes over the pages that the prefix cache has for the sequence. Returns how many there are beyond those that the
+// sequence has.
 std::uint32_t Scheduler::adopt_pages(Sequence& sequence) {
   const std::span<const TokenId> tokens = all_but_last(sequence);
   if (limits_.states == 0) return sequence.pages.adopt(tokens);
@@ -384,7 +385,7 @@ void Scheduler::compute_again(Sequence& sequence) {
   if (sequence.state == Sequence::State::kRunning) send_back(sequence);
 }
 
-// To the head of the queue, as one that was preempted; but nothing of it is used.
+// Sends a sequence to the head of the queue, as one that was preempted; but none of its pages is used again.
 void Scheduler::send_back(Sequence& sequence) {
   std::erase(running_, &sequence);
   forget_outputs_of(sequence);
@@ -404,7 +405,7 @@ void Scheduler::forget_outputs_of(const Sequence& sequence) {
   }
 }
 
-// With its states.
+// Frees the sequence's states as well.
 void Scheduler::free_pages_of(Sequence& sequence) {
   free_state_of(sequence);
   if (sequence.planned_in <= completed_number_ || sequence.pages.pages().empty())

@@ -20,7 +20,7 @@ gpu::kernels::KvFormat kv_format(config::KvType type) {
 }
 
 std::uint32_t units_attention_from(config::MatrixAttention setting) {
-  // Where columns' positions no longer are a single round's of a workgroup without matrix units.
+  // From here on a workgroup without matrix units needs more than one round for a column's positions.
   constexpr std::uint32_t kFarPosition = 1024;
   switch (setting) {
     case config::MatrixAttention::kAuto:
@@ -79,7 +79,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        std::span<const StepShape> shapes, const ScratchOptions& options,
                        std::uint32_t state_slots) {
   MemoryNeed need;
-  // One more slot is the warm-up's.
+  // The warm-up has a slot of its own.
   for (const model::StateStore& store : graph.states)
     need.states += (std::uint64_t{state_slots} + 1) * state_bytes(store);
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))

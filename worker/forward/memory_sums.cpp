@@ -13,7 +13,7 @@ constexpr std::uint32_t kLotPieces = 16384;
 constexpr std::uint32_t kMostPages = 1024;
 constexpr std::uint32_t kBlocksOfLot = 8;
 constexpr std::uint64_t kQuadBytes = 16;
-// A workgroup's: few enough that a lot of them keeps a GPU busy.
+// A workgroup sums a piece of at most so many quads, so that a lot has enough workgroups to keep a GPU busy.
 constexpr std::uint64_t kPieceQuads = 16384;
 
 // Keys, and values where they have places of their own.
@@ -33,7 +33,7 @@ Result<std::unique_ptr<MemorySums>> MemorySums::create(const StepContext& contex
     const std::uint64_t quads = context.kv_shape(store).page_bytes() / kQuadBytes;
     of_page += parts_of(store) * ((quads + kPieceQuads - 1) / kPieceQuads);
   }
-  // Half a lot at most, so that there is room for weights in each.
+  // Pages take half a lot at most, so that each lot has room for weights.
   const std::uint64_t pages = of_page == 0 ? 0 : kLotPieces / 2 / of_page;
   self->most_pages_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, kMostPages));
   BULKHEAD_TRY(self->lots_,
@@ -62,7 +62,8 @@ void MemorySums::pieces_of_page(engine::PageIndex page, std::uint32_t sum) {
   }
 }
 
-// Returns how many sums they go into, from number `sum` on: one for each block.
+// Lists the pieces of the next `bytes` of weights. Returns how many sums they go into, from number `sum` on: one for
+// each block.
 std::uint32_t MemorySums::pieces_of_weights(std::uint64_t bytes, std::uint32_t sum) {
   WeightPart& part = parts_[started_ % std::size(parts_)];
   part = {block_, 0, false};

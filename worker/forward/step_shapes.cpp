@@ -18,8 +18,8 @@ std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixe
   for (std::uint64_t wide = 64; wide * 2 < mixed; wide *= 4)
     columns.push_back(static_cast<std::uint32_t>(wide));
   if (mixed > 32) columns.push_back(mixed);
-  // How a wide step's products are shared depends on its shape, and columns that aren't there cost a
-  // little: so the widest, a half of it, a quarter, ...
+  // How workgroups share a wide step's products depends on its shape, and each missing column costs a little.
+  // So there are the widest shape, one of half its columns, one of a quarter, and so on.
   const auto wide = static_cast<std::ptrdiff_t>(columns.size());
   for (std::uint32_t half = max_columns / 2; half >= 64 && half - half / 4 > mixed; half /= 2)
     columns.insert(columns.begin() + wide, half);

@@ -242,7 +242,7 @@ class LoadedTransformer final : public Transformer {
     limits_.total_pages = cache.pages;
     limits_.context = cache.context;
     limits_.model_context = graph.context;
-    // A wrong draft's position is computed again, which states don't allow.
+    // The next step computes a wrong draft's position again. States don't allow that, so there are no drafts.
     limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;
     limits_.vocabulary = graph.vocabulary;
     // Hidden states are read from the rows that the last norm writes. A GPU's norm writes them in the order that
@@ -277,7 +277,7 @@ class LoadedTransformer final : public Transformer {
     return (std::uint64_t{limits_.total_pages} + 1) * context_.kv_shape(store).page_bytes();
   }
 
-  // One more slot than sequences are given, as for pages.
+  // There is one more slot than sequences get, as there is one more page.
   std::uint64_t bytes_of_states(const model::StateStore& store) const {
     return (std::uint64_t{limits_.states} + 1) * state_bytes(store);
   }
@@ -328,7 +328,7 @@ class LoadedTransformer final : public Transformer {
     return kernels;
   }
 
-  // What decides on the order of additions, and is not the kernels' code.
+  // All that decides on the order of additions besides the kernels' code.
   std::string mapping_name() const {
     const k::Mapping& mapping = context_.mapping;
     if (!mapping.units) return mapping.rows ? "rows" : "lanes";

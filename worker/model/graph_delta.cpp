@@ -41,7 +41,7 @@ std::vector<bool> GraphBuilder::recurrent_layers() {
     for (std::uint32_t i = 0; i < layers_; ++i)
       recurrent[i] = (i + 1) % interval != 0;
   }
-  // The KV cache is measured in what such a layer keeps of a token.
+  // The size of the KV cache is counted in tokens of layers that attend.
   if (std::find(recurrent.begin(), recurrent.end(), false) == recurrent.end())
     refuse("has no layer that attends to all positions, which is not supported");
   return recurrent;
@@ -120,7 +120,7 @@ void LayerBuilder::gated_attention(const HeadShape& heads, RopeIndex rope, float
   append(Gated{qkvg, plain, out, heads.qkv_width(), Gate::kSigmoid});
 }
 
-// [q, k, v, gates, betas, alphas], by heads.
+// The rows of [q, k, v, gates, betas, alphas], each by heads.
 std::vector<MatrixPart> LayerBuilder::delta_rows(const DeltaHeads& heads, std::uint64_t width) {
   const std::uint64_t size = heads.size, group = heads.values / heads.keys, values = group * size;
   std::vector<MatrixPart> parts;
