@@ -24,11 +24,14 @@ struct HttpRequest {
   std::string body;  // empty while only the head has been read
 };
 
+// Names and values of header fields, in the order in which they are sent.
+using HeaderFields = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  HeaderFields headers;
   bool close = false;  // end the connection afterwards
 };
 
@@ -55,7 +58,7 @@ class Exchange {
   std::shared_ptr<KeyTicket> ticket;
 
   // For every head that this exchange sends: what a browser must be told (CORS).
-  std::vector<std::pair<std::string, std::string>> extra_headers;
+  HeaderFields extra_headers;
 
   enum class Lost { kHungUp, kTooSlow };
   // Called at most once, from the event loop, when the answer can't reach the client any more.

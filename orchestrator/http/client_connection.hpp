@@ -1,0 +1,171 @@
+// The connection with one client, as its two sources see it: connection.cpp reads requests,
+// connection_writing.cpp writes answers and ends the connection. Others use connection.hpp.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+
+#include "orchestrator/http/connection.hpp"
+#include "orchestrator/http/errors.hpp"
+#include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/incoming_request.hpp"
+
+namespace bulkhead::orchestrator {
+
+// Reads one request at a time; while it is answered, only watches for the client's end. All output
+// goes through `unsent_`.
+class ClientConnection final : public Connection,
+                               public Exchange,
+                               public std::enable_shared_from_this<ClientConnection> {
+ public:
+  ClientConnection(std::shared_ptr<ConnectionOwner> server, boost::asio::ip::tcp::socket socket)
+      : server_(std::move(server)),
+        socket_(std::move(socket)),
+        read_timer_(server_->loop),
+        write_timer_(server_->loop) {}
+  ~ClientConnection() override { hold(0); }
+
+  // ---- Connection ----
+
+  void begin(bool operators_only) override;
+  void refuse_for_overload() override;
+  void refuse_for_memory() override;
+  void close_when_idle() override;
+  void close_now() override;
+  std::optional<std::chrono::steady_clock::time_point> idle_since() const override {
+    if (!idle_ || closed_) return std::nullopt;
+    return idle_since_;
+  }
+  std::size_t unfinished_body_bytes() const override {
+    return reading_body_ && !closed_ ? request_.body.size() : 0;
+  }
+  // Sends the stream's new bytes in one call of the system: they nearly always fit the socket's
+  // buffer, and then nothing is copied, no timer runs and no completion is waited for.
+  void send_now() override;
+
+  // ---- Exchange ----
+
+  void respond(HttpResponse response) override;
+  void begin_stream(std::string_view request_id, std::string_view content_type) override;
+  void write(std::string_view events) override;
+  void end_stream(bool close) override;
+  std::size_t unsent_bytes() const override { return unsent_.size(); }
+
+ private:
+  // Every handler goes through here: an exception, for want of memory for example, ends its
+  // connection and nothing else.
+  template <typename Handle>
+  void guarded(const char* doing, Handle handle) {
+    server_->loop.call(doing, [&] {
+      try {
+        handle();
+      } catch (const std::exception& error) {
+        ended_by(error);
+      }
+    });
+  }
+  void ended_by(const std::exception& error);
+
+  // Sets what this connection has of the server's memory budget. False: the budget has no room.
+  bool hold(std::size_t bytes) { return server_->memory.change(held_, bytes, for_operators_); }
+
+  // ---- reading ----
+
+  // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded.
+  // The handler commits the bytes. The connection lives until then.
+  template <typename Handle>
+  void read_some(const char* doing, std::size_t most, Handle handle) {
+    socket_.async_read_some(buffer_.prepare(most),
+                            [self = shared_from_this(), doing, handle](
+                                boost::system::error_code error, std::size_t bytes) {
+                              self->guarded(doing, [&] { handle(error, bytes); });
+                            });
+  }
+  std::string_view buffered() const {
+    return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
+  }
+  void read_head();
+  void continue_head();
+  void read_more_of_head();
+  void look_for_head();
+  void head_read(const RequestHead& head);
+  void watch_body_speed();
+  // Takes those of the buffered bytes that are this body's.
+  void take_body();
+  // Reserves memory for the body's bytes, and for as many again that its string may have made room
+  // for. False: there is no room, and this connection has been told so.
+  bool hold_body(std::size_t bytes);
+  void body_read();
+  // Only an answer can follow this.
+  void stop_reading_body();
+  // Watches while an answer is being made: an end of file or a reset means that nobody waits for it.
+  // What a client sends ahead is kept, within bounds, so that the end behind it is seen too.
+  void watch_for_end();
+
+  // Refuses the request in the form of the protocol that its path belongs to.
+  void refuse(const ErrorKind& kind, const std::string& message);
+  // Refuses bytes that can be read in two ways: they are the last that are read on this connection.
+  void bad_request(const std::string& rule);
+  void too_slow_a_sender();
+  void body_too_large();
+
+  // ---- writing ----
+
+  std::string connection_field() const;
+  void finish_answer();
+  void pump();
+  void answer_out();
+  // Ends our side and reads the client's to its end, so that the kernel does not throw the answer
+  // away with a reset.
+  void linger();
+  void discard();
+  // Ends the connection with a client that does not read, without waiting for what is unsent.
+  void give_up();
+
+  std::shared_ptr<ConnectionOwner> server_;
+  boost::asio::ip::tcp::socket socket_;
+  Timer read_timer_, write_timer_;
+  boost::beast::flat_buffer buffer_;
+  HttpRequest request_;
+  std::string path_;  // of the request that is read or answered; empty: not known
+  IncomingBody body_;
+  std::chrono::steady_clock::time_point idle_since_;
+  std::size_t held_ = 0;       // of the server's memory budget
+  std::size_t kept_body_ = 0;  // of this for the body, until its answer is out
+
+  std::string unsent_;  // the first in_flight_ bytes of it are being written, from flight_
+  std::string flight_;
+  std::size_t in_flight_ = 0;
+  std::size_t largest_write_ = 0;  // of this stream, in bytes
+  std::size_t discarded_ = 0;
+
+  bool operators_only_ = false;
+  bool for_operators_ = false;  // the request
+  bool idle_ = false;           // waits for a request's first byte
+  bool reading_body_ = false;
+  bool request_http_1_1_ = true;
+  bool keep_alive_ = false;
+  bool head_only_ = false;
+  bool chunked_ = false;
+  bool answering_ = false;  // a request has been read, and its answer is not complete
+  bool streaming_ = false;
+  bool too_slow_ = false;
+  bool to_send_ = false;  // send_now() will be called
+  bool watching_ = false;
+  bool next_after_watch_ = false;
+  bool client_ended_ = false;
+  bool close_after_answer_ = false;
+  bool lingering_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,189 @@
+// How a connection writes: whole answers and streams, within bounds of time and memory, and its end.
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+#include "config/base/log.hpp"
+#include "orchestrator/http/client_connection.hpp"
+#include "orchestrator/http/response_head.hpp"
+
+namespace bulkhead::orchestrator {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr std::size_t kMaxUnsentStreamBytes = 1024 * 1024;
+constexpr std::size_t kWriteSliceBytes = 64 * 1024;
+constexpr std::size_t kMaxDiscardedBytes = 64 * 1024 * 1024;
+constexpr seconds kWriteTimeout{30};
+constexpr seconds kLingerTimeout{2};
+
+}  // namespace
+
+void ClientConnection::respond(HttpResponse response) {
+  if (closed_ || !answering_) return;
+  if (response.close) close_after_answer_ = true;
+  unsent_ += response_head(response, extra_headers, connection_field());
+  if (may_have_body(response.status) && !head_only_) unsent_ += response.body;
+  finish_answer();
+}
+
+void ClientConnection::begin_stream(std::string_view request_id, std::string_view content_type) {
+  if (closed_ || !answering_) return;
+  chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
+  // A stream is the last on its connection even where its end is marked. Clients over node-fetch
+  // 2, OpenAI's for JavaScript among them, take a stream for broken off ("Premature close") when
+  // Node.js puts a guard on the connection that it keeps, as Debian 12's 18.20.4 and others do:
+  // https://github.com/nodejs/node/issues/63989
+  close_after_answer_ = true;
+  unsent_ += stream_head(content_type, request_id, extra_headers, chunked_, connection_field());
+  streaming_ = true;
+  largest_write_ = 0;
+  pump();
+}
+
+void ClientConnection::write(std::string_view events) {
+  if (closed_ || !streaming_ || too_slow_ || events.empty()) return;
+  if (chunked_) {
+    fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n", events.size());
+    unsent_ += events;
+    unsent_ += "\r\n";
+  } else {
+    unsent_ += events;
+  }
+  const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
+  // A client is not slow because one write has much.
+  largest_write_ = std::max(largest_write_, events.size());
+  if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes + largest_write_) {
+    too_slow_ = true;
+    // In a turn of its own: the caller is in the middle of something.
+    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
+    return;
+  }
+  if (unsent_.size() >= kWriteSliceBytes) return pump();
+  // What the records of one turn bring goes out together, when the turn is over.
+  if (std::exchange(to_send_, true)) return;
+  server_->send_after_this(shared_from_this());
+}
+
+void ClientConnection::send_now() {
+  to_send_ = false;
+  if (closed_ || too_slow_ || in_flight_ > 0 || unsent_.empty()) return;
+  error_code error;
+  const std::size_t sent = socket_.write_some(asio::buffer(unsent_), error);
+  if (error && error != asio::error::would_block) return close_now();
+  if (sent == unsent_.size()) {
+    unsent_.clear();
+    return;
+  }
+  unsent_.erase(0, sent);
+  pump();
+}
+
+void ClientConnection::end_stream(bool close) {
+  if (closed_ || !streaming_ || too_slow_) return;
+  if (close) close_after_answer_ = true;
+  if (chunked_) unsent_ += "0\r\n\r\n";
+  finish_answer();
+}
+
+std::string ClientConnection::connection_field() const {
+  if (close_after_answer_ || !keep_alive_) return "Connection: close\r\n";
+  return request_http_1_1_ ? "" : "Connection: keep-alive\r\n";
+}
+
+void ClientConnection::finish_answer() {
+  answering_ = false;
+  streaming_ = false;
+  on_lost = nullptr;
+  kept_body_ = 0;
+  if (!hold(unsent_.size() < kWriteSliceBytes ? 0 : unsent_.size())) {
+    too_slow_ = true;
+    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
+    return;
+  }
+  pump();
+}
+
+void ClientConnection::pump() {
+  if (closed_ || in_flight_ > 0) return;
+  if (unsent_.empty()) {
+    if (!answering_) answer_out();
+    return;
+  }
+  // The bytes on their way stay where they are: new ones gather in a buffer of their own.
+  flight_.assign(unsent_, 0, kWriteSliceBytes);
+  in_flight_ = flight_.size();
+  write_timer_.start(kWriteTimeout, [this] { give_up(); });
+  asio::async_write(socket_, asio::buffer(flight_),
+                    [self = shared_from_this()](error_code error, std::size_t) {
+                      self->guarded("writing an answer", [&] {
+                        if (self->closed_) return;
+                        self->write_timer_.cancel();
+                        if (error) return self->close_now();
+                        self->unsent_.erase(0, std::exchange(self->in_flight_, 0));
+                        if (self->held_ > self->unsent_.size() + self->kept_body_)
+                          self->hold(self->unsent_.size() + self->kept_body_);
+                        self->pump();
+                      });
+                    });
+}
+
+void ClientConnection::answer_out() {
+  if (close_after_answer_ || !keep_alive_ || client_ended_ || server_->closing) return linger();
+  if (watching_) {
+    next_after_watch_ = true;
+    error_code ignored;
+    socket_.cancel(ignored);
+    return;
+  }
+  read_head();
+}
+
+void ClientConnection::linger() {
+  if (closed_ || lingering_) return;
+  lingering_ = true;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  if (client_ended_) return close_now();
+  read_timer_.start(kLingerTimeout, [this] { close_now(); });
+  discard();
+}
+
+void ClientConnection::discard() {
+  if (watching_) {  // one read at a time: its handler gives up, then this begins
+    error_code ignored;
+    socket_.cancel(ignored);
+    asio::post(socket_.get_executor(), [self = shared_from_this()] {
+      if (!self->closed_) self->discard();
+    });
+    return;
+  }
+  buffer_.clear();
+  read_some("the rest of a request", kWriteSliceBytes, [this](error_code error, std::size_t bytes) {
+    if (closed_) return;
+    discarded_ += bytes;
+    if (error || discarded_ > kMaxDiscardedBytes) return close_now();
+    discard();
+  });
+}
+
+void ClientConnection::give_up() {
+  if (closed_) return;
+  auto lost = std::exchange(on_lost, nullptr);
+  if (answering_ && lost) lost(Lost::kTooSlow);
+  error_code ignored;
+  socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  close_now();
+}
+
+}  // namespace bulkhead::orchestrator
