@@ -43,6 +43,8 @@ enum class WorkerState {
   kUnloaded
 };
 const char* to_string(WorkerState state);
+// Whether a worker in this state has a process that serves the requests it has.
+bool serves(WorkerState state);
 
 class Worker;
 
@@ -150,6 +152,10 @@ class Worker : private ProcessEvents {
   std::size_t held_bytes = 0;            // of its unfinished answers, counted by the router
 
  private:
+  // A new spare loads beside a process that has just taken over and replays requests: the spare waits
+  // for this, so that the other gets going first.
+  static constexpr std::chrono::milliseconds kSpareAfterTakeover{1000};
+
   void process_changed(WorkerProcess& process) override;
   Status process_tokens(const ipc::SequenceTokensView& view) override;
   Status process_answer(ipc::FromWorker&& answer) override;
@@ -173,6 +179,7 @@ class Worker : private ProcessEvents {
   void spares_changed();
   void schedule_restart(bool immediately);
   void try_without_units(const Death& death);
+  void leave_units_out();
   void give_up(const std::string& reason);
   void retry_later();
   void end_after_drain();
