@@ -243,9 +243,12 @@ class Router : private WorkerEvents {
     }
   };
 
-  void worker_changed(Worker& worker) override;
+  // answers.cpp
   Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) override;
   Status worker_answer(Worker& worker, ipc::FromWorker&& answer) override;
+  void progressed(RequestId request, Active& active, Worker& worker);
+
+  void worker_changed(Worker& worker) override;
   void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) override;
   void standby_died(const Spare& spare) override;
@@ -319,7 +322,6 @@ class Router : private WorkerEvents {
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;
-  void progressed(RequestId request, Active& active, Worker& worker);
   // Takes the request out of everything; the observer is the caller's to tell.
   void forget(RequestId request, bool tell_worker);
   void fail(RequestId request, Failure failure);
