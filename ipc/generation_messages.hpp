@@ -1,0 +1,287 @@
+// Messages about generating an answer: what is asked, the tokens that come, and the end or failure of any
+// request. messages.hpp says what all messages have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/base/strong_id.hpp"
+#include "ipc/fields.hpp"
+
+namespace bulkhead::ipc {
+
+using TokenId = std::uint32_t;
+
+// ---- daemon -> worker ----
+
+// A chat as its client sent it. The worker makes the prompt of it, by the model's own template.
+struct ChatPrompt {
+  std::string json;  // an object; jinja::ChatRequest (worker/model/template) says which keys count
+  // What the template takes for the present time: seconds since 1970 by a clock on the daemon's wall.
+  // It is part of the request, so that a successor renders the same prompt.
+  std::uint64_t local_seconds = 0;
+  bool operator==(const ChatPrompt&) const = default;
+  BULKHEAD_FIELDS(json, local_seconds)
+};
+
+// As journals of older builds have a chat. Such a stream can be read to its end, and never goes on.
+struct ChatMessage {
+  std::string role;
+  std::string content;
+  bool operator==(const ChatMessage&) const = default;
+  BULKHEAD_FIELDS(role, content)
+};
+
+struct Sampling {
+  float temperature = 1.0F;  // 0: greedy
+  float top_p = 1.0F;
+  std::uint32_t top_k = 0;  // 0: all
+  float min_p = 0.0F;
+  float repetition_penalty = 1.0F;
+  float frequency_penalty = 0.0F;
+  float presence_penalty = 0.0F;
+  std::uint64_t seed = 0;
+  bool operator==(const Sampling&) const = default;
+  BULKHEAD_FIELDS(temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty,
+                  presence_penalty, seed)
+};
+
+// What an answer must be, whatever the model would rather say.
+enum class ConstraintKind {
+  kNone,
+  kJsonObject,  // any JSON object; `text` is empty
+  kJsonSchema,
+  kGrammar,  // llama.cpp's GBNF
+  kRegex,    // the whole answer matches it
+};
+constexpr ConstraintKind last_enumerator(ConstraintKind) {
+  return ConstraintKind::kRegex;
+}
+
+struct Constraint {
+  ConstraintKind kind = ConstraintKind::kNone;
+  std::string text;
+  std::string parameter;  // the request's field that asks for it, for errors
+  bool operator==(const Constraint&) const = default;
+  BULKHEAD_FIELDS(kind, text, parameter)
+};
+
+// Added to a token's logit before everything else that sampling does.
+struct TokenBias {
+  TokenId token = 0;
+  float bias = 0;
+  bool operator==(const TokenBias&) const = default;
+  BULKHEAD_FIELDS(token, bias)
+};
+
+// Says whether the answer may or must call a tool, and which one. Tools that it must not call are not in the prompt.
+enum class ToolChoice {
+  kAuto,
+  kRequired,  // one at least
+  kNamed,     // Submit::tool_name, once
+};
+constexpr ToolChoice last_enumerator(ToolChoice) {
+  return ToolChoice::kNamed;
+}
+
+struct Submit {
+  RequestId request;
+  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>, ChatPrompt> prompt;
+  Sampling sampling;
+  std::uint32_t max_tokens = 0;  // 0: until the context is full
+  std::vector<std::string> stop;
+  std::int32_t logprobs = -1;  // -1: none; n: the chosen token's and the n best
+  bool ignore_eos = false;
+  // Generated before and sent already: a resumed request goes on after them.
+  std::vector<TokenId> accepted_tokens;
+  Constraint constraint;
+  std::vector<TokenBias> logit_bias;  // each token once
+  std::vector<TokenId> stop_tokens;   // end the answer as the end of the text does
+  bool one_call = false;              // the answer ends before a second tool call
+  bool tell_prompt = false;  // PromptTokens, with log-probabilities where `logprobs` says so
+  bool prompt_only = false;  // the answer ends before its first token, with kLength
+  ToolChoice tool_choice = ToolChoice::kAuto;  // of a chat that offers tools
+  std::string tool_name;
+  std::int32_t reasoning_budget = -1;  // tokens of reasoning, then its end is forced; -1: no limit
+  std::vector<std::string> allowed_tools;  // of those offered, which may be called; empty: all
+  bool operator==(const Submit&) const = default;
+  BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
+                   accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
+                   prompt_only, tool_choice, tool_name, reasoning_budget, allowed_tools)
+};
+
+struct Cancel {
+  RequestId request;
+  bool operator==(const Cancel&) const = default;
+  BULKHEAD_MESSAGE(15, "cancel", request)
+};
+
+// ---- worker -> daemon ----
+
+struct Accepted {
+  RequestId request;
+  std::vector<TokenId> prompt_tokens;
+  std::uint32_t max_tokens = 0;  // resolved: what was asked for, or what the context leaves
+  // What of the request is not heeded, and does not keep it from being answered: words for its client.
+  std::vector<std::string> warnings = {};
+  bool operator==(const Accepted&) const = default;
+  BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens, warnings)
+};
+
+enum class PartKind {
+  kContent,
+  kReasoning,
+  kCall,       // a tool call begins: `text` is the tool's name
+  kArguments,  // a piece of the last call's arguments, which are JSON
+};
+constexpr PartKind last_enumerator(PartKind) {
+  return PartKind::kArguments;
+}
+
+// A piece of an answer that the worker has read as its model's family writes answers.
+struct AnswerPart {
+  PartKind kind = PartKind::kContent;
+  std::uint32_t call = 0;  // kCall, kArguments: the call's index, from 0
+  std::string text;
+  std::string id;  // of a kCall
+  bool operator==(const AnswerPart&) const = default;
+  BULKHEAD_FIELDS(kind, call, text, id)
+};
+
+enum class FinishReason {
+  kStop,    // end of text, or a stop string
+  kLength,  // max_tokens, or the context is full
+  kCancelled,
+};
+constexpr FinishReason last_enumerator(FinishReason) {
+  return FinishReason::kCancelled;
+}
+
+struct Finished {
+  RequestId request;
+  FinishReason reason = FinishReason::kStop;
+  std::string text;  // held-back rest; whole UTF-8 characters
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t completion_tokens = 0;
+  std::uint64_t prefill_microseconds = 0;
+  std::uint64_t decode_microseconds = 0;
+  std::uint32_t cached_tokens = 0;     // of the prompt, taken over from the prefix cache
+  std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
+  std::uint32_t reasoning_tokens = 0;  // of those generated
+  // Tokens that this worker guessed, and that turned out right and wrong; the right ones are among
+  // those generated.
+  std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
+  bool operator==(const Finished&) const = default;
+  BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
+                   completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens,
+                   parts, reasoning_tokens, accepted_drafts, rejected_drafts)
+};
+
+// Why a request failed: one vocabulary from the worker to the client (http/errors.cpp has the HTTP
+// status of each).
+enum class FailureCode {
+  // A worker's, and the daemon's:
+  kInvalidRequest,     // the request itself
+  kContextExceeded,    // the prompt does not fit
+  kUnsupported,        // this model can't do that: no chat template, for one
+  kResourceExhausted,  // try again later: the queue is full
+  kInternal,
+  // The daemon's own. A worker that sends one broke a rule.
+  kUnknownModel,
+  kUnavailable,    // try again later: loading, draining
+  kWorkerFailed,   // the model's workers have been given up
+  kTimeout,        // server.request_timeout_s
+  kWorkerCrashed,  // workers died of it, or for it
+  kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
+};
+// Of those that a worker may send.
+constexpr FailureCode last_enumerator(FailureCode) {
+  return FailureCode::kInternal;
+}
+
+struct Failed {
+  RequestId request;
+  FailureCode code = FailureCode::kInternal;
+  std::string message;
+  std::string parameter;  // the request's field, where one is to blame
+  bool operator==(const Failed&) const = default;
+  BULKHEAD_MESSAGE(6, "failed", request, code, message, parameter)
+};
+
+// ---- tokens, both as plain data and as a view ----
+
+struct TopLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+  std::string bytes;
+  bool operator==(const TopLogprob&) const = default;
+  BULKHEAD_FIELDS(token, logprob, any_bytes(bytes))
+};
+
+struct TokenLogprob {
+  float logprob = 0;
+  std::string bytes;            // of this token alone; may be part of a character
+  std::vector<TopLogprob> top;  // best first
+  bool operator==(const TokenLogprob&) const = default;
+  BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
+};
+
+// Tokens of a prompt, for a Submit with tell_prompt: in their order, in as many messages as it takes, after
+// Accepted and before the first token. Of a prompt's first token, and without `logprobs`, only `bytes` counts.
+struct PromptTokens {
+  RequestId request;
+  std::uint32_t first_index = 0;  // within the prompt
+  std::vector<TokenLogprob> tokens;
+  bool operator==(const PromptTokens&) const = default;
+  BULKHEAD_MESSAGE(29, "prompt tokens", request, first_index, tokens)
+};
+
+// What SequenceTokens and its view must be; empty when they are.
+std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
+                                  std::size_t logprobs);
+
+struct SequenceTokens {
+  RequestId request;
+  std::uint32_t first_index = 0;  // index of tokens[0] among the request's generated tokens
+  std::vector<TokenId> tokens;
+  std::string text;                    // whole characters released by these tokens; may be empty
+  std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  // An answer comes in parts or as text: where the tokens released parts, `text` is empty.
+  std::vector<AnswerPart> parts = {};
+  std::string broken_rule() const {
+    return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
+  }
+  bool operator==(const SequenceTokens&) const = default;
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
+};
+
+// One for each step, with all of its sequences.
+struct TokenBatch {
+  std::uint64_t step = 0;
+  std::vector<SequenceTokens> sequences;
+  bool operator==(const TokenBatch&) const = default;
+  BULKHEAD_MESSAGE(4, "tokens", step, sequences)
+};
+
+// One sequence's share of a TokenBatch, pointing into the record: valid until the record is
+// released. `text` is valid UTF-8. Only log-probabilities and parts take memory of their own.
+struct SequenceTokensView {
+  RequestId request;
+  std::uint32_t first_index = 0;
+  std::span<const TokenId> tokens;
+  std::string_view text;
+  std::vector<TokenLogprob> logprobs;  // empty, or one for each token
+  std::vector<AnswerPart> parts = {};
+  std::string broken_rule() const {
+    return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
+  }
+  BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
+};
+static_assert(SequenceTokensView::kFields == SequenceTokens::kFields);
+
+}  // namespace bulkhead::ipc

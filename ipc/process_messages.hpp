@@ -1,0 +1,193 @@
+// Messages about a worker's process, whatever it is asked: how it starts, that it lives, what it leaves to
+// a successor, and how it ends. messages.hpp says what all messages have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ipc/fields.hpp"
+
+namespace bulkhead::ipc {
+
+// Made from the layout of all messages: a worker that has another one is of another build than the
+// daemon, and they would misread each other. Hello itself must stay readable: its row never changes.
+std::uint32_t protocol_version();
+
+// ---- worker -> daemon ----
+
+// The worker's first message.
+struct Hello {
+  std::uint32_t protocol = protocol_version();
+  std::uint32_t pid = 0;
+  std::string build;
+  bool operator==(const Hello&) const = default;
+  BULKHEAD_MESSAGE(0, "hello", protocol, pid, build)
+};
+
+// While a model loads.
+struct Progress {
+  std::string stage;  // "reading weights", "compiling pipelines", "warming up"
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+  bool operator==(const Progress&) const = default;
+  BULKHEAD_MESSAGE(1, "progress", stage, done, total)
+};
+
+struct Optimization {
+  std::string name;
+  bool active = false;
+  std::string reason;  // why it is not active
+  bool operator==(const Optimization&) const = default;
+  BULKHEAD_FIELDS(name, active, reason)
+};
+
+enum class VaultState {
+  kOff,       // nothing of this process can be taken over; `reason` says why
+  kKept,      // loaded, and offered to a successor
+  kImported,  // taken over from a predecessor, and there for a successor
+  kWaiting,   // loaded; VaultOffer follows once there is room for its descriptors
+};
+constexpr VaultState last_enumerator(VaultState) {
+  return VaultState::kWaiting;
+}
+
+struct VaultReport {
+  VaultState state = VaultState::kOff;
+  std::string reason;                     // why it is off, or why KV pages are not kept
+  std::uint64_t import_microseconds = 0;  // mapping the predecessor's memory
+  std::uint64_t check_microseconds = 0;   // the weights' checksum on the device
+  std::uint64_t adopt_microseconds = 0;   // reading the directory of KV pages
+  std::uint64_t pages_adopted = 0;        // full KV pages that need not be computed again
+  // That are not written to before Settled: the predecessor's last steps may write to them.
+  std::uint64_t pages_withheld = 0;
+  bool operator==(const VaultReport&) const = default;
+  BULKHEAD_FIELDS(state, reason, import_microseconds, check_microseconds, adopt_microseconds,
+                  pages_adopted, pages_withheld)
+};
+
+// The model is loaded, and one forward pass has run.
+struct Ready {
+  std::string model_name;
+  std::string architecture;
+  std::string device;
+  std::string numerics_id;
+  std::uint32_t context_limit = 0;  // tokens that one sequence may have
+  std::uint32_t vocabulary_size = 0;
+  std::uint64_t kv_cache_tokens = 0;  // that fit in the KV cache, all sequences together
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t load_milliseconds = 0;
+  bool has_chat_template = false;
+  std::string chat_template;  // how its answers are written, or why there is none
+  // What its answers can be, in Ollama's words: "completion", "tools", "thinking", "embedding".
+  std::vector<std::string> capabilities;
+  std::vector<Optimization> optimizations;
+  VaultReport vault;
+  bool operator==(const Ready&) const = default;
+  BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
+                   vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
+                   has_chat_template, chat_template, capabilities, optimizations, vault)
+};
+
+// Descriptors that one vault may have.
+inline constexpr std::size_t kMostVaultDescriptors = 224;
+
+// Names descriptors that were sent just before. Comes before Ready, or after one that said kWaiting.
+struct VaultOffer {
+  std::uint64_t epoch = 0;   // also the tag of the packets that carry them
+  std::uint32_t files = 0;   // first the directory, then so many model files,
+  std::uint32_t blocks = 0;  // then so many blocks of device memory
+  bool operator==(const VaultOffer&) const = default;
+  BULKHEAD_MESSAGE(25, "vault offer", epoch, files, blocks)
+};
+
+struct Counter {
+  std::string name;  // a Prometheus name without the prefix "bulkhead_worker_"
+  double value = 0;
+  bool operator==(const Counter&) const = default;
+  BULKHEAD_FIELDS(name, value)
+};
+
+struct Stats {
+  std::uint64_t steps = 0;
+  std::uint32_t active_sequences = 0;
+  std::uint32_t waiting_sequences = 0;
+  std::uint64_t kv_pages_used = 0;
+  std::uint64_t kv_pages_total = 0;
+  std::vector<Counter> counters;
+  bool operator==(const Stats&) const = default;
+  BULKHEAD_MESSAGE(10, "stats", steps, active_sequences, waiting_sequences, kv_pages_used,
+                   kv_pages_total, counters)
+};
+
+struct Pong {
+  std::uint64_t nonce = 0;
+  bool operator==(const Pong&) const = default;
+  BULKHEAD_MESSAGE(11, "pong", nonce)
+};
+
+// The worker's last word before it exits.
+struct Fatal {
+  std::string message;
+  bool operator==(const Fatal&) const = default;
+  BULKHEAD_MESSAGE(12, "fatal", message)
+};
+
+struct Drained {
+  bool operator==(const Drained&) const = default;
+  BULKHEAD_MESSAGE(13, "drained")
+};
+
+// ---- daemon -> worker ----
+
+struct Ping {
+  std::uint64_t nonce = 0;
+  bool operator==(const Ping&) const = default;
+  BULKHEAD_MESSAGE(19, "ping", nonce)
+};
+
+// The daemon's first message to a worker that was started with --vault.
+struct Vault {
+  std::uint64_t epoch = 0;  // 0: nothing was left
+  std::uint32_t files = 0;
+  std::uint32_t blocks = 0;
+  bool keep_kv = false;   // false: the predecessor's end casts doubt on its KV pages
+  bool replaced = false;  // a new one was asked for, and with it a changed model file
+  bool operator==(const Vault&) const = default;
+  BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, keep_kv, replaced)
+};
+
+struct Drain {
+  bool operator==(const Drain&) const = default;
+  BULKHEAD_MESSAGE(21, "drain")
+};
+struct Shutdown {
+  bool operator==(const Shutdown&) const = default;
+  BULKHEAD_MESSAGE(22, "shutdown")
+};
+
+// Time the kernels of one step; the figures come with the Stats that follow.
+struct Profile {
+  bool operator==(const Profile&) const = default;
+  BULKHEAD_MESSAGE(23, "profile")
+};
+
+// Tells a standby, which is ready and has had no request, to serve from now on. It answers with a second
+// Ready (and Progress before that, if it takes time); the daemon sends requests after that.
+struct Promote {
+  bool keep_kv = false;  // as in Vault: of a standby that took its memory over
+  bool unsettled =
+      false;  // the predecessor's last steps may still write to its KV pages: Settled follows
+  bool operator==(const Promote&) const = default;
+  BULKHEAD_MESSAGE(24, "promote", keep_kv, unsettled)
+};
+
+// Tells a successor that the process it took over from is gone, and its work on the device has ended.
+struct Settled {
+  bool operator==(const Settled&) const = default;
+  BULKHEAD_MESSAGE(26, "settled")
+};
+
+}  // namespace bulkhead::ipc
