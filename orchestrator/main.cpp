@@ -216,12 +216,22 @@ std::string what_was_meant(int argc, char** argv) {
   return "`bulkheadd --help` shows what there is";
 }
 
-int serve(const config::Sources& sources, config::Settings settings) {
+// Gives this process the limits and signals that it needs, whatever its parent left to it.
+void prepare_process() {
   raise_descriptor_limit();
   close_descriptors_on_exec();
-  std::signal(SIGCHLD,
-              SIG_DFL);  // whoever started us may ignore it, and children would reap themselves
+  // A parent may have had SIGCHLD ignored, and children would reap themselves.
+  std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
+}
+
+std::string listening_line(std::string host, std::uint16_t port) {
+  if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
+  return fmt::format("listening on http://{}:{}", host, port);
+}
+
+int serve(const config::Sources& sources, config::Settings settings) {
+  prepare_process();
   const bool loopback = is_loopback(settings.server.host);
 
   // As the log's, its reader may be slow: that is no reason not to serve.
@@ -264,9 +274,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   };
   router.on_ready = [&] {
     progress.finish();
-    std::string host = settings.server.host;
-    if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
-    const std::string line = fmt::format("listening on http://{}:{}", host, server.port());
+    const std::string line = listening_line(settings.server.host, server.port());
     standard_output.put(line + "\n");
     service.ready(line);
   };

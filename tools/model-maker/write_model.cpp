@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -44,95 +43,114 @@ Status write_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
   return {};
 }
 
-}  // namespace
+// The file's first part, padded to where the tensors' bytes begin, and where those of each are.
+struct Head {
+  std::string bytes;
+  std::vector<std::uint64_t> offsets;  // of each tensor, behind the head
+  std::uint64_t data_bytes = 0;        // of all tensors, with padding
 
-Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Metadata& metadata,
-                                  const WriteOptions& options) {
-  std::string head = "GGUF";
-  append_u32(head, 3);
-  append_u64(head, plan.tensors.size());
-  append_u64(head, metadata.count());
-  head += metadata.bytes();
-  std::vector<std::uint64_t> offsets;
+  std::uint64_t file_bytes() const { return bytes.size() + data_bytes; }
+};
+
+Head make_head(const Plan& plan, const Metadata& metadata) {
+  Head head;
+  head.bytes = "GGUF";
+  append_u32(head.bytes, 3);
+  append_u64(head.bytes, plan.tensors.size());
+  append_u64(head.bytes, metadata.count());
+  head.bytes += metadata.bytes();
   std::uint64_t end = 0;
   for (const PlannedTensor& tensor : plan.tensors) {
     end = aligned(end);
-    offsets.push_back(end);
-    append_text(head, tensor.name);
-    append_u32(head, static_cast<std::uint32_t>(tensor.ne.size()));
+    head.offsets.push_back(end);
+    append_text(head.bytes, tensor.name);
+    append_u32(head.bytes, static_cast<std::uint32_t>(tensor.ne.size()));
     for (const std::uint64_t n : tensor.ne)
-      append_u64(head, n);
-    append_u32(head, static_cast<std::uint32_t>(tensor.type));
-    append_u64(head, end);
+      append_u64(head.bytes, n);
+    append_u32(head.bytes, static_cast<std::uint32_t>(tensor.type));
+    append_u64(head.bytes, end);
     end += tensor.bytes();
   }
-  head.resize(aligned(head.size()), '\0');
-  const std::uint64_t data = head.size();
-  const std::uint64_t total = data + aligned(end);
+  head.bytes.resize(aligned(head.bytes.size()), '\0');
+  head.data_bytes = aligned(end);
+  return head;
+}
 
+std::vector<Chunk> chunks_of(const Plan& plan, const Head& head) {
   std::vector<Chunk> chunks;
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
     const std::uint64_t block = model::traits(plan.tensors[i].type)->block_bytes;
     const std::uint64_t step = kChunkBytes / block * block;
     const std::uint64_t bytes = plan.tensors[i].bytes();
     for (std::uint64_t at = 0, number = 0; at < bytes; at += step, ++number) {
-      chunks.push_back({i, number, data + offsets[i] + at, std::min(step, bytes - at)});
+      chunks.push_back(
+          {i, number, head.bytes.size() + head.offsets[i] + at, std::min(step, bytes - at)});
     }
   }
+  return chunks;
+}
 
-  const std::string partial = options.path + ".partial";
-  UniqueFd fd(::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return errno_error(ErrorCode::kInvalidArgument, "create " + partial, errno);
-  const auto give_up = [&](Error error) {
-    ::unlink(partial.c_str());
+// Makes `path` with its head and room for the rest.
+Result<UniqueFd> create_file(const std::string& path, const Head& head) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return errno_error(ErrorCode::kInvalidArgument, "create " + path, errno);
+  const std::uint64_t total = head.file_bytes();
+  const auto give_up = [&path](Error error) {
+    ::unlink(path.c_str());
     return error;
   };
   // Taking the room first turns a full disk into an error now, not after minutes.
   if (const int failure = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(total));
       failure == ENOSPC) {
-    return give_up(errno_error(
-        ErrorCode::kResourceExhausted,
-        "make room for " + std::to_string(total >> 20) + " MiB in " + partial, failure));
+    return give_up(errno_error(ErrorCode::kResourceExhausted,
+                               "make room for " + std::to_string(total >> 20) + " MiB in " + path,
+                               failure));
   }
-  if (::ftruncate(fd.get(), static_cast<off_t>(total)) != 0) {
-    return give_up(errno_error(ErrorCode::kResourceExhausted, "size " + partial, errno));
-  }
-  if (const Status status = write_at(fd.get(), std::as_bytes(std::span(head)), 0, partial);
-      !status.ok()) {
-    return give_up(status.error());
-  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(total)) != 0)
+    return give_up(errno_error(ErrorCode::kResourceExhausted, "size " + path, errno));
+  const Status written = write_at(fd.get(), std::as_bytes(std::span(head.bytes)), 0, path);
+  if (!written.ok()) return give_up(written.error());
+  return fd;
+}
 
+void fill(const PlannedTensor& tensor, float rope_base, Random& random,
+          std::span<std::byte> bytes) {
+  switch (tensor.fill) {
+    case Fill::kWeights:
+      random_weights(tensor.type, tensor.deviation, random, bytes);
+      break;
+    case Fill::kNorm:
+      random_norm(random, bytes);
+      break;
+    case Fill::kRates:
+      random_rates(random, bytes);
+      break;
+    case Fill::kRopeFactors:
+      rope_factors(rope_base, bytes);
+      break;
+  }
+}
+
+// Makes all chunks and writes them, on as many threads as `options` say.
+Status write_chunks(const Shape& shape, const Plan& plan, const std::vector<Chunk>& chunks, int fd,
+                    const std::string& path, const WriteOptions& options) {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;  // guards the two below and progress
   std::uint64_t done = 0;
-  std::optional<Error> failed;
+  Status failed;
   const auto work = [&] {
     std::vector<std::byte> buffer(kChunkBytes);
     for (;;) {
       const std::size_t index = next.fetch_add(1);
       if (index >= chunks.size()) return;
       const Chunk& chunk = chunks[index];
-      const PlannedTensor& tensor = plan.tensors[chunk.tensor];
       const std::span<std::byte> bytes(buffer.data(), chunk.bytes);
       Random random(options.seed, chunk.tensor, chunk.number);
-      switch (tensor.fill) {
-        case Fill::kWeights:
-          random_weights(tensor.type, tensor.deviation, random, bytes);
-          break;
-        case Fill::kNorm:
-          random_norm(random, bytes);
-          break;
-        case Fill::kRates:
-          random_rates(random, bytes);
-          break;
-        case Fill::kRopeFactors:
-          rope_factors(shape.rope_base, bytes);
-          break;
-      }
-      const Status status = write_at(fd.get(), bytes, chunk.offset, partial);
+      fill(plan.tensors[chunk.tensor], shape.rope_base, random, bytes);
+      const Status status = write_at(fd, bytes, chunk.offset, path);
       const std::lock_guard lock(mutex);
-      if (!status.ok() && !failed) failed = status.error();
-      if (failed) return;
+      if (!status.ok() && failed.ok()) failed = status;
+      if (!failed.ok()) return;
       done += chunk.bytes;
       if (options.progress) options.progress(done, plan.bytes);
     }
@@ -147,13 +165,29 @@ Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Me
   work();
   for (std::thread& thread : threads)
     thread.join();
-  if (failed) return give_up(*failed);
+  return failed;
+}
+
+}  // namespace
+
+Result<std::uint64_t> write_model(const Shape& shape, const Plan& plan, const Metadata& metadata,
+                                  const WriteOptions& options) {
+  const Head head = make_head(plan, metadata);
+  const std::string partial = options.path + ".partial";
+  BULKHEAD_TRY(UniqueFd fd, create_file(partial, head));
+  const auto give_up = [&partial](Error error) {
+    ::unlink(partial.c_str());
+    return error;
+  };
+  const Status written =
+      write_chunks(shape, plan, chunks_of(plan, head), fd.get(), partial, options);
+  if (!written.ok()) return give_up(written.error());
   fd.reset();
   if (::rename(partial.c_str(), options.path.c_str()) != 0) {
     return give_up(
         errno_error(ErrorCode::kInternal, "rename " + partial + " to " + options.path, errno));
   }
-  return total;
+  return head.file_bytes();
 }
 
 }  // namespace bulkhead::model_maker
