@@ -22,14 +22,15 @@ using TokenId = std::uint32_t;
 // A chat as its client sent it. The worker makes the prompt of it, by the model's own template.
 struct ChatPrompt {
   std::string json;  // an object; jinja::ChatRequest (worker/model/template) says which keys count
-  // What the template takes for the present time: seconds since 1970 by a clock on the daemon's wall.
-  // It is part of the request, so that a successor renders the same prompt.
+  // The time that the template is told: seconds since 1970 in the daemon's time zone. The request
+  // contains the time, so that a successor renders the same prompt.
   std::uint64_t local_seconds = 0;
   bool operator==(const ChatPrompt&) const = default;
   BULKHEAD_FIELDS(json, local_seconds)
 };
 
-// As journals of older builds have a chat. Such a stream can be read to its end, and never goes on.
+// A message of a chat in the journals of older builds. A stream that has one can be read to its
+// end, but is not resumed.
 struct ChatMessage {
   std::string role;
   std::string content;
@@ -51,7 +52,7 @@ struct Sampling {
                   presence_penalty, seed)
 };
 
-// What an answer must be, whatever the model would rather say.
+// What form an answer must have, whatever the model prefers.
 enum class ConstraintKind {
   kNone,
   kJsonObject,  // any JSON object; `text` is empty
@@ -71,7 +72,7 @@ struct Constraint {
   BULKHEAD_FIELDS(kind, text, parameter)
 };
 
-// Added to a token's logit before everything else that sampling does.
+// The sampler adds `bias` to the token's logit before all its other steps.
 struct TokenBias {
   TokenId token = 0;
   float bias = 0;
@@ -97,7 +98,7 @@ struct Submit {
   std::vector<std::string> stop;
   std::int32_t logprobs = -1;  // -1: none; n: the chosen token's and the n best
   bool ignore_eos = false;
-  // Generated before and sent already: a resumed request goes on after them.
+  // Tokens that another worker generated and the client has: a resumed request goes on after them.
   std::vector<TokenId> accepted_tokens;
   Constraint constraint;
   std::vector<TokenBias> logit_bias;  // each token once
@@ -127,7 +128,7 @@ struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
   std::uint32_t max_tokens = 0;  // resolved: what was asked for, or what the context leaves
-  // What of the request is not heeded, and does not keep it from being answered: words for its client.
+  // Warnings for the client: each names a part of the request that the worker ignores.
   std::vector<std::string> warnings = {};
   bool operator==(const Accepted&) const = default;
   BULKHEAD_MESSAGE(3, "accepted", request, prompt_tokens, max_tokens, warnings)
@@ -173,8 +174,8 @@ struct Finished {
   std::uint32_t cached_tokens = 0;     // of the prompt, taken over from the prefix cache
   std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
   std::uint32_t reasoning_tokens = 0;  // of those generated
-  // Tokens that this worker guessed, and that turned out right and wrong; the right ones are among
-  // those generated.
+  // How many of this worker's guesses were right and wrong. The right ones are among
+  // `completion_tokens`.
   std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
@@ -199,7 +200,7 @@ enum class FailureCode {
   kWorkerCrashed,  // workers died of it, or for it
   kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
 };
-// Of those that a worker may send.
+// The last code that a worker may send.
 constexpr FailureCode last_enumerator(FailureCode) {
   return FailureCode::kInternal;
 }
@@ -231,8 +232,9 @@ struct TokenLogprob {
   BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
 };
 
-// Tokens of a prompt, for a Submit with tell_prompt: in their order, in as many messages as it takes, after
-// Accepted and before the first token. Of a prompt's first token, and without `logprobs`, only `bytes` counts.
+// Tokens of a prompt, for a Submit with tell_prompt. The worker sends them in order, in one or
+// several messages, after Accepted and before the first token. Only `bytes` counts for the prompt's
+// first token, and for all of them without `logprobs`.
 struct PromptTokens {
   RequestId request;
   std::uint32_t first_index = 0;  // within the prompt
@@ -241,7 +243,7 @@ struct PromptTokens {
   BULKHEAD_MESSAGE(29, "prompt tokens", request, first_index, tokens)
 };
 
-// What SequenceTokens and its view must be; empty when they are.
+// Returns the rule that SequenceTokens or its view breaks; empty: none.
 std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
                                   std::size_t logprobs);
 
@@ -260,7 +262,7 @@ struct SequenceTokens {
   BULKHEAD_FIELDS(request, first_index, tokens, whole_text(text), logprobs, parts)
 };
 
-// One for each step, with all of its sequences.
+// A worker sends one for each step, with all of the step's sequences.
 struct TokenBatch {
   std::uint64_t step = 0;
   std::vector<SequenceTokens> sequences;

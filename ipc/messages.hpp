@@ -69,7 +69,7 @@ struct AppliedTemplate {
   BULKHEAD_MESSAGE(27, "applied template", request, text, warnings)
 };
 
-// Asks for a chat's prompt without an answer to it.
+// Asks for the prompt that a chat renders to; no answer is generated.
 struct ApplyTemplate {
   using Answer = AppliedTemplate;
   RequestId request;
@@ -78,7 +78,7 @@ struct ApplyTemplate {
   BULKHEAD_MESSAGE(28, "apply template", request, prompt)
 };
 
-// What a model makes of a text: its last hidden states, pooled to one, as they are (not normalised).
+// A text's embedding: the model's last hidden states, pooled to one vector, not normalised.
 struct Embedded {
   RequestId request;
   std::uint32_t tokens = 0;  // of the input

@@ -27,7 +27,7 @@ struct Hello {
   BULKHEAD_MESSAGE(0, "hello", protocol, pid, build)
 };
 
-// While a model loads.
+// A worker sends this while it loads its model.
 struct Progress {
   std::string stage;  // "reading weights", "compiling pipelines", "warming up"
   std::uint64_t done = 0;
@@ -61,7 +61,8 @@ struct VaultReport {
   std::uint64_t check_microseconds = 0;   // the weights' checksum on the device
   std::uint64_t adopt_microseconds = 0;   // reading the directory of KV pages
   std::uint64_t pages_adopted = 0;        // full KV pages that need not be computed again
-  // That are not written to before Settled: the predecessor's last steps may write to them.
+  // Pages that are not written to before Settled, since the predecessor's last steps may write to
+  // them.
   std::uint64_t pages_withheld = 0;
   bool operator==(const VaultReport&) const = default;
   BULKHEAD_FIELDS(state, reason, import_microseconds, check_microseconds, adopt_microseconds,
@@ -94,7 +95,8 @@ struct Ready {
 // Descriptors that one vault may have.
 inline constexpr std::size_t kMostVaultDescriptors = 224;
 
-// Names descriptors that were sent just before. Comes before Ready, or after one that said kWaiting.
+// Names the descriptors that the worker sent just before. The worker sends it before Ready, or
+// after a Ready that said kWaiting.
 struct VaultOffer {
   std::uint64_t epoch = 0;   // also the tag of the packets that carry them
   std::uint32_t files = 0;   // first the directory, then so many model files,
@@ -168,7 +170,7 @@ struct Shutdown {
   BULKHEAD_MESSAGE(22, "shutdown")
 };
 
-// Time the kernels of one step; the figures come with the Stats that follow.
+// Asks for the times of one step's kernels, which come with the Stats that follow.
 struct Profile {
   bool operator==(const Profile&) const = default;
   BULKHEAD_MESSAGE(23, "profile")

@@ -262,7 +262,7 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
 
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // Qwen's, vLLM's and llama.cpp's names after ours.
+  // The first name is ours, the others are Qwen's, vLLM's and llama.cpp's.
   for (const char* name :
        {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"}) {
     if (fields.get(name) == nullptr) continue;

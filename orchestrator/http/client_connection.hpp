@@ -21,8 +21,8 @@
 
 namespace bulkhead::orchestrator {
 
-// Reads one request at a time; while it is answered, only watches for the client's end. All output
-// goes through `unsent_`.
+// Reads one request at a time. While a request is being answered, the connection only watches for
+// the client's end. All output goes through `unsent_`.
 class ClientConnection final : public Connection,
                                public Exchange,
                                public std::enable_shared_from_this<ClientConnection> {
@@ -61,8 +61,8 @@ class ClientConnection final : public Connection,
   std::size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
-  // Every handler goes through here: an exception, for want of memory for example, ends its
-  // connection and nothing else.
+  // Runs a handler; every handler goes through here. An exception, for want of memory for example,
+  // ends this connection and nothing else.
   template <typename Handle>
   void guarded(const char* doing, Handle handle) {
     server_->loop.call(doing, [&] {
@@ -105,10 +105,11 @@ class ClientConnection final : public Connection,
   // for. False: there is no room, and this connection has been told so.
   bool hold_body(std::size_t bytes);
   void body_read();
-  // Only an answer can follow this.
+  // Gives the body up: only an answer can follow.
   void stop_reading_body();
-  // Watches while an answer is being made: an end of file or a reset means that nobody waits for it.
-  // What a client sends ahead is kept, within bounds, so that the end behind it is seen too.
+  // Watches for the client's end while an answer is being made: an end of file or a reset means
+  // that nobody waits for the answer. What a client sends ahead is kept, within bounds, so that the
+  // end behind it is seen too.
   void watch_for_end();
 
   // Refuses the request in the form of the protocol that its path belongs to.

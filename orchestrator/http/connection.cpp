@@ -27,7 +27,7 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr seconds kIdleTimeout{75};
 constexpr seconds kHeadTimeout{15};
 
-// Gives the text's memory back, which an assignment keeps.
+// Frees the text's memory, which an assignment would keep.
 void give_back(std::string& text) {
   std::string().swap(text);
 }

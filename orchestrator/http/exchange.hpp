@@ -53,8 +53,8 @@ class Exchange {
   // What the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
 
-  // Of a request with a client's key, until an answer in progress takes it: counts it as in progress as long
-  // as somebody has this.
+  // The ticket of a request with a client's key; the answer in progress takes it. The request
+  // counts as in progress as long as somebody has the ticket.
   std::shared_ptr<KeyTicket> ticket;
 
   // For every head that this exchange sends: what a browser must be told (CORS).

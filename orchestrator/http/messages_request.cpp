@@ -18,7 +18,7 @@ using Ordered = nlohmann::ordered_json;  // templates show schemas in their orde
 // the model it would say nothing, and no prompt would have its beginning in common with the last one.
 constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
 
-// Members that have their own meaning here, or none for an answer.
+// Members that this parser reads itself, or that do not change an answer.
 constexpr std::string_view kOwn[] = {"system",
                                      "messages",
                                      "tools",

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
 
-// Members that have their own meaning here, or none for an answer.
+// Members that this parser reads itself, or that do not change an answer.
 constexpr std::string_view kOwn[] = {
     "instructions",  "input",    "tools",        "max_output_tokens",    "reasoning",
     "text",          "include",  "conversation", "previous_response_id", "prompt",
@@ -191,7 +191,8 @@ class Conversation : Translating {
     pass_on(body_, kOwn, out_);
   }
 
-  // The others are what OpenAI's own tools add to answers, and thoughts that only its servers can read.
+  // The other values ask for what OpenAI's own tools add to answers, or for thoughts that only its
+  // servers can read.
   void include() {
     const Ordered* include = find(body_, "include");
     if (include == nullptr) return;

@@ -208,7 +208,7 @@ void refuse_unsupported(Fields& fields, bool chat) {
 }
 
 // OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has
-// room for: 0. No token at all: `prompt_only`, which makes sense where the prompt is echoed.
+// room for: 0. `prompt_only` means no token at all, which makes sense where the prompt is echoed.
 std::uint32_t read_max_tokens(Fields& fields, bool echo, bool& prompt_only) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::uint32_t chosen = 0;

@@ -1,5 +1,5 @@
-// What workers say of requests: their tokens and answers are checked against what the journal has, kept
-// there, and then told to the request's observer.
+// What workers answer: the router checks tokens and answers against the journal, records them
+// there, and then tells the request's observer.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// Hundreds of answers as long as a large context: more is no answer but an attack on the daemon's
-// memory.
+// This holds hundreds of answers as long as a large context. A worker that sends more attacks the
+// daemon's memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
 Error violation(RequestId request, const char* what) {
@@ -112,10 +112,11 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "more guessed tokens than the answer has");
     const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text, finished->parts));
-    // What a successor finds in its cache may have been computed for this very request.
+    // A successor may find in its cache what was computed for this very request.
     if (entry->resubmissions > 0) finished->cached_tokens = 0;
     progressed(request, active->second, worker);
-    // Everything has let go of it before the observer is told, so that it may start another.
+    // The router forgets the request before it tells the observer, so that the observer may start
+    // another one.
     worker.held_bytes -= std::min(worker.held_bytes, held);
     forget(request, false);
     observer.on_finished(request, *finished);

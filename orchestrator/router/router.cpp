@@ -91,7 +91,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
-  // With the request, so that it stays whatever happens to the settings.
+  // The request keeps the budget, whatever happens to the settings.
   const std::uint32_t budget = models_[model].settings.reasoning_budget;
   if (auto* submit = std::get_if<ipc::Submit>(&work);
       submit != nullptr && submit->reasoning_budget < 0 && budget > 0)
@@ -305,7 +305,7 @@ void Router::standby_died(const Spare& spare) {
 
 void Router::worker_failed(Worker& worker, const std::string& reason) {
   const std::size_t index = worker.options().model;
-  // Its device may be full of what models left there that nobody uses.
+  // Unused models may have left its device full.
   if (drop_parked(worker.options().device, index, UINT64_MAX) > 0) {
     loop_.post([this, name = worker.name()] {
       if (Worker* again = find_worker(name); again != nullptr && !stopping_) again->restart();

@@ -50,7 +50,8 @@ class RequestObserver {
   // Before on_accepted, where there are any: what of the request is not heeded.
   virtual void on_warnings(RequestId, std::span<const std::string>) {}
   virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
-  // Of a Submit with tell_prompt, between on_accepted and on_tokens: the prompt's next tokens.
+  // Called for a Submit with tell_prompt, between on_accepted and on_tokens, with the prompt's next
+  // tokens.
   virtual void on_prompt_tokens(RequestId, std::span<const ipc::TokenLogprob>) {}
   // `view.request` is the request. All of it is in the journal already.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
@@ -82,16 +83,17 @@ struct ModelInfo {
   std::vector<Worker*> workers;
   bool ever_served = false;
 
-  // loading.cpp. Its workers have processes, or are to have them.
+  // Used by loading.cpp. Its workers have processes, or shall have them.
   bool loaded = false;
-  // Nobody expects it to be loaded, so its requests wait until it is. Since it was not loaded for the
-  // first time.
+  // Requests wait until the model is loaded, since nobody expects it to be. Set when the model is
+  // first found or made not loaded.
   bool on_demand = false;
   bool load_asked = false, unload_asked = false;
-  // It has had its turn, and another needs the memory: new requests wait until that was served.
+  // The model has had its turn, and another one needs the memory: new requests wait until that one
+  // was served.
   bool yields = false;
   std::uint64_t file_bytes = 0;
-  std::uint64_t memory_bytes = 0;  // that a worker of it takes on its device, once it has told
+  std::uint64_t memory_bytes = 0;  // that each of its workers takes on its device; 0: none has told
   Clock::time_point last_used{}, load_began{}, turn_began{};
   Clock::duration load_took{};
 
@@ -111,14 +113,14 @@ struct ReloadReport {
 // As the settings have them; without any, the built-in one.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
-// Of a model's file and its chat template.
+// The mark of a model's file and of its chat template.
 std::string mark_of(const config::ModelSettings& settings);
 
-// What was seen of a model's file and of the one that its chat template is in. Looking may take for ever (a network
-// mount that hangs).
+// What was seen of a model's file and of its chat template's file. Looking may take for ever (a
+// network mount that hangs).
 struct ModelFile {
   std::string mark;     // mark_of()
-  std::string problem;  // which can't be read and why; empty: they can
+  std::string problem;  // the file that can't be read, and why; empty: both can
 };
 using ModelFiles =
     std::map<std::pair<std::string, std::string>, ModelFile>;  // by path and template
@@ -148,7 +150,7 @@ class Router : private WorkerEvents {
   // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
   // worker whose identity differs from `entry.made_by`: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
-  // Where an unfinished request is; nothing of one that is not.
+  // Where an unfinished request is; empty if the request is over.
   struct Place {
     std::size_t model = 0;
     const Worker* worker = nullptr;   // null: it waits
@@ -176,18 +178,20 @@ class Router : private WorkerEvents {
   Result<ReloadReport> reload(const config::Settings& settings, bool replace_workers,
                               const ModelFiles& files);
 
-  // Loads a model that is not: as soon as its device has the memory. Unloads one when its last request is
-  // over; requests that come until then wait, and load it again. `name`: as find_model() takes it. Both
-  // give the model's index, and do nothing where there is nothing to do.
+  // load() loads a model as soon as its device has the memory. unload() unloads a model when its
+  // last request is over; requests that come until then wait, and load it again. `name`: as
+  // find_model() takes it. Both return the model's index, and do nothing if there is nothing to do.
   Result<std::size_t> load(const std::string& name);
   Result<std::size_t> unload(const std::string& name);
-  // Adds the GGUF file of server.models_folder that `name` means (its path, or what follows the folder in
-  // that) as a model that is not loaded, unless it is one already. `done` gets the model's index, or
-  // kNotFound; kUnavailable: earlier looks into the folder hang. Looking may take for ever.
+  // Adds a GGUF file of server.models_folder as a model that is not loaded, unless it is a model
+  // already. `name`: the file's path, or its path in the folder. `done` gets the model's index, or
+  // kNotFound, or kUnavailable if earlier looks into the folder hang. Looking may take for ever.
   void add_from_folder(const std::string& name, std::function<void(Result<std::size_t>)> done);
-  // As Worker::restart(); a failed one whose model is not loaded waits for its memory first.
+  // Does what Worker::restart() does. A failed worker whose model is not loaded waits for memory
+  // first.
   void restart(Worker& worker);
-  // loaded, loading, waiting (for memory, or until it is unloaded), unloading, unloaded, drained, failed.
+  // Returns the model's state: loaded, loading, waiting (for memory, or until it is unloaded),
+  // unloading, unloaded, drained or failed.
   const char* state_of(const ModelInfo& model) const;
   // Bytes that each of the model's workers takes on its device, as far as is known.
   std::uint64_t memory_of(const ModelInfo& model) const;

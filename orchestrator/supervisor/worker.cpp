@@ -62,7 +62,7 @@ void Worker::start() {
   start_process();
 }
 
-// It has yet to show that it can serve.
+// The worker becomes what replace() wanted. It has yet to show that it can serve.
 void Worker::become_next() {
   options_ = *std::exchange(next_options_, std::nullopt);
   ever_ready_ = without_units_ = false;
@@ -308,7 +308,7 @@ void Worker::restart() {
   if (state_ == WorkerState::kStopped) return;
   if (state_ == WorkerState::kUnloaded) {
     if (next_options_.has_value()) become_next();
-    return;  // its next process is a new one anyway
+    return;  // its next process starts anew anyway
   }
   unload_after_drain_ = false;
   if (process_ != nullptr && process_->asked_to_end()) return;

@@ -67,8 +67,8 @@ class WorkerEvents {
   virtual void standby_died(const Spare& spare) = 0;
   // Nothing is tried any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
-  // One that has failed is to be tried again. kByLoad: the receiver has called load(). kNotNow: it has no room for
-  // it, and is asked again later.
+  // Asked before a failed worker is tried again. kByLoad: the receiver has called load(). kNotNow: it
+  // has no room for the worker, and is asked again later.
   enum class Retry { kNow, kByLoad, kNotNow };
   virtual Retry worker_may_retry(Worker& worker) = 0;
 };
@@ -91,14 +91,15 @@ class Worker : private ProcessEvents {
 
   bool drain();    // takes nothing new, finishes what it has; false: it is not ready
   void restart();  // drain, then a successor that is started anew; its spares are replaced as well
-  // From its next process on it is this one; spares and limits at once.
+  // Takes over new options: spares and limits at once, the rest from the next process on.
   void configure(WorkerOptions options);
-  // A restart as another one: of another model, perhaps. It has no request.
+  // Restarts the worker with other options, perhaps of another model. The worker must have no
+  // request.
   void replace(WorkerOptions options);
-  // Ends its processes once it has no request, and starts none before load(): the state is kUnloaded
-  // then. The vault keeps its memory until drop_vault().
+  // Ends its processes once it has no request, and starts none before load(). The state is
+  // kUnloaded then. The vault keeps the device memory until drop_vault().
   void unload();
-  // Of one that is unloaded or has failed: starts it. Its first process counts as a first start.
+  // Starts a worker that is unloaded or has failed. Its first process counts as a first start.
   void load();
   void drop_vault(const std::string& reason);
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready

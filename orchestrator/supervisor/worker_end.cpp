@@ -1,5 +1,5 @@
-// What a worker does when one of its processes ends, or is as good as ended: whose requests go back,
-// what of its memory a successor may have, and whether there is a successor.
+// What a worker does when one of its processes ends, or is as good as ended: it gives the requests
+// back, decides what memory a successor may have, and starts a successor or gives up.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,8 @@ void Worker::process_dying(WorkerProcess& process) {
   if (&process == process_.get()) recovery.noticed();
 }
 
-// Its successor waits for its exit, which may take long, and a peer need not.
+// Gives the requests back at once, since a peer need not wait for the exit of this process, as its
+// successor must.
 void Worker::process_lost(WorkerProcess& process, const Death& death) {
   if (&process != process_.get() || !serves(state_)) return;
   std::vector<WorkerEvents::Orphan> orphans = process.take_unfinished();
@@ -33,10 +34,11 @@ void Worker::process_lost(WorkerProcess& process, const Death& death) {
   events_.worker_lost(*this, death, std::move(orphans));
 }
 
-// The kernel can take half a second to take back what it held, and a spare is there. What may go on
-// meanwhile is work of its last steps on the device, and the spare knows where they can write: see
-// worker/vault/README.md. Only after a kill from outside: who ended itself, crashed or was killed by
-// this daemon may have given the device something else to do.
+// Lets a spare take over before the process has exited, since the kernel can take half a second to
+// take back what it held. The device may still compute its last steps meanwhile, and the spare
+// knows where those can write (worker/vault/README.md). This happens only after a kill from
+// outside: a process that ended itself, crashed or was killed by this daemon may have given the
+// device something else to do.
 void Worker::process_stopped(WorkerProcess& process) {
   if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
   if (!vault_.keep_kv() || !pool_.ready(vault_.epoch())) return;
@@ -46,9 +48,10 @@ void Worker::process_stopped(WorkerProcess& process) {
   died(process, death);
 }
 
-// It counts as dead, and its successor is started beside it. That one is given nothing of it: what it
-// had the device do may go on for as long as it is there. There may be no memory for two; then the
-// successor says so, and is tried again until the crash budget is spent.
+// Counts the process as dead and starts its successor beside it. The successor is given nothing of
+// its memory, since the device may go on with the old process's work as long as that is there.
+// There may be no memory for two models; then the successor says so, and is tried again until the
+// crash budget is spent.
 void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) {
     if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
@@ -60,7 +63,7 @@ void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   died(process, death);
 }
 
-// Each has memory of its own, and the next may not end either.
+// Limits processes that do not end: each has memory of its own, and the next may not end either.
 bool Worker::may_start() const {
   const std::size_t leaving = leaving_ != nullptr && leaving_->stuck() ? 1 : 0;
   return stuck_.size() + leaving < kMostStuck;
@@ -91,22 +94,22 @@ void Worker::predecessor_gone(const Death& death) {
 void Worker::tell_vault_of_end(const Death& death) {
   if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
   const bool held = vault_.held();
-  // A spare may have been given an earlier one, which is gone.
+  // A spare may have been given an earlier vault, which is gone.
   const bool took_over = death.took_over && death.vault == vault_.epoch();
   if (death.vault_unusable) {
     if (took_over) vault_.drop(death.last_word.empty() ? death.words : death.last_word);
   } else {
     vault_.ended(death.cause);
-    // It died before it served: of what it was to take over, perhaps, unless somebody killed it.
+    // It died before it served. Unless somebody killed it, what it took over may be the cause.
     if (took_over && (!death.by_others() || ++kills_at_take_over_ >= kKillsAtTakeOver))
       vault_.drop("a process that was taking it over died: " + death.words);
   }
   if (held && !vault_.held()) vault_dropped();
 }
 
-// It shares the memory of the process that serves, and computes nothing before it is promoted: KV
-// pages are as good as they were. But what was of no use to it, or what it can have spoilt, no
-// successor shall be given.
+// A spare shares the memory of the process that serves, and computes nothing before it is promoted,
+// so its end leaves the KV pages as they were. But a successor is not given a vault that was of no
+// use to the spare, or that the spare may have spoilt.
 void Worker::spare_ended(const Spare& spare, const Death& death) {
   if (!death.vault_unusable) events_.standby_died(spare);
   discard_readers_of_cache(death);
@@ -117,12 +120,13 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
     vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
     vault_dropped();
   }
-  // Others that went with it are replaced, too.
+  // The pool replaces other spares that went with it, too.
   if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby, kSpareAfterTakeover);
 }
 
-// The folder is wiped already. But a spare that has loaded kernels from it would go on with them, and
-// write them to the next one where no sandbox keeps it from that.
+// Ends spares after a broken rule. The cache folder is wiped already, but a spare that has loaded
+// kernels from it would go on with them, and would write them to the new folder if no sandbox
+// prevents that.
 void Worker::discard_readers_of_cache(const Death& death) {
   if (death.cause != DeathCause::kProtocolViolation) return;
   pool_.discard_running("it may have read what was in the cache folder that is wiped");
@@ -161,7 +165,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
 
   tell_vault_of_end(death);
   discard_readers_of_cache(death);
-  // With requests it comes back for them: whoever wants it unloaded asks again when they are over.
+  // If it had requests, it comes back for them; the router unloads it again when they are over.
   if (std::exchange(unload_after_drain_, false) && unfinished == 0) {
     ended_as_asked_ = death.as_asked || death.cause == DeathCause::kAsked;
     if (!ended_as_asked_) {
@@ -207,7 +211,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   state_ = WorkerState::kRestarting;
   events_.worker_died(*this, death, std::move(orphans));
   if (state_ != WorkerState::kRestarting) return;  // stopped from within
-  // Before a spare takes over: it would die of the same, and so on without an end.
+  // This comes before a spare takes over, which would die of the same, as would the next.
   if (!death.as_asked && policy_.spent(options_.crash_budget)) return give_up(death.words);
   if (take_over()) return;
   if (!death.as_asked && !may_start()) {
@@ -224,9 +228,9 @@ void Worker::leave_units_out() {
   options_.arguments.insert(options_.arguments.end(), {"--set", "engine.matrix_units=off"});
 }
 
-// A driver's compiler that crashes or hangs does so at each start. What asks most of it are kernels
-// for matrix units: the last try before the daemon gives up goes without them. Nobody has had a
-// token of it, so nobody sees another one.
+// Leaves matrix units out of the last try before the daemon gives up: a driver's compiler that
+// crashes or hangs does so at each start, and kernels for matrix units ask most of it. No client
+// has had a token of this worker, so no client sees a token change.
 void Worker::try_without_units(const Death& death) {
   const bool its_own = death.cause == DeathCause::kSignal || death.cause == DeathCause::kHang ||
                        death.cause == DeathCause::kDeviceLost;

@@ -1,4 +1,4 @@
-// How a process's life is watched: when it is asked whether it is there, when its silence counts as a
+// Watches a process's life: when the daemon asks whether it is there, when its silence counts as a
 // hang, and what it did meanwhile.
 #include <cstdlib>
 
@@ -71,7 +71,7 @@ bool WorkerProcess::has_too_many_threads() {
   return true;
 }
 
-// A driver may take its time with a kernel; one that is stopped takes everybody's.
+// A driver may take long over a kernel, but a process that is stopped makes no progress.
 bool WorkerProcess::ended_as_stopped() {
   const std::optional<Activity> now = process_.activity();
   if (!now.has_value() || !now->stopped()) return false;
@@ -81,8 +81,8 @@ bool WorkerProcess::ended_as_stopped() {
   return true;
 }
 
-// Whether it was stopped, waited for something, or computed all the time: a machine that is too slow
-// for isolation.heartbeat_timeout_ms looks like a hang otherwise.
+// Logs whether the process was stopped, waited for something, or computed all the time. Otherwise a
+// machine that is too slow for isolation.heartbeat_timeout_ms would look like a hang.
 void WorkerProcess::tell_what_it_did(const std::string& verdict, const Activity& now) const {
   const char* state = now.stopped()      ? "stopped"
                       : now.state == 'R' ? "running"
