@@ -97,6 +97,9 @@ struct Embed {
 
 // ---- all messages ----
 
+// The questions that a worker answers beside its steps: no model computes.
+using Question = std::variant<Tokenize, Detokenize, ApplyTemplate>;
+
 // What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
 using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, Embed>;
 

@@ -66,28 +66,8 @@ void resolve(GenerationRequest& request);
 // Seconds since 1970 by a clock on the wall of the daemon's time zone.
 std::uint64_t local_seconds();
 
-struct TokenizeRequest {
-  std::string model;
-  ipc::Tokenize message;
-};
-struct DetokenizeRequest {
-  std::string model;
-  ipc::Detokenize message;
-};
-// A chat's request for its prompt; with the present time, and without what only an answer needs.
-struct ApplyTemplateRequest {
-  std::string model;
-  ipc::ApplyTemplate message;
-};
-Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
 // Returns the name in {"model": NAME}; other members are ignored.
 Parsed<std::string> parse_model_name(std::string_view body);
-Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
-Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
-// What answers them, as a body.
-std::string tokenized_body(const ipc::FromWorker& tokenized);
-std::string detokenized_body(const ipc::FromWorker& detokenized);
-std::string applied_template_body(const ipc::FromWorker& applied);
 
 // `text` as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);

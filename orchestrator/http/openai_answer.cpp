@@ -382,35 +382,4 @@ std::string answer_body(const AnswerHead& head, std::span<const ChoicePart> choi
   return out;
 }
 
-std::string tokenized_body(const ipc::FromWorker& tokenized) {
-  const std::vector<ipc::TokenId>& tokens = std::get<ipc::Tokenized>(tokenized).tokens;
-  std::string body = "{\"tokens\":[";
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (i > 0) body += ',';
-    body += std::to_string(tokens[i]);
-  }
-  return body + "],\"count\":" + std::to_string(tokens.size()) + "}";
-}
-
-std::string applied_template_body(const ipc::FromWorker& applied) {
-  const auto& answer = std::get<ipc::AppliedTemplate>(applied);
-  std::string body = "{\"prompt\":";
-  append_json_string(body, answer.text);
-  body += ",\"warnings\":[";
-  for (std::size_t i = 0; i < answer.warnings.size(); ++i) {
-    if (i > 0) body += ',';
-    append_json_string(body, answer.warnings[i]);
-  }
-  return body + "]}";
-}
-
-std::string detokenized_body(const ipc::FromWorker& detokenized) {
-  const std::string& text = std::get<ipc::Detokenized>(detokenized).text;
-  std::string body = "{\"prompt\":";  // its name in the request, and llama.cpp's
-  append_json_string(body, text);
-  body += ",\"content\":";
-  append_json_string(body, text);
-  return body + '}';
-}
-
 }  // namespace bulkhead::orchestrator

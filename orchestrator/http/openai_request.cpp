@@ -105,17 +105,6 @@ std::uint64_t local_seconds() {
   return static_cast<std::uint64_t>(::timegm(&wall));
 }
 
-Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body) {
-  Parsed<json> object = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&object)) return *error;
-  Fields fields(std::get<json>(object));
-  ApplyTemplateRequest request;
-  request.model = fields.text("model");
-  request.message.prompt = {read_chat(fields, body), local_seconds()};
-  if (!fields.ok()) return fields.error();
-  return request;
-}
-
 Parsed<std::string> parse_model_name(std::string_view body) {
   Parsed<json> object = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&object)) return *error;
@@ -125,43 +114,6 @@ Parsed<std::string> parse_model_name(std::string_view body) {
     fields.refuse("model", "is missing: the model's name.", "missing_parameter");
   if (!fields.ok()) return fields.error();
   return name;
-}
-
-Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
-  Parsed<json> object = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&object)) return *error;
-  Fields fields(std::get<json>(object));
-  TokenizeRequest request;
-  request.model = fields.text("model");
-  const char* name = fields.get("content") != nullptr ? "content"
-                     : fields.get("text") != nullptr  ? "text"
-                                                      : "prompt";
-  if (fields.get(name) == nullptr)
-    fields.refuse(name, "is missing: the text to tokenize.", "missing_parameter");
-  request.message.text = fields.text(name);
-  request.message.add_special =
-      fields.boolean("add_special", fields.boolean("add_special_tokens", true));
-  request.message.parse_special = fields.boolean("parse_special", true);
-  if (!fields.ok()) return fields.error();
-  return request;
-}
-
-Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {
-  Parsed<json> object = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&object)) return *error;
-  Fields fields(std::get<json>(object));
-  DetokenizeRequest request;
-  request.model = fields.text("model");
-  const json* tokens = fields.get("tokens");
-  if (tokens == nullptr) {
-    fields.refuse("tokens", "is missing: the ids to turn into text.", "missing_parameter");
-  } else if (!tokens->is_array()) {
-    fields.wrong_type("tokens", "an array of token ids", *tokens);
-  } else {
-    read_ids(fields, "tokens", *tokens, request.message.tokens);
-  }
-  if (!fields.ok()) return fields.error();
-  return request;
 }
 
 }  // namespace bulkhead::orchestrator

@@ -19,6 +19,7 @@
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/operating.hpp"
 #include "orchestrator/http/page.hpp"
+#include "orchestrator/http/questions.hpp"
 #include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/http/responses.hpp"
 

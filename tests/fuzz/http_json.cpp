@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/questions.hpp"
 
 using namespace bulkhead::orchestrator;
 

@@ -83,9 +83,8 @@ class Engine {
   void cancel(RequestId request);
   // Answers with Embedded (or Failed), and nothing else.
   void embed(ipc::Embed job);
-  void tokenize(ipc::Tokenize job);
-  void detokenize(ipc::Detokenize job);
-  void apply_template(ipc::ApplyTemplate job);
+  // Answers with the question's Answer (or Failed), and nothing else.
+  void answer(ipc::Question question);
   // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
   void drain();
   // Who keeps account of the KV pages that can be found by their tokens (kv_cache.hpp); and pages
@@ -113,7 +112,7 @@ class Engine {
   Result<bool> turn(const std::function<void()>& meanwhile);
 
   // Requests and jobs that have not got their last message.
-  std::size_t outstanding() const { return requests_.size() + jobs_.size(); }
+  std::size_t outstanding() const { return requests_.size() + questions_.size(); }
   // Something to compute, or being computed: turn() would end a step.
   bool runnable() const {
     return scheduler_.running() + scheduler_.waiting() + scheduler_.in_flight() > 0;
@@ -126,7 +125,7 @@ class Engine {
   using RequestPtr = std::unique_ptr<Request>;
 
   void prepared(Preparer::Outcome outcome);
-  void prepared_job(const Preparer::Outcome& outcome);
+  void answered(const Preparer::Outcome& outcome);
   // Why a request can't be computed. An empty parameter stands for the one that the prompt came in.
   struct Refusal {
     ipc::FailureCode code;
@@ -184,14 +183,8 @@ class Engine {
   Speculator speculator_;
 
   std::unordered_map<RequestId, RequestPtr> requests_;
-  // Tickets that the tokenizer's thread works on: requests, and plain jobs with what they are.
-  std::unordered_map<std::uint64_t, RequestId> tickets_;
-  enum class JobKind { kTokenize, kDetokenize, kApplyTemplate };
-  struct PlainJob {
-    RequestId request;
-    JobKind kind;
-  };
-  std::unordered_map<std::uint64_t, PlainJob> jobs_;
+  // Tickets that the tokenizer's thread works on: those of requests that generate, and of questions.
+  std::unordered_map<std::uint64_t, RequestId> tickets_, questions_;
   std::uint64_t last_ticket_ = 0;
 
   std::vector<Request*> pending_;   // have tokens that were not sent

@@ -174,19 +174,10 @@ void Engine::cancel(RequestId id) {
   say_drained();
 }
 
-void Engine::tokenize(ipc::Tokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kTokenize});
-  preparer_.submit({last_ticket_, std::move(job)});
-}
-
-void Engine::detokenize(ipc::Detokenize job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kDetokenize});
-  preparer_.submit({last_ticket_, std::move(job)});
-}
-
-void Engine::apply_template(ipc::ApplyTemplate job) {
-  jobs_.emplace(++last_ticket_, PlainJob{job.request, JobKind::kApplyTemplate});
-  preparer_.submit({last_ticket_, std::move(job)});
+void Engine::answer(ipc::Question question) {
+  const auto id = [](const auto& asked) { return asked.request; };
+  questions_.emplace(++last_ticket_, std::visit(id, question));
+  preparer_.submit({last_ticket_, std::move(question)});
 }
 
 void Engine::drain() {
@@ -206,7 +197,7 @@ void Engine::poll() {
 }
 
 void Engine::prepared(Preparer::Outcome outcome) {
-  if (jobs_.contains(outcome.ticket)) return prepared_job(outcome);
+  if (questions_.contains(outcome.ticket)) return answered(outcome);
   const auto ticket = tickets_.find(outcome.ticket);
   if (ticket == tickets_.end()) return;  // cancelled meanwhile
   Request& request = *requests_.at(ticket->second);
@@ -225,33 +216,18 @@ void Engine::prepared(Preparer::Outcome outcome) {
        std::move(parameter));
 }
 
-void Engine::prepared_job(const Preparer::Outcome& outcome) {
-  const PlainJob job = jobs_.at(outcome.ticket);
-  jobs_.erase(outcome.ticket);
-  ipc::FromWorker answer;
-  const char* parameter = "";
-  switch (job.kind) {
-    case JobKind::kTokenize:
-      answer = ipc::Tokenized{job.request, outcome.tokens};
-      break;
-    case JobKind::kDetokenize:
-      answer = ipc::Detokenized{job.request, outcome.text};
-      break;
-    case JobKind::kApplyTemplate:
-      answer = ipc::AppliedTemplate{job.request, outcome.text, outcome.warnings};
-      parameter = "messages";
-      break;
-  }
+void Engine::answered(const Preparer::Outcome& outcome) {
+  const RequestId request = questions_.extract(outcome.ticket).mapped();
   if (!outcome.status.ok()) {
-    fail(job.request, failure_code(outcome.status.error()), outcome.status.error().message(),
-         parameter);
-  } else if (ipc::encoded_bound(answer) > options_.max_message_bytes) {
-    fail(job.request, ipc::FailureCode::kResourceExhausted,
-         "the answer has " + std::to_string(ipc::encoded_bound(answer)) +
+    fail(request, failure_code(outcome.status.error()), outcome.status.error().message(),
+         outcome.parameter);
+  } else if (ipc::encoded_bound(*outcome.answer) > options_.max_message_bytes) {
+    fail(request, ipc::FailureCode::kResourceExhausted,
+         "the answer has " + std::to_string(ipc::encoded_bound(*outcome.answer)) +
              " bytes and the channel takes " + std::to_string(options_.max_message_bytes) +
              "; send less at once, or raise ipc.ring_kib");
   } else {
-    emit_(answer);
+    emit_(*outcome.answer);
     say_drained();
   }
 }

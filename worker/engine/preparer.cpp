@@ -85,6 +85,29 @@ Status check_tokens(const model::Tokenizer& tokenizer, std::span<const model::To
   return {};
 }
 
+// ---- questions. Each function makes the message that answers one, and sets `parameter` to the
+// request's field that an error is about, if that is not the prompt. ----
+
+Result<ipc::Tokenized> answer_to(const Language& language, const ipc::Tokenize& question,
+                                 std::string&) {
+  return ipc::Tokenized{
+      question.request,
+      language.tokenizer->encode(question.text, question.add_special, question.parse_special)};
+}
+
+Result<ipc::Detokenized> answer_to(const Language& language, const ipc::Detokenize& question,
+                                   std::string&) {
+  BULKHEAD_RETURN_IF_ERROR(check_tokens(*language.tokenizer, question.tokens));
+  return ipc::Detokenized{question.request, language.tokenizer->decode(question.tokens)};
+}
+
+Result<ipc::AppliedTemplate> answer_to(const Language& language, const ipc::ApplyTemplate& question,
+                                       std::string& parameter) {
+  parameter = "messages";
+  BULKHEAD_TRY(jinja::ChatPrompt prompt, render(language, question.prompt));
+  return ipc::AppliedTemplate{question.request, prompt.text(), std::move(prompt.warnings)};
+}
+
 }  // namespace
 
 Preparer::Preparer(const Language& language)
@@ -104,10 +127,8 @@ Preparer::~Preparer() {
 void Preparer::submit(Job job) {
   {
     const std::lock_guard lock(mutex_);
-    const bool request = std::holds_alternative<Text>(job.work) ||
-                         std::holds_alternative<Tokens>(job.work) ||
-                         std::holds_alternative<Chat>(job.work);
-    (request ? urgent_ : plain_).push_back(std::move(job));
+    const bool question = std::holds_alternative<ipc::Question>(job.work);
+    (question ? plain_ : urgent_).push_back(std::move(job));
   }
   arrived_.notify_one();
 }
@@ -164,20 +185,17 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
     outcome.tokens = known->tokens;
   } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
     outcome.status = prepare_chat(*chat, job.constraint, outcome);
-  } else if (const auto* apply = std::get_if<ipc::ApplyTemplate>(&job.work)) {
-    Result<jinja::ChatPrompt> prompt = render(language_, apply->prompt);
-    if (prompt.ok()) {
-      outcome.text = prompt->text();
-      outcome.warnings = std::move(prompt->warnings);
-    } else {
-      outcome.status = prompt.error();
-    }
-  } else if (const auto* tokenize = std::get_if<ipc::Tokenize>(&job.work)) {
-    outcome.tokens =
-        tokenizer.encode(tokenize->text, tokenize->add_special, tokenize->parse_special);
-  } else if (const auto* detokenize = std::get_if<ipc::Detokenize>(&job.work)) {
-    outcome.status = check_tokens(tokenizer, detokenize->tokens);
-    if (outcome.status.ok()) outcome.text = tokenizer.decode(detokenize->tokens);
+  } else if (const auto* question = std::get_if<ipc::Question>(&job.work)) {
+    std::visit(
+        [&](const auto& asked) {
+          auto answer = answer_to(language_, asked, outcome.parameter);
+          if (answer.ok()) {
+            outcome.answer = *std::move(answer);
+          } else {
+            outcome.status = answer.error();
+          }
+        },
+        *question);
   }
 }
 

@@ -1,7 +1,6 @@
 // The tokenizer's thread: renders chat templates, encodes and decodes, and compiles constraints while
-// the engine's thread runs steps. Jobs for requests go before plain tokenize and detokenize jobs, so that a megabyte to
-// be tokenised for somebody who is curious delays nobody's answer by more than the job that has
-// begun.
+// the engine's thread runs steps. Jobs of requests that generate go before questions (ipc::Question), so that a megabyte
+// to be tokenised delays no answer by more than the job that has begun.
 //
 // submit() and take() are called from one thread; the descriptor wake_fd() is readable while
 // outcomes wait.
@@ -58,16 +57,16 @@ class Preparer {
   };
   struct Job {
     std::uint64_t ticket = 0;
-    std::variant<Text, Tokens, Chat, ipc::Tokenize, ipc::Detokenize, ipc::ApplyTemplate> work;
+    std::variant<Text, Tokens, Chat, ipc::Question> work;
     ipc::Constraint constraint = {};  // of a request
   };
   struct Outcome {
     std::uint64_t ticket = 0;
     Status status;
     std::string parameter;  // the request's field that `status` is about, if not the prompt
-    std::vector<model::TokenId> tokens;  // of Text, Tokens, Chat and Tokenize
-    std::string text;                    // of Detokenize and ApplyTemplate
-    std::vector<std::string> warnings;   // of Chat and ApplyTemplate
+    std::optional<ipc::FromWorker> answer;  // of a Question
+    std::vector<model::TokenId> tokens;     // of Text, Tokens and Chat
+    std::vector<std::string> warnings;      // of Chat
     std::unique_ptr<TokenConstraint> constraint;
     bool content_held = false;             // by `constraint`, to what the request wants it to be
     std::unique_ptr<AnswerReader> reader;  // of Chat; null: its answer is plain text

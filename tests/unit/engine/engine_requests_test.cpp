@@ -202,10 +202,10 @@ TEST(EngineRequests, CancelWhileTokenisingAndOfNobody) {
 
 TEST(EngineRequests, TokenizeAndDetokenize) {
   EngineHarness harness(small_limits(), {}, {"hello"});
-  harness.engine.tokenize({RequestId{1}, "hello<eos>", true, true});
-  harness.engine.tokenize({RequestId{2}, "<eos>", true, false});
-  harness.engine.detokenize({RequestId{3}, {258, '!'}});
-  harness.engine.detokenize({RequestId{4}, {258, 300}});
+  harness.engine.answer(ipc::Tokenize{RequestId{1}, "hello<eos>", true, true});
+  harness.engine.answer(ipc::Tokenize{RequestId{2}, "<eos>", true, false});
+  harness.engine.answer(ipc::Detokenize{RequestId{3}, {258, '!'}});
+  harness.engine.answer(ipc::Detokenize{RequestId{4}, {258, 300}});
   harness.run();
   ASSERT_EQ(harness.others.size(), 3U);
   EXPECT_EQ(std::get<ipc::Tokenized>(harness.others[0]).tokens,
@@ -272,7 +272,7 @@ TEST(EngineRequests, AnswersThatNoRecordCanHoldAreRefused) {
   limits.context = 2000;
   limits.total_pages = 1000;
   EngineHarness harness(limits, options);
-  harness.engine.tokenize({RequestId{1}, std::string(1000, 'x'), true, true});
+  harness.engine.answer(ipc::Tokenize{RequestId{1}, std::string(1000, 'x'), true, true});
   harness.engine.submit(greedy_request(2, some_tokens(1, 1000), 5));
   harness.run();
   EXPECT_EQ(harness.answer(1).failed->code, ipc::FailureCode::kResourceExhausted);

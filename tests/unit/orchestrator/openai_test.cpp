@@ -1,5 +1,6 @@
 // OpenAI's wire format, in and out.
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/questions.hpp"
 
 #include <array>
 #include <limits>

@@ -1,0 +1,94 @@
+#include "orchestrator/http/questions.hpp"
+
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "orchestrator/http/request_fields.hpp"
+
+namespace bulkhead::orchestrator {
+
+using nlohmann::json;
+
+namespace {
+
+// `read` takes the fields beside "model" into the message.
+template <typename Message, typename Read>
+Parsed<QuestionRequest<Message>> parse_question(std::string_view body, Read read) {
+  Parsed<json> object = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&object)) return *error;
+  Fields fields(std::get<json>(object));
+  QuestionRequest<Message> request;
+  request.model = fields.text("model");
+  read(fields, request.message);
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+}  // namespace
+
+Parsed<TokenizeRequest> parse_tokenize(std::string_view body) {
+  return parse_question<ipc::Tokenize>(body, [](Fields& fields, ipc::Tokenize& message) {
+    const char* name = fields.get("content") != nullptr ? "content"
+                       : fields.get("text") != nullptr  ? "text"
+                                                        : "prompt";
+    if (fields.get(name) == nullptr)
+      fields.refuse(name, "is missing: the text to tokenize.", "missing_parameter");
+    message.text = fields.text(name);
+    message.add_special = fields.boolean("add_special", fields.boolean("add_special_tokens", true));
+    message.parse_special = fields.boolean("parse_special", true);
+  });
+}
+
+std::string tokenized_body(const ipc::FromWorker& tokenized) {
+  const std::vector<ipc::TokenId>& tokens = std::get<ipc::Tokenized>(tokenized).tokens;
+  std::string body = "{\"tokens\":[";
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) body += ',';
+    body += std::to_string(tokens[i]);
+  }
+  return body + "],\"count\":" + std::to_string(tokens.size()) + "}";
+}
+
+Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {
+  return parse_question<ipc::Detokenize>(body, [](Fields& fields, ipc::Detokenize& message) {
+    const json* tokens = fields.get("tokens");
+    if (tokens == nullptr) {
+      fields.refuse("tokens", "is missing: the ids to turn into text.", "missing_parameter");
+    } else if (!tokens->is_array()) {
+      fields.wrong_type("tokens", "an array of token ids", *tokens);
+    } else {
+      read_ids(fields, "tokens", *tokens, message.tokens);
+    }
+  });
+}
+
+std::string detokenized_body(const ipc::FromWorker& detokenized) {
+  const std::string& text = std::get<ipc::Detokenized>(detokenized).text;
+  std::string body = "{\"prompt\":";  // its name in the request, and llama.cpp's
+  append_json_string(body, text);
+  body += ",\"content\":";
+  append_json_string(body, text);
+  return body + '}';
+}
+
+Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body) {
+  return parse_question<ipc::ApplyTemplate>(body, [&](Fields& fields, ipc::ApplyTemplate& message) {
+    message.prompt = {read_chat(fields, body), local_seconds()};
+  });
+}
+
+std::string applied_template_body(const ipc::FromWorker& applied) {
+  const auto& answer = std::get<ipc::AppliedTemplate>(applied);
+  std::string body = "{\"prompt\":";
+  append_json_string(body, answer.text);
+  body += ",\"warnings\":[";
+  for (std::size_t i = 0; i < answer.warnings.size(); ++i) {
+    if (i > 0) body += ',';
+    append_json_string(body, answer.warnings[i]);
+  }
+  return body + "]}";
+}
+
+}  // namespace bulkhead::orchestrator

@@ -1,0 +1,32 @@
+// Requests that one message of a worker answers, and that generate nothing: /tokenize and its like. Each
+// has a parser and a function that renders the answer; a row of routes.cpp names both. Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ipc/messages.hpp"
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+template <typename Message>
+struct QuestionRequest {
+  std::string model;  // empty: the only one
+  Message message;
+};
+using TokenizeRequest = QuestionRequest<ipc::Tokenize>;
+using DetokenizeRequest = QuestionRequest<ipc::Detokenize>;
+using ApplyTemplateRequest = QuestionRequest<ipc::ApplyTemplate>;
+
+Parsed<TokenizeRequest> parse_tokenize(std::string_view body);
+std::string tokenized_body(const ipc::FromWorker& tokenized);
+
+Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
+std::string detokenized_body(const ipc::FromWorker& detokenized);
+
+// Reads a chat and adds the present time. Fields that only an answer needs are ignored.
+Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
+std::string applied_template_body(const ipc::FromWorker& applied);
+
+}  // namespace bulkhead::orchestrator
