@@ -267,7 +267,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   LoadingProgress progress(settings.log.format == "text");
   auto stop_workers = [&] { router.stop([&] { loop.stop(); }); };
   router.on_death = [&](const std::string& name, DeathCause cause) {
-    metrics.worker_death(name, to_string(cause));
+    metrics.count(events::kWorkerDeaths, {name, to_string(cause)});
   };
   router.on_change = [&] {
     if (!router.was_ready()) progress.show(router);

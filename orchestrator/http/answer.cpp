@@ -54,26 +54,29 @@ void Answer::tokens_came(Clock::time_point& last, std::size_t count) {
   const Clock::time_point now = Clock::now();
   if (first_token_ == Clock::time_point{}) {
     first_token_ = now;
-    services_.metrics.first_token(now - began_);
+    services_.metrics.time(events::kFirstToken, now - began_);
   }
-  if (last != Clock::time_point{}) services_.metrics.next_tokens(now - last, count);
+  if (last != Clock::time_point{} && count > 0) {
+    const std::chrono::duration<double> each = now - last;
+    services_.metrics.time(events::kInterToken, each / static_cast<double>(count), count);
+  }
   last = now;
   charge(count);
 }
 
 const char* Answer::count_lost(Exchange::Lost how) {
   if (how == Exchange::Lost::kTooSlow) {
-    services_.metrics.slow_client();
+    services_.metrics.count(events::kClientsLost, {"slow"});
     return "client too slow";
   }
-  services_.metrics.client_hang_up();
+  services_.metrics.count(events::kClientsLost, {"hung_up"});
   return "client hung up";
 }
 
 void Answer::end(int status) {
   deadline_.cancel();
   silence_.cancel();
-  services_.metrics.request_done(endpoint_, status);
+  services_.metrics.count(events::kRequestsDone, {endpoint_, std::to_string(status)});
   ticket_.reset();
 }
 
@@ -85,8 +88,9 @@ void Answer::end(int status, std::string_view how, const Facts& facts) {
   const auto ms = [](Clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
   };
-  services_.metrics.tokens(facts.usage.prompt_tokens, facts.usage.completion_tokens);
-  services_.metrics.request_duration(now - began_);
+  services_.metrics.count(events::kTokens, {"prompt"}, facts.usage.prompt_tokens);
+  services_.metrics.count(events::kTokens, {"completion"}, facts.usage.completion_tokens);
+  services_.metrics.time(events::kRequest, now - began_);
   const bool any_token = first_token_ != Clock::time_point{};
   spdlog::info(
       "request id={} endpoint={} model=\"{}\" stream={} choices={} status={} end=\"{}\" "

@@ -41,7 +41,8 @@ void Api::configure(config::ServerSettings server) {
 
 HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message,
                                  std::string_view path) {
-  context_.services.metrics.request_done(kUnknownLabel, kind.status);
+  context_.services.metrics.count(events::kRequestsDone,
+                                  {kUnknownLabel, std::to_string(kind.status)});
   HttpResponse response = refusal_for(path, api_error(kind, message));
   response.close = true;
   return response;
@@ -52,8 +53,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   const Route* const route = match.route;
   auto answer = [&](HttpResponse response) {
     add_cors_headers(context_.options, request, response);
-    context_.services.metrics.request_done(route != nullptr ? route->label : kUnknownLabel,
-                                           response.status);
+    const char* const label = route != nullptr ? route->label : kUnknownLabel;
+    context_.services.metrics.count(events::kRequestsDone,
+                                    {label, std::to_string(response.status)});
     return response;
   };
   const auto refuse = [&request](const ErrorKind& kind, std::string message) {
@@ -146,7 +148,8 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   add_cors_headers(context_.options, request, cors);
   exchange->extra_headers = std::move(cors.headers);
   if (std::optional<ApiError> over = take_ticket(request, route, *exchange)) {
-    context_.services.metrics.request_done(route.label, over->status);
+    context_.services.metrics.count(events::kRequestsDone,
+                                    {route.label, std::to_string(over->status)});
     return exchange->respond(refusal_for(request.path, *over));
   }
   route.handle({context_, route, std::move(match.parameter), std::move(request), exchange});

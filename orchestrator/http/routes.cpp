@@ -269,7 +269,7 @@ void go_on_reading(Call call) {
   if (auto error =
           call.context.streams.attach(call.parameter, call.request.last_event_id, call.exchange))
     return call.refuse(*error);
-  call.context.services.metrics.request_done(call.route.label, 200);
+  call.context.services.metrics.count(events::kRequestsDone, {call.route.label, "200"});
 }
 
 // ---- the rows ----
@@ -385,7 +385,8 @@ std::string_view Call::key_name() const {
 }
 
 void Call::respond(HttpResponse response) {
-  context.services.metrics.request_done(route.label, response.status);
+  context.services.metrics.count(events::kRequestsDone,
+                                 {route.label, std::to_string(response.status)});
   exchange->respond(std::move(response));
 }
 

@@ -24,13 +24,6 @@ using prometheus::Histogram;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-const Histogram::BucketBoundaries kFirstTokenSeconds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                                        1,     2.5,  5,     10,   30,  60};
-const Histogram::BucketBoundaries kInterTokenSeconds = {
-    0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 5};
-const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
-                                                     10,   30,   60,  120, 300, 600};
-
 // Families made at scrape time from figures that live elsewhere: first the daemon's own, then what
 // workers report.
 class Snapshot {
@@ -90,86 +83,52 @@ bool is_metric_name(const std::string& name) {
   return true;
 }
 
-// Kept in the registry, which has no figure of it before the first death.
-constexpr const char* kWorkerDeaths = "bulkhead_worker_deaths_total";
-
 }  // namespace
 
 struct Metrics::Impl {
-  Impl(const Router& the_router, const DiskJournal* the_disk)
-      : router(the_router), disk(the_disk) {}
+  Impl(const Router& the_router, const DiskJournal* the_disk) : router(the_router), disk(the_disk) {
+    for (const EventCounter* row : events::kCounters) {
+      Family<Counter>& family =
+          prometheus::BuildCounter().Name(row->name).Help(row->help).Register(registry);
+      counters.emplace(row, &family);
+      for (const char* value : row->shown) {
+        if (value != nullptr) family.Add({{row->labels[0], value}});
+      }
+    }
+    for (const EventTimes* row : events::kTimes) {
+      Family<Histogram>& family =
+          prometheus::BuildHistogram().Name(row->name).Help(row->help).Register(registry);
+      const Histogram::BucketBoundaries bounds(row->bounds.begin(), row->bounds.end());
+      times.emplace(row, &family.Add({}, bounds));
+    }
+  }
 
   const Router& router;
   const DiskJournal* disk;
   std::vector<std::function<std::vector<DaemonFigure>()>> figures;
   prometheus::Registry registry;
-  Family<Counter>& requests = prometheus::BuildCounter()
-                                  .Name("bulkhead_requests_total")
-                                  .Help("HTTP requests answered, by endpoint and status")
-                                  .Register(registry);
-  Family<Counter>& token_family = prometheus::BuildCounter()
-                                      .Name("bulkhead_tokens_total")
-                                      .Help("Tokens of finished requests, by kind")
-                                      .Register(registry);
-  Counter& prompt_tokens = token_family.Add({{"kind", "prompt"}});
-  Counter& completion_tokens = token_family.Add({{"kind", "completion"}});
-  Histogram& first_token = prometheus::BuildHistogram()
-                               .Name("bulkhead_time_to_first_token_seconds")
-                               .Help("From a request's arrival to its first token")
-                               .Register(registry)
-                               .Add({}, kFirstTokenSeconds);
-  Histogram& inter_token = prometheus::BuildHistogram()
-                               .Name("bulkhead_inter_token_seconds")
-                               .Help("Between the tokens of one sequence")
-                               .Register(registry)
-                               .Add({}, kInterTokenSeconds);
-  Histogram& duration = prometheus::BuildHistogram()
-                            .Name("bulkhead_request_seconds")
-                            .Help("From a generation's arrival to its end")
-                            .Register(registry)
-                            .Add({}, kRequestSeconds);
-  Family<Counter>& deaths = prometheus::BuildCounter()
-                                .Name(kWorkerDeaths)
-                                .Help("Worker processes that died unasked, by cause")
-                                .Register(registry);
-  Family<Counter>& lost_clients = prometheus::BuildCounter()
-                                      .Name("bulkhead_clients_lost_total")
-                                      .Help("Answers ended because of their client")
-                                      .Register(registry);
-  Counter& slow = lost_clients.Add({{"reason", "slow"}});
-  Counter& hung_up = lost_clients.Add({{"reason", "hung_up"}});
+  std::map<const EventCounter*, Family<Counter>*> counters;
+  std::map<const EventTimes*, Histogram*> times;
 };
 
 Metrics::Metrics(const Router& router, const DiskJournal* disk)
     : impl_(std::make_unique<Impl>(router, disk)) {}
 Metrics::~Metrics() = default;
 
-void Metrics::request_done(const std::string& endpoint, int status) {
-  impl_->requests.Add({{"endpoint", endpoint}, {"status", std::to_string(status)}}).Increment();
+void Metrics::count(const EventCounter& what, std::initializer_list<std::string> labels,
+                    std::uint64_t by) {
+  std::map<std::string, std::string> named;
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    named.emplace(what.labels.at(i), labels.begin()[i]);
+  impl_->counters.at(&what)->Add(named).Increment(static_cast<double>(by));
 }
-void Metrics::tokens(std::uint64_t prompt, std::uint64_t completion) {
-  impl_->prompt_tokens.Increment(static_cast<double>(prompt));
-  impl_->completion_tokens.Increment(static_cast<double>(completion));
+
+void Metrics::time(const EventTimes& what, std::chrono::duration<double> took, std::size_t times) {
+  Histogram& histogram = *impl_->times.at(&what);
+  for (std::size_t i = 0; i < times; ++i)
+    histogram.Observe(took.count());
 }
-void Metrics::first_token(std::chrono::duration<double> since_request) {
-  impl_->first_token.Observe(since_request.count());
-}
-void Metrics::next_tokens(std::chrono::duration<double> since_last, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i)
-    impl_->inter_token.Observe(since_last.count() / static_cast<double>(count));
-}
-void Metrics::request_duration(std::chrono::duration<double> total) {
-  impl_->duration.Observe(total.count());
-}
-void Metrics::worker_death(const std::string& worker, const std::string& cause) {
-  impl_->deaths.Add({{"worker", worker}, {"cause", cause}}).Increment();
-}
-void Metrics::slow_client() {
-  impl_->slow.Increment();
-}
-void Metrics::client_hang_up() {
-  impl_->hung_up.Increment();
-}
+
 void Metrics::add_figures(std::function<std::vector<DaemonFigure>()> figures) {
   impl_->figures.push_back(std::move(figures));
 }
@@ -362,7 +321,8 @@ std::string Metrics::text(std::size_t connections) const {
     add_channel(now, *worker);
     add_engine(now, *worker);
   }
-  now.reserve(kWorkerDeaths);
+  now.reserve(
+      events::kWorkerDeaths.name);  // the registry has no figure of it before the first death
   for (const auto& worker : router.workers())
     add_reported(now, *worker);
   std::vector<MetricFamily> all = impl_->registry.Collect();

@@ -1,10 +1,13 @@
-// What /metrics tells, in Prometheus's text format. Counters of requests are kept here; figures of
-// workers and channels are read from the router when somebody asks. One thread.
+// What /metrics tells, in Prometheus's text format. Events that the daemon counts and times are rows
+// here; figures of workers and channels are read from the router when somebody asks. One thread.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,59 @@
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
+
+// A kind of event that the daemon counts: a row here, and Metrics::count() where it happens.
+struct EventCounter {
+  const char* name;
+  const char* help;
+  std::array<const char*, 2> labels = {};  // null: there are fewer
+  // Values of the first label that are shown from the start, with a count of 0.
+  std::array<const char*, 2> shown = {};
+};
+
+// A kind of time that the daemon measures: a row here, and Metrics::time() where it has been measured.
+struct EventTimes {
+  const char* name;
+  const char* help;
+  std::span<const double> bounds;  // upper ones of the buckets, in seconds
+};
+
+namespace events {
+
+inline constexpr EventCounter kRequestsDone{"bulkhead_requests_total",
+                                            "HTTP requests answered, by endpoint and status",
+                                            {"endpoint", "status"}};
+inline constexpr EventCounter kTokens{"bulkhead_tokens_total",
+                                      "Tokens of finished requests, by kind",
+                                      {"kind"},
+                                      {"prompt", "completion"}};
+// `cause`: as to_string(DeathCause) has it.
+inline constexpr EventCounter kWorkerDeaths{"bulkhead_worker_deaths_total",
+                                            "Worker processes that died unasked, by cause",
+                                            {"worker", "cause"}};
+inline constexpr EventCounter kClientsLost{"bulkhead_clients_lost_total",
+                                           "Answers ended because of their client",
+                                           {"reason"},
+                                           {"slow", "hung_up"}};
+inline constexpr const EventCounter* kCounters[] = {&kRequestsDone, &kTokens, &kWorkerDeaths,
+                                                    &kClientsLost};
+
+inline constexpr double kFirstTokenSeconds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                1,     2.5,  5,     10,   30,  60};
+inline constexpr double kInterTokenSeconds[] = {0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032,
+                                                0.064,  0.125, 0.25,  0.5,   1,     5};
+inline constexpr double kRequestSeconds[] = {0.01, 0.05, 0.1, 0.5, 1,   2.5, 5,
+                                             10,   30,   60,  120, 300, 600};
+inline constexpr EventTimes kFirstToken{"bulkhead_time_to_first_token_seconds",
+                                        "From a request's arrival to its first token",
+                                        kFirstTokenSeconds};
+inline constexpr EventTimes kInterToken{"bulkhead_inter_token_seconds",
+                                        "Between the tokens of one sequence", kInterTokenSeconds};
+inline constexpr EventTimes kRequest{"bulkhead_request_seconds",
+                                     "From a generation's arrival to its end", kRequestSeconds};
+inline constexpr const EventTimes* kTimes[] = {&kFirstToken, &kInterToken, &kRequest};
+
+}  // namespace events
 
 // A figure of a part that the router knows nothing of: the event loop, the log, the server.
 struct DaemonFigure {
@@ -28,18 +84,13 @@ class Metrics {
   Metrics(const Router& router, const DiskJournal* disk);
   ~Metrics();
 
-  void request_done(const std::string& endpoint, int status);
-  void tokens(std::uint64_t prompt, std::uint64_t completion);
-  void first_token(std::chrono::duration<double> since_request);
-  // A record with `count` tokens, `since_last` after the one before.
-  void next_tokens(std::chrono::duration<double> since_last, std::size_t count);
-  void request_duration(std::chrono::duration<double> total);
-  // `cause` as to_string(DeathCause) has it.
-  void worker_death(const std::string& worker, const std::string& cause);
-  void slow_client();
-  void client_hang_up();
+  // Counts `by` events. `labels`: the values of the row's labels, in its order.
+  void count(const EventCounter& what, std::initializer_list<std::string> labels,
+             std::uint64_t by = 1);
+  // Notes that something took so long, `times` times.
+  void time(const EventTimes& what, std::chrono::duration<double> took, std::size_t times = 1);
 
-  // Asked for whenever somebody asks for the text.
+  // `figures` is called whenever somebody asks for the text.
   void add_figures(std::function<std::vector<DaemonFigure>()> figures);
   std::string text(std::size_t connections) const;
 
