@@ -291,13 +291,9 @@ class Translation : Translating {
 }  // namespace
 
 Parsed<GenerationRequest> parse_messages(std::string_view body) {
-  Parsed<json> checked = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
-  if (has_wide_object(std::get<json>(checked)))
-    return invalid(
-        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
-  const Ordered ordered = Ordered::parse(body);
-  return Translation(ordered).parse();
+  const Parsed<Ordered> ordered = parse_ordered_object(body);
+  if (auto* error = std::get_if<ApiError>(&ordered)) return *error;
+  return Translation(std::get<Ordered>(ordered)).parse();
 }
 
 }  // namespace bulkhead::orchestrator

@@ -29,10 +29,8 @@ const ipc::Ready* told_of(const ModelInfo& model) {
 
 // Says whether the model has a process that serves it, even one that is about to end.
 bool is_running(const ModelInfo& model) {
-  return std::ranges::any_of(model.workers, [](const Worker* worker) {
-    return worker->state() == WorkerState::kReady || worker->state() == WorkerState::kDraining ||
-           worker->state() == WorkerState::kDrained;
-  });
+  return std::ranges::any_of(model.workers,
+                             [](const Worker* worker) { return serves(worker->state()); });
 }
 
 json details_of(const ipc::Ready* ready) {

@@ -269,14 +269,9 @@ class OllamaTranslation : Translating {
 }  // namespace
 
 OllamaRequest parse_ollama(OllamaCall call, std::string_view body) {
-  Parsed<json> checked = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&checked)) return {.wanted = *error};
-  if (has_wide_object(std::get<json>(checked))) {
-    return {.wanted = invalid(fmt::format("The body has an object of more than {} members.",
-                                          kMaxOrderedMembers))};
-  }
-  const Ordered ordered = Ordered::parse(body);
-  return OllamaTranslation(call, ordered).parse();
+  const Parsed<Ordered> ordered = parse_ordered_object(body);
+  if (auto* error = std::get_if<ApiError>(&ordered)) return {.wanted = *error};
+  return OllamaTranslation(call, std::get<Ordered>(ordered)).parse();
 }
 
 Parsed<std::string> parse_ollama_name(std::string_view body) {

@@ -23,6 +23,15 @@ HttpResponse json_response(int status, const json& body) {
   return response;
 }
 
+namespace {
+
+HttpResponse no_worker(const std::string& name) {
+  return refusal(kWorkerNotFound,
+                 fmt::format("There is no worker '{}'; /v1/workers lists them.", name));
+}
+
+}  // namespace
+
 // ---- as it is ----
 
 HttpResponse get_workers(const ApiContext& context, const std::string&) {
@@ -49,8 +58,7 @@ HttpResponse get_worker_log(const ApiContext& context, const std::string& name) 
   Router& router = context.services.router;
   const std::vector<WorkerLogs::Line> lines = WorkerLogs::instance().lines(name);
   if (lines.empty() && router.find_worker(name) == nullptr && router.find_spare(name) == nullptr) {
-    return refusal(kWorkerNotFound,
-                   fmt::format("There is no worker '{}'; /v1/workers lists them.", name));
+    return no_worker(name);
   }
   json list = json::array();
   for (const WorkerLogs::Line& line : lines)
@@ -113,8 +121,7 @@ void act_on_worker(Call call) {
   }
   Worker* const worker = router.find_worker(name);
   if (worker == nullptr) {
-    return call.respond(refusal(
-        kWorkerNotFound, fmt::format("There is no worker '{}'; /v1/workers lists them.", name)));
+    return call.respond(no_worker(name));
   }
   if (action == Action::kRestart && worker->state() == WorkerState::kUnloaded) {
     return call.respond(refusal(

@@ -84,6 +84,15 @@ bool has_wide_object(const json& value) {
   return value.is_structured() && std::any_of(value.begin(), value.end(), has_wide_object);
 }
 
+Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body) {
+  Parsed<json> checked = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
+  if (has_wide_object(std::get<json>(checked)))
+    return invalid(
+        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  return nlohmann::ordered_json::parse(body);
+}
+
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out) {
   for (const auto& [name, value] : body.items()) {

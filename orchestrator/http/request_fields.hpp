@@ -28,6 +28,9 @@ bool is_empty(const nlohmann::json& value);
 inline constexpr std::size_t kMaxOrderedMembers = 512;
 // Whether it is or holds an object of more members than that.
 bool has_wide_object(const nlohmann::json& value);
+// The body of a request in another protocol, with its members in their order. It is checked as
+// parse_object() does, and refused if it has an object of more than kMaxOrderedMembers members.
+Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);
 
 // Copies members of a request in another protocol to the chat `out`, except those in `own`, which
 // the translator reads itself. So a member that would change an answer is honoured or refused as in

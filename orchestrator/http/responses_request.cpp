@@ -225,13 +225,9 @@ class Conversation : Translating {
 }  // namespace
 
 Parsed<GenerationRequest> parse_responses(std::string_view body) {
-  Parsed<json> checked = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&checked)) return *error;
-  if (has_wide_object(std::get<json>(checked)))
-    return invalid(
-        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
-  const Ordered ordered = Ordered::parse(body);
-  return Conversation(ordered).parse();
+  const Parsed<Ordered> ordered = parse_ordered_object(body);
+  if (auto* error = std::get_if<ApiError>(&ordered)) return *error;
+  return Conversation(std::get<Ordered>(ordered)).parse();
 }
 
 }  // namespace bulkhead::orchestrator

@@ -171,11 +171,10 @@ void converse(Call call) {
 template <auto parse, TokenCount::Render render, TokenCount::Refusal refusal_of>
 void count_tokens(Call call) {
   auto parsed = parse(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(refusal_of(*error));
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
   auto& wanted = std::get<GenerationRequest>(parsed);
-  Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
-  if (!model.ok()) return call.respond(refusal_of(to_api_error(failure)));
+  const auto model = admit(call, wanted.model, 1);
+  if (!model) return;
   std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
                                render, refusal_of)
       ->start(*model, std::move(wanted), timeout_of(call));
@@ -183,15 +182,11 @@ void count_tokens(Call call) {
 
 template <EmbeddingForm form>
 void embed(Call call) {
-  const auto refuse = [&call](const ApiError& error) {
-    call.respond(refusal_for(call.route.path, error));
-  };
   auto parsed = parse_embeddings(form, call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
   auto& wanted = std::get<EmbeddingRequest>(parsed);
-  Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
-  if (!model.ok()) return refuse(to_api_error(failure));
+  const auto model = admit(call, wanted.model, 1);
+  if (!model) return;
   std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label,
                                     std::move(call.exchange), std::move(wanted))
       ->start(*model, timeout_of(call));
@@ -218,18 +213,15 @@ void ask_as_ollama(Call call) {
   if (!request.load_only)
     return answer_in(ollama_dialect(kind), std::move(request.wanted), std::move(call));
   Router& router = call.context.services.router;
-  Failure failure;
-  const auto model =
-      router.admit(std::get<GenerationRequest>(request.wanted).model, 1, failure, call.key_name());
-  if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
+  const auto model = admit(call, std::get<GenerationRequest>(request.wanted).model, 1);
+  if (!model) return;
   const std::string name = router.models()[*model].id;
   if (request.unload && call.exchange->ticket != nullptr) {
-    return call.respond(ollama_refusal(
-        api_error(kNotAllowed, "This key may ask models, and not unload them (server.api_key).")));
+    return call.refuse(
+        api_error(kNotAllowed, "This key may ask models, and not unload them (server.api_key)."));
   }
   const auto done = request.unload ? router.unload(name) : router.load(name);
-  if (!done.ok())
-    return call.respond(ollama_refusal(api_error(kModelTooLarge, done.error().message(), "model")));
+  if (!done.ok()) return call.refuse(api_error(kModelTooLarge, done.error().message(), "model"));
   HttpResponse response;
   response.body = ollama_loaded_body(kind, name, request.unload ? "unload" : "load");
   call.respond(std::move(response));
@@ -247,22 +239,20 @@ HttpResponse get_ollama_version(const ApiContext&, const std::string&) {
 
 void show_as_ollama(Call call) {
   Parsed<std::string> name = parse_ollama_name(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&name)) return call.respond(ollama_refusal(*error));
-  Failure failure;
-  const auto model =
-      call.context.services.router.admit(std::get<std::string>(name), 1, failure, call.key_name());
-  if (!model.ok()) return call.respond(ollama_refusal(to_api_error(failure)));
+  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
+  const auto model = admit(call, std::get<std::string>(name), 1);
+  if (!model) return;
   call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
 
 // The configuration names the models: none is fetched, made or removed over HTTP.
 void refuse_as_ollama(Call call) {
-  call.respond(ollama_refusal(api_error(
+  call.refuse(api_error(
       kNotImplemented,
       fmt::format(
           "{} is not supported: the daemon's configuration names the models (models[].path, "
           "--model FILE).",
-          call.request.path))));
+          call.request.path)));
 }
 
 void go_on_reading(Call call) {
@@ -388,6 +378,10 @@ void Call::respond(HttpResponse response) {
   context.services.metrics.count(events::kRequestsDone,
                                  {route.label, std::to_string(response.status)});
   exchange->respond(std::move(response));
+}
+
+void Call::refuse(const ApiError& error) {
+  respond(refusal_for(route.path, error));
 }
 
 std::span<const Route> routes() {

@@ -37,7 +37,8 @@ struct Call {
 
   std::string_view key_name() const;  // of the client's key; empty: it has none
   void respond(HttpResponse response);
-  void refuse(const ApiError& error) { respond(to_response(error)); }
+  // In the form of the protocol that the route belongs to: refusal_for().
+  void refuse(const ApiError& error);
 };
 
 struct Route {

@@ -55,8 +55,7 @@ bool rests(const Worker& worker) {
 
 // Says whether the worker is neither starting nor ending.
 bool settled(const Worker& worker) {
-  return worker.state() == WorkerState::kReady || worker.state() == WorkerState::kDraining ||
-         worker.state() == WorkerState::kDrained || rests(worker);
+  return serves(worker.state()) || rests(worker);
 }
 
 }  // namespace
@@ -363,11 +362,15 @@ void Router::worker_became_ready(const Worker& worker) {
   info.load_took = info.turn_began - began;
 }
 
-void Router::refuse_too_large(std::size_t model) {
-  models_[model].load_asked = false;
-  const std::string why = fmt::format(
+std::string Router::why_too_large(std::size_t model) const {
+  return fmt::format(
       "The model {} takes about {} MiB, and server.device_memory_mb allows {} on its device.",
       models_[model].id, memory_of(models_[model]) >> 20, settings_.server.device_memory_mb);
+}
+
+void Router::refuse_too_large(std::size_t model) {
+  models_[model].load_asked = false;
+  const std::string why = why_too_large(model);
   for (const RequestId request : waiting_[model].all())
     fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
 }
@@ -431,18 +434,18 @@ void Router::go_on_loading() {
 
 // ---- by request ----
 
-Result<std::size_t> Router::load(const std::string& name) {
+Result<std::size_t> Router::index_of(const std::string& name) const {
   const ModelInfo* found = find_model(name);
   if (found == nullptr)
     return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist.", name));
-  const auto index = static_cast<std::size_t>(found - models_.data());
+  return static_cast<std::size_t>(found - models_.data());
+}
+
+Result<std::size_t> Router::load(const std::string& name) {
+  BULKHEAD_TRY(const std::size_t index, index_of(name));
   ModelInfo& model = models_[index];
   if (!model.loaded && too_large(index)) {
-    return Error(
-        ErrorCode::kResourceExhausted,
-        fmt::format("The model {} takes about {} MiB, and server.device_memory_mb allows {} "
-                    "on its device.",
-                    model.id, memory_of(model) >> 20, settings_.server.device_memory_mb));
+    return Error(ErrorCode::kResourceExhausted, why_too_large(index));
   }
   model.unload_asked = false;
   if (!model.loaded) {
@@ -457,10 +460,7 @@ Result<std::size_t> Router::load(const std::string& name) {
 }
 
 Result<std::size_t> Router::unload(const std::string& name) {
-  const ModelInfo* found = find_model(name);
-  if (found == nullptr)
-    return Error(ErrorCode::kNotFound, fmt::format("The model '{}' does not exist.", name));
-  const auto index = static_cast<std::size_t>(found - models_.data());
+  BULKHEAD_TRY(const std::size_t index, index_of(name));
   models_[index].load_asked = false;
   if (models_[index].loaded || !given_up(models_[index]).empty()) {
     models_[index].unload_asked = true;

@@ -367,10 +367,7 @@ void Router::worker_changed(Worker& worker) {
   go_on_reloading_later();
   go_on_loading_later();
   if (on_change) on_change();
-  if (stopping_ && stopped_ &&
-      std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
-    loop_.post(std::exchange(stopped_, nullptr));
-  }
+  look_whether_stopped();
 }
 
 // ---- the end of a request ----
@@ -447,7 +444,12 @@ void Router::stop(std::function<void()> stopped) {
   stopped_ = std::move(stopped);
   for (auto& worker : workers_)
     worker->stop();
-  if (stopped_ && std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
+  look_whether_stopped();
+}
+
+void Router::look_whether_stopped() {
+  if (stopping_ && stopped_ &&
+      std::ranges::all_of(workers_, [](const auto& w) { return w->gone(); })) {
     loop_.post(std::exchange(stopped_, nullptr));
   }
 }

@@ -263,6 +263,7 @@ class Router : private WorkerEvents {
   void note_crash(const Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
 
   void look_whether_started();
+  void look_whether_stopped();
   bool takes_any_name() const;  // server.any_model_name
   bool will_serve(const ModelInfo& model) const;
   // models.cpp
@@ -277,6 +278,7 @@ class Router : private WorkerEvents {
 
   // loading.cpp
   bool begins_loaded(const config::ModelSettings& settings, std::uint64_t bytes) const;
+  Result<std::size_t> index_of(const std::string& name) const;
   void go_on_loading();
   void go_on_loading_later();
   void load_now(std::size_t model);
@@ -292,6 +294,7 @@ class Router : private WorkerEvents {
   void keep_within_budget(const std::string& device);
   void refuse_too_large(std::size_t model);
   bool too_large(std::size_t model) const;
+  std::string why_too_large(std::size_t model) const;
   void learn_memory();
   std::uint64_t memory_budget() const;
   std::uint64_t memory_of(const Worker& worker) const;  // and its spares

@@ -1,8 +1,6 @@
 // `bulkhead check-schema`: would this text be let through where an answer is held to this schema?
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "tools/cli/commands.hpp"
 #include "worker/constrain/constraint.hpp"
@@ -11,13 +9,6 @@ namespace bulkhead::cli {
 namespace {
 
 constexpr int kRejected = 3;
-
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) return Error(ErrorCode::kNotFound, "cannot read " + path);
-  return text;
-}
 
 Result<constrain::Compiled> compile(const CheckSchemaOptions& options) {
   if (!options.regex.empty()) return constrain::compile_regex(options.regex);

@@ -172,7 +172,10 @@ int fail(const Error& error);
 // Lines with text of files in them, on their way to a terminal: nothing in it may speak to that.
 std::string cleaned_lines(std::string_view text);
 
-// To its end, or as far as it came when Ctrl-C was seen (api.hpp).
+// Reads stdin to its end, or until Ctrl-C was seen (api.hpp).
 Result<std::string> read_stdin();
+
+// Reads a whole file. kNotFound: it can't be read.
+Result<std::string> read_file(const std::string& path);
 
 }  // namespace bulkhead::cli

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -44,6 +46,14 @@ Result<std::string> read_stdin() {
     }
   }
   return text;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.bad()) return Error(ErrorCode::kNotFound, path + ": can't be read");
+  return text.str();
 }
 
 namespace {

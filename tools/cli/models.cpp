@@ -14,24 +14,10 @@ using nlohmann::json;
 
 namespace {
 
-std::string text_of(const json& object, const char* key) {
-  if (!object.is_object() || !object.contains(key) || !object[key].is_string()) return "-";
-  return cell(object[key].get<std::string>());
-}
-
 std::string number_of(const json& object, const char* key, std::uint64_t unit) {
   if (!object.is_object() || !object.contains(key) || !object[key].is_number_unsigned()) return "-";
   const auto value = object[key].get<std::uint64_t>();
   return value == 0 ? "-" : std::to_string((value + unit - 1) / unit);
-}
-
-std::string names_of(const json& model) {
-  std::string names;
-  if (!model.contains("aliases") || !model["aliases"].is_array()) return "-";
-  for (const json& alias : model["aliases"]) {
-    if (alias.is_string()) names += (names.empty() ? "" : ",") + cell(alias.get<std::string>());
-  }
-  return names.empty() ? "-" : names;
 }
 
 int list(HttpClient& client, bool as_json) {
@@ -51,9 +37,9 @@ int list(HttpClient& client, bool as_json) {
       {"MODEL", "STATE", "MIB", "CONTEXT", "ARCHITECTURE", "ALIASES"}};
   for (const json& model : body["data"]) {
     if (!model.is_object()) continue;
-    rows.push_back({text_of(model, "id"), text_of(model, "state"),
+    rows.push_back({cell_of(model, "id"), cell_of(model, "state"),
                     number_of(model, "memory_bytes", 1U << 20), number_of(model, "context", 1),
-                    text_of(model, "architecture"), names_of(model)});
+                    cell_of(model, "architecture"), cell_of(model, "aliases")});
   }
   put(table(rows));
   return 0;
@@ -67,7 +53,7 @@ int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json
     if (!response.ok()) return fail(response.error());
     if (response->status != 200) return fail(api_error(*response));
     const json model = json::parse(response->body, nullptr, false);
-    const std::string state = text_of(model, "state");
+    const std::string state = cell_of(model, "state");
     if (state == (loads ? "loaded" : "unloaded")) {
       put(as_json ? model.dump() + "\n" : cell(id) + ": " + state + "\n");
       return 0;
@@ -81,7 +67,7 @@ int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json
     }
     if (state == "failed" || state == "drained" || state == "-") {
       return fail(Error(ErrorCode::kUnavailable,
-                        "the model " + id + " is " + state + ": " + text_of(model, "reason")));
+                        "the model " + id + " is " + state + ": " + cell_of(model, "reason")));
     }
     for (int i = 0; i < 10 && !interrupted; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -101,9 +87,9 @@ int run_models(const ModelsOptions& options) {
   if (!response.ok()) return fail(response.error());
   if (response->status != 202) return fail(api_error(*response));
   const json model = json::parse(response->body, nullptr, false);
-  const std::string id = text_of(model, "id");
+  const std::string id = cell_of(model, "id");
   if (options.no_wait) {
-    put(options.json ? model.dump() + "\n" : id + ": " + text_of(model, "state") + "\n");
+    put(options.json ? model.dump() + "\n" : id + ": " + cell_of(model, "state") + "\n");
     return 0;
   }
   return wait_for(*client, id, options.action == "load", options.json);

@@ -1,8 +1,5 @@
 // `bulkhead parse-answer`: what a server makes of a model's raw text.
 
-#include <fstream>
-#include <sstream>
-
 #include <nlohmann/json.hpp>
 
 #include "config/base/fnv1a.hpp"
@@ -18,14 +15,7 @@ namespace answer = model::answer;
 using Json = nlohmann::ordered_json;
 
 Result<std::string> template_text(const ParseAnswerOptions& options) {
-  if (options.model.empty()) {
-    std::ifstream file(options.template_file, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    if (!file || text.bad())
-      return Error(ErrorCode::kNotFound, options.template_file + ": can't be read");
-    return text.str();
-  }
+  if (options.model.empty()) return read_file(options.template_file);
   BULKHEAD_TRY(const auto file, model::GgufFile::open(options.model));
   BULKHEAD_TRY(const auto found, file->get_string("tokenizer.chat_template"));
   if (!found)

@@ -19,19 +19,6 @@ namespace {
 
 constexpr useconds_t kLookEveryUs = 500'000, kLookForCtrlCEveryUs = 50'000;
 
-// Renders a member as a cell: a text, a number or a list of texts; "-" for none.
-std::string cell_of(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return "-";
-  if (found->is_string()) return cell(found->get<std::string>());
-  if (!found->is_array()) return cell(found->dump());
-  std::string all;
-  for (const json& each : *found) {
-    if (each.is_string()) all += (all.empty() ? "" : ",") + cell(each.get<std::string>());
-  }
-  return all.empty() ? "-" : all;
-}
-
 std::string seconds_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number()) return "-";

@@ -4,6 +4,8 @@
 #include <cctype>
 #include <cstdio>
 
+#include <nlohmann/json.hpp>
+
 #include "config/base/clean_text.hpp"
 
 namespace bulkhead::cli {
@@ -27,6 +29,18 @@ std::string cell(const std::string& text) {
   std::string plain = cleaned(text);
   std::ranges::replace(plain, '\t', ' ');
   return plain.empty() ? "-" : plain;
+}
+
+std::string cell_of(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return "-";
+  if (found->is_string()) return cell(found->get<std::string>());
+  if (!found->is_array()) return cell(found->dump());
+  std::string all;
+  for (const nlohmann::json& each : *found) {
+    if (each.is_string()) all += (all.empty() ? "" : ",") + cell(each.get<std::string>());
+  }
+  return all.empty() ? "-" : all;
 }
 
 std::string url_encoded(const std::string& text) {

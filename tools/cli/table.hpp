@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace bulkhead::cli {
 
 // `rows` has the titles first, and each row is as long as the first. Cells must have no control
@@ -14,6 +16,10 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 // Makes a cell of an answer's text: escapes control characters, turns tabs into blanks; "-" for an
 // empty text.
 std::string cell(const std::string& text);
+
+// Renders a member of an answer's object as a cell: a text, a list of texts with commas, or anything
+// else as JSON; "-" for none, also if `object` is no object.
+std::string cell_of(const nlohmann::json& object, const char* key);
 
 // Escapes a text so that it is one part of a URL's path.
 std::string url_encoded(const std::string& text);

@@ -1,8 +1,6 @@
 // `bulkhead apply-template`: what a chat template makes of a request.
 
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
 #include "tools/cli/commands.hpp"
 #include "worker/model/gguf.hpp"
@@ -31,12 +29,8 @@ Result<std::tm> read_time(const std::string& text) {
 
 Result<jinja::Chat> load_chat(const ApplyTemplateOptions& options) {
   if (options.model.empty()) {
-    std::ifstream file(options.template_file, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    if (!file || text.bad())
-      return Error(ErrorCode::kNotFound, options.template_file + ": can't be read");
-    return jinja::Chat::load(text.str(), options.bos.value_or(""), options.eos.value_or(""));
+    BULKHEAD_TRY(const std::string text, read_file(options.template_file));
+    return jinja::Chat::load(text, options.bos.value_or(""), options.eos.value_or(""));
   }
   BULKHEAD_TRY(const auto file, model::GgufFile::open(options.model));
   BULKHEAD_TRY(model::TemplateText text, model::template_text(*file));

@@ -19,12 +19,6 @@ namespace {
 
 // ---- reading ----
 
-std::string text_of(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return "-";
-  return cell(found->is_string() ? found->get<std::string>() : found->dump());
-}
-
 std::uint64_t number_of(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
@@ -35,7 +29,7 @@ std::map<std::string, const json*> by_name(const json& workers) {
   std::map<std::string, const json*> found;
   if (!workers.is_array()) return found;
   for (const json& worker : workers) {
-    if (worker.is_object()) found.emplace(text_of(worker, "name"), &worker);
+    if (worker.is_object()) found.emplace(cell_of(worker, "name"), &worker);
   }
   return found;
 }
@@ -109,12 +103,12 @@ double median_ms(const Look& before, const Look& now, const std::string& name) {
 
 TopWorker worker_of(const json& now, const json* before, double seconds) {
   TopWorker worker;
-  worker.name = text_of(now, "name");
-  worker.model = text_of(now, "model");
-  worker.state = text_of(now, "state");
-  worker.device = text_of(now, "device");
-  worker.last_death = text_of(now, "last_death");
-  worker.pid = text_of(now, "pid");
+  worker.name = cell_of(now, "name");
+  worker.model = cell_of(now, "model");
+  worker.state = cell_of(now, "state");
+  worker.device = cell_of(now, "device");
+  worker.last_death = cell_of(now, "last_death");
+  worker.pid = cell_of(now, "pid");
   worker.requests = number_of(now, "outstanding_requests");
   worker.running = number_of(now, "active_sequences");
   worker.waiting = number_of(now, "waiting_sequences");

@@ -15,15 +15,14 @@ using nlohmann::json;
 namespace {
 
 std::string text_of(const json& worker, const char* key) {
-  if (!worker.contains(key) || worker[key].is_null()) return "-";
-  const json& value = worker[key];
-  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  if (value.is_object()) {  // last_death may carry more than its words
-    for (const char* inner : {"cause", "reason", "message", "name"}) {
-      if (value.contains(inner) && value[inner].is_string()) text = value[inner];
-    }
+  std::string text = cell_of(worker, key);
+  const json value = worker.value(key, json());
+  if (!value.is_object()) return text;
+  // last_death may carry more than its words
+  for (const char* inner : {"cause", "reason", "message", "name"}) {
+    if (value.contains(inner) && value[inner].is_string()) text = cell(value[inner]);
   }
-  return cell(text);
+  return text;
 }
 
 // Renders the share of the KV cache's pages in use: "37 %".
