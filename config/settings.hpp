@@ -135,7 +135,7 @@ struct EngineSettings {
   MatrixUnits matrix_units = MatrixUnits::kAuto;
   MatrixAttention matrix_attention = MatrixAttention::kAuto;
   Pooling pooling = Pooling::kAuto;  // of embeddings
-  Speculation speculation = Speculation::kOff;
+  Speculation speculation = Speculation::kNgram;
 };
 
 enum class SandboxMode { kOn, kOff, kLog };

@@ -16,6 +16,9 @@ constexpr double kLearningAgain = 0.5;
 // Of an estimate, at each step that could have had drafts: what was dear once is tried again.
 constexpr double kForgetting = 1.0 / 2048;
 constexpr double kLeastSeconds = 1e-9;  // a clock that stands still
+constexpr float kLeastChance = 0.05F;   // a guess that is less likely is never worth a column
+// No sequence gets its tokens slower than this, by what is measured, so that others get more.
+constexpr double kNearlyFree = 1.02;
 
 }  // namespace
 
@@ -47,7 +50,9 @@ void Speculator::propose(const Scheduler& scheduler) {
   if (room == 0) return;
   candidates_.clear();
   std::uint32_t own = 0;
-  for (Sequence* const each : scheduler.running_sequences()) {
+  const std::span<Sequence* const> running = scheduler.running_sequences();
+  const float least = mode_ == Speculation::kNgram ? kLeastChance : 0;
+  for (Sequence* const each : running) {
     each->drafts = {};
     if (!scheduler.generates_next(*each)) continue;
     ++own;
@@ -62,13 +67,16 @@ void Speculator::propose(const Scheduler& scheduler) {
     for (std::size_t i = 0; i < count; ++i) {
       chance *=
           drafting.chance[std::min<std::size_t>(drafting.run + i, drafting.chance.size() - 1)];
+      if (chance < least) break;
       if (i >= ahead) candidates_.push_back({chance, &sequence});
     }
   }
   // Chances fall along a sequence, so whatever is taken of one begins with its first draft.
-  std::ranges::sort(candidates_, std::greater(), &Candidate::chance);
-  candidates_.resize(std::min<std::size_t>(candidates_.size(), room));
-  if (mode_ == Speculation::kNgram) candidates_.resize(worthwhile(own));
+  const std::size_t most = std::min<std::size_t>(candidates_.size(), room);
+  std::ranges::partial_sort(candidates_, candidates_.begin() + static_cast<std::ptrdiff_t>(most),
+                            std::greater(), &Candidate::chance);
+  candidates_.resize(most);
+  if (mode_ == Speculation::kNgram) candidates_.resize(worthwhile(own, running.size()));
   for (const Candidate& taken : candidates_) {
     DraftedSequence& sequence = *taken.sequence;
     sequence.drafts =
@@ -76,25 +84,47 @@ void Speculator::propose(const Scheduler& scheduler) {
   }
 }
 
-// How many of the candidates, the likeliest, give the most tokens a second.
-std::size_t Speculator::worthwhile(std::uint32_t own) {
+// How many of the candidates, the likeliest, give the most tokens a second and take none from any of
+// the `running` sequences.
+std::size_t Speculator::worthwhile(std::uint32_t own, std::size_t running) {
   if (own == 0 || candidates_.empty()) return 0;
   const Plain& plain = plain_[place(own)];
   if (plain.due > 0) return 0;
   double best = kLeastGain * own / plain.seconds, tokens = own;
   std::size_t count = 0;
+  guessed_.clear();
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    add_expected(candidates_[i]);
     tokens += candidates_[i].chance;
-    const double rate = tokens / drafted_cost(own, static_cast<std::uint32_t>(i) + 1);
+    const double cost = drafted_cost(own, static_cast<std::uint32_t>(i) + 1) + lost_after_;
+    if (cost > kNearlyFree * plain.seconds * least_expected(running)) continue;
+    const double rate = tokens / cost;
     if (rate <= best) continue;
     best = rate;
     count = i + 1;
   }
   if (count == 0) {
+    lost_after_ -= lost_after_ * kForgetting;
     for (double& cost : drafted_)
       cost -= cost * kForgetting;
   }
   return count;
+}
+
+void Speculator::add_expected(const Candidate& candidate) {
+  const auto is_it = [&](const Guessed& guessed) { return guessed.sequence == candidate.sequence; };
+  const auto known = std::ranges::find_if(guessed_, is_it);
+  if (known == guessed_.end()) {
+    guessed_.push_back({candidate.sequence, 1 + candidate.chance});
+  } else {
+    known->tokens += candidate.chance;
+  }
+}
+
+// A sequence without a draft gets one token of the step, or waits for it.
+double Speculator::least_expected(std::size_t running) const {
+  if (guessed_.size() < running) return 1;
+  return std::ranges::min(guessed_, {}, &Guessed::tokens).tokens;
 }
 
 std::size_t Speculator::place(std::uint32_t columns) {
@@ -126,7 +156,7 @@ void Speculator::ended(const Ended& step) {
   const bool after_drafts = std::exchange(after_drafts_, step.drafts > 0);
   Plain& plain = plain_[place(step.own)];
   if (step.drafts == 0) {
-    if (after_drafts) return;  // it was not submitted ahead, as others without drafts are
+    if (after_drafts) return lost_after_drafts(took, plain.seconds);
     learn(plain.seconds, plain.due > 0 ? kLearningAgain : kLearning);
     plain.due -= plain.due > 0 ? 1 : 0;
     plain.drafted = 0;
@@ -136,6 +166,14 @@ void Speculator::ended(const Ended& step) {
   if (++plain.drafted >= kMeasureAgain) plain = {plain.seconds, 0, kMeasured};
   ++figures_.steps;
   if (plain.seconds > 0) figures_.gained_seconds += step.tokens * plain.seconds / step.own - took;
+}
+
+// Such a step was not submitted ahead, as others without drafts are.
+void Speculator::lost_after_drafts(double took, double plain) {
+  if (plain == 0) return;
+  figures_.gained_seconds += plain - took;
+  const double lost = std::clamp(took - plain, 0.0, 4 * plain);
+  lost_after_ += (lost - lost_after_) * (lost > lost_after_ ? kLearningAgain : kLearning);
 }
 
 void Speculator::checked(DraftedSequence& sequence, bool right) {

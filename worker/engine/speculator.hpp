@@ -10,10 +10,16 @@
 //   - how often guesses are right: whatever the answer goes on with is compared with what would have
 //     been guessed, also while nothing is speculated. Each sequence has a chance for each number of
 //     right guesses in a row until now, since a text that has repeated itself for long goes on so;
-//   - what steps take, by their number of columns, with drafts (which wait for the host before the
-//     next step) and without. Those without are measured anew now and then.
+//   - what steps take, by their number of columns, with drafts and without. Those without are measured
+//     anew now and then. So whatever makes columns dear counts: the experts that further columns of a
+//     mixture read, rows of logits that the host looks at, masks, a slow device;
+//   - what the step behind one with drafts loses, because it waits for the host.
 // A step gets the number of drafts, the likeliest ones of all sequences, that gives the most tokens a
-// second; and none unless that is kLeastGain more than without.
+// second; and none unless that is kLeastGain more than without. Nor does it get any that would keep a
+// sequence waiting: each is expected to get its tokens as fast as without drafts, or 2 % slower.
+//
+// A device that can't compute a position again says so once for all (ExecutorLimits::max_drafts is 0
+// for models whose layers carry a state from position to position), and nothing is speculated there.
 //
 // One thread. Nothing allocates once as many candidates as a step's drafts were there.
 #pragma once
@@ -97,14 +103,24 @@ class Speculator {
     std::uint32_t due = 1;      // steps to measure before the next with drafts
   };
   static std::size_t place(std::uint32_t columns);
+  // A sequence and how many tokens a step is expected to give it.
+  struct Guessed {
+    const DraftedSequence* sequence = nullptr;
+    float tokens = 1;
+  };
   double drafted_cost(std::uint32_t own, std::uint32_t drafts) const;
-  std::size_t worthwhile(std::uint32_t own);
+  std::size_t worthwhile(std::uint32_t own, std::size_t running);
+  void add_expected(const Candidate& candidate);
+  double least_expected(std::size_t running) const;
+  void lost_after_drafts(double took, double plain);
 
   Speculation mode_;
   std::array<Plain, Costs{}.size()> plain_{};  // without drafts
   Costs drafted_{};
+  double lost_after_ = 0;      // seconds that a step behind one with drafts takes longer
   bool after_drafts_ = false;  // the step that ended last had some
   std::vector<Candidate> candidates_;
+  std::vector<Guessed> guessed_;
   Figures figures_;
 };
 

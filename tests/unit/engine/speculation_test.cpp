@@ -322,12 +322,27 @@ struct Cost {
   std::size_t steps = 0;
 };
 
-// Of one answer. The guesses are those of an answer without speculation, `accuracy` of them right.
-Cost cost_of(Speculation speculation, double accuracy, const StepTime& time,
-             std::uint32_t tokens = 110, std::uint32_t depth = 1) {
+// Room for two sequences of so many tokens.
+ExecutorLimits limits_for(std::uint32_t tokens, std::uint32_t depth) {
   ExecutorLimits limits = limits_of(depth);
   limits.context = std::max(limits.context, tokens + 8);
-  limits.total_pages = std::max(limits.total_pages, limits.context / limits.page_tokens + 8);
+  limits.total_pages = std::max(limits.total_pages, 2 * (limits.context / limits.page_tokens + 8));
+  return limits;
+}
+
+// What guesses an answer that is known.
+using SourceOf = std::function<std::unique_ptr<DraftSource>(const std::vector<TokenId>&)>;
+
+SourceOf right_with(double accuracy) {
+  return [accuracy](const std::vector<TokenId>& recorded) {
+    return std::make_unique<RecordedSource>(recorded, accuracy, 300);
+  };
+}
+
+// Of one answer. The guesses are made from an answer without speculation.
+Cost cost_of(Speculation speculation, const SourceOf& source, const StepTime& time,
+             std::uint32_t tokens = 110, std::uint32_t depth = 1) {
+  const ExecutorLimits limits = limits_for(tokens, depth);
   const ipc::Submit request = greedy_request(1, {1, 2, 3}, tokens);
   EngineHarness plain(limits, options_of(Speculation::kOff));
   plain.engine.submit(request);
@@ -335,9 +350,7 @@ Cost cost_of(Speculation speculation, double accuracy, const StepTime& time,
   std::vector<TokenId> recorded = {1, 2, 3};
   recorded.insert(recorded.end(), plain.answer(1).tokens.begin(), plain.answer(1).tokens.end());
   EngineOptions options = options_of(speculation);
-  options.draft_source = [&](std::span<const TokenId>) {
-    return std::make_unique<RecordedSource>(recorded, accuracy, 300);
-  };
+  options.draft_source = [&](std::span<const TokenId>) { return source(recorded); };
   EngineHarness harness(limits, options);
   std::size_t waited = 0;
   harness.executor.while_waiting = [&] {
@@ -357,9 +370,9 @@ using std::chrono::microseconds;
 
 TEST(Speculator, GainsWhereColumnsAreNearlyFree) {
   const StepTime time = flat(microseconds(3000), microseconds(50));
-  const Cost without = cost_of(Speculation::kOff, 0.8, time);
+  const Cost without = cost_of(Speculation::kOff, right_with(0.8), time);
   for (const std::uint32_t depth : {1U, 2U}) {
-    const Cost with = cost_of(Speculation::kNgram, 0.8, time, 110, depth);
+    const Cost with = cost_of(Speculation::kNgram, right_with(0.8), time, 110, depth);
     EXPECT_LT(with.seconds * 2.2, without.seconds) << with.steps << " steps";
   }
 }
@@ -369,16 +382,16 @@ TEST(Speculator, GainsWhereColumnsAreNearlyFree) {
 TEST(Speculator, LosesNextToNothingWhereColumnsAreDear) {
   for (const int more : {1500, 2400, 3000, 6000}) {
     const StepTime time = flat(microseconds(3000), microseconds(more));
-    const Cost without = cost_of(Speculation::kOff, 0.5, time, 800);
-    const Cost with = cost_of(Speculation::kNgram, 0.5, time, 800);
+    const Cost without = cost_of(Speculation::kOff, right_with(0.5), time, 800);
+    const Cost with = cost_of(Speculation::kNgram, right_with(0.5), time, 800);
     EXPECT_LT(with.seconds, without.seconds * 1.02) << more;
   }
 }
 
 TEST(Speculator, DraftsNothingWhereGuessesAreWrong) {
   const StepTime time = flat(microseconds(3000), microseconds(300));
-  const Cost without = cost_of(Speculation::kOff, 0, time, 500);
-  const Cost with = cost_of(Speculation::kNgram, 0, time, 500);
+  const Cost without = cost_of(Speculation::kOff, right_with(0), time, 500);
+  const Cost with = cost_of(Speculation::kNgram, right_with(0), time, 500);
   EXPECT_LE(with.seconds, without.seconds * 1.01);
 }
 
@@ -389,9 +402,97 @@ TEST(Speculator, LearnsAnewWhatStepsTakeWithoutDrafts) {
     const microseconds first(step < 20 ? 12000 : 3000);
     return first + microseconds(columns > 1 ? 4000 : 0);
   };
-  const Cost without = cost_of(Speculation::kOff, 0.5, time, 2000);
-  const Cost with = cost_of(Speculation::kNgram, 0.5, time, 2000);
+  const Cost without = cost_of(Speculation::kOff, right_with(0.5), time, 2000);
+  const Cost with = cost_of(Speculation::kNgram, right_with(0.5), time, 2000);
   EXPECT_LT(with.seconds, without.seconds * 1.15) << with.steps << " steps";
+}
+
+// Knows one token of every four.
+class EveryFourth final : public DraftSource {
+ public:
+  explicit EveryFourth(std::vector<TokenId> recorded) : recorded_(std::move(recorded)) {}
+  void advance(std::span<const TokenId>) override {}
+  std::size_t guess(std::span<const TokenId> tokens, std::span<TokenId> guesses) const override {
+    if (tokens.size() % 4 != 0 || tokens.size() >= recorded_.size() || guesses.empty()) return 0;
+    guesses[0] = recorded_[tokens.size()];
+    return 1;
+  }
+
+ private:
+  std::vector<TokenId> recorded_;
+};
+
+// A step with a draft takes no longer, but the one behind it, which waits for the host, takes twice as
+// long and more.
+TEST(Speculator, CountsWhatTheStepBehindDraftsLoses) {
+  const auto time_with = [](microseconds lost) -> StepTime {
+    return [lost, before = 1U](std::size_t, std::uint32_t columns) mutable {
+      const bool waits = std::exchange(before, columns) > 1;
+      return microseconds(3000) + (waits ? lost : microseconds(0));
+    };
+  };
+  const SourceOf source = [](const std::vector<TokenId>& recorded) {
+    return std::make_unique<EveryFourth>(recorded);
+  };
+  const Cost dear_off = cost_of(Speculation::kOff, source, time_with(microseconds(4000)), 800);
+  const Cost dear = cost_of(Speculation::kNgram, source, time_with(microseconds(4000)), 800);
+  EXPECT_LT(dear.seconds, dear_off.seconds * 1.02);
+  const Cost cheap_off = cost_of(Speculation::kOff, source, time_with(microseconds(500)), 800);
+  const Cost cheap = cost_of(Speculation::kNgram, source, time_with(microseconds(500)), 800);
+  EXPECT_LT(cheap.seconds, cheap_off.seconds * 0.85) << "it pays here";
+}
+
+// ---- streams side by side ----
+
+struct Ends {
+  double guessed = 0, other = 0;  // seconds until the answer was there
+};
+
+// One answer of 300 tokens whose tokens are all guessed, and one of 80 that nobody guesses.
+Ends ends_of_two(Speculation speculation, const StepTime& time) {
+  const ExecutorLimits limits = limits_for(320, 1);
+  const ipc::Submit request = greedy_request(1, {1, 2, 3}, 300);
+  EngineHarness plain(limits, options_of(Speculation::kOff));
+  plain.engine.submit(request);
+  plain.run();
+  std::vector<TokenId> recorded = {1, 2, 3};
+  recorded.insert(recorded.end(), plain.answer(1).tokens.begin(), plain.answer(1).tokens.end());
+  EngineOptions options = options_of(speculation);
+  options.draft_source = [&](std::span<const TokenId> prompt) {
+    return std::make_unique<RecordedSource>(prompt[0] == 1 ? recorded : std::vector<TokenId>(), 1,
+                                            300);
+  };
+  EngineHarness harness(limits, options);
+  std::size_t waited = 0;
+  harness.executor.while_waiting = [&] {
+    const std::uint32_t columns = harness.executor.steps.at(waited).columns;
+    harness.now += time(waited++, columns);
+  };
+  const engine::Clock::time_point begin = harness.now;
+  harness.engine.submit(request);
+  harness.engine.submit(greedy_request(2, {4, 5, 6}, 80));
+  Ends ends;
+  while (!harness.answer(1).ended() || !harness.answer(2).ended()) {
+    if (!harness.turn()) break;
+    const double seconds = std::chrono::duration<double>(harness.now - begin).count();
+    if (ends.other == 0 && harness.answer(2).ended()) ends.other = seconds;
+    if (ends.guessed == 0 && harness.answer(1).ended()) ends.guessed = seconds;
+  }
+  EXPECT_EQ(harness.answer(1).tokens, plain.answer(1).tokens);
+  EXPECT_EQ(harness.answer(2).tokens.size(), 80U);
+  return ends;
+}
+
+TEST(Speculator, LetsNoStreamWaitForTheGuessesOfAnother) {
+  // All tokens together would come a third faster.
+  const StepTime dear = flat(microseconds(3000), microseconds(400));
+  EXPECT_LT(ends_of_two(Speculation::kNgram, dear).other,
+            ends_of_two(Speculation::kOff, dear).other * 1.02);
+  const StepTime free = flat(microseconds(3000), microseconds(2));
+  const Ends with = ends_of_two(Speculation::kNgram, free);
+  const Ends without = ends_of_two(Speculation::kOff, free);
+  EXPECT_LT(with.other, without.other * 1.02);
+  EXPECT_LT(with.guessed, without.guessed * 0.5);
 }
 
 }  // namespace
