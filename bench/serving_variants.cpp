@@ -122,7 +122,8 @@ class EngineAlone final : public EngineVariant {
                  forward::make_transformer(*self->device_, *self->file_, graph, options));
     engine::EngineOptions engine;
     engine.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
-                        settings.engine.prefix_cache};
+                        settings.engine.prefix_cache, settings.engine.prefill_chunk_alone,
+                        std::chrono::milliseconds(settings.engine.max_token_gap_ms)};
     self->engine_ = std::make_unique<engine::Engine>(
         *self->executor_, self->language_, engine,
         [self = self.get()](const ipc::FromWorker& message) { self->take(message); });

@@ -126,9 +126,11 @@ struct EngineSettings {
   std::uint32_t max_batch = 16;   // sequences in a step
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk = 256;         // columns of a step with prompts
+  std::uint32_t prefill_chunk =
+      0;  // columns of a step with prompts; 0: what max_token_gap_ms allows
   std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
   bool prefix_cache = true;
+  std::uint32_t max_token_gap_ms = 50;       // of generating sequences beside prompts; 0: no bound
   std::uint32_t state_cache_mb =
       0;  // of models with states; 0: for two of each sequence, if 2 GiB do
   Numerics numerics = Numerics::kExact;

@@ -190,7 +190,8 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
                                      std::size_t max_message_bytes) {
   engine::EngineOptions options;
   options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
-                       settings.engine.prefix_cache, settings.engine.prefill_chunk_alone};
+                       settings.engine.prefix_cache, settings.engine.prefill_chunk_alone,
+                       std::chrono::milliseconds(settings.engine.max_token_gap_ms)};
   options.pooling = pooling_of(settings.engine, loaded);
   options.speculation = speculation_of(settings.engine.speculation);
   options.flush_tokens = settings.ipc.flush_tokens;

@@ -100,6 +100,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   device_time_ += end - begin;
   pace_prefill(ended.columns, end - begin);
   scheduler_.complete();
+  scheduler_.took(end - step_ended_.value_or(begin));
   last_step_ = scheduler_.step_number();
   const std::uint64_t tokens_before = generated_tokens_;
   handle_outputs(outputs);
@@ -155,7 +156,7 @@ Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
 
 void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
   const std::uint32_t limit = scheduler_.prefill_limit();
-  if (columns < std::min(limit, options_.scheduler.prefill_chunk) / 2)
+  if (columns < std::min(limit, scheduler_.prefill_chunk()) / 2)
     return;  // says little of a whole chunk
   if (took > options_.longest_step) {
     const double share = std::chrono::duration<double>(options_.longest_step) / took;

@@ -22,11 +22,13 @@ constexpr std::uint32_t kPagesWorthSaving = 2;
 
 Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
     : limits_(limits),
-      prefill_chunk_(std::max(1U, options.prefill_chunk)),
+      prefill_chunk_(
+          std::max(1U, options.prefill_chunk == 0 ? limits.max_columns : options.prefill_chunk)),
       prefill_chunk_alone_(std::max(prefill_chunk_, options.prefill_chunk_alone)),
       prefill_limit_(prefill_chunk_alone_),
       prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
+      pace_(options.max_token_gap, limits.step_us),
       pool_(limits.total_pages, limits.page_tokens,
             prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
       states_(limits.states, max_running_, limits.total_pages) {
@@ -88,6 +90,7 @@ const Step* Scheduler::plan() {
   record.states.clear();
   record.members.clear();
   record.outputs = record.drafts = 0;
+  record.prompts = {};
   record.number = ++step_number_;
   // Running sequences grow before new ones are let in, so that a page is not given away and taken
   // back at once.
@@ -269,9 +272,12 @@ void Scheduler::plan_prefill() {
         [](const Sequence* a, const Sequence* b) { return a->served < b->served; });
     turn_.insert(place, sequence);
   }
-  const auto used = static_cast<std::uint32_t>(records_[latest_].columns.size());
+  Planned& record = records_[latest_];
+  const auto used = static_cast<std::uint32_t>(record.columns.size());
   std::uint32_t chunk = prefill_chunk_alone_;
-  if (any_generates()) {
+  const bool beside = any_generates();
+  double share = record.share = beside ? share_for_prompts() : PromptPace::kAlone;
+  if (beside) {
     // All columns together fill a device's tiles, which a few columns more would not.
     const std::uint32_t rest = prefill_chunk_ - std::min(used, prefill_chunk_);
     chunk = std::max({rest, prefill_chunk_ / 2, 1U});
@@ -291,12 +297,29 @@ void Scheduler::plan_prefill() {
         sequence->computed + 1 < sequence->prompt_length) {
       // A row of outputs for each of its columns; those behind it may need one each.
       const auto behind = static_cast<std::uint32_t>(turn_.size() - 1 - i);
-      count = std::min(count, limits_.max_outputs - records_[latest_].outputs - behind);
+      count = std::min(count, limits_.max_outputs - record.outputs - behind);
     }
+    if (beside) {
+      const std::uint32_t least = record.prompts.sum() == 0 ? PromptPace::kLeastColumns : 0;
+      count = std::min(count, std::max(pace_.columns(sequence->computed, share), least));
+      if (count == 0) break;
+      share -= pace_.share(sequence->computed, count);
+    }
+    record.prompts.add(sequence->computed, count);
     add_columns(*sequence, count);
     budget -= count;
     sequence->served = ++turns_;
   }
+}
+
+// Never 0: a prompt's least columns are taken whatever the time.
+double Scheduler::share_for_prompts() const {
+  const bool any_waits = std::ranges::any_of(running_, [](const Sequence* sequence) {
+    return sequence->computed >= sequence->known && sequence->output == Output::kLogits;
+  });
+  constexpr double kLeastShare = 0.01;
+  const double part = any_waits ? 1.0 / std::max(1U, limits_.steps_in_flight) : 1;
+  return std::max(pace_.share_within(part), kLeastShare);
 }
 
 // Also one that this step leaves out, since the host is still to choose its token.

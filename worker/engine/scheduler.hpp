@@ -3,7 +3,9 @@
 // A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at
 // least half of it, is for sequences whose tokens are still to be computed: new prompts, and
 // sequences that lost their pages. Those take turns, the least recently served first, so one long
-// prompt delays another stream by one chunk at a time. While no sequence generates, nobody is
+// prompt delays another stream by one chunk at a time, and a chunk is cut to what `max_token_gap`
+// leaves time for (prompt_pace.hpp). A sequence whose token the host chooses waits for all steps in
+// flight: where one generates, chunks are shorter by as much. While no sequence generates, nobody is
 // delayed, and a step has up to `prefill_chunk_alone` columns.
 //
 // Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough
@@ -63,6 +65,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -71,6 +74,7 @@
 
 #include "worker/engine/executor.hpp"
 #include "worker/engine/kv_cache.hpp"
+#include "worker/engine/prompt_pace.hpp"
 #include "worker/engine/state_book.hpp"
 
 namespace bulkhead::engine {
@@ -119,11 +123,14 @@ struct Sequence {
 };
 
 struct SchedulerOptions {
-  std::uint32_t max_batch = 16;       // sequences running at once
-  std::uint32_t prefill_chunk = 256;  // columns of a step with prompts; see above
-  bool prefix_cache = false;          // share full pages of equal beginnings
+  std::uint32_t max_batch = 16;  // sequences running at once
+  std::uint32_t prefill_chunk =
+      256;                    // columns of a step with prompts; see above; 0: all it may have
+  bool prefix_cache = false;  // share full pages of equal beginnings
   // Of a step while no running sequence generates; less than prefill_chunk: prefill_chunk.
   std::uint32_t prefill_chunk_alone = 0;
+  // Of sequences that generate, while prompts are read beside them; 0: no bound.
+  std::chrono::milliseconds max_token_gap{0};
 };
 
 // Tokens that had to be computed before their sequence could go on generating, and those that were
@@ -153,6 +160,10 @@ class Scheduler {
   // Then, before the next plan(), append the step's tokens to its sequences, or remove them.
   const Step* plan();
   void complete();
+  // Right after complete(), if it is known: how long that step took, from the end of the one before it.
+  void took(std::chrono::nanoseconds time) {
+    if (oldest().drafts == 0) pace_.ended(oldest().prompts, oldest().share, time);
+  }
   // Between complete() and the next plan(), for the step's outputs in the order of their columns, each
   // after the tokens of those before it were appended: whether the column's token is the sequence's.
   // If not, its output is worth nothing. False for a draft of a sequence that was removed.
@@ -205,6 +216,7 @@ class Scheduler {
     prefill_limit_ = std::clamp(columns, 1U, prefill_chunk_alone_);
   }
   std::uint32_t prefill_limit() const { return prefill_limit_; }
+  std::uint32_t prefill_chunk() const { return prefill_chunk_; }
 
   // See "Doubt" above, and PagePool::drop. Between a step's end and complete(), or with no step's
   // outputs being looked at. How many sequences were sent back.
@@ -241,6 +253,7 @@ class Scheduler {
   bool waits_for_snapshot(const Sequence& sequence) const;
   bool may_generate(const Sequence& sequence, std::uint64_t step) const;
   bool any_generates() const;
+  double share_for_prompts() const;
   std::uint32_t most_tokens_of(const Sequence& sequence) const;
   void preempt_youngest();
   void send_back(Sequence& sequence);
@@ -263,6 +276,8 @@ class Scheduler {
     std::vector<std::span<const PageIndex>> tables;
     std::vector<StateUse> states;
     std::vector<Member> members;
+    PromptColumns prompts;
+    double share = PromptPace::kAlone;  // that prompts might have
     std::uint32_t outputs = 0;
     std::uint32_t drafts = 0;
   };
@@ -274,6 +289,7 @@ class Scheduler {
   bool prefix_cache_;
   std::uint32_t max_running_;
   std::uint32_t sequence_limit_;
+  PromptPace pace_;
   PagePool pool_;
 
   std::vector<Sequence*> running_;  // in the order of arrival: the youngest is last

@@ -6,6 +6,11 @@
 #include "worker/engine/executor.hpp"
 
 namespace bulkhead::forward {
+namespace {
+
+constexpr std::uint32_t kUsualChunk = 256;  // where engine.prefill_chunk leaves it open
+
+}  // namespace
 
 gpu::kernels::KvFormat kv_format(config::KvType type) {
   switch (type) {
@@ -35,11 +40,15 @@ std::uint32_t units_attention_from(config::MatrixAttention setting) {
 
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine) {
   const std::uint32_t chunk = engine.prefill_chunk;
+  // How wide such a step is depends on its time then.
+  if (chunk == 0) return kUsualChunk;
   return std::max(chunk, engine.max_batch + std::max(chunk / 2, 1U));
 }
 
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu) {
-  const std::uint32_t mixed = widest_mixed_step(engine);
+  const std::uint32_t mixed =
+      std::max(widest_mixed_step(engine),
+               engine.prefill_chunk == 0 ? engine.max_batch + kUsualChunk / 2 : 0);
   return cpu ? mixed : std::max(mixed, engine.prefill_chunk_alone);
 }
 

@@ -233,7 +233,7 @@ TEST(Errors, ValuesOutsideTheirKindOrRange) {
   EXPECT_THAT(error_of("server:\n  port:\n"), HasSubstr("FILE:2: server.port: has no value"));
   EXPECT_THAT(error_of("server:\n  port: [1]\n"), HasSubstr("not a list"));
   EXPECT_THAT(error_of("server:\n  port: {a: 1}\n"), HasSubstr("takes a value, not a section"));
-  EXPECT_THAT(error_of("engine:\n  max_batch: 0\n"), HasSubstr("from 1 to"));
+  EXPECT_THAT(error_of("engine:\n  prefill_chunk_alone: 0\n"), HasSubstr("from 1 to"));
   EXPECT_THAT(error_of("isolation:\n  vault: maybe\n"), HasSubstr("'maybe' is not true or false"));
   EXPECT_THAT(error_of("ipc:\n  transport: tcp\n"),
               HasSubstr("FILE:2: ipc.transport: 'tcp' is not shm or stdio"));

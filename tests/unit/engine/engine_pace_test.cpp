@@ -1,4 +1,7 @@
 // How much of a prompt goes into a step, by how long steps take.
+#include <algorithm>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
@@ -63,6 +66,135 @@ TEST(EnginePace, WiderStepsOfPromptsAloneArePacedAlike) {
   EXPECT_EQ(run_paced(microseconds(100'000), 0, 64).columns.at(1), 10U);
   EXPECT_EQ(run_paced(microseconds(1000), 300'000, 64).columns,
             (std::vector<std::uint32_t>{6, 12, 24, 48, 10, 1, 1}));
+}
+
+// ---- prompts beside sequences that generate ----
+
+using std::chrono::milliseconds;
+
+// Steps of 10 ms, 200 us more for each column, and as much again for each 2,000 positions before it.
+struct Device {
+  microseconds plain{10'000}, column{200};
+  microseconds step(std::uint32_t columns, std::uint32_t position) const {
+    return plain + column * columns + column * columns * position / 2000;
+  }
+};
+
+struct Beside {
+  microseconds longest_step{0};  // of those that the first stream was in
+  microseconds longest_gap{0};   // between two of its tokens
+  std::size_t steps = 0;         // until the second request's first token
+  std::vector<ipc::TokenId> prompt_answer, stream_answer;
+};
+
+// A stream generates; then a prompt of so many tokens comes.
+Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device = {},
+                  std::uint32_t depth = 1, bool by_host = false) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.max_columns = 2048;
+  limits.context = prompt + 512;
+  limits.total_pages = limits.context;
+  limits.steps_in_flight = depth;
+  limits.sampled_top_k = 64;
+  limits.step_us = static_cast<std::uint32_t>(device.step(1, 0).count());
+  engine::EngineOptions options;
+  options.scheduler.prefill_chunk = 0;
+  options.scheduler.max_token_gap = gap;
+  EngineHarness harness(limits, options);
+  std::size_t waited = 0;
+  std::uint32_t position = 0;  // within the prompt
+  Beside seen;
+  harness.executor.while_waiting = [&] {
+    const std::uint32_t columns = harness.executor.steps.at(waited++).columns;
+    const microseconds took = device.step(columns, position);
+    if (waited > 3) seen.longest_step = std::max(seen.longest_step, took);
+    if (waited > 3) position += columns - 1;
+    harness.now += took;
+  };
+  ipc::Submit stream = greedy_request(1, some_tokens(1, 5), 400);
+  if (by_host) stream.sampling.frequency_penalty = 0.5F;
+  harness.engine.submit(stream);
+  harness.run_until_tokens(1, 3);
+  harness.engine.submit(greedy_request(2, some_tokens(7, prompt), 3));
+  const std::size_t before = harness.executor.steps.size();
+  std::size_t tokens = harness.answer(1).tokens.size();
+  engine::Clock::time_point last = harness.now;
+  while (harness.answer(2).tokens.empty() && harness.turn()) {
+    const std::size_t now = harness.answer(1).tokens.size();
+    if (now == std::exchange(tokens, now)) continue;
+    seen.longest_gap =
+        std::max(seen.longest_gap, std::chrono::duration_cast<microseconds>(harness.now - last));
+    last = harness.now;
+  }
+  seen.steps = harness.executor.steps.size() - before;
+  EXPECT_FALSE(harness.answer(1).ended()) << "the stream was too short";
+  harness.run();
+  seen.prompt_answer = harness.answer(2).tokens;
+  seen.stream_answer = harness.answer(1).tokens;
+  return seen;
+}
+
+TEST(EnginePace, AStreamWaitsNoLongerThanItsBoundForAPrompt) {
+  const Beside bounded = run_beside(6000, milliseconds(50));
+  EXPECT_LE(bounded.longest_step, milliseconds(50));
+  EXPECT_LE(bounded.longest_gap, milliseconds(50));
+  // 160 columns take 42 ms at first, and 40 at the end: no step is much shorter than it may be.
+  EXPECT_LT(bounded.steps, 110U);
+  const Beside unbounded = run_beside(6000, milliseconds(0));
+  EXPECT_GT(unbounded.longest_step, milliseconds(400));
+  EXPECT_EQ(bounded.prompt_answer, unbounded.prompt_answer);
+  EXPECT_EQ(bounded.stream_answer, unbounded.stream_answer);
+  EXPECT_LT(run_beside(6000, milliseconds(200)).steps, bounded.steps / 3);
+}
+
+// Its next token needs what the host made of the one before, and so waits for two steps.
+TEST(EnginePace, ASequenceThatTheHostDrawsForWaitsNoLongerEither) {
+  for (const std::uint32_t depth : {1U, 2U}) {
+    const Beside seen = run_beside(3000, milliseconds(50), {}, depth, true);
+    EXPECT_LE(seen.longest_gap, milliseconds(50)) << depth;
+    EXPECT_LT(seen.steps, 150U) << depth;
+  }
+}
+
+TEST(EnginePace, ADeviceThatIsSlowByItselfReadsPromptsAllTheSame) {
+  const Device slow{milliseconds(80), microseconds(4000)};
+  const Beside seen = run_beside(200, milliseconds(50), slow);
+  EXPECT_LE(seen.longest_step, milliseconds(130));
+  EXPECT_LT(seen.steps, 60U);
+}
+
+// Thirty-two clients at once: half of them have their first token in little more time than all prompts
+// take by themselves, because nobody waits for another one's answer.
+TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.max_columns = 2048;
+  limits.max_outputs = limits.max_sequences = 64;
+  limits.context = 512;
+  limits.total_pages = 64 * limits.context;
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = 64, .prefill_chunk = 0, .max_token_gap = milliseconds(50)};
+  EngineHarness harness(limits, options);
+  std::size_t waited = 0;
+  harness.executor.while_waiting = [&] {
+    harness.now += Device{}.step(harness.executor.steps.at(waited++).columns, 0);
+  };
+  for (std::uint64_t id = 1; id <= 32; ++id)
+    harness.engine.submit(greedy_request(id, some_tokens(id, 128), 100));
+  std::vector<engine::Clock::duration> firsts;
+  std::vector<bool> seen(33);
+  const engine::Clock::time_point begin = harness.now;
+  while (firsts.size() < 32 && harness.turn()) {
+    for (std::uint64_t id = 1; id <= 32; ++id) {
+      if (seen[id] || harness.answer(id).tokens.empty()) continue;
+      seen[id] = true;
+      firsts.push_back(harness.now - begin);
+    }
+  }
+  ASSERT_EQ(firsts.size(), 32U);
+  const microseconds all = Device{}.step(32 * 128, 0);
+  EXPECT_LE(firsts[15], all * 13 / 10);
+  EXPECT_LE(firsts.back(), all * 2);
+  harness.run();
 }
 
 TEST(EnginePace, TheTokensAreTheSame) {

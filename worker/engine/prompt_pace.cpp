@@ -1,0 +1,104 @@
+#include "worker/engine/prompt_pace.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace bulkhead::engine {
+namespace {
+
+// Of the bound, what a step is planned to take: steps differ.
+constexpr double kAim = 0.85;
+// Of a step without prompts, where that is more than the bound: a slow device reads prompts, too.
+constexpr double kLeastRoom = 1.5;
+constexpr double kMostGrowth = 2;
+// A step with less of its share used says nothing of a full one, whose fixed part is the same.
+constexpr double kFullEnough = 0.5;
+constexpr double kPlainLearning = 0.25;
+constexpr double kFirstColumns = 64, kMostColumns = 1U << 16;
+// Wide steps of prompts alone take less for each column than narrow ones.
+constexpr double kOfAlone = 0.5;
+
+}  // namespace
+
+std::size_t PromptColumns::depth_of(std::uint32_t position) {
+  return std::min<std::size_t>(std::bit_width(position / 1024), kDepths - 1);
+}
+
+std::uint32_t PromptColumns::sum() const {
+  return std::accumulate(by_depth.begin(), by_depth.end(), 0U);
+}
+
+PromptPace::PromptPace(std::chrono::nanoseconds longest_gap, std::uint32_t step_us)
+    : gap_(std::chrono::duration<double>(longest_gap).count()), first_(kFirstColumns) {
+  if (step_us == 0) return;
+  plain_ = step_us * 1e-6;
+  first_ = std::clamp<double>(2 * bound() / plain_, kLeastColumns, kFirstColumns);
+}
+
+double PromptPace::bound() const {
+  return std::max(gap_, kLeastRoom * plain_);
+}
+
+double PromptPace::known_at(std::size_t depth) const {
+  for (std::size_t i = depth + 1; i > 0; --i) {
+    if (full_[i - 1] > 0) return full_[i - 1];
+  }
+  for (std::size_t i = depth + 1; i < full_.size(); ++i) {
+    if (full_[i] > 0) return full_[i];
+  }
+  return first_;
+}
+
+std::uint32_t PromptPace::columns(std::uint32_t position, double share) const {
+  if (!bounded()) return static_cast<std::uint32_t>(kMostColumns);
+  return static_cast<std::uint32_t>(known_at(PromptColumns::depth_of(position)) *
+                                    std::max(share, 0.0));
+}
+
+double PromptPace::share_within(double part) const {
+  const double room = bound() - plain_;
+  return bounded() ? std::clamp((part * bound() - plain_) / room, 0.0, 1.0) : 1;
+}
+
+double PromptPace::share(std::uint32_t position, std::uint32_t columns) const {
+  return bounded() ? columns / known_at(PromptColumns::depth_of(position)) : 0;
+}
+
+void PromptPace::ended(const PromptColumns& prompts, double share, std::chrono::nanoseconds took) {
+  const double seconds = std::chrono::duration<double>(took).count();
+  if (!bounded() || seconds <= 0) return;
+  const std::uint32_t columns = prompts.sum();
+  if (columns == 0) {
+    // A pause of the machine is not what steps take.
+    const double counted = plain_ > 0 ? std::min(seconds, 4 * plain_) : seconds;
+    plain_ += (counted - plain_) * (plain_ > 0 ? kPlainLearning : 1);
+    return;
+  }
+  if (share != kAlone) return adjust(prompts, share, seconds);
+  const double guess = kOfAlone * columns * kAim * bound() / seconds;
+  for (std::size_t i = 0; i < full_.size(); ++i) {
+    if (prompts.by_depth[i] > 0 && full_[i] == 0)
+      full_[i] = std::clamp<double>(guess, kLeastColumns, kMostColumns);
+  }
+}
+
+void PromptPace::adjust(const PromptColumns& prompts, double share, double took) {
+  std::array<double, PromptColumns::kDepths> known{};
+  double used = 0;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    known[i] = known_at(i);
+    used += prompts.by_depth[i] / known[i];
+  }
+  // Of a whole step, or of its fixed part and that share of the rest.
+  const double aim = kAim * (plain_ + share * (bound() - plain_));
+  // What would have filled the step's time, over what was thought to.
+  const double factor = std::min(used / share * aim / took, kMostGrowth);
+  if (took <= aim && (used < kFullEnough * share || factor < 1)) return;
+  for (std::size_t i = 0; i < full_.size(); ++i) {
+    if (prompts.by_depth[i] > 0)
+      full_[i] = std::clamp<double>(known[i] * factor, kLeastColumns, kMostColumns);
+  }
+}
+
+}  // namespace bulkhead::engine
