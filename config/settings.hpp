@@ -123,14 +123,15 @@ enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else th
 enum class Speculation { kOff, kNgram, kAlways };
 
 struct EngineSettings {
-  std::uint32_t max_batch = 16;   // sequences in a step
+  // Sequences in a step; 0: by the kind of device, its memory and the model (forward::with_sizes()).
+  std::uint32_t max_batch = 0;
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
   std::uint32_t prefill_chunk =
       0;  // columns of a step with prompts; 0: what max_token_gap_ms allows
   std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
-  bool prefix_cache = true;
   std::uint32_t max_token_gap_ms = 50;       // of generating sequences beside prompts; 0: no bound
+  bool prefix_cache = true;
   std::uint32_t state_cache_mb =
       0;  // of models with states; 0: for two of each sequence, if 2 GiB do
   Numerics numerics = Numerics::kExact;

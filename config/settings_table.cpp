@@ -190,8 +190,8 @@ const Setting kSettings[] = {
    .reach = FLAG(gpu_optimizations.command_buffer_ring.track_statistics),
    .reload = Reload::kWorkers, .worker = Worker::kYes},
 
-  {.key = "engine.max_batch", .help = "Most sequences that are computed together in one step.",
-   .reach = NUMBER(engine.max_batch), .least = 1, .most = 1024,
+  {.key = "engine.max_batch", .help = "Most sequences that are computed together in one step. 0: up to 256 on a GPU, by its memory and the model's size; 16 on a CPU.",
+   .reach = NUMBER(engine.max_batch), .most = 1024,
    .reload = Reload::kWorkers, .worker = Worker::kYes},
   {.key = "engine.kv_cache_mb", .help = "Memory for keys and values in MiB. 0: enough for four full contexts, at most 8 GiB and what the device has free.",
    .reach = NUMBER(engine.kv_cache_mb), .most = kTebibyteMb,

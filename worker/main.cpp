@@ -189,7 +189,7 @@ engine::Speculation speculation_of(config::Speculation setting) {
 engine::EngineOptions engine_options(const config::Settings& settings, const Loaded& loaded,
                                      std::size_t max_message_bytes) {
   engine::EngineOptions options;
-  options.scheduler = {settings.engine.max_batch, settings.engine.prefill_chunk,
+  options.scheduler = {loaded.executor->limits().max_sequences, settings.engine.prefill_chunk,
                        settings.engine.prefix_cache, settings.engine.prefill_chunk_alone,
                        std::chrono::milliseconds(settings.engine.max_token_gap_ms)};
   options.pooling = pooling_of(settings.engine, loaded);

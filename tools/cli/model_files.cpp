@@ -78,7 +78,7 @@ int run_inspect(const InspectOptions& options) {
   // why.
   const Result<model::ModelGraph> graph = model::read_model(**file);
   if (graph.ok()) {
-    const config::EngineSettings engine;
+    const config::EngineSettings engine = forward::with_sizes({}, **file, *graph, {});
     const auto need = forward::memory_need(**file, *graph, engine);
     // What a GPU with matrix units keeps is laid out otherwise (some types are half a bit a weight
     // larger); which device it will be is not known here.

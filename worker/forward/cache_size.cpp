@@ -15,6 +15,9 @@ namespace {
 // H200): who has not asked for more gets what is plenty.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
 constexpr std::uint64_t kFullContexts = 4;
+// Of as many sequences as may run, so many have their whole context, or all of them a few pages: more
+// is computed again now and then (engine/scheduler.hpp).
+constexpr std::uint64_t kWholeSequences = 16, kPagesOfEach = 512 / k::kPageTokens;
 
 std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
@@ -60,10 +63,13 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
   } else {
     // A GPU's memory has little else to do; a CPU device's is the machine's.
     const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
-    const std::uint64_t sequences = cpu ? std::max(engine.max_batch / 4, 1U) : engine.max_batch;
+    const std::uint64_t batch = engine.max_batch;
+    const std::uint64_t wanted = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
+                                     : std::max(std::min(batch, kWholeSequences) * full,
+                                                batch * std::min(full, kPagesOfEach));
     std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
                                : (free - fixed) / 10 * 9;
-    budget = std::min(budget, (sequences * full + 1) * page_bytes);
+    budget = std::min(budget, (wanted + 1) * page_bytes);
     budget = std::min(budget, std::max(kMostUnasked, (kFullContexts * full + 1) * page_bytes));
     pages = budget / page_bytes > 0 ? budget / page_bytes - 1 : 0;
   }

@@ -1,6 +1,7 @@
 #include "worker/forward/memory_need.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "worker/engine/executor.hpp"
@@ -9,8 +10,53 @@ namespace bulkhead::forward {
 namespace {
 
 constexpr std::uint32_t kUsualChunk = 256;  // where engine.prefill_chunk leaves it open
+constexpr std::uint32_t kLeastBatch = 16;
+constexpr std::uint64_t kGibibyte = std::uint64_t{1} << 30;
+
+// A step of the row's sequences takes some 20 to 50 ms on a large GPU.
+struct BatchRow {
+  std::uint64_t weights_up_to;  // bytes
+  std::uint32_t sequences;
+};
+constexpr BatchRow kBatches[] = {
+    {24 * kGibibyte, 256}, {64 * kGibibyte, 128}, {std::numeric_limits<std::uint64_t>::max(), 64}};
+constexpr std::uint64_t kTokensOfEach = 1024;
+constexpr std::uint64_t kMostStates = 4 * kGibibyte;  // of running sequences
+
+std::uint64_t state_bytes_of(const model::ModelGraph& graph) {
+  std::uint64_t bytes = 0;
+  for (const model::StateStore& store : graph.states)
+    bytes += state_bytes(store);
+  return bytes;
+}
+
+std::uint32_t usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
+                          const model::ModelGraph& graph, const DeviceSize& device) {
+  if (device.cpu) return kLeastBatch;
+  std::uint64_t weights = 0;
+  for (const model::TensorInfo& tensor : file.tensors())
+    weights += tensor.data.size();
+  std::uint64_t sequences = std::ranges::find_if(kBatches, [&](const BatchRow& row) {
+                              return weights <= row.weights_up_to;
+                            })->sequences;
+  const std::uint64_t states = state_bytes_of(graph);
+  if (states > 0) sequences = std::min(sequences, kMostStates / states);
+  if (device.memory_bytes > 0) {
+    const std::uint64_t left = device.memory_bytes - std::min(device.memory_bytes, weights);
+    const std::uint64_t each =
+        states + kTokensOfEach * kv_bytes_per_token(graph, kv_format(engine.kv_type));
+    sequences = std::min(sequences, left / 2 / std::max<std::uint64_t>(each, 1));
+  }
+  return std::max(kLeastBatch, static_cast<std::uint32_t>(sequences));
+}
 
 }  // namespace
+
+config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
+                                  const model::ModelGraph& graph, const DeviceSize& device) {
+  if (engine.max_batch == 0) engine.max_batch = usual_batch(engine, file, graph, device);
+  return engine;
+}
 
 gpu::kernels::KvFormat kv_format(config::KvType type) {
   switch (type) {
@@ -68,9 +114,7 @@ std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::K
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine) {
   if (graph.states.empty()) return 0;
   if (!engine.prefix_cache) return engine.max_batch;
-  std::uint64_t bytes = 0;
-  for (const model::StateStore& store : graph.states)
-    bytes += state_bytes(store);
+  const std::uint64_t bytes = state_bytes_of(graph);
   constexpr std::uint64_t kMostUnasked = std::uint64_t{2} << 30, kMostSlots = 1U << 15;
   const std::uint64_t saved =
       engine.state_cache_mb != 0
@@ -103,7 +147,8 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
 }
 
 Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
-                               const config::EngineSettings& engine, bool matrix_units) {
+                               const config::EngineSettings& asked, bool matrix_units) {
+  const config::EngineSettings engine = with_sizes(asked, file, graph, {});
   gpu::kernels::Mapping mapping;
   mapping.attention_together = true;
   mapping.units = matrix_units;

@@ -19,8 +19,21 @@ gpu::kernels::KvFormat kv_format(config::KvType type);
 // The position from which on matrix units compute attention, as engine.matrix_attention says.
 std::uint32_t units_attention_from(config::MatrixAttention setting);
 
-// The most columns of a step (engine::Scheduler) in which sequences generate, and of any step. Wider
-// steps of prompts gain nothing on a CPU device.
+// The device as far as sizes depend on it. They must not depend on what is free: a successor that takes
+// over memory must come to the same.
+struct DeviceSize {
+  bool cpu = false;
+  std::uint64_t memory_bytes = 0;  // in all; 0: not known, and taken to be enough
+};
+// The settings with a number for engine.max_batch where they leave it open (0): 16 on a CPU device; on a
+// GPU at most 256, fewer for large models, whose steps take longer, and where half of the memory that
+// the weights leave would not hold 1,024 tokens of each.
+config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
+                                  const model::ModelGraph& graph, const DeviceSize& device);
+
+// All of the following take settings with sizes. The most columns of a step (engine::Scheduler) that
+// recorded steps are made for beside the widest, and of any step. Wider steps of prompts gain nothing on
+// a CPU device.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
 // The most outputs of a step: one for each sequence, and those of drafts.
@@ -47,7 +60,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
                        std::span<const StepShape> shapes, const ScratchOptions& options,
                        std::uint32_t state_slots);
-// The same for a GPU that is not known, with the model's whole context.
+// The same for a GPU that is not known, with the model's whole context; `engine` may leave sizes open.
 Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
                                const config::EngineSettings& engine, bool matrix_units = false);
 

@@ -30,7 +30,7 @@ Status StepRunner::submit(const engine::Step& step) {
 Status StepRunner::start(const engine::Step& step, StepShape shape) {
   const std::uint32_t index = slots_.next();
   if (slots_.in_flight() > 0) BULKHEAD_RETURN_IF_ERROR(read_hidden(slots_.last()));
-  slots_.write_parameters(step);
+  BULKHEAD_RETURN_IF_ERROR(slots_.write_parameters(step));
   last_shape_ = slots_[index].shape = shape;
   BULKHEAD_TRY(const Recordings recorded, recordings_of(index));
   const Status launched = launch(recorded, index);

@@ -15,6 +15,8 @@ namespace k = gpu::kernels;
 
 namespace {
 
+constexpr std::uint64_t kLogitsRows = 16;  // of a block
+
 // Of a token in the sampler's definition.
 float logprob_of(const k::LogprobRow& row, float logit) {
   const double log_sum = std::log(static_cast<double>(row.sum) * 0x1p-40) + row.best;
@@ -78,8 +80,6 @@ Status StepSlots::make() {
   context_.result_rows =
       static_cast<std::uint32_t>(aligned(std::uint64_t{limits_.max_outputs} * 8 + 8) / 8);
   const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
-  const std::uint64_t logits_bytes =
-      aligned(std::uint64_t{limits_.max_outputs} * limits_.vocabulary * sizeof(float));
   const std::uint64_t slots = context_.slots;
   using gpu::Memory;
   BULKHEAD_TRY(context_.parameters,
@@ -95,8 +95,6 @@ Status StepSlots::make() {
                                Memory::kDeviceLocal, "log-probabilities"));
   BULKHEAD_TRY(host_logprobs_, device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
                                                Memory::kReadback, "log-probabilities of the host"));
-  BULKHEAD_TRY(host_logits_,
-               device.allocate(slots * logits_bytes, Memory::kReadback, "logits of the host"));
   const std::uint64_t hidden_bytes = aligned(limits_.max_outputs * hidden_row_bytes());
   BULKHEAD_TRY(host_hidden_, device.allocate(slots * hidden_bytes, Memory::kReadback,
                                              "hidden states of the host"));
@@ -104,7 +102,7 @@ Status StepSlots::make() {
   for (std::size_t i = 0; i < slots; ++i) {
     slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
     slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
-    slots_[i].logits = gpu::slice(host_logits_, i * logits_bytes, logits_bytes);
+    BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slots_[i], 1));
     slots_[i].hidden = gpu::slice(host_hidden_, i * hidden_bytes, hidden_bytes);
     const std::uint64_t logprob_bytes = context_.result_rows * sizeof(k::LogprobRow);
     slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
@@ -115,6 +113,18 @@ Status StepSlots::make() {
   }
   page_starts_.reserve(limits_.max_sequences);
   last_tokens_.reserve(limits_.max_outputs);
+  return {};
+}
+
+// Blocks are never given back before the end: recorded copies write to them.
+Status StepSlots::make_room_for_logits(StepSlot& slot, std::uint64_t rows) {
+  while (slot.logits.size() * kLogitsRows < rows) {
+    BULKHEAD_TRY(gpu::Buffer block,
+                 context_.device->allocate(kLogitsRows * logits_row_bytes(), gpu::Memory::kReadback,
+                                           "logits of the host"));
+    slot.logits.push_back(gpu::slice(block));
+    host_logits_.push_back(std::move(block));
+  }
   return {};
 }
 
@@ -131,8 +141,12 @@ void StepSlots::waited() {
   --in_flight_;
 }
 
-void StepSlots::write_parameters(const engine::Step& step) {
+Status StepSlots::write_parameters(const engine::Step& step) {
   StepSlot& slot = slots_[next_];
+  const auto by_host =
+      std::ranges::count(step.columns, engine::Output::kLogits, &engine::Column::output);
+  BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slot, static_cast<std::uint64_t>(by_host)));
+  std::uint64_t logits_rows = 0;
   const ParameterLayout& layout = context_.parameter_layout;
   std::byte* const base = slot.parameters.mapped;
   const auto put = [base](std::uint64_t at, std::uint32_t value) {
@@ -154,9 +168,9 @@ void StepSlots::write_parameters(const engine::Step& step) {
   slot.wanted.clear();
   for (std::uint32_t i = 0; i < step.columns.size(); ++i) {
     const engine::Column& column = step.columns[i];
-    const bool by_host = column.chosen_by == engine::kByHost;
+    const bool told = column.chosen_by == engine::kByHost;
     const k::ColumnEntry entry{column.token, column.position, page_starts_[column.sequence],
-                               by_host ? 0 : 1 + rows_before + column.chosen_by};
+                               told ? 0 : 1 + rows_before + column.chosen_by};
     std::memcpy(base + k::kHeaderBytes + i * sizeof entry, &entry, sizeof entry);
     if (column.output == engine::Output::kNone) continue;
     const auto row = static_cast<std::uint32_t>(slot.outputs.size());
@@ -180,14 +194,16 @@ void StepSlots::write_parameters(const engine::Step& step) {
       output.hidden = {reinterpret_cast<const float*>(state), limits_.embedding};
     }
     if (column.output != engine::Output::kLogits) continue;
-    const auto* const logits = reinterpret_cast<const float*>(slot.logits.mapped);
-    output.logits = {logits + std::size_t{row} * limits_.vocabulary, limits_.vocabulary};
+    const std::byte* const block = slot.logits[logits_rows / kLogitsRows].mapped;
+    const std::byte* const logits = block + logits_rows++ % kLogitsRows * logits_row_bytes();
+    output.logits = {reinterpret_cast<const float*>(logits), limits_.vocabulary};
   }
   put(k::kOutputCountWord * 4, static_cast<std::uint32_t>(slot.outputs.size()));
   if (limits_.states > 0) write_runs(step, base);
   // In powers of two, so that the same few copies are made again and again.
   const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
   slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.bytes);
+  return {};
 }
 
 // Neighbouring columns of a sequence are a run. Steps of no request (the warm-up's) name no states: they
@@ -250,22 +266,24 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
                          part(activations.slice(context_.plan, Scratch::kOutputNormed), 0, bytes),
                          computed));
   }
-  // Neighbouring rows of logits travel together.
-  const std::uint64_t row_bytes = std::uint64_t{limits_.vocabulary} * sizeof(float);
+  // Neighbouring rows of logits travel together, if they go to one block.
+  const std::uint64_t row_bytes = logits_row_bytes();
   const std::uint64_t first_row = std::uint64_t{index} * activations.logits_rows;
-  std::uint64_t begin = 0;
-  for (std::uint64_t row = 0; row <= slot.outputs.size(); ++row) {
-    const bool wanted = row < slot.outputs.size() && !slot.outputs[row].logits.empty();
-    if (wanted) continue;
-    if (begin < row) {
-      BULKHEAD_TRY(
-          slot.downloaded,
-          blit.download_to(part(slot.logits, begin * row_bytes, (row - begin) * row_bytes),
-                           part(activations.slice(context_.plan, Scratch::kLogits),
-                                (first_row + begin) * row_bytes, (row - begin) * row_bytes),
-                           computed));
-    }
-    begin = row + 1;
+  std::uint64_t to = 0;  // rows before
+  for (std::uint64_t row = 0, rows = 0; row < slot.outputs.size();
+       row += std::max(rows, std::uint64_t{1})) {
+    const std::uint64_t room = kLogitsRows - to % kLogitsRows;
+    for (rows = 0; rows < room && row + rows < slot.outputs.size() &&
+                   !slot.outputs[row + rows].logits.empty();)
+      ++rows;
+    if (rows == 0) continue;
+    const gpu::BufferSlice& block = slot.logits[to / kLogitsRows];
+    BULKHEAD_TRY(slot.downloaded,
+                 blit.download_to(part(block, to % kLogitsRows * row_bytes, rows * row_bytes),
+                                  part(activations.slice(context_.plan, Scratch::kLogits),
+                                       (first_row + row) * row_bytes, rows * row_bytes),
+                                  computed));
+    to += rows;
   }
   return {};
 }

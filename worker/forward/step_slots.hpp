@@ -19,7 +19,11 @@
 namespace bulkhead::forward {
 
 struct StepSlot {
-  gpu::BufferSlice parameters, results, logits, logprobs, hidden;  // of the host
+  gpu::BufferSlice parameters, results, logprobs, hidden;  // of the host
+  // Blocks of kLogitsRows rows, of the outputs that the host wants logits of, in their order. A further
+  // block comes when a step first needs it: few sequences have their tokens chosen by the host, and
+  // memory of the host that the device can write to takes time to get.
+  std::vector<gpu::BufferSlice> logits;
   gpu::CommandRing::Ticket ticket = 0;
   std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
   std::vector<engine::ColumnOutput> outputs;
@@ -59,8 +63,8 @@ class StepSlots {
   // Outputs of the step submitted last.
   std::uint32_t chosen_rows() const { return chosen_rows_; }
 
-  // Fills the next slot's parameters and outputs.
-  void write_parameters(const engine::Step& step);
+  // Fills the next slot's parameters and outputs. An error says that the host's memory ran out.
+  Status write_parameters(const engine::Step& step);
   // The slot's results, log-probabilities, logits and hidden states, as far as they are wanted, once its
   // ticket's work is over.
   Status start_downloads(std::uint32_t index, const Activations& activations, gpu::BlitQueue& blit,
@@ -74,11 +78,15 @@ class StepSlots {
 
  private:
   void write_runs(const engine::Step& step, std::byte* base) const;
+  Status make_room_for_logits(StepSlot& slot, std::uint64_t rows);
+  std::uint64_t logits_row_bytes() const {
+    return std::uint64_t{limits_.vocabulary} * sizeof(float);
+  }
 
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
-  gpu::Buffer host_parameters_, host_results_, host_logits_, host_logprobs_,
-      host_hidden_;  // [slot]
+  gpu::Buffer host_parameters_, host_results_, host_logprobs_, host_hidden_;  // [slot]
+  std::vector<gpu::Buffer> host_logits_;                                      // blocks of any slot
   std::uint64_t hidden_row_bytes() const;
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;

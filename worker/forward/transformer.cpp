@@ -100,6 +100,7 @@ class LoadedTransformer final : public Transformer {
       all.push_back({std::move(figure.name), figure.value});
     all.push_back({"steps", static_cast<double>(runner_.steps())});
     all.push_back({"kv_bytes_per_token", static_cast<double>(kv_per_token_)});
+    all.push_back({"max_batch", static_cast<double>(limits_.max_sequences)});
     all.push_back({"steps_computed_again", static_cast<double>(runner_.computed_again())});
     all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
     all.push_back({"plan_seconds", static_cast<double>(runner_.plan_ns()) / 1e9});
@@ -456,7 +457,10 @@ Result<std::unique_ptr<Transformer>> make_transformer(gpu::Device& device,
                                                       const model::GgufFile& file,
                                                       const model::ModelGraph& graph,
                                                       const TransformerOptions& options) {
-  auto made = LoadedTransformer::create(device, file, graph, options);
+  const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
+  TransformerOptions sized = options;
+  sized.engine = with_sizes(options.engine, file, graph, {cpu, device.info().device_memory_bytes});
+  auto made = LoadedTransformer::create(device, file, graph, sized);
   if (!made.ok()) return made.error().within("loading " + file.name());
   return made;
 }

@@ -230,6 +230,32 @@ TEST_F(TransformerTest, RefusesWhatWouldReadElsewhere) {
   EXPECT_TRUE(refused({1, 0, 1, Output::kGreedy}));
 }
 
+TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
+  auto file = model::GgufFile::open(model_file("builtin").string());
+  ASSERT_TRUE(file.ok());
+  auto graph = model::read_model(**file);
+  ASSERT_TRUE(graph.ok());
+  const auto batch = [&](const DeviceSize& device, std::uint32_t asked = 0) {
+    config::EngineSettings engine;
+    engine.max_batch = asked;
+    return with_sizes(engine, **file, *graph, device).max_batch;
+  };
+  constexpr std::uint64_t kMebibyte = 1 << 20;
+  EXPECT_EQ(batch({.cpu = true, .memory_bytes = 1 << 30}), 16U);
+  EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}), 16U) << "never fewer";
+  // 1,024 tokens of each are 3 MiB; the weights, 5.3.
+  EXPECT_EQ(batch({.memory_bytes = 256 * kMebibyte}), 41U);
+  EXPECT_EQ(batch({.memory_bytes = 8192 * kMebibyte}), 256U);
+  EXPECT_EQ(batch({}), 256U);
+  EXPECT_EQ(batch({.cpu = true}, 3), 3U);
+  EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}, 300), 300U) << "as it was asked for";
+  // A sequence carries 40 MiB and a little from position to position; all of them, 4 GiB at most.
+  const model::DeltaHeads heads{.keys = 16, .values = 16, .size = 128, .taps = 4};
+  graph->states.resize(40, model::StateStore{heads});
+  EXPECT_LE(batch({}), 102U);
+  EXPECT_GE(batch({}), 90U);
+}
+
 TEST_F(TransformerTest, SaysWhenAContextIsTooLong) {
   auto file = model::GgufFile::open(model_file("builtin").string());
   ASSERT_TRUE(file.ok());
