@@ -172,6 +172,40 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
     EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
 }
 
+// The cache holds 288 tokens, and these answers four times as many: whoever came last gives its pages
+// back, again and again, and goes on with the same tokens.
+TEST(Batch, NoRequestFailsForWantOfMemory) {
+  const auto request = [](int i) {
+    json body{{"prompt", "Tale " + std::to_string(i) + ": there was a"},
+              {"max_tokens", 110 + i},
+              {"temperature", i % 2 == 0 ? 0.0 : 0.9},
+              {"seed", i},
+              {"ignore_eos", true},
+              {"stream", i % 3 != 0}};
+    if (i % 4 == 1) body["frequency_penalty"] = 0.4;
+    if (i % 4 == 2) body["logprobs"] = 1;
+    return body;
+  };
+  constexpr int kRequests = 10;
+  std::vector<Answer> alone;
+  {
+    const Serving serving = serve_model("");
+    for (int i = 0; i < kRequests; ++i)
+      alone.push_back(complete(serving, request(i)));
+  }
+  const Serving serving = serve_model("", {"engine.kv_cache_mb=1"});
+  std::vector<std::future<Answer>> together;
+  for (int i = 0; i < kRequests; ++i) {
+    together.push_back(
+        std::async(std::launch::async, [&, i] { return complete(serving, request(i)); }));
+  }
+  for (int i = 0; i < kRequests; ++i)
+    EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.metric("bulkhead_worker_preemptions_total") > 0; }));
+  EXPECT_EQ(serving.worker()["kv_cache_tokens"], 288);
+}
+
 TEST(Context, APromptThatIsTooLongIsRefusedBeforeAnythingRuns) {
   const Serving serving = serve_model("", {"models.0.path=builtin", "models.0.context=128"});
   std::string prompt;
