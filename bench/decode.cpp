@@ -3,11 +3,12 @@
 // engine's own: planned by its scheduler, as many in flight as the executor takes, tokens handed on
 // by the device.
 //
-//   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512]
+//   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512,8192]
 //                [--tokens 128] [--draft-accuracy 0.8] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
 //
-// For each depth and number of streams: sequences with `depth` tokens behind them get a prompt
-// (prefill rate: prompt tokens a second), then all generate side by side (decode rate).
+// For each length of a prompt, depth and number of streams: sequences with `depth` tokens behind them get
+// a prompt (prefill rate: prompt tokens a second), then all generate side by side (decode rate). It leaves
+// out the runs whose keys and values do not fit the device, and names them.
 //
 // With --draft-accuracy each run is made twice. The first run records the answers. The second run guesses
 // them, and each guess is right with that chance, so any weights show what speculation gains. The tokens
@@ -45,12 +46,12 @@ void complete(Plan& plan, const gpu::Device& device) {
   if (plan.streams.empty())
     plan.streams =
         cpu ? std::vector<std::uint32_t>{1, 4} : std::vector<std::uint32_t>{1, 4, 16, 32};
-  if (plan.prompt == 0) plan.prompt = cpu ? 64 : 512;
+  if (plan.prompts.empty()) plan.prompts = {cpu ? 64U : 512U};
   if (plan.tokens == 0) plan.tokens = cpu ? 32 : 128;
 }
 
-// The options of an executor with room for every stream, and no more.
-Result<forward::TransformerOptions> options_of(const Plan& plan, const model::ModelGraph& graph) {
+// The options of an executor, but for its room.
+Result<forward::TransformerOptions> options_of(const Plan& plan) {
   config::Settings settings;
   BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
   for (const std::string& assignment : plan.assignments)
@@ -59,28 +60,64 @@ Result<forward::TransformerOptions> options_of(const Plan& plan, const model::Mo
   options.engine = settings.engine;
   options.gpu = settings.gpu_optimizations;
   options.cache_folder = plan.cache_folder;
-  options.engine.max_batch =
-      std::max(*std::max_element(plan.streams.begin(), plan.streams.end()), 1U);
-  if (plan.draft_accuracy >= 0) options.engine.speculation = config::Speculation::kNgram;
+  options.engine.max_batch = std::ranges::max(plan.streams);
+  options.engine.speculation =
+      plan.draft_accuracy >= 0 ? config::Speculation::kNgram : config::Speculation::kOff;
   if (plan.chunk != 0)
     options.engine.prefill_chunk = options.engine.prefill_chunk_alone = plan.chunk;
   if (plan.baseline) options.gpu.enabled = false;
-  std::uint64_t positions = 0;
-  std::uint32_t longest = 0;
-  for (const std::uint32_t depth : plan.depths) {
-    for (const std::uint32_t streams : plan.streams) {
-      const std::uint32_t length =
-          bench::room_of(plan, options.engine, streams, depth, graph.context).length;
-      longest = std::max(longest, length);
-      positions = std::max(positions, (std::uint64_t{length} + 63) / 32 * 32 * streams + 32);
-    }
-  }
-  const std::uint64_t kv_bytes =
-      forward::kv_bytes_per_token(graph, forward::kv_format(options.engine.kv_type)) * positions;
-  options.engine.kv_cache_mb = static_cast<std::uint32_t>((kv_bytes >> 20) + 1);
-  options.context = std::min(graph.context, longest);
   options.wait_timeout_ms = 60000;
   return options;
+}
+
+// A run and the KV positions that it needs.
+struct Line {
+  bench::DecodeRun run;
+  std::uint32_t length = 0;  // of a stream
+  std::uint64_t positions() const {
+    return (std::uint64_t{length} + 63) / 32 * 32 * run.streams + 32;
+  }
+};
+
+std::vector<Line> lines_of(const Plan& plan, std::uint32_t context) {
+  std::vector<Line> lines;
+  for (const std::uint32_t prompt : plan.prompts) {
+    for (const std::uint32_t depth : plan.depths) {
+      for (const std::uint32_t streams : plan.streams) {
+        const bench::DecodeRun run{streams, depth, prompt};
+        lines.push_back({run, bench::room_of(plan, run, context).length});
+      }
+    }
+  }
+  return lines;
+}
+
+// Loads with room for every run, and no more. Takes those out of `lines` that do not fit the device.
+Result<std::unique_ptr<forward::Transformer>> load(gpu::Device& device, const model::GgufFile& file,
+                                                   const model::ModelGraph& graph,
+                                                   forward::TransformerOptions& options,
+                                                   std::vector<Line>& lines) {
+  const std::uint64_t bytes =
+      forward::kv_bytes_per_token(graph, forward::kv_format(options.engine.kv_type));
+  for (;;) {
+    const auto largest = std::ranges::max_element(lines, {}, &Line::positions);
+    std::uint32_t longest = 0, streams = 0;
+    for (const Line& line : lines) {
+      longest = std::max(longest, line.length);
+      streams = std::max(streams, line.run.streams);
+    }
+    options.engine.kv_cache_mb =
+        static_cast<std::uint32_t>((bytes * largest->positions() >> 20) + 1);
+    options.engine.max_batch = streams;
+    options.context = std::min(graph.context, longest);
+    auto made = forward::make_transformer(device, file, graph, options);
+    if (made.ok() || made.error().code() != ErrorCode::kResourceExhausted || lines.size() == 1)
+      return made;
+    std::printf("%u streams at %u with prompts of %u are left out, because they do not fit %s\n",
+                largest->run.streams, largest->run.depth, largest->run.prompt,
+                device.info().name.c_str());
+    lines.erase(largest);
+  }
 }
 
 // Runs with recorded guesses what measure() has just run without, and sets one beside the other.
@@ -101,20 +138,18 @@ Result<nlohmann::json> measure_guesses(bench::DecodeBench& bench, const Plan& pl
   return faster;
 }
 
-Result<nlohmann::json> measure_all(bench::DecodeBench& bench, const Plan& plan) {
+Result<nlohmann::json> measure_all(bench::DecodeBench& bench, const Plan& plan,
+                                   const std::vector<Line>& lines) {
   nlohmann::json results = nlohmann::json::array();
-  for (const std::uint32_t depth : plan.depths) {
-    for (const std::uint32_t streams : plan.streams) {
-      const bench::DecodeBench::Run run{streams, depth};
-      bench::Recorded recorded;
-      BULKHEAD_TRY(const nlohmann::json result, plan.check_pairs > 0
-                                                    ? bench.cost_of_checks(streams, depth)
-                                                    : bench.measure(run, recorded));
-      results.push_back(result);
-      if (plan.draft_accuracy < 0) continue;
-      BULKHEAD_TRY(nlohmann::json faster, measure_guesses(bench, plan, run, recorded, result));
-      results.push_back(std::move(faster));
-    }
+  for (const Line& line : lines) {
+    const bench::DecodeBench::Run run{line.run};
+    bench::Recorded recorded;
+    BULKHEAD_TRY(const nlohmann::json result,
+                 plan.check_pairs > 0 ? bench.cost_of_checks(run) : bench.measure(run, recorded));
+    results.push_back(result);
+    if (plan.draft_accuracy < 0) continue;
+    BULKHEAD_TRY(nlohmann::json faster, measure_guesses(bench, plan, run, recorded, result));
+    results.push_back(std::move(faster));
   }
   return results;
 }
@@ -136,20 +171,24 @@ Status run(Plan plan) {
 
   BULKHEAD_TRY(const auto file, model::GgufFile::open(plan.model));
   BULKHEAD_TRY(const auto graph, model::read_model(*file));
-  BULKHEAD_TRY(const forward::TransformerOptions options, options_of(plan, graph));
+  BULKHEAD_TRY(forward::TransformerOptions options, options_of(plan));
+  const bool cpu = device->info().kind == gpu::DeviceKind::kCpu;
+  plan.widest = options.engine.prefill_chunk != 0 ? options.engine.prefill_chunk
+                                                  : forward::widest_step(options.engine, cpu);
+  std::vector<Line> lines = lines_of(plan, graph.context);
   const Clock::time_point start = Clock::now();
-  BULKHEAD_TRY(const auto executor, forward::make_transformer(*device, *file, graph, options));
+  BULKHEAD_TRY(const auto executor, load(*device, *file, graph, options, lines));
   const double load = std::chrono::duration<double>(Clock::now() - start).count();
   std::printf("%s: %.2f GB of weights, loaded and warm in %.2f s\n", graph.name.c_str(),
               static_cast<double>(executor->weight_bytes()) / 1e9, load);
 
   bench::DecodeBench bench(*executor, plan, options.engine, bandwidth);
-  BULKHEAD_TRY(nlohmann::json results, measure_all(bench, plan));
+  BULKHEAD_TRY(nlohmann::json results, measure_all(bench, plan, lines));
   nlohmann::json report{{"benchmark", "decode"},
                         {"device", device->info().name},
                         {"driver", device->info().driver},
                         {"model", plan.model},
-                        {"prompt", plan.prompt},
+                        {"prompt", plan.prompts},
                         {"tokens", plan.tokens},
                         {"prefill_chunk", options.engine.prefill_chunk},
                         {"prefill_chunk_alone", options.engine.prefill_chunk_alone},
@@ -178,7 +217,10 @@ int main(int argc, char** argv) {
            "sequences that decode side by side, one run for each number (1,4,16,32; on a CPU 1,4)")
       .comma_separated()
       .within(1, 256);
-  options.add("--prompt", plan.prompt, "prompt tokens of each sequence (512; on a CPU 64)")
+  options
+      .add("--prompt", plan.prompts,
+           "prompt tokens of each sequence, runs for each number (512; on a CPU 64)")
+      .comma_separated()
       .within(1, 1 << 20);
   options.add("--tokens", plan.tokens, "generated tokens of each sequence (128; on a CPU 32)")
       .within(1, 1 << 20);

@@ -19,10 +19,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Steps that one stream takes more than another while all prompts come in.
-std::uint32_t skew(const config::EngineSettings& engine, std::uint32_t streams,
-                   std::uint32_t prompt) {
-  return streams * ((prompt + engine.prefill_chunk - 1) / engine.prefill_chunk) + 8;
+// Steps that one stream takes more than another while all prompts come in: each step has half a chunk
+// of them at least (engine::Scheduler).
+std::uint32_t skew(const DecodePlan& plan, std::uint32_t streams, std::uint32_t prompt) {
+  const std::uint64_t half = std::max(plan.widest / 2, 1U);
+  return static_cast<std::uint32_t>((std::uint64_t{streams} * prompt + half - 1) / half) + 8;
 }
 
 // The executor's counters of time, in seconds, without their units: what the host and the device spent
@@ -48,20 +49,20 @@ bool begins_alike(const std::vector<engine::TokenId>& a, const std::vector<engin
 
 }  // namespace
 
-DecodeRoom room_of(const DecodePlan& plan, const config::EngineSettings& engine,
-                   std::uint32_t streams, std::uint32_t depth, std::uint32_t context) {
-  const std::uint32_t prompt = depth + plan.prompt;
+DecodeRoom room_of(const DecodePlan& plan, const DecodeRun& run, std::uint32_t context) {
+  const std::uint32_t prompt = run.depth + run.prompt;
   const std::uint32_t ahead = plan.draft_accuracy < 0 ? 0 : plan.tokens + engine::kMostDrafts;
   const std::uint32_t after =
-      plan.tokens + ahead + (streams > 1 ? skew(engine, streams, prompt) : 8);
-  const std::uint32_t most = context > after ? std::max(context - after, depth + 1) : depth + 1;
+      plan.tokens + ahead + (run.streams > 1 ? skew(plan, run.streams, prompt) : 8);
+  const std::uint32_t least = run.depth + 1;
+  const std::uint32_t most = context > after ? std::max(context - after, least) : least;
   return {std::min(prompt, most), std::min(prompt, most) + after};
 }
 
 Result<DecodeRoom> DecodeBench::checked_room(const Run& run) const {
   const engine::ExecutorLimits& limits = executor_.limits();
-  const DecodeRoom room = room_of(plan_, engine_, run.streams, run.depth, limits.model_context);
-  if (room.prompt < run.depth + plan_.prompt)
+  const DecodeRoom room = room_of(plan_, run, limits.model_context);
+  if (room.prompt < run.depth + run.prompt)
     std::printf("    the prompt is cut to %u tokens: the model's context is %u\n",
                 room.prompt - run.depth, limits.model_context);
   const std::uint32_t pages_each = (room.length + limits.page_tokens - 1) / limits.page_tokens;
@@ -119,6 +120,7 @@ nlohmann::json DecodeBench::figures(const DecodeLoop& loop, const Run& run, cons
   nlohmann::json result{
       {"streams", run.streams},
       {"depth", run.depth},
+      {"prompt", room.prompt - run.depth},
       {"prefill_tokens_per_s", prefill_rate},
       {"decode_tokens_per_s", decode_rate},
       {"step_ms_median", median * 1e3},
@@ -137,9 +139,11 @@ nlohmann::json DecodeBench::figures(const DecodeLoop& loop, const Run& run, cons
       result[each.name] = each.value;
   }
   std::printf(
-      "%3u streams at %6u: prefill %9.1f tokens/s   decode %8.1f tokens/s (median step %.3f ms)   "
+      "%3u streams at %6u, prompts of %6u: prefill %9.1f tokens/s   decode %8.1f tokens/s (median "
+      "step %.3f ms)   "
       "weights %.1f GB/s",
-      run.streams, run.depth, prefill_rate, decode_rate, median * 1e3, rate / 1e9);
+      run.streams, run.depth, room.prompt - run.depth, prefill_rate, decode_rate, median * 1e3,
+      rate / 1e9);
   if (bandwidth_ > 0)
     std::printf(" = %.0f %% of what the device can read", 100 * rate / bandwidth_);
   std::printf("\n");
@@ -207,20 +211,23 @@ Result<nlohmann::json> DecodeBench::measure(const Run& run, Recorded& recorded,
   return result;
 }
 
-Result<nlohmann::json> DecodeBench::cost_of_checks(std::uint32_t streams, std::uint32_t depth) {
+Result<nlohmann::json> DecodeBench::cost_of_checks(const DecodeRun& run) {
   const char* const rates[] = {"prefill_tokens_per_s", "decode_tokens_per_s"};
   std::map<std::string, std::vector<double>> ratios;
   for (std::uint32_t pair = 0; pair < plan_.check_pairs; ++pair) {
     const Pages first = pair % 2 == 0 ? Pages::kCached : Pages::kChecked;
     const Pages second = pair % 2 == 0 ? Pages::kChecked : Pages::kCached;
     Recorded tokens;
-    BULKHEAD_TRY(nlohmann::json without, measure({streams, depth, first}, tokens));
-    BULKHEAD_TRY(nlohmann::json with, measure({streams, depth, second}, tokens));
+    BULKHEAD_TRY(nlohmann::json without, measure({run, first}, tokens));
+    BULKHEAD_TRY(nlohmann::json with, measure({run, second}, tokens));
     if (first == Pages::kChecked) std::swap(without, with);
     for (const char* const rate : rates)
       ratios[rate].push_back(with[rate].get<double>() / without[rate].get<double>());
   }
-  nlohmann::json result{{"streams", streams}, {"depth", depth}, {"pairs", plan_.check_pairs}};
+  nlohmann::json result{{"streams", run.streams},
+                        {"depth", run.depth},
+                        {"prompt", run.prompt},
+                        {"pairs", plan_.check_pairs}};
   for (const char* const rate : rates) {
     const MedianInterval interval = median_interval(ratios[rate]);
     std::printf("checked over unchecked, %s: %.4f (%.4f to %.4f)\n", rate, interval.median,

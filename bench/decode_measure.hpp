@@ -20,13 +20,18 @@ namespace bulkhead::bench {
 // What the command line asks for.
 struct DecodePlan {
   std::string model = "builtin", device = "auto", json_path, cache_folder, kv_type = "f16";
-  std::vector<std::uint32_t> streams, depths{0};
+  std::vector<std::uint32_t> streams, depths{0}, prompts;
   std::vector<std::string> assignments;
-  std::uint32_t prompt = 0, tokens = 0;
-  std::uint32_t chunk = 0;  // 0: as engine.prefill_chunk and prefill_chunk_alone say
+  std::uint32_t tokens = 0;
+  std::uint32_t chunk = 0;   // 0: as engine.prefill_chunk and prefill_chunk_alone say
+  std::uint32_t widest = 0;  // columns of a step with prompts beside sequences that generate
   bool profile = false, baseline = false;
   double draft_accuracy = -1;  // less than 0: no speculation
   std::uint32_t check_pairs = 0;
+};
+
+struct DecodeRun {
+  std::uint32_t streams = 1, depth = 0, prompt = 0;
 };
 
 // What a run needs of each stream, in tokens.
@@ -36,8 +41,7 @@ struct DecodeRoom {
 };
 // A prompt that leaves no room for the answer in the model's context is cut. With guesses one stream may
 // run ahead of another, which takes more room.
-DecodeRoom room_of(const DecodePlan& plan, const config::EngineSettings& engine,
-                   std::uint32_t streams, std::uint32_t depth, std::uint32_t context);
+DecodeRoom room_of(const DecodePlan& plan, const DecodeRun& run, std::uint32_t context);
 
 using Recorded = std::vector<std::vector<engine::TokenId>>;  // the tokens of each stream
 
@@ -48,8 +52,7 @@ class DecodeBench {
               const config::EngineSettings& engine, double bandwidth)
       : executor_(executor), plan_(plan), engine_(engine), bandwidth_(bandwidth) {}
 
-  struct Run {
-    std::uint32_t streams = 1, depth = 0;
+  struct Run : DecodeRun {
     Pages pages = Pages::kForgotten;
   };
   // Prints a line and returns the figures. `recorded` gets the streams' tokens. With `guesses` the run
@@ -57,7 +60,7 @@ class DecodeBench {
   Result<nlohmann::json> measure(const Run& run, Recorded& recorded, const Recorded& guesses = {});
   // Measures plan.check_pairs pairs of runs, one of each with checksums and one without, in the order
   // AB BA AB BA. The ratios in the result are rates with checks over rates without.
-  Result<nlohmann::json> cost_of_checks(std::uint32_t streams, std::uint32_t depth);
+  Result<nlohmann::json> cost_of_checks(const DecodeRun& run);
 
  private:
   // What a run took, in seconds.

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -18,6 +19,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -32,15 +34,20 @@ Error system_error(const char* what) {
   return errno_error(ErrorCode::kUnavailable, what, errno);
 }
 
-Result<UniqueFd> connect_to(std::uint16_t port) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return system_error("socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    return system_error("connecting to the daemon");
+Result<UniqueFd> connect_to(const Endpoint& server) {
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_socktype = SOCK_STREAM;
+  if (const int code =
+          ::getaddrinfo(server.host.c_str(), std::to_string(server.port).c_str(), &wanted, &found);
+      code != 0)
+    return Error(ErrorCode::kUnavailable, server.host + ": " + ::gai_strerror(code));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  UniqueFd fd;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    fd.reset(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) return system_error("socket");
+    if (::connect(fd.get(), each->ai_addr, each->ai_addrlen) == 0) break;
+    if (each->ai_next == nullptr) return system_error("connecting to the server");
   }
   const int on = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -104,6 +111,7 @@ Result<std::vector<Event>> events_of(const Reading& reading, bool whole) {
     while (mark->first < at)
       ++mark;
     for (std::size_t end; (end = text.find("\n\n")) != std::string::npos; text.erase(0, end + 2)) {
+      if (text.starts_with(':')) continue;
       if (!text.starts_with("data: ")) return broken("has an event without data", text);
       events.push_back({mark->second, text.substr(6, end - 6)});
     }
@@ -127,6 +135,25 @@ std::uint64_t cpu_ns(pid_t pid) {
   if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &used) != 0) return 0;
   return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000U +
          static_cast<std::uint64_t>(used.tv_nsec);
+}
+
+Result<Endpoint> parse_endpoint(std::string_view url) {
+  constexpr std::string_view kScheme = "http://";
+  const std::string shown(url);
+  const Error wrong(ErrorCode::kInvalidArgument, shown + " is not http://HOST:PORT");
+  if (!url.starts_with(kScheme)) return wrong;
+  url.remove_prefix(kScheme.size());
+  const std::size_t slash = url.find('/');
+  const std::string_view path = slash == std::string_view::npos ? "" : url.substr(slash);
+  if (path != "" && path != "/" && path != "/v1" && path != "/v1/") return wrong;
+  url = url.substr(0, slash);
+  const std::size_t colon = url.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return wrong;
+  std::uint16_t port = 0;
+  const char* const end = url.data() + url.size();
+  const auto [rest, failed] = std::from_chars(url.data() + colon + 1, end, port);
+  if (failed != std::errc() || rest != end || port == 0) return wrong;
+  return Endpoint(std::string(url.substr(0, colon)), port);
 }
 
 std::string own_program() {
@@ -229,7 +256,7 @@ Result<nlohmann::json> DaemonProcess::workers() const {
   return workers;
 }
 
-Result<std::vector<Stream>> stream_completions(std::uint16_t port,
+Result<std::vector<Stream>> stream_completions(const Endpoint& server,
                                                const std::vector<std::string>& bodies,
                                                const Watcher& watcher) {
   bool watched = true;  // until the watcher hangs up
@@ -239,7 +266,7 @@ Result<std::vector<Stream>> stream_completions(std::uint16_t port,
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return system_error("epoll_create1");
   for (std::size_t i = 0; i < bodies.size(); ++i) {
-    BULKHEAD_TRY(readings[i].fd, connect_to(port));
+    BULKHEAD_TRY(readings[i].fd, connect_to(server));
     readings[i].bytes.reserve(std::size_t{1} << 20);
     readings[i].marks.reserve(4096);
     epoll_event event{};
@@ -249,8 +276,8 @@ Result<std::vector<Stream>> stream_completions(std::uint16_t port,
       return system_error("epoll_ctl");
     }
     requests.push_back(
-        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        "Content-Length: " +
+        "POST /v1/completions HTTP/1.1\r\nHost: " + server.host +
+        "\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: " +
         std::to_string(bodies[i].size()) + "\r\n\r\n" + bodies[i]);
   }
   for (std::size_t i = 0; i < bodies.size(); ++i) {

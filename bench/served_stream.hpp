@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -65,15 +66,27 @@ struct Stream {
   std::vector<Event> events;  // [DONE] is the last
 };
 
+// A server that speaks HTTP without TLS; of a port alone, this machine's.
+struct Endpoint {
+  std::string host = "127.0.0.1";  // a name or an address
+  std::uint16_t port = 0;
+
+  Endpoint(std::uint16_t own)
+      : port(own) {}  // NOLINT(google-explicit-constructor): a daemon's port
+  Endpoint(std::string name, std::uint16_t number) : host(std::move(name)), port(number) {}
+};
+// "http://HOST:PORT", with or without a slash or "/v1" behind it.
+Result<Endpoint> parse_endpoint(std::string_view url);
+
 // Looks on while streams are read: called after each read with the stream's number, how many events
 // of it have come, and when. False hangs up all of them.
 using Watcher = std::function<bool(std::size_t stream, std::size_t events, std::uint64_t at_ns)>;
 
 // Sends each body as POST /v1/completions on a connection of its own, all at once, and reads all
-// streams to their ends. The connections are made before the first request is sent. An answer other
+// streams to their ends. Comments among the events are passed over. The connections are made before the first request is sent. An answer other
 // than 200, or a stream that breaks off, is an error; one that the watcher hung up on ends where it
 // was, without [DONE].
-Result<std::vector<Stream>> stream_completions(std::uint16_t port,
+Result<std::vector<Stream>> stream_completions(const Endpoint& server,
                                                const std::vector<std::string>& bodies,
                                                const Watcher& watcher = nullptr);
 

@@ -3,6 +3,7 @@
 //   bench-serving-load --model FILE [--device SELECTOR] [--streams 1,8] [--prompt 128] [--tokens 128]
 //                      [--requests 4] [--set key=value]... [--baseline] [--json FILE]
 //   bench-serving-load --model FILE --minutes 10 [--streams 16] ...
+//   bench-serving-load --peer http://HOST:PORT [--peer-model NAME] [--vocabulary N] [--streams 1,8] ...
 //
 // Each client sends a request over a connection of its own, reads the stream to its end, and sends
 // the next. Without --minutes all requests are alike: rates, times to the first token, memory and
@@ -10,7 +11,9 @@
 // side. With --minutes the load is mixed (prompts and answers of all lengths, greedy, drawn, with
 // log-probabilities or penalties) and lasts so long: then the pool's hit rate, the share of copies
 // that ran beside compute, the ring's reuse rate and the fallback allocations are held against what
-// they should be.
+// they should be. With --peer the same requests go to another server, which is already there, and only
+// what clients see is told; it must take token ids for prompts and give as many tokens as it is asked
+// for (ignore_eos).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -46,6 +49,8 @@ struct Plan {
   std::uint32_t prompt = 128, tokens = 128, requests = 4, context = 0;
   double minutes = 0;
   bool baseline = false;
+  std::string peer, peer_model;
+  std::uint32_t vocabulary = 0;  // 0: the model's
 };
 
 struct Request {
@@ -61,14 +66,15 @@ std::vector<std::uint32_t> made_up(std::mt19937& random, std::uint32_t count,
 }
 
 Request plain_request(const Plan& plan, std::mt19937& random, std::uint32_t vocabulary) {
-  return {json{{"prompt", made_up(random, plan.prompt, vocabulary)},
-               {"max_tokens", plan.tokens},
-               {"temperature", 0},
-               {"ignore_eos", true},
-               {"stream", true},
-               {"return_token_ids", true}}
-              .dump(),
-          plan.tokens};
+  json body{{"prompt", made_up(random, plan.prompt, vocabulary)},
+            {"max_tokens", plan.tokens},
+            {"temperature", 0},
+            {"ignore_eos", true},
+            {"stream", true},
+            {"stream_options", {{"include_usage", true}}}};
+  if (plan.peer.empty()) body["return_token_ids"] = true;
+  if (!plan.peer_model.empty()) body["model"] = plan.peer_model;
+  return {body.dump(), plan.tokens};
 }
 
 // Lengths even on a logarithmic scale; of ten requests six greedy, three drawn, one that asks for
@@ -110,22 +116,40 @@ struct Seen {
   Status failed;
 };
 
-Status send_one(std::uint16_t port, const Request& request, Seen& seen) {
-  BULKHEAD_TRY(const std::vector<Stream> streams, stream_completions(port, {request.body}));
+// When a stream's tokens came, and how many.
+struct Told {
   std::uint64_t tokens = 0, first_ns = 0, last_ns = 0;
-  for (const Event& event : streams[0].events) {
+};
+
+// A server that names no token ids tells their number at the end; its first chunk has the first token.
+Result<Told> told_by(const Stream& stream) {
+  Told told;
+  std::uint64_t counted = 0;
+  for (const Event& event : stream.events) {
     if (event.data == "[DONE]") break;
     const json chunk = json::parse(event.data, nullptr, false);
     if (!chunk.is_object() || !chunk.contains("choices"))
       return Error(ErrorCode::kInternal, "an event is not a chunk: " + event.data);
     for (const json& choice : chunk["choices"]) {
       const std::size_t ids = choice.value("token_ids", json::array()).size();
-      if (ids == 0) continue;
-      if (first_ns == 0) first_ns = event.at_ns;
-      last_ns = event.at_ns;
-      tokens += ids;
+      const bool text = choice.contains("text") && choice["text"].is_string() &&
+                        !choice["text"].get_ref<const std::string&>().empty();
+      if (ids == 0 && !text) continue;
+      if (told.first_ns == 0) told.first_ns = event.at_ns;
+      told.last_ns = event.at_ns;
+      told.tokens += ids;
     }
+    if (chunk.contains("usage") && chunk["usage"].is_object())
+      counted = chunk["usage"].value("completion_tokens", std::uint64_t{0});
   }
+  if (told.tokens == 0) told.tokens = counted;
+  return told;
+}
+
+Status send_one(const Endpoint& server, const Request& request, Seen& seen) {
+  BULKHEAD_TRY(const std::vector<Stream> streams, stream_completions(server, {request.body}));
+  BULKHEAD_TRY(const Told told, told_by(streams[0]));
+  const auto [tokens, first_ns, last_ns] = told;
   if (tokens != request.tokens) {
     return Error(ErrorCode::kInternal, "a stream of " + std::to_string(tokens) + " tokens where " +
                                            std::to_string(request.tokens) + " were asked for");
@@ -141,7 +165,7 @@ Status send_one(std::uint16_t port, const Request& request, Seen& seen) {
 }
 
 // So many clients, each with `next` requests until it says there are no more.
-void run_clients(std::uint16_t port, std::uint32_t clients, Seen& seen,
+void run_clients(const Endpoint& server, std::uint32_t clients, Seen& seen,
                  const std::function<bool(std::uint32_t client, std::mt19937&, Request&)>& next) {
   std::vector<std::thread> threads;
   std::atomic<bool> stop = false;
@@ -152,7 +176,7 @@ void run_clients(std::uint16_t port, std::uint32_t clients, Seen& seen,
       while (!stop && next(client, random, request)) {
         Status status;
         try {
-          status = send_one(port, request, seen);
+          status = send_one(server, request, seen);
         } catch (const std::exception& error) {
           status = Error(ErrorCode::kInternal, error.what());
         }
@@ -268,9 +292,84 @@ json verdicts(const json& gpu) {
   return all;
 }
 
+// A request of each client that is not counted.
+Status warm_up(const Plan& plan, const Endpoint& server, std::uint32_t clients,
+               std::uint32_t vocabulary) {
+  Seen warm;
+  run_clients(server, clients, warm,
+              [&, sent = std::vector<std::uint8_t>(clients)](
+                  std::uint32_t client, std::mt19937& random, Request& request) mutable {
+                if (sent[client] != 0) return false;
+                sent[client] = 1;
+                request = plain_request(plan, random, vocabulary);
+                return true;
+              });
+  return warm.failed;
+}
+
+// The same requests, from clients that each send so many of them. How long they took, in seconds.
+Result<double> run_alike(const Plan& plan, const Endpoint& server, std::uint32_t clients,
+                         std::uint32_t vocabulary, Seen& seen) {
+  const std::uint64_t start = now_ns();
+  std::vector<std::uint32_t> sent(clients);
+  run_clients(server, clients, seen,
+              [&](std::uint32_t client, std::mt19937& random, Request& request) {
+                if (sent[client]++ == plan.requests) return false;
+                random.discard(1);  // not the warm-up's prompt
+                request = plain_request(plan, random, vocabulary);
+                return true;
+              });
+  const double seconds = static_cast<double>(now_ns() - start) / 1e9;
+  BULKHEAD_RETURN_IF_ERROR(seen.failed);
+  return seconds;
+}
+
+Result<double> run_mixed(const Plan& plan, const Endpoint& server, std::uint32_t clients,
+                         std::uint32_t vocabulary, std::uint32_t context, Seen& seen) {
+  const std::uint64_t start = now_ns();
+  const auto end = start + static_cast<std::uint64_t>(plan.minutes * 60e9);
+  run_clients(server, clients, seen, [&](std::uint32_t, std::mt19937& random, Request& request) {
+    if (now_ns() >= end) return false;
+    request = mixed_request(random, vocabulary, context);
+    return true;
+  });
+  const double seconds = static_cast<double>(now_ns() - start) / 1e9;
+  BULKHEAD_RETURN_IF_ERROR(seen.failed);
+  return seconds;
+}
+
+void print_clients(const json& result, std::uint32_t clients) {
+  std::printf(
+      "%3u clients: %5llu requests, %7.2f requests/s %9.1f tokens/s   first token p50 %.2f p95 "
+      "%.2f p99 %.2f ms",
+      clients, static_cast<unsigned long long>(result["requests"].get<std::uint64_t>()),
+      result["requests_per_s"].get<double>(), result["tokens_per_s"].get<double>(),
+      result["ttft_p50_ms"].get<double>(), result["ttft_p95_ms"].get<double>(),
+      result["ttft_p99_ms"].get<double>());
+}
+
+Status measure_peer(const Plan& plan, json& report) {
+  BULKHEAD_TRY(const Endpoint server, parse_endpoint(plan.peer));
+  constexpr std::uint32_t kAnyVocabulary = 30000;
+  const std::uint32_t vocabulary = plan.vocabulary != 0 ? plan.vocabulary : kAnyVocabulary;
+  report["vocabulary"] = vocabulary;
+  for (const std::uint32_t clients : plan.streams) {
+    BULKHEAD_RETURN_IF_ERROR(warm_up(plan, server, clients, vocabulary));
+    Seen seen;
+    BULKHEAD_TRY(const double seconds, run_alike(plan, server, clients, vocabulary, seen));
+    json result = to_json(seen, clients, seconds);
+    print_clients(result, clients);
+    std::printf("\n");
+    std::fflush(stdout);
+    report["results"].push_back(std::move(result));
+  }
+  return {};
+}
+
 Status measure(const Plan& plan, const DaemonProcess& daemon, json& report) {
   BULKHEAD_TRY(const json worker, first_worker(daemon));
-  const auto vocabulary = worker.value("vocabulary", 0U);
+  const auto vocabulary = plan.vocabulary != 0 ? plan.vocabulary : worker.value("vocabulary", 0U);
+  report["vocabulary"] = vocabulary;
   const auto context = worker.value("context", 0U);
   if (vocabulary == 0) return Error(ErrorCode::kCorrupt, "/v1/workers tells no vocabulary");
   report["device"] = worker.value("device", "");
@@ -282,38 +381,14 @@ Status measure(const Plan& plan, const DaemonProcess& daemon, json& report) {
   std::printf("%s, %s\n", report["device"].get<std::string>().c_str(), plan.model.c_str());
 
   for (const std::uint32_t clients : plan.streams) {
-    {
-      Seen warm;
-      run_clients(daemon.port(), clients, warm,
-                  [&, sent = std::vector<std::uint8_t>(clients)](
-                      std::uint32_t client, std::mt19937& random, Request& request) mutable {
-                    if (sent[client] != 0) return false;
-                    sent[client] = 1;
-                    request = plain_request(plan, random, vocabulary);
-                    return true;
-                  });
-      BULKHEAD_RETURN_IF_ERROR(warm.failed);
-    }
+    BULKHEAD_RETURN_IF_ERROR(warm_up(plan, daemon.port(), clients, vocabulary));
     std::this_thread::sleep_for(kReported);
     BULKHEAD_TRY(const json before, first_worker(daemon));
     Seen seen;
-    const std::uint64_t start = now_ns();
-    const auto end = start + static_cast<std::uint64_t>(plan.minutes * 60e9);
-    std::vector<std::uint32_t> sent(clients);
-    run_clients(daemon.port(), clients, seen,
-                [&](std::uint32_t client, std::mt19937& random, Request& request) {
-                  if (plan.minutes > 0) {
-                    if (now_ns() >= end) return false;
-                    request = mixed_request(random, vocabulary, context);
-                    return true;
-                  }
-                  if (sent[client]++ == plan.requests) return false;
-                  random.discard(1);  // not the warm-up's prompt
-                  request = plain_request(plan, random, vocabulary);
-                  return true;
-                });
-    const double seconds = static_cast<double>(now_ns() - start) / 1e9;
-    BULKHEAD_RETURN_IF_ERROR(seen.failed);
+    BULKHEAD_TRY(const double seconds,
+                 plan.minutes > 0
+                     ? run_mixed(plan, daemon.port(), clients, vocabulary, context, seen)
+                     : run_alike(plan, daemon.port(), clients, vocabulary, seen));
     std::this_thread::sleep_for(kReported);
     BULKHEAD_TRY(const json after, first_worker(daemon));
     if (after.value("restarts", 0) != 0)
@@ -322,14 +397,10 @@ Status measure(const Plan& plan, const DaemonProcess& daemon, json& report) {
     result["gpu"] = gpu_between(before, after, seconds);
     BULKHEAD_TRY(const pid_t pid, daemon.worker_pid());
     result["worker_memory_bytes_peak"] = peak_memory(pid);
-    std::printf(
-        "%3u clients: %5llu requests, %7.2f requests/s %9.1f tokens/s   first token p50 %.2f p95 "
-        "%.2f p99 %.2f ms   device busy %.1f %%, memory %.2f GB\n",
-        clients, static_cast<unsigned long long>(seen.requests),
-        result["requests_per_s"].get<double>(), result["tokens_per_s"].get<double>(),
-        result["ttft_p50_ms"].get<double>(), result["ttft_p95_ms"].get<double>(),
-        result["ttft_p99_ms"].get<double>(), 100 * result["gpu"]["busy_share"].get<double>(),
-        result["gpu"]["device_memory_bytes_peak"].get<double>() / 1e9);
+    print_clients(result, clients);
+    std::printf("   device busy %.1f %%, memory %.2f GB\n",
+                100 * result["gpu"]["busy_share"].get<double>(),
+                result["gpu"]["device_memory_bytes_peak"].get<double>() / 1e9);
     if (plan.minutes > 0) result["verdicts"] = verdicts(result["gpu"]);
     std::fflush(stdout);
     report["results"].push_back(std::move(result));
@@ -337,7 +408,22 @@ Status measure(const Plan& plan, const DaemonProcess& daemon, json& report) {
   return {};
 }
 
+Status run_peer(const Plan& plan) {
+  json report{{"benchmark", "serving-load"},
+              {"peer", plan.peer},
+              {"model", plan.model},
+              {"prompt", plan.prompt},
+              {"tokens", plan.tokens},
+              {"requests", plan.requests},
+              {"minutes", 0},
+              {"results", json::array()}};
+  std::printf("%s\n", plan.peer.c_str());
+  BULKHEAD_RETURN_IF_ERROR(measure_peer(plan, report));
+  return write_report(plan.json_path, report);
+}
+
 Status run(const Plan& plan) {
+  if (!plan.peer.empty()) return run_peer(plan);
   const std::uint32_t most = *std::max_element(plan.streams.begin(), plan.streams.end());
   std::vector<std::string> arguments;
   const auto set = [&](const std::string& assignment) {
@@ -396,6 +482,13 @@ int main(int argc, char** argv) {
       .within(0.01, 1e4);
   options.add("--set", plan.assignments, "a setting of the daemon's, key=value").repeated();
   options.flag("--baseline", plan.baseline, "gpu_optimizations.enabled=false");
+  options.add("--peer", plan.peer,
+              "http://HOST:PORT of another server, which gets the requests; no daemon is started");
+  options.add("--peer-model", plan.peer_model, "the model's name there, if it asks for one");
+  options
+      .add("--vocabulary", plan.vocabulary,
+           "prompts have token ids below this (the model's; 30000 with --peer)")
+      .within(1, 1 << 20);
   bench::add_json_option(options, plan);
   if (const auto code = options.parse(argc, argv)) return *code;
   if (plan.streams.empty())

@@ -94,6 +94,43 @@ class Compare(unittest.TestCase):
             self.assertEqual([extra["name"] for extra in entry["extras"]], ["steps ahead"])
             self.assertAlmostEqual(entry["extras"][0]["last"], 0.25)
 
+    def test_a_peer_gets_the_same_requests_in_turns(self):
+        # Stands for bench-serving-load: says how it was called, and that the peer is half as fast.
+        log = self.path("calls")
+        program = self.path("bench-serving-load")
+        with open(program, "w") as file:
+            file.write(f"""#!{sys.executable}
+import json, sys
+arguments = sys.argv[1:]
+with open({log!r}, "a") as log:
+    log.write(json.dumps(arguments) + "\\n")
+rate = 50.0 if "--peer" in arguments else 100.0
+result = {{"streams": 4, "tokens_per_s": rate, "requests_per_s": rate / 10, "ttft_p50_ms": 1000 / rate, "ttft_p95_ms": 1100 / rate,
+          "ttft_p99_ms": 1200 / rate, "inter_token_p50_ms": 900 / rate, "inter_token_p99_ms": 950 / rate}}
+with open(arguments[arguments.index("--json") + 1], "w") as out:
+    json.dump({{"benchmark": "serving-load", "device": "made up", "model": "m", "prompt": 8, "tokens": 8, "vocabulary": 77,
+               "results": [result]}}, out)
+""")
+        os.chmod(program, 0o700)
+        run = self.path("run")
+        done = self.compare("--peer", "http://127.0.0.1:1", "--run", run, "--model", "m", "--bin", self.folder.name, "--turns", "2",
+                            "--streams", "4", "--", "--tokens", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(log) as file:
+            calls = [json.loads(line) for line in file]
+        self.assertEqual(["--peer" in call for call in calls], [False, True, True, False])
+        for call in calls:
+            self.assertEqual(call[-2:], ["--tokens", "8"])
+            if "--peer" in call:
+                self.assertEqual(call[call.index("--vocabulary") + 1], "77")
+        with open(os.path.join(run, "compare.json")) as file:
+            entry = json.load(file)["streams"][0]
+        self.assertEqual((entry["ours"]["tokens_per_s"], entry["peer"]["tokens_per_s"]), (100.0, 50.0))
+        self.assertIn("+100.0 %", done.stdout)
+        with open(os.path.join(run, "compare.svg")) as file:
+            self.assertIn("Bulkhead", file.read())
+        self.assertIn("needs --run", self.compare("--peer", "http://127.0.0.1:1").stderr)
+
     def test_runs_that_can_not_be_compared_are_refused(self):
         baseline, optimized = self.write("a", report([])), self.write("b", report(PARTS, device="another"))
         self.assertIn("differ in device", self.compare("--baseline", baseline, "--optimized", optimized).stderr)
