@@ -344,6 +344,19 @@ std::span<const std::uint32_t> AnswerConstraint::free_mask() {
   return restricted ? std::span<const std::uint32_t>(mask_) : std::span<const std::uint32_t>();
 }
 
+bool AnswerConstraint::is_free() {
+  switch (phase_) {
+    case Phase::kReasoning:
+      return !must_end_reasoning() && free_mask().empty();
+    case Phase::kFree:
+      return free_mask().empty();
+    case Phase::kHeld:
+    case Phase::kDone:
+      break;
+  }
+  return false;
+}
+
 Result<std::span<const std::uint32_t>> AnswerConstraint::mask() {
   switch (phase_) {
     case Phase::kDone:
@@ -352,8 +365,7 @@ Result<std::span<const std::uint32_t>> AnswerConstraint::mask() {
         allow(mask_, token);
       return std::span<const std::uint32_t>(mask_);
     case Phase::kReasoning:
-      if (rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget) return forced_end();
-      return free_mask();
+      return must_end_reasoning() ? forced_end() : free_mask();
     case Phase::kFree:
       return free_mask();
     case Phase::kHeld:

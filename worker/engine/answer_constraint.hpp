@@ -60,6 +60,7 @@ class AnswerConstraint : public TokenConstraint {
 
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
+  bool is_free() override;
   bool complete() override;
 
  private:
@@ -76,6 +77,9 @@ class AnswerConstraint : public TokenConstraint {
   // The same behind a call's name, in JSON that is no call before its name has ended.
   bool forbid_beyond_name();
   std::span<const std::uint32_t> all();
+  bool must_end_reasoning() const {
+    return rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget;
+  }
   std::span<const std::uint32_t> forced_end();
   std::span<const std::uint32_t> free_mask();
 

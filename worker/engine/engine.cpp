@@ -214,7 +214,8 @@ void Engine::make_masks() {
   for (const Scheduler::Member& member : scheduler_.members()) {
     if (member.sequence == nullptr || member.outputs == 0) continue;
     auto& request = static_cast<Request&>(*member.sequence);
-    if (request.constraint != nullptr) static_cast<void>(request.constraint->mask());
+    if (request.constraint != nullptr && request.output == Output::kLogits)
+      static_cast<void>(request.constraint->mask());
   }
 }
 
@@ -326,11 +327,11 @@ void Engine::take_token(Request& request, TokenId token) {
     stopped = stopped || request.constraint->complete();
   }
   if (!request.any_sent || request.unsent.tokens.size() >= request.flush_tokens) flush_now_ = true;
-  if (stopped) {
-    finish(request, ipc::FinishReason::kStop);
-  } else if (request.generated >= request.max_tokens) {
-    finish(request, ipc::FinishReason::kLength);
-  }
+  if (stopped) return finish(request, ipc::FinishReason::kStop);
+  if (request.generated >= request.max_tokens) return finish(request, ipc::FinishReason::kLength);
+  if (request.constraint == nullptr) return;
+  if (const Output output = next_output(request); output != request.output)
+    scheduler_.ask(request, output);
 }
 
 bool Engine::read_token(Request& request, TokenId token, std::string& text,

@@ -136,7 +136,8 @@ class Engine {
   void refuse(Request& request, Refusal refusal);
   // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
-  bool draws_on_device(const Request& request) const;
+  // What the next token asks of the device.
+  Output next_output(Request& request) const;
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);

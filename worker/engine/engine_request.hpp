@@ -48,10 +48,8 @@ struct Engine::Request : DraftedSequence {
   bool started = false;
   Clock::time_point started_at, first_token_at;
 
-  // Its logits are changed before a token is chosen, which the host does.
-  bool adjusts_logits() const {
-    return constraint != nullptr || !bias.empty() || has_penalties(sampling);
-  }
+  // All of its logits are changed before a token is chosen, which the host does.
+  bool adjusts_logits() const { return !bias.empty() || has_penalties(sampling); }
 };
 
 }  // namespace bulkhead::engine

@@ -301,17 +301,10 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.tokens = std::move(std::get<ipc::Accepted>(accepted).prompt_tokens);
   request.tokens.reserve(request.most_tokens);
   if (request.prompt_only) request.most_tokens = request.prompt_tokens + 1;
-  const bool row =
-      !logprobs_on_device(request) || request.sampling.temperature != 0 || request.adjusts_logits();
-  request.output = row ? Output::kLogits : Output::kGreedy;
-  if (request.prompt_only) {
-    request.output = Output::kGreedy;
-  } else if (draws_on_device(request)) {
-    const ipc::Sampling& sampling = request.sampling;
-    request.output = Output::kSampled;
-    request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
-                      sampling.min_p,       sampling.seed,  request.prompt_tokens};
-  }
+  const ipc::Sampling& sampling = request.sampling;
+  request.choice = {sampling.temperature, sampling.top_k, sampling.top_p,
+                    sampling.min_p,       sampling.seed,  request.prompt_tokens};
+  request.may_ask_otherwise = request.constraint != nullptr;
   request.logprobs = request.prompt_only ? -1 : request.wanted_logprobs;
   request.history =
       TokenHistory(request.sampling, executor_.limits().vocabulary, request.most_tokens);
@@ -363,13 +356,17 @@ void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logpro
   untold.tokens.clear();
 }
 
-// A row of logits that nothing on the host looks at.
-bool Engine::draws_on_device(const Request& request) const {
-  const std::uint32_t most = executor_.limits().sampled_top_k;
+// The row of logits comes to the host only where the host has something to do with it. Where nothing holds the next
+// token the device chooses it, so that an answer that may call tools is as fast as another one until it does.
+Output Engine::next_output(Request& request) const {
+  if (request.prompt_only) return Output::kGreedy;
+  const bool held = request.constraint != nullptr && !request.constraint->is_free();
+  if (held || request.adjusts_logits() || !logprobs_on_device(request)) return Output::kLogits;
   const ipc::Sampling& sampling = request.sampling;
-  return most > 0 && sampling.temperature != 0 && !request.adjusts_logits() &&
-         logprobs_on_device(request) &&
-         (sampling.top_k <= most || sampling.top_k >= executor_.limits().vocabulary);
+  if (sampling.temperature == 0) return Output::kGreedy;
+  const ExecutorLimits& limits = executor_.limits();
+  const bool fits = sampling.top_k <= limits.sampled_top_k || sampling.top_k >= limits.vocabulary;
+  return limits.sampled_top_k > 0 && fits ? Output::kSampled : Output::kLogits;
 }
 
 // Those that it wants, if any.
@@ -408,6 +405,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   } else if (request.generated >= request.max_tokens) {
     finish(request, ipc::FinishReason::kLength);
   } else {
+    request.output = next_output(request);
     start_drafts(request);
     return scheduler_.add(request);
   }

@@ -150,6 +150,7 @@ bool Scheduler::confirm(std::uint32_t column) {
   if (column < member.drafts_from) return true;
   if (member.sequence == nullptr) return false;
   Sequence& sequence = *member.sequence;
+  if (computed.output != sequence.output) return false;
   if (computed.position >= sequence.tokens.size() ||
       sequence.tokens[computed.position] != computed.token) {
     return false;
@@ -159,6 +160,18 @@ bool Scheduler::confirm(std::uint32_t column) {
   ++sequence.done;
   sequence.pages.publish(std::span(sequence.tokens).first(sequence.done));
   return true;
+}
+
+void Scheduler::ask(Sequence& sequence, Output output) {
+  sequence.output = output;
+  for (std::size_t i = 1; i < planned_; ++i) {  // the first is the one that was completed
+    for (Member& member : records_[(oldest_ + i) % records_.size()].members) {
+      if (member.sequence != &sequence) continue;
+      sequence.unknown -= member.outputs;
+      if (member.preemptions == sequence.preemptions) sequence.computed -= member.columns;
+      member.sequence = nullptr;
+    }
+  }
 }
 
 std::uint32_t Scheduler::draft_room() const {
@@ -183,7 +196,9 @@ std::uint32_t Scheduler::most_tokens_of(const Sequence& sequence) const {
 bool Scheduler::may_generate(const Sequence& sequence, std::uint64_t step) const {
   if (sequence.pending() != 1) return false;
   if (sequence.unknown == 0) return true;
-  return sequence.output != Output::kLogits && sequence.planned_in + 1 == step &&
+  // A position that is dropped can't be computed again where layers carry states.
+  const bool stays = !sequence.may_ask_otherwise || limits_.states == 0;
+  return sequence.output != Output::kLogits && stays && sequence.planned_in + 1 == step &&
          sequence.length() < most_tokens_of(sequence);
 }
 

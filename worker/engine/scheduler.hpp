@@ -29,7 +29,8 @@
 // past most_tokens that way, but may run past an end that only the token tells; the owner then
 // removes the sequence, and what was computed past the end is dropped. If the host chooses the
 // token (Output::kLogits), the sequence leaves out the steps that are planned before the token is
-// known.
+// known. The owner may change who chooses once it knows a token (ask()): what steps in flight compute
+// for the sequence is then dropped as behind a wrong draft, and the position computed again.
 //
 // Drafts. A sequence that generates may bring guesses of the tokens after its next one. Each gets a
 // column of its own behind the sequence's own column, with an output. Once the step has ended, the
@@ -88,6 +89,7 @@ struct Sequence {
   Choice choice;                    // kSampled
   std::int32_t logprobs = -1;       // kGreedy, kSampled: Column::logprobs
   std::uint32_t most_tokens = 0;    // tokens it may grow to (for reserving host memory)
+  bool may_ask_otherwise = false;   // Scheduler::ask() may change `output` while it generates
   // What each of its first tokens but the last of so many asks for, besides `output`: kNone, kLogits or kHidden. Such a
   // sequence takes over no pages, which would leave columns out.
   Output prompt_output = Output::kNone;
@@ -168,6 +170,10 @@ class Scheduler {
   // after the tokens of those before it were appended: whether the column's token is the sequence's.
   // If not, its output is worth nothing. False for a draft of a sequence that was removed.
   bool confirm(std::uint32_t column);
+  // Changes what the last column of a sequence asks for, between complete() and the next plan(), once its last known
+  // token was appended. What steps in flight and drafts compute for it is dropped, and the same positions are computed
+  // again: their tokens were chosen in another way.
+  void ask(Sequence& sequence, Output output);
   // Of the same step.
   bool is_draft(std::uint32_t column) const {
     return column >= oldest().members[oldest().columns[column].sequence].drafts_from;

@@ -22,6 +22,9 @@ class TokenConstraint {
   // token may come. Valid until the next call of any constraint. kResourceExhausted where finding it
   // takes too much work.
   virtual Result<std::span<const std::uint32_t>> mask() = 0;
+  // Whether mask() is empty, so that the device may choose the token. It may be false all the same where that is as
+  // much work to find out as the mask is; then mask() decides. As pure as mask() is.
+  virtual bool is_free() { return false; }
   // Nothing but the end may come.
   virtual bool complete() = 0;
 };

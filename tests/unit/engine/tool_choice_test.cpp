@@ -43,11 +43,19 @@ const std::vector<std::string> kWords = {"<tool_call>", "</tool_call>",  "<think
                                          "</think>",    "{\"name\": \"", "\"arguments\": {",
                                          "\"}}",        "}}\n",          ">{\"name\""};
 
+engine::ExecutorLimits tool_limits() {
+  engine::ExecutorLimits limits = small_limits();
+  limits.context = 1000;
+  return limits;
+}
+
 class ToolHarness : public EngineHarness {
  public:
   explicit ToolHarness(const char* family = "hermes", const char* prompt_end = "",
-                       std::vector<std::string> words = kWords)
-      : EngineHarness(limits(), {}, std::move(words)) {
+                       std::vector<std::string> words = kWords,
+                       const engine::ExecutorLimits& limits = tool_limits(),
+                       const engine::EngineOptions& options = {})
+      : EngineHarness(limits, options, std::move(words)) {
     language.chat =
         jinja::Chat::load("{{ messages[0].content }}" + std::string(prompt_end), "", "");
     language.family = model::answer::family_named(family);
@@ -60,13 +68,6 @@ class ToolHarness : public EngineHarness {
       return std::optional<engine::TokenId>(next < tokens.size() ? tokens[next]
                                                                  : FakeTokenizer::kEos);
     };
-  }
-
- private:
-  static engine::ExecutorLimits limits() {
-    engine::ExecutorLimits limits = small_limits();
-    limits.context = 1000;
-    return limits;
   }
 };
 
@@ -288,6 +289,104 @@ TEST(ToolChoice, AResumedAnswerGoesOnAsItWouldHave) {
       EXPECT_EQ(rest.finished->reason, whole.finished->reason);
     }
   }
+}
+
+double counter(const EngineHarness& harness, const std::string& name) {
+  for (const ipc::Counter& each : harness.engine.stats().counters) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return -1;
+}
+
+// Calls of all kinds beside each other: right ones, wrong ones that the grammar mends, and no call at all.
+std::optional<engine::TokenId> calls_now_and_then(std::span<const engine::TokenId> history) {
+  static const std::vector<engine::TokenId> tokens = FakeTokenizer(kWords).encode(
+      "So. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": "
+      "2}}\n"
+      "</tool_call>\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": {\"more\": "
+      "1}}\n</tool_call>",
+      false, false);
+  if (history.size() % 11 == 0) return std::nullopt;
+  return tokens[history.size() % tokens.size()];
+}
+
+std::vector<ipc::Submit> some_that_may_call() {
+  std::vector<ipc::Submit> requests;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    requests.push_back(asks(id, ToolChoice::kAuto));
+    requests.back().max_tokens = 160;
+    requests.back().ignore_eos = id % 2 == 0;
+    if (id % 3 == 0) requests.back().sampling.temperature = 0;
+    if (id == 4) requests.back().reasoning_budget = 3;
+    if (id == 5) requests.back().logprobs = 2;
+  }
+  return requests;
+}
+
+std::vector<std::vector<ipc::TokenId>> tokens_of_all(ToolHarness& harness) {
+  harness.executor.script = calls_now_and_then;
+  for (const ipc::Submit& request : some_that_may_call())
+    harness.engine.submit(request);
+  harness.run();
+  std::vector<std::vector<ipc::TokenId>> tokens;
+  for (const ipc::Submit& request : some_that_may_call()) {
+    const Answer& answer = harness.answer(request.request.value);
+    EXPECT_TRUE(answer.finished);
+    tokens.push_back(answer.tokens);
+  }
+  while (harness.turn()) {
+  }
+  EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
+  return tokens;
+}
+
+// Whoever draws, however far ahead steps are planned, with few pages and with guesses: the tokens are the same.
+TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
+  ToolHarness on_host;
+  const auto tokens = tokens_of_all(on_host);
+  double ahead = 0;
+  for (const bool states : {false, true}) {
+    for (const bool few_pages : {false, true}) {
+      for (const auto speculation : {engine::Speculation::kOff, engine::Speculation::kAlways}) {
+        engine::ExecutorLimits limits = tool_limits();
+        limits.steps_in_flight = 3;
+        limits.sampled_top_k = 64;
+        limits.most_logprobs = 20;
+        limits.max_drafts = states ? 0 : 15;
+        limits.states = states ? 12 : 0;
+        if (few_pages)
+          limits.total_pages = 200 / limits.page_tokens;  // one answer and a little more
+        engine::EngineOptions options;
+        options.speculation = speculation;
+        ToolHarness harness("hermes", "", kWords, limits, options);
+        EXPECT_EQ(tokens_of_all(harness), tokens) << states << few_pages;
+        ahead += counter(harness, "steps_ahead_total");
+      }
+    }
+  }
+  EXPECT_GT(ahead, 0);
+}
+
+// A tool that may not be called is shown to the model all the same. What looks like a call of it is text.
+TEST(ToolChoice, OnlyAllowedToolsAreCalled) {
+  for (std::uint64_t id = 0; id < 6; ++id) {
+    ipc::Submit request = asks(id, ToolChoice::kRequired);
+    request.allowed_tools = {"get_time"};
+    const Answer answer = alone(request);
+    ASSERT_TRUE(answer.finished) << answer.failed->message;
+    for (const Call& call : calls_of(answer))
+      EXPECT_EQ(call.name, "get_time");
+  }
+  ToolHarness harness;
+  harness.says(R"(<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>)", 2);
+  ipc::Submit request = asks(1, ToolChoice::kAuto);
+  request.allowed_tools = {"get_time"};
+  harness.engine.submit(request);
+  harness.run();
+  ASSERT_TRUE(harness.answer(1).finished);
+  for (const Call& call : calls_of(harness.answer(1)))
+    EXPECT_EQ(call.name, "get_time");
 }
 
 TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
