@@ -29,6 +29,20 @@ struct ChatPrompt {
   BULKHEAD_FIELDS(json, local_seconds)
 };
 
+struct InfillFile {
+  std::string name, text;
+  bool operator==(const InfillFile&) const = default;
+  BULKHEAD_FIELDS(name, text)
+};
+
+// Asks for what stands between two texts. The worker makes the prompt of it, with the marks of its vocabulary.
+struct InfillPrompt {
+  std::string prefix, suffix;
+  std::vector<InfillFile> files;  // other files of the same project
+  bool operator==(const InfillPrompt&) const = default;
+  BULKHEAD_FIELDS(prefix, suffix, files)
+};
+
 // A message of a chat in the journals of older builds. A stream that has one can be read to its
 // end, but is not resumed.
 struct ChatMessage {
@@ -92,7 +106,9 @@ constexpr ToolChoice last_enumerator(ToolChoice) {
 
 struct Submit {
   RequestId request;
-  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>, ChatPrompt> prompt;
+  std::variant<std::string, std::vector<TokenId>, std::vector<ChatMessage>, ChatPrompt,
+               InfillPrompt>
+      prompt;
   Sampling sampling;
   std::uint32_t max_tokens = 0;  // 0: until the context is full
   std::vector<std::string> stop;

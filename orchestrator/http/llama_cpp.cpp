@@ -15,12 +15,35 @@ using nlohmann::json;
 
 namespace {
 
+constexpr std::size_t kMostInfillFiles = 64;
+
 struct LlamaDefault {
   const char* name;
   double value;
 };
 constexpr LlamaDefault kLlamaDefaults[] = {
     {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
+
+// [{"filename": NAME, "text": TEXT}, ...]
+void read_infill_files(Fields& fields, std::vector<ipc::InfillFile>& files) {
+  const json* extra = fields.get("input_extra");
+  if (extra == nullptr) return;
+  if (!extra->is_array()) return fields.wrong_type("input_extra", "an array", *extra);
+  if (extra->size() > kMostInfillFiles) {
+    return fields.refuse("input_extra", fmt::format("has more than {} files.", kMostInfillFiles),
+                         "out_of_range");
+  }
+  for (std::size_t i = 0; i < extra->size(); ++i) {
+    const json& file = (*extra)[i];
+    const std::string where = fmt::format("input_extra[{}]", i);
+    if (!file.is_object()) return fields.refuse(where, "must be an object.", "invalid_type");
+    const auto name = file.find("filename"), text = file.find("text");
+    if (text == file.end() || !text->is_string())
+      return fields.refuse(where + ".text", "must be a string.", "invalid_type");
+    const bool named = name != file.end() && name->is_string();
+    files.push_back({named ? name->get<std::string>() : "tmp", text->get<std::string>()});
+  }
+}
 
 class LlamaCompletion final : public Dialect {
  public:
@@ -102,6 +125,32 @@ Parsed<GenerationRequest> parse_llama_completion(std::string_view body) {
     if (fields.get(each.name) == nullptr) ordered[each.name] = each.value;
   }
   return parse_completion(ordered.dump());
+}
+
+Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
+  Parsed<json> parsed = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  Fields fields(std::get<json>(parsed));
+  ipc::InfillPrompt prompt;
+  for (const char* name : {"input_prefix", "input_suffix"}) {
+    if (fields.get(name) == nullptr) fields.refuse(name, "is missing.", "missing_parameter");
+  }
+  // What the gap begins with is what stands before the rest of it.
+  prompt.prefix = fields.text("input_prefix") + fields.text("prompt");
+  prompt.suffix = fields.text("input_suffix");
+  read_infill_files(fields, prompt.files);
+  if (!fields.ok()) return fields.error();
+  if (has_wide_object(std::get<json>(parsed)))
+    return invalid(
+        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  auto rest = nlohmann::ordered_json::parse(body);  // schemas keep their order
+  for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
+    rest.erase(name);
+  rest["prompt"] = "";
+  Parsed<GenerationRequest> request = parse_llama_completion(rest.dump());
+  if (auto* wanted = std::get_if<GenerationRequest>(&request))
+    wanted->prompts = {std::move(prompt)};
+  return request;
 }
 
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view) {

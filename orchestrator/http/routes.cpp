@@ -198,11 +198,10 @@ HttpResponse get_llama_props(const ApiContext& context, const std::string&) {
   return json_response(200, llama_props(context.services.router));
 }
 
-void refuse_infill(Call call) {
-  call.refuse(
-      api_error(kNotImplemented,
-                "/infill is not supported: write the prompt with the model's own tokens for "
-                "filling in, such as <|fim_prefix|>, and send it to /completion."));
+void refuse_rerank(Call call) {
+  call.refuse(api_error(kNotImplemented,
+                        "/v1/rerank is not supported: this server computes no models that rank "
+                        "documents. /v1/embeddings gives vectors to compare."));
 }
 
 // ---- Ollama's ----
@@ -298,7 +297,9 @@ constexpr Route kRoutes[] = {
      embed<EmbeddingForm::kOpenAi>},
     {kPost, "/completion", "/completion", Who::kClients, nullptr,
      converse<parse_llama_completion, llama_completion_dialect>},
-    {kPost, "/infill", "/infill", Who::kClients, nullptr, refuse_infill},
+    {kPost, "/infill", "/infill", Who::kClients, nullptr,
+     converse<parse_llama_infill, llama_completion_dialect>},
+    {kPost, "/v1/rerank", "/v1/rerank", Who::kClients, nullptr, refuse_rerank},
     {kGet, "/props", "/props", Who::kClients, get_llama_props},
     {kPost, "/api/chat", "/api/chat", Who::kClients, nullptr, ask_as_ollama<OllamaCall::kChat>},
     {kPost, "/api/generate", "/api/generate", Who::kClients, nullptr,

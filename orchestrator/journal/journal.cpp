@@ -25,6 +25,12 @@ std::size_t most_prompt_tokens(const ipc::Submit& submit) {
   // A message takes some 25 bytes of JSON at least, a tool more.
   if (const auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt))
     return 4 * kTemplate + chat->json.size() * (kPerByte + kTemplatePerMessage / 25);
+  if (const auto* infill = std::get_if<ipc::InfillPrompt>(&submit.prompt)) {
+    std::size_t most = (infill->prefix.size() + infill->suffix.size()) * kPerByte + kSpecial;
+    for (const ipc::InfillFile& file : infill->files)
+      most += (file.name.size() + file.text.size()) * kPerByte + kSpecial;
+    return most;
+  }
   std::size_t most = kTemplate;
   for (const auto& message : std::get<std::vector<ipc::ChatMessage>>(submit.prompt))
     most += (message.role.size() + message.content.size()) * kPerByte + kTemplatePerMessage;

@@ -305,6 +305,10 @@ class Worker {
     } else if (auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt)) {
       sequence.prompt = rendered(*chat);
       orders = read_raw(*chat, sequence, submit);
+    } else if (auto* infill = std::get_if<ipc::InfillPrompt>(&submit.prompt)) {
+      for (const ipc::InfillFile& file : infill->files)
+        sequence.prompt += file.name + ":" + file.text + "\n";
+      sequence.prompt += infill->prefix + "[]" + infill->suffix;
     } else {
       accepted.prompt_tokens = std::get<std::vector<ipc::TokenId>>(submit.prompt);
     }

@@ -121,7 +121,17 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
         R"({"prompt":"a","n":2})"}) {
     EXPECT_EQ(serving.post("/completion", refused).status, 400) << refused;
   }
-  EXPECT_EQ(serving.post("/infill", R"({"input_prefix":"a"})").status, 501);
+  for (const char* refused : {R"({"input_prefix":"a"})", R"({"input_suffix":"a"})",
+                              R"({"input_prefix":"a","input_suffix":"b","input_extra":[{}]})",
+                              R"({"input_prefix":5,"input_suffix":"b"})"})
+    EXPECT_EQ(serving.post("/infill", refused).status, 400) << refused;
+  const HttpReply filled = serving.post(
+      "/infill",
+      R"({"input_prefix":"a","prompt":"b","input_suffix":"c","input_extra":[{"filename":"n","text":"x"}],"n_predict":2})");
+  ASSERT_EQ(filled.status, 200) << filled.body;
+  // The scripted worker's prompt is "n:x\nab[]c", a byte a token.
+  EXPECT_EQ(json::parse(filled.body)["tokens_evaluated"], 9);
+  EXPECT_EQ(serving.post("/v1/rerank", R"({"query":"q","documents":[]})").status, 501);
   EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],
             100000);
 }

@@ -101,6 +101,8 @@ void Engine::submit(ipc::Submit submit) {
                               .tool_name = std::move(submit.tool_name),
                               .reasoning_budget = submit.reasoning_budget,
                               .allowed_tools = std::move(submit.allowed_tools)};
+  } else if (auto* infill = std::get_if<ipc::InfillPrompt>(&submit.prompt)) {
+    job.work = std::move(*infill);
   } else {
     job.work = Preparer::Text{std::move(std::get<std::string>(submit.prompt))};
   }

@@ -14,6 +14,7 @@
 #include "config/base/json_members.hpp"
 #include "worker/engine/call_tools.hpp"
 #include "worker/engine/delayed_constraint.hpp"
+#include "worker/engine/infill.hpp"
 
 namespace bulkhead::engine {
 namespace {
@@ -185,6 +186,14 @@ void Preparer::prepare(const Job& job, Outcome& outcome) {
     outcome.tokens = known->tokens;
   } else if (const auto* chat = std::get_if<Chat>(&job.work)) {
     outcome.status = prepare_chat(*chat, job.constraint, outcome);
+  } else if (const auto* infill = std::get_if<ipc::InfillPrompt>(&job.work)) {
+    Result<std::vector<model::TokenId>> prompt = infill_prompt(tokenizer, *infill);
+    if (prompt.ok()) {
+      outcome.tokens = *std::move(prompt);
+    } else {
+      outcome.status = prompt.error();
+      outcome.parameter = "input_prefix";
+    }
   } else if (const auto* question = std::get_if<ipc::Question>(&job.work)) {
     std::visit(
         [&](const auto& asked) {

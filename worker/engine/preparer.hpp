@@ -57,7 +57,7 @@ class Preparer {
   };
   struct Job {
     std::uint64_t ticket = 0;
-    std::variant<Text, Tokens, Chat, ipc::Question> work;
+    std::variant<Text, Tokens, Chat, ipc::InfillPrompt, ipc::Question> work;
     ipc::Constraint constraint = {};  // of a request
   };
   struct Outcome {
@@ -65,7 +65,7 @@ class Preparer {
     Status status;
     std::string parameter;  // the request's field that `status` is about, if not the prompt
     std::optional<ipc::FromWorker> answer;  // of a Question
-    std::vector<model::TokenId> tokens;     // of Text, Tokens and Chat
+    std::vector<model::TokenId> tokens;     // of prompts
     std::vector<std::string> warnings;      // of Chat
     std::unique_ptr<TokenConstraint> constraint;
     bool content_held = false;             // by `constraint`, to what the request wants it to be

@@ -98,12 +98,15 @@ inline std::vector<ToWorker> samples_to_worker() {
   chat.prompt = ChatPrompt{R"({"messages":[{"role":"user","content":"hi"}]})", 1768478400};
   Submit old_chat;
   old_chat.prompt = std::vector<ChatMessage>{{"system", "be brief"}, {"user", "hi \xC3"}};
+  Submit infill;
+  infill.prompt = InfillPrompt{"def f(", "):", {{"a.py", "x = 1"}, {}}};
   return {
       text,
       tokens,
       no_tokens,
       chat,
       old_chat,
+      infill,
       Cancel{RequestId{4}},
       Tokenize{RequestId{5}, "some text", false, true},
       Detokenize{RequestId{6}, {1, 2}},
