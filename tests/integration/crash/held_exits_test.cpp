@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Transport, HeldPeer, testing::Values("shm", "stdio"),
 
 TEST_P(HeldPeer, StreamsOfAKilledOneGoOnAtThePeer) {
   start();
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   begin(6);
   send_signal(first_, SIGKILL);
   all_end();
@@ -101,7 +101,7 @@ TEST_P(HeldPeer, StreamsOfAKilledOneGoOnAtThePeer) {
 
 TEST_P(HeldPeer, StreamsOfACrashedOneGoOnAtThePeer) {
   start();
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   begin(6);
   send_signal(first_, SIGSEGV);
   all_end();
@@ -112,7 +112,7 @@ TEST_P(HeldPeer, StreamsOfACrashedOneGoOnAtThePeer) {
 
 TEST_P(HeldPeer, StreamsOfAHungOneGoOnAtThePeer) {
   start({"isolation.heartbeat_timeout_ms=500"});
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   begin(6);
   send_signal(first_, SIGSTOP);
   all_end();
@@ -124,7 +124,7 @@ TEST_P(HeldPeer, StreamsOfAHungOneGoOnAtThePeer) {
 // Also those that have got no token yet, each in its turn; and only the one that is to blame fails.
 TEST_P(HeldPeer, RequestsThatHaveNotBegunGoToThePeerToo) {
   start({"isolation.heartbeat_timeout_ms=500"});
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   send_signal(first_, SIGSTOP);
   for (int i = 0; i < 6; ++i) {
     clients_.push_back(std::make_unique<HttpClient>(serving_.port));
@@ -141,7 +141,7 @@ TEST_P(HeldPeer, RequestsThatHaveNotBegunGoToThePeerToo) {
 
 TEST_P(HeldPeer, OfAOneThatBrokeARuleNothingMoreIsHeardAndItsStreamsGoOn) {
   start();
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   HttpClient liar(serving_.port);  // goes to the first
   liar.send("POST", "/v1/completions", stream_of("slow gap@50", 200).dump());
   ASSERT_EQ(liar.receive_head().status, 200);
@@ -157,7 +157,7 @@ TEST_P(HeldPeer, OfAOneThatBrokeARuleNothingMoreIsHeardAndItsStreamsGoOn) {
 // Where there is no peer they wait for the successor; each death is held against a request once.
 TEST_P(HeldPeer, WithoutAPeerTheyWait) {
   start();
-  if (!held_->held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held_->held()) GTEST_SKIP() << kNoTracing;
   ASSERT_EQ(serving_.post("/v1/workers/builtin-1/drain", "").status, 202);
   HttpClient client(serving_.port), waits(serving_.port);
   client.send("POST", "/v1/completions", stream_of("slow", 200).dump());
@@ -221,7 +221,7 @@ TEST_F(HeldSpare, IsReapedWhenItEndsAfterAll) {
   start();
   const pid_t stuck = spare();
   HeldProcess held(stuck);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   send_signal(stuck, SIGKILL);
   EXPECT_EQ(serving_.post("/v1/workers/builtin-0/restart", "").status, 202);
   given_up(stuck);
@@ -244,7 +244,7 @@ TEST_F(HeldSpare, ThreeOfThemAreTheLastUntilOneGoes) {
   for (int i = 0; i < 3; ++i) {
     stuck.push_back(spare());
     held.push_back(std::make_unique<HeldProcess>(stuck.back()));
-    if (!held.back()->held()) GTEST_SKIP() << "this system does not let processes be traced";
+    if (!held.back()->held()) GTEST_SKIP() << kNoTracing;
     send_signal(stuck.back(), SIGKILL);
     given_up(stuck.back());
   }
@@ -273,7 +273,7 @@ TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
   for (int i = 0; i < 2; ++i) {
     const pid_t stuck = spare();
     held.push_back(std::make_unique<HeldProcess>(stuck));
-    if (!held.back()->held()) GTEST_SKIP() << "this system does not let processes be traced";
+    if (!held.back()->held()) GTEST_SKIP() << kNoTracing;
     send_signal(stuck, SIGKILL);
     given_up(stuck);
   }
@@ -315,7 +315,7 @@ TEST(HeldWorker, ThatIsTakenOutIsReapedWhenItEndsAfterAll) {
   ASSERT_NE(serving.port, 0) << log_of(serving);
   const pid_t stuck = pid_in(serving, "builtin-1", "ready");
   HeldProcess held(stuck);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   send_signal(stuck, SIGKILL);
   ASSERT_TRUE(Serving::eventually([&] { return find(serving, "builtin-1")["restarts"] == 1; }));
   write(1);

@@ -32,7 +32,7 @@ TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
     const json spare = spare_with("imported");
     const pid_t victim = serving_worker(serving_);
     HeldProcess held(victim);
-    if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+    if (!held.held()) GTEST_SKIP() << kNoTracing;
     const Timed killed =
         stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
     EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
@@ -61,7 +61,7 @@ TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
   spare_with("imported");
   const pid_t first = serving_worker(serving_);
   HeldProcess held(first);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
     ASSERT_NO_FATAL_FAILURE(kill_until_a_spare_serves(first));
     const pid_t second = serving_.worker()["pid"].get<pid_t>();
@@ -83,7 +83,7 @@ TEST_P(Vault, NobodyTakesOverFromACrashBeforeItsExit) {
   const json spare = spare_with("imported");
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
     // A traced thread would stop at a signal that only one process is sent; each gets its own.
     send_signal(victim, SIGSEGV);
@@ -106,7 +106,7 @@ TEST_P(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=5000"});
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed killed =
       stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
   EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
@@ -139,7 +139,7 @@ TEST_P(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
   const json spare = spare_with("imported");
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed stopped =
       stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGSTOP); });
   EXPECT_EQ(stopped.heard, undisturbed_.heard) << serving_.daemon->log();
@@ -155,7 +155,7 @@ TEST_P(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
   spare_with("imported");
   const pid_t first = serving_worker(serving_);
   HeldProcess held(first);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
     ASSERT_NO_FATAL_FAILURE(kill_until_a_spare_serves(first));
     send_signal(serving_.worker()["pid"].get<pid_t>(), SIGKILL);
@@ -168,7 +168,7 @@ TEST_P(Vault, TheDaemonEndsBesideAProcessThatDoesNot) {
   start("", {"isolation.exit_timeout_ms=1000"});
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
-  if (!held.held()) GTEST_SKIP() << "this system does not let processes be traced";
+  if (!held.held()) GTEST_SKIP() << kNoTracing;
   send_signal(victim, SIGKILL);
   serving_.daemon->signal(SIGTERM);
   EXPECT_EQ(serving_.daemon->wait_for_exit(), 0) << serving_.daemon->log();
@@ -181,7 +181,7 @@ TEST_P(Vault, IsGivenUpWithItsWorkerWhenNoneOfItsProcessesEnds) {
   for (int i = 0; i < 3; ++i) {
     const pid_t victim = serving_worker(serving_);
     held.push_back(std::make_unique<HeldProcess>(victim));
-    if (!held.back()->held()) GTEST_SKIP() << "this system does not let processes be traced";
+    if (!held.back()->held()) GTEST_SKIP() << kNoTracing;
     send_signal(victim, SIGKILL);
     if (i == 2) break;
     ASSERT_TRUE(Serving::eventually([&] { return serving_.worker()["restarts"] == i + 1; }));
