@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <seccomp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -304,6 +305,20 @@ TEST_F(Sandbox, MayEndItself) {
     return 0;
   });
   EXPECT_EQ(status, kKilled);
+}
+
+// The service's unit lets nobody call capset, and its daemon has no capability.
+TEST_F(Sandbox, NeedsNoCallThatGivesUpWhatIsNotThere) {
+  EXPECT_EQ(in_child([] {
+              (void)!::setresgid(65534, 65534, 65534);
+              (void)!::setresuid(65534, 65534, 65534);
+              ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+              scmp_filter_ctx filter = ::seccomp_init(SCMP_ACT_ALLOW);
+              ::seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(capset), 0);
+              ::seccomp_load(filter);
+              return enter_sandbox({}).ok() ? 0 : kNoSandbox;
+            }),
+            0);
 }
 
 TEST_F(Sandbox, LeavesNoCoreAndNoNewPrivileges) {
