@@ -205,8 +205,8 @@ TEST(WorkerFigures, HaveTypesUnitsAndHelp) {
   // Every figure of a worker has a row, except those of kernels, whose names are the kernels'.
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("# HELP") && line.ends_with("Reported by the worker"))
-      EXPECT_TRUE(line.starts_with("# HELP bulkhead_worker_kernel_")) << line;
+    if (!line.starts_with("# HELP") || !line.ends_with("Reported by the worker")) continue;
+    EXPECT_TRUE(line.starts_with("# HELP bulkhead_worker_kernel_")) << line;
   }
 }
 
