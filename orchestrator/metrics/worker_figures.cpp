@@ -61,6 +61,7 @@ constexpr WorkerFigure kFigures[] = {
     {"load_warm_up_seconds", kGauge, "s", "Time of the load that the warm-up took"},
     {"load_weights_seconds", kGauge, "s",
      "Time of the load that bringing weights to the device took"},
+    {"max_batch", kGauge, "sequences", "Most sequences that the worker computes at a time"},
     {"nonfinite_outputs_total", kCounter, "outputs",
      "Outputs whose logits were not finite numbers"},
     {"plan_seconds", kCounter, "s", "Time that making the programs of steps took"},
