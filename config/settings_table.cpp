@@ -58,7 +58,7 @@ const Setting kSettings[] = {
   {.key = "server.keys", .help = "Keys of clients with limits, each \"NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4\"; a limit may be left out. Such a key may ask models, and nothing else. Needs server.api_key.",
    .reach = TEXTS(server.keys), .secret = true,
    .reload = Reload::kNow, .worker = Worker::kNo},
-  {.key = "server.max_queue", .help = "Most unfinished requests, all models together; further ones get 429.",
+  {.key = "server.max_queue", .help = "Most unfinished requests, all models together; further ones get 429. With server.keys each key has an even share for itself besides, so there may be up to twice as many.",
    .reach = NUMBER(server.max_queue), .least = 1, .most = 1'000'000,
    .reload = Reload::kNow, .worker = Worker::kNo},
   {.key = "server.request_timeout_s", .help = "Longest time that a request may take, in seconds, waiting included.",

@@ -42,11 +42,6 @@ Clock::time_point end_of_turn(const ModelInfo& model) {
          std::clamp<Clock::duration>(2 * model.load_took, kShortestTurn, kLongestTurn);
 }
 
-double reported(const ipc::Stats& stats, std::string_view name) {
-  const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
-  return found == stats.counters.end() ? 0.0 : found->value;
-}
-
 // Says whether the worker has no process, and holds no memory but its vault's.
 bool rests(const Worker& worker) {
   return worker.state() == WorkerState::kUnloaded || worker.state() == WorkerState::kFailed ||
@@ -74,7 +69,7 @@ std::uint64_t Router::memory_of(const ModelInfo& model) const {
 void Router::learn_memory() {
   for (ModelInfo& model : models_) {
     for (const Worker* worker : model.workers) {
-      const double per_token = reported(worker->stats(), "kv_bytes_per_token");
+      const double per_token = worker->reported("kv_bytes_per_token");
       if (worker->state() != WorkerState::kReady || !(per_token > 0)) continue;
       const double bytes = static_cast<double>(worker->ready().weight_bytes) +
                            static_cast<double>(worker->ready().kv_cache_tokens) * per_token;

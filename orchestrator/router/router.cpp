@@ -73,8 +73,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
     return refuse(ipc::FailureCode::kUnavailable,
                   "The model is still loading; /health tells how far.");
   if (drained(*model)) {
-    return refuse(ipc::FailureCode::kUnavailable,
-                  "All workers of this model are drained; restart one to go on.");
+    return refuse(ipc::FailureCode::kUnavailable, kDrainedText);
   }
   if (count > settings_.server.max_queue) {  // whenever it is tried
     return refuse(ipc::FailureCode::kInvalidRequest,
@@ -364,6 +363,7 @@ void Router::worker_changed(Worker& worker) {
     dispatch_later(index);
     look_whether_started();
   }
+  if (!models_[index].retired && drained(models_[index])) refuse_waiting(index);
   go_on_reloading_later();
   go_on_loading_later();
   if (on_change) on_change();

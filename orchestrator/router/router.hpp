@@ -218,6 +218,8 @@ class Router : private WorkerEvents {
   std::string given_up(const ModelInfo& model) const;
   // Nobody serves it, since all of its workers were asked to take nothing more.
   bool drained(const ModelInfo& model) const;
+  static constexpr const char* kDrainedText =
+      "All workers of this model are drained; restart one to go on.";
   // By its name or its file's, without regard to case where no other name fits better. Null when the
   // name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
@@ -321,6 +323,7 @@ class Router : private WorkerEvents {
   bool has_enough(const Worker& worker) const;
   bool takes_turns(RequestId request);
   bool has_room_for(std::size_t count, std::string_view key) const;
+  void refuse_waiting(std::size_t model);
   void move_waiting(std::size_t model, std::optional<std::size_t> successor);
 
   void dispatch(std::size_t model);

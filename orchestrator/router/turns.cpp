@@ -12,10 +12,23 @@
 
 namespace bulkhead::orchestrator {
 
-// Whether it has all that it computes at a time, and a quarter of that to prepare meanwhile.
+namespace {
+
+// How many sequences the worker computes at a time. Where the setting leaves that to the worker, it says so in
+// its figures, which the daemon does not trust.
+std::size_t batch_of(const Worker& worker, std::size_t setting) {
+  constexpr double kUntold = 16, kMost = 1024;
+  if (setting != 0) return setting;
+  const double told = worker.reported("max_batch");
+  return static_cast<std::size_t>(told >= 1 ? std::min(told, kMost) : kUntold);
+}
+
+}  // namespace
+
+// Whether the worker has all that it computes at a time, and a quarter of that to prepare meanwhile.
 bool Router::has_enough(const Worker& worker) const {
   if (settings_.server.keys.empty()) return false;
-  const std::size_t batch = settings_.engine.max_batch;
+  const std::size_t batch = batch_of(worker, settings_.engine.max_batch);
   return worker.outstanding() >= batch + std::max<std::size_t>(batch / 4, 1);
 }
 
@@ -34,6 +47,14 @@ bool Router::has_room_for(std::size_t count, std::string_view key) const {
   const auto has = static_cast<std::size_t>(
       std::ranges::count_if(active_, [key](const auto& item) { return item.second.key == key; }));
   return has + count <= share;
+}
+
+// The model's workers are drained: nobody computes what waits for its turn until an operator restarts one.
+// Streams that a worker has handed back wait for that.
+void Router::refuse_waiting(std::size_t model) {
+  for (const RequestId request : waiting_[model].all()) {
+    if (!begun(request)) fail(request, {ipc::FailureCode::kUnavailable, kDrainedText, ""});
+  }
 }
 
 // Of a model that has no workers any more; no worker has seen these requests. Without a successor they fail.

@@ -382,6 +382,12 @@ const ipc::Stats& Worker::stats() const {
   return process_ == nullptr ? kNone : process_->stats();
 }
 
+double Worker::reported(std::string_view figure) const {
+  const std::vector<ipc::Counter>& counters = stats().counters;
+  const auto found = std::ranges::find(counters, figure, &ipc::Counter::name);
+  return found == counters.end() ? 0.0 : found->value;
+}
+
 ipc::ChannelStats Worker::channel_stats() const {
   return process_ == nullptr ? ended_channels_ : sum(ended_channels_, process_->channel_stats());
 }

@@ -145,6 +145,8 @@ class Worker : private ProcessEvents {
   const std::string& file_mark() const { return file_mark_; }
   const ipc::Progress& progress() const;
   const ipc::Stats& stats() const;
+  // The figure of that name in stats(). 0: the worker has told none.
+  double reported(std::string_view figure) const;
   // Over all processes that served.
   ipc::ChannelStats channel_stats() const;
   TokenTraffic token_traffic() const;

@@ -13,9 +13,9 @@ class FairKeys : public testing::Test {
  protected:
   ~FairKeys() override { ::unlink(gate_.c_str()); }
 
-  Serving serve_closed(std::vector<std::string> settings) {
+  Serving serve_closed(std::vector<std::string> settings, const std::string& max_batch = "1") {
     std::ofstream(gate_) << "closed";
-    settings.insert(settings.end(), {"server.api_key=operator", "engine.max_batch=1"});
+    settings.insert(settings.end(), {"server.api_key=operator", "engine.max_batch=" + max_batch});
     return serve(settings, {{"FAKE_HOLD", gate_}});
   }
   void open() { ::unlink(gate_.c_str()); }
@@ -31,6 +31,11 @@ class FairKeys : public testing::Test {
                            .request("GET", "/v1/requests", "", {"Authorization: Bearer operator"})
                            .body)
         .size();
+  }
+  static json of_worker(const Serving& serving) {
+    return json::parse(HttpClient(serving.port)
+                           .request("GET", "/v1/workers", "", {"Authorization: Bearer operator"})
+                           .body)[0];
   }
   // Of the requests in the order of their ends, each one's key.
   static std::vector<std::string> order(const Serving& serving) {
@@ -93,6 +98,35 @@ TEST_F(FairKeys, AKeyThatFillsTheQueueLeavesOthersTheirPlaces) {
   }
 }
 
+// The worker decides by itself how many it computes at a time.
+TEST_F(FairKeys, ByDefaultAWorkerGetsAllThatItComputesAtATime) {
+  const Serving serving = serve_closed({"server.keys=alice alice-secret"}, "0");
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 8; ++i)
+    clients.push_back(ask(serving, "alice"));
+  EXPECT_TRUE(Serving::eventually([&] { return of_worker(serving)["outstanding_requests"] == 8; }));
+  open();
+  for (const auto& client : clients)
+    EXPECT_EQ(client->receive_head().status, 200);
+}
+
+TEST_F(FairKeys, WhatWaitsIsRefusedWhenItsWorkerIsDrained) {
+  const Serving serving = serve_closed({"server.keys=alice alice-secret"});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(ask(serving, "alice"));
+    ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == clients.size(); }));
+  }
+  const std::string name = of_worker(serving)["name"];
+  const HttpReply drained = HttpClient(serving.port)
+                                .request("POST", "/v1/workers/" + name + "/drain", "",
+                                         {"Authorization: Bearer operator"});
+  EXPECT_EQ(drained.status / 100, 2) << drained.body;
+  open();
+  for (std::size_t i = 0; i < clients.size(); ++i)
+    EXPECT_EQ(clients[i]->receive_head().status, i < 2 ? 200 : 503) << i;
+}
+
 // What waits for its turn is served though the worker dies.
 TEST_F(FairKeys, WhatWaitsOutlivesItsWorker) {
   const Serving serving = serve_closed({"server.keys=alice alice-secret,bob bob-secret"});
@@ -100,12 +134,9 @@ TEST_F(FairKeys, WhatWaitsOutlivesItsWorker) {
   for (const char* key : {"alice", "alice", "alice", "alice", "bob", "bob"})
     clients.push_back(ask(serving, key));
   ASSERT_TRUE(Serving::eventually([&] { return unfinished(serving) == clients.size(); }));
-  const json workers =
-      json::parse(HttpClient(serving.port)
-                      .request("GET", "/v1/workers", "", {"Authorization: Bearer operator"})
-                      .body);
-  EXPECT_EQ(workers[0]["outstanding_requests"], 2);  // one that it computes, and one to prepare
-  send_signal(workers[0]["pid"].get<pid_t>(), SIGKILL);
+  const json worker = of_worker(serving);
+  EXPECT_EQ(worker["outstanding_requests"], 2);  // one that it computes, and one to prepare
+  send_signal(worker["pid"].get<pid_t>(), SIGKILL);
   open();
   for (const auto& client : clients)
     EXPECT_EQ(client->receive_head().status, 200);
