@@ -75,9 +75,12 @@ std::string devices() {
 }
 
 std::string without(std::string text, const std::string& secret) {
+  constexpr std::string_view kInstead = "(hidden)";
   if (secret.empty()) return text;
-  for (std::size_t at = text.find(secret); at != std::string::npos; at = text.find(secret, at))
-    text.replace(at, secret.size(), "(hidden)");
+  // The search goes on behind what was put in, which may hold the secret's letters.
+  for (std::size_t at = text.find(secret); at != std::string::npos;
+       at = text.find(secret, at + kInstead.size()))
+    text.replace(at, secret.size(), kInstead);
   return text;
 }
 
@@ -124,7 +127,7 @@ class Gathering {
           const json value = line.value(part, json());
           if (value.is_string()) text += value.get<std::string>() + " ";
         }
-        text.back() = '\n';
+        text += '\n';
       }
       add("logs/" + file_name(name) + ".txt", text);
     }
