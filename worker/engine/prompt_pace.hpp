@@ -7,8 +7,8 @@
 // What a prompt's column costs depends on the model, on the device and on the positions before it, to
 // which it attends. So there is one number for each depth: the columns from there on that would fill a
 // step. A step with prompts of several depths gets a share of each. A step that took too long lowers the
-// numbers of its depths at once. One that was full and took less raises them, twofold at most. A depth that nothing is known of has the number of the nearest one above it in the prompt, or of
-// one below.
+// numbers of its depths at once. One that was full and took less raises them, twofold at most. A depth that
+// nothing is known of has the number of the nearest depth below it, or of the nearest one above.
 //
 // Nothing computed depends on it (executor.hpp). One thread; nothing allocates.
 #pragma once
