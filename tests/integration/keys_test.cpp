@@ -117,17 +117,17 @@ TEST(Keys, AStreamCountsUntilItsEndHoweverItEnds) {
         [&] { return metric(serving, "bulkhead_key_requests_in_progress{key=\"alice\"}") == 0; });
   };
   const json ask = {{"prompt", "x"}, {"max_tokens", 2}};
-  auto one = begin(stream_of("slow", 100));
-  json resumable = stream_of("slow", 100);
+  auto one = begin(stream_of("slow", 300));
+  json resumable = stream_of("slow", 300);
   resumable["resumable"] = true;
   auto two = begin(resumable);
   EXPECT_EQ(one->receive_head().status, 200);
   EXPECT_EQ(two->receive_head().status, 200);
-  EXPECT_EQ(complete(serving, "a-secret", ask).status, 429);
+  ASSERT_EQ(complete(serving, "a-secret", ask).status, 429);
   const json listed = json::parse(
       HttpClient(serving.port).request("GET", "/v1/requests", "", with("operator")).body);
   EXPECT_EQ(listed[0]["key"], "alice");
-  expect_whole(rest_of(*one), 100);
+  expect_whole(rest_of(*one), 300);
   EXPECT_NE(rest_of(*two).find("data: [DONE]"), std::string::npos);
   EXPECT_TRUE(free_again());
 
