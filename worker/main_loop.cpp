@@ -92,25 +92,22 @@ void MainLoop::receive() {
 
 void MainLoop::handle(ipc::ToWorker message) {
   std::visit(Overloaded{
-                 [this](ipc::Submit& submit) {
-    engine_.submit(std::move(submit)); },
-                 [this](ipc::Cancel& cancel) {
-    engine_.cancel(cancel.request); },
-                 [this]<typename Asked>(Asked& question)
-                   requires std::is_constructible_v<ipc::Question, Asked>
-                 { engine_.answer(std::move(question));
-}
-, [this](ipc::Embed& job) { engine_.embed(std::move(job)); },
-    [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
-    [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
-    [this](ipc::Drain&) { engine_.drain(); }, [this](ipc::Shutdown&) { shutdown_ = true; },
-    [this](ipc::Profile&) {
-      engine_.profile();
-      idle_reports_ = kIdleReports;  // its figures go out at once, when idle, too
-    },
-    [this](ipc::Promote& word) { promote(word); }, [this](ipc::Settled&) { settle(); },
-}  // namespace bulkhead::worker
-,
+                 [this](ipc::Submit& submit) { engine_.submit(std::move(submit)); },
+                 [this](ipc::Cancel& cancel) { engine_.cancel(cancel.request); },
+                 [this](ipc::Embed& job) { engine_.embed(std::move(job)); },
+                 [this](ipc::Ping& ping) { outbox_.send(ipc::Pong{ping.nonce}); },
+                 [](ipc::Vault&) {},  // comes before the model is loaded, and is read there
+                 [this](ipc::Drain&) { engine_.drain(); },
+                 [this](ipc::Shutdown&) { shutdown_ = true; },
+                 [this](ipc::Profile&) {
+                   engine_.profile();
+                   idle_reports_ = kIdleReports;  // its figures go out at once, when idle, too
+                 },
+                 [this](ipc::Promote& word) { promote(word); },
+                 [this](ipc::Settled&) { settle(); },
+                 // Every other message is an ipc::Question, or this does not compile.
+                 [this](auto& question) { engine_.answer(std::move(question)); },
+             },
              message);
 }
 
