@@ -56,15 +56,16 @@ Status drop_capabilities() {
   if (::syscall(SYS_capget, &header, sets) != 0)
     return errno_error(ErrorCode::kInternal, "capget", errno);
   constexpr std::uint32_t kKept = 1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH;
-  bool has_more = false;
+  bool gives_up = false, changes = false;
   for (std::uint32_t i = 0; i < 2; ++i) {
     const std::uint32_t kept = sets[i].permitted & (i == 0 ? kKept : 0);
-    has_more |= sets[i].permitted != kept;
+    gives_up |= sets[i].permitted != kept;
+    changes |= sets[i].effective != kept || sets[i].inheritable != 0;
     sets[i] = {kept, kept, 0};
   }
-  // A service manager's filter may refuse the call, and where there is nothing to give up it is not needed.
-  if (!has_more) return {};
-  if (::syscall(SYS_capset, &header, sets) != 0)
+  if (!gives_up && !changes) return {};
+  // A service manager's filter may refuse the call; that matters only where there is a power to give up.
+  if (::syscall(SYS_capset, &header, sets) != 0 && gives_up)
     return errno_error(ErrorCode::kInternal, "capset", errno);
   return {};
 }
