@@ -1,5 +1,6 @@
 # Compiler settings, third-party packages and the two helpers that every folder uses:
-#   bulkhead_library(NAME SOURCES ... PUBLIC ... PRIVATE ...)   a static library
+#   bulkhead_library(NAME [BUSY] SOURCES ... PUBLIC ... PRIVATE ...)   a static library. BUSY: tests compute so much in it
+#     that optimising it pays under AddressSanitizer, too
 #   bulkhead_program(NAME SOURCES ... LINK ...)                 a program in bin/
 #   bulkhead_apart(SOURCE ...)                                  see BULKHEAD_UNITY
 #   bulkhead_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [COST s])   a GoogleTest program, discovered by CTest;
@@ -52,6 +53,10 @@ target_compile_definitions(bulkhead_options INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns of overlapping copies inside std::string that can't happen (GCC PR 105651).
   target_compile_options(bulkhead_options INTERFACE -Wno-restrict)
+  # GCC would warn of names that two sources of one library have. Builds that compile them apart have these warnings.
+  if(BULKHEAD_UNITY)
+    target_compile_options(bulkhead_options INTERFACE -Wno-shadow -Wno-subobject-linkage)
+  endif()
 endif()
 if(BULKHEAD_SANITIZE)
   target_compile_options(bulkhead_options INTERFACE
@@ -98,10 +103,15 @@ if(BULKHEAD_PORTABLE)
 endif()
 
 function(bulkhead_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "BUSY" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC bulkhead_options ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
-  bulkhead_precompile_product(${name} -fPIC)
+  set(optimise "")
+  if(arg_BUSY AND BULKHEAD_SANITIZE MATCHES "address")
+    set(optimise -O1)
+    target_compile_options(${name} PRIVATE ${optimise})
+  endif()
+  bulkhead_precompile_product(${name} -fPIC ${optimise})
 endfunction()
 
 # Sources of this folder that have names which others of their library have, too: compiled alone where BULKHEAD_UNITY is on.
@@ -160,7 +170,7 @@ function(bulkhead_precompile name suffix)
 endfunction()
 
 # For a target that links bulkhead_base; `code` is -fPIC in libraries, -fPIE in programs. Sources with flags of their own
-# go without (SKIP_PRECOMPILE_HEADERS).
+# go without (SKIP_PRECOMPILE_HEADERS). More flags of the target may follow.
 function(bulkhead_precompile_product name code)
   set(headers <spdlog/spdlog.h>)
   if(code STREQUAL "-fPIE")
@@ -169,15 +179,16 @@ function(bulkhead_precompile_product name code)
     endif()
     list(APPEND headers <nlohmann/json.hpp>)  # half of them are benchmarks
   endif()
-  bulkhead_precompile(${name} ${code} FLAGS ${code} HEADERS ${headers}
+  list(JOIN ARGN "" more)
+  bulkhead_precompile(${name} "${code}${more}" FLAGS ${code} ${ARGN} HEADERS ${headers}
     LINK spdlog::spdlog nlohmann_json::nlohmann_json Threads::Threads)
 endfunction()
 
 # One CTest test for each TEST() (default), or one for the whole program (SINGLE). For each label there is a target
 # tests-LABEL that builds the programs with it. Several labels become one, "unit+sanitize", which `ctest -L sanitize`
-# matches: gtest_discover_tests loses all but the first of a list. TIMEOUT (default 120): seconds that a test takes at most
-# on a machine as slow as a laptop; CTest takes it for hung after four times that. COST: of tests side by side those that
-# take longest begin first.
+# matches: gtest_discover_tests loses all but the first of a list. tests/slow_tests.cmake names the tests that get the
+# label `slow`, too. TIMEOUT (default 120): seconds that a test takes at most on a machine as slow as a laptop; CTest
+# takes it for hung after four times that. COST: CTest starts tests with a higher cost first.
 function(bulkhead_test name)
   cmake_parse_arguments(arg "SINGLE" "TIMEOUT;COST" "SOURCES;LINK;LABELS;DEPENDS" ${ARGN})
   if(NOT arg_TIMEOUT)

@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr seconds kLookEvery{2};
+constexpr seconds kWatchEvery{2};
 constexpr seconds kStuck{2};
 
 }  // namespace
@@ -36,7 +36,7 @@ struct LoopWatch::Speaker {
   void run() {
     Clock::rep told = 0;  // the call that has been spoken of
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, kLookEvery, [this] { return ending; })) {
+    while (!wake.wait_for(lock, kWatchEvery, [this] { return ending; })) {
       const Clock::rep since = watch.since_.load(std::memory_order_relaxed);
       if (since == 0 || since == told) continue;
       const Clock::duration lasts = Clock::now() - Clock::time_point(Clock::duration(since));

@@ -13,7 +13,7 @@ constexpr std::size_t kMostLineBytes = 4096;
 constexpr std::size_t kMostExtraBytes = 16 * 1024;
 constexpr std::size_t kMostSizeDigits = 15;
 
-Error broken(std::string rule) {
+Error broken_chunk(std::string rule) {
   return Error(ErrorCode::kInvalidArgument, std::move(rule));
 }
 
@@ -25,11 +25,11 @@ struct Line {
 Result<Line> next_line(std::string_view bytes) {
   const std::size_t end = bytes.find_first_of(std::string_view("\r\n\0", 3));
   const std::size_t known = std::min(end, bytes.size());
-  if (known > kMostLineBytes) return broken("a chunk's line is too long");
+  if (known > kMostLineBytes) return broken_chunk("a chunk's line is too long");
   if (end == std::string_view::npos) return Line{};
-  if (bytes[end] != '\r') return broken("a chunk's line does not end with CR LF");
+  if (bytes[end] != '\r') return broken_chunk("a chunk's line does not end with CR LF");
   if (end + 1 == bytes.size()) return Line{};
-  if (bytes[end + 1] != '\n') return broken("a CR stands alone in a chunk's line");
+  if (bytes[end + 1] != '\n') return broken_chunk("a CR stands alone in a chunk's line");
   return Line{bytes.substr(0, end), true};
 }
 
@@ -40,12 +40,12 @@ Status ChunkedBody::take_size(std::string_view line) {
   const auto [end, failure] = std::from_chars(line.data(), line.data() + digits, left_, 16);
   const bool plain = digits > 0 && digits <= kMostSizeDigits && failure == std::errc() &&
                      end == line.data() + digits && line.front() != '-';
-  if (!plain) return broken("a chunk's size is no hexadecimal number");
+  if (!plain) return broken_chunk("a chunk's size is no hexadecimal number");
   const std::string_view extension = line.substr(digits);
   if (std::ranges::any_of(extension, [](char c) {
         return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
       }))
-    return broken("a chunk's extension has a control character");
+    return broken_chunk("a chunk's extension has a control character");
   line_bytes_ += extension.size();
   expects_ = left_ == 0 ? Expects::kTrailer : Expects::kData;
   return {};
@@ -65,7 +65,7 @@ Result<std::size_t> ChunkedBody::take(std::string_view bytes, std::string& body,
       continue;
     }
     if (expects_ == Expects::kDataEnd && rest.front() != '\r')
-      return broken("a chunk is longer than its size");
+      return broken_chunk("a chunk is longer than its size");
     BULKHEAD_TRY(const Line line, next_line(rest));
     if (!line.complete) break;
     taken += line.text.size() + 2;
@@ -83,7 +83,7 @@ Result<std::size_t> ChunkedBody::take(std::string_view bytes, std::string& body,
       if (const auto field = parse_field(line.text); !field.ok()) return field.error();
     }
     if (line_bytes_ > kMostExtraBytes)
-      return broken("its chunks have too many extensions or trailers");
+      return broken_chunk("its chunks have too many extensions or trailers");
   }
   return taken;
 }

@@ -18,20 +18,20 @@ using Ordered = nlohmann::ordered_json;  // templates show schemas in their orde
 // the model it would say nothing, and no prompt would have its beginning in common with the last one.
 constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
 
-// Members that this parser reads itself, or that do not change an answer.
-constexpr std::string_view kOwn[] = {"system",
-                                     "messages",
-                                     "tools",
-                                     "tool_choice",
-                                     "stop_sequences",
-                                     "thinking",
-                                     "mcp_servers",
-                                     "container",
-                                     "metadata",
-                                     "output_format",
-                                     "output_config",
-                                     "service_tier",
-                                     "context_management"};
+// Members that this parser reads itself, and members that do not change an answer.
+constexpr std::string_view kMessagesOwn[] = {"system",
+                                             "messages",
+                                             "tools",
+                                             "tool_choice",
+                                             "stop_sequences",
+                                             "thinking",
+                                             "mcp_servers",
+                                             "container",
+                                             "metadata",
+                                             "output_format",
+                                             "output_config",
+                                             "service_tier",
+                                             "context_management"};
 
 class Translation : Translating {
  public:
@@ -246,7 +246,7 @@ class Translation : Translating {
         refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
     }
     output();
-    pass_on(body_, kOwn, out_);
+    pass_on(body_, kMessagesOwn, out_);
   }
 
   // `output_format` is the beta's name for what `output_config.format` is.

@@ -43,10 +43,10 @@ struct Default {
 };
 constexpr Default kDefaults[] = {{"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.9}};
 
-// Members that this parser reads itself, or that do not change an answer.
-constexpr std::string_view kOwn[] = {"name",   "options", "think",      "format",   "raw",
-                                     "system", "prompt",  "messages",   "template", "context",
-                                     "images", "tools",   "keep_alive", "truncate", "shift"};
+// Members that this parser reads itself, and members that do not change an answer.
+constexpr std::string_view kOllamaOwn[] = {"name",   "options", "think",      "format",   "raw",
+                                           "system", "prompt",  "messages",   "template", "context",
+                                           "images", "tools",   "keep_alive", "truncate", "shift"};
 
 class OllamaTranslation : Translating {
  public:
@@ -73,7 +73,7 @@ class OllamaTranslation : Translating {
       request.load_only = false;
       request.wanted = *error_;
     } else if (!request.load_only) {
-      pass_on(body_, kOwn, out_);
+      pass_on(body_, kOllamaOwn, out_);
       request.wanted = raw_ ? parse_completion(out_.dump()) : parse_chat(out_.dump());
     }
     return request;

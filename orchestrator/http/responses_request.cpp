@@ -14,8 +14,8 @@ namespace {
 using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
 
-// Members that this parser reads itself, or that do not change an answer.
-constexpr std::string_view kOwn[] = {
+// Members that this parser reads itself, and members that do not change an answer.
+constexpr std::string_view kResponsesOwn[] = {
     "instructions",  "input",    "tools",        "max_output_tokens",    "reasoning",
     "text",          "include",  "conversation", "previous_response_id", "prompt",
     "background",    "store",    "top_logprobs", "response_format",      "messages",
@@ -188,7 +188,7 @@ class Conversation : Translating {
     if (const Ordered* background = find(body_, "background");
         background != nullptr && *background == true)
       unsupported("background");
-    pass_on(body_, kOwn, out_);
+    pass_on(body_, kResponsesOwn, out_);
   }
 
   // The other values ask for what OpenAI's own tools add to answers, or for thoughts that only its

@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kLogReadBytes = 16 * 1024;
 // Of one pipe in a tenth of a second, dropped or not: a flood costs its writer's time, not ours.
 constexpr std::size_t kMostReadPerWindow = 512 * 1024;
 constexpr milliseconds kWindow{100};
@@ -192,7 +192,7 @@ struct WorkerLogs::Shared {
 
   // False at its end.
   bool read(Pipe& pipe) {
-    char bytes[kReadBytes];
+    char bytes[kLogReadBytes];
     const ssize_t got = ::read(pipe.fd.get(), bytes, sizeof bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (got <= 0) {

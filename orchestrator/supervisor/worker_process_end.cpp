@@ -15,7 +15,7 @@ namespace {
 // Between the end of a process's first thread, or of its channel, and that of its other threads. So
 // often it is looked, then its exit is waited for.
 constexpr milliseconds kBetweenLooks{1};
-constexpr int kMostLooks = 50;
+constexpr int kMostLooksForTheEnd = 50;
 // More than a dead process can have left to be read, whatever the transport, but for its ring.
 constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
 
@@ -68,7 +68,7 @@ void WorkerProcess::look_whether_stopped() {
   if (stopped_.has_value() || channel_ == nullptr) return;
   stopped_ = process_.stopped();
   if (!stopped_.has_value()) {
-    if (++looks_ <= kMostLooks)
+    if (++looks_ <= kMostLooksForTheEnd)
       stop_timer_.start(kBetweenLooks, [this] { look_whether_stopped(); });
     return;
   }

@@ -11,9 +11,9 @@
 namespace bulkhead::constrain {
 namespace {
 
-constexpr std::size_t kMostBytes = 1U << 20;
-constexpr int kMostDepth = 100;
-constexpr std::uint32_t kMostRepeat = 100'000;
+constexpr std::size_t kMostGrammarBytes = 1U << 20;
+constexpr int kMostRuleDepth = 100;
+constexpr std::uint32_t kMostRuleRepeat = 100'000;
 
 class Reader {
  public:
@@ -108,7 +108,7 @@ class Reader {
   };
 
   Result<NodeId> choice(int depth) {
-    if (depth > kMostDepth) return wrong("groups nested too deep");
+    if (depth > kMostRuleDepth) return wrong("groups nested too deep");
     Node split;
     split.kind = NodeKind::kSplit;
     do {
@@ -192,11 +192,11 @@ class Reader {
     std::uint32_t out = 0;
     const std::size_t begin = at_;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      out = std::min<std::uint32_t>(out * 10 + (text_[at_] - '0'), kMostRepeat + 1);
+      out = std::min<std::uint32_t>(out * 10 + (text_[at_] - '0'), kMostRuleRepeat + 1);
     }
     skip(false);
     if (at_ == begin) return wrong("a number was expected");
-    if (out > kMostRepeat) return wrong("a repetition over 100000");
+    if (out > kMostRuleRepeat) return wrong("a repetition over 100000");
     return out;
   }
 
@@ -421,7 +421,7 @@ class LeftCalls {
 
 Result<Compiled> compile_gbnf(std::string_view text) {
   std::u32string codes;
-  if (text.size() > kMostBytes || !decode_utf8(text, codes)) {
+  if (text.size() > kMostGrammarBytes || !decode_utf8(text, codes)) {
     return Error(ErrorCode::kInvalidArgument, "\"grammar\": it is not UTF-8, or over 1 MiB");
   }
   auto grammar = std::make_shared<Grammar>();

@@ -10,7 +10,7 @@ namespace bulkhead::constrain {
 namespace {
 
 constexpr std::size_t kMostPatternBytes = 20'000;
-constexpr int kMostDepth = 100;
+constexpr int kMostGroupDepth = 100;
 constexpr std::uint32_t kMostRepeat = 20'000;
 
 CodeRanges of_classes(bool letters, bool numbers, bool punctuation) {
@@ -117,7 +117,7 @@ class Parser {
   }
 
   Result<RegexNode> choice(int depth) {
-    if (depth > kMostDepth) return wrong("groups nested too deep");
+    if (depth > kMostGroupDepth) return wrong("groups nested too deep");
     RegexNode out;
     out.kind = RegexNode::Kind::kChoice;
     do {

@@ -9,7 +9,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-constexpr std::size_t kMostBytes = 4U << 20;
+constexpr std::size_t kMostSchemaBytes = 4U << 20;
 constexpr std::size_t kMostNesting = 256;
 constexpr std::size_t kMostMembers = 512;  // of an object: they are looked up one by one
 
@@ -120,7 +120,7 @@ std::string shortened(std::string_view text) {
 }
 
 Result<std::unique_ptr<SchemaDocument>> SchemaDocument::read(std::string_view text) {
-  if (text.size() > kMostBytes) {
+  if (text.size() > kMostSchemaBytes) {
     return Error(ErrorCode::kResourceExhausted, "the schema is larger than 4 MiB");
   }
   if (const std::string why = too_large(text); !why.empty())

@@ -10,7 +10,7 @@
 namespace bulkhead::constrain {
 namespace {
 
-constexpr int kMostDepth = 16;
+constexpr int kMostOpposites = 16;
 
 Json of_type(const char* type, const char* key, const Json& value) {
   return Json{{"type", type}, {key, value}};
@@ -85,7 +85,7 @@ Json negated_type(const Types& types) {
 }  // namespace
 
 Result<const Json*> Alternatives::negated(const Json* schema, int depth) {
-  if (depth > kMostDepth) {
+  if (depth > kMostOpposites) {
     return Error(ErrorCode::kUnsupported, "a schema that leads to itself can't be negated");
   }
   if (const auto known = negated_.find(schema); known != negated_.end()) return known->second;

@@ -29,7 +29,7 @@ bool equal_json(const Json& a, const Json& b) {
 
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kMostValueDepth = 64;
 
 class Validator {
  public:
@@ -62,7 +62,7 @@ class Validator {
 
   Result<bool> run() {
     if (schema_->is_boolean()) return schema_->get<bool>();
-    if (depth_ > kMostDepth) {
+    if (depth_ > kMostValueDepth) {
       BULKHEAD_RETURN_IF_ERROR(complain("$ref", "it leads to itself"));
       return true;
     }

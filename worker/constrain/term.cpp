@@ -8,7 +8,7 @@ namespace bulkhead::constrain {
 namespace {
 
 // Derivatives that one automaton may take: some tens of milliseconds.
-constexpr std::uint64_t kMostWork = 300'000;
+constexpr std::uint64_t kMostTermWork = 300'000;
 constexpr std::size_t kMostTerms = 200'000;
 
 }  // namespace
@@ -283,7 +283,7 @@ Result<DfaPtr> Terms::automaton(TermId root) {
       } else {
         state.ranges.push_back({low, high, entry->second});
       }
-      if (work_ > kMostWork || terms_.size() > kMostTerms) return too_much();
+      if (work_ > kMostTermWork || terms_.size() > kMostTerms) return too_much();
     }
     ranges += state.ranges.size();
     if (order.size() > kMostDfaStates || ranges > kMostDfaRanges) return too_much();

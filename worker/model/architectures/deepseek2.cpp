@@ -67,7 +67,7 @@ std::uint32_t project(LayerBuilder& layer, const Latents& sizes, const Buffers& 
   return sizes.q_rank;
 }
 
-void describe(GraphBuilder& model) {
+void describe_deepseek2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const Latents sizes = read_latents(model);
   const float epsilon = model.rms_epsilon();
@@ -120,6 +120,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(deepseek2, "deepseek2", describe);
+BULKHEAD_ARCHITECTURE(deepseek2, "deepseek2", describe_deepseek2);
 
 }  // namespace bulkhead::model

@@ -7,7 +7,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_gemma(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -34,6 +34,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(gemma, "gemma", describe);
+BULKHEAD_ARCHITECTURE(gemma, "gemma", describe_gemma);
 
 }  // namespace bulkhead::model

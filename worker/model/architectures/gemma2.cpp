@@ -11,7 +11,7 @@ namespace {
 // embedding would be. Its files don't say so; its number of layers tells it.
 constexpr std::uint32_t kLayersOf27B = 46;
 
-void describe(GraphBuilder& model) {
+void describe_gemma2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -48,6 +48,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(gemma2, "gemma2", describe);
+BULKHEAD_ARCHITECTURE(gemma2, "gemma2", describe_gemma2);
 
 }  // namespace bulkhead::model

@@ -9,9 +9,9 @@ namespace {
 
 // The 27B's scores are not divided by the root of a head's entries, but of what an even share of the
 // embedding would be. Its files don't say so; its number of layers tells it.
-constexpr std::uint32_t kLayersOf27B = 62;
+constexpr std::uint32_t kGemma3LayersOf27B = 62;
 
-void describe(GraphBuilder& model) {
+void describe_gemma3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -20,7 +20,7 @@ void describe(GraphBuilder& model) {
   const std::uint32_t window = model.window(0);
   const std::uint32_t pattern = model.count("attention.sliding_window_pattern", kMaxLayers, 6);
   const double score_scale =
-      model.layer_count() == kLayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
+      model.layer_count() == kGemma3LayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
@@ -55,6 +55,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(gemma3, "gemma3", describe);
+BULKHEAD_ARCHITECTURE(gemma3, "gemma3", describe_gemma3);
 
 }  // namespace bulkhead::model

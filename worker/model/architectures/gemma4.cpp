@@ -232,12 +232,12 @@ class Gemma4 {
   std::vector<std::pair<std::uint32_t, ActivationIndex>> hidden_;
 };
 
-void describe(GraphBuilder& model) {
+void describe_gemma4(GraphBuilder& model) {
   Gemma4(model).describe();
 }
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(gemma4, "gemma4", describe);
+BULKHEAD_ARCHITECTURE(gemma4, "gemma4", describe_gemma4);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_glm4moe(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -38,6 +38,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(glm4moe, "glm4moe", describe);
+BULKHEAD_ARCHITECTURE(glm4moe, "glm4moe", describe_glm4moe);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_gpt_oss(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -39,6 +39,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(gpt_oss, "gpt-oss", describe);
+BULKHEAD_ARCHITECTURE(gpt_oss, "gpt-oss", describe_gpt_oss);
 
 }  // namespace bulkhead::model

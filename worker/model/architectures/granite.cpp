@@ -16,7 +16,7 @@ double positive(GraphBuilder& model, const char* key, double fallback) {
   return value;
 }
 
-void describe(GraphBuilder& model) {
+void describe_granite(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const double residual = positive(model, "residual_scale", 1);
@@ -51,6 +51,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(granite, "granite", describe);
+BULKHEAD_ARCHITECTURE(granite, "granite", describe_granite);
 
 }  // namespace bulkhead::model

@@ -12,7 +12,7 @@ double positive(GraphBuilder& model, const char* key, double fallback) {
   return value;
 }
 
-void describe(GraphBuilder& model) {
+void describe_granitemoe(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const double residual = positive(model, "residual_scale", 1);
@@ -50,6 +50,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(granitemoe, "granitemoe", describe);
+BULKHEAD_ARCHITECTURE(granitemoe, "granitemoe", describe_granitemoe);
 
 }  // namespace bulkhead::model

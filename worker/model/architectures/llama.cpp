@@ -7,7 +7,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_llama(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -42,6 +42,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(llama, "llama", describe);
+BULKHEAD_ARCHITECTURE(llama, "llama", describe_llama);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_mistral3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -43,6 +43,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(mistral3, "mistral3", describe);
+BULKHEAD_ARCHITECTURE(mistral3, "mistral3", describe_mistral3);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_olmo2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -37,6 +37,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(olmo2, "olmo2", describe);
+BULKHEAD_ARCHITECTURE(olmo2, "olmo2", describe_olmo2);
 
 }  // namespace bulkhead::model

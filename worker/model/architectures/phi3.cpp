@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_phi3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -32,6 +32,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(phi3, "phi3", describe);
+BULKHEAD_ARCHITECTURE(phi3, "phi3", describe_phi3);
 
 }  // namespace bulkhead::model

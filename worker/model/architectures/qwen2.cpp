@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -33,6 +33,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen2, "qwen2", describe);
+BULKHEAD_ARCHITECTURE(qwen2, "qwen2", describe_qwen2);
 
 }  // namespace bulkhead::model

@@ -6,7 +6,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen2moe(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -39,6 +39,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen2moe, "qwen2moe", describe);
+BULKHEAD_ARCHITECTURE(qwen2moe, "qwen2moe", describe_qwen2moe);
 
 }  // namespace bulkhead::model

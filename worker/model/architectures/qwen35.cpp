@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen35(GraphBuilder& model) {
   const DeltaMixers mixers = model.delta_mixers();
   const ActivationIndex hidden = model.input("hidden", model.feed_forward());
 
@@ -23,6 +23,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen35, "qwen35", describe);
+BULKHEAD_ARCHITECTURE(qwen35, "qwen35", describe_qwen35);
 
 }  // namespace bulkhead::model

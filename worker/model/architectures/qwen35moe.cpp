@@ -5,12 +5,12 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen35moe(GraphBuilder& model) {
   model.delta_mixers_with_experts(model.delta_mixers());
 }
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen35moe, "qwen35moe", describe);
+BULKHEAD_ARCHITECTURE(qwen35moe, "qwen35moe", describe_qwen35moe);
 
 }  // namespace bulkhead::model

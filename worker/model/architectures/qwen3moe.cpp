@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen3moe(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -40,6 +40,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen3moe, "qwen3moe", describe);
+BULKHEAD_ARCHITECTURE(qwen3moe, "qwen3moe", describe_qwen3moe);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_qwen3next(GraphBuilder& model) {
   DeltaMixers mixers = model.delta_mixers();
   mixers.delta.neighbours = true;
   model.delta_mixers_with_experts(mixers);
@@ -13,6 +13,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(qwen3next, "qwen3next", describe);
+BULKHEAD_ARCHITECTURE(qwen3next, "qwen3next", describe_qwen3next);
 
 }  // namespace bulkhead::model

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint32_t kUnturnedLayer = 4;
 
-void describe(GraphBuilder& model) {
+void describe_smollm3(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
@@ -35,6 +35,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(smollm3, "smollm3", describe);
+BULKHEAD_ARCHITECTURE(smollm3, "smollm3", describe_smollm3);
 
 }  // namespace bulkhead::model

@@ -5,7 +5,7 @@
 namespace bulkhead::model {
 namespace {
 
-void describe(GraphBuilder& model) {
+void describe_starcoder2(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.layer_epsilon();
@@ -35,6 +35,6 @@ void describe(GraphBuilder& model) {
 
 }  // namespace
 
-BULKHEAD_ARCHITECTURE(starcoder2, "starcoder2", describe);
+BULKHEAD_ARCHITECTURE(starcoder2, "starcoder2", describe_starcoder2);
 
 }  // namespace bulkhead::model
