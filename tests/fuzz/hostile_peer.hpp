@@ -92,7 +92,40 @@ class HostilePeer {
     std::uint64_t value;
   };
 
+  static constexpr std::size_t kMostDescriptors = 253;  // the most that one packet can carry
+
   void act(const Step& step);
+  // One for each kind of step; act() has the table.
+  void do_store_word(const Step& step);
+  void do_write_data(const Step& step);
+  void do_frame(const Step& step);
+  void do_scribble(const Step& step);
+  void do_toggle_word(const Step& step);
+  void do_pretend_read(const Step& step);
+  void do_sleep_words(const Step& step);
+  void do_pieces(const Step& step);
+  void do_doorbells(const Step& step);
+  void do_packet(const Step& step);
+  void do_descriptors(const Step& step);
+  void do_own_ends(const Step& step);
+  void do_lingering(const Step& step);
+  void do_credentials(const Step& step);
+  void do_socket_options(const Step& step);
+  void do_empty_packet(const Step& step);
+  void do_shutdown(const Step& step);
+  void do_close_socket(const Step& step);
+  void do_stream_bytes(const Step& step);
+  void do_stream_floods(const Step& step);
+  void do_stream_descriptors(const Step& step);
+  void do_stream_urgent(const Step& step);
+  void do_stream_shutdown(const Step& step);
+  void do_stream_close(const Step& step);
+  void do_stream_read(const Step& step);
+  void do_hole(const Step& step);
+  void do_resize(const Step& step);
+  void do_pause(const Step& step);
+  void do_death(const Step& step);
+  std::uint64_t next_random();
   bool spend(std::size_t work);
   bool send_frame(const void* payload, std::size_t bytes, std::uint32_t length, std::uint32_t kind);
   void stream(const void* bytes, std::size_t size, int flags = 0);

@@ -17,26 +17,7 @@ const std::string kPrompt = "x" + std::string(20000, 'y');
 constexpr int kTokens = 60;
 
 json request() {
-  return {{"prompt", kPrompt},
-          {"max_tokens", kTokens},
-          {"seed", 9},
-          {"stream", true},
-          {"return_token_ids", true}};
-}
-
-void expect_whole(const std::string& body) {
-  const Events events = events_of(body);
-  EXPECT_TRUE(events.done);
-  std::string text;
-  std::vector<int> ids;
-  for (const json& chunk : events.chunks) {
-    ASSERT_TRUE(chunk.contains("choices")) << chunk;
-    text += chunk["choices"][0]["text"].get<std::string>();
-    for (int id : chunk["choices"][0]["token_ids"])
-      ids.push_back(id);
-  }
-  EXPECT_EQ(text, expected_text(9, kTokens));
-  EXPECT_EQ(ids, expected_ids(kTokens));
+  return stream_with_ids(kPrompt, kTokens);
 }
 
 class ChannelDeaths : public testing::TestWithParam<const char*> {
@@ -79,7 +60,7 @@ TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
   Holdings undisturbed;
   {
     Serving serving = serve(settings());
-    expect_whole(serving.complete(request()).body);
+    expect_whole_with_ids(serving.complete(request()).body, kTokens);
     ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
     undisturbed = Holdings::of(serving.daemon->pid());
     EXPECT_EQ(undisturbed.regions, GetParam() == std::string("shm") ? 1 : 0);
@@ -91,7 +72,7 @@ TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
     for (const int n : {20, 1}) {
       SCOPED_TRACE(point.name + (":" + std::to_string(n)));
       Serving serving = serve(settings(), plan(point, n, "fake_worker"));
-      expect_whole(serving.complete(request()).body);
+      expect_whole_with_ids(serving.complete(request()).body, kTokens);
       EXPECT_EQ(serving.worker()["restarts"], acted() ? 1 : 0);
       if (acted()) {
         EXPECT_EQ(serving.worker()["last_death"], "killed by signal 9 (SIGKILL)");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/integration/serving.hpp"
+#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 
@@ -92,10 +93,30 @@ inline Answer answer_of(const HttpReply& reply) {
   return answer;
 }
 
-inline Answer complete(const Serving& serving, json request) {
+// Returns the request with fields that ask for everything that an Answer holds.
+inline json asking_for_all(json request) {
   request["return_token_ids"] = true;
   if (request.value("stream", false)) request["stream_options"] = {{"include_usage", true}};
-  return answer_of(serving.complete(request));
+  return request;
+}
+
+inline Answer complete(const Serving& serving, const json& request) {
+  return answer_of(serving.complete(asking_for_all(request)));
+}
+
+// Reads a stream whose worker is killed once `chunks` of it have come.
+inline Answer complete_over_a_kill(const Serving& serving, const json& request, int chunks) {
+  HttpClient client(serving.port);
+  EXPECT_TRUE(client.send("POST", "/v1/completions", asking_for_all(request).dump()));
+  HttpReply reply = client.receive_head();
+  for (int i = 0; i < chunks; ++i)
+    reply.body += client.receive_chunk().value_or("");
+  EXPECT_EQ(send_signal(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
+  while (auto chunk = client.receive_chunk()) {
+    if (chunk->empty()) break;
+    reply.body += *chunk;
+  }
+  return answer_of(reply);
 }
 
 }  // namespace bulkhead::test

@@ -321,21 +321,7 @@ TEST(KilledWorker, StreamContinuesWithTheSameTokens) {
                         {"stream", true},
                         {"ignore_eos", true}};
   const Answer undisturbed = complete(serving, request);
-  json asked = request;
-  asked["return_token_ids"] = true;
-  asked["stream_options"] = {{"include_usage", true}};
-  HttpClient client(serving.port);
-  ASSERT_TRUE(client.send("POST", "/v1/completions", asked.dump()));
-  HttpReply reply = client.receive_head();
-  ASSERT_EQ(reply.status, 200);
-  for (int i = 0; i < 20; ++i)
-    reply.body += client.receive_chunk().value_or("");
-  ASSERT_EQ(send_signal(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
-  while (auto chunk = client.receive_chunk()) {
-    if (chunk->empty()) break;
-    reply.body += *chunk;
-  }
-  EXPECT_EQ(answer_of(reply), undisturbed);
+  EXPECT_EQ(complete_over_a_kill(serving, request, 20), undisturbed);
   EXPECT_EQ(serving.worker().at("restarts"), 1);
 }
 

@@ -1,6 +1,4 @@
 // What clients see of the prefix cache: less to compute, and nothing else.
-#include <signal.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -11,7 +9,6 @@
 
 #include "tests/integration/model_serving.hpp"
 #include "tests/support/fixtures.hpp"
-#include "tests/support/signals.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -171,20 +168,7 @@ TEST_P(PrefixPages, AStreamThatBeganInTheCacheSurvivesItsWorker) {
   asked["temperature"] = 0.8;
   asked["seed"] = 3;
   const Answer undisturbed = complete(serving, asked);
-  asked["return_token_ids"] = true;
-  asked["stream_options"] = {{"include_usage", true}};
-  HttpClient client(serving.port);
-  ASSERT_TRUE(client.send("POST", "/v1/completions", asked.dump()));
-  HttpReply reply = client.receive_head();
-  ASSERT_EQ(reply.status, 200);
-  for (int i = 0; i < 10; ++i)
-    reply.body += client.receive_chunk().value_or("");
-  ASSERT_EQ(send_signal(serving.worker().at("pid").get<pid_t>(), SIGKILL), 0);
-  while (auto chunk = client.receive_chunk()) {
-    if (chunk->empty()) break;
-    reply.body += *chunk;
-  }
-  const Answer carried_over = answer_of(reply);
+  const Answer carried_over = complete_over_a_kill(serving, asked, 10);
   EXPECT_EQ(carried_over.ids, undisturbed.ids);
   EXPECT_EQ(carried_over.logprobs, undisturbed.logprobs);
   EXPECT_EQ(serving.worker().at("restarts"), 1);

@@ -112,4 +112,28 @@ inline std::vector<int> expected_ids(int count) {
   return ids;
 }
 
+// These ask the scripted worker for a stream that has the tokens' ids, too, and check that all of it
+// came.
+inline json stream_with_ids(const std::string& prompt, int tokens) {
+  return {{"prompt", prompt},
+          {"max_tokens", tokens},
+          {"seed", 9},
+          {"stream", true},
+          {"return_token_ids", true}};
+}
+inline void expect_whole_with_ids(const std::string& body, int tokens) {
+  const Events events = events_of(body);
+  EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
+  std::string text;
+  std::vector<int> ids;
+  for (const json& chunk : events.chunks) {
+    ASSERT_TRUE(chunk.contains("choices")) << chunk;
+    text += chunk["choices"][0]["text"].get<std::string>();
+    for (int id : chunk["choices"][0]["token_ids"])
+      ids.push_back(id);
+  }
+  EXPECT_EQ(text, expected_text(9, tokens));
+  EXPECT_EQ(ids, expected_ids(tokens));
+}
+
 }  // namespace bulkhead::test

@@ -6,34 +6,11 @@
 namespace bulkhead::test {
 namespace {
 
-json stream_of(const std::string& prompt, int tokens) {
-  return {{"prompt", prompt},
-          {"max_tokens", tokens},
-          {"seed", 9},
-          {"stream", true},
-          {"return_token_ids", true}};
-}
-
-void expect_whole_stream(const std::string& body, int tokens) {
-  Events events = events_of(body);
-  EXPECT_TRUE(events.done) << body.substr(body.size() > 500 ? body.size() - 500 : 0);
-  std::string text;
-  std::vector<int> ids;
-  for (const json& chunk : events.chunks) {
-    ASSERT_TRUE(chunk.contains("choices")) << chunk;
-    text += chunk["choices"][0]["text"].get<std::string>();
-    for (int id : chunk["choices"][0]["token_ids"])
-      ids.push_back(id);
-  }
-  EXPECT_EQ(text, expected_text(9, tokens));
-  EXPECT_EQ(ids, expected_ids(tokens));
-}
-
 TEST(KilledWorker, StreamContinuesWithSameTokens) {
   for (const char* transport : {"ipc.transport=shm", "ipc.transport=stdio"}) {
     Serving serving = serve({transport});
     HttpClient client(serving.port);
-    client.send("POST", "/v1/completions", stream_of("slow", 200).dump());
+    client.send("POST", "/v1/completions", stream_with_ids("slow", 200).dump());
     ASSERT_EQ(client.receive_head().status, 200);
     std::string body;
     for (int i = 0; i < 20; ++i)
@@ -44,7 +21,7 @@ TEST(KilledWorker, StreamContinuesWithSameTokens) {
       if (chunk->empty()) break;
       body += *chunk;
     }
-    expect_whole_stream(body, 200);
+    expect_whole_with_ids(body, 200);
     json worker = serving.worker();
     EXPECT_NE(worker["pid"], pid);
     EXPECT_EQ(worker["state"], "ready");
@@ -89,10 +66,10 @@ TEST(KilledWorker, ManyStreamsGoOn) {
   for (int i = 0; i < 16; ++i) {
     clients.push_back(std::make_unique<HttpClient>(serving.port));
     clients.back()->send("POST", "/v1/completions",
-                         stream_of(i == 7 ? "slow kill@30 kill@60" : "slow", 100).dump());
+                         stream_with_ids(i == 7 ? "slow kill@30 kill@60" : "slow", 100).dump());
   }
   for (auto& client : clients)
-    expect_whole_stream(client->receive().body, 100);
+    expect_whole_with_ids(client->receive().body, 100);
   EXPECT_EQ(serving.worker()["restarts"], 2);
 }
 
@@ -107,9 +84,9 @@ TEST(DyingWorker, CausesAreToldInWords) {
         Case{"garbage@3", "protocol violation"}, Case{"cached@900", "protocol violation"},
         Case{"hang@3", "hang: no progress for 300 ms"}}) {
     Serving serving = serve({"isolation.heartbeat_timeout_ms=300"});
-    HttpReply reply = serving.complete(stream_of(each.order, 10));
+    HttpReply reply = serving.complete(stream_with_ids(each.order, 10));
     ASSERT_EQ(reply.status, 200) << each.order;
-    expect_whole_stream(reply.body, 10);
+    expect_whole_with_ids(reply.body, 10);
     std::string cause = serving.worker()["last_death"];
     EXPECT_TRUE(cause.starts_with(each.cause)) << cause;
   }
@@ -117,14 +94,14 @@ TEST(DyingWorker, CausesAreToldInWords) {
 
 TEST(DyingWorker, SilenceOverStdioIsAHangToo) {
   Serving serving = serve({"isolation.heartbeat_timeout_ms=300", "ipc.transport=stdio"});
-  expect_whole_stream(serving.complete(stream_of("hang@3", 10)).body, 10);
+  expect_whole_with_ids(serving.complete(stream_with_ids("hang@3", 10)).body, 10);
   EXPECT_TRUE(serving.worker()["last_death"].get<std::string>().starts_with("hang"));
 }
 
 TEST(PoisonedRequest, FailsAloneAfterThreeTries) {
   Serving serving = serve();
   HttpClient neighbour(serving.port);
-  neighbour.send("POST", "/v1/completions", stream_of("slow", 300).dump());
+  neighbour.send("POST", "/v1/completions", stream_with_ids("slow", 300).dump());
   ASSERT_EQ(neighbour.receive_head().status, 200);
   // Others wait beside the poison for their first token when it strikes.
   std::vector<std::unique_ptr<HttpClient>> others;
@@ -132,26 +109,26 @@ TEST(PoisonedRequest, FailsAloneAfterThreeTries) {
   poisoned.send("POST", "/v1/completions", json({{"prompt", "poison"}}).dump());
   for (int i = 0; i < 8; ++i) {
     others.push_back(std::make_unique<HttpClient>(serving.port));
-    others.back()->send("POST", "/v1/completions", stream_of("slow", 20).dump());
+    others.back()->send("POST", "/v1/completions", stream_with_ids("slow", 20).dump());
   }
   HttpReply reply = poisoned.receive();
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(json::parse(reply.body)["error"]["code"], "worker_crashed");
   EXPECT_NE(reply.body.find("3 tries"), std::string::npos) << reply.body;
   for (auto& other : others)
-    expect_whole_stream(other->receive().body, 20);
+    expect_whole_with_ids(other->receive().body, 20);
   std::string body;
   while (auto chunk = neighbour.receive_chunk()) {
     if (chunk->empty()) break;
     body += *chunk;
   }
-  expect_whole_stream(body, 300);
+  expect_whole_with_ids(body, 300);
   EXPECT_EQ(serving.worker()["restarts"], 3);
 }
 
 TEST(Successor, WithOtherNumericsDoesNotGoOnSilently) {
   Serving serving = serve({}, {{"FAKE_NUMERICS_BY_PID", "1"}});
-  HttpReply reply = serving.complete(stream_of("kill@5", 10));
+  HttpReply reply = serving.complete(stream_with_ids("kill@5", 10));
   Events events = events_of(reply.body);
   EXPECT_FALSE(events.done);
   EXPECT_EQ(events.chunks.back()["error"]["code"], "worker_crashed");
@@ -229,7 +206,7 @@ TEST(Loading, HealthTellsProgressAndRequestsGet503) {
 TEST(WorkerActions, RestartLosesNothing) {
   Serving serving = serve();
   HttpClient client(serving.port);
-  client.send("POST", "/v1/completions", stream_of("slow", 100).dump());
+  client.send("POST", "/v1/completions", stream_with_ids("slow", 100).dump());
   ASSERT_EQ(client.receive_head().status, 200);
   int pid = serving.worker()["pid"];
   EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "").status, 202);
@@ -241,7 +218,7 @@ TEST(WorkerActions, RestartLosesNothing) {
     if (chunk->empty()) break;
     body += *chunk;
   }
-  expect_whole_stream(body, 100);
+  expect_whole_with_ids(body, 100);
   json worker = serving.worker();
   EXPECT_NE(worker["pid"], pid);
   EXPECT_EQ(worker["restarts"], 1);
@@ -302,11 +279,13 @@ TEST(WorkerActions, ProfileBringsAStepsKernelTimes) {
 
 TEST(WorkerActions, RollingRestartOfTwoWorkersNeverRefuses) {
   Serving serving = serve({"models.0.path=builtin", "models.0.workers=2"});
-  ASSERT_TRUE(Serving::eventually([&] { return serving.worker(1)["state"] == "ready"; }));
+  ASSERT_TRUE(Serving::eventually([&] {
+    return serving.worker(0)["state"] == "ready" && serving.worker(1)["state"] == "ready";
+  }));
   std::vector<std::unique_ptr<HttpClient>> clients;
   for (int i = 0; i < 8; ++i) {
     clients.push_back(std::make_unique<HttpClient>(serving.port));
-    clients.back()->send("POST", "/v1/completions", stream_of("slow", 60).dump());
+    clients.back()->send("POST", "/v1/completions", stream_with_ids("slow", 60).dump());
   }
   ASSERT_TRUE(Serving::eventually([&] {
     return serving.worker(0)["outstanding_requests"] == 4 &&
@@ -317,14 +296,14 @@ TEST(WorkerActions, RollingRestartOfTwoWorkersNeverRefuses) {
     EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 2}}).status, 200);
   }
   for (auto& client : clients)
-    expect_whole_stream(client->receive().body, 60);
+    expect_whole_with_ids(client->receive().body, 60);
 }
 
 TEST(Termination, RunningStreamsAreFinishedAndNewOnesRefused) {
   Serving serving = serve();
   int worker = serving.worker()["pid"];
   HttpClient client(serving.port);
-  client.send("POST", "/v1/completions", stream_of("slow", 200).dump());
+  client.send("POST", "/v1/completions", stream_with_ids("slow", 200).dump());
   ASSERT_EQ(client.receive_head().status, 200);
   serving.daemon->signal(SIGTERM);
   ASSERT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
@@ -336,7 +315,7 @@ TEST(Termination, RunningStreamsAreFinishedAndNewOnesRefused) {
     if (chunk->empty()) break;
     body += *chunk;
   }
-  expect_whole_stream(body, 200);
+  expect_whole_with_ids(body, 200);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
   EXPECT_NE(send_signal(worker, 0), 0);
 }
@@ -345,7 +324,7 @@ TEST(Termination, SecondSignalEndsAtOnce) {
   Serving serving = serve();
   int worker = serving.worker()["pid"];
   HttpClient client(serving.port);
-  client.send("POST", "/v1/completions", stream_of("never", 10).dump());
+  client.send("POST", "/v1/completions", stream_with_ids("never", 10).dump());
   ASSERT_TRUE(Serving::eventually([&] { return serving.worker()["outstanding_requests"] == 1; }));
   serving.daemon->signal(SIGTERM);
   ASSERT_TRUE(Serving::eventually([&] { return serving.get("/health").status == 503; }));
@@ -373,7 +352,9 @@ TEST(Descriptors, NoneAreLostOverDeathsOfWorkers) {
     }
     return descriptors;
   };
-  auto once = [&] { expect_whole_stream(serving.complete(stream_of("kill@3", 10)).body, 10); };
+  auto once = [&] {
+    expect_whole_with_ids(serving.complete(stream_with_ids("kill@3", 10)).body, 10);
+  };
   once();
   ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
   int before = count();

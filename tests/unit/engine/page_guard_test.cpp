@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/tokens.hpp"
 #include "worker/engine/kv_cache.hpp"
 
 namespace bulkhead::test {
@@ -21,7 +22,6 @@ namespace {
 using engine::KeptPage;
 using engine::PageIndex;
 using ipc::TokenId;
-using Tokens = std::vector<TokenId>;
 
 constexpr std::chrono::seconds kLater{2};  // than a look that is fresh
 
@@ -37,32 +37,6 @@ engine::ExecutorLimits limits_with(std::uint32_t steps_in_flight) {
   engine::ExecutorLimits limits = small_limits();
   limits.steps_in_flight = steps_in_flight;
   return limits;
-}
-
-// The greedy answer, by the definition of the fake model.
-Tokens answer_to(const FakeExecutor& executor, Tokens history, std::size_t count) {
-  Tokens answer;
-  while (answer.size() < count) {
-    const std::vector<float> row = executor.logits_after(history);
-    answer.push_back(static_cast<TokenId>(std::ranges::max_element(row) - row.begin()));
-    history.push_back(answer.back());
-  }
-  return answer;
-}
-
-ipc::Submit endless(std::uint64_t id, const Tokens& prompt, std::uint32_t max_tokens) {
-  ipc::Submit request = greedy_request(id, prompt, max_tokens);
-  request.ignore_eos = true;
-  return request;
-}
-
-double figure(const EngineHarness& harness, const std::string& name) {
-  const ipc::Stats stats = harness.engine.stats();
-  for (const ipc::Counter& counter : stats.counters) {
-    if (counter.name == name) return counter.value;
-  }
-  ADD_FAILURE() << "no figure " << name;
-  return -1;
 }
 
 // The page that holds the n-th page of these tokens.

@@ -2,7 +2,6 @@
 // log-probabilities and ends are those of one token a step, whatever is guessed and however wrong it
 // is; no page with a wrong guess can be found; and guessing that does not pay ends.
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/speculating.hpp"
+#include "tests/unit/engine/tokens.hpp"
+#include "tests/unit/engine/varied_requests.hpp"
 #include "worker/engine/draft_source.hpp"
 
 namespace bulkhead::test {
@@ -24,24 +26,23 @@ using engine::RecordedSource;
 using engine::Speculation;
 using ipc::TokenId;
 
-std::vector<TokenId> guessed(const DraftSource& source, const std::vector<TokenId>& tokens,
-                             std::size_t count) {
-  std::vector<TokenId> guesses(count);
+Tokens guessed(const DraftSource& source, const Tokens& tokens, std::size_t count) {
+  Tokens guesses(count);
   guesses.resize(source.guess(tokens, guesses));
   return guesses;
 }
 
 TEST(NgramSource, ExpectsWhatFollowedTheLastTokensBefore) {
   NgramSource source(100);
-  std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 9, 2, 3};
+  Tokens tokens = {1, 2, 3, 4, 5, 6, 9, 2, 3};
   source.advance(tokens);
   EXPECT_TRUE(guessed(source, tokens, 2).empty()) << "two tokens are no key";
   tokens.push_back(4);
   source.advance(tokens);
-  EXPECT_EQ(guessed(source, tokens, 3), (std::vector<TokenId>{5, 6, 9}));
+  EXPECT_EQ(guessed(source, tokens, 3), (Tokens{5, 6, 9}));
   tokens.push_back(5);
   source.advance(tokens);
-  EXPECT_EQ(guessed(source, tokens, 2), (std::vector<TokenId>{6, 9})) << "it goes on there";
+  EXPECT_EQ(guessed(source, tokens, 2), (Tokens{6, 9})) << "it goes on there";
   tokens.push_back(77);
   source.advance(tokens);
   EXPECT_TRUE(guessed(source, tokens, 2).empty()) << "it was wrong, and nothing else is known";
@@ -49,22 +50,22 @@ TEST(NgramSource, ExpectsWhatFollowedTheLastTokensBefore) {
 
 TEST(NgramSource, GoesOnWithAPeriodPastTheEndOfWhatIsKnown) {
   NgramSource source(100);
-  const std::vector<TokenId> tokens = {8, 1, 2, 1, 2, 1};
+  const Tokens tokens = {8, 1, 2, 1, 2, 1};
   source.advance(tokens);
-  EXPECT_EQ(guessed(source, tokens, 6), (std::vector<TokenId>{2, 1, 2, 1, 2, 1}));
+  EXPECT_EQ(guessed(source, tokens, 6), (Tokens{2, 1, 2, 1, 2, 1}));
 }
 
 TEST(NgramSource, TakesTheNewerOfTwoPlaces) {
   NgramSource source(100);
-  const std::vector<TokenId> tokens = {1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3};
+  const Tokens tokens = {1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3};
   source.advance(tokens);
-  EXPECT_EQ(guessed(source, tokens, 1), (std::vector<TokenId>{60}));
+  EXPECT_EQ(guessed(source, tokens, 1), (Tokens{60}));
 }
 
 TEST(RecordedSource, IsAsOftenRightAsItIsTold) {
-  const std::vector<TokenId> recorded = some_tokens(1, 2000);
+  const Tokens recorded = some_tokens(1, 2000);
   const RecordedSource source(recorded, 0.8, 256);
-  const std::vector<TokenId> guesses = guessed(source, {}, 2000);
+  const Tokens guesses = guessed(source, {}, 2000);
   ASSERT_EQ(guesses.size(), recorded.size());
   std::size_t right = 0;
   for (std::size_t i = 0; i < recorded.size(); ++i)
@@ -74,23 +75,6 @@ TEST(RecordedSource, IsAsOftenRightAsItIsTold) {
 
 // ---- the engine ----
 
-ExecutorLimits limits_of(std::uint32_t depth) {
-  ExecutorLimits limits = small_limits();
-  limits.steps_in_flight = depth;
-  limits.max_outputs = 24;
-  limits.max_drafts = 15;
-  limits.sampled_top_k = 64;
-  limits.most_logprobs = 20;
-  return limits;
-}
-
-EngineOptions options_of(Speculation speculation) {
-  EngineOptions options;
-  options.scheduler = {.max_batch = 16, .prefill_chunk = 32, .prefix_cache = true};
-  options.speculation = speculation;
-  return options;
-}
-
 double counter(const EngineHarness& harness, const std::string& name) {
   for (const ipc::Counter& each : harness.engine.stats().counters) {
     if (each.name == name) return each.value;
@@ -99,71 +83,15 @@ double counter(const EngineHarness& harness, const std::string& name) {
   return -1;
 }
 
-// Repeats what came eight tokens ago at most places, so that n-grams find something.
-std::optional<TokenId> repeats_itself(std::span<const TokenId> history) {
-  std::uint64_t hash = 0;
-  for (const TokenId token : history)
-    hash = hash * 31 + token;
-  if (hash % 61 == 0) return FakeTokenizer::kEos;
-  if (history.size() < 8 || hash % 7 == 0) return std::nullopt;
-  return history[history.size() - 8];
-}
-
-// Greedy and drawn by the device or by the host, with penalties, log-probabilities, biases, stop
-// strings and stop tokens.
-std::vector<ipc::Submit> varied_requests(std::uint64_t count) {
-  std::vector<ipc::Submit> requests;
-  for (std::uint64_t i = 1; i <= count; ++i) {
-    auto prompt = some_tokens(i % 9, 1 + (i * 13) % 60);
-    ipc::Submit request = greedy_request(i, prompt, 24 + i % 17);
-    if (i % 4 == 1) {
-      request.sampling.temperature = 1;
-      request.sampling.top_p = 0.9F;
-      request.sampling.seed = i;
-    }
-    if (i % 4 == 2) request = sampled_request(i, prompt, 30, 1000 + i);
-    if (i % 3 == 0) request.logprobs = static_cast<std::int32_t>(i % 5);
-    if (i % 7 == 0) request.stop = {"a", "\x05\x06"};
-    if (i % 11 == 0) request.stop_tokens = {7, 70, 170};
-    if (i % 13 == 0) request.logit_bias = {{static_cast<TokenId>(i), 6.0F}};
-    request.ignore_eos = i % 2 == 0;
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
-
-const std::map<std::uint64_t, Answer>& expected_answers(std::uint64_t count) {
-  static std::map<std::uint64_t, Answer> answers;
-  for (const ipc::Submit& request : varied_requests(count)) {
-    const std::uint64_t id = request.request.value;
-    if (answers.contains(id)) continue;
-    EngineHarness harness(limits_of(1), options_of(Speculation::kOff));
-    harness.executor.script = repeats_itself;
-    harness.engine.submit(request);
-    harness.run();
-    answers[id] = harness.answer(id);
-  }
-  return answers;
-}
-
-void expect_same(const Answer& answer, const Answer& expected) {
-  EXPECT_EQ(answer.tokens, expected.tokens);
-  EXPECT_EQ(answer.text, expected.text);
-  EXPECT_EQ(answer.logprobs, expected.logprobs);
-  ASSERT_TRUE(answer.finished && expected.finished);
-  EXPECT_EQ(answer.finished->reason, expected.finished->reason);
-  EXPECT_EQ(answer.finished->completion_tokens, expected.finished->completion_tokens);
-}
-
 // Guesses what the request's answer will be, wrong now and then.
 EngineOptions guessing(double accuracy) {
   EngineOptions options = options_of(Speculation::kAlways);
   options.draft_source = [accuracy](std::span<const TokenId> tokens) {
-    std::vector<TokenId> all(tokens.begin(), tokens.end());
+    Tokens all(tokens.begin(), tokens.end());
     for (const ipc::Submit& request : varied_requests(100)) {
-      const auto& prompt = std::get<std::vector<TokenId>>(request.prompt);
+      const auto& prompt = std::get<Tokens>(request.prompt);
       const Answer& answer = expected_answers(100).at(request.request.value);
-      std::vector<TokenId> whole = prompt;
+      Tokens whole = prompt;
       whole.insert(whole.end(), answer.tokens.begin(), answer.tokens.end());
       if (whole.size() >= tokens.size() &&
           std::ranges::equal(std::span(whole).first(all.size()), all)) {
@@ -180,20 +108,19 @@ EngineOptions guessing(double accuracy) {
 class TrueTokens : public engine::PageLedger {
  public:
   void entered(const engine::KeptPage& page) override {
-    const std::vector<TokenId> before = page.before == engine::PrefixIndex::kRoot
-                                            ? std::vector<TokenId>()
-                                            : chains_.at(page.before);
-    std::vector<TokenId> chain = before;
+    const Tokens before =
+        page.before == engine::PrefixIndex::kRoot ? Tokens() : chains_.at(page.before);
+    Tokens chain = before;
     chain.insert(chain.end(), page.tokens.begin(), page.tokens.end());
     chains_[page.page] = chain;
     all_.push_back(std::move(chain));
   }
   void left(engine::PageIndex page) override { chains_.erase(page); }
-  const std::vector<std::vector<TokenId>>& all() const { return all_; }
+  const std::vector<Tokens>& all() const { return all_; }
 
  private:
-  std::map<engine::PageIndex, std::vector<TokenId>> chains_;
-  std::vector<std::vector<TokenId>> all_;
+  std::map<engine::PageIndex, Tokens> chains_;
+  std::vector<Tokens> all_;
 };
 
 class SpeculatingEngine : public testing::TestWithParam<std::uint32_t> {};
@@ -216,16 +143,16 @@ TEST_P(SpeculatingEngine, ChangesNoTokenOfAHundredRequests) {
     while (harness.turn()) {
     }
     EXPECT_EQ(harness.engine.scheduler().pool().used_pages(), 0U);
-    std::vector<std::vector<TokenId>> wholes;
+    std::vector<Tokens> wholes;
     for (const ipc::Submit& request : varied_requests(100)) {
       SCOPED_TRACE(request.request.value);
       const Answer& expected = expected_answers(100).at(request.request.value);
       expect_same(harness.answer(request.request.value), expected);
-      wholes.push_back(std::get<std::vector<TokenId>>(request.prompt));
+      wholes.push_back(std::get<Tokens>(request.prompt));
       wholes.back().insert(wholes.back().end(), expected.tokens.begin(), expected.tokens.end());
     }
-    for (const std::vector<TokenId>& kept : ledger.all()) {
-      EXPECT_TRUE(std::ranges::any_of(wholes, [&](const std::vector<TokenId>& whole) {
+    for (const Tokens& kept : ledger.all()) {
+      EXPECT_TRUE(std::ranges::any_of(wholes, [&](const Tokens& whole) {
         return whole.size() >= kept.size() && std::equal(kept.begin(), kept.end(), whole.begin());
       })) << "a page of tokens that no answer has";
     }
@@ -267,8 +194,8 @@ TEST_P(SpeculatingEngine, ASuccessorGoesOnWithTheSameTokens) {
       harness.engine.submit(request);
       harness.run();
       EXPECT_EQ(harness.answer(id).tokens,
-                std::vector<TokenId>(expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent),
-                                     expected.tokens.end()));
+                Tokens(expected.tokens.begin() + static_cast<std::ptrdiff_t>(sent),
+                       expected.tokens.end()));
       EXPECT_EQ(counter(harness, "draws_below_accepted_total"), 0);
     }
   }

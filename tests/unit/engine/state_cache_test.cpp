@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/tokens.hpp"
 #include "worker/engine/scheduler.hpp"
 
 namespace bulkhead::test {
@@ -20,8 +21,6 @@ using engine::PageIndex;
 using engine::Scheduler;
 using engine::Sequence;
 using engine::StateSlot;
-using ipc::TokenId;
-using Tokens = std::vector<TokenId>;
 
 constexpr std::uint32_t kRunning = 4;
 
@@ -35,11 +34,6 @@ engine::EngineOptions sharing() {
   engine::EngineOptions options;
   options.scheduler = {.max_batch = kRunning, .prefill_chunk = 32, .prefix_cache = true};
   return options;
-}
-
-Tokens operator+(Tokens left, const Tokens& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
 }
 
 // Without anybody before it.

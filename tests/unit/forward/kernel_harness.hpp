@@ -30,6 +30,7 @@ class KernelTest : public ::testing::Test {
   void SetUp() override;
 
   gpu::Device& device() { return *test_device(); }
+  bool on_cpu() { return device().info().kind == gpu::DeviceKind::kCpu; }
   template <typename T>
   gpu::Buffer buffer(std::span<const T> values) {
     gpu::Buffer made = empty(values.size_bytes());

@@ -62,11 +62,60 @@ std::uint32_t by_definition(const Case& one, double u, double top_p) {
 
 class SampleTest : public KernelTest {
  protected:
+  // The buffers of a step whose greedy choices have been made; further kernels read and write them.
+  struct Chosen {
+    std::uint32_t outputs = 0, vocabulary = 0, chunks = 0;
+    gpu::Buffer logits, asked, partials, results, counts;
+
+    k::SamplePush push(std::uint64_t sums = 0, std::uint64_t told = 0) const {
+      return {logits.address(),
+              partials.address(),
+              results.address(),
+              counts.address(),
+              asked.address(),
+              vocabulary,
+              vocabulary,
+              chunks,
+              0,
+              sums,
+              told};
+    }
+  };
+  // Makes the greedy choices. `rows`: the logits of all outputs, one row after the other.
+  Chosen choose_greedily(const k::Mapping& mapping, const std::vector<float>& rows,
+                         const std::vector<k::SampleChoice>& choices) {
+    Chosen chosen;
+    chosen.outputs = static_cast<std::uint32_t>(choices.size());
+    chosen.vocabulary = static_cast<std::uint32_t>(rows.size() / choices.size());
+    chosen.chunks = (chosen.vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
+    chosen.logits = buffer(std::span<const float>(rows));
+    chosen.asked = buffer(std::span<const k::SampleChoice>(choices));
+    chosen.partials = empty(std::uint64_t{chosen.outputs} * chosen.chunks * 16);
+    chosen.results = empty(std::uint64_t{chosen.outputs} * 8);
+    chosen.counts = parameters(chosen.outputs);
+    const k::GreedyPush greedy{chosen.logits.address(),
+                               chosen.partials.address(),
+                               chosen.results.address(),
+                               chosen.counts.address(),
+                               chosen.vocabulary,
+                               chosen.vocabulary,
+                               chosen.chunks,
+                               0};
+    run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, chosen.outputs, chosen.chunks);
+    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, chosen.outputs);
+    return chosen;
+  }
+  std::vector<std::uint32_t> chosen_tokens(const Chosen& chosen) {
+    std::vector<std::uint32_t> tokens;
+    const auto words = read<std::uint32_t>(chosen.results, chosen.outputs * 2);
+    for (std::uint32_t i = 0; i < chosen.outputs; ++i)
+      tokens.push_back(words[2 * i]);
+    return tokens;
+  }
+
   // The results of all cases, which are outputs of one step.
   std::vector<std::uint32_t> draw(const k::Mapping& mapping, const std::vector<Case>& cases) {
-    const auto outputs = static_cast<std::uint32_t>(cases.size());
     const auto vocabulary = static_cast<std::uint32_t>(cases[0].row.size());
-    const std::uint32_t chunks = (vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
     std::vector<float> rows;
     std::vector<k::SampleChoice> choices;
     for (const Case& one : cases) {
@@ -85,38 +134,9 @@ class SampleTest : public KernelTest {
       choice.draw_low = static_cast<std::uint32_t>(bits & ((1U << 21) - 1));
       choices.push_back(choice);
     }
-    const gpu::Buffer logits = buffer(std::span<const float>(rows));
-    const gpu::Buffer asked = buffer(std::span<const k::SampleChoice>(choices));
-    const gpu::Buffer partials = empty(std::uint64_t{outputs} * chunks * 16);
-    const gpu::Buffer results = empty(std::uint64_t{outputs} * 8);
-    const gpu::Buffer counts = parameters(outputs);
-    k::GreedyPush greedy{logits.address(),
-                         partials.address(),
-                         results.address(),
-                         counts.address(),
-                         vocabulary,
-                         vocabulary,
-                         chunks,
-                         0};
-    run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
-    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
-    k::SamplePush push{logits.address(),
-                       partials.address(),
-                       results.address(),
-                       counts.address(),
-                       asked.address(),
-                       vocabulary,
-                       vocabulary,
-                       chunks,
-                       0,
-                       0,
-                       0};
-    run(k::sample(mapping), push, outputs);
-    std::vector<std::uint32_t> tokens;
-    const auto words = read<std::uint32_t>(results, outputs * 2);
-    for (std::uint32_t i = 0; i < outputs; ++i)
-      tokens.push_back(words[2 * i]);
-    return tokens;
+    const Chosen chosen = choose_greedily(mapping, rows, choices);
+    run(k::sample(mapping), chosen.push(), chosen.outputs);
+    return chosen_tokens(chosen);
   }
 
   // Log-probabilities on the device of the token it chose, by greedy choice or by draw, and of the best.
@@ -131,8 +151,6 @@ class SampleTest : public KernelTest {
   std::vector<Told> tell(const k::Mapping& mapping, const std::vector<std::vector<float>>& rows,
                          const std::vector<std::int32_t>& wanted, bool draws) {
     const auto outputs = static_cast<std::uint32_t>(rows.size());
-    const auto vocabulary = static_cast<std::uint32_t>(rows[0].size());
-    const std::uint32_t chunks = (vocabulary + k::kGreedyChunk - 1) / k::kGreedyChunk;
     std::vector<float> all;
     std::vector<k::SampleChoice> choices;
     for (std::uint32_t i = 0; i < outputs; ++i) {
@@ -146,42 +164,18 @@ class SampleTest : public KernelTest {
       choice.logprobs = static_cast<std::uint32_t>(wanted[i] + 1);
       choices.push_back(choice);
     }
-    const gpu::Buffer logits = buffer(std::span<const float>(all));
-    const gpu::Buffer asked = buffer(std::span<const k::SampleChoice>(choices));
-    const gpu::Buffer partials = empty(std::uint64_t{outputs} * chunks * 16);
-    const gpu::Buffer sums = empty(std::uint64_t{outputs} * chunks * 8);
-    const gpu::Buffer results = empty(std::uint64_t{outputs} * 8);
+    const Chosen chosen = choose_greedily(mapping, all, choices);
+    const gpu::Buffer sums = empty(std::uint64_t{outputs} * chosen.chunks * 8);
     const gpu::Buffer told = empty(outputs * sizeof(k::LogprobRow));
-    const gpu::Buffer counts = parameters(outputs);
-    const k::GreedyPush greedy{logits.address(),
-                               partials.address(),
-                               results.address(),
-                               counts.address(),
-                               vocabulary,
-                               vocabulary,
-                               chunks,
-                               0};
-    run(k::greedy(mapping, k::GreedyPass::kChunks), greedy, outputs, chunks);
-    run(k::greedy(mapping, k::GreedyPass::kAll), greedy, outputs);
-    const k::SamplePush push{logits.address(),
-                             partials.address(),
-                             results.address(),
-                             counts.address(),
-                             asked.address(),
-                             vocabulary,
-                             vocabulary,
-                             chunks,
-                             0,
-                             sums.address(),
-                             told.address()};
+    const k::SamplePush push = chosen.push(sums.address(), told.address());
     if (draws) run(k::sample(mapping), push, outputs);
-    run(k::logprobs(mapping, k::LogprobPass::kSums), push, outputs, chunks);
+    run(k::logprobs(mapping, k::LogprobPass::kSums), push, outputs, chosen.chunks);
     run(k::logprobs(mapping, k::LogprobPass::kTokens), push, outputs);
-    const auto words = read<std::uint32_t>(results, outputs * 2);
+    const std::vector<std::uint32_t> tokens = chosen_tokens(chosen);
     const auto told_rows = read<k::LogprobRow>(told, outputs);
     std::vector<Told> made;
     for (std::uint32_t i = 0; i < outputs; ++i)
-      made.push_back({words[2 * i], told_rows[i]});
+      made.push_back({tokens[i], told_rows[i]});
     return made;
   }
 

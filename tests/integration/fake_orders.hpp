@@ -1,0 +1,51 @@
+// The orders that tell the scripted worker what to do: words in the prompt, and FAKE_* in its environment
+// (fake_worker.cpp).
+//
+// Words in the prompt are orders:
+//   warn            is accepted with a warning
+//   slow            a token every 5 ms (otherwise as fast as the ring takes them)
+//   never           accepts, and never answers
+//   big             4 KiB of text for each token
+//   eos@N           ends with "stop" before token N
+//   cached@N        says that N of the prompt's tokens came from its cache; more than it has, unless it was given accepted
+//                   tokens
+//   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
+//                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
+//                   that has lost its device, without a word; lie@N leaves garbage and dies at once
+//   halfway@N       dies once it has told N tokens of its prompt, and makes the file FAKE_HOLD; not where there is one
+//   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
+//   poison          crashes the process as soon as it is seen
+//   toolong refused fails with that answer
+//   fits@N          fails as too long if the prompt has more than N tokens
+//   scribble        writes escape sequences to stderr
+//   flood endless   writes to stderr for ever from then on, lines or one line without an end
+//   truncate        ftruncate(2, 0)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ipc/messages.hpp"
+
+namespace bulkhead::test {
+
+// Returns the variable's value; empty if it is not set.
+std::string environment(const char* name);
+
+// Returns N of "word@N" in the prompt, or nothing.
+std::optional<std::uint32_t> order(const std::string& prompt, const std::string& word);
+
+// Renders each message as "role: content".
+std::string rendered(const ipc::ChatPrompt& chat);
+
+// Carries out the prompt's orders about stderr: scribble, truncate, flood, endless.
+void misuse_log(const std::string& prompt);
+
+[[noreturn]] void die_by_signal();
+// Ends the process. `start`: how many processes were started before it; with FAKE_DIE_BY_SIGNALS each
+// dies by another signal.
+[[noreturn]] void die_while_loading(std::size_t start);
+
+}  // namespace bulkhead::test

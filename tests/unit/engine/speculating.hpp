@@ -1,0 +1,28 @@
+// Engines that speculate: a device that computes drafts, and the engine's options.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/support/engine_harness.hpp"
+
+namespace bulkhead::test {
+
+// `depth`: steps in flight.
+inline engine::ExecutorLimits limits_of(std::uint32_t depth) {
+  engine::ExecutorLimits limits = small_limits();
+  limits.steps_in_flight = depth;
+  limits.max_outputs = 24;
+  limits.max_drafts = 15;
+  limits.sampled_top_k = 64;
+  limits.most_logprobs = 20;
+  return limits;
+}
+
+inline engine::EngineOptions options_of(engine::Speculation speculation) {
+  engine::EngineOptions options;
+  options.scheduler = {.max_batch = 16, .prefill_chunk = 32, .prefix_cache = true};
+  options.speculation = speculation;
+  return options;
+}
+
+}  // namespace bulkhead::test
