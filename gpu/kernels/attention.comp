@@ -43,6 +43,62 @@ shared float room[kMode == kTogether ? kTogetherRoom : kMode == kSpread ? kSprea
 #include "attention_near.glsl"
 #endif
 
+// Stores the result of attend_split() for attention_combine.comp (kPartial).
+void store_partials(uint column, uint head0, uint lane) {
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    FloatsOut partial = FloatsOut(push.out_address + ((uint64_t(column) * kHeads + head0 + h) * kMaximumSplits +
+                                                      gl_WorkGroupID.z) * (kPartialFloats * 4u));
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      if (entry < kHeadPadded) partial.v[entry] = results[h * kLaneEntries + i];
+    }
+    if (lane == 0u) {
+      partial.v[kHeadPadded] = maxima[h];
+      partial.v[kHeadPadded + 1u] = sums[h];
+    }
+  }
+}
+
+// Makes the whole results of the heads from head0 on, whose queries begin at q_base. The subgroup takes the splits, of
+// `size` positions each, one after the other.
+void attend_in_order(uint column, uint head0, uint visible, uint size, uint page_table, uint kv_head, uint64_t q_base) {
+  uint lane = gl_SubgroupInvocationID;
+  float all_maxima[kHeadsTogether];
+  precise float all_sums[kHeadsTogether];
+  precise float all_results[kHeadsTogether * kLaneEntries];
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    all_maxima[h] = -1e30;
+    all_sums[h] = 0.0;
+  }
+  [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) all_results[i] = 0.0;
+  for (uint start = 0; start < visible; start += size) {
+    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
+    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+      float maximum = max(all_maxima[h], maxima[h]);
+      precise float old_share = exp2(all_maxima[h] - maximum);
+      precise float new_share = exp2(maxima[h] - maximum);
+      precise float scaled = sums[h] * new_share;
+      precise float sum = fma(all_sums[h], old_share, scaled);
+      all_sums[h] = sum;
+      all_maxima[h] = maximum;
+      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+        precise float part = results[h * kLaneEntries + i] * new_share;
+        precise float result = fma(all_results[h * kLaneEntries + i], old_share, part);
+        all_results[h * kLaneEntries + i] = result;
+      }
+    }
+  }
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
+    float weights = with_sink(push.sinks, head0 + h, all_maxima[h], all_sums[h]);
+    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+      uint entry = entry_of(lane, i);
+      precise float value = all_results[h * kLaneEntries + i] / weights;
+      store_head(column, head0 + h, entry, value);
+    }
+  }
+  pad_heads(column, head0, kHeadsTogether, lane, kLanes);
+}
+
 void attend() {
   // Of several columns' heads a subgroup makes one's.
 #ifdef BULKHEAD_ROWS
@@ -106,55 +162,10 @@ void attend() {
     uint start = gl_WorkGroupID.z * size;
     if (start >= visible) return;
     attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
-    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-      FloatsOut partial = FloatsOut(push.out_address + ((uint64_t(column) * kHeads + head0 + h) * kMaximumSplits +
-                                                        gl_WorkGroupID.z) * (kPartialFloats * 4u));
-      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-        uint entry = entry_of(lane, i);
-        if (entry < kHeadPadded) partial.v[entry] = results[h * kLaneEntries + i];
-      }
-      if (lane == 0u) {
-        partial.v[kHeadPadded] = maxima[h];
-        partial.v[kHeadPadded + 1u] = sums[h];
-      }
-    }
+    store_partials(column, head0, lane);
     return;
   }
-
-  float all_maxima[kHeadsTogether];
-  precise float all_sums[kHeadsTogether];
-  precise float all_results[kHeadsTogether * kLaneEntries];
-  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-    all_maxima[h] = -1e30;
-    all_sums[h] = 0.0;
-  }
-  [[unroll]] for (uint i = 0; i < kHeadsTogether * kLaneEntries; i++) all_results[i] = 0.0;
-  for (uint start = 0; start < visible; start += size) {
-    attend_split(start, min(start + size, visible), page_table, kv_head, q_base);
-    [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-      float maximum = max(all_maxima[h], maxima[h]);
-      precise float old_share = exp2(all_maxima[h] - maximum);
-      precise float new_share = exp2(maxima[h] - maximum);
-      precise float scaled = sums[h] * new_share;
-      precise float sum = fma(all_sums[h], old_share, scaled);
-      all_sums[h] = sum;
-      all_maxima[h] = maximum;
-      [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-        precise float part = results[h * kLaneEntries + i] * new_share;
-        precise float result = fma(all_results[h * kLaneEntries + i], old_share, part);
-        all_results[h * kLaneEntries + i] = result;
-      }
-    }
-  }
-  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-    float weights = with_sink(push.sinks, head0 + h, all_maxima[h], all_sums[h]);
-    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-      uint entry = entry_of(lane, i);
-      precise float value = all_results[h * kLaneEntries + i] / weights;
-      store_head(column, head0 + h, entry, value);
-    }
-  }
-  pad_heads(column, head0, kHeadsTogether, lane, kLanes);
+  attend_in_order(column, head0, visible, size, page_table, kv_head, q_base);
 }
 
 void main() {

@@ -83,6 +83,25 @@ uint value_word(uint64_t row, uint word) {
   return Words(row).v[word];
 }
 
+// Returns the weight of the lane's position for the h-th head, from its score, and scales the split's results so far to
+// the block's maximum. `visible`: the column sees the position.
+float weigh(uint h, bool visible) {
+  float score = capped_score(scores[h]);
+  float maximum = max(maxima[h], subgroupMax(visible ? score : -1e30));
+  precise float shrink = exp2(maxima[h] - maximum);
+  precise float weight = visible ? exp2(score - maximum) : 0.0;
+  precise float sum = fma(sums[h], shrink, weight);
+  sums[h] = sum;
+  [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
+    precise float result = results[h * kLaneEntries + i] * shrink;
+    results[h * kLaneEntries + i] = result;
+  }
+  maxima[h] = maximum;
+  return weight;
+}
+
+// Adds the positions [start, end) to the results. They are at most one block; each lane takes one
+// position.
 void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t q_base) {
   uint lane = gl_SubgroupInvocationID;
   uint position = min(start + lane, end - 1u);
@@ -110,20 +129,7 @@ void attend_block(uint start, uint end, uint page_table, uint kv_head, uint64_t 
   }
 
   precise float weights[kHeadsTogether];
-  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) {
-    float score = capped_score(scores[h]);
-    float maximum = max(maxima[h], subgroupMax(visible ? score : -1e30));
-    precise float shrink = exp2(maxima[h] - maximum);
-    precise float weight = visible ? exp2(score - maximum) : 0.0;
-    weights[h] = weight;
-    precise float sum = fma(sums[h], shrink, weight);
-    sums[h] = sum;
-    [[unroll]] for (uint i = 0; i < kLaneEntries; i++) {
-      precise float result = results[h * kLaneEntries + i] * shrink;
-      results[h * kLaneEntries + i] = result;
-    }
-    maxima[h] = maximum;
-  }
+  [[unroll]] for (uint h = 0; h < kHeadsTogether; h++) weights[h] = weigh(h, visible);
 
   [[unroll]] for (uint j = 0; j < kLanes; j++) {
     uint64_t row = value_row(subgroupBroadcast(page, j), subgroupBroadcast(page_slot, j), kv_head);

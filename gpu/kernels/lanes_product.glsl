@@ -124,6 +124,39 @@ float column_scale(uint c, FusedRef fused) {
 #define RESULT_COLUMN(c) (column0 + (c))
 #endif
 
+// Adds the lanes' sums up by halving distances, and leaves the subgroup's sums in `partials`, whose part for this block
+// begins at `room`. If there are several sums, each half of the lanes goes on with half of the sums: the additions are
+// the same, and the exchanges are a fraction. A lane ends with `left` sums from `first` on.
+void leave_sums(uint room) {
+  uint lane = gl_SubgroupInvocationID;
+  uint left = kSums, first = 0;
+  bool mine = true;
+  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
+    bool upper = (lane & distance) != 0u;
+    if (left > 1u) {
+      left /= 2u;
+      [[unroll]] for (uint i = 0; i < kSums / 2u; i++) {
+        if (i < left) {
+          float kept = upper ? sums[left + i] : sums[i];
+          float sent = upper ? sums[i] : sums[left + i];
+          precise float sum = kept + subgroupShuffleXor(sent, distance);
+          sums[i] = sum;
+        }
+      }
+      if (upper) first += left;
+    } else {
+      precise float sum = sums[0] + subgroupShuffleXor(sums[0], distance);
+      sums[0] = sum;
+      mine = mine && !upper;
+    }
+  }
+  if (mine) {
+    [[unroll]] for (uint i = 0; i < kSums; i++) {
+      if (i < left) partials[room + gl_SubgroupID * kSums + first + i] = sums[i];
+    }
+  }
+}
+
 // After product_begin(block). All of a workgroup's invocations come here together. `room`: where in `partials` this
 // block's sums may go.
 void product_end(uint column0, uint block, uint room) {
@@ -155,34 +188,7 @@ void product_end(uint column0, uint block, uint room) {
     if (group < push.groups) load_group(group);
   }
 
-  // Over the lanes by halving distances. Where there are several sums the two halves of the lanes go on with half of
-  // them each: the same additions, and a fraction of the exchanges. A lane is left with `left` sums from `first` on.
-  uint left = kSums, first = 0;
-  bool mine = true;
-  [[unroll]] for (uint distance = kLanes / 2u; distance > 0u; distance /= 2u) {
-    bool upper = (lane & distance) != 0u;
-    if (left > 1u) {
-      left /= 2u;
-      [[unroll]] for (uint i = 0; i < kSums / 2u; i++) {
-        if (i < left) {
-          float kept = upper ? sums[left + i] : sums[i];
-          float sent = upper ? sums[i] : sums[left + i];
-          precise float sum = kept + subgroupShuffleXor(sent, distance);
-          sums[i] = sum;
-        }
-      }
-      if (upper) first += left;
-    } else {
-      precise float sum = sums[0] + subgroupShuffleXor(sums[0], distance);
-      sums[0] = sum;
-      mine = mine && !upper;
-    }
-  }
-  if (mine) {
-    [[unroll]] for (uint i = 0; i < kSums; i++) {
-      if (i < left) partials[room + gl_SubgroupID * kSums + first + i] = sums[i];
-    }
-  }
+  leave_sums(room);
   barrier();
 
   [[unroll]] for (uint i = 0; i < kResultsOfThread; i++) {

@@ -12,6 +12,38 @@
 #define BULKHEAD_ROWS_EPILOGUE
 #include "matvec_push.glsl"
 #include "constants/matvec_rows.glsl"
+Matrix rows[kMatrixRows];
+vec4 group_scales[kMatrixRows];
+uvec3 group_highs[kMatrixRows];
+vec4 weights[kMatrixRows * 4];  // a stage's: four quarters of each row
+float sums[kMatrixRows * kColumns];
+
+// Decodes the weights of row r that belong to a stage of the group, whose scales and high bits are loaded.
+void decode_stage(uint r, uint group, uint stage) {
+  uint64_t quants = rows[r].quants;
+  if (kPlanes >= 4u) {
+    [[unroll]] for (uint q = 0; q < 4; q++) {
+      uint quarter = stage * 2u + (q & 1u) + (q & 2u) * 2u;
+      uvec4 words = uvec4(0);
+      if (kPlanes == 8u) {
+        words.xy = long_at(quants, (quarter * push.groups + group) * 2u);
+        words.zw = long_at(quants, (quarter * push.groups + group) * 2u + 1u);
+      } else {
+        words.xy = long_at(quants, ((quarter >> 1) * push.groups + group) * 2u + (quarter & 1u));
+      }
+      weights[r * 4u + q] = decode(words, uvec3(0u), quarter & 3u, q >= 2u, group_scales[r]);
+    }
+  } else {
+    uvec2 low_words = uvec2(0u);
+    if (kPlanes != 0u) low_words = long_at(quants, group * 2u + stage);
+    uvec2 high_words = low_words;
+    if (kPlanes == 2u) high_words = long_at(quants, (push.groups + group) * 2u + stage);
+    weights[r * 4u] = decode(low_words.xxxx, group_highs[r], stage * 2u, false, group_scales[r]);
+    weights[r * 4u + 1u] = decode(low_words.yyyy, group_highs[r], stage * 2u + 1u, false, group_scales[r]);
+    weights[r * 4u + 2u] = decode(high_words.xxxx, group_highs[r], stage * 2u, true, group_scales[r]);
+    weights[r * 4u + 3u] = decode(high_words.yyyy, group_highs[r], stage * 2u + 1u, true, group_scales[r]);
+  }
+}
 
 void main() {
 #ifdef BULKHEAD_EXPERTS
@@ -27,13 +59,11 @@ void main() {
   uint row0 = gl_WorkGroupID.y * (kLanes * kRows);
 
   Matrix matrix = Matrix(push.quants, push.high, push.scales, push.supers);
-  Matrix rows[kMatrixRows];
   [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
     uint row = min(row0 + (r % kRows) * kLanes + lane, push.rows - 1u);
     rows[r] = row_of(matrix, first_row + (r >= kRows ? push.rows + row : row), push.groups);
   }
 
-  precise float sums[kMatrixRows * kColumns];
   [[unroll]] for (uint i = 0; i < kMatrixRows * kColumns; i++) sums[i] = 0.0;
 
   // A stage is half a group: quarters 2t and 2t + 1, then 2t + 4 and 2t + 5. Lane l of eight carries entries 2l and
@@ -51,39 +81,12 @@ void main() {
 #endif
 
   for (uint group = 0; group < push.groups; group++) {
-    vec4 scales[kMatrixRows];
-    uvec3 high[kMatrixRows];
     [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
-      scales[r] = group_scale(rows[r], group);
-      high[r] = group_high(rows[r], group);
+      group_scales[r] = group_scale(rows[r], group);
+      group_highs[r] = group_high(rows[r], group);
     }
     [[dont_unroll]] for (uint stage = 0; stage < 2; stage++) {
-      vec4 weights[kMatrixRows * 4];
-      [[unroll]] for (uint r = 0; r < kMatrixRows; r++) {
-        uint64_t quants = rows[r].quants;
-        if (kPlanes >= 4u) {
-          [[unroll]] for (uint q = 0; q < 4; q++) {
-            uint quarter = stage * 2u + (q & 1u) + (q & 2u) * 2u;
-            uvec4 words = uvec4(0);
-            if (kPlanes == 8u) {
-              words.xy = long_at(quants, (quarter * push.groups + group) * 2u);
-              words.zw = long_at(quants, (quarter * push.groups + group) * 2u + 1u);
-            } else {
-              words.xy = long_at(quants, ((quarter >> 1) * push.groups + group) * 2u + (quarter & 1u));
-            }
-            weights[r * 4u + q] = decode(words, uvec3(0u), quarter & 3u, q >= 2u, scales[r]);
-          }
-        } else {
-          uvec2 low_words = uvec2(0u);
-          if (kPlanes != 0u) low_words = long_at(quants, group * 2u + stage);
-          uvec2 high_words = low_words;
-          if (kPlanes == 2u) high_words = long_at(quants, (push.groups + group) * 2u + stage);
-          weights[r * 4u] = decode(low_words.xxxx, high[r], stage * 2u, false, scales[r]);
-          weights[r * 4u + 1u] = decode(low_words.yyyy, high[r], stage * 2u + 1u, false, scales[r]);
-          weights[r * 4u + 2u] = decode(high_words.xxxx, high[r], stage * 2u, true, scales[r]);
-          weights[r * 4u + 3u] = decode(high_words.yyyy, high[r], stage * 2u + 1u, true, scales[r]);
-        }
-      }
+      [[unroll]] for (uint r = 0; r < kMatrixRows; r++) decode_stage(r, group, stage);
       [[unroll]] for (uint c = 0; c < kColumns; c++) {
         vec2 mine = uintBitsToFloat(long_at(X_COLUMN(c), group * 16u + stage * 4u));
         [[unroll]] for (uint i = 0; i < 8; i++) {

@@ -24,17 +24,8 @@ shared float sums[kLanes];
 
 #include "kv_write.glsl"
 
-void rotate() {
-  uint column = gl_WorkGroupID.x;
-  // The first column is always there: it need not wait for the count. On a GPU this kernel is all waiting.
-  if (column != 0u && column >= Words(push.parameters).v[0]) return;
-  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
-  if (!chain_wait()) return;
-  uint head = gl_WorkGroupID.y;
-  uint lane = gl_LocalInvocationID.x;
-  bool is_query = head < kHeads;
-  bool is_value = head >= kHeads + kKvHeads;
-
+// Puts the head's entries with their biases into `entries`. Returns the sum of the squares of those that the lane loaded.
+float load_entries(uint column, uint head, uint lane) {
   Floats source = Floats(push.qkv + (uint64_t(column) * push.in_stride + head * kHead) * 4u);
   precise float sum = 0.0;
   for (uint i = lane; i < kHeadPadded; i += kLanes) {
@@ -46,8 +37,12 @@ void rotate() {
     entries[i] = value;
     sum = fma(value, value, sum);
   }
-  uint64_t gain = is_query ? push.q_gain : push.k_gain;
-  bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != 0u);
+  return sum;
+}
+
+// Returns the head's norm as a factor, from the lanes' sums of squares; 1 in models without per-head norms. All
+// invocations call this, and afterwards each sees all of `entries`.
+float scale_of_head(float sum, uint lane) {
   precise float scale = 1.0;
   if (push.q_gain != 0ul) {
     sums[lane] = sum;
@@ -64,6 +59,39 @@ void rotate() {
   } else {
     barrier();
   }
+  return scale;
+}
+
+// Scales two neighbouring entries of a query head for attention, and writes them.
+void write_query_pair(uint column, uint head, uint position, uint pair, float first, float second) {
+  precise float q_scale = push.q_scale;
+  if (kTemperature != 0u) {
+    precise float grown = fma(uintBitsToFloat(kTemperature), log(float(1u + position / kTemperatureSpan)), 1.0);
+    q_scale = q_scale * grown;
+  }
+  FloatsOut q = FloatsOut(push.q_out + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u));
+  precise float a = first * q_scale;
+  precise float b = second * q_scale;
+  q.v[pair * 2u] = a;
+  q.v[pair * 2u + 1u] = b;
+}
+
+void rotate() {
+  uint column = gl_WorkGroupID.x;
+  // The first column always exists, so it need not wait for the count. On a GPU this kernel does little
+  // but wait.
+  if (column != 0u && column >= Words(push.parameters).v[0]) return;
+  uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
+  if (!chain_wait()) return;
+  uint head = gl_WorkGroupID.y;
+  uint lane = gl_LocalInvocationID.x;
+  bool is_query = head < kHeads;
+  bool is_value = head >= kHeads + kKvHeads;
+
+  float sum = load_entries(column, head, lane);
+  uint64_t gain = is_query ? push.q_gain : push.k_gain;
+  bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != 0u);
+  float scale = scale_of_head(sum, lane);
 
   uint position = info.y;
   Vec2s fine = Vec2s(push.fine + uint64_t(position & 255u) * push.rope_pairs * 8u);
@@ -96,16 +124,7 @@ void rotate() {
       made[side] = value;
     }
     if (is_query) {
-      precise float q_scale = push.q_scale;
-      if (kTemperature != 0u) {
-        precise float grown = fma(uintBitsToFloat(kTemperature), log(float(1u + position / kTemperatureSpan)), 1.0);
-        q_scale = q_scale * grown;
-      }
-      FloatsOut q = FloatsOut(push.q_out + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u));
-      precise float a = made[0] * q_scale;
-      precise float b = made[1] * q_scale;
-      q.v[pair * 2u] = a;
-      q.v[pair * 2u + 1u] = b;
+      write_query_pair(column, head, position, pair, made[0], made[1]);
     } else {
       write_pair(is_value ? value_base : key_base, slot, is_value, pair, made[0], made[1]);
     }

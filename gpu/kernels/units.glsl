@@ -56,6 +56,11 @@ struct LaneWeights {
 
 uint64_t unit_block_bytes(uint groups) { return uint64_t(groups >> (kSuper ? 3 : 2)) * kStageBytes; }
 
+// Stores a quad in four neighbouring words of an array. (glslc makes a function with an array for a parameter copy the whole
+// array in and out.)
+#define TAKE_QUAD(words, first, quad) \
+  words[first] = quad.x, words[(first) + 1u] = quad.y, words[(first) + 2u] = quad.z, words[(first) + 3u] = quad.w
+
 // `count` groups from `group` on, which is a multiple of it; 1, 2 or 4.
 LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane) {
   LaneWeights w;
@@ -67,10 +72,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
     uint64_t at = stage + within * (quads * 512u) + lane * 16u;
     [[unroll]] for (uint i = 0; i < count * quads; i++) {
       uvec4 quad = Quads(at).v[i * 32u];
-      w.quants[i * 4u] = quad.x;
-      w.quants[i * 4u + 1u] = quad.y;
-      w.quants[i * 4u + 2u] = quad.z;
-      w.quants[i * 4u + 3u] = quad.w;
+      TAKE_QUAD(w.quants, i * 4u, quad);
     }
     if (kQuants == kHalves) return w;
   }
@@ -87,10 +89,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
       uint64_t at = quants + (within >> 1) * 512u + lane * 16u;
       [[unroll]] for (uint i = 0; i < count / 2u; i++) {
         uvec4 quad = Quads(at).v[i * 32u];
-        w.quants[i * 4u] = quad.x;
-        w.quants[i * 4u + 1u] = quad.y;
-        w.quants[i * 4u + 2u] = quad.z;
-        w.quants[i * 4u + 3u] = quad.w;
+        TAKE_QUAD(w.quants, i * 4u, quad);
       }
     }
     uint64_t high = stage + (kSuper ? kHeaderBytes + 2u * kQuantBytes : kQuantBytes) + second * kHighBytes;
@@ -108,10 +107,7 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
       uint64_t at = high + lane * 16u + within * 4u;
       if (count == 4u) {
         uvec4 quad = Quads(at).v[0];
-        w.high[0] = quad.x;
-        w.high[1] = quad.y;
-        w.high[2] = quad.z;
-        w.high[3] = quad.w;
+        TAKE_QUAD(w.high, 0, quad);
       } else {
         [[unroll]] for (uint i = 0; i < count; i++) w.high[i] = Words(at).v[i];
       }
@@ -127,16 +123,10 @@ LaneWeights load_weights(const uint count, uint64_t block, uint group, uint lane
   if (kScales == kScaleSixteens) scales += (lane & 2u) * 64u;
   if (count == 4u) {
     uvec4 quad = Quads(scales).v[0];
-    w.scales[0] = quad.x;
-    w.scales[1] = quad.y;
-    w.scales[2] = quad.z;
-    w.scales[3] = quad.w;
+    TAKE_QUAD(w.scales, 0, quad);
     if (kMinima) {
       quad = Quads(scales + kScaleBytes).v[0];
-      w.minima[0] = quad.x;
-      w.minima[1] = quad.y;
-      w.minima[2] = quad.z;
-      w.minima[3] = quad.w;
+      TAKE_QUAD(w.minima, 0, quad);
     }
   } else {
     [[unroll]] for (uint i = 0; i < count; i++) {

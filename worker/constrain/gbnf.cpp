@@ -143,11 +143,7 @@ class Reader {
 
   NodeId node(const Element& element, NodeId next) {
     if (element.kind == NodeKind::kText) return grammar_.leaf(NodeKind::kText, element.dfa, next);
-    Node call;
-    call.kind = NodeKind::kCall;
-    call.index = element.rule;
-    call.next = next;
-    return grammar_.add(std::move(call));
+    return grammar_.add(NodeKind::kCall, element.rule, next);
   }
 
   Result<Element> repeated(Element inner) {

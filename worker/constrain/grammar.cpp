@@ -20,12 +20,16 @@ std::uint32_t Grammar::add_automaton(DfaPtr dfa) {
   return static_cast<std::uint32_t>(automata.size() - 1);
 }
 
-NodeId Grammar::leaf(NodeKind kind, const DfaPtr& dfa, NodeId next) {
+NodeId Grammar::add(NodeKind kind, std::uint32_t index, NodeId next) {
   Node node;
   node.kind = kind;
-  node.index = add_automaton(dfa);
+  node.index = index;
   node.next = next;
   return add(std::move(node));
+}
+
+NodeId Grammar::leaf(NodeKind kind, const DfaPtr& dfa, NodeId next) {
+  return add(kind, add_automaton(dfa), next);
 }
 
 NodeId Grammar::bytes(std::string_view text, NodeId next) {

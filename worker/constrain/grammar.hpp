@@ -123,7 +123,8 @@ struct Grammar {
   std::vector<ArrayShape> arrays;
   RuleId root = 0;
   NodeId add(Node node);
-  RuleId add_rule();  // its start is set later
+  NodeId add(NodeKind kind, std::uint32_t index, NodeId next);  // `index`: Node::index
+  RuleId add_rule();                                            // its start is set later
   std::uint32_t add_automaton(DfaPtr dfa);
   NodeId bytes(std::string_view text, NodeId next);
   NodeId leaf(NodeKind kind, const DfaPtr& dfa, NodeId next);

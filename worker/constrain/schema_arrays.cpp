@@ -119,15 +119,8 @@ Status SchemaCompiler::array(const SchemaSet& schemas, NodeId end, std::vector<N
     }
   }
   const auto index = static_cast<std::uint32_t>(grammar_.arrays.size());
-  const auto place = [&](NodeKind kind, NodeId next) {
-    Node node;
-    node.kind = kind;
-    node.index = index;
-    node.next = next;
-    return grammar_.add(std::move(node));
-  };
-  const NodeId between = place(NodeKind::kArray, kNoNode);
-  shape.item = place(NodeKind::kItem, between);
+  const NodeId between = grammar_.add(NodeKind::kArray, index, kNoNode);
+  shape.item = grammar_.add(NodeKind::kItem, index, between);
   shape.first = with_blanks("_", shape.item);
   shape.comma = with_blanks(",_", shape.item);
   shape.close = with_blanks("_\\]", end);

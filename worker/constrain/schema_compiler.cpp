@@ -179,12 +179,9 @@ NodeId SchemaCompiler::string_node(StringShape shape, NodeId next) {
       strings_ = without.error();
     }
   }
-  Node node;
-  node.kind = NodeKind::kString;
-  node.next = next;
-  node.index = static_cast<std::uint32_t>(grammar_.strings.size());
+  const auto index = static_cast<std::uint32_t>(grammar_.strings.size());
   grammar_.strings.push_back(std::move(shape));
-  return grammar_.add(std::move(node));
+  return grammar_.add(NodeKind::kString, index, next);
 }
 
 NodeId SchemaCompiler::with_blanks(const char* kind, NodeId next) {

@@ -21,11 +21,8 @@ RuleId SchemaCompiler::member(RuleId value) {
   const auto known = members_.find({value, arguments_});
   if (known != members_.end()) return known->second;
   const RuleId made = grammar_.add_rule();
-  Node call;
-  call.kind = NodeKind::kCall;
-  call.index = value;
-  call.next = grammar_.add(Node{});
-  grammar_.rules[made] = with_blanks(arguments_ ? "=_" : ":_", grammar_.add(std::move(call)));
+  const NodeId call = grammar_.add(NodeKind::kCall, value, grammar_.add(Node{}));
+  grammar_.rules[made] = with_blanks(arguments_ ? "=_" : ":_", call);
   members_.emplace(std::pair(value, arguments_), made);
   return made;
 }
@@ -185,11 +182,8 @@ Status SchemaCompiler::other(const SchemaSet& schemas, const std::vector<std::st
   }
   if (key->contents->empty()) return {};
   const RuleId made = grammar_.add_rule();
-  Node call;
-  call.kind = NodeKind::kCall;
-  call.index = member(rule(std::move(value)));
-  call.next = grammar_.add(Node{});
-  const NodeId behind = grammar_.add(std::move(call));
+  const RuleId called = member(rule(std::move(value)));
+  const NodeId behind = grammar_.add(NodeKind::kCall, called, grammar_.add(Node{}));
   grammar_.rules[made] =
       bare_keys() ? text_node(*key, behind) : string_node(*std::move(key), behind);
   shape.others.push_back(made);
@@ -268,16 +262,9 @@ Status SchemaCompiler::object(const SchemaSet& schemas, const SchemaSet& initial
     shape.min = most;
   }
   const auto index = static_cast<std::uint32_t>(grammar_.objects.size());
-  const auto place = [&](NodeKind kind, NodeId next) {
-    Node node;
-    node.kind = kind;
-    node.index = index;
-    node.next = next;
-    return grammar_.add(std::move(node));
-  };
-  const NodeId between = place(NodeKind::kObject, kNoNode);
-  shape.key_start = place(NodeKind::kKeyStart, between);
-  shape.key = place(NodeKind::kKey, between);
+  const NodeId between = grammar_.add(NodeKind::kObject, index, kNoNode);
+  shape.key_start = grammar_.add(NodeKind::kKeyStart, index, between);
+  shape.key = grammar_.add(NodeKind::kKey, index, between);
   shape.first = with_blanks("_", shape.key_start);
   shape.comma = with_blanks(",_", shape.key_start);
   shape.close = with_blanks(arguments_ ? "_\\)" : "_\\}", end);

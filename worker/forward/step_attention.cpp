@@ -6,37 +6,47 @@ namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
 
-std::uint32_t AttentionSteps::padded_width(const model::Attend& attend,
-                                           const k::AttentionShape& shape) const {
-  const std::uint32_t width = context_.plan.activations[attend.out].width;
-  return shape.plain_out ? width : k::input_padded(context_.mapping, width);
-}
-
 std::uint64_t AttentionSteps::counts() const {
   if (!in_chain()) return activations_.attention_counts.slice().address;
   return context_.chain.counts.address() +
          std::uint64_t{chain_links(context_.plan)} * k::kChainCountBytes;
 }
 
+template <typename Rotation, typename Push>
+void AttentionSteps::fill_rotation(const Rotation& rotate, Push& push) const {
+  const DeviceRope rope = context_.weights.rope(rotate.rope);
+  push.fine = rope.fine;
+  push.coarse = rope.coarse;
+  push.rope_pairs = rope.pairs;
+  push.parameters = parameters();
+  push.pages = pages_of(rotate.kv);
+  push.keys = kv(rotate.kv).keys;
+  push.q_out = at(Scratch::kRotatedQ);
+  push.epsilon = rotate.epsilon;
+  push.q_scale = q_scale(rotate.scale, rotate.heads);
+}
+
+template <typename Push>
+void AttentionSteps::fill_output(const model::Attend& attend, const k::AttentionShape& shape,
+                                 Push& push) const {
+  const std::uint32_t width = context_.plan.activations[attend.out].width;
+  push.parameters = parameters();
+  push.out_address = at(attend.out);
+  push.out_stride = stride(attend.out);
+  push.padded_width = shape.plain_out ? width : k::input_padded(context_.mapping, width);
+  push.sinks = context_.weights.vector(attend.rules.sinks);
+}
+
 Status AttentionSteps::add(const RotateStep& step) {
   const model::Rotate& rotate = step.rotate;
-  const DeviceRope rope = context_.weights.rope(rotate.rope);
   k::RopeKvPush push{};
+  fill_rotation(rotate, push);
   push.qkv = at(rotate.qkv);
   push.bias = context_.weights.vector(rotate.bias);
   push.q_gain = context_.weights.vector(rotate.q_gain);
   push.k_gain = context_.weights.vector(rotate.k_gain);
-  push.fine = rope.fine;
-  push.coarse = rope.coarse;
-  push.parameters = parameters();
-  push.pages = pages();
-  push.keys = kv(rotate.kv).keys;
   push.values = kv(rotate.kv).values;
-  push.q_out = at(Scratch::kRotatedQ);
   push.in_stride = stride(rotate.qkv);
-  push.rope_pairs = rope.pairs;
-  push.epsilon = rotate.epsilon;
-  push.q_scale = q_scale(rotate.scale, rotate.heads);
   const k::AttentionShape shape =
       attention_shape(context_.graph, rotate.heads, rotate.rope, context_.kv_format);
   k::RopeKvRules rules;
@@ -49,23 +59,14 @@ Status AttentionSteps::add(const RotateStep& step) {
 
 Status AttentionSteps::add(const RotateLatentStep& step) {
   const model::RotateLatent& rotate = step.rotate;
-  const DeviceRope rope = context_.weights.rope(rotate.rope);
   k::RopeLatentPush push{};
+  fill_rotation(rotate, push);
   push.q = at(rotate.q);
   push.absorbed = at(rotate.absorbed);
   push.row = at(rotate.row) + std::uint64_t{rotate.first} * 4;
   push.gain = context_.weights.vector(rotate.gain);
-  push.fine = rope.fine;
-  push.coarse = rope.coarse;
-  push.parameters = parameters();
-  push.pages = pages();
-  push.keys = kv(rotate.kv).keys;
-  push.q_out = at(Scratch::kRotatedQ);
   push.q_head = stride(rotate.q) / rotate.heads.heads;
   push.row_stride = stride(rotate.row);
-  push.rope_pairs = rope.pairs;
-  push.epsilon = rotate.epsilon;
-  push.q_scale = q_scale(rotate.scale, rotate.heads);
   const k::AttentionShape shape = attention_shape(context_.graph, rotate, context_.kv_format);
   return emit_.dispatch(k::rope_latent(context_.mapping, shape), gpu::push_bytes(push),
                         {columns_, shape.heads + 1});
@@ -75,15 +76,11 @@ Status AttentionSteps::add(const AttendStep& step) {
   const model::Attend& attend = step.attend;
   const k::AttentionShape shape = attention_shape(context_.graph, attend, context_.kv_format);
   k::AttentionPush push{};
+  fill_output(attend, shape, push);
   push.q = at(Scratch::kRotatedQ);
   push.keys = kv(attend.kv).keys;
   push.values = kv(attend.kv).values;
-  push.parameters = parameters();
-  push.pages = pages();
-  push.out_address = at(attend.out);
-  push.out_stride = stride(attend.out);
-  push.padded_width = padded_width(attend, shape);
-  push.sinks = context_.weights.vector(attend.rules.sinks);
+  push.pages = pages_of(attend.kv);
   push.most_splits = k::partial_splits(context_.mapping, shape, columns_, context_.context);
   if (push.most_splits > 0) {
     push.partials = at(Scratch::kPartials);
@@ -121,12 +118,8 @@ Status AttentionSteps::attend_range(const model::Attend& attend, const k::Attent
 
 Status AttentionSteps::combine(const model::Attend& attend, const k::AttentionShape& shape) {
   k::AttentionCombinePush push{};
+  fill_output(attend, shape, push);
   push.partials = at(Scratch::kPartials);
-  push.parameters = parameters();
-  push.out_address = at(attend.out);
-  push.out_stride = stride(attend.out);
-  push.padded_width = padded_width(attend, shape);
-  push.sinks = context_.weights.vector(attend.rules.sinks);
   return emit_.dispatch(k::attention_combine(context_.mapping, shape), gpu::push_bytes(push),
                         {columns_, shape.heads});
 }

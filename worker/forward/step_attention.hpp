@@ -5,18 +5,13 @@
 #include <cstdint>
 
 #include "config/base/error.hpp"
-#include "worker/forward/step_buffers.hpp"
-#include "worker/forward/step_context.hpp"
-#include "worker/forward/step_emitter.hpp"
+#include "worker/forward/step_part.hpp"
 
 namespace bulkhead::forward {
 
-// For a step of up to `columns` columns in `slot`. Everything must outlive it.
-class AttentionSteps {
+class AttentionSteps : public StepPart {
  public:
-  AttentionSteps(const StepContext& context, const Activations& activations, std::uint32_t columns,
-                 std::uint32_t slot, StepEmitter& emit)
-      : context_(context), activations_(activations), columns_(columns), slot_(slot), emit_(emit) {}
+  using StepPart::StepPart;
 
   Status add(const RotateStep& step);
   Status add(const RotateLatentStep& step);
@@ -29,25 +24,20 @@ class AttentionSteps {
   // Where workgroups count themselves. A chain that is given up leaves counts behind, so each chain has
   // counts of its own, which it begins at zero.
   std::uint64_t counts() const;
-  std::uint32_t padded_width(const model::Attend& attend,
-                             const gpu::kernels::AttentionShape& shape) const;
-  // While kernels are listed there are no pages yet.
+  // Fills in the push constants that both rotating kernels share.
+  template <typename Rotation, typename Push>
+  void fill_rotation(const Rotation& rotate, Push& push) const;
+  // Fills in the push constants that the kernels which write attention's result share.
+  template <typename Push>
+  void fill_output(const model::Attend& attend, const gpu::kernels::AttentionShape& shape,
+                   Push& push) const;
+  // Returns empty pages while kernels are being listed, because there are none yet.
   KvPages kv(model::KvIndex store) const {
     return store < context_.kv.size() ? context_.kv[store] : KvPages{};
   }
-  std::uint64_t parameters() const { return context_.parameters_of(slot_); }
-  std::uint64_t pages() const { return parameters() + context_.parameter_layout.pages; }
+  std::uint64_t pages_of(model::KvIndex store) const { (void)store;
+    return parameters() + context_.parameter_layout.pages; }
   bool in_chain() const { return columns_ <= context_.chain.columns; }
-  std::uint32_t stride(model::ActivationIndex activation) const {
-    return stride_of(context_, activation);
-  }
-  std::uint64_t at(model::ActivationIndex activation) const { return activations_.at(activation); }
-  std::uint64_t at(Scratch scratch) const { return activations_.at(context_.plan, scratch); }
-
-  const StepContext& context_;
-  const Activations& activations_;
-  const std::uint32_t columns_, slot_;
-  StepEmitter& emit_;
 };
 
 }  // namespace bulkhead::forward

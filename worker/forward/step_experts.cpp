@@ -20,8 +20,8 @@ Status ExpertSteps::add(const RouteStep& step) {
   push.gain = context_.weights.vector(step.router.gain);
   push.router = context_.weights.vector(step.router.rows);
   push.logits = routes + layout.logits;
-  push.scales = step.makes_scales ? activations_.at(context_.plan, Scratch::kScales) : 0;
-  push.parameters = context_.parameters_of(slot_);
+  push.scales = step.makes_scales ? at(Scratch::kScales) : 0;
+  push.parameters = parameters();
   push.bias = context_.weights.vector(step.router.bias);
   push.width = context_.graph.embedding;
   push.in_stride = stride(model::kStream);
@@ -73,7 +73,7 @@ k::ExpertPush ExpertSteps::push_of(const ProductStep& product, const k::MatvecSh
   push.product.supers = matrix.supers();
   push.product.x = at(product.in);
   push.product.out_address = at(product.out);
-  push.product.parameters = context_.parameters_of(slot_);
+  push.product.parameters = parameters();
   push.product.rows = push.product.written_rows = shape.rows;
   push.product.groups = shape.groups;
   push.product.x_stride = k::input_stride(context_.mapping, matrix.width);
@@ -144,7 +144,7 @@ Status ExpertSteps::add(const MixStep& step) {
   push.results = at(step.results);
   push.weights = at(step.routes) + layout.weights;
   push.out_address = at(step.out);
-  push.parameters = context_.parameters_of(slot_);
+  push.parameters = parameters();
   push.width = push.padded_width = plan.activations[step.out].width;
   push.results_stride = stride(step.results);
   push.out_stride = stride(step.out);

@@ -293,26 +293,21 @@ class Builder {
                     {shape_.columns * per_column});
   }
 
-  template <typename Step>
-  Status add_attention_step(const Step& step) {
-    return AttentionSteps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
+  template <typename Steps, typename Step>
+  Status add_by(const Step& step) {
+    return Steps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
   }
-  Status add(const RotateStep& step) { return add_attention_step(step); }
-  Status add(const RotateLatentStep& step) { return add_attention_step(step); }
-  Status add(const AttendStep& step) { return add_attention_step(step); }
+  Status add(const RotateStep& step) { return add_by<AttentionSteps>(step); }
+  Status add(const RotateLatentStep& step) { return add_by<AttentionSteps>(step); }
+  Status add(const AttendStep& step) { return add_by<AttentionSteps>(step); }
+  Status add(const RouteStep& step) { return add_by<ExpertSteps>(step); }
+  Status add(const ExpertProductsStep& step) { return add_by<ExpertSteps>(step); }
+  Status add(const SliceProductStep& step) { return add_by<ExpertSteps>(step); }
+  Status add(const MixStep& step) { return add_by<ExpertSteps>(step); }
 
   Status add(const DeltaStep& step) {
     return add_delta(context_, activations_, step, {shape_.columns, slot_}, *emit_);
   }
-
-  template <typename Step>
-  Status add_expert_step(const Step& step) {
-    return ExpertSteps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
-  }
-  Status add(const RouteStep& step) { return add_expert_step(step); }
-  Status add(const ExpertProductsStep& step) { return add_expert_step(step); }
-  Status add(const SliceProductStep& step) { return add_expert_step(step); }
-  Status add(const MixStep& step) { return add_expert_step(step); }
 
   Status add_outputs() {
     k::RmsNormPush norm{};

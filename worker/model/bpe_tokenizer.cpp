@@ -7,7 +7,7 @@
 #include "config/base/clean_text.hpp"
 #include "config/base/log.hpp"
 #include "worker/model/hash_maps.hpp"
-#include "worker/model/merge.hpp"
+#include "worker/model/merge_list.hpp"
 #include "worker/model/pre_tokenizer.hpp"
 #include "worker/model/tokenizer_json.hpp"
 #include "worker/model/unicode.hpp"
@@ -67,7 +67,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer = std::unique_ptr<BpeTokenizer>(new BpeTokenizer(std::move(vocabulary), *rule));
     tokenizer->index();
-    BULKHEAD_RETURN_IF_ERROR(tokenizer->read_merges(file));
+    BULKHEAD_RETURN_IF_ERROR(tokenizer->merges_.read(file, "gpt2"));
     return std::unique_ptr<Tokenizer>(std::move(tokenizer));
   }
 
@@ -77,8 +77,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
 
   void index() {
     const ByteTable bytes;
-    symbols_ = vocabulary_.size();
-    by_text_.reserve(vocabulary_.size() + 256);
+    merges_.reserve(vocabulary_.size() + 256);
     if (rule_.whole_words_first) by_bytes_.reserve(vocabulary_.size());
     pieces_.resize(vocabulary_.size());
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
@@ -90,13 +89,13 @@ class BpeTokenizer final : public VocabularyTokenizer {
       const auto decoded = raw ? std::nullopt : to_bytes(bytes, text);
       pieces_[token] = decoded ? vocabulary_.arena.add(*decoded) : text;
       if (!vocabulary_.from_text(token)) continue;
-      by_text_.insert(text, token);
+      merges_.add_token(text, token);
       if (decoded && rule_.whole_words_first) by_bytes_.insert(pieces_[token], token);
     }
     for (unsigned byte = 0; byte < 256; ++byte) {
       std::string text;
       append_utf8(text, bytes.code(byte));
-      byte_symbols_[byte] = symbol(text);
+      byte_symbols_[byte] = merges_.symbol(text);
     }
   }
 
@@ -110,45 +109,6 @@ class BpeTokenizer final : public VocabularyTokenizer {
       text.remove_prefix(next.bytes);
     }
     return out;
-  }
-
-  // The symbol of a text: its token, or a number past the vocabulary for what only merges know.
-  std::uint32_t symbol(std::string_view text) {
-    if (const auto known = by_text_.find(text)) return *known;
-    by_text_.insert(vocabulary_.arena.add(text), symbols_);
-    return symbols_++;
-  }
-
-  Status read_merges(const GgufFile& file) {
-    const auto corrupt = [&file](const std::string& what) {
-      return Error(ErrorCode::kCorrupt,
-                   file.name() + ": " + what + "; the file is damaged or was converted wrongly");
-    };
-    BULKHEAD_TRY(const auto merges, file.get_strings("tokenizer.ggml.merges"));
-    if (!merges)
-      return corrupt(
-          "metadata key tokenizer.ggml.merges is missing, which a \"gpt2\" tokenizer needs");
-    if (merges->size() > kMaxMerges)
-      return corrupt("tokenizer.ggml.merges has " + std::to_string(merges->size()) + " entries");
-    merges_ = PairMap(merges->size());
-    ranks_ = static_cast<std::uint32_t>(merges->size());
-    std::string both;
-    for (std::size_t rank = 0; rank < merges->size(); ++rank) {
-      const std::string_view merge = (*merges)[rank];
-      // From 1: the left part may itself be a space in vocabularies that don't write bytes as
-      // characters.
-      const std::size_t border = merge.find(' ', 1);
-      if (border == std::string_view::npos || border + 1 == merge.size() ||
-          merge.size() > kMaxMergeBytes)
-        return corrupt("merge " + std::to_string(rank) + " is not two parts with a space between");
-      const std::string_view left = merge.substr(0, border);
-      const std::string_view right = merge.substr(border + 1);
-      both.assign(left).append(right);
-      const std::uint32_t left_symbol = symbol(left);
-      const std::uint32_t right_symbol = symbol(right);
-      merges_.insert(left_symbol, right_symbol, {static_cast<std::uint32_t>(rank), symbol(both)});
-    }
-    return {};
   }
 
   void encode_text(std::string_view text, bool /*first*/,
@@ -175,12 +135,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
     chain.clear(word.size());
     for (const char c : word)
       chain.add(byte_symbols_[static_cast<unsigned char>(c)], 1);
-    merge_all(scratch, ranks_,
-              [&](std::uint32_t left, std::uint32_t right) -> std::optional<MergeRule> {
-                const auto merge = merges_.find(chain.id(left), chain.id(right));
-                if (!merge) return std::nullopt;
-                return MergeRule{merge->rank, merge->product};
-              });
+    merges_.merge(scratch);
     for (std::uint32_t at = 0, next = 0; at < chain.size(); at = next) {
       next = chain.next(at);
       if (const std::uint32_t symbol = chain.id(at); symbol < vocabulary_.size()) {
@@ -198,15 +153,9 @@ class BpeTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  static constexpr std::size_t kMaxMergeBytes = 32'768;
-  static constexpr std::size_t kMaxMerges = 1U << 22;  // with all their parts, far below kNoSymbol
-
   PreTokenizerInfo rule_;
-  TextMap by_text_;   // as the file writes texts: tokens, then symbols of merges that are no tokens
+  MergeList merges_{vocabulary_};
   TextMap by_bytes_;  // by the bytes that tokens stand for; filled for whole_words_first
-  PairMap merges_;
-  std::uint32_t ranks_ = 0;
-  std::uint32_t symbols_ = 0;
   std::array<std::uint32_t, 256> byte_symbols_{};
 };
 

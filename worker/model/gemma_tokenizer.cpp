@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "worker/model/hash_maps.hpp"
-#include "worker/model/merge.hpp"
+#include "worker/model/merge_list.hpp"
 #include "worker/model/space_mark.hpp"
 #include "worker/model/unicode.hpp"
 #include "worker/model/vocabulary.hpp"
@@ -22,19 +21,15 @@ class GemmaTokenizer final : public VocabularyTokenizer {
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));
     auto tokenizer = std::unique_ptr<GemmaTokenizer>(new GemmaTokenizer(std::move(vocabulary)));
     tokenizer->index();
-    BULKHEAD_RETURN_IF_ERROR(tokenizer->read_merges(file));
+    BULKHEAD_RETURN_IF_ERROR(tokenizer->merges_.read(file, "gemma4"));
     return std::unique_ptr<Tokenizer>(std::move(tokenizer));
   }
 
  private:
-  static constexpr std::size_t kMostMerges = 1U << 22;
-  static constexpr std::size_t kLongestMerge = 32'768;  // bytes
-
   using VocabularyTokenizer::VocabularyTokenizer;
 
   void index() {
-    symbols_ = vocabulary_.size();
-    by_text_.reserve(vocabulary_.size());
+    merges_.reserve(vocabulary_.size());
     pieces_.resize(vocabulary_.size());
     for (TokenId token = 0; token < vocabulary_.size(); ++token) {
       const std::string_view text = vocabulary_.texts[token];
@@ -49,41 +44,8 @@ class GemmaTokenizer final : public VocabularyTokenizer {
       if (type == TokenType::kControl || type == TokenType::kUnknown) continue;
       pieces_[token] =
           type == TokenType::kUserDefined ? text : vocabulary_.arena.add(without_marks(text));
-      if (vocabulary_.from_text(token)) by_text_.insert(text, token);
+      if (vocabulary_.from_text(token)) merges_.add_token(text, token);
     }
-  }
-
-  // The symbol of a text: its token, or a number past the vocabulary for what only merges know.
-  std::uint32_t symbol(std::string_view text) {
-    if (const auto known = by_text_.find(text)) return *known;
-    by_text_.insert(vocabulary_.arena.add(text), symbols_);
-    return symbols_++;
-  }
-
-  Status read_merges(const GgufFile& file) {
-    const auto corrupt = [&file](const std::string& what) {
-      return Error(ErrorCode::kCorrupt,
-                   file.name() + ": " + what + "; the file is damaged or was converted wrongly");
-    };
-    BULKHEAD_TRY(const auto merges, file.get_strings("tokenizer.ggml.merges"));
-    if (!merges)
-      return corrupt(
-          "metadata key tokenizer.ggml.merges is missing, which a \"gemma4\" tokenizer needs");
-    if (merges->size() > kMostMerges)
-      return corrupt("tokenizer.ggml.merges has " + std::to_string(merges->size()) + " entries");
-    merges_ = PairMap(merges->size());
-    ranks_ = static_cast<std::uint32_t>(merges->size());
-    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      const std::string_view merge = (*merges)[rank];
-      const std::size_t border = merge.find(' ', 1);
-      if (border == std::string_view::npos || border + 1 == merge.size() ||
-          merge.size() > kLongestMerge)
-        return corrupt("merge " + std::to_string(rank) + " is not two parts with a space between");
-      const std::string left(merge.substr(0, border)), right(merge.substr(border + 1));
-      const std::uint32_t left_symbol = symbol(left), right_symbol = symbol(right);
-      merges_.insert(left_symbol, right_symbol, {rank, symbol(left + right)});
-    }
-    return {};
   }
 
   void encode_text(std::string_view text, bool /*first*/,
@@ -102,7 +64,7 @@ class GemmaTokenizer final : public VocabularyTokenizer {
   // A line, or line breaks, whose spaces are marked.
   void encode_line(std::string_view line, bool breaks, MergeScratch& scratch,
                    std::vector<TokenId>& out) const {
-    if (const auto whole = breaks ? by_text_.find(line) : std::nullopt;
+    if (const auto whole = breaks ? merges_.find(line) : std::nullopt;
         whole && *whole < vocabulary_.size()) {
       out.push_back(*whole);
       return;
@@ -111,17 +73,10 @@ class GemmaTokenizer final : public VocabularyTokenizer {
     chain.clear(line.size());
     for (std::size_t at = 0; at < line.size();) {
       const std::uint32_t bytes = decode_char(line.substr(at)).bytes;
-      chain.add(by_text_.find(line.substr(at, bytes)).value_or(kNoSymbol), bytes);
+      chain.add(merges_.find(line.substr(at, bytes)).value_or(kNoSymbol), bytes);
       at += bytes;
     }
-    merge_all(scratch, ranks_,
-              [&](std::uint32_t left, std::uint32_t right) -> std::optional<MergeRule> {
-                const std::uint32_t a = chain.id(left), b = chain.id(right);
-                if (a == kNoSymbol || b == kNoSymbol) return std::nullopt;
-                const auto merge = merges_.find(a, b);
-                if (!merge) return std::nullopt;
-                return MergeRule{merge->rank, merge->product};
-              });
+    merges_.merge(scratch);
     for (std::uint32_t at = 0, next = 0; at < chain.size(); at = next) {
       next = chain.next(at);
       if (chain.id(at) < vocabulary_.size())
@@ -138,10 +93,7 @@ class GemmaTokenizer final : public VocabularyTokenizer {
     }
   }
 
-  TextMap by_text_;  // tokens, then symbols of merges that are no tokens
-  PairMap merges_;
-  std::uint32_t ranks_ = 0;
-  std::uint32_t symbols_ = 0;
+  MergeList merges_{vocabulary_};
   std::array<std::optional<TokenId>, 256> byte_tokens_{};
 };
 
