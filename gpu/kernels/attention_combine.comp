@@ -6,7 +6,14 @@
 #include "attention_state.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/attention_combine_push.glsl"
+  FIELDS(AttentionCombinePush)
+  uint64_t partials;
+  uint64_t parameters;
+  uint64_t out_address;
+  uint out_stride;
+  uint padded_width;
+  uint64_t sinks;  // [head], for kSinks
+  FIELDS_END
 } push;
 #include "attention_results.glsl"
 

@@ -18,7 +18,14 @@
 const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4;
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
-#include "constants/attention_units.glsl"
+// The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.
+CONSTANTS(AttentionUnitsConstants, 22)
+CONSTANT(22, kQueryTiles, query_tiles, 1u)  // a subgroup makes so many tiles of eight queries
+CONSTANT(23, kAlone, alone, 0u)             // kWhole: the kernel skips columns that have neighbours
+CONSTANT(24, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are asked for before scores are made
+CONSTANT(25, kEarlyKeys, early_keys, 0u)       // 1: keys are asked for a block ahead
+CONSTANT(26, kShareTogether, share_together, 8u)  // kTogether: heads that a workgroup makes for a column with few positions
+CONSTANTS_END
 #ifdef BULKHEAD_EMULATED_UNITS
 #define any_lane(value) true
 #define EACH dont_unroll  // a CPU's compiler takes long enough

@@ -4,21 +4,15 @@
 #include <cstring>
 
 #include "gpu/command_ring.hpp"
-#include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/memory_checksum.hpp"
 #include "gpu/kernels/piece_checksum.hpp"
+#include "gpu/kernels/push_constants.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
 
-struct MemoryChecksumPush {
-#include "gpu/kernels/fields/memory_checksum_push.glsl"
-};
 static_assert(sizeof(MemoryChecksumPush) == 24);
 
-struct PieceChecksumPush {
-#include "gpu/kernels/fields/piece_checksum_push.glsl"
-};
 static_assert(sizeof(PieceChecksumPush) == 16);
 constexpr std::uint64_t kCountsBytes = 64;  // of which the first 12 are read
 

@@ -22,12 +22,39 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/choose_push.glsl"
+  FIELDS(ChoosePush)
+  uint64_t logits;         // [column][experts, then the shared one's gate]
+  uint64_t chosen;         // [pair]: its expert
+  uint64_t weights;        // [column][kUsed, then the shared expert's]
+  uint64_t list;           // pairs, by expert
+  // The number of tiles; from byte 16 on, for each tile: {expert, first place in the list, places, the
+  // first place's pair}.
+  uint64_t tiles;
+  uint64_t parameters;
+  float scale;             // of all weights
+  uint unused;
+  uint64_t expert_scales;  // [expert], or 0
+  uint64_t choice_bias;    // [expert]: kByScores: of scores, for choosing alone; or 0
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/choose.glsl"
+CONSTANTS(ChooseConstants, 0)
+CONSTANT(0, kLanes, lanes, 8u)          // subgroup size
+CONSTANT(1, kSubgroups, subgroups, 1u)  // each chooses for a column at a time
+INVOCATIONS(2, kInvocations, invocations, 8u)  // kLanes * kSubgroups
+CONSTANT(3, kPart, part, 0u)                   // ChoosePart
+CONSTANT(4, kExperts, experts, 1u)
+CONSTANT(5, kUsed, used, 1u)                 // of a column
+CONSTANT(6, kSharedGate, shared_gate, 0u)    // a further logit is that of the shared expert's gate
+CONSTANT(7, kRenormalise, renormalise, 0u)   // weights are shares of the chosen ones' sum, not of all
+CONSTANT(8, kTileColumns, tile_columns, 1u)  // of the products that follow
+CONSTANT(9, kSigmoid, sigmoid, 0u)   // scores are the logits' sigmoids, not their softmax
+CONSTANT(10, kByScores, by_scores, 0u)  // experts are chosen by score, a bias and groups, not by logit
+CONSTANT(11, kGroups, groups, 1u)            // groups of neighbouring experts, equally many experts in each; at most 32
+CONSTANT(12, kGroupsUsed, groups_used, 1u)   // groups that a column takes experts from
+CONSTANTS_END
 
 // ChoosePart in experts.hpp
 const uint kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3;

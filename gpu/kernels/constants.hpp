@@ -1,5 +1,6 @@
-// Specialisation constants from C++: a struct for each of the declarations in gpu/kernels/constants/,
-// which GLSL compiles as well (constants/words.glsl), so that none is ever named by its number.
+// Specialisation constants from C++: a struct for each CONSTANTS of a kernel's .comp or of a file in
+// gpu/kernels/constants/. GLSL compiles the same lines (constants/words.glsl), so code never names a
+// constant by its number.
 #pragma once
 
 #include <algorithm>

@@ -49,9 +49,6 @@ RouteLayout route_layout(const RouterShape& router, std::uint32_t columns);
 // Words of each column with which there is room for any number of columns.
 std::uint32_t route_words(const RouterShape& router);
 
-struct RoutePush {
-#include "gpu/kernels/fields/route_push.glsl"
-};
 static_assert(sizeof(RoutePush) == 72);
 struct RouteVariant {
   KernelSpec spec;
@@ -60,9 +57,6 @@ struct RouteVariant {
 };
 RouteVariant route(const Mapping& mapping, std::uint32_t columns);
 
-struct ChoosePush {
-#include "gpu/kernels/fields/choose_push.glsl"
-};
 static_assert(sizeof(ChoosePush) == 72);
 // All by one workgroup; or choosing by many, then sorting by one; or a single column, whose tiles need
 // no sorting.
@@ -107,9 +101,6 @@ struct SliceProduct {
 SliceProduct slice_product(const Mapping& mapping, const MatvecShape& shape, std::uint32_t slices,
                            std::uint32_t columns);
 
-struct MixPush {
-#include "gpu/kernels/fields/mix_push.glsl"
-};
 static_assert(sizeof(MixPush) == 80);
 struct MixVariant {
   KernelSpec spec;

@@ -6,12 +6,28 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/gated_product_push.glsl"
+  FIELDS(GatedProductPush)
+  uint64_t gate;         // [column][in_stride]
+  uint64_t up;           // [column][up_stride]; 0: all ones
+  uint64_t out_address;  // [column][out_stride], by store_input
+  uint64_t parameters;
+  uint width;
+  uint in_stride;
+  uint out_stride;
+  uint padded_width;
+  uint up_stride;
+  uint unused;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/gated_product.glsl"
+CONSTANTS(GatedProductConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)
+CONSTANT(1, kForm, form, 0u)  // InputForm of the result
+CONSTANT(2, kGate, gate, 0u)  // Gate
+CONSTANT(3, kPerColumn, per_column, 1u)  // columns here for each of the step's
+CONSTANTS_END
 #include "gates.glsl"
 
 void multiply_gated() {

@@ -6,12 +6,25 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/greedy_push.glsl"
+  FIELDS(GreedyPush)
+  uint64_t logits;    // [output][stride]
+  uint64_t partials;  // [output][chunks] of {largest, its id, sum of exp2 of the distances to it, 0}
+  uint64_t results;   // [output] of {id, log-probability}
+  uint64_t parameters;
+  uint vocabulary;
+  uint stride;
+  uint chunks;
+  uint unused;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/greedy.glsl"
+CONSTANTS(GreedyConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
+CONSTANT(1, kSecondPass, second_pass, 0u)
+CONSTANT(2, kChunk, chunk, 2048u)
+CONSTANTS_END
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer QuadsOut { uvec4 v[]; };
 

@@ -15,6 +15,7 @@
 #include "gpu/device.hpp"
 #include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/kv_layout.hpp"
+#include "gpu/kernels/push_constants.hpp"
 #include "gpu/kernels/weight_layout.hpp"
 
 namespace bulkhead::gpu::spirv {
@@ -159,9 +160,6 @@ inline KernelSpec rms_norm(const Mapping& mapping) {
 // For Scaling::kByMemory.
 KernelSpec norm_scales(const Mapping& mapping);
 
-struct GatedProductPush {
-#include "gpu/kernels/fields/gated_product_push.glsl"
-};
 static_assert(sizeof(GatedProductPush) == 56);
 // `per_column`: columns of the operands for each of the step's.
 KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_column = 1);
@@ -190,9 +188,6 @@ struct AttentionShape {
   }
 };
 
-struct RopeKvPush {
-#include "gpu/kernels/fields/rope_kv_push.glsl"
-};
 static_assert(sizeof(RopeKvPush) == 104);
 // What becomes of values before they are stored. kUnit: each head is normed without a gain; the
 // push's q_gain is not 0 then.
@@ -209,9 +204,6 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
 
 // For attention over latents (rope_latent.comp), where shape.value_entries is not 0. Each column has a workgroup
 // for each query head and one more for its row of the cache.
-struct RopeLatentPush {
-#include "gpu/kernels/fields/rope_latent_push.glsl"
-};
 static_assert(sizeof(RopeLatentPush) == 104);
 KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape);
 
@@ -274,24 +266,15 @@ std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context);
 std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);
 
-struct AttentionCombinePush {
-#include "gpu/kernels/fields/attention_combine_push.glsl"
-};
 static_assert(sizeof(AttentionCombinePush) == 40);
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape);
 
 // Logits kept within a cap where they lie: cap * tanh(logit / cap).
 constexpr std::uint32_t kSoftCapEntries = 2048;  // of a workgroup
-struct SoftCapPush {
-#include "gpu/kernels/fields/soft_cap_push.glsl"
-};
 static_assert(sizeof(SoftCapPush) == 32);
 KernelSpec soft_cap(const Mapping& mapping);
 
 constexpr std::uint32_t kGreedyChunk = 2048;
-struct GreedyPush {
-#include "gpu/kernels/fields/greedy_push.glsl"
-};
 static_assert(sizeof(GreedyPush) == 48);
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
@@ -336,9 +319,6 @@ static_assert(sizeof(LogprobRow) == 192);
 enum class LogprobPass { kSums, kTokens };
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass);
 
-struct ReadBandwidthPush {
-#include "gpu/kernels/fields/read_bandwidth_push.glsl"
-};
 static_assert(sizeof(ReadBandwidthPush) == 24);
 constexpr std::uint32_t kReadBandwidthInvocations = 256;
 KernelSpec read_bandwidth();

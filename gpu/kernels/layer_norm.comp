@@ -14,7 +14,10 @@ layout(push_constant, std430) uniform Push {
 } push;
 #include "chain.glsl"
 
-#include "constants/layer_norm.glsl"
+CONSTANTS(LayerNormConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)  // a power of two
+CONSTANT(1, kForm, form, 0u)                   // InputForm of the result
+CONSTANTS_END
 
 shared float sums[kInvocations];
 

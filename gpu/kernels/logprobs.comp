@@ -7,7 +7,9 @@
 #include "common.glsl"
 #include "sampling.glsl"
 
-#include "constants/logprobs.glsl"
+CONSTANTS(LogprobConstants, 2)
+CONSTANT(2, kSums, sums, 0u)  // 1: the first pass
+CONSTANTS_END
 
 // {sum of weights (two words), best logit, chosen token's logit}, {how many tokens follow, 0, 0, 0}, {id, logit} ...
 const uint kLogprobBytes = 192u;

@@ -11,7 +11,10 @@
 #include "weights.glsl"
 #define BULKHEAD_ROWS_EPILOGUE
 #include "matvec_push.glsl"
-#include "constants/matvec_rows.glsl"
+CONSTANTS(MatvecRowsConstants, 14)
+INVOCATIONS(14, kLanes, lanes, 8u)  // subgroup size
+CONSTANTS_END
+
 Matrix rows[kMatrixRows];
 vec4 group_scales[kMatrixRows];
 uvec3 group_highs[kMatrixRows];

@@ -4,7 +4,11 @@
 #include "checksum.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/memory_checksum_push.glsl"
+  FIELDS(MemoryChecksumPush)
+  uint64_t source;
+  uint64_t sums;   // four words, zeroed
+  uint64_t quads;  // of 16 bytes
+  FIELDS_END
 } push;
 
 layout(local_size_x = 256) in;

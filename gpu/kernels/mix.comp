@@ -7,12 +7,32 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/mix_push.glsl"
+  FIELDS(MixPush)
+  uint64_t results;        // [column][kUsed][results_stride]
+  uint64_t weights;        // [column][kUsed, then the shared expert's]
+  uint64_t shared_result;  // [column][shared_stride], or 0
+  uint64_t out_address;    // [column][out_stride]
+  uint64_t parameters;
+  uint64_t next_gain;      // 0: no product reads the result
+  uint64_t next_input;
+  uint width;
+  uint padded_width;       // of the next input: zeros up to here
+  uint results_stride;
+  uint shared_stride;
+  uint out_stride;
+  uint next_stride;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/mix.glsl"
+CONSTANTS(MixConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)
+CONSTANT(1, kUsed, used, 1u)               // experts of a column
+CONSTANT(2, kSharedGate, shared_gate, 0u)  // the weights' last is the shared expert's
+CONSTANT(3, kAdds, adds, 0u)               // to what is there
+CONSTANT(4, kForm, form, 0u)               // InputForm of the next product's input
+CONSTANTS_END
 
 const float kInputShrink = kForm == kInputUnits ? 0.125 : 1.0;  // epilogue.glsl
 

@@ -4,7 +4,10 @@
 #include "checksum.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/piece_checksum_push.glsl"
+  FIELDS(PieceChecksumPush)
+  uint64_t pieces;  // ChecksumPiece (checksum.hpp): {source, first place}, then {quads, which sum}
+  uint64_t sums;    // four words each, zeroed
+  FIELDS_END
 } push;
 
 layout(local_size_x = 256) in;

@@ -3,10 +3,17 @@
 #include "common.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/read_bandwidth_push.glsl"
+  FIELDS(ReadBandwidthPush)
+  uint64_t source;
+  uint64_t sink;        // four bytes
+  uint quads;           // of 16 bytes, in all
+  uint per_invocation;  // a multiple of four
+  FIELDS_END
 } push;
 
-#include "constants/read_bandwidth.glsl"
+CONSTANTS(ReadBandwidthConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 256u)
+CONSTANTS_END
 
 void main() {
   uint first = gl_WorkGroupID.x * kInvocations * push.per_invocation + gl_LocalInvocationID.x;

@@ -9,13 +9,34 @@
 #include "kv_layout.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/rope_kv_push.glsl"
+  FIELDS(RopeKvPush)
+  uint64_t qkv;     // [column][in_stride]: q heads, k heads, v heads
+  uint64_t bias;    // the same order, or 0
+  uint64_t q_gain;  // [kHead], or 0: no per-head norm
+  uint64_t k_gain;
+  uint64_t fine;    // [256][pairs] of (cos, sin): the angle of position % 256
+  uint64_t coarse;  // [position / 256][pairs]
+  uint64_t parameters;
+  uint64_t pages;   // page tables
+  uint64_t keys;
+  uint64_t values;
+  uint64_t q_out;   // [column][head][kHeadPadded], times q_scale
+  uint in_stride;
+  uint rope_pairs;  // pairs of entries that rotate
+  float epsilon;
+  float q_scale;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
 #include "constants/rope_workgroup.glsl"
-#include "constants/rope_kv.glsl"
+CONSTANTS(RopeConstants, 5)
+CONSTANT(5, kPairing, pairing, 0u)  // 0: (2i, 2i + 1); 1: (i, i + pairs)
+CONSTANT(6, kValueNorm, value_norm, 0u)  // ValueNorm
+CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: of q at long positions; 0: none
+CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
+CONSTANTS_END
 
 const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
 

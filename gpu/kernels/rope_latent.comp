@@ -14,13 +14,35 @@
 #include "kv_layout.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/rope_latent_push.glsl"
+  FIELDS(RopeLatentPush)
+  uint64_t q;         // [column][head][q_head]: plain entries, then kHead - kLatent that turn
+  uint64_t absorbed;  // [column][head][kLatent]
+  uint64_t row;       // [column][row_stride]: the latent, then entries that turn
+  uint64_t gain;      // [kLatent]
+  uint64_t fine;      // [256][pairs] of (cos, sin): the angle of position % 256
+  uint64_t coarse;    // [position / 256][pairs]
+  uint64_t parameters;
+  uint64_t pages;     // page tables
+  uint64_t keys;
+  uint64_t q_out;     // [column][head][kHeadPadded]
+  uint q_head;
+  uint row_stride;
+  uint rope_pairs;
+  float epsilon;
+  float q_scale;
+  uint unused;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
 #include "constants/rope_workgroup.glsl"
-#include "constants/rope_latent.glsl"
+// Constants of rope_latent.comp. They follow HeadConstants, whose head size is the length of a cache row: the latent,
+// then the entries that turn.
+CONSTANTS(RopeLatentConstants, 5)
+CONSTANT(5, kLatent, latent, 64u)      // entries
+CONSTANT(6, kHalves, halves, 0u)       // pairs: 0: (2i, 2i + 1); 1: (i, i + pairs)
+CONSTANTS_END
 
 shared float entries[kHeadPadded];
 shared float sums[kLanes];

@@ -12,12 +12,30 @@
 #include "norm_scale.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/route_push.glsl"
+  FIELDS(RoutePush)
+  uint64_t in_address;  // [column][in_stride]
+  uint64_t gain;        // [width]: the norm's
+  uint64_t router;      // [row][width]
+  uint64_t logits;      // [column][rows]
+  uint64_t scales;      // [column]: what the norm comes to, for products; or 0
+  uint64_t parameters;
+  uint64_t bias;        // [row]: of the logits; or 0
+  uint width;           // a multiple of four
+  uint in_stride;
+  uint rows;
+  float epsilon;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/route.glsl"
+CONSTANTS(RouteConstants, 0)
+CONSTANT(0, kLanes, lanes, 8u)          // subgroup size
+CONSTANT(1, kSubgroups, subgroups, 1u)  // each makes a router's row
+INVOCATIONS(2, kInvocations, invocations, 8u)  // kLanes * kSubgroups
+CONSTANT(3, kColumns, columns, 1u)             // of a workgroup
+CONSTANT(4, kManyBatch, many_batch, 1u)        // of several columns: parts whose quads a lane asks for at once
+CONSTANTS_END
 
 float over_lanes(float own) {
   precise float sum = own;
@@ -31,7 +49,7 @@ float over_lanes(float own) {
 // asked for at once, and the weights of the first rounds ahead of the wait. Of many columns subgroups use each other's time,
 // and registers are what is scarce.
 const uint kRoundQuads = kNormParts * kLanes;
-const uint kBatch = kColumns == 1u ? kNormParts : 1u;  // parts
+const uint kBatch = kColumns == 1u ? kNormParts : kManyBatch;  // parts
 const uint kEarlyRounds = kColumns == 1u ? 3u : 0u;
 
 // The lane's sums.

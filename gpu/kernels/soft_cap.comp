@@ -6,12 +6,22 @@
 #include "soft_cap.glsl"
 
 layout(push_constant, std430) uniform Push {
-#include "fields/soft_cap_push.glsl"
+  FIELDS(SoftCapPush)
+  uint64_t rows;    // [row][stride]
+  uint64_t parameters;
+  uint width;
+  uint stride;
+  uint count_word;  // which of the parameters' counts bounds the rows
+  float cap;
+  FIELDS_END
 #include "fields/chain_push.glsl"
 } push;
 #include "chain.glsl"
 
-#include "constants/soft_cap.glsl"
+CONSTANTS(SoftCapConstants, 0)
+INVOCATIONS(0, kInvocations, invocations, 8u)
+CONSTANT(1, kEntries, entries, 2048u)  // of a workgroup
+CONSTANTS_END
 
 void cap_logits() {
   uint row = gl_WorkGroupID.x;

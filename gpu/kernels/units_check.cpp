@@ -4,15 +4,12 @@
 
 #include "config/base/log.hpp"
 #include "gpu/command_ring.hpp"
-#include "gpu/kernels/fields.hpp"
+#include "gpu/kernels/push_constants.hpp"
 #include "gpu/kernels/units_fragments.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
 
-struct UnitsFragmentsPush {
-#include "gpu/kernels/fields/units_fragments_push.glsl"
-};
 static_assert(sizeof(UnitsFragmentsPush) == 32);
 
 // Half of an integer below 2048.

@@ -7,7 +7,12 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
 layout(push_constant, std430) uniform Push {
-#include "fields/units_fragments_push.glsl"
+  FIELDS(UnitsFragmentsPush)
+  uint64_t a;            // [16][16] halves
+  uint64_t b;            // [16][8] halves
+  uint64_t c;            // [16][8] floats
+  uint64_t out_address;  // [16][8] floats: a * b + c
+  FIELDS_END
 } push;
 
 layout(local_size_x = 32) in;

@@ -1,4 +1,5 @@
-// A product by matrix units that chooses a single column's experts itself. Ids behind those of any product.
+// The constants of a product by matrix units that chooses a single column's experts itself. Their ids follow those of all
+// products.
 CONSTANTS(ChoosingConstants, 36)
 CONSTANT(36, kChooses, chooses, 0u)         // ChoosesHere in experts.hpp
 CONSTANT(37, kExperts, experts, 1u)

@@ -1,5 +1,8 @@
-// The words in which specialisation constants are declared once, for GLSL and C++ (constants.hpp has C++'s meaning):
+// The words in which push constants and specialisation constants are declared once, for GLSL and C++. The build copies what
+// a kernel declares into headers (constants.hpp and fields.hpp say what C++ makes of it).
 //
+//   FIELDS(Name) fields... FIELDS_END
+//       within a kernel's push constant block: the fields of a struct Name in C++
 //   CONSTANTS(Name, first) CONSTANT(id, GLSL's name, C++'s name, default)... CONSTANTS_END
 //       numbers with ids that follow each other from `first` on; in C++ a struct Name
 //   INVOCATIONS(id, ...)   a CONSTANT that is the size of the workgroup as well
@@ -9,3 +12,5 @@
   layout(constant_id = id) const uint glsl_name = value; \
   layout(local_size_x_id = id) in;
 #define CONSTANTS_END
+#define FIELDS(Name)
+#define FIELDS_END

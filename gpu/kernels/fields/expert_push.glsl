@@ -1,2 +1,2 @@
-// What follows a product's push constants if its matrix is that of experts.
+// These fields follow a product's push constants if its matrices are those of experts.
 uint64_t tiles, list;  // choose.comp's

@@ -10,7 +10,7 @@ uint64_t next_input;
 uint next_stride;
 uint rope_pairs;
 uint64_t bias;        // kQkv: [q, k, v], or 0; with kBiased: of each row (experts: [expert][row])
-uint64_t fine;        // as of rope_kv_push.glsl
+uint64_t fine;        // as RopeKvPush has them
 uint64_t coarse;
 uint64_t pages;
 uint64_t keys;

@@ -1,2 +1,2 @@
-// What follows norm_push.glsl.
+// This field follows those of norm_push.glsl.
 uint64_t bias;  // [width]
