@@ -6,9 +6,11 @@
 // Up to 64 columns each belong to a sequence of their own, `depth` positions long; more are one sequence's prompt, behind
 // `depth` positions.
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,13 +57,21 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
              std::to_string(mode == k::AttentionMode::kTogether ? sharing.heads_together
                                                                 : sharing.heads) +
              "/n" + std::to_string(sharing.query_tiles) + "/k" + std::to_string(sharing.key_words) +
-             "/v" + std::to_string(sharing.values_ahead) + (sharing.early_keys ? "/early" : ""),
+             "/v" + std::to_string(sharing.values_ahead) + (sharing.early_keys ? "/early" : "") +
+             (sharing.through_shared ? "/shared" : ""),
          k::units_attention(mapping, shape, by_units, sharing, columns, context, false)});
   };
   const k::UnitAttention usual = k::unit_attention(mapping, shape, mode, columns);
   add(usual, "*");
   if (!all) return ways;
   const bool tiles = mode == k::AttentionMode::kTiles;
+  if (usual.through_shared) {
+    for (const std::uint32_t subgroups : {4U, 8U}) {
+      k::UnitAttention sharing = usual;
+      sharing.subgroups = subgroups;
+      add(sharing, "");
+    }
+  }
   const std::uint32_t group = shape.heads / shape.kv_heads;
   for (const std::uint32_t subgroups :
        tiles ? std::vector<std::uint32_t>{2, 4, 8} : std::vector<std::uint32_t>{8, 12, 16}) {
@@ -77,6 +87,7 @@ std::vector<Way> ways_of(const k::Mapping& mapping, const k::AttentionShape& sha
             if (!tiles && (ahead == 1 || words == 16)) continue;
             k::UnitAttention sharing = usual;
             sharing.subgroups = subgroups;
+            sharing.through_shared = false;
             (mode == k::AttentionMode::kTogether ? sharing.heads_together : sharing.heads) = heads;
             sharing.key_words = words;
             sharing.values_ahead = ahead;
@@ -108,15 +119,8 @@ class Bench {
     BULKHEAD_TRY(counts_,
                  device_.allocate(std::uint64_t{4} << 20, gpu::Memory::kDeviceLocal, "counts"));
     BULKHEAD_TRY(parameters_, device_.allocate(1 << 20, gpu::Memory::kUpload, "parameters"));
-    BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
-      for (const gpu::Buffer* each : {&keys_, &values_})
-        recorder.fill(gpu::slice(*each), 0x2c5a1b19);
-      recorder.fill(gpu::slice(queries_), 0x3dcccccd);
-      recorder.fill(gpu::slice(counts_), 0);
-    }));
-    BULKHEAD_TRY(const auto filled, ring_->submit(fill));
-    BULKHEAD_RETURN_IF_ERROR(ring_->wait(filled));
-    ring_->drop(fill);
+    BULKHEAD_TRY(read_, device_.allocate(kScratch, gpu::Memory::kReadback, "read"));
+    BULKHEAD_RETURN_IF_ERROR(fill());
     std::printf("%s\n", device_.info().name.c_str());
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(plan_.shapes) == std::string::npos) continue;
@@ -130,6 +134,57 @@ class Bench {
 
  private:
   static constexpr std::uint64_t kPool = std::uint64_t{2} << 30, kScratch = std::uint64_t{64} << 20;
+
+  Status submit(const gpu::CommandRing::Build& build) {
+    BULKHEAD_TRY(const auto id, ring_->record(build));
+    BULKHEAD_TRY(const auto submitted, ring_->submit(id));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(submitted));
+    ring_->drop(id);
+    return {};
+  }
+
+  // Fills keys and values with random half-precision numbers between 2^-7 and 2 in magnitude, and queries with small
+  // random floats.
+  Status fill() {
+    BULKHEAD_TRY(auto upload, device_.allocate(kScratch, gpu::Memory::kUpload, "upload"));
+    auto* words = reinterpret_cast<std::uint32_t*>(upload.mapped().data());
+    std::mt19937 random(7);
+    const auto half = [](std::uint32_t bits) {
+      return (bits & 0x83ffU) | ((8U + (bits >> 10 & 7U)) << 10);
+    };
+    for (std::uint64_t i = 0; i < kScratch / 4; ++i) {
+      const auto bits = static_cast<std::uint32_t>(random());
+      words[i] = half(bits & 0xffffU) | half(bits >> 16) << 16;
+    }
+    BULKHEAD_RETURN_IF_ERROR(submit([&](gpu::Recorder& recorder) {
+      for (std::uint64_t at = 0; at < kPool; at += kScratch) {
+        for (const gpu::Buffer* each : {&keys_, &values_})
+          recorder.copy(gpu::slice(upload), gpu::slice(*each, at, kScratch));
+      }
+      recorder.fill(gpu::slice(counts_), 0);
+      recorder.fill(gpu::slice(out_), 0xffffffffU);
+    }));
+    for (std::uint64_t i = 0; i < kScratch / 4; ++i) {
+      const float value = static_cast<float>(random() % 2048U) / 4096.0F - 0.25F;
+      words[i] = std::bit_cast<std::uint32_t>(value);
+    }
+    return submit(
+        [&](gpu::Recorder& recorder) { recorder.copy(gpu::slice(upload), gpu::slice(queries_)); });
+  }
+
+  // FNV-1a of the first bytes of the results.
+  Result<std::uint64_t> hash_of_results(std::uint64_t bytes) {
+    BULKHEAD_RETURN_IF_ERROR(submit([&](gpu::Recorder& recorder) {
+      recorder.copy(gpu::slice(out_, 0, bytes), gpu::slice(read_, 0, bytes));
+      recorder.barrier();
+      recorder.fill(gpu::slice(out_), 0xffffffffU);
+    }));
+    std::uint64_t hash = 14695981039346656037U;
+    const auto* words = reinterpret_cast<const std::uint64_t*>(read_.mapped().data());
+    for (std::uint64_t i = 0; i < bytes / 8; ++i)
+      hash = (hash ^ words[i]) * 1099511628211U;
+    return hash;
+  }
 
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {
     const k::AttentionShape shape{named.head, named.heads, named.kv_heads, k::KvFormat::kF16, true};
@@ -186,7 +241,12 @@ class Bench {
         if (pass > 0) best = std::min(best, sum / 16);
       }
       ring_->drop(id);
-      times.emplace_back(best, way.label + "   [" + device_.statistics(kernel) + "]");
+      BULKHEAD_TRY(const std::uint64_t hash,
+                   hash_of_results(std::uint64_t{(columns + 7) / 8 * 8} * push.out_stride * 2));
+      char shown[20];
+      std::snprintf(shown, sizeof shown, "%016llx", static_cast<unsigned long long>(hash));
+      times.emplace_back(
+          best, std::string(shown) + "  " + way.label + "   [" + device_.statistics(kernel) + "]");
     }
     std::printf("%s, %u columns, %u deep (%.1f MB of keys and values):\n", named.name, columns,
                 depth, static_cast<double>(bytes) * 2 / 1e6);
@@ -202,7 +262,7 @@ class Bench {
   const Plan& plan_;
   k::Mapping mapping_;
   std::unique_ptr<gpu::CommandRing> ring_;
-  gpu::Buffer keys_, values_, queries_, out_, partials_, counts_, parameters_;
+  gpu::Buffer keys_, values_, queries_, out_, partials_, counts_, parameters_, read_;
 };
 
 Status run(const Plan& plan) {
@@ -221,7 +281,7 @@ int main(int argc, char** argv) {
   options.add("--device", plan.device, "auto, an index or part of a device's name");
   options.add("--columns", plan.columns, "columns of a step, one run for each number")
       .comma_separated()
-      .within(1, 512);
+      .within(1, 2048);
   options.add("--depths", plan.depths, "positions that sequences have behind them")
       .comma_separated()
       .within(0, 131072);

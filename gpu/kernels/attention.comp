@@ -137,7 +137,7 @@ void attend() {
     }
     if (member * size >= visible) return;
     if (!chain_wait()) return;
-    attend_spread(column, group, member, members, visible, page_table);
+    attend_spread(column, 1u, group, member, members, visible, page_table);
     return;
   }
   if (kMode == kTogether) {  // one head

@@ -28,6 +28,7 @@ struct UnitAttention {
   std::uint32_t key_words = 32;      // that a lane asks for at once
   std::uint32_t values_ahead = 0;    // tiles of 16 values that are asked for before scores are made
   bool early_keys = false;           // keys are asked for a block ahead
+  bool through_shared = false;       // kTiles: attention_tiles.comp's way
   bool alone = false;                // kWhole: of columns that kTiles leaves out
 };
 // What is best for steps of so many columns.

@@ -313,7 +313,7 @@ void attend_heads_whole(uint column, uint group, uint visible, uint page_table) 
 // What attention_spread.glsl asks of a subgroup: q of a column's group of heads, one split of them, and its partial results.
 #define unit_subgroup gl_SubgroupID
 #include "attention_partials.glsl"
-void take_share(uint column, uint group) {
+void take_share(uint column, uint columns, uint group) {
   if (kShare == 1u) return;
   keep_q(0u, column, group, gl_LocalInvocationIndex, kInvocations);
   barrier();
@@ -326,7 +326,7 @@ void attend_share(uint column, uint group, uint start, uint end, uint page_table
     attend_split(start, end, page_table, kv_head, push.q + (uint64_t(column) * kHeads + first_head(group)) * (kHeadPadded * 4u));
   }
 }
-void leave_partial(uint64_t base, uint heads, uint split) {
+void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
   uint lane = gl_SubgroupInvocationID;
   if (kShare == 1u) {
     PartialFloatRef partial = PartialFloatRef(partial_at(base, 0u, split));

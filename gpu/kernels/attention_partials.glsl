@@ -10,6 +10,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Don
 #endif
 
 
+// The bytes of a column's partial results.
+uint64_t column_partials() { return uint64_t(kHeads) * push.most_splits * (kPartialFloats * 4u); }
 uint64_t partial_at(uint64_t base, uint h, uint split) {
   return base + (h * push.most_splits + split) * (kPartialFloats * 4u);
 }

@@ -1,17 +1,18 @@
-// Attention of a column by several workgroups: the splits of a group of heads are dealt out over all subgroups of the
-// group's workgroups. Each leaves a split's result in memory, and the workgroup that is the last to have done its splits
+// Several workgroups compute the attention of a column. The splits of a group of heads are dealt out over all subgroups
+// of the group's workgroups. Each subgroup leaves its splits' results in memory, and the workgroup that finishes last
 // folds them all, in rising order.
 //
 // The includer has `push` with partials, counts and most_splits, attention_sizes.glsl, attention_results.glsl, and `room` of kRoomOfShares.
 
-// A count has a line of its own.
+// Each count has a cache line of its own.
 const uint kDoneWords = 32;
 
 shared uint is_last;
-// Of each head, for its sink.
+// The largest score of each head, for its sink.
 shared float largest_scores[kSinks != 0u ? kShare : 1u];
 
-// All invocations: whether the workgroup is the last of `members` to have left its results; it then sees the others'.
+// Says whether the workgroup is the last of `members` to leave its results; it then sees the others' results. All
+// invocations call this.
 bool last_of(uint which, uint members) {
 #ifdef BULKHEAD_CHAINED
   controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
@@ -20,7 +21,7 @@ bool last_of(uint which, uint members) {
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease | gl_SemanticsMakeAvailable);
     uint before = atomicAdd(DoneRef(push.counts).v[which * kDoneWords], 1u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
     bool last = before + 1u == members;
-    // As the next layer finds it.
+    // The next layer must find the count at 0.
     if (last) atomicStore(DoneRef(push.counts).v[which * kDoneWords], 0u, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
     memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     is_last = last ? 1u : 0u;
@@ -112,18 +113,24 @@ void fold_partials(uint64_t base, uint column, uint head0, uint heads, uint spli
   pad_heads(column, head0, heads, index, kInvocations);
 }
 
-// All invocations of the `member`th of the group's workgroups, of which as many have something to do as there are splits.
-void attend_spread(uint column, uint group, uint member, uint members, uint visible, uint page_table) {
+// Makes the share of the `member`th of the group's workgroups; those past the number of splits have nothing to do. All
+// invocations call this. `columns`: neighbours from `column` on that are made together; their splits have the same size.
+// `visible`: positions that the last of them sees.
+void attend_spread(uint column, uint columns, uint group, uint member, uint members, uint visible, uint page_table) {
   uint size = split_size(visible);
   uint splits = (visible + size - 1u) / size;
   uint head0 = first_head(group);
   uint64_t base = push.partials + (uint64_t(column) * kHeads + head0) * (push.most_splits * kPartialFloats * 4u);
-  take_share(column, group);
+  take_share(column, columns, group);
   for (uint split = unit_subgroup * members + member; split < splits; split += members * kSubgroups) {
     uint start = split * size, end = min(start + size, visible);
     attend_share(column, group, start, end, page_table);
-    leave_partial(base, heads_of(group), split);
+    leave_partial(base, columns, heads_of(group), split);
   }
   if (!last_of(column * kHeads + group, min(members, splits))) return;
-  fold_partials(base, column, head0, heads_of(group), splits);
+  for (uint c = 0; c < columns; c++) {
+    if (c != 0u) barrier();
+    uint seen_splits = (visible - (columns - 1u - c) + size - 1u) / size;
+    fold_partials(base + c * column_partials(), column + c, head0, heads_of(group), seen_splits);
+  }
 }

@@ -11,11 +11,12 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// kWhole: a subgroup makes the heads of a column that share a KV head (kAlone: of columns without a neighbour of their
-// sequence). kTogether: a workgroup makes some of these heads, a subgroup for each split; of columns that see much all of the
-// column's workgroups share the splits out. kSpread: some workgroups together make those of each column. kTiles: a workgroup
-// makes those of neighbouring columns of a sequence, a subgroup for some columns; and none of columns that have no neighbour.
-const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4;
+// kWhole: a subgroup makes the heads of a column that share a KV head. kTogether: a workgroup makes some of these heads, a
+// subgroup for each split; of columns that see much all of the column's workgroups share the splits out. kSpread: some
+// workgroups together make those of each column. kTiles: a workgroup makes those of neighbouring columns of a sequence, a
+// subgroup for some columns. kSpreadTiles: some workgroups together make those of a few neighbouring columns. The last two
+// leave out columns that have no neighbour, which kWhole makes (kAlone).
+const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4, kSpreadTiles = 5;
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.
@@ -26,29 +27,24 @@ CONSTANT(24, kValuesAhead, values_ahead, 0u)   // tiles of 16 values that are as
 CONSTANT(25, kEarlyKeys, early_keys, 0u)       // 1: keys are asked for a block ahead
 CONSTANT(26, kShareTogether, share_together, 8u)  // kTogether: heads that a workgroup makes for a column with few positions
 CONSTANTS_END
-#ifdef BULKHEAD_EMULATED_UNITS
-#define any_lane(value) true
-#define EACH dont_unroll  // a CPU's compiler takes long enough
-#else
-#define any_lane subgroupAny
-#define EACH unroll
-#endif
+#include "attention_blocks.glsl"
 
 const uint kSubgroups = kInvocations / kLanes;
+const bool kSpreads = kMode == kSpread || kMode == kSpreadTiles;
 #include "attention_sizes.glsl"
 // Of columns that see little a workgroup of kTogether makes fewer heads than share their keys of the others.
 const uint kTogetherHeads = kShareTogether < kShare ? kShareTogether : kShare;
 const uint kTogetherParts = (kShare + kTogetherHeads - 1u) / kTogetherHeads;
 const uint kTogetherRoom = kSubgroups * kTogetherHeads * kPartialFloats;
 const uint kSharesRoom = kTogetherRoom > kRoomOfShares ? kTogetherRoom : kRoomOfShares;
-shared float room[kMode == kTogether ? kSharesRoom : kMode == kSpread ? kRoomOfShares : 1u];
+shared float room[kMode == kTogether ? kSharesRoom : kSpreads ? kRoomOfShares : 1u];
 
-const bool kSharedQueries = kMode == kTogether || kMode == kSpread;
+const bool kSharedQueries = kMode == kTogether || kSpreads;
 #include "attention_units.glsl"
 
 // attention_spread.glsl asks for these.
-void take_share(uint column, uint group) {
-  take_queries(column, 1u, first_head(group), heads_of(group));
+void take_share(uint column, uint columns, uint group) {
+  take_queries(column, columns, first_head(group), heads_of(group));
   barrier();
 }
 void attend_share(uint column, uint group, uint start, uint end, uint page_table) {
@@ -56,18 +52,19 @@ void attend_share(uint column, uint group, uint start, uint end, uint page_table
   attend_split(start, end, page_table, group / kGroupsOfKv);
 }
 #include "attention_partials.glsl"
-void leave_partial(uint64_t base, uint heads, uint split) {
-  [[EACH]] for (uint i = 0; i < 2; i++) {
-    uint h = own_query(i);
-    if (h >= heads) continue;
-    PartialFloatRef partial = PartialFloatRef(partial_at(base, h, split));
+void leave_partial(uint64_t base, uint columns, uint heads, uint split) {
+  [[EACH]] for (uint i = 0; i < kOwn; i++) {
+    uint query = own_query(i), h = query % kShare;
+    if (query / kShare >= columns || h >= heads) continue;
+    uint64_t place = partial_at(base + query / kShare * column_partials(), h, split);
+    PartialFloatRef partial = PartialFloatRef(place);
     [[EACH]] for (uint t = 0; t < kValueTiles; t++) {
       [[EACH]] for (uint r = 0; r < 2; r++) {
         uint entry = entry_of_result(t, r * 2u);
-        if (entry < kHeadPadded) partial.v[entry] = results[t][i + r * 2u];
+        if (entry < kHeadPadded) partial.v[entry] = results[i / 2u * kValueTiles + t][(i & 1u) + r * 2u];
       }
     }
-    if (unit_lane < 4u) PartialRef(partial_at(base, h, split)).v[kHeadQuads] = vec4(tops[i], totals[i], 0.0, 0.0);
+    if (unit_lane < 4u) PartialRef(place).v[kHeadQuads] = vec4(tops[i], totals[i], 0.0, 0.0);
   }
 }
 #include "attention_spread.glsl"
@@ -182,12 +179,6 @@ void attend_together(uint column, uint head0, uint heads, uint visible, uint pag
   }
 }
 
-uvec4 column_entry(uint column) { return ColumnsRef(push.parameters + 64u).v[column]; }
-// Of two columns, of which the second follows the first: a sequence's columns lie one after another, at rising positions.
-bool are_neighbours(uint column, uint count) {
-  return column + 1u < count && column_entry(column).z == column_entry(column + 1u).z;
-}
-
 // Workgroups take columns of one sequence up to the next position that is a multiple of what a workgroup takes, from kFrom
 // on: the one whose number is the first of these columns does, and the others have nothing to do.
 const uint kTileColumns = kQueryTiles * 8u / kShare;  // of a subgroup
@@ -206,6 +197,19 @@ void attend_tiles(uint column, uint group, uint count) {
   attend_whole(column + own, columns, group, info.y + own + columns, info.z);
 }
 
+// kSpreadTiles: the neighbours from `column` on that a workgroup takes; 0: another column's workgroups take this one. Their
+// positions have the same multiple of kTileColumns below them, and their splits the same size.
+uint columns_of_tile(uint column, uint count) {
+  uvec4 info = column_entry(column);
+  if (!has_neighbour(column, count) || info.y < kFrom) return 0u;
+  bool first = column == 0u || !are_neighbours(column - 1u, count);
+  uint size = split_size(info.y + 1u);
+  if (!first && info.y % kTileColumns != 0u && info.y != kFrom && split_size(info.y) == size) return 0u;
+  uint taken = min(kTileColumns - info.y % kTileColumns, count - column);
+  while (column_entry(column + taken - 1u).z != info.z || split_size(info.y + taken) != size) taken--;
+  return taken;
+}
+
 void attend() {
   uint group = gl_WorkGroupID.y;
   uint column = kMode == kWhole ? gl_WorkGroupID.x * kSubgroups + unit_subgroup : gl_WorkGroupID.x;
@@ -217,7 +221,7 @@ void attend() {
       attend_tiles(column, group, count);
       return;
     }
-    if (kAlone != 0u && (are_neighbours(column, count) || (column != 0u && are_neighbours(column - 1u, count)))) return;
+    if (kAlone != 0u && has_neighbour(column, count)) return;
     uvec4 info = column_entry(column);
     if (info.y < kFrom) return;
     attend_whole(column, 1u, group, info.y + 1u, info.z);
@@ -226,8 +230,10 @@ void attend() {
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = column_entry(column);
   if (info.y < kFrom) return;
-  uint visible = info.y + 1u, size = split_size(visible);
-  if (kMode == kSpread || visible > kSpreadFrom) {
+  uint columns = kMode == kSpreadTiles ? columns_of_tile(column, Words(push.parameters).v[0]) : 1u;
+  if (columns == 0u) return;
+  uint visible = info.y + columns, size = split_size(visible);
+  if (kSpreads || visible > kSpreadFrom) {
     uint member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
       group /= kTogetherParts;
@@ -236,7 +242,7 @@ void attend() {
     }
     if (member * size >= visible) return;
     if (!chain_wait()) return;
-    attend_spread(column, group, member, members, visible, info.z);
+    attend_spread(column, columns, group, member, members, visible, info.z);
     return;
   }
   if (gl_WorkGroupID.z != 0u) return;

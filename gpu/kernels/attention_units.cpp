@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/kernels/attention_constants.hpp"
+#include "gpu/kernels/attention_tiles.hpp"
 
 namespace bulkhead::gpu::kernels {
 namespace {
@@ -27,6 +28,15 @@ std::uint32_t keys_ahead(const AttentionShape& shape, std::uint32_t words) {
   return std::clamp(words / tile_words, 1U, 4U);
 }
 
+// Says whether workgroups load a block's keys and values through shared memory. A subgroup then needs two sums for each
+// of its results, and has registers for them only if heads are short enough.
+bool through_shared_memory(const Mapping& mapping, const AttentionShape& shape) {
+  constexpr std::uint32_t kPositions = 64;
+  const std::uint32_t keys = (shape.head_padded() + 31) / 32 * 32 * kPositions * 2;
+  const std::uint32_t values = (shape.head_padded() + 63) / 64 * 64 * kPositions * 2;
+  return shape.head_padded() <= 128 && keys + values <= mapping.shared_bytes;
+}
+
 KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const AttentionRange& range,
                    const UnitAttention& sharing, bool near_first) {
   AttentionConstants constants;
@@ -37,6 +47,16 @@ KernelSpec spec_of(const Mapping& mapping, const AttentionShape& shape, const At
   constants.ahead = keys_ahead(shape, sharing.key_words);
   constants.spread_from =
       sharing.mode == AttentionMode::kTogether ? together_positions(mapping) : 0;
+  if (sharing.through_shared) {
+    KernelSpec spec{
+        "attention", spirv::attention_tiles, sizeof(AttentionPush),
+        constants_of(lanes_constants(mapping), head_constants(shape),
+                     split_constants(mapping, shape, 1), constants, rules_constants(shape),
+                     range_constants(range), AttentionTilesConstants{}),
+        mapping.required_subgroup};
+    spec.slow_to_compile = true;
+    return spec;
+  }
   AttentionUnitsConstants units;
   units.query_tiles = sharing.query_tiles;
   units.alone = sharing.alone ? 1 : 0;
@@ -93,11 +113,20 @@ UnitAttention unit_attention(const Mapping& mapping, const AttentionShape& shape
       sharing.subgroups = 8;
       sharing.key_words = shape.head_padded() <= 64 ? 32 : 64;
       break;
+    case AttentionMode::kSpreadTiles:
+      sharing.key_words = shape.head_padded() <= 64 ? 32 : 64;
+      sharing.query_tiles = shape.head_padded() <= 128 ? 2 : 1;
+      sharing.heads = heads_sharing(shape, sharing.query_tiles * kTileQueries);
+      break;
     case AttentionMode::kTiles:
       sharing.query_tiles = shape.head_padded() <= 128 ? 2 : 1;
       sharing.values_ahead = 1;
       sharing.early_keys = true;
       sharing.heads = heads_sharing(shape, sharing.query_tiles * kTileQueries);
+      sharing.through_shared = through_shared_memory(mapping, shape);
+      // Few columns make few workgroups. Workgroups of four subgroups are twice as many as workgroups of eight, and keep
+      // more of a large device busy.
+      if (sharing.through_shared && columns > 256) sharing.subgroups = 8;
       break;
   }
   return sharing;
@@ -114,9 +143,17 @@ AttentionVariant units_attention(const Mapping& mapping, const AttentionShape& s
   const std::uint32_t splits = attention_splits(mapping, context);
   if (sharing.mode == AttentionMode::kWhole) {
     variant.x = (columns + sharing.subgroups - 1) / sharing.subgroups;
+  } else if (sharing.through_shared) {
+    constexpr std::uint32_t kPortion = AttentionTilesConstants{}.portion;
+    variant.x = (columns + kPortion - 1) / kPortion;
   } else if (sharing.mode == AttentionMode::kTogether && context > together_positions(mapping)) {
     // A few columns' heads are fewer than a large device's processors.
     variant.z = std::clamp(128 / (columns * variant.y), 1U, 16U);
+  } else if (sharing.mode == AttentionMode::kSpreadTiles) {
+    // The workgroups of a tile's other columns end at once.
+    const std::uint32_t tile = sharing.query_tiles * kTileQueries / sharing.heads;
+    const std::uint32_t tiles = (columns + tile - 1) / tile * variant.y;
+    variant.z = std::clamp(640 / tiles, 1U, (splits + sharing.subgroups - 1) / sharing.subgroups);
   } else if (sharing.mode == AttentionMode::kSpread) {
     variant.z = std::clamp(4096 / (columns * variant.y * sharing.subgroups), 1U,
                            (splits + sharing.subgroups - 1) / sharing.subgroups);

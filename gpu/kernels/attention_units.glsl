@@ -13,8 +13,8 @@
 // then over lanes by distances of 4, 8 and 16. Splits (split_size) are folded as attention.glsl folds them. Weights of
 // positions that a query does not see are zeros, which change no sum: so a result does not depend on the company in a tile.
 //
-// The includer has attention_state.glsl, attention_sizes.glsl, unit_fragments.glsl, and `push`.
-const uint kBlockPositions = 64, kKeyTiles = kBlockPositions / 16u;
+// The includer has attention_state.glsl, attention_sizes.glsl, attention_blocks.glsl, and `push`.
+const uint kKeyTiles = kBlockPositions / 16u;
 const uint kOwn = kQueryTiles * 2u;                     // queries of which a lane holds sums: two of each tile
 const uint kEntryGroups = (kHeadPadded + 31u) / 32u;    // of a query or a key
 const uint kValueSets = (kHeadPadded + 63u) / 64u;      // cells that a lane takes of a value
@@ -37,8 +37,6 @@ SumFragment results[kResultTiles];
 
 // The lane's i-th query among the subgroup's: column `/ kShare`, head of the group `% kShare`.
 uint own_query(uint i) { return i / 2u * 8u + (unit_lane & 3u) * 2u + (i & 1u); }
-
-uint halves_of(vec2 two) { return packFloat2x16(f16vec2(clamp(two, -65504.0, 65504.0))); }
 
 // The queries of `heads` heads from `head0` on in `count` neighbouring columns of one sequence. With kSharedQueries a barrier
 // must follow.
@@ -77,8 +75,6 @@ void begin_split() {
   [[EACH]] for (uint i = 0; i < kResultTiles; i++) results[i] = no_sums();
 }
 
-float from_lane_float(float value, uint lane) { return uintBitsToFloat(from_lane(floatBitsToUint(value), lane)); }
-
 // Over the lanes that hold other positions of the same queries.
 float largest_of_rows(float value) {
   [[EACH]] for (uint distance = 4; distance < 32u; distance *= 2u) {
@@ -94,8 +90,6 @@ float sum_of_rows(float value) {
   return sum;
 }
 
-// Where 16 positions begin of which none may be past `end`: those of the last visible position stand for later ones.
-uint tile_start(uint position, uint end) { return min(position, (end - 1u) & ~15u); }
 uint64_t tile_page(uint first, uint page_table) {
   return uint64_t(Words(push.pages).v[page_table + first / kPageTokens]) * kPageBytes;
 }

@@ -195,7 +195,12 @@ AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape
                              const AttentionRange& range, std::uint32_t columns,
                              std::uint32_t context) {
   if (!mapping.rows) {
-    if (range.units && columns > 64) return AttentionMode::kTiles;
+    // Tiles of a few columns are fewer than a large device's processors, and each would go through all
+    // positions. The partial results of more columns take too much room.
+    constexpr std::uint32_t kSpreadColumns = 128, kSpreadPositions = 4096;
+    if (range.units && columns > 64)
+      return columns <= kSpreadColumns && context > kSpreadPositions ? AttentionMode::kSpreadTiles
+                                                                     : AttentionMode::kTiles;
     // A few columns' heads are made soonest each by a workgroup of its own. 5 to 16 of them would
     // perhaps be made sooner spread, too: within a chain that has not run on a GPU.
     // (Of rows as long as latents', a split for each subgroup doesn't fit in a workgroup's memory.)
@@ -232,6 +237,7 @@ std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape
           most = std::max(most, attention_splits(mapping, seen));
         break;
       case AttentionMode::kSpread:
+      case AttentionMode::kSpreadTiles:
         most = std::max(most, attention_splits(mapping, seen));
         break;
     }
@@ -350,6 +356,7 @@ AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
       break;
     case AttentionMode::kPartial:
     case AttentionMode::kTiles:  // matrix units'
+    case AttentionMode::kSpreadTiles:
       break;
     case AttentionMode::kTogether:
       subgroups = kTogetherSubgroups;

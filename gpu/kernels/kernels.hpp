@@ -220,16 +220,16 @@ struct AttentionPush {
 static_assert(sizeof(AttentionPush) == 88);
 // How a column's heads and splits are shared out; bit for bit the same.
 // kWhole: a subgroup makes a column's head, or the heads that share a KV head.
-// kPartial: rows mapping; a workgroup (column, head group, split) leaves a partial result for
-// attention_combine.
-// kTogether: a workgroup (column, head) has a subgroup for each split; of columns that see much,
-// all of the column's workgroups share the splits out, as kSpread. Only where the mapping has
-// attention_together.
-// kSpread: some workgroups make the heads of a column that share a KV head; the last of them folds
-// the partial results. Neither in the rows mapping.
-// kTiles: matrix units; a workgroup makes neighbouring columns of a sequence. Columns that have no
-// neighbour are left to attention_alone(), which goes with it.
-enum class AttentionMode { kWhole, kPartial, kTogether, kSpread, kTiles };
+// kPartial (rows mapping): each workgroup makes a split of a column's head group, and leaves a partial
+// result for attention_combine.
+// kTogether (mappings with attention_together): a workgroup makes a column's head, with a subgroup for
+// each split. If the column sees much, all of its workgroups share the splits, as in kSpread.
+// kSpread (not in the rows mapping): some workgroups make the heads of a column that share a KV head,
+// and the last of them folds the partial results.
+// kTiles (matrix units): a workgroup makes neighbouring columns of a sequence.
+// kSpreadTiles (matrix units): some workgroups make a few neighbouring columns, and the last of them folds
+// the partial results. attention_alone(), which goes with these two, makes columns that have no neighbour.
+enum class AttentionMode { kWhole, kPartial, kTogether, kSpread, kTiles, kSpreadTiles };
 struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t x = 1, y = 1, z = 1;  // workgroups

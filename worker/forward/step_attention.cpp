@@ -108,7 +108,7 @@ Status AttentionSteps::attend_range(const model::Attend& attend, const k::Attent
     emit_.barrier();
     return combine(attend, shape);
   }
-  if (mode == k::AttentionMode::kTiles) {
+  if (mode == k::AttentionMode::kTiles || mode == k::AttentionMode::kSpreadTiles) {
     const k::AttentionVariant alone = k::attention_alone(mapping, shape, range, columns_);
     BULKHEAD_RETURN_IF_ERROR(
         emit_.dispatch(alone.spec, gpu::push_bytes(push), {alone.x, alone.y, alone.z}));

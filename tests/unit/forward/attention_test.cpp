@@ -442,6 +442,12 @@ TEST_F(Attention, AgreesWithDoubleHoweverItIsShared) {
       {48, 6, 2, 48, true, kQ8, false, false, 160, 33, 0, true},
       {8, 2, 1, 8, false, kF32, false, false, 140, 1},
       {16, 2, 1, 16, true, kF32, true, true, 90, 40, 0, false, 0.1F, true},
+      // These sizes and groups of heads are no powers of two.
+      {80, 5, 1, 80, true, kF16, true, false, 70},
+      {80, 3, 1, 20, false, kQ8, false, true, 66},
+      {96, 6, 2, 96, true, kF16, false, true, 130, 100},
+      {112, 7, 7, 112, false, kF32, false, false, 35},
+      {192, 10, 2, 64, true, kF16, false, false, 40, 32, 0, true},
   };
   std::vector<NamedMapping> mappings = test_mappings(device());
   // Shorter splits, so that there are many, of several sizes, where a CPU need not look far.
