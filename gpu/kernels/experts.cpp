@@ -63,12 +63,18 @@ std::uint32_t route_words(const RouterShape& router) {
 }
 
 RouteVariant route(const Mapping& mapping, std::uint32_t columns) {
-  constexpr std::uint32_t kFewColumns = 16, kTogether = 4;
+  constexpr std::uint32_t kFewColumns = 16, kSomeColumns = 64;
   RouteConstants constants;
   constants.lanes = mapping.lanes;
   constants.subgroups = mapping.rows ? 1 : 4;
+  if (columns > kSomeColumns || (mapping.rows && columns > kFewColumns)) {
+    constants.columns = 4;
+  } else if (columns > kFewColumns) {
+    constants.subgroups = 8;
+    constants.columns = 2;
+    constants.many_batch = 4;
+  }
   constants.invocations = constants.lanes * constants.subgroups;
-  constants.columns = columns > kFewColumns ? kTogether : 1;
   return {{"route", spirv::route, sizeof(RoutePush), constants_of(constants),
            mapping.required_subgroup},
           constants.columns,

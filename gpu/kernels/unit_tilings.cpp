@@ -3,6 +3,7 @@
 // (bench/RESULTS.md), and by like of these what was not measured.
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "gpu/kernels/units.hpp"
 
@@ -15,7 +16,8 @@ enum class Part : std::uint8_t {
   kOut,
   kGateUp,
   kDown,
-  kOther,  // logits, and what is small
+  kLogits,
+  kOther,  // a gate and up of few rows
 };
 
 Part part_of(const MatvecShape& shape) {
@@ -32,7 +34,7 @@ Part part_of(const MatvecShape& shape) {
     case Epilogue::kQkv:
       break;
   }
-  return blocks <= kFewBlocks ? Part::kQkv : Part::kOther;
+  return blocks <= kFewBlocks ? Part::kQkv : Part::kLogits;
 }
 
 // Types that cost about the same to unpack.
@@ -102,44 +104,55 @@ constexpr Split kSplits[] = {
     {kOtherNibbles | kSixBits, Part::kDown, Chained::kNo, 17, 32, 1, 2, 1, 4, 0},
     {kBytes, Part::kGateUp, Chained::kNo, 33, 64, 1, 2, 2, 2, 0},
     {kBytes, Part::kQkv, Chained::kNo, 33, 64, 2, 2, 1, 4, 0},
+    {kHalves, Part::kQkv, Chained::kNo, 33, 64, 1, 4, 1, 2, 0},
+    {kHalves, Part::kOut, Chained::kNo, 33, 128, 1, 4, 1, 2, 0},
+    {kHalves, Part::kDown, Chained::kNo, 33, 128, 1, 4, 1, 2, 0},
+    {kOtherNibbles, Part::kOut, Chained::kNo, 33, 128, 1, 2, 1, 2, 0},
 };
 
 // All segments of a row by one subgroup.
 struct Serial {
   std::uint8_t kinds;
   Part part;
-  std::uint32_t to;  // columns
+  std::uint32_t from, to;  // columns
   UnitTiling tiling;
 };
-constexpr std::uint32_t kNoMatter = 0xffffffffU;
+// A step of more columns has its segments by one subgroup in each product; one of fewer where a row of kSerials says so.
+constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead.
 constexpr Serial kSerials[] = {
+    // Matrices of many rows keep the device busy without sharing a row.
+    {kHalves, Part::kGateUp, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kBytes | kNibbles, Part::kGateUp, 65, kSplitColumns, {0, 2, 4, 4, 2, true, 1, 1}},
+    {kHalves, Part::kQkv, 65, kSplitColumns, {0, 2, 2, 4, 2, true, 1, 1}},
+    {kAny, Part::kLogits, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 1}},
     // Small matrices by small tiles, or the device is not full; of many columns there is enough.
-    {kHalves, Part::kGateUp, 384, {0, 2, 8, 4, 2, true, 1, 0}},
-    {kHalves, Part::kQkv, 384, {0, 2, 8, 4, 2, true, 1, 0}},
-    {kHalves, Part::kOut, 384, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kHalves, Part::kDown, 384, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kBytes, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kNibbles, Part::kQkv, 384, {0, 2, 2, 4, 2, true, 2, 0}},
-    {kSixBits, Part::kQkv, 384, {0, 1, 4, 4, 2, true, 1, 1}},
-    {kBytes | kNibbles, Part::kOut, 384, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kBytes | kNibbles, Part::kDown, 384, {0, 2, 2, 4, 2, true, 2, 1}},
-    {kSixBits, Part::kDown, 384, {0, 2, 4, 4, 2, true, 1, 1}},
-    {kBytes, Part::kGateUp, 384, {0, 2, 4, 4, 2, true, 1, 1}},
-    {kNibbles, Part::kGateUp, 384, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kHalves, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kQkv, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kOut, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kHalves, Part::kDown, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kBytes, Part::kQkv, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kNibbles, Part::kQkv, kWide, 384, {0, 2, 2, 4, 2, true, 2, 0}},
+    {kSixBits, Part::kQkv, kWide, 384, {0, 1, 4, 4, 2, true, 1, 1}},
+    {kBytes | kNibbles, Part::kOut, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kBytes | kNibbles, Part::kDown, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
+    {kSixBits, Part::kDown, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
+    {kBytes, Part::kGateUp, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
+    {kNibbles, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 1, true, 1, 0}},
     // Many columns.
-    {kHalves, Part::kGateUp, kNoMatter, {0, 2, 8, 8, 2, true, 1, 0}},
-    {kHalves, Part::kOther, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
-    {kHalves, Part::kQkv, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
-    {kHalves, Part::kOut, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
-    {kHalves, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
-    {kBytes | kNibbles, Part::kQkv, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
-    {kBytes, Part::kGateUp, kNoMatter, {0, 2, 8, 8, 2, true, 1, 1}},
-    {kNibbles, Part::kGateUp, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
-    {kBytes, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
-    {kOtherNibbles, Part::kDown, kNoMatter, {0, 2, 4, 8, 2, true, 1, 1}},
-    {kSixBits, Part::kDown, kNoMatter, {0, 2, 8, 4, 2, true, 2, 1}},
+    {kHalves, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 8, 2, true, 1, 0}},
+    {kHalves, Part::kLogits, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
+    {kHalves, Part::kOther, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
+    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
+    {kBytes | kNibbles, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kBytes, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 8, 2, true, 1, 1}},
+    {kNibbles, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
+    {kBytes, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
+    {kOtherNibbles, Part::kDown, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 1, 1}},
+    {kSixBits, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 1}},
 };
 constexpr UnitTiling kOtherSerial{0, 2, 4, 8, 2, true, 1, 0};
 
@@ -148,9 +161,11 @@ bool is_for(const Row& row, const MatvecShape& shape) {
   return (row.kinds & kind_of(shape.type)) != 0 && row.part == part_of(shape);
 }
 
-UnitTiling serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
-  const auto* const found = std::ranges::find_if(
-      kSerials, [&](const Serial& each) { return is_for(each, shape) && columns <= each.to; });
+std::optional<UnitTiling> serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
+  const auto* const found = std::ranges::find_if(kSerials, [&](const Serial& each) {
+    return is_for(each, shape) && columns >= each.from && columns <= each.to;
+  });
+  if (found == std::end(kSerials) && columns <= kSplitColumns) return std::nullopt;
   UnitTiling tiling = found == std::end(kSerials) ? kOtherSerial : found->tiling;
   tiling.columns = columns;
   return tiling;
@@ -187,7 +202,7 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   } else if (halves || bytes) {
     tiling.ahead = 1;
     if (bytes) tiling.row_blocks = 1;
-  } else if (part != Part::kOther || shape.epilogue == Epilogue::kGated) {
+  } else if (part != Part::kLogits) {
     tiling.row_blocks = 1;
     if (plain || shape.groups <= 256) tiling.step_groups = 8;
     tiling.ahead = 2;
@@ -198,8 +213,8 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
 }  // namespace
 
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain) {
-  constexpr std::uint32_t kSplitColumns = 128, kMostSubgroups = 16;
-  if (columns > kSplitColumns) return serial_tiling(shape, columns);
+  constexpr std::uint32_t kMostSubgroups = 16;
+  if (const std::optional<UnitTiling> serial = serial_tiling(shape, columns)) return *serial;
   UnitTiling tiling = usual_split(shape, columns, in_chain);
   const auto* const found = std::ranges::find_if(kSplits, [&](const Split& each) {
     return is_for(each, shape) && (each.chained == Chained::kYes) == in_chain &&

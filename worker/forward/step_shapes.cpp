@@ -13,19 +13,21 @@ std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixe
   for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U, 32U}) {
     if (narrow < max_columns) columns.push_back(narrow);
   }
-  const auto narrow = static_cast<std::ptrdiff_t>(columns.size());
+  const std::ptrdiff_t narrow = std::ssize(columns);
+  // These shapes are for many sequences, up to the width of a step that has prompts as well.
   mixed = std::min(mixed, max_columns);
-  for (std::uint64_t wide = 64; wide * 2 < mixed; wide *= 4)
-    columns.push_back(static_cast<std::uint32_t>(wide));
+  for (std::uint32_t many = 64; many < mixed - mixed / 4; many *= 2)
+    columns.push_back(many);
   if (mixed > 32) columns.push_back(mixed);
-  // How workgroups share a wide step's products depends on its shape, and each missing column costs a little.
-  // So there are the widest shape, one of half its columns, one of a quarter, and so on.
-  const auto wide = static_cast<std::ptrdiff_t>(columns.size());
+  // These shapes are for prompts alone. A wide step's shape decides how workgroups share its products, and each
+  // unused column costs a little. So there are the widest shape, one of half its columns, one of a quarter, and so
+  // on.
+  const std::ptrdiff_t wide = std::ssize(columns);
   for (std::uint32_t half = max_columns / 2; half >= 64 && half - half / 4 > mixed; half /= 2)
     columns.insert(columns.begin() + wide, half);
   if (columns.empty() || columns.back() < max_columns) columns.push_back(max_columns);
   while (columns.size() > most && std::ssize(columns) > narrow + 1)
-    columns.erase(columns.begin() + narrow);
+    columns.erase(columns.end() - 2);
   std::vector<StepShape> shapes;
   for (const std::uint32_t each : columns)
     shapes.push_back({each, std::min(each, max_outputs)});

@@ -1,0 +1,164 @@
+// The shapes that steps are recorded for. A mixed load must record nothing new.
+#include "worker/forward/step_shapes.hpp"
+
+#include <random>
+
+#include "failing_device.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+double counter(const Executor& executor, const std::string& name) {
+  for (const auto& each : executor.counters()) {
+    if (each.name == name) return each.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return 0;
+}
+
+TEST(StepShapes, AreNoMoreThanTheRingKeeps) {
+  for (const std::uint32_t most : {8U, 7U, 12U}) {
+    for (const std::uint32_t columns : {1U, 17U, 272U, 544U, 1056U, 4160U, 1U << 20}) {
+      for (const std::uint32_t mixed : {columns, columns / 2 + 1, 20U, 272U}) {
+        const std::vector<StepShape> shapes = step_shapes(columns, mixed, 16, most);
+        EXPECT_LE(shapes.size(), most) << columns;
+        EXPECT_EQ(shapes.back().columns, columns);
+        EXPECT_EQ(shape_for(shapes, 1, 1).columns, 1U);
+        for (std::size_t i = 1; i < shapes.size(); ++i)
+          EXPECT_LT(shapes[i - 1].columns, shapes[i].columns);
+      }
+    }
+  }
+  const std::uint32_t kept = config::CommandBufferRingSettings().ring_size;
+  const config::EngineSettings defaults;
+  const std::uint32_t mixed = widest_mixed_step(defaults);
+  EXPECT_EQ(step_shapes(widest_step(defaults, false), mixed, 16, kept),
+            step_shapes(widest_step(defaults, false), mixed, 16, 100))
+      << "the defaults leave none out";
+  EXPECT_EQ(step_shapes(1056, 1056, 16, 1).size(), 7U) << "narrow ones are not left out";
+}
+
+TEST(StepShapes, AChunkBesideThoseThatGenerateHasItsOwn) {
+  const std::vector<StepShape> shapes = step_shapes(2048, 272, 16, 16);
+  EXPECT_EQ(shape_for(shapes, 256, 16).columns, 272U);
+  EXPECT_EQ(shape_for(shapes, 273, 1).columns, 512U);
+  EXPECT_EQ(shape_for(shapes, 513, 1).columns, 1024U);
+  EXPECT_EQ(shape_for(shapes, 1025, 1).columns, 2048U);
+  EXPECT_EQ(shape_for(shapes, 60, 16).columns, 64U);
+}
+
+std::vector<std::uint32_t> widths(const std::vector<StepShape>& shapes) {
+  std::vector<std::uint32_t> columns;
+  for (const StepShape& shape : shapes)
+    columns.push_back(shape.columns);
+  return columns;
+}
+
+// Up to the width of a step that has prompts as well, every step finds a shape with less than 8/3 of the columns
+// that it needs.
+TEST(StepShapes, ManySequencesThatGenerateFindOneNear) {
+  EXPECT_EQ(widths(step_shapes(2048, 256, 256, 12)),
+            (std::vector<std::uint32_t>{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}));
+  for (const std::uint32_t mixed : {64U, 80U, 96U, 128U, 144U, 256U, 272U, 392U, 1536U}) {
+    const std::vector<StepShape> shapes = step_shapes(2048, mixed, 256, 100);
+    for (std::uint32_t streams = 1; streams <= mixed; ++streams)
+      EXPECT_LT(3 * shape_for(shapes, streams, 1).columns, 8 * streams) << mixed;
+    EXPECT_EQ(shape_for(shapes, mixed, 1).columns, mixed);
+  }
+}
+
+// The shapes that are left out first cost prompts a little time, and cost sequences that generate
+// nothing.
+TEST(StepShapes, AShortRingKeepsTheNarrowerOnes) {
+  EXPECT_EQ(widths(step_shapes(4096, 256, 256, 12)),
+            (std::vector<std::uint32_t>{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}));
+  EXPECT_EQ(widths(step_shapes(2048, 256, 256, 9)),
+            (std::vector<std::uint32_t>{1, 2, 4, 8, 16, 32, 64, 128, 2048}));
+}
+
+// Prompts arrive at random; each step takes as much of them as it has room for, and the answers are
+// decoded beside each other.
+TEST_F(FailingDevice, AMixedLoadRecordsNothingAnew) {
+  options_.engine.max_batch = 6;
+  options_.engine.prefill_chunk = 40;
+  const auto loaded = load();
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
+  Executor& executor = **loaded;
+  const std::uint32_t page_tokens = executor.limits().page_tokens;
+  const std::uint32_t pages_each = (executor.limits().context + page_tokens - 1) / page_tokens;
+  ASSERT_GE(executor.limits().total_pages, 7 * pages_each);
+  const auto pages_of = [&](std::uint32_t slot) {
+    std::vector<PageIndex> pages;
+    for (std::uint32_t i = 0; i < pages_each; ++i)
+      pages.push_back(slot * pages_each + i);
+    return pages;
+  };
+  struct Sequence {
+    std::vector<TokenId> tokens;
+    std::uint32_t prompt = 0, done = 0;
+    std::vector<Row> rows;
+  };
+  const double recordings = counter(executor, "ring_recordings");
+  const double allocations = counter(executor, "device_allocations");
+  std::mt19937 random(3);
+  std::vector<Sequence> running, finished;
+  std::vector<std::vector<PageIndex>> pages;
+  for (std::uint32_t slot = 0; slot < 6; ++slot) {
+    pages.push_back(pages_of(slot));
+    running.emplace_back();
+  }
+  int steps = 0;
+  for (; finished.size() < 12; ++steps) {
+    std::vector<Column> columns;
+    std::vector<Sequence*> asked;
+    std::uint32_t room = std::min(40U, executor.limits().max_columns - 6);
+    for (std::uint32_t slot = 0; slot < 6; ++slot) {
+      Sequence& sequence = running[slot];
+      if (sequence.tokens.empty()) {
+        if (random() % 4 != 0) continue;
+        sequence.prompt = 1 + random() % 45;
+        for (std::uint32_t i = 0; i < sequence.prompt; ++i)
+          sequence.tokens.push_back(3 + random() % 256);
+      }
+      const auto left = static_cast<std::uint32_t>(sequence.tokens.size()) - sequence.done;
+      const std::uint32_t count = left == 1 ? 1 : std::min(left, room);
+      if (left > 1) room -= count;
+      for (std::uint32_t i = 0; i < count; ++i, ++sequence.done) {
+        const bool last = sequence.done + 1 == sequence.tokens.size();
+        columns.push_back({sequence.tokens[sequence.done], sequence.done, slot,
+                           last ? Output::kLogits : Output::kNone});
+        if (last) asked.push_back(&sequence);
+      }
+    }
+    if (columns.empty()) continue;
+    const auto rows = run_step(executor, columns, pages);
+    ASSERT_TRUE(rows.ok()) << rows.error().message();
+    ASSERT_EQ(rows->size(), asked.size());
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      asked[i]->rows.push_back((*rows)[i]);
+      asked[i]->tokens.push_back((*rows)[i].best);
+      if (asked[i]->rows.size() < 8) continue;
+      finished.push_back(std::exchange(*asked[i], Sequence{}));
+    }
+  }
+  EXPECT_GT(steps, 20);
+  EXPECT_EQ(counter(executor, "ring_recordings"), recordings);
+  EXPECT_EQ(counter(executor, "device_allocations"), allocations);
+
+  // Each sequence gives the same bits when it is computed alone, token by token.
+  for (const Sequence& sequence : finished) {
+    std::vector<Row> alone;
+    for (std::uint32_t i = 0; i + 1 < sequence.tokens.size(); ++i) {
+      const bool asks = i + 1 >= sequence.prompt;
+      const auto rows =
+          run_step(executor, {{sequence.tokens[i], i, 0, asks ? Output::kLogits : Output::kNone}},
+                   {pages_of(6)});
+      ASSERT_TRUE(rows.ok()) << rows.error().message();
+      alone.insert(alone.end(), rows->begin(), rows->end());
+    }
+    EXPECT_TRUE(alone == sequence.rows);
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
