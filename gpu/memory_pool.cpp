@@ -151,6 +151,7 @@ class DirectPool final : public MemoryPool {
     return lease;
   }
   bool enabled() const override { return false; }
+  std::uint64_t heap_bytes() const override { return 0; }
   MemoryPoolStats stats() const override {
     const std::lock_guard lock(mutex_);
     return tracker_.stats();
@@ -203,6 +204,7 @@ class HeapPool final : public MemoryPool {
   }
 
   bool enabled() const override { return true; }
+  std::uint64_t heap_bytes() const override { return settings_.heap_size_mb * kMib; }
   MemoryPoolStats stats() const override {
     const std::lock_guard lock(mutex_);
     MemoryPoolStats stats = tracker_.stats();

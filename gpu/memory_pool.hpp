@@ -90,6 +90,7 @@ class MemoryPool {
   static constexpr std::uint64_t kLeaseAlignment = 256;
   virtual Result<Lease> acquire(std::uint64_t bytes, const char* name) = 0;
   virtual bool enabled() const = 0;
+  virtual std::uint64_t heap_bytes() const = 0;  // of one heap; 0 with the pool off
   virtual MemoryPoolStats stats() const = 0;
 
  protected:

@@ -57,6 +57,13 @@ std::vector<float> FakeExecutor::hidden_after(std::span<const engine::TokenId> h
   return row_of(mix(hash_after(history)), limits_.embedding);
 }
 
+Status FakeExecutor::reserve_logits(std::uint32_t outputs) {
+  if (outputs > rows_there)
+    return Error(ErrorCode::kResourceExhausted, "no memory for so many rows of logits");
+  reserved_ = std::max(reserved_, outputs);
+  return {};
+}
+
 Status FakeExecutor::check(const engine::Step& step) const {
   if (in_flight_.size() >= std::max(1U, limits_.steps_in_flight))
     return broken("too many steps in flight");
@@ -67,6 +74,9 @@ Status FakeExecutor::check(const engine::Step& step) const {
     return c.output != engine::Output::kNone;
   });
   if (outputs > limits_.max_outputs) return broken("too many outputs");
+  if (std::ranges::count(step.columns, engine::Output::kLogits, &engine::Column::output) >
+      reserved_)
+    return broken("more rows of logits than were reserved");
   std::map<engine::PageIndex, std::uint32_t> users;
   for (const auto& pages : step.sequences) {
     const std::set<engine::PageIndex> distinct(pages.begin(), pages.end());

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +47,8 @@ class FakeExecutor : public engine::Executor {
   // A bit of what this page holds is another from now on.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
   std::uint64_t weight_bytes_looked_at = 0;
+  // The number of rows of logits for which the host has memory.
+  std::uint32_t rows_there = std::numeric_limits<std::uint32_t>::max();
 
   struct StepRecord {
     std::uint32_t columns = 0;
@@ -61,6 +64,7 @@ class FakeExecutor : public engine::Executor {
   std::vector<float> hidden_after(std::span<const engine::TokenId> history) const;
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
+  Status reserve_logits(std::uint32_t outputs) override;
   Status submit(const engine::Step& step) override;
   Result<std::span<const engine::ColumnOutput>> wait() override;
   Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override;
@@ -97,6 +101,7 @@ class FakeExecutor : public engine::Executor {
   // With ExecutorLimits::states: what columns go on from instead of the page's past, so that a wrong slot
   // changes the tokens, too.
   std::vector<std::uint64_t> states_;
+  std::uint32_t reserved_ = 0;  // rows of logits
   std::deque<Pending> in_flight_;
   std::deque<std::vector<engine::PageSum>> lots_;
   std::vector<engine::PageSum> sums_;

@@ -138,6 +138,10 @@ class Engine {
   void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
   // What the next token asks of the device.
   Output next_output(Request& request) const;
+  bool draws_on_host(const Request& request) const;
+  // Says whether the request's steps may have outputs of kind kLogits.
+  bool may_want_logits(const Request& request) const;
+  Status reserve_logits(const Request& request);
   bool logprobs_on_device(const Request& request) const;
   void resume(Request& request, std::span<const TokenId> accepted);
   void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);

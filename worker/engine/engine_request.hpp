@@ -50,6 +50,9 @@ struct Engine::Request : DraftedSequence {
 
   // All of its logits are changed before a token is chosen, which the host does.
   bool adjusts_logits() const { return !bias.empty() || has_penalties(sampling); }
+  // Says whether the engine tells the prompt's tokens with log-probabilities, which the host
+  // computes.
+  bool scores_prompt() const { return tell_prompt && wanted_logprobs >= 0; }
 };
 
 }  // namespace bulkhead::engine

@@ -290,6 +290,11 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
     prompt_tokens_ += request.prompt_tokens;
     return scheduler_.add(request);
   }
+  if (const Status reserved = reserve_logits(request); !reserved.ok()) {
+    return refuse(request, {ipc::FailureCode::kResourceExhausted,
+                            "too little memory for an answer whose tokens the host chooses: " +
+                                reserved.error().message()});
+  }
   ipc::FromWorker accepted =
       ipc::Accepted{id, std::move(prompt), request.max_tokens, std::move(warnings)};
   if (ipc::encoded_bound(accepted) > options_.max_message_bytes) {
@@ -325,7 +330,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
 // position before it is computed.
 void Engine::begin_telling(Request& request) {
   tell_prompt_token(request, {});
-  if (request.wanted_logprobs >= 0) {
+  if (request.scores_prompt()) {
     request.prompt_output = Output::kLogits;
     request.prompt_length = request.prompt_tokens;
     return;
@@ -363,12 +368,39 @@ void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logpro
 Output Engine::next_output(Request& request) const {
   if (request.prompt_only) return Output::kGreedy;
   const bool held = request.constraint != nullptr && !request.constraint->is_free();
-  if (held || request.adjusts_logits() || !logprobs_on_device(request)) return Output::kLogits;
+  if (held || draws_on_host(request)) return Output::kLogits;
+  return request.sampling.temperature == 0 ? Output::kGreedy : Output::kSampled;
+}
+
+// Says whether the host draws the request's tokens even while no constraint holds the next one.
+bool Engine::draws_on_host(const Request& request) const {
+  if (request.adjusts_logits() || !logprobs_on_device(request)) return true;
   const ipc::Sampling& sampling = request.sampling;
-  if (sampling.temperature == 0) return Output::kGreedy;
+  if (sampling.temperature == 0) return false;
   const ExecutorLimits& limits = executor_.limits();
   const bool fits = sampling.top_k <= limits.sampled_top_k || sampling.top_k >= limits.vocabulary;
-  return limits.sampled_top_k > 0 && fits ? Output::kSampled : Output::kLogits;
+  return limits.sampled_top_k == 0 || !fits;
+}
+
+bool Engine::may_want_logits(const Request& request) const {
+  if (request.embeds) return false;
+  if (request.scores_prompt()) return true;
+  return !request.prompt_only && (request.constraint != nullptr || draws_on_host(request));
+}
+
+// Reserves the memory before the engine accepts the request, so that no step fails because memory
+// is short.
+Status Engine::reserve_logits(const Request& request) {
+  if (!may_want_logits(request)) return {};
+  const ExecutorLimits& limits = executor_.limits();
+  std::size_t outputs = limits.max_outputs;
+  if (!request.scores_prompt()) {
+    const auto wanting = std::ranges::count_if(
+        requests_, [&](const auto& each) { return may_want_logits(*each.second); });
+    outputs = static_cast<std::size_t>(wanting) + (speculator_.on() ? limits.max_drafts : 0);
+  }
+  return executor_.reserve_logits(
+      static_cast<std::uint32_t>(std::min<std::size_t>(outputs, limits.max_outputs)));
 }
 
 // Those that it wants, if any.

@@ -134,6 +134,11 @@ class Executor {
   virtual ~Executor() = default;
   virtual const ExecutorLimits& limits() const = 0;
 
+  // Allocates memory for so many outputs of kind kLogits in a step. The engine calls this before it accepts a
+  // request that may ask for them; steps may be in flight. The memory stays until the end. kResourceExhausted:
+  // the host has too little memory; steps with fewer such outputs still work.
+  virtual Status reserve_logits(std::uint32_t /*outputs*/) { return {}; }
+
   // Starts a step behind those in flight; there must be fewer than steps_in_flight. The caller may
   // free what the step refers to after the call.
   virtual Status submit(const Step& step) = 0;

@@ -30,7 +30,11 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
                              const MemoryNeed& need) {
   const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
   const std::uint64_t free = device.free_memory_bytes();
-  const std::uint64_t fixed = need.weights + need.transient + need.states;
+  // These devices compute in the host's memory.
+  const gpu::DeviceKind kind = device.info().kind;
+  const bool of_host = kind == gpu::DeviceKind::kCpu || kind == gpu::DeviceKind::kIntegrated;
+  const std::uint64_t logits = of_host ? need.host_logits : 0;
+  const std::uint64_t fixed = need.weights + need.transient + need.states + logits;
   const std::string sizes =
       "the weights need " + mib(need.weights) + ", one step's activations up to " +
       mib(need.transient) + (need.states > 0 ? ", sequences' states " + mib(need.states) : "") +

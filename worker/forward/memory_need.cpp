@@ -143,6 +143,9 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
       scratch.bytes() + options.slots * plan.operands.size() * sizeof(gpu::kernels::FusedOperands) +
       (plan.fuses ? scratch.partial_columns * plan.most_heads * gpu::kernels::kAttentionCountBytes
                   : 0);
+  const std::uint64_t blocks =
+      (std::uint64_t{shapes.back().outputs} + kHostLogitsRows - 1) / kHostLogitsRows;
+  need.host_logits = options.slots * blocks * kHostLogitsRows * graph.vocabulary * sizeof(float);
   return need;
 }
 

@@ -45,7 +45,10 @@ struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t kv_per_token = 0;
   std::uint64_t transient = 0;  // activations of the largest step, logits
-  std::uint64_t states = 0;     // of what layers carry from position to position, in all slots
+  std::uint64_t states = 0;     // what layers carry from position to position, in all slots
+  // Memory of the host, besides the device's above: the rows of logits if the host chooses the tokens of all
+  // sequences that a step may have.
+  std::uint64_t host_logits = 0;
 };
 // The number of these slots: one for each sequence that may run, and those of engine.state_cache_mb; 0: the
 // model's layers carry nothing.

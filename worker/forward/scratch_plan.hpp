@@ -39,6 +39,9 @@ struct ScratchPlan {
   std::uint64_t bytes() const;  // all pieces, as a pool lays them
 };
 
+// The number of rows of logits in one block of the host's memory.
+constexpr std::uint32_t kHostLogitsRows = 16;
+
 struct ScratchOptions {
   std::uint32_t context = 0;  // positions that a column may see
   std::uint32_t slots = 1;    // steps in flight

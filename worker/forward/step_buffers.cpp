@@ -104,10 +104,20 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
     BULKHEAD_TRY(a.block, pool.acquire(a.block_bytes, "step activations"));
     a.block_address = a.block.slice().address;
   }
+  // The logits of many sequences and a large vocabulary would take a whole heap, or fit none, and they stay for as
+  // long as the model: they get a buffer of their own.
+  const std::size_t logits =
+      context.plan.activations.size() + static_cast<std::size_t>(Scratch::kLogits);
   std::uint64_t offset = 0;
   for (std::size_t i = 0; i < a.pieces.size(); ++i) {
     const ScratchPiece& piece = scratch.pieces[i];
     if (piece.bytes == 0) continue;
+    if (i == logits && piece.bytes > pool.heap_bytes() / 2 && pool.enabled()) {
+      BULKHEAD_TRY(a.logits, context.device->allocate(piece.bytes, gpu::Memory::kDeviceLocal,
+                                                      piece.name.c_str()));
+      a.pieces[i] = gpu::MemoryPool::Lease::view(gpu::slice(a.logits), 0, piece.bytes);
+      continue;
+    }
     if (pool.enabled()) {
       BULKHEAD_TRY(a.pieces[i], pool.acquire(piece.bytes, piece.name.c_str()));
       continue;

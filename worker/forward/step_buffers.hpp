@@ -17,6 +17,7 @@ namespace bulkhead::forward {
 struct Activations {
   std::vector<gpu::MemoryPool::Lease> pieces;  // as in ScratchPlan; those not needed are empty
   std::uint32_t logits_rows = 0;
+  gpu::Buffer logits;  // empty where the logits are a lease like the other pieces
   // GPUs: what the layers' products need besides matrix and columns, the same for every shape.
   gpu::MemoryPool::Lease operands;                          // [slot][OperandsIndex]
   std::vector<gpu::kernels::FusedOperands> operand_values;  // upload_operands() puts it there

@@ -32,6 +32,7 @@ class StepRunner {
   Status prepare(std::vector<StepShape> shapes);
   const std::vector<StepShape>& shapes() const { return recordings_.shapes(); }
 
+  Status reserve_logits(std::uint32_t outputs) { return slots_.reserve_logits(outputs); }
   // As Executor::submit and wait, with the engine's promises checked.
   Status submit(const engine::Step& step);
   Result<std::span<const engine::ColumnOutput>> wait();

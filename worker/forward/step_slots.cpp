@@ -8,6 +8,7 @@
 
 #include "gpu/kernels/delta.hpp"
 #include "worker/engine/philox.hpp"
+#include "worker/forward/scratch_plan.hpp"
 
 namespace bulkhead::forward {
 
@@ -15,7 +16,7 @@ namespace k = gpu::kernels;
 
 namespace {
 
-constexpr std::uint64_t kLogitsRows = 16;  // of a block
+constexpr std::uint64_t kLogitsRows = kHostLogitsRows;
 
 // Of a token in the sampler's definition.
 float logprob_of(const k::LogprobRow& row, float logit) {
@@ -125,6 +126,12 @@ Status StepSlots::make_room_for_logits(StepSlot& slot, std::uint64_t rows) {
     slot.logits.push_back(gpu::slice(block));
     host_logits_.push_back(std::move(block));
   }
+  return {};
+}
+
+Status StepSlots::reserve_logits(std::uint32_t outputs) {
+  for (StepSlot& slot : slots_)
+    BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slot, std::min(outputs, limits_.max_outputs)));
   return {};
 }
 

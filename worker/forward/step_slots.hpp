@@ -46,6 +46,9 @@ class StepSlots {
   // device's parts in the context.
   Status make();
 
+  // The same as Executor::reserve_logits().
+  Status reserve_logits(std::uint32_t outputs);
+
   StepSlot& operator[](std::uint32_t index) { return slots_[index]; }
   std::uint32_t in_flight() const { return in_flight_; }
   bool all_in_flight() const { return in_flight_ == slots_.size(); }

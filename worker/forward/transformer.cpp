@@ -55,6 +55,7 @@ class LoadedTransformer final : public Transformer {
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
 
+  Status reserve_logits(std::uint32_t outputs) override { return runner_.reserve_logits(outputs); }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
 

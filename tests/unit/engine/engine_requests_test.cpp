@@ -56,6 +56,31 @@ TEST(EngineRequests, PromptLongerThanTheContextIsRefusedBeforeAnythingRuns) {
   EXPECT_EQ(harness.executor.steps.size(), 2U);
 }
 
+// The host chooses the tokens of such requests by rows of logits. If it has no memory for another row, the engine
+// refuses a further request, and the running ones don't notice.
+TEST(EngineRequests, TooLittleMemoryForRowsOfLogitsRefusesARequestAndNoMore) {
+  EngineHarness harness;
+  harness.executor.rows_there = 2;
+  for (const std::uint64_t id : {1U, 2U, 3U})
+    harness.engine.submit(sampled_request(id, some_tokens(id, 5), 20, id));
+  harness.engine.submit(greedy_request(4, some_tokens(4, 5), 20));
+  ipc::Submit scored = greedy_request(5, some_tokens(5, 5), 20);
+  scored.tell_prompt = true;
+  scored.logprobs = 1;
+  harness.engine.submit(scored);
+  for (const std::uint64_t id : {3U, 5U}) {
+    ASSERT_TRUE(harness.answer(id).failed.has_value()) << id;
+    EXPECT_EQ(harness.answer(id).failed->code, ipc::FailureCode::kResourceExhausted);
+    EXPECT_FALSE(harness.answer(id).accepted.has_value());
+  }
+  harness.run();
+  for (const std::uint64_t id : {1U, 2U, 4U})
+    EXPECT_EQ(harness.answer(id).tokens.size(), 20U) << id;
+  harness.engine.submit(sampled_request(6, some_tokens(6, 5), 20, 6));
+  harness.run();
+  EXPECT_EQ(harness.answer(6).tokens.size(), 20U) << "the others have ended";
+}
+
 TEST(EngineRequests, PromptLargerThanTheWholeCacheIsRefused) {
   ExecutorLimits limits = small_limits();
   limits.total_pages = 10;

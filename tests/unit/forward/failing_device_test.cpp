@@ -92,6 +92,51 @@ TEST_F(FailingDevice, AStepWithoutMemoryMayBeTriedAgain) {
   EXPECT_EQ(*again, *right);
 }
 
+// The host allocates rows of logits before the steps that want them, or returns an error.
+TEST_F(FailingDevice, RowsOfLogitsAreThereBeforeTheirStep) {
+  options_.engine.max_batch = 20;
+  const auto executor = load();
+  ASSERT_TRUE(executor.ok()) << executor.error().message();
+  const auto allocations = [&] {
+    for (const auto& each : (*executor)->counters()) {
+      if (each.name == "device_allocations") return each.value;
+    }
+    return -1.0;
+  };
+  std::vector<Column> columns;
+  std::vector<std::vector<PageIndex>> pages;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    columns.push_back({3 + i, 0, i, Output::kLogits});
+    pages.push_back({i});
+  }
+  ASSERT_GE((*executor)->limits().total_pages, 20U);
+  const std::vector<Column> few(columns.begin(), columns.begin() + 16);
+  const std::vector<std::vector<PageIndex>> few_pages(pages.begin(), pages.begin() + 16);
+  const auto right = run_step(**executor, few, few_pages);
+  ASSERT_TRUE(right.ok()) << right.error().message();
+  if (fault::kCompiledIn) {
+    fault::arm(1, fault::Call::kAllocate);
+    const Status refused = (*executor)->reserve_logits(20);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
+    const auto again = run_step(**executor, few, few_pages);
+    ASSERT_TRUE(again.ok()) << again.error().message();
+    EXPECT_EQ(*again, *right);
+  }
+  const double before = allocations();
+  const Status reserved = (*executor)->reserve_logits(20);
+  ASSERT_TRUE(reserved.ok()) << reserved.error().message();
+  const double after = allocations();
+  EXPECT_GT(after, before);
+  for (int step = 0; step < 3; ++step) {
+    const auto rows = run_step(**executor, columns, pages);
+    ASSERT_TRUE(rows.ok()) << rows.error().message();
+    ASSERT_EQ(rows->size(), 20U);
+    EXPECT_TRUE(std::equal(right->begin(), right->end(), rows->begin()));
+  }
+  EXPECT_EQ(allocations(), after);
+}
+
 // Without the pool each step's memory is new. A driver gives out again what was freed last, until
 // somebody else takes it: then addresses that were recorded are another's.
 TEST_F(FailingDevice, AStepsMemoryMayLieElsewhereThanTheLastOnes) {

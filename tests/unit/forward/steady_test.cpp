@@ -136,6 +136,7 @@ class DrawsOnHost final : public engine::Executor {
     limits_.sampled_top_k = 0;
   }
   const engine::ExecutorLimits& limits() const override { return limits_; }
+  Status reserve_logits(std::uint32_t outputs) override { return device_.reserve_logits(outputs); }
   Status submit(const engine::Step& step) override { return device_.submit(step); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return device_.wait(); }
   std::string device_name() const override { return device_.device_name(); }
