@@ -7,6 +7,7 @@
 #include "worker/forward/step_attention.hpp"
 #include "worker/forward/step_delta.hpp"
 #include "worker/forward/step_experts.hpp"
+#include "worker/forward/step_outputs.hpp"
 
 namespace bulkhead::forward {
 
@@ -310,26 +311,8 @@ class Builder {
   }
 
   Status add_outputs() {
-    k::RmsNormPush norm{};
-    norm.in_address = at(model::kStream);
-    norm.gain = context_.weights.vector(graph_.output_gain);
-    norm.out_address = at(Scratch::kOutputNormed);
-    norm.parameters = parameters_;
-    norm.list = parameters_ + context_.parameter_layout.outputs;
-    norm.width = graph_.embedding;
-    norm.in_stride = stride(model::kStream);
-    norm.out_stride = k::input_stride(context_.mapping, graph_.embedding);
-    norm.padded_width = k::input_padded(context_.mapping, graph_.embedding);
-    norm.count_word = k::kOutputCountWord;
-    norm.epsilon = graph_.output_epsilon;
-    const Extent extent{shape_.outputs, 1, 1, std::uint64_t{shape_.outputs} * graph_.embedding * 8};
-    if (graph_.output_bias == kAbsent) {
-      BULKHEAD_RETURN_IF_ERROR(dispatch(k::rms_norm(context_.mapping), norm, extent));
-    } else {
-      const k::LayerNormPush centred{norm, context_.weights.vector(graph_.output_bias)};
-      BULKHEAD_RETURN_IF_ERROR(dispatch(
-          k::layer_norm(context_.mapping, context_.mapping.input_form()), centred, extent));
-    }
+    BULKHEAD_RETURN_IF_ERROR(add_output_norm(context_, activations_, OutputRows::kForLogits,
+                                             {slot_, shape_.outputs}, *emit_));
     emit_->barrier();
     MatrixUse logits;
     logits.matrix = plan_.output;

@@ -25,6 +25,10 @@ Result<StepProgram> build_sampling(const StepContext& context, const Activations
 // And behind that where an output asks for log-probabilities.
 Result<StepProgram> build_logprobs(const StepContext& context, const Activations& activations,
                                    std::uint32_t slot = 0);
+// What comes behind a step where an output asks for its hidden state. It fills
+// Scratch::kOutputNormed with [output][embedding] floats.
+Result<StepProgram> build_hidden(const StepContext& context, const Activations& activations,
+                                 std::uint32_t slot = 0);
 // The kernels that `build`, a call of one of the above, would make: behind those that are in `specs`.
 template <typename Build>
 Status list_kernels(StepContext& context, std::vector<gpu::KernelSpec>& specs, Build build) {

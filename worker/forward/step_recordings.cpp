@@ -60,14 +60,17 @@ Result<const StepRecording*> StepRecordings::get(StepShape shape) {
   return result;
 }
 
-Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording& step, bool samples,
-                                                            bool tells_logprobs) {
+Result<StepRecordings::Followers> StepRecordings::followers(const StepRecording& step,
+                                                            const OutputWishes& wishes) {
   Followers followers{};
-  if (samples) {
+  if (wishes.draws) {
     BULKHEAD_TRY(followers[0], behind(sampling_, build_sampling, step));
   }
-  if (tells_logprobs) {
+  if (wishes.logprobs) {
     BULKHEAD_TRY(followers[1], behind(logprobs_, build_logprobs, step));
+  }
+  if (wishes.hidden) {
+    BULKHEAD_TRY(followers[2], behind(hidden_, build_hidden, step));
   }
   return followers;
 }

@@ -25,6 +25,11 @@ struct StepRecording {
   gpu::CommandRing::RecordingId id = 0;
 };
 
+// What a step's outputs ask for besides the best token. A recording for each follows the step's.
+struct OutputWishes {
+  bool draws = false, logprobs = false, hidden = false;
+};
+
 class StepRecordings {
  public:
   // Both must outlive it and stay where they are; `parts` has its parts from the first call on.
@@ -38,8 +43,8 @@ class StepRecordings {
   // Made now if need be. Valid until the next get() or forget.
   Result<const StepRecording*> get(StepShape shape);
   // What is submitted behind a step; null: nothing.
-  using Followers = std::array<const StepRecording*, 2>;
-  Result<Followers> followers(const StepRecording& step, bool samples, bool tells_logprobs);
+  using Followers = std::array<const StepRecording*, 3>;
+  Result<Followers> followers(const StepRecording& step, const OutputWishes& wishes);
 
   void forget(StepShape shape);
   void forget_all();  // all shapes'
@@ -63,7 +68,7 @@ class StepRecordings {
   std::vector<StepShape> shapes_;
   std::shared_ptr<Activations> shared_;
   std::map<StepShape, std::unique_ptr<StepRecording>> recorded_;
-  std::unique_ptr<StepRecording> sampling_, logprobs_;  // behind a step of any shape
+  std::unique_ptr<StepRecording> sampling_, logprobs_, hidden_;  // behind a step of any shape
   std::uint64_t plan_ns_ = 0;  // making programs, which steady steps do not
 };
 

@@ -43,8 +43,9 @@ Status StepRunner::start(const engine::Step& step, StepShape shape) {
   return {};
 }
 
-Status StepRunner::record(StepShape shape) {
-  BULKHEAD_TRY([[maybe_unused]] const StepRecording* const made, recordings_.get(shape));
+Status StepRunner::record(StepShape shape, const OutputWishes& wishes) {
+  BULKHEAD_TRY(const StepRecording* const made, recordings_.get(shape));
+  BULKHEAD_TRY([[maybe_unused]] const auto followers, recordings_.followers(*made, wishes));
   recordings_.give_memory_back(shape);
   return {};
 }
@@ -53,8 +54,8 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
   const StepSlot& slot = slots_[index];
   Recordings made;
   BULKHEAD_TRY(made.step, recordings_.get(slot.shape));
-  BULKHEAD_TRY(made.followers,
-               recordings_.followers(*made.step, slot.samples, slot.tells_logprobs));
+  BULKHEAD_TRY(made.followers, recordings_.followers(*made.step, {slot.samples, slot.tells_logprobs,
+                                                                  slot.tells_hidden}));
   return made;
 }
 

@@ -38,8 +38,8 @@ class StepRunner {
   Result<std::span<const engine::ColumnOutput>> wait();
   // Unchecked, and of this shape.
   Status start(const engine::Step& step, StepShape shape);
-  // Makes what start() needs of this shape, and submits nothing.
-  Status record(StepShape shape);
+  // Makes what start() needs of this shape and of outputs with these wishes, and submits nothing.
+  Status record(StepShape shape, const OutputWishes& wishes = {});
   // Waits for so long at most: whether the step submitted last is over.
   Result<bool> finished(std::uint32_t wait_ms);
   // The step waited for last, once more with timestamps. None may be in flight.

@@ -57,11 +57,6 @@ void take_logprobs(StepSlot& slot, std::size_t index) {
 
 }  // namespace
 
-// Bytes of a column in the buffer that the last norm writes.
-std::uint64_t StepSlots::hidden_row_bytes() const {
-  return std::uint64_t{k::input_stride(context_.mapping, context_.graph.embedding)} * sizeof(float);
-}
-
 Status StepSlots::make() {
   gpu::Device& device = *context_.device;
   const auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };

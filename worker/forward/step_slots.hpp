@@ -85,12 +85,14 @@ class StepSlots {
   std::uint64_t logits_row_bytes() const {
     return std::uint64_t{limits_.vocabulary} * sizeof(float);
   }
+  std::uint64_t hidden_row_bytes() const {
+    return std::uint64_t{limits_.embedding} * sizeof(float);
+  }
 
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
   gpu::Buffer host_parameters_, host_results_, host_logprobs_, host_hidden_;  // [slot]
-  std::vector<gpu::Buffer> host_logits_;                                      // blocks of any slot
-  std::uint64_t hidden_row_bytes() const;
+  std::vector<gpu::Buffer> host_logits_;                                      // blocks of all slots
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;
   std::uint32_t in_flight_ = 0;    // the slots before the next

@@ -247,9 +247,7 @@ class LoadedTransformer final : public Transformer {
     // The next step computes a wrong draft's position again. States don't allow that, so there are no drafts.
     limits_.max_drafts = graph.states.empty() ? engine::kMostDrafts : 0;
     limits_.vocabulary = graph.vocabulary;
-    // Hidden states are read from the rows that the last norm writes. A GPU's norm writes them in the order that
-    // its products read, which nothing turns back yet.
-    limits_.embedding = context_.mapping.rows ? graph.embedding : 0;
+    limits_.embedding = graph.embedding;
     if (graph.vocabulary <= k::kSampleVocabulary) {
       limits_.sampled_top_k = k::kSampleTopK;
       limits_.most_logprobs = k::kMostLogprobs;
@@ -418,6 +416,8 @@ class LoadedTransformer final : public Transformer {
         list_kernels(context_, specs, [&] { return build_sampling(context_, none); }));
     BULKHEAD_RETURN_IF_ERROR(
         list_kernels(context_, specs, [&] { return build_logprobs(context_, none); }));
+    BULKHEAD_RETURN_IF_ERROR(
+        list_kernels(context_, specs, [&] { return build_hidden(context_, none); }));
     for (const StepShape shape : std::views::reverse(shapes)) {
       BULKHEAD_RETURN_IF_ERROR(
           list_kernels(context_, specs, [&] { return build_step(context_, none, shape); }));

@@ -76,6 +76,9 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
     // It gave up: other recordings from here on.
     if (chains && context_.chain.columns == 0) done = 0;
   }
+  // No step of the warm-up asks for hidden states. Their kernel is compiled; the recording is made
+  // here.
+  if (status.ok()) status = steps_.record(shapes.front(), {.hidden = true});
   // Once more, with everything compiled: how fast this device is with this model.
   const auto narrow = Clock::now();
   if (status.ok()) status = run(step, shapes.front());

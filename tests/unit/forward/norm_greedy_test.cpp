@@ -1,6 +1,8 @@
 // Norm, element-wise product and the greedy choice against float64.
 #include <cmath>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "kernel_harness.hpp"
 #include "reference.hpp"
@@ -13,6 +15,33 @@ namespace k = gpu::kernels;
 std::uint32_t index(const k::Mapping& mapping, std::uint32_t i) {
   if (mapping.rows) return i;
   return i / 1024 * 1024 + (i / 4 % 8) * 128 + (i / 32 % 32) * 4 + i % 4;
+}
+
+// A norm whose result is a product's input, or a hidden state: plain floats under every mapping.
+struct TriedNorm {
+  std::string name;
+  k::Mapping mapping;
+  bool hidden;
+
+  k::InputForm form() const { return hidden ? k::InputForm::kRows : mapping.input_form(); }
+  std::uint32_t stride(std::uint32_t width) const {
+    return hidden ? width : k::input_stride(mapping, width);
+  }
+  std::uint32_t padded(std::uint32_t width) const {
+    return hidden ? width : (width + 31) / 32 * 32;
+  }
+  std::uint32_t place(std::uint32_t i) const { return hidden ? i : index(mapping, i); }
+};
+std::vector<TriedNorm> tried_norms(const gpu::Device& device) {
+  std::vector<TriedNorm> tried;
+  for (const auto& [name, mapping] : test_mappings(device)) {
+    tried.push_back({name, mapping, false});
+    tried.push_back({std::string(name) + ", hidden", mapping, true});
+  }
+  k::Mapping units = k::lanes_mapping(device.info());
+  units.units = true;
+  tried.push_back({"units, hidden", units, true});
+  return tried;
 }
 
 class SmallKernels : public KernelTest {
@@ -28,15 +57,15 @@ class SmallKernels : public KernelTest {
 };
 
 TEST_F(SmallKernels, NormOfListedColumns) {
-  for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const std::uint32_t width : {6U, 320U, 1100U}) {
+  for (const TriedNorm& tried : tried_norms(device())) {
+    for (const std::uint32_t width : {6U, 320U, 1100U, 1101U}) {
       const auto x = random_floats(4 * width, 2), gain = random_floats(width, 1);
       const std::vector<std::uint32_t> list{3, 0};
       const gpu::Buffer in = buffer(std::span<const float>(x)),
                         gains = buffer(std::span<const float>(gain)),
                         which = buffer(std::span<const std::uint32_t>(list)),
                         counts = parameters(2);
-      const std::uint32_t stride = k::input_stride(mapping, width);
+      const std::uint32_t stride = tried.stride(width);
       const gpu::Buffer out = empty(2 * stride * 4);
       k::RmsNormPush push{};
       push.in_address = in.address();
@@ -47,10 +76,10 @@ TEST_F(SmallKernels, NormOfListedColumns) {
       push.width = width;
       push.in_stride = width;
       push.out_stride = stride;
-      push.padded_width = (width + 31) / 32 * 32;
+      push.padded_width = tried.padded(width);
       push.count_word = k::kOutputCountWord;
       push.epsilon = 1e-5F;
-      run(k::rms_norm(mapping), push, 3);
+      run(k::rms_norm(tried.mapping, k::NormMakes::kNormed, tried.form()), push, 3);
       const auto got = read<float>(out, 2 * stride);
       for (std::size_t c = 0; c < list.size(); ++c) {
         double squares = 0;
@@ -59,8 +88,8 @@ TEST_F(SmallKernels, NormOfListedColumns) {
         const double scale = 1 / std::sqrt(squares / width + 1e-5);
         for (std::uint32_t i = 0; i < push.padded_width; ++i) {
           const double want = i < width ? x[list[c] * width + i] * scale * gain[i] : 0;
-          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5)
-              << name << " width " << width << " entry " << i;
+          ASSERT_NEAR(got[c * stride + tried.place(i)], want, 1e-5)
+              << tried.name << " width " << width << " entry " << i;
         }
       }
     }
@@ -68,8 +97,8 @@ TEST_F(SmallKernels, NormOfListedColumns) {
 }
 
 TEST_F(SmallKernels, LayerNormOfListedColumns) {
-  for (const auto& [name, mapping] : test_mappings(device())) {
-    for (const std::uint32_t width : {6U, 320U, 1100U}) {
+  for (const TriedNorm& tried : tried_norms(device())) {
+    for (const std::uint32_t width : {6U, 320U, 1100U, 1101U}) {
       auto x = random_floats(4 * width, 2);
       for (float& value : x)
         value += 5;  // a mean to be taken away
@@ -80,7 +109,7 @@ TEST_F(SmallKernels, LayerNormOfListedColumns) {
                         biases = buffer(std::span<const float>(bias)),
                         which = buffer(std::span<const std::uint32_t>(list)),
                         counts = parameters(2);
-      const std::uint32_t stride = k::input_stride(mapping, width);
+      const std::uint32_t stride = tried.stride(width);
       const gpu::Buffer out = empty(2 * stride * 4);
       k::LayerNormPush push{};
       push.norm.in_address = in.address();
@@ -90,11 +119,11 @@ TEST_F(SmallKernels, LayerNormOfListedColumns) {
       push.norm.list = which.address();
       push.norm.width = push.norm.in_stride = width;
       push.norm.out_stride = stride;
-      push.norm.padded_width = (width + 31) / 32 * 32;
+      push.norm.padded_width = tried.padded(width);
       push.norm.count_word = k::kOutputCountWord;
       push.norm.epsilon = 1e-5F;
       push.bias = biases.address();
-      run(k::layer_norm(mapping, mapping.input_form()), push, 3);
+      run(k::layer_norm(tried.mapping, tried.form()), push, 3);
       const auto got = read<float>(out, 2 * stride);
       for (std::size_t c = 0; c < list.size(); ++c) {
         double mean = 0, squares = 0;
@@ -108,8 +137,8 @@ TEST_F(SmallKernels, LayerNormOfListedColumns) {
           const double want = i < width ? apart * scale * static_cast<double>(gain[i]) +
                                               static_cast<double>(bias[i])
                                         : 0;
-          ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 2e-5)
-              << name << " width " << width << " entry " << i;
+          ASSERT_NEAR(got[c * stride + tried.place(i)], want, 2e-5)
+              << tried.name << " width " << width << " entry " << i;
         }
       }
     }

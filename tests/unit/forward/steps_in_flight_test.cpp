@@ -1,11 +1,9 @@
 // What goes from step to step without the host: tokens, draws, rows of logits and log-probabilities,
 // with two steps in flight; and that a steady step allocates nothing.
-#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "reference.hpp"
 #include "transformer_harness.hpp"
 #include "worker/engine/sampler.hpp"
 
@@ -191,65 +189,6 @@ TEST_F(StepsInFlight, TheDeviceTellsLogprobabilities) {
   bad.output = Output::kGreedy;
   bad.logprobs = 21;
   EXPECT_FALSE(executor.submit({std::span<const Column>(&bad, 1), sequences}).ok());
-}
-
-// Of every column of a step, with another step in flight, which overwrites where they lie on the device.
-TEST_F(StepsInFlight, HiddenStatesAreWhatLogitsAreMadeOf) {
-  for (const bool lanes : {false, true}) {
-    Options options;
-    options.lanes = lanes;
-    const Loaded model = load("builtin", options);
-    ASSERT_NE(model.executor, nullptr);
-    Executor& executor = *model.executor;
-    const std::uint32_t width = executor.limits().embedding;
-    const auto prompt = some_prompt(4);
-    const std::vector<std::vector<PageIndex>> tables{pages_for(executor, 40, 0),
-                                                     pages_for(executor, 40, 1)};
-    const std::vector<std::span<const PageIndex>> sequences(tables.begin(), tables.end());
-    std::vector<Column> columns = columns_of(prompt, 0, Output::kLogits);
-    for (Column& column : columns)
-      column.output = Output::kLogits;
-    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
-    const auto with_logits = executor.wait();
-    ASSERT_TRUE(with_logits.ok()) << with_logits.error().message();
-    std::vector<std::vector<float>> rows;
-    for (const ColumnOutput& output : *with_logits)
-      rows.emplace_back(output.logits.begin(), output.logits.end());
-
-    for (Column& column : columns)
-      column.output = Output::kHidden;
-    if (width == 0) {  // no mapping for GPUs gives them yet
-      EXPECT_FALSE(executor.submit({columns, sequences}).ok());
-      continue;
-    }
-    ASSERT_TRUE(executor.submit({columns, sequences}).ok());
-    if (executor.limits().steps_in_flight > 1) {
-      const std::vector<Column> others = columns_of(some_prompt(9), 1, Output::kGreedy);
-      ASSERT_TRUE(executor.submit({others, sequences}).ok());
-    }
-    const auto with_states = executor.wait();
-    ASSERT_TRUE(with_states.ok()) << with_states.error().message();
-    ASSERT_EQ(with_states->size(), rows.size());
-    const model::TensorInfo* matrix = model.file->find_tensor("output.weight");
-    if (matrix == nullptr) matrix = model.file->find_tensor("token_embd.weight");
-    ASSERT_NE(matrix, nullptr);
-    for (std::size_t column = 0; column < rows.size(); ++column) {
-      const std::span<const float> state = (*with_states)[column].hidden;
-      ASSERT_EQ(state.size(), width);
-      for (const std::size_t token : {std::size_t{0}, std::size_t{7}, rows[column].size() - 1}) {
-        const auto weights = reference::dequantize(
-            matrix->type, matrix->data.subspan(token * matrix->row_bytes(), matrix->row_bytes()),
-            width);
-        double logit = 0;
-        for (std::size_t i = 0; i < width; ++i)
-          logit += weights[i] * state[i];
-        EXPECT_NEAR(logit, rows[column][token], 0.02 + 0.01 * std::abs(logit)) << token;
-      }
-    }
-    if (executor.limits().steps_in_flight > 1) {
-      EXPECT_TRUE(executor.wait().ok());
-    }
-  }
 }
 
 // A link of a model's chain that waits in vain, with two steps in flight, of which the second works

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <string_view>
 
@@ -29,6 +30,11 @@ std::filesystem::path model_file(const std::string& name) {
 
 std::string or_builtin(const std::string& name) {
   return std::filesystem::exists(model_file(name)) ? name : "builtin";
+}
+
+nlohmann::json expected(const std::string& name) {
+  std::ifstream file(model_file(name).replace_extension("expected.json"));
+  return nlohmann::json::parse(file);
 }
 
 Loaded TransformerTest::load(const std::string& name, const Options& options) {
@@ -106,19 +112,29 @@ std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
   EXPECT_TRUE(outputs.ok()) << outputs.error().message();
   if (!outputs.ok()) return rows;
   for (const ColumnOutput& output : *outputs) {
-    rows.push_back(
-        {output.best, output.best_logprob, {output.logits.begin(), output.logits.end()}});
+    rows.push_back({output.best,
+                    output.best_logprob,
+                    {output.logits.begin(), output.logits.end()},
+                    {output.hidden.begin(), output.hidden.end()}});
   }
   return rows;
 }
 
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::uint32_t chunk, Output output) {
+  return generate(executor, prompt, tokens, std::span(&chunk, 1), output);
+}
+
+std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
+                          std::size_t tokens, std::span<const std::uint32_t> chunks,
+                          Output output) {
   const auto pages = pages_for(executor, static_cast<std::uint32_t>(prompt.size() + tokens));
   std::vector<Row> rows;
-  for (std::uint32_t at = 0; at < prompt.size(); at += chunk) {
+  for (std::size_t at = 0, turn = 0; at < prompt.size(); ++turn) {
+    const std::uint32_t chunk = chunks[turn % chunks.size()];
     auto made = step(executor, columns_of(prompt, 0, output, at, chunk), {pages});
     rows.insert(rows.end(), made.begin(), made.end());
+    at += chunk;
   }
   while (rows.size() < tokens && !rows.empty()) {
     const auto position = static_cast<std::uint32_t>(prompt.size() + rows.size() - 1);
@@ -151,6 +167,9 @@ void expect_same_bits(const std::vector<Row>& a, const std::vector<Row>& b,
     ASSERT_EQ(std::memcmp(&a[i].logprob, &b[i].logprob, 4), 0) << what << " step " << i;
     ASSERT_EQ(a[i].logits.size(), b[i].logits.size());
     ASSERT_EQ(std::memcmp(a[i].logits.data(), b[i].logits.data(), a[i].logits.size() * 4), 0)
+        << what << " step " << i;
+    ASSERT_EQ(a[i].hidden.size(), b[i].hidden.size());
+    ASSERT_EQ(std::memcmp(a[i].hidden.data(), b[i].hidden.data(), a[i].hidden.size() * 4), 0)
         << what << " step " << i;
   }
 }

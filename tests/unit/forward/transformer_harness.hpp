@@ -7,8 +7,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "kernel_harness.hpp"
 #include "worker/forward/transformer.hpp"
@@ -28,6 +31,8 @@ using engine::TokenId;
 std::filesystem::path model_file(const std::string& name);
 // Where the fixtures are missing the built-in model serves those tests that any model does for.
 std::string or_builtin(const std::string& name);
+// The model's continuations by a float64 evaluation.
+nlohmann::json expected(const std::string& name);
 
 struct Options {
   std::uint32_t chunk = 64;
@@ -61,13 +66,16 @@ std::vector<Column> columns_of(const std::vector<TokenId>& prompt, std::uint32_t
 struct Row {
   TokenId best = 0;
   float logprob = 0;
-  std::vector<float> logits;
+  std::vector<float> logits, hidden;
 };
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
                       const std::vector<std::vector<PageIndex>>& pages);
 // Prefills in chunks and decodes greedily; one row for each generated token.
 std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
                           std::size_t tokens, std::uint32_t chunk, Output output = Output::kGreedy);
+// The same, with chunks of these sizes in turn, over and over.
+std::vector<Row> generate(Executor& executor, const std::vector<TokenId>& prompt,
+                          std::size_t tokens, std::span<const std::uint32_t> chunks, Output output);
 // A step that decodes one token for each sequence, behind its prompt and the rows that it has, and
 // gives each one row more.
 void decode_side_by_side(Executor& executor, const std::vector<std::vector<TokenId>>& prompts,

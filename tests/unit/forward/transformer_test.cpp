@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 
 #include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include "tests/support/fixture_models.hpp"
 #include "transformer_harness.hpp"
@@ -16,11 +14,6 @@
 
 namespace bulkhead::forward {
 namespace {
-
-nlohmann::json expected(const std::string& name) {
-  std::ifstream file(model_file(name).replace_extension("expected.json"));
-  return nlohmann::json::parse(file);
-}
 
 // Compares with an expected case; returns the largest difference of log-probabilities.
 double compare(const std::vector<Row>& rows, const nlohmann::json& greedy,
