@@ -40,6 +40,8 @@ struct Plan {
 struct Streams {
   std::vector<std::vector<engine::PageIndex>> pages;
   std::vector<std::span<const engine::PageIndex>> sequences;
+  std::vector<engine::WindowPages> windows;  // of `window_pages`
+  std::vector<std::vector<engine::PageIndex>> window_pages;
   std::vector<engine::Column> columns;
 };
 
@@ -53,6 +55,17 @@ Streams make_streams(const engine::ExecutorLimits& limits, std::uint32_t count,
     streams.columns.push_back({s % limits.vocabulary, depth - 1, s, engine::Output::kGreedy});
   }
   streams.sequences.assign(streams.pages.begin(), streams.pages.end());
+  const std::uint32_t first =
+      (depth - std::min(depth, std::max(limits.window, 1U))) / limits.page_tokens;
+  std::uint32_t next = 0;
+  for (std::uint32_t s = 0; limits.window > 0 && s < count; ++s) {
+    auto& pages = streams.window_pages.emplace_back(each - first);
+    // If the cache has fewer pages than the streams see, streams share some. Reading them takes as
+    // long.
+    for (engine::PageIndex& page : pages)
+      page = limits.total_pages + next++ % limits.window_pages;
+    streams.windows.push_back({first, pages});
+  }
   return streams;
 }
 
@@ -63,7 +76,7 @@ Result<nlohmann::json> measure(forward::Transformer& executor, const Plan& plan,
   std::vector<engine::StateUse> states;
   for (std::uint32_t s = 0; limits.states > 0 && s < count; ++s)
     states.push_back({s, s});
-  const engine::Step step{streams.columns, streams.sequences, states};
+  const engine::Step step{streams.columns, streams.sequences, states, streams.windows};
   // As many in flight as in serving: from one end to the next.
   std::vector<double> seconds;
   std::uint32_t submitted = 0;

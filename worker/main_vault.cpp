@@ -92,8 +92,12 @@ Status MainVault::receive() {
   const auto blocks = all.begin() + 1 + given_.files;
   files_.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(blocks));
   kept_.blocks.assign(std::make_move_iterator(blocks), std::make_move_iterator(all.end()));
-  kept_.layout = {described.identity.substr(line + 1), described.context, described.pages,
-                  described.weight_blocks, described.block_bytes};
+  kept_.layout = {described.identity.substr(line + 1),
+                  described.context,
+                  described.pages - described.window_pages,
+                  described.window_pages,
+                  described.weight_blocks,
+                  described.block_bytes};
   kept_.checksums = described.checksums;
   return {};
 }
@@ -204,7 +208,9 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
   const engine::PagePool& pool = engine.scheduler().pool();
   if (!keep_kv) {
     report_.reason = "the last process's end casts doubt on its KV pages";
-  } else if (described.pages != pool.total_pages() || described.page_tokens != pool.page_tokens() ||
+  } else if (described.pages != pool.all_pages() ||
+             described.window_pages != pool.windows().total_pages() ||
+             described.page_tokens != pool.page_tokens() ||
              described.states != engine.scheduler().states().slots()) {
     report_.reason = "the directory is of other KV pages";
   }
@@ -248,7 +254,8 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   vault::Description description;
   description.identity = model_line(file) + kept.layout.identity;
   description.context = kept.layout.context;
-  description.pages = kept.layout.pages;
+  description.pages = kept.layout.pages + kept.layout.window_pages;
+  description.window_pages = kept.layout.window_pages;
   description.page_tokens = limits.page_tokens;
   description.vocabulary = limits.vocabulary;
   description.states = limits.states;

@@ -20,6 +20,11 @@ std::uint64_t fold(std::uint64_t hash, engine::TokenId token, std::uint32_t posi
   return mix(hash ^ (std::uint64_t{token} << 32 | position));
 }
 
+// Returns the value that a column writes to its window page.
+std::uint64_t through_window(std::uint64_t past) {
+  return mix(past ^ 0x77);
+}
+
 std::vector<float> row_of(std::uint64_t hash, std::uint32_t vocabulary) {
   std::vector<float> row(vocabulary);
   for (std::uint32_t id = 0; id < vocabulary; ++id) {
@@ -37,16 +42,74 @@ Error broken(const std::string& what) {
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
     : limits_(limits),
       sampler_(limits.vocabulary),
-      slots_(std::size_t{limits.total_pages} * limits.page_tokens),
+      slots_((std::size_t{limits.total_pages} + limits.window_pages) * limits.page_tokens),
       states_(limits.states, 0xDEADBEEFDEAD) {}
 
-std::uint64_t FakeExecutor::hash_after(std::span<const engine::TokenId> history) {
-  std::uint64_t hash = 0, past = 0;
+std::uint64_t FakeExecutor::hash_after(std::span<const engine::TokenId> history) const {
+  std::uint64_t hash = 0, seen = 0;
+  std::vector<std::uint64_t> pasts;
   for (std::uint32_t i = 0; i < history.size(); ++i) {
-    past = fold(past, history[i], i);
-    hash = mix(hash ^ past);
+    seen = 0;
+    for (std::uint32_t at = i + 1 - std::min(i + 1, limits_.window); limits_.window > 0 && at < i;
+         ++at)
+      seen = mix(seen ^ through_window(pasts[at]));
+    pasts.push_back(fold((i == 0 ? 0 : pasts.back()) ^ seen, history[i], i));
+    hash = mix(hash ^ pasts.back());
   }
-  return hash;
+  return hash ^ seen;
+}
+
+FakeExecutor::Slot& FakeExecutor::slot_in(const std::vector<engine::PageIndex>& table,
+                                          std::uint32_t position) {
+  const std::size_t page = table[position / limits_.page_tokens];
+  return slots_[page * limits_.page_tokens + position % limits_.page_tokens];
+}
+
+std::uint64_t FakeExecutor::seen_through_window(const std::vector<engine::PageIndex>& windows,
+                                                std::uint32_t position) {
+  std::uint64_t seen = 0;
+  if (limits_.window == 0) return seen;
+  for (std::uint32_t at = position + 1 - std::min(position + 1, limits_.window); at < position;
+       ++at)
+    seen = mix(seen ^ slot_in(windows, at).past);
+  return seen;
+}
+
+Status FakeExecutor::check_windows(const engine::Step& step) const {
+  if (limits_.window == 0) return {};
+  if (step.windows.size() != step.sequences.size()) return broken("sequences without window pages");
+  std::map<engine::PageIndex, std::uint32_t> users;
+  for (std::size_t s = 0; s < step.windows.size(); ++s) {
+    const engine::WindowPages& window = step.windows[s];
+    if (window.first + window.pages.size() > step.sequences[s].size())
+      return broken("more window pages than pages");
+    const std::set<engine::PageIndex> distinct(window.pages.begin(), window.pages.end());
+    if (distinct.size() != window.pages.size())
+      return broken("a window page twice in one sequence");
+    for (const engine::PageIndex page : window.pages) {
+      if (page < limits_.total_pages || page >= limits_.total_pages + limits_.window_pages)
+        return broken("a window page that does not exist");
+      ++users[page];
+    }
+  }
+  for (const engine::Column& column : step.columns) {
+    const engine::WindowPages& window = step.windows[column.sequence];
+    const std::uint32_t first = column.position + 1 - std::min(column.position + 1, limits_.window);
+    const std::uint32_t at = column.position / limits_.page_tokens;
+    if (first / limits_.page_tokens < window.first || at >= window.first + window.pages.size())
+      return broken("a position whose window has not all pages");
+    if (users[window.pages[at - window.first]] > 1)
+      return broken("a write to a window page that two sequences share");
+    for (const Pending& earlier : in_flight_) {
+      for (const engine::Column& other : earlier.columns) {
+        const std::size_t index = other.position / limits_.page_tokens;
+        if (earlier.windows[other.sequence][index] == window.pages[at - window.first] &&
+            index != at)
+          return broken("a window page that a step in flight may still write to");
+      }
+    }
+  }
+  return {};
 }
 
 std::vector<float> FakeExecutor::logits_after(std::span<const engine::TokenId> history) const {
@@ -160,6 +223,7 @@ Status FakeExecutor::submit(const engine::Step& step) {
     return Error(ErrorCode::kDeviceLost, "device lost: as the test asked");
   }
   BULKHEAD_RETURN_IF_ERROR(check(step));
+  BULKHEAD_RETURN_IF_ERROR(check_windows(step));
   for (const Pending& earlier : in_flight_)
     BULKHEAD_RETURN_IF_ERROR(check_against(earlier, step));
   Pending& pending = in_flight_.emplace_back();
@@ -169,6 +233,10 @@ Status FakeExecutor::submit(const engine::Step& step) {
   for (const auto& pages : step.sequences)
     pending.tables.emplace_back(pages.begin(), pages.end());
   pending.states.assign(step.states.begin(), step.states.end());
+  for (const engine::WindowPages& window : step.windows) {
+    auto& table = pending.windows.emplace_back(window.first, ~engine::PageIndex{0});
+    table.insert(table.end(), window.pages.begin(), window.pages.end());
+  }
   StepRecord& record = steps.emplace_back();
   record.in_flight = in_flight_.size();
   record.columns_of.resize(step.sequences.size());
@@ -203,6 +271,16 @@ Status FakeExecutor::start_sums(std::span<const engine::PageIndex> pages,
       const auto written = step.tables[column.sequence][column.position / limits_.page_tokens];
       if (std::ranges::find(pages, written) != pages.end())
         return broken("a page to sum that a step in flight writes to");
+      if (step.windows.empty()) continue;
+      const auto window = step.windows[column.sequence][column.position / limits_.page_tokens];
+      if (std::ranges::find(pages, window) != pages.end())
+        return broken("a window page to sum that a step in flight writes to");
+    }
+    for (const engine::StateUse& use : step.states) {
+      for (const std::uint32_t written : {use.to, use.saved_after > 0 ? use.saved : use.to}) {
+        if (std::ranges::find(pages, limits_.first_state() + written) != pages.end())
+          return broken("a slot to sum that a step in flight writes to");
+      }
     }
   }
   weight_bytes_looked_at += weight_bytes;
@@ -237,8 +315,7 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
   for (std::uint32_t index = 0; index < step.columns.size(); ++index) {
     const engine::Column& column = step.columns[index];
     const auto slot = [&](std::uint32_t position) -> Slot& {
-      const engine::PageIndex page = step.tables[column.sequence][position / limits_.page_tokens];
-      return slots_[std::size_t{page} * limits_.page_tokens + position % limits_.page_tokens];
+      return slot_in(step.tables[column.sequence], position);
     };
     const bool by_host = column.chosen_by == engine::kByHost;
     const engine::TokenId token = by_host ? column.token : before[column.chosen_by];
@@ -253,6 +330,14 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
       carried = states_[use.to] = fold(past, token, column.position);
       if (index - run_begin + 1 == use.saved_after) states_[use.saved] = carried;
     }
+    std::uint64_t seen = 0;
+    if (limits_.window > 0) {
+      const auto& windows = step.windows[column.sequence];
+      seen = seen_through_window(windows, column.position);
+      past ^= seen;
+      slot_in(windows, column.position) = {token,
+                                           through_window(fold(past, token, column.position))};
+    }
     slot(column.position) = {token, fold(past, token, column.position)};
     if (column.output == engine::Output::kNone) continue;
     std::uint64_t hash = 0;
@@ -261,6 +346,7 @@ Result<std::span<const engine::ColumnOutput>> FakeExecutor::wait() {
       hash = mix(hash ^ slot(position).past);
       history.push_back(slot(position).token);
     }
+    hash ^= seen;
     std::vector<float>& row = rows_.emplace_back(row_of(hash, limits_.vocabulary));
     if (script) {
       if (const auto forced = script(history)) row[*forced] = 20;

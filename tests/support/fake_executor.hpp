@@ -76,7 +76,7 @@ class FakeExecutor : public engine::Executor {
   std::vector<Optimization> optimizations() const override { return {}; }
 
  private:
-  static std::uint64_t hash_after(std::span<const engine::TokenId> history);
+  std::uint64_t hash_after(std::span<const engine::TokenId> history) const;
 
   struct Slot {
     engine::TokenId token = 0xDEADBEEF;   // what a page holds before anyone wrote it
@@ -87,13 +87,20 @@ class FakeExecutor : public engine::Executor {
     std::vector<engine::Choice> choices;  // by column
     std::vector<std::vector<engine::PageIndex>> tables;
     std::vector<engine::StateUse> states;
+    std::vector<std::vector<engine::PageIndex>> windows;  // by index; released ones are gaps
   };
   Status check(const engine::Step& step) const;
+  Status check_windows(const engine::Step& step) const;
   // A page that a step in flight writes to may be in another step's tables only where it is the same
   // sequence's.
   Status check_against(const Pending& earlier, const engine::Step& step) const;
 
   engine::PageSum sum_of(engine::PageIndex page) const;
+  Slot& slot_in(const std::vector<engine::PageIndex>& table, std::uint32_t position);
+  // Folds what a column at `position` sees of its sequence's windowed layers, without what it
+  // writes itself.
+  std::uint64_t seen_through_window(const std::vector<engine::PageIndex>& windows,
+                                    std::uint32_t position);
 
   engine::ExecutorLimits limits_;
   engine::Sampler sampler_;

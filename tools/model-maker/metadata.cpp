@@ -140,6 +140,23 @@ void add_delta_keys(const Shape& shape, Metadata& metadata) {
   metadata.add_uint(prefix + ".full_attention_interval", 4);
 }
 
+void add_two_kinds_keys(const Shape& shape, Metadata& metadata) {
+  const std::string& prefix = shape.architecture;
+  std::vector<std::int32_t> kv_heads, slides;
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const bool full = (layer + 1) % shape.full_interval == 0;
+    kv_heads.push_back(static_cast<std::int32_t>(full ? shape.full_kv_heads : shape.kv_heads));
+    slides.push_back(full ? 0 : 1);
+  }
+  metadata.add_ints(prefix + ".attention.head_count_kv", kv_heads);
+  metadata.add_ints(prefix + ".attention.sliding_window_pattern", slides);
+  metadata.add_uint(prefix + ".attention.key_length_swa", shape.window_head_size);
+  metadata.add_uint(prefix + ".attention.value_length_swa", shape.window_head_size);
+  metadata.add_uint(prefix + ".rope.dimension_count_swa", shape.window_head_size);
+  metadata.add_float(prefix + ".rope.freq_base_swa", shape.window_rope_base);
+  metadata.add_float(prefix + ".final_logit_softcapping", shape.logit_cap);
+}
+
 void add_scored_expert_keys(const Shape& shape, Metadata& metadata) {
   constexpr std::uint32_t kSoftmax = 1, kSigmoid = 2;
   const std::string& prefix = shape.architecture;
@@ -163,7 +180,11 @@ void add_model_keys(const Shape& shape, std::uint32_t file_type, Metadata& metad
   metadata.add_uint(prefix + ".embedding_length", shape.embedding);
   metadata.add_uint(prefix + ".feed_forward_length", shape.feed_forward);
   metadata.add_uint(prefix + ".attention.head_count", shape.heads);
-  metadata.add_uint(prefix + ".attention.head_count_kv", shape.kv_heads);
+  if (shape.full_interval != 0) {
+    add_two_kinds_keys(shape, metadata);
+  } else {
+    metadata.add_uint(prefix + ".attention.head_count_kv", shape.kv_heads);
+  }
   if (shape.latent == 0) {
     metadata.add_uint(prefix + ".attention.key_length", shape.head_size);
     metadata.add_uint(prefix + ".attention.value_length", shape.head_size);

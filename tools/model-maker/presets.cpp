@@ -79,6 +79,25 @@ Shape qwen3_5_35b_a3b() {
                           10000000.0F, 1e-6F, false, false, false, 256, 8, 512},
                          16, 32, 128);
 }
+// Returns the shape with two kinds of layers: as in Gemma 4, every sixth layer sees everything.
+Shape with_two_kinds(Shape shape, std::uint32_t full_kv_heads, std::uint32_t window_head_size) {
+  shape.full_interval = 6;
+  shape.full_kv_heads = full_kv_heads;
+  shape.window_head_size = window_head_size;
+  shape.window_rope_base = 10000.0F;
+  shape.logit_cap = 30;
+  return shape;
+}
+Shape gemma_4_26b_a4b() {
+  return with_two_kinds({"gemma-4-26b-a4b", "gemma4", 30, 2816, 2112, 16, 8, 512, 262144, 262144,
+                         1000000.0F, 1e-6F, true, true, false, 128, 8, 704, 1024},
+                        2, 256);
+}
+Shape tiny_two_kinds() {
+  return with_two_kinds({"tiny-two-kinds", "gemma4", 6, 256, 320, 4, 2, 64, 512, 1024, 1000000.0F,
+                         1e-6F, true, false, false, 8, 2, 96, 64},
+                        1, 32);
+}
 Shape tiny_delta() {
   return with_delta_nets({"tiny-delta", "qwen35moe", 4, 256, 96, 4, 2, 64, 512, 1024, 10000000.0F,
                           1e-6F, false, false, false, 8, 2, 96},
@@ -139,6 +158,7 @@ const std::vector<Shape>& presets() {
        1e-6F,         true,     false, false, 0,     0,  0, 1024, "linear", 8},
       {"gpt-oss-20b", "gpt-oss", 24,    2880, 2880, 64, 8,    64,  201088, 131072, 150000.0F,
        1e-5F,         false,     false, true, 32,   4,  2880, 128, "yarn", 32,     4096},
+      gemma_4_26b_a4b(),
       deepseek_v2_lite(),
       glm_4_5_air(),
       glm_4_7_flash(),
@@ -159,6 +179,7 @@ const std::vector<Shape>& presets() {
       tiny_latent(),
       tiny_glm(),
       tiny_delta(),
+      tiny_two_kinds(),
       {"tiny-starcoder2", "starcoder2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-5F, true,
        false, true},
   };

@@ -82,6 +82,13 @@ TensorType choose(const std::string& file_type, TensorType base, Role role, std:
   return type;
 }
 
+// Returns the number of the layer in a tensor's name; 0 if there is none.
+std::uint32_t layer_of(const std::string& name) {
+  std::uint32_t layer = 0;
+  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+  return layer;
+}
+
 Role role_of(const model::TensorRow& row, const Shape& shape) {
   const std::string& name = row.name;
   if (name == "output.weight" || (name == "token_embd.weight" && shape.tied_output))
@@ -108,10 +115,12 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
                       TensorType base) {
   PlannedTensor made{row.name, TensorType::kF32, {row.width}};
   if (row.rows == 1 && row.slices == 1) {
-    made.fill = row.name.find("norm") != std::string::npos ? Fill::kNorm
-                : row.name.starts_with("rope_")            ? Fill::kRopeFactors
-                : row.name.ends_with(".ssm_a")             ? Fill::kRates
-                                                           : Fill::kWeights;
+    const bool multiplies =
+        row.name.find("norm") != std::string::npos || row.name.find("scale") != std::string::npos;
+    made.fill = multiplies                      ? Fill::kNorm
+                : row.name.starts_with("rope_") ? Fill::kRopeFactors
+                : row.name.ends_with(".ssm_a")  ? Fill::kRates
+                                                : Fill::kWeights;
     made.deviation = 0.05;
     return made;
   }
@@ -123,10 +132,7 @@ PlannedTensor planned(const model::TensorRow& row, const Shape& shape, const std
   // Files of mixtures in MXFP4 have their experts alone in it.
   if (base == TensorType::kMXFP4 && shape.experts != 0 && row.slices == 1) base = TensorType::kQ8_0;
   const Role role = role_of(row, shape);
-  std::uint32_t layer = 0;
-  if (row.name.starts_with("blk."))
-    std::from_chars(row.name.data() + 4, row.name.data() + row.name.size(), layer);
-  made.type = choose(file_type, base, role, layer, shape.layers, row.width);
+  made.type = choose(file_type, base, role, layer_of(row.name), shape.layers, row.width);
   made.ne.push_back(row.rows);
   if (row.slices != 1) made.ne.push_back(row.slices);
   return made;
@@ -143,6 +149,10 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
     if (name == "output.weight") return !shape.tied_output;
     if (name == "rope_freqs.weight") return shape.llama3_rope;
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
+    if (shape.full_interval != 0) {
+      if (name.ends_with(".scale") || name.ends_with("_scale.weight")) return true;
+      if (name.ends_with(".attn_v.weight")) return (layer_of(name) + 1) % shape.full_interval != 0;
+    }
     return shape.qkv_bias && name.find(".attn_") != std::string::npos && name.ends_with(".bias");
   });
 }
@@ -201,6 +211,10 @@ Status check(const Shape& shape) {
   if (shape.delta_values != 0 && (shape.delta_keys == 0 || shape.delta_size == 0 ||
                                   shape.delta_values % shape.delta_keys != 0))
     return wrong("delta nets' heads of values must be a multiple of those of keys");
+  if (shape.full_interval != 0 &&
+      (shape.window == 0 || shape.full_kv_heads == 0 || shape.heads % shape.full_kv_heads != 0 ||
+       shape.window_head_size == 0 || shape.window_head_size % 2 != 0))
+    return wrong("layers of two kinds need a window, its heads' size, and heads that fit");
   if (shape.heads % shape.kv_heads != 0) return wrong("heads must be a multiple of kv-heads");
   if (shape.head_size % 2 != 0) return wrong("head-size must be even: its entries rotate in pairs");
   if (!std::isfinite(shape.rope_base) || shape.rope_base <= 0)

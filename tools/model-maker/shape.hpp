@@ -49,6 +49,13 @@ struct Shape {
   // size. A gated expert of such a width that all tokens take.
   std::uint32_t delta_keys = 0, delta_values = 0, delta_size = 0;
   std::uint32_t shared_width = 0;
+  // Layers of two kinds, as Gemma 4 has them: the last of each full_interval layers sees everything (0: all layers
+  // are of one kind), and the others see the window. head_size and rope_base belong to the former, which have
+  // full_kv_heads and use their keys' products as values. kv_heads belongs to the latter.
+  std::uint32_t full_interval = 0, full_kv_heads = 0;
+  std::uint32_t window_head_size = 0;
+  float window_rope_base = 0;
+  float logit_cap = 0;
 };
 
 const std::vector<Shape>& presets();

@@ -31,6 +31,11 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
   add("prefix_cache_miss_pages_total", figures.miss_pages);
   add("prefix_cache_pages", scheduler.pool().cached_pages());
   add("prefix_cache_evictions_total", scheduler.pool().evictions());
+  if (const WindowPool& windows = scheduler.pool().windows(); windows.exists()) {
+    add("window_pages", windows.total_pages());
+    add("window_pages_used", windows.used_pages());
+    add("window_page_evictions_total", windows.evictions());
+  }
   if (scheduler.states().slots() > 0) {
     add("state_snapshots", scheduler.states().snapshots());
     add("state_snapshot_evictions_total", scheduler.states().evictions());
@@ -119,7 +124,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
 Status Engine::look_at_memory(std::uint64_t step) {
   BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(step));
   if (damaged.empty()) return {};
-  if (!scheduler_.can_leave_out(damaged.size())) {
+  if (!scheduler_.can_leave_out(damaged)) {
     return Error(ErrorCode::kDeviceLost,
                  std::to_string(damaged.size()) +
                      " KV pages are not what they were, and the cache is too small without them");
@@ -144,7 +149,7 @@ Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
   }
   BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(PageGuard::kAll));
   if (damaged.empty()) return taken;
-  scheduler_.distrust(damaged, scheduler_.can_leave_out(damaged.size())
+  scheduler_.distrust(damaged, scheduler_.can_leave_out(damaged)
                                    ? PagePool::Fate::kLeaveOut
                                    : PagePool::Fate::kUseAgain);
   spdlog::error(

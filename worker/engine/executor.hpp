@@ -79,6 +79,23 @@ struct StateUse {
   std::uint32_t saved = 0;
 };
 
+// The window pages of a sequence (ExecutorLimits::window), from position `first` * page_tokens on.
+// The sequence has released earlier ones, because no column of this step sees them.
+struct WindowPages {
+  std::uint32_t first = 0;           // index of pages.front() among the sequence's pages
+  std::span<const PageIndex> pages;  // in [total_pages, total_pages + window_pages)
+};
+
+// The number of pages that a sequence keeps behind its window. A successor may find the sequence up
+// to so many pages shorter, because the last pages had no sums yet.
+inline constexpr std::uint32_t kPagesBehindWindow = 2;
+
+// Returns how many window pages a sequence needs to go on: those that its next position sees,
+// wherever a page begins, those that it keeps behind them, and one more to write to.
+constexpr std::uint32_t window_reserve(std::uint32_t window, std::uint32_t page_tokens) {
+  return (window + 2 * page_tokens - 2) / page_tokens + kPagesBehindWindow + 1;
+}
+
 // Columns of one sequence come in rising, gapless positions. Of models with states they also follow each
 // other, and sequences come in rising order.
 struct Step {
@@ -86,7 +103,8 @@ struct Step {
   // For each sequence its pages in order; positions [i*page_tokens, (i+1)*page_tokens) lie in
   // pages[i].
   std::span<const std::span<const PageIndex>> sequences;
-  std::span<const StateUse> states = {};  // of each sequence, where the model has states
+  std::span<const StateUse> states = {};      // of each sequence, if the model has states
+  std::span<const WindowPages> windows = {};  // of each sequence, if layers have windows
 };
 
 struct RankedToken {
@@ -112,6 +130,10 @@ struct ExecutorLimits {
   std::uint32_t max_sequences = 0;  // of a step
   std::uint32_t page_tokens = 0;    // positions in a page
   std::uint32_t total_pages = 0;
+  // The number of positions that windowed layers see. These layers have pages of their own,
+  // numbered from total_pages on. 0: a page holds the keys and values of all layers.
+  std::uint32_t window = 0;
+  std::uint32_t window_pages = 0;
   std::uint32_t states = 0;   // slots for what layers carry on; 0: the model's layers carry nothing
   std::uint32_t context = 0;  // positions a sequence may have
   std::uint32_t asked_context =
@@ -127,6 +149,8 @@ struct ExecutorLimits {
   std::uint32_t step_us =
       0;  // microseconds that a step of one column took after loading; 0: unknown
   std::uint32_t most_pages_summed = 0;  // of one start_sums(); 0: it makes no sums
+  // The number by which start_sums() knows the first slot of states; the other slots follow.
+  PageIndex first_state() const { return total_pages + window_pages; }
 };
 
 class Executor {

@@ -7,15 +7,36 @@
 
 namespace bulkhead::engine {
 
+namespace {
+
+ExecutorLimits limits_of(std::uint32_t pages, std::uint32_t page_tokens) {
+  ExecutorLimits limits;
+  limits.total_pages = pages;
+  limits.page_tokens = page_tokens;
+  return limits;
+}
+
+}  // namespace
+
 PagePool::PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing)
-    : total_(pages),
-      page_tokens_(page_tokens == 0 ? 1 : page_tokens),
+    : PagePool(limits_of(pages, page_tokens), sharing) {}
+
+PagePool::PagePool(const ExecutorLimits& limits, Sharing sharing)
+    : total_(limits.total_pages),
+      page_tokens_(limits.page_tokens == 0 ? 1 : limits.page_tokens),
       sharing_(sharing),
-      pages_(pages),
-      index_(sharing == Sharing::kPrefixes ? pages : 0, page_tokens_) {
-  empty_.reserve(pages);
-  for (std::uint32_t page = pages; page > 0; --page)
+      pages_(total_),
+      links_(total_),
+      index_(sharing == Sharing::kPrefixes ? total_ : 0, page_tokens_),
+      windows_(limits, index_, sharing == Sharing::kPrefixes) {
+  empty_.reserve(total_);
+  for (std::uint32_t page = total_; page > 0; --page)
     empty_.push_back(page - 1);
+}
+
+KeptPage PagePool::entry_of(PageIndex page) const {
+  const PageIndex full = windows_.owns(page) ? windows_.full_page(page) : page;
+  return {page, full == page ? index_.before(page) : full, index_.tokens(full), {}};
 }
 
 PageIndex PagePool::take() {
@@ -26,10 +47,11 @@ PageIndex PagePool::take() {
   } else {
     // The oldest has no followers (see above). Should that ever fail, an older page is better kept
     // than a follower found behind another page's tokens.
-    page = oldest_;
+    page = idle_.oldest();
     while (index_.follower_count(page) != 0)
-      page = pages_[page].newer;
-    unlink(page);
+      page = idle_.newer(page);
+    idle_.remove(page);
+    windows_.leave(page);
     index_.erase(page);
     ++evictions_;
   }
@@ -40,7 +62,7 @@ PageIndex PagePool::take() {
 }
 
 void PagePool::retain(PageIndex page) {
-  if (pages_[page].users++ == 0) unlink(page);
+  if (pages_[page].users++ == 0) idle_.remove(page);
 }
 
 void PagePool::release(PageIndex page) {
@@ -50,13 +72,14 @@ void PagePool::release(PageIndex page) {
     empty_.push_back(page);
     return;
   }
-  make_idle(page);
+  idle_.add(page);
 }
 
 std::uint32_t PagePool::take_over(std::span<const KeptPage> pages) {
   if (sharing_ == Sharing::kNone || empty_.size() != total_) return 0;
   std::vector<PageIndex> taken;
   for (const KeptPage& kept : pages) {
+    if (windows_.owns(kept.page)) continue;
     const bool sound =
         kept.page < total_ && !index_.contains(kept.page) && kept.tokens.size() == page_tokens_ &&
         (kept.before == kNone || (kept.before < total_ && index_.contains(kept.before))) &&
@@ -70,34 +93,38 @@ std::uint32_t PagePool::take_over(std::span<const KeptPage> pages) {
   }
   // Who follows another is older than that one (see above).
   for (auto page = taken.rbegin(); page != taken.rend(); ++page)
-    make_idle(*page);
+    idle_.add(*page);
   std::erase_if(empty_, [this](PageIndex page) { return index_.contains(page); });
+  windows_.take_over(pages);
   return static_cast<std::uint32_t>(taken.size());
 }
 
 std::uint32_t PagePool::withhold(std::span<const PageIndex> pages) {
-  std::vector<bool> wanted(total_);
+  std::vector<bool> wanted(all_pages());
   for (const PageIndex page : pages) {
-    if (page < total_) wanted[page] = true;
+    if (page < wanted.size()) wanted[page] = true;
   }
   // In their order, so that they come back as they were.
   const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
                                           [&](PageIndex page) { return !wanted[page]; });
   withheld_.insert(withheld_.end(), kept, empty_.end());
   empty_.erase(kept, empty_.end());
-  return static_cast<std::uint32_t>(withheld_.size());
+  windows_.withhold(wanted);
+  return static_cast<std::uint32_t>(withheld_.size()) + windows_.withheld();
 }
 
 void PagePool::settle() {
   std::erase_if(withheld_, [this](PageIndex page) { return pages_[page].left_out; });
   empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
   withheld_.clear();
+  windows_.settle();
 }
 
 std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
   std::vector<bool> dropped(total_);
   if (fate == Fate::kLeaveOut) {
     for (const PageIndex page : pages) {
+      if (windows_.owns(page)) windows_.leave_out(page);
       if (page >= total_ || pages_[page].left_out) continue;
       pages_[page].left_out = true;
       ++left_out_;
@@ -106,7 +133,8 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
   }
   if (sharing_ == Sharing::kNone) return dropped;
   for (const PageIndex page : pages) {
-    if (page < total_ && index_.contains(page)) dropped[page] = true;
+    const PageIndex full = windows_.owns(page) ? windows_.full_page(page) : page;
+    if (full < total_ && index_.contains(full)) dropped[full] = true;
   }
   // Down to the root from each page: whoever comes to a dropped one is dropped, too.
   std::vector<PageIndex> way;
@@ -125,11 +153,12 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
     PageIndex at = page;
     while (at != kNone && dropped[at] && index_.contains(at) && index_.follower_count(at) == 0) {
       const PageIndex before = index_.before(at);
+      windows_.leave(at);
       index_.erase(at);
       if (states_ != nullptr) states_->left(at);
       if (ledger_ != nullptr) ledger_->left(at);
       if (pages_[at].users == 0) {
-        unlink(at);
+        idle_.remove(at);
         if (!pages_[at].left_out) empty_.push_back(at);
       }
       at = before;
@@ -138,41 +167,35 @@ std::vector<bool> PagePool::drop(std::span<const PageIndex> pages, Fate fate) {
   return dropped;
 }
 
-void PagePool::make_idle(PageIndex page) {
-  pages_[page].older = newest_;
-  pages_[page].newer = kNone;
-  (newest_ == kNone ? oldest_ : pages_[newest_].newer) = page;
-  newest_ = page;
-  ++idle_;
-}
-
-void PagePool::unlink(PageIndex page) {
-  const Page& gone = pages_[page];
-  (gone.older == kNone ? oldest_ : pages_[gone.older].newer) = gone.newer;
-  (gone.newer == kNone ? newest_ : pages_[gone.newer].older) = gone.older;
-  --idle_;
+bool PagePool::can_leave_out(std::span<const PageIndex> pages, std::uint32_t least) const {
+  const auto of_windows = static_cast<std::uint32_t>(
+      std::ranges::count_if(pages, [this](PageIndex page) { return windows_.owns(page); }));
+  const auto full = static_cast<std::uint32_t>(pages.size()) - of_windows;
+  const std::uint32_t least_windows = std::min(least, windows_.reserve());
+  return least + left_out_ + full <= total_ &&
+         least_windows + windows_.pages_left_out() + of_windows <= windows_.total_pages();
 }
 
 PageList::PageList(PageList&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
-      pages_(std::move(other.pages_)),
-      shared_(std::exchange(other.shared_, 0)) {
-  other.pages_.clear();
-}
+      pages_(std::exchange(other.pages_, {})),
+      windows_(std::exchange(other.windows_, {})),
+      shared_(std::exchange(other.shared_, 0)) {}
 
 PageList& PageList::operator=(PageList&& other) noexcept {
   if (this != &other) {
     clear();
     pool_ = std::exchange(other.pool_, nullptr);
-    pages_ = std::move(other.pages_);
+    pages_ = std::exchange(other.pages_, {});
+    windows_ = std::exchange(other.windows_, {});
     shared_ = std::exchange(other.shared_, 0);
-    other.pages_.clear();
   }
   return *this;
 }
 
 void PageList::reserve(std::uint32_t positions) {
   pages_.reserve(pool_->pages_for(positions));
+  if (pool_->windows_.exists()) windows_.reserve(pool_->pages_for(positions));
 }
 
 bool PageList::cover(std::uint32_t positions) {
@@ -184,7 +207,23 @@ bool PageList::cover(std::uint32_t positions) {
   return true;
 }
 
+bool PageList::cover_windows(std::uint32_t positions) {
+  return windows_.cover(pool_->pages_for(positions));
+}
+
+bool PageList::cover_all(std::uint32_t positions) {
+  return cover(positions) && cover_windows(positions);
+}
+
+std::uint64_t PageList::covered() const {
+  const std::size_t pages = pool_->windows_.exists()
+                                ? std::min<std::size_t>(pages_.size(), windows_.end())
+                                : pages_.size();
+  return std::uint64_t{pages} * pool_->page_tokens();
+}
+
 void PageList::clear() {
+  windows_.clear();
   // In reverse: empty pages are handed out again in the order they had, and of the shared ones the
   // last becomes the oldest.
   while (!pages_.empty()) {
@@ -196,6 +235,11 @@ void PageList::clear() {
 
 std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
   if (pool_->sharing_ == Sharing::kNone) return 0;
+  std::uint32_t known = 0;
+  return pool_->windows_.exists() ? adopt(tokens, nullptr, known) : adopt_full(tokens);
+}
+
+std::uint32_t PageList::adopt_full(std::span<const TokenId> tokens) {
   const std::uint32_t had = shared_;
   for (auto wanted = next_page(tokens); !wanted.empty(); wanted = next_page(tokens)) {
     const auto found = pool_->index_.find(before(), wanted);
@@ -207,21 +251,38 @@ std::uint32_t PageList::adopt(std::span<const TokenId> tokens) {
   return shared_ - had;
 }
 
-std::uint32_t PageList::adopt(std::span<const TokenId> tokens, const StateBook& states,
+std::uint32_t PageList::adopt(std::span<const TokenId> tokens, const StateBook* states,
                               std::uint32_t& known) {
   known = shared_;
   if (pool_->sharing_ == Sharing::kNone) return 0;
+  const WindowPool& windows = pool_->windows_;
   const std::size_t size = pool_->page_tokens();
+  const std::uint32_t had = shared_;
   std::uint32_t taken = shared_;
+  // The list has, or can find, all window pages from this index up to page `known`.
+  std::uint32_t gapless_from = windows_.from();
   PageIndex at = before();
   while ((known + 1) * size <= tokens.size()) {
     const auto found = pool_->index_.find(at, tokens.subspan(known * size, size));
     if (!found) break;
     at = *found;
     ++known;
-    if (states.has(at)) taken = known;
+    if (windows.exists() && windows.of(at) == kNoPage) gapless_from = known;
+    const bool seen = gapless_from <= windows.first_seen(static_cast<std::uint32_t>(known * size));
+    if (seen && (states == nullptr || states->has(at))) taken = known;
   }
-  return adopt(tokens.first(taken * size));
+  adopt_full(tokens.first(taken * size));
+  if (windows.exists() && taken > had) adopt_windows(had);
+  return taken - had;
+}
+
+// Takes over the window pages of the shared pages from index `had` on, as far as a window behind
+// them sees them.
+void PageList::adopt_windows(std::uint32_t had) {
+  const std::uint32_t seen = pool_->windows_.first_seen(shared_positions());
+  for (std::uint32_t at = std::max(had, seen); at < shared_; ++at)
+    windows_.adopt(at, pages_[at]);
+  windows_.begin_behind(shared_);
 }
 
 void PageList::publish(std::span<const TokenId> tokens) {
@@ -235,6 +296,8 @@ void PageList::publish(std::span<const TokenId> tokens) {
       pool_->index_.insert(pages_[shared_], before(), full);
       if (pool_->ledger_ != nullptr) pool_->ledger_->entered({pages_[shared_], before(), full, {}});
     }
+    if (const PageIndex window = windows_.at(shared_); window != kNoPage)
+      pool_->windows_.enter(pages_[shared_], window);
     ++shared_;
   }
 }

@@ -29,7 +29,9 @@
 #include <vector>
 
 #include "worker/engine/executor.hpp"
+#include "worker/engine/idle_pages.hpp"
 #include "worker/engine/prefix_index.hpp"
+#include "worker/engine/window_pages.hpp"
 
 namespace bulkhead::engine {
 
@@ -63,11 +65,27 @@ class PageLedger {
 class PagePool {
  public:
   PagePool(std::uint32_t pages, std::uint32_t page_tokens, Sharing sharing = Sharing::kNone);
+  // The pool has window pages, too, if the limits say so.
+  PagePool(const ExecutorLimits& limits, Sharing sharing);
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  const WindowPool& windows() const { return windows_; }
+  // Window pages are numbered after the full ones.
+  std::uint32_t all_pages() const { return total_ + windows_.total_pages(); }
+  // Returns the ledger's entry for a page of either kind that can be found.
+  KeptPage entry_of(PageIndex page) const;
+  bool can_be_found(PageIndex page) const {
+    return windows_.owns(page) ? windows_.full_page(page) != kNoPage
+                               : page < total_ && index_.contains(page);
+  }
 
   std::uint32_t page_tokens() const { return page_tokens_; }
   std::uint32_t total_pages() const { return total_; }
   // Empty and idle ones: what cover() can hand out.
-  std::uint32_t free_pages() const { return static_cast<std::uint32_t>(empty_.size()) + idle_; }
+  std::uint32_t free_pages() const {
+    return static_cast<std::uint32_t>(empty_.size()) + idle_.size();
+  }
   std::uint32_t used_pages() const { return total_ - free_pages(); }
   std::uint64_t total_positions() const { return std::uint64_t{total_} * page_tokens_; }
   // Pages that hold positions [0, positions).
@@ -81,8 +99,12 @@ class PagePool {
   std::uint64_t evictions() const { return evictions_; }
   std::uint32_t users(PageIndex page) const { return pages_[page].users; }
 
-  // Who is told from now on; null: nobody. The ledger must outlive the pool.
-  void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
+  // Sets the ledger that the pool tells of pages of both kinds from now on; null: none. The ledger
+  // must outlive the pool.
+  void set_ledger(PageLedger* ledger) {
+    ledger_ = ledger;
+    windows_.set_ledger(ledger);
+  }
   // Who forgets the states behind pages that are emptied; null: there are none. As long-lived.
   void set_states(StateBook* states) { states_ = states; }
   // Takes over full pages that were computed before this pool existed, each listed after the page
@@ -101,21 +123,22 @@ class PagePool {
   // anything. Says of each page whether it was dropped.
   enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
   std::vector<bool> drop(std::span<const PageIndex> pages, Fate fate);
-  std::uint32_t pages_left_out() const { return left_out_; }
+  // Counts pages of both kinds.
+  std::uint32_t pages_left_out() const { return left_out_ + windows_.pages_left_out(); }
+  // Says whether leaving these pages out keeps at least `least` full pages, and the window pages
+  // that a sequence needs.
+  bool can_leave_out(std::span<const PageIndex> pages, std::uint32_t least) const;
 
  private:
   friend class PageList;
   static constexpr PageIndex kNone = PrefixIndex::kRoot;
   struct Page {
     std::uint32_t users = 0;
-    PageIndex older = kNone, newer = kNone;  // while it is idle
     bool left_out = false;
   };
   PageIndex take();  // free_pages() > 0
   void retain(PageIndex page);
   void release(PageIndex page);
-  void make_idle(PageIndex page);  // the newest of them
-  void unlink(PageIndex page);     // from the idle ones
 
   std::uint32_t total_;
   std::uint32_t page_tokens_;
@@ -123,11 +146,12 @@ class PagePool {
   std::vector<PageIndex> empty_;  // a stack: a page used lately is used again first
   std::vector<PageIndex> withheld_;
   std::vector<Page> pages_;
-  PageIndex oldest_ = kNone, newest_ = kNone;  // of the idle ones
-  std::uint32_t idle_ = 0;
+  std::vector<IdleLinks> links_;
+  IdlePages idle_{links_};
   std::uint64_t evictions_ = 0;
   std::uint32_t left_out_ = 0;
   PrefixIndex index_;
+  WindowPool windows_;
   PageLedger* ledger_ = nullptr;
   StateBook* states_ = nullptr;
 };
@@ -138,7 +162,7 @@ class PagePool {
 class PageList {
  public:
   PageList() = default;
-  explicit PageList(PagePool& pool) : pool_(&pool) {}
+  explicit PageList(PagePool& pool) : pool_(&pool), windows_(pool.windows_) {}
   PageList(PageList&& other) noexcept;
   PageList& operator=(PageList&& other) noexcept;
   PageList(const PageList&) = delete;
@@ -149,15 +173,29 @@ class PageList {
   void reserve(std::uint32_t positions);
   // Makes positions [0, positions) covered. False, with nothing taken, when too few pages are free.
   [[nodiscard]] bool cover(std::uint32_t positions);
+  // The same for window pages; the list has those from windows().first on.
+  [[nodiscard]] bool cover_windows(std::uint32_t positions);
+  // The same for both kinds, one after the other; returns false if too few pages of a kind are free.
+  // The list may then have more pages of one kind.
+  [[nodiscard]] bool cover_all(std::uint32_t positions);
+  // Returns how many positions have pages of both kinds.
+  std::uint64_t covered() const;
   void clear();
+
+  // Releases window pages that no column from `position` on sees. `ends`: indices of pages from
+  // which other sequences are likely to go on.
+  void slide(std::uint32_t position, std::span<const std::uint32_t> ends) {
+    windows_.slide(position, ends);
+  }
 
   // Extends the shared pages by pages that hold the next of `tokens`, as far as full pages can be
   // found. They replace pages that the list had there, which must not have been written to. Returns
   // how many were found.
   std::uint32_t adopt(std::span<const TokenId> tokens);
-  // The same, but no further than the last page that has a snapshot of the states behind it. `known`:
-  // how many pages there would be, with those that the list had.
-  std::uint32_t adopt(std::span<const TokenId> tokens, const StateBook& states,
+  // The same, but if `states` is not null, it stops at the last page that has a snapshot of the
+  // states behind it. `known` gets the number of pages that could be found without that rule, those
+  // that the list had included.
+  std::uint32_t adopt(std::span<const TokenId> tokens, const StateBook* states,
                       std::uint32_t& known);
   // Says that these pages hold the keys and values of `tokens`, from position 0 on, and that the
   // steps that wrote them have ended on the device. Others can find the full pages from now on. If
@@ -166,6 +204,7 @@ class PageList {
   void publish(std::span<const TokenId> tokens);
 
   std::span<const PageIndex> pages() const { return pages_; }
+  WindowPages windows() const { return windows_.pages(); }
   // How many of the first pages can be found by their tokens.
   std::uint32_t shared() const { return shared_; }
   std::uint32_t shared_positions() const { return shared_ * pool_->page_tokens(); }
@@ -175,9 +214,12 @@ class PageList {
   PageIndex before() const { return shared_ == 0 ? PrefixIndex::kRoot : pages_[shared_ - 1]; }
   std::span<const TokenId> next_page(std::span<const TokenId> tokens) const;
   void replace(std::uint32_t at, PageIndex page);
+  std::uint32_t adopt_full(std::span<const TokenId> tokens);
+  void adopt_windows(std::uint32_t had);
 
   PagePool* pool_ = nullptr;
   std::vector<PageIndex> pages_;
+  WindowList windows_;
   std::uint32_t shared_ = 0;
 };
 

@@ -20,7 +20,7 @@ PageGuard::PageGuard(Executor& executor, const PagePool& pool, std::chrono::seco
       pass_(pass),
       now_(std::move(now)),
       most_(executor.limits().most_pages_summed),
-      pages_(most_ > 0 ? pool.total_pages() : 0) {
+      pages_(most_ > 0 ? pool.all_pages() : 0) {
   batch_.reserve(most_);
   for (Lot& lot : lots_)
     lot.jobs.reserve(most_);
@@ -58,8 +58,8 @@ void PageGuard::want_check(PageIndex page) {
 
 Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) {
   std::vector<KeptPage> sound;
-  std::vector<bool> believed(pool_.total_pages());
   if (most_ == 0) return sound;
+  std::vector<bool> spoilt(pool_.all_pages());
   // Two lots at a time: the host lists the pieces of one while the device is at the other.
   std::size_t started = 0, ended = 0;
   const auto lot_at = [&](std::size_t at) {
@@ -76,16 +76,24 @@ Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) 
     BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
     const auto lot = lot_at(ended);
     for (std::size_t i = 0; i < lot.size(); ++i) {
-      const bool same = sums[i] == lot[i].sum;
+      const KeptPage& page = lot[i];
       ++figures_.checked;
-      figures_.damaged += same ? 0 : 1;
-      if (!same) damaged_.push_back(lot[i].page);
-      const bool follows = lot[i].before == PrefixIndex::kRoot || believed[lot[i].before];
-      if (!same || !follows) continue;
-      believed[lot[i].page] = true;
-      sound.push_back(lot[i]);
+      if (sums[i] == page.sum) continue;
+      ++figures_.damaged;
+      damaged_.push_back(page.page);
+      spoilt[page.page] = true;
+      // Everything that was computed behind a window page was computed behind its full page, too.
+      if (pool_.windows().owns(page.page) && page.before < spoilt.size())
+        spoilt[page.before] = true;
     }
     ended += lot.size();
+  }
+  std::vector<bool> believed(pool_.all_pages());
+  for (const KeptPage& page : pages) {
+    const bool follows = page.before == PrefixIndex::kRoot || believed[page.before];
+    if (spoilt[page.page] || !follows) continue;
+    believed[page.page] = true;
+    sound.push_back(page);
   }
   return sound;
 }
@@ -114,11 +122,11 @@ std::uint64_t PageGuard::background() {
   const auto since = now - std::exchange(scrubbed_, now);
   if (!std::exchange(scrubbed_ever_, true)) return 0;
   const double part = std::min(1.0, std::chrono::duration<double>(since) / pass_);
-  pages_due_ += part * pool_.cached_pages();
+  pages_due_ += part * (pool_.cached_pages() + pool_.windows().cached_pages());
   bytes_due_ += part * static_cast<double>(executor_.weight_bytes());
-  for (std::uint32_t seen = 0; seen < pool_.total_pages() && pages_due_ >= 1; ++seen) {
+  for (std::uint32_t seen = 0; seen < pool_.all_pages() && pages_due_ >= 1; ++seen) {
     const PageIndex page = cursor_;
-    cursor_ = (cursor_ + 1) % pool_.total_pages();
+    cursor_ = (cursor_ + 1) % pool_.all_pages();
     if (pages_[page].state != State::kSummed) continue;
     want_check(page);
     pages_due_ -= 1;

@@ -15,9 +15,6 @@ std::uint32_t most_running(const ExecutorLimits& limits, std::uint32_t max_batch
                   std::min({max_batch, limits.max_outputs, limits.max_sequences, columns, states}));
 }
 
-// Computing fewer pages takes no longer than writing a snapshot.
-constexpr std::uint32_t kPagesWorthSaving = 2;
-
 }  // namespace
 
 Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& options)
@@ -29,18 +26,17 @@ Scheduler::Scheduler(const ExecutorLimits& limits, const SchedulerOptions& optio
       prefix_cache_(options.prefix_cache),
       max_running_(most_running(limits, options.max_batch)),
       pace_(options.max_token_gap, limits.step_us),
-      pool_(limits.total_pages, limits.page_tokens,
-            prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
+      pool_(limits, prefix_cache_ ? Sharing::kPrefixes : Sharing::kNone),
       states_(limits.states, max_running_, limits.total_pages) {
   if (limits.states > 0) pool_.set_states(&states_);
-  sequence_limit_ =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.context, pool_.total_positions()));
+  sequence_limit_ = static_cast<std::uint32_t>(longest_sequence());
   running_.reserve(max_running_);
   turn_.reserve(max_running_);
   records_.resize(std::size_t{std::max(1U, limits.steps_in_flight)} + 1);
   for (Planned& record : records_) {
     record.members.reserve(max_running_);
     record.tables.reserve(max_running_);
+    record.windows.reserve(pool_.windows().exists() ? max_running_ : 0);
     record.states.reserve(max_running_);
     record.columns.reserve(limits.max_columns);
   }
@@ -87,6 +83,7 @@ const Step* Scheduler::plan() {
   Planned& record = records_[latest_];
   record.columns.clear();
   record.tables.clear();
+  record.windows.clear();
   record.states.clear();
   record.members.clear();
   record.outputs = record.drafts = 0;
@@ -98,6 +95,7 @@ const Step* Scheduler::plan() {
   if (record.drafts == 0) {
     admit();
     plan_prefill();
+    preempt_for_windows();
   }
   if (record.columns.empty()) {
     --step_number_;
@@ -108,6 +106,7 @@ const Step* Scheduler::plan() {
   step_.columns = record.columns;
   step_.sequences = record.tables;
   step_.states = record.states;
+  step_.windows = record.windows;
   return &step_;
 }
 
@@ -133,6 +132,7 @@ void Scheduler::complete() {
         std::span(sequence.tokens)
             .first(std::min<std::size_t>(sequence.done, sequence.tokens.size())));
     if (member.saved != kNoState) keep_saved(sequence, member);
+    if (pool_.windows().exists()) slide_window(sequence);
   }
   std::erase_if(kept_, [this](const Kept& kept) { return kept.after <= completed_number_; });
 }
@@ -179,8 +179,10 @@ std::uint32_t Scheduler::draft_room() const {
   const bool reads = std::ranges::any_of(running_, [](const Sequence* sequence) {
     return sequence->computed < sequence->known || sequence->pending() > 1;
   });
+  const FreePages free = free_pages();
   const bool admits = !waiting_.empty() && running_.size() < max_running_ &&
-                      (!too_few_pages_ || pool_.free_pages() > *too_few_pages_);
+                      (!too_few_pages_ || free.full > too_few_pages_->full ||
+                       free.windows > too_few_pages_->windows);
   const auto own = static_cast<std::uint32_t>(running_.size());
   const std::uint32_t columns = std::min(limits_.max_columns, limits_.max_outputs);
   if (reads || admits || columns <= own) return 0;
@@ -212,10 +214,10 @@ void Scheduler::plan_generating() {
     if (!may_generate(sequence, step_number_)) continue;
     // With pages that come free when a step has ended, it waits for that.
     while (sequence.state == Sequence::State::kRunning &&
-           !sequence.pages.cover(sequence.length()) && kept_.empty()) {
+           !sequence.pages.cover_all(sequence.length()) && !pages_come_free_for(sequence)) {
       preempt_youngest();
     }
-    const bool covered = pool_.pages_for(sequence.length()) <= sequence.pages.pages().size();
+    const bool covered = sequence.length() <= sequence.pages.covered();
     if (sequence.state != Sequence::State::kRunning || !covered) continue;
     add_columns(sequence, 1);
     add_drafts(sequence, drafts.first(std::min<std::size_t>(
@@ -233,11 +235,15 @@ void Scheduler::add_drafts(Sequence& sequence, std::span<const TokenId> drafts) 
   if (drafts.empty()) return;
   // A page for each running sequence stays free, so that none is preempted for a guess.
   const auto wanted = sequence.computed + static_cast<std::uint32_t>(drafts.size());
-  if (pool_.free_pages() < running_.size() + drafts.size() || !sequence.pages.cover(wanted)) {
-    const std::size_t room = sequence.pages.pages().size() * pool_.page_tokens();
-    drafts = drafts.first(std::min(drafts.size(), room - sequence.computed));
+  const FreePages free = free_pages();
+  const std::uint32_t least =
+      pool_.windows().exists() ? std::min(free.full, free.windows) : free.full;
+  if (least < running_.size() + drafts.size() || !sequence.pages.cover_all(wanted)) {
+    const std::uint64_t room = sequence.pages.covered() - sequence.computed;
+    drafts = drafts.first(std::min<std::uint64_t>(drafts.size(), room));
   }
   record.tables.back() = sequence.pages.pages();
+  if (pool_.windows().exists()) record.windows.back() = sequence.pages.windows();
   for (const TokenId token : drafts) {
     Column column = record.columns.back();
     column.token = token;
@@ -258,9 +264,10 @@ void Scheduler::admit() {
     if (shares_pages(sequence)) adopt_pages(sequence);
     const std::uint32_t wanted = std::min(pool_.pages_for(positions) + 1, pool_.total_pages()) -
                                  static_cast<std::uint32_t>(sequence.pages.pages().size());
-    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions)) {
+    if (pool_.free_pages() < wanted || !sequence.pages.cover(positions) ||
+        !cover_reserve(sequence)) {
       sequence.pages.clear();
-      too_few_pages_ = pool_.free_pages();
+      too_few_pages_ = free_pages();
       return;
     }
     sequence.known = positions;
@@ -276,6 +283,7 @@ void Scheduler::admit() {
 }
 
 void Scheduler::plan_prefill() {
+  lacks_windows_ = false;
   turn_.clear();
   for (Sequence* sequence : running_) {
     const bool waits = sequence->planned_in == step_number_ || sequence->unknown > 0 ||
@@ -306,7 +314,8 @@ void Scheduler::plan_prefill() {
     }
     std::uint32_t count = std::min(budget, sequence->pending());
     // One snapshot is made of each sequence in a step: here there would be two.
-    if (sequence->branch > sequence->computed && sequence->branch < end_to_save(*sequence))
+    if (limits_.states > 0 && sequence->branch > sequence->computed &&
+        sequence->branch < end_to_save(*sequence))
       count = std::min(count, sequence->branch - sequence->computed);
     if (sequence->prompt_output != Output::kNone &&
         sequence->computed + 1 < sequence->prompt_length) {
@@ -318,8 +327,10 @@ void Scheduler::plan_prefill() {
       const std::uint32_t least = record.prompts.sum() == 0 ? PromptPace::kLeastColumns : 0;
       count = std::min(count, std::max(pace_.columns(sequence->computed, share), least));
       if (count == 0) break;
-      share -= pace_.share(sequence->computed, count);
     }
+    count = columns_with_windows(*sequence, count);
+    if (count == 0) continue;
+    if (beside) share -= pace_.share(sequence->computed, count);
     record.prompts.add(sequence->computed, count);
     add_columns(*sequence, count);
     budget -= count;
@@ -341,54 +352,6 @@ double Scheduler::share_for_prompts() const {
 bool Scheduler::any_generates() const {
   return std::ranges::any_of(
       running_, [](const Sequence* sequence) { return sequence->computed >= sequence->known; });
-}
-
-// Without `prefix_cache` there is nothing to find.
-bool Scheduler::shares_pages(const Sequence& sequence) const {
-  return prefix_cache_ && sequence.prompt_output == Output::kNone;
-}
-
-std::span<const TokenId> Scheduler::all_but_last(const Sequence& sequence) {
-  return std::span(sequence.tokens).first(sequence.tokens.size() - 1);
-}
-
-void Scheduler::go_on_after_shared(Sequence& sequence) {
-  const std::uint32_t positions = sequence.pages.shared_positions();
-  const std::uint32_t found = positions - sequence.computed;
-  prefix_figures_.hit_tokens += found;
-  prefix_figures_.hit_pages += found / pool_.page_tokens();
-  if (sequence.preemptions == 0) sequence.adopted += found;
-  sequence.computed = sequence.done = positions;
-  if (limits_.states > 0 && found > 0) go_on_from_snapshot(sequence);
-}
-
-// Takes over the pages that the prefix cache has for the sequence. Returns how many there are beyond those that the
-// sequence has.
-std::uint32_t Scheduler::adopt_pages(Sequence& sequence) {
-  const std::span<const TokenId> tokens = all_but_last(sequence);
-  if (limits_.states == 0) return sequence.pages.adopt(tokens);
-  std::uint32_t known = 0;
-  const std::uint32_t found = sequence.pages.adopt(tokens, states_, known);
-  const bool worth = known >= sequence.pages.shared() + kPagesWorthSaving;
-  sequence.branch = worth ? known * pool_.page_tokens() : 0;
-  return found;
-}
-
-// Whether another running sequence with the same tokens so far is at work on the page that this one
-// comes to next.
-bool Scheduler::waits_for_another(const Sequence& sequence) const {
-  if (limits_.states > 0) return waits_for_snapshot(sequence);
-  const std::uint32_t at = sequence.pages.shared();
-  const std::size_t begin = sequence.computed, size = pool_.page_tokens();
-  if (begin + size >= sequence.tokens.size()) return false;  // its last token is in it
-  return std::ranges::any_of(running_, [&](const Sequence* other) {
-    const bool ahead = other->computed > sequence.computed || other->planned_in == step_number_;
-    return other != &sequence && ahead && other->pages.shared() == at &&
-           (at == 0 || other->pages.pages()[at - 1] == sequence.pages.pages()[at - 1]) &&
-           other->tokens.size() >= begin + size &&
-           std::equal(other->tokens.begin() + begin, other->tokens.begin() + begin + size,
-                      sequence.tokens.begin() + begin);
-  });
 }
 
 void Scheduler::preempt_youngest() {
@@ -486,6 +449,7 @@ void Scheduler::add_columns(Sequence& sequence, std::uint32_t count) {
   prefix_figures_.miss_tokens += to - from;
   prefix_figures_.miss_pages += to / pool_.page_tokens() - from / pool_.page_tokens();
   record.tables.push_back(sequence.pages.pages());
+  if (pool_.windows().exists()) record.windows.push_back(sequence.pages.windows());
   Member member{&sequence, count, outputs, sequence.preemptions};
   if (sequence.slot != kNoState) record.states.push_back(use_of_states(sequence, member));
   member.drafts_from = static_cast<std::uint32_t>(record.columns.size());

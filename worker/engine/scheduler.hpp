@@ -114,6 +114,7 @@ struct Sequence {
   std::uint32_t unknown = 0;      // tokens after `tokens` that steps in flight choose
   std::uint32_t row = 0;          // which output of step `planned_in` its last column's is
   std::uint32_t adopted = 0;      // of those, found in the cache before it was first preempted
+  std::uint32_t adopted_end = 0;  // the position behind the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
   std::uint64_t served = 0;       // turn-taking among those that prefill
@@ -230,8 +231,8 @@ class Scheduler {
   // The same for the pages of one sequence that runs, which is sent back in any case.
   void compute_again(Sequence& sequence);
   // Whether the largest sequence still fits once so many pages more are left out.
-  bool can_leave_out(std::size_t pages) const {
-    return pool_.pages_for(sequence_limit_) + pool_.pages_left_out() + pages <= pool_.total_pages();
+  bool can_leave_out(std::span<const PageIndex> pages) const {
+    return pool_.can_leave_out(pages, pool_.pages_for(sequence_limit_));
   }
 
   // See PagePool; `pages` while no sequence has been added.
@@ -252,6 +253,12 @@ class Scheduler {
   void plan_generating();
   void admit();
   void plan_prefill();
+  std::uint64_t longest_sequence() const;
+  bool cover_reserve(Sequence& sequence);
+  std::uint32_t columns_with_windows(Sequence& sequence, std::uint32_t wanted);
+  void slide_window(Sequence& sequence);
+  bool pages_come_free_for(const Sequence& sequence) const;
+  void preempt_for_windows();
   bool shares_pages(const Sequence& sequence) const;
   static std::span<const TokenId> all_but_last(const Sequence& sequence);
   void go_on_after_shared(Sequence& sequence);
@@ -280,6 +287,7 @@ class Scheduler {
     std::uint64_t turns = 0;  // turns_ once it was planned
     std::vector<Column> columns;
     std::vector<std::span<const PageIndex>> tables;
+    std::vector<WindowPages> windows;
     std::vector<StateUse> states;
     std::vector<Member> members;
     PromptColumns prompts;
@@ -322,8 +330,14 @@ class Scheduler {
   std::uint64_t step_number_ = 0;
   std::uint64_t turns_ = 0;
   std::uint64_t preemptions_ = 0;
-  // Pages that were free when the first waiting sequence was last found too long for them.
-  std::optional<std::uint32_t> too_few_pages_;
+  // The free pages of both kinds when the scheduler last found the first waiting sequence too long
+  // for them.
+  struct FreePages {
+    std::uint32_t full = 0, windows = 0;
+  };
+  FreePages free_pages() const { return {pool_.free_pages(), pool_.windows().free_pages()}; }
+  std::optional<FreePages> too_few_pages_;
+  bool lacks_windows_ = false;  // a sequence of the last step lacked window pages
   PrefixFigures prefix_figures_;
 };
 

@@ -23,12 +23,77 @@ std::string mib(std::uint64_t bytes) {
   return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
 }
 
+constexpr std::uint64_t pages_for(std::uint64_t positions) {
+  return (positions + k::kPageTokens - 1) / k::kPageTokens;
+}
+
+// The sizes of pages of both kinds, and how many of each the cache wants.
+struct Wanted {
+  std::uint64_t full_bytes = 0, window_bytes = 0;  // bytes of one page
+  std::uint64_t full = 0;                          // full pages of a whole context
+  std::uint64_t least_windows = 0;                 // window pages of such a sequence
+  // The most window pages that are of use: those of the sequences that have whole contexts and as many
+  // again for the prefix cache, or a few for each sequence that may run, and those that steps in flight
+  // write.
+  std::uint64_t most_windows = 0;
+
+  std::uint64_t of_context() const { return full * full_bytes + least_windows * window_bytes; }
+  // Returns the bytes of `count` full pages and of the window pages that are of use beside them.
+  std::uint64_t of_pages(std::uint64_t count) const {
+    const std::uint64_t windows = std::min(most_windows, count);
+    return (count + 1) * full_bytes + (windows + (windows > 0 ? 1 : 0)) * window_bytes;
+  }
+};
+
+Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_batch,
+                    std::uint32_t columns_ahead) {
+  Wanted wanted{kv.per_token * k::kPageTokens, kv.per_window_token * k::kPageTokens,
+                pages_for(context)};
+  if (kv.window == 0) return wanted;
+  wanted.least_windows = kv.window_pages(wanted.full);
+  const std::uint64_t least = wanted.least_windows;
+  wanted.most_windows = std::max(std::min<std::uint64_t>(max_batch, kWholeSequences) * 2 * least,
+                                 max_batch * std::min(least, kPagesOfEach)) +
+                        pages_for(columns_ahead);
+  return wanted;
+}
+
+// Returns how many pages of each kind `bytes` hold; the hidden page of each kind takes a part of them.
+// `context_first`: a whole context and the windows of one sequence come first, and other window pages
+// get what these leave.
+CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_first) {
+  const auto pages_in = [](std::uint64_t room, std::uint64_t page_bytes) {
+    const std::uint64_t pages = room / page_bytes;
+    return pages - std::min<std::uint64_t>(pages, 1);
+  };
+  const auto rest = [bytes](std::uint64_t taken) { return bytes - std::min(bytes, taken); };
+  const std::uint64_t equal = pages_in(bytes, wanted.full_bytes + wanted.window_bytes);
+  std::uint64_t full = equal, windows = 0;
+  if (wanted.window_bytes > 0) {
+    windows = wanted.most_windows;
+    if (context_first) {
+      const std::uint64_t left = rest((wanted.full + 1) * wanted.full_bytes);
+      windows = std::min(windows, pages_in(left, wanted.window_bytes));
+    }
+    // More window pages than full pages would be of no use.
+    windows = std::min(std::max(windows, wanted.least_windows), equal);
+    full = pages_in(rest((windows + 1) * wanted.window_bytes), wanted.full_bytes);
+  }
+  constexpr std::uint64_t kLargest = 0x7fffffff;
+  CacheSize size;
+  size.pages = static_cast<std::uint32_t>(std::min(full, kLargest));
+  size.window_pages = static_cast<std::uint32_t>(std::min(windows, kLargest));
+  return size;
+}
+
 }  // namespace
 
 Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
-                             const MemoryNeed& need) {
-  const std::uint64_t page_bytes = need.kv_per_token * k::kPageTokens;
+                             std::uint32_t columns_ahead, const MemoryNeed& need) {
+  const std::uint32_t wanted_context = asked_context != 0 ? asked_context : graph.context;
+  const Wanted wanted = wanted_pages(need.kv, wanted_context, engine.max_batch, columns_ahead);
+  const std::uint64_t page_bytes = wanted.full_bytes + wanted.window_bytes;
   const std::uint64_t free = device.free_memory_bytes();
   // These devices compute in the host's memory.
   const gpu::DeviceKind kind = device.info().kind;
@@ -38,8 +103,12 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
   const std::string sizes =
       "the weights need " + mib(need.weights) + ", one step's activations up to " +
       mib(need.transient) + (need.states > 0 ? ", sequences' states " + mib(need.states) : "") +
-      ", the KV cache " + mib(page_bytes) + " for each " + std::to_string(k::kPageTokens) +
-      " tokens; " + mib(free) + " are free on " + device.info().name;
+      (logits > 0 ? ", the host's rows of logits " + mib(logits) : "") + ", the KV cache " +
+      mib(wanted.full_bytes) + " for each " + std::to_string(k::kPageTokens) + " tokens" +
+      (need.kv.window > 0
+           ? " and " + mib(wanted.least_windows * wanted.window_bytes) + " for a sequence's windows"
+           : "") +
+      "; " + mib(free) + " are free on " + device.info().name;
   if (asked_context > graph.context) {
     return Error(ErrorCode::kInvalidArgument,
                  "a context of " + std::to_string(asked_context) +
@@ -51,10 +120,8 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
                  "the model does not fit: " + sizes +
                      "; choose a smaller model or quantisation, or another device");
   }
-  const std::uint32_t wanted_context = asked_context != 0 ? asked_context : graph.context;
-  const std::uint64_t full = (std::uint64_t{wanted_context} + k::kPageTokens - 1) / k::kPageTokens;
 
-  std::uint64_t pages = 0;
+  CacheSize size;
   if (engine.kv_cache_mb != 0) {
     const std::uint64_t asked = std::uint64_t{engine.kv_cache_mb} << 20;
     if (fixed + asked > free) {
@@ -62,37 +129,34 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
                                                       ", which does not fit: " + sizes +
                                                       "; set it lower");
     }
-    pages = asked / page_bytes;
-    pages = pages > 0 ? pages - 1 : 0;
+    size = share_out(asked, wanted, asked_context != 0);
   } else {
     // A GPU's memory has little else to do; a CPU device's is the machine's.
     const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
-    const std::uint64_t batch = engine.max_batch;
-    const std::uint64_t wanted = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
-                                     : std::max(std::min(batch, kWholeSequences) * full,
-                                                batch * std::min(full, kPagesOfEach));
+    const std::uint64_t batch = engine.max_batch, full = wanted.full;
+    const std::uint64_t pages = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
+                                    : std::max(std::min(batch, kWholeSequences) * full,
+                                               batch * std::min(full, kPagesOfEach));
     std::uint64_t budget = cpu ? std::min<std::uint64_t>((free - fixed) / 2, std::uint64_t{1} << 30)
                                : (free - fixed) / 10 * 9;
-    budget = std::min(budget, (wanted + 1) * page_bytes);
-    budget = std::min(budget, std::max(kMostUnasked, (kFullContexts * full + 1) * page_bytes));
-    pages = budget / page_bytes > 0 ? budget / page_bytes - 1 : 0;
+    budget = std::min(budget, wanted.of_pages(pages));
+    budget = std::min(budget, std::max(kMostUnasked, wanted.of_pages(kFullContexts * full)));
+    size = share_out(budget, wanted, asked_context != 0);
   }
-  pages = std::min<std::uint64_t>(pages, 0x7fffffffU);
-  if (asked_context != 0 && pages < full) {
+  if (asked_context != 0 &&
+      (size.pages < wanted.full || size.window_pages < wanted.least_windows)) {
     return Error(ErrorCode::kResourceExhausted,
                  "a context of " + std::to_string(asked_context) + " tokens needs " +
-                     std::to_string(full) + " KV pages of " + mib(page_bytes) + ", but only " +
-                     std::to_string(pages) + " fit: " + sizes +
+                     std::to_string(wanted.full) + " KV pages, " + mib(wanted.of_context()) +
+                     ", but only " + std::to_string(size.pages) + " fit: " + sizes +
                      "; set a lower context, or a higher engine.kv_cache_mb");
   }
-  if (pages == 0) {
+  if (size.pages == 0 || (need.kv.window > 0 && size.window_pages == 0)) {
     return Error(ErrorCode::kResourceExhausted,
                  "no KV cache fits: " + sizes + "; raise engine.kv_cache_mb");
   }
-  CacheSize size;
-  size.pages = static_cast<std::uint32_t>(pages);
-  size.context =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted_context, pages * k::kPageTokens));
+  size.context = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(wanted_context, std::uint64_t{size.pages} * k::kPageTokens));
   return size;
 }
 }  // namespace bulkhead::forward

@@ -15,12 +15,15 @@ namespace bulkhead::forward {
 struct CacheSize {
   std::uint32_t context = 0;
   std::uint32_t pages = 0;  // for sequences; one more is kept for the warm-up
+  // Pages of the stores that slide (kv_windows.hpp); `pages` have no room for these stores' keys and
+  // values.
+  std::uint32_t window_pages = 0;
 };
 
 // asked_context: the context to get, or an error; 0: the model's own, lowered to what fits.
 // kResourceExhausted says what is needed, what is free and which setting to change.
 Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
-                             const MemoryNeed& need);
+                             std::uint32_t columns_ahead, const MemoryNeed& need);
 
 }  // namespace bulkhead::forward

@@ -18,8 +18,9 @@ namespace bulkhead::forward {
 struct MemoryLayout {
   // Lines of text: device, driver, numerics, what lies where, and the settings that decided on it.
   std::string identity;
-  std::uint32_t context = 0;  // tokens of a sequence
-  std::uint32_t pages = 0;    // KV pages for sequences
+  std::uint32_t context = 0;       // tokens of a sequence
+  std::uint32_t pages = 0;         // KV pages for sequences
+  std::uint32_t window_pages = 0;  // pages of stores that slide (kv_windows.hpp)
   std::uint32_t weight_blocks = 0;
   std::vector<std::uint64_t> block_bytes;  // the weights' blocks, then the KV pages'
   bool operator==(const MemoryLayout&) const = default;

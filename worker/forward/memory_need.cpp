@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker/engine/executor.hpp"
+#include "worker/forward/kv_windows.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -103,12 +104,34 @@ std::uint32_t most_outputs(const config::EngineSettings& engine) {
   return std::max(engine.max_batch, drafts ? engine::kMostDrafts + 1 : 1);
 }
 
+std::uint32_t KvNeed::window_pages(std::uint64_t full_pages) const {
+  if (window == 0) return 0;
+  const std::uint32_t reserve = engine::window_reserve(window, gpu::kernels::kPageTokens);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(full_pages, reserve));
+}
+
+std::uint64_t KvNeed::bytes(std::uint64_t positions) const {
+  constexpr std::uint64_t kTokens = gpu::kernels::kPageTokens;
+  const std::uint64_t pages = (positions + kTokens - 1) / kTokens;
+  return (pages * per_token + window_pages(pages) * per_window_token) * kTokens;
+}
+
+KvNeed kv_need(const model::ModelGraph& graph, gpu::kernels::KvFormat kv) {
+  const KvWindows windows = kv_windows(graph);
+  KvNeed need;
+  need.window = windows.window;
+  for (std::size_t i = 0; i < graph.kv.size(); ++i) {
+    const model::KvStore& store = graph.kv[i];
+    (windows.slides[i] ? need.per_window_token : need.per_token) +=
+        std::uint64_t{store.heads} * (store.value_entries == 0 ? 2 : 1) *
+        gpu::kernels::kv_position_bytes(store.head_size, kv);
+  }
+  return need;
+}
+
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv) {
-  std::uint64_t bytes = 0;
-  for (const model::KvStore& store : graph.kv)
-    bytes += std::uint64_t{store.heads} * (store.value_entries == 0 ? 2 : 1) *
-             gpu::kernels::kv_position_bytes(store.head_size, kv);
-  return bytes;
+  const KvNeed need = kv_need(graph, kv);
+  return need.per_token + need.per_window_token;
 }
 
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine) {
@@ -137,7 +160,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
     need.states += (std::uint64_t{state_slots} + 1) * state_bytes(store);
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
     need.weights += bytes;
-  need.kv_per_token = kv_bytes_per_token(graph, kv);
+  need.kv = kv_need(graph, kv);
   const ScratchPlan scratch = plan_scratch(graph, plan, mapping, shapes, options);
   need.transient =
       scratch.bytes() + options.slots * plan.operands.size() * sizeof(gpu::kernels::FusedOperands) +

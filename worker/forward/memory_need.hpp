@@ -39,11 +39,25 @@ std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
 // The most outputs of a step: one for each sequence, and those of drafts.
 std::uint32_t most_outputs(const config::EngineSettings& engine);
 
+// The memory that keys and values take. Stores that slide (kv_windows.hpp) keep only a window's
+// positions.
+struct KvNeed {
+  std::uint64_t per_token = 0;  // bytes that a position takes for as long as its sequence lasts
+  std::uint64_t per_window_token = 0;  // further bytes while a window sees the position
+  std::uint32_t window = 0;            // positions
+
+  // Returns how many window pages a sequence with so many full pages takes.
+  std::uint32_t window_pages(std::uint64_t full_pages) const;
+  // Returns the bytes that a sequence of so many positions takes.
+  std::uint64_t bytes(std::uint64_t positions) const;
+};
+KvNeed kv_need(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
+
 // Bytes. Device memory that loading will take, for `bulkhead inspect` and for the check before
 // loading.
 struct MemoryNeed {
   std::uint64_t weights = 0;
-  std::uint64_t kv_per_token = 0;
+  KvNeed kv;
   std::uint64_t transient = 0;  // activations of the largest step, logits
   std::uint64_t states = 0;     // what layers carry from position to position, in all slots
   // Memory of the host, besides the device's above: the rows of logits if the host chooses the tokens of all

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/forward/memory_need.hpp"
+
 namespace bulkhead::forward {
 
 namespace k = gpu::kernels;
@@ -28,11 +30,17 @@ Result<std::unique_ptr<MemorySums>> MemorySums::create(const StepContext& contex
                                                        std::uint32_t timeout_ms) {
   std::unique_ptr<MemorySums> self(new MemorySums(context));
   self->weights_ = std::move(weights);
-  std::uint64_t of_page = 0;
-  for (const model::KvStore& store : context.graph.kv) {
+  std::uint64_t of_full_page = 0, of_window_page = 0;
+  for (std::size_t i = 0; i < context.graph.kv.size(); ++i) {
+    const model::KvStore& store = context.graph.kv[i];
     const std::uint64_t quads = context.kv_shape(store).page_bytes() / kQuadBytes;
-    of_page += parts_of(store) * ((quads + kPieceQuads - 1) / kPieceQuads);
+    (context.windows.slides[i] ? of_window_page : of_full_page) +=
+        parts_of(store) * ((quads + kPieceQuads - 1) / kPieceQuads);
   }
+  std::uint64_t of_states = 0;
+  for (const model::StateStore& store : context.graph.states)
+    of_states += (state_bytes(store) / kQuadBytes + kPieceQuads - 1) / kPieceQuads;
+  const std::uint64_t of_page = std::max({of_full_page, of_window_page, of_states});
   // Pages take half a lot at most, so that each lot has room for weights.
   const std::uint64_t pages = of_page == 0 ? 0 : kLotPieces / 2 / of_page;
   self->most_pages_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, kMostPages));
@@ -43,7 +51,7 @@ Result<std::unique_ptr<MemorySums>> MemorySums::create(const StepContext& contex
   return self;
 }
 
-void MemorySums::pieces_of_page(engine::PageIndex page, std::uint32_t sum) {
+void MemorySums::pieces_of(engine::PageIndex number, std::uint32_t sum) {
   std::uint64_t place = 0;
   const auto add = [&](std::uint64_t address, std::uint64_t bytes) {
     for (std::uint64_t quads = bytes / kQuadBytes; quads > 0;) {
@@ -54,7 +62,18 @@ void MemorySums::pieces_of_page(engine::PageIndex page, std::uint32_t sum) {
       quads -= piece;
     }
   };
+  const bool is_behind = number >= context_.full_pages;
+  const std::uint64_t page = is_behind ? number - context_.full_pages : number;
+  // A model with states has no window pages.
+  if (is_behind && !context_.states.empty()) {
+    for (std::size_t i = 0; i < context_.states.size(); ++i) {
+      const std::uint64_t bytes = state_bytes(context_.graph.states[i]);
+      add(context_.states[i] + page * bytes, bytes);
+    }
+    return;
+  }
   for (std::size_t i = 0; i < context_.kv.size(); ++i) {
+    if (context_.windows.slides[i] != is_behind) continue;
     const model::KvStore& store = context_.graph.kv[i];
     const std::uint64_t bytes = context_.kv_shape(store).page_bytes();
     add(context_.kv[i].keys + page * bytes, bytes);
@@ -95,7 +114,7 @@ Status MemorySums::start(std::span<const engine::PageIndex> pages, std::uint64_t
   pieces_.clear();
   std::uint32_t sum = 0;
   for (const engine::PageIndex page : pages)
-    pieces_of_page(page, sum++);
+    pieces_of(page, sum++);
   sum += pieces_of_weights(weight_bytes, sum);
   BULKHEAD_RETURN_IF_ERROR(lots_->start(pieces_, sum));
   ++started_;

@@ -33,7 +33,9 @@ class MemorySums {
 
  private:
   explicit MemorySums(const StepContext& context) : context_(context) {}
-  void pieces_of_page(engine::PageIndex page, std::uint32_t sum);
+  // Lists the pieces of memory of a page or a slot of states; `number` is as in
+  // ExecutorLimits::first_state().
+  void pieces_of(engine::PageIndex number, std::uint32_t sum);
   std::uint32_t pieces_of_weights(std::uint64_t bytes, std::uint32_t sum);
   Status add_weights(std::size_t block, const gpu::kernels::Checksum& sum, bool ends);
 

@@ -35,8 +35,7 @@ class AttentionSteps : public StepPart {
   KvPages kv(model::KvIndex store) const {
     return store < context_.kv.size() ? context_.kv[store] : KvPages{};
   }
-  std::uint64_t pages_of(model::KvIndex store) const { (void)store;
-    return parameters() + context_.parameter_layout.pages; }
+  std::uint64_t pages_of(model::KvIndex store) const { return context_.page_tables(slot_, store); }
   bool in_chain() const { return columns_ <= context_.chain.columns; }
 };
 

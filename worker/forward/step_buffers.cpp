@@ -21,7 +21,7 @@ void set_rotation(const StepContext& context, const Activations& a, std::uint32_
   made.rope_pairs = rope.pairs;
   made.fine = rope.fine;
   made.coarse = rope.coarse;
-  made.pages = context.parameters_of(slot) + context.parameter_layout.pages;
+  made.pages = context.page_tables(slot, rotate.kv);
   made.keys = context.kv[rotate.kv].keys;
   made.values = context.kv[rotate.kv].values;
   made.q = a.at(context.plan, Scratch::kRotatedQ);

@@ -26,6 +26,31 @@ Status check_states(const engine::Step& step, const engine::ExecutorLimits& limi
   return {};
 }
 
+Status check_windows(const engine::Step& step, const engine::ExecutorLimits& limits) {
+  if (limits.window == 0) return {};
+  if (step.windows.size() != step.sequences.size())
+    return wrong_step("sequences without window pages");
+  for (std::size_t i = 0; i < step.windows.size(); ++i) {
+    const engine::WindowPages& window = step.windows[i];
+    if (window.first + window.pages.size() > step.sequences[i].size())
+      return wrong_step("more window pages than pages");
+    for (const engine::PageIndex page : window.pages) {
+      if (page < limits.total_pages || page - limits.total_pages >= limits.window_pages)
+        return wrong_step("window page " + std::to_string(page));
+    }
+  }
+  for (const engine::Column& column : step.columns) {
+    const engine::WindowPages& window = step.windows[column.sequence];
+    const std::uint32_t seen = std::min(column.position + 1, limits.window);
+    if ((column.position + 1 - seen) / limits.page_tokens < window.first ||
+        column.position / limits.page_tokens >= window.first + window.pages.size()) {
+      return wrong_step("position " + std::to_string(column.position) +
+                        " has not all pages of its window");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits,
@@ -76,6 +101,7 @@ Status check_step(const engine::Step& step, const engine::ExecutorLimits& limits
       if (page >= limits.total_pages) return wrong_step("page " + std::to_string(page));
     }
   }
+  BULKHEAD_RETURN_IF_ERROR(check_windows(step, limits));
   return check_states(step, limits);
 }
 

@@ -11,6 +11,7 @@
 
 #include "gpu/device.hpp"
 #include "gpu/kernels/kernels.hpp"
+#include "worker/forward/kv_windows.hpp"
 #include "worker/forward/model_plan.hpp"
 #include "worker/forward/tuning.hpp"
 #include "worker/forward/weights.hpp"
@@ -25,6 +26,9 @@ struct ParameterLayout {
   // Of models with states: [sequence] of k::DeltaRun, and for each column which one is its own.
   std::uint64_t runs = 0, column_runs = 0;
   std::uint64_t pages = 0;  // page tables, one after another
+  // The page tables of stores with window pages. A sequence's table begins at the same index in
+  // both kinds of tables. No kernel reads entries before a window.
+  std::uint64_t window_pages = 0;
   std::uint64_t bytes = 0;
   std::uint64_t stride = 0;  // between slots
 };
@@ -53,6 +57,8 @@ struct StepContext {
   std::uint32_t context = 0;  // positions that a sequence may have
   std::vector<gpu::Buffer> kv_blocks;
   std::vector<KvPages> kv;            // of each of the graph's stores
+  KvWindows windows;                  // which of these stores have window pages
+  std::uint32_t full_pages = 0;       // the number of the first window page
   std::vector<std::uint64_t> states;  // of each of the graph's state stores: [slot][state_floats]
   std::uint32_t most_runs = 1;        // sequences of a step
   std::uint32_t slots = 1;            // steps in flight
@@ -77,6 +83,11 @@ struct StepContext {
   }
   std::uint64_t parameters_of(std::uint32_t slot) const {
     return parameters.address() + slot * parameter_layout.stride;
+  }
+  // Returns the address of the page tables that `store` uses in the slot's step.
+  std::uint64_t page_tables(std::uint32_t slot, model::KvIndex store) const {
+    return parameters_of(slot) +
+           (windows.slides[store] ? parameter_layout.window_pages : parameter_layout.pages);
   }
 };
 

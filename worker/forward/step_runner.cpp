@@ -63,11 +63,9 @@ Result<StepRunner::Recordings> StepRunner::recordings_of(std::uint32_t index) {
 Status StepRunner::launch(const Recordings& recorded, std::uint32_t index) {
   StepSlot& slot = slots_[index];
   slot.may_give_up = chained(context_, slot.shape);
-  gpu::BufferSlice from = slot.parameters;
-  from.bytes = slot.parameter_bytes;
-  BULKHEAD_RETURN_IF_ERROR(blit().upload_from(
-      from, gpu::slice(context_.parameters, index * context_.parameter_layout.stride,
-                       context_.parameter_layout.stride)));
+  for (const StepSlots::Upload& upload : slots_.uploads(index)) {
+    if (upload.from.bytes > 0) BULKHEAD_RETURN_IF_ERROR(blit().upload_from(upload.from, upload.to));
+  }
   const gpu::CommandRing::After uploaded = blit().uploads_done();
   const bool wait_for_upload = uploaded.semaphore != VK_NULL_HANDLE;
   BULKHEAD_TRY(slot.ticket, ring().submit(recorded.step->id,

@@ -71,7 +71,9 @@ Status StepSlots::make() {
     layout.column_runs = layout.runs + limits_.max_sequences * sizeof(k::DeltaRun);
     layout.pages = layout.column_runs + std::uint64_t{limits_.max_columns} * 4;
   }
-  layout.bytes = layout.pages + std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
+  const std::uint64_t tables = std::uint64_t{limits_.max_sequences} * pages_per_sequence * 4;
+  layout.bytes = layout.window_pages = layout.pages + tables;
+  if (limits_.window > 0) layout.bytes += tables;
   layout.stride = aligned(layout.bytes);
   context_.result_rows =
       static_cast<std::uint32_t>(aligned(std::uint64_t{limits_.max_outputs} * 8 + 8) / 8);
@@ -204,8 +206,54 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   if (limits_.states > 0) write_runs(step, base);
   // In powers of two, so that the same few copies are made again and again.
   const std::uint64_t bytes = layout.pages + std::uint64_t{pages} * 4;
-  slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.bytes);
+  slot.parameter_bytes = std::min(std::bit_ceil(bytes), layout.window_pages);
+  slot.window_bytes = 0;
+  if (limits_.window == 0) return {};
+  const bool changes = write_windows(step, base);
+  const std::uint64_t tables =
+      std::min(std::bit_ceil(std::uint64_t{pages} * 4), layout.bytes - layout.window_pages);
+  if (!changes && tables <= slot.window_bytes_there) return {};
+  slot.window_bytes = tables;
+  slot.window_bytes_there = std::max(slot.window_bytes_there, tables);
   return {};
+}
+
+// Steps of no request (the warm-up's) name no window pages; they use the hidden one, which is numbered
+// behind the others. Returns whether this step changed the slot's tables. Most steps change none.
+bool StepSlots::write_windows(const engine::Step& step, std::byte* base) const {
+  bool changes = false;
+  const auto put = [&](std::size_t sequence, std::size_t index, std::uint32_t page) {
+    const std::uint64_t place = page_starts_[sequence] + index;
+    std::byte* const at = base + context_.parameter_layout.window_pages + place * 4;
+    changes = changes || std::memcmp(at, &page, sizeof page) != 0;
+    std::memcpy(at, &page, sizeof page);
+  };
+  for (std::size_t s = 0; s < step.sequences.size(); ++s) {
+    if (s >= step.windows.size()) {
+      for (std::size_t i = 0; i < step.sequences[s].size(); ++i)
+        put(s, i, limits_.window_pages);
+      continue;
+    }
+    const engine::WindowPages& window = step.windows[s];
+    for (std::size_t i = 0; i < window.pages.size(); ++i)
+      put(s, window.first + i, window.pages[i] - limits_.total_pages);
+  }
+  return changes;
+}
+
+std::array<StepSlots::Upload, 2> StepSlots::uploads(std::uint32_t index) const {
+  const StepSlot& slot = slots_[index];
+  const ParameterLayout& layout = context_.parameter_layout;
+  const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
+    Upload made{slot.parameters,
+                gpu::slice(context_.parameters, index * layout.stride + offset, bytes)};
+    made.from.offset += offset;
+    made.from.address += offset;
+    made.from.mapped += offset;
+    made.from.bytes = bytes;
+    return made;
+  };
+  return {part(0, slot.parameter_bytes), part(layout.window_pages, slot.window_bytes)};
 }
 
 // Neighbouring columns of a sequence are a run. Steps of no request (the warm-up's) name no states: they

@@ -5,6 +5,7 @@
 // allocated after make().
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,7 +28,9 @@ struct StepSlot {
   gpu::CommandRing::Ticket ticket = 0;
   std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step
   std::vector<engine::ColumnOutput> outputs;
-  std::uint64_t parameter_bytes = 0;
+  // The bytes to upload. `window_bytes_there`: how many bytes of the windows' tables the device
+  // has, from all uploads so far.
+  std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
   bool samples = false;
   std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
   bool tells_logprobs = false;            // some of them
@@ -66,7 +69,13 @@ class StepSlots {
   // Outputs of the step submitted last.
   std::uint32_t chosen_rows() const { return chosen_rows_; }
 
-  // Fills the next slot's parameters and outputs. An error says that the host's memory ran out.
+  // The parts of a slot's parameters that its step needs on the device, and where they go.
+  struct Upload {
+    gpu::BufferSlice from, to;
+  };
+  std::array<Upload, 2> uploads(std::uint32_t index) const;  // the second may be empty
+  // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
+  // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
   // The slot's results, log-probabilities, logits and hidden states, as far as they are wanted, once its
   // ticket's work is over.
@@ -81,6 +90,7 @@ class StepSlots {
 
  private:
   void write_runs(const engine::Step& step, std::byte* base) const;
+  bool write_windows(const engine::Step& step, std::byte* base) const;
   Status make_room_for_logits(StepSlot& slot, std::uint64_t rows);
   std::uint64_t logits_row_bytes() const {
     return std::uint64_t{limits_.vocabulary} * sizeof(float);

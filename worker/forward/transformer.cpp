@@ -163,6 +163,7 @@ class LoadedTransformer final : public Transformer {
     context_.graph = graph;
     context_.mapping = mapping_of(device, options);
     context_.kv_format = kv_format(options.engine.kv_type);
+    context_.windows = kv_windows(graph);
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
     limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
     limits_.max_outputs = most_outputs(options.engine);
@@ -180,8 +181,8 @@ class LoadedTransformer final : public Transformer {
     BULKHEAD_TRY(const std::unique_ptr<WeightUpload> loading, start_weights(file, options));
     // The whole plan is known: whatever is kept must be the same.
     std::vector<std::uint64_t> kv_sizes;
-    for (const model::KvStore& store : graph.kv)
-      kv_sizes.push_back(bytes_of_keys(store) * (store.value_entries == 0 ? 2 : 1));
+    for (model::KvIndex i = 0; i < graph.kv.size(); ++i)
+      kv_sizes.push_back(bytes_of_keys(i) * (graph.kv[i].value_entries == 0 ? 2 : 1));
     for (const model::StateStore& store : graph.states)
       kv_sizes.push_back(bytes_of_states(store));
     const BlockPlan kv_plan = plan_blocks(kv_sizes, device.info().max_allocation_bytes);
@@ -224,24 +225,30 @@ class LoadedTransformer final : public Transformer {
   Status size_cache(const TransformerOptions& options, std::span<const StepShape> shapes) {
     const model::ModelGraph& graph = context_.graph;
     limits_.asked_context = options.context != 0 ? options.context : graph.context;
+    const std::uint32_t columns_ahead =
+        limits_.max_columns * options.gpu.command_buffer_ring.steps_in_flight;
     const MemoryNeed need = memory_need(
         graph, context_.plan, context_.mapping, context_.kv_format, shapes,
         {limits_.asked_context, options.gpu.command_buffer_ring.steps_in_flight}, limits_.states);
-    kv_per_token_ = need.kv_per_token;
+    kv_per_token_ = need.kv.per_token + need.kv.per_window_token;
     CacheSize cache;
     if (options.kept != nullptr) {
       // What is free now is less by what is kept: its size was decided on when it was made.
-      cache = {options.kept->layout.context, options.kept->layout.pages};
+      const MemoryLayout& kept = options.kept->layout;
+      cache = {kept.context, kept.pages, kept.window_pages};
       if (cache.context == 0 || cache.context > graph.context || cache.pages == 0 ||
-          cache.pages > 0x7fffffffU)
+          std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
+          (cache.window_pages != 0) != context_.windows.exist())
         return not_as_expected("an impossible number of KV pages");
     } else {
-      BULKHEAD_TRY(cache,
-                   plan_cache(*context_.device, graph, options.engine, options.context, need));
+      BULKHEAD_TRY(cache, plan_cache(*context_.device, graph, options.engine, options.context,
+                                     columns_ahead, need));
     }
     context_.context = cache.context;
     limits_.page_tokens = k::kPageTokens;
-    limits_.total_pages = cache.pages;
+    limits_.total_pages = context_.full_pages = cache.pages;
+    limits_.window = context_.windows.window;
+    limits_.window_pages = cache.window_pages;
     limits_.context = cache.context;
     limits_.model_context = graph.context;
     // The next step computes a wrong draft's position again. States don't allow that, so there are no drafts.
@@ -273,8 +280,10 @@ class LoadedTransformer final : public Transformer {
   }
 
   // One more page than sequences are given: the warm-up's.
-  std::uint64_t bytes_of_keys(const model::KvStore& store) const {
-    return (std::uint64_t{limits_.total_pages} + 1) * context_.kv_shape(store).page_bytes();
+  std::uint64_t bytes_of_keys(model::KvIndex store) const {
+    const std::uint64_t pages =
+        context_.windows.slides[store] ? limits_.window_pages : limits_.total_pages;
+    return (pages + 1) * context_.kv_shape(context_.graph.kv[store]).page_bytes();
   }
 
   // There is one more slot than sequences get, as there is one more page.
@@ -299,10 +308,10 @@ class LoadedTransformer final : public Transformer {
       return context_.kv_blocks[place.block].address() + place.offset;
     };
     const std::size_t stores = context_.graph.kv.size();
-    for (std::size_t i = 0; i < stores; ++i) {
-      const model::KvStore& store = context_.graph.kv[i];
+    for (model::KvIndex i = 0; i < stores; ++i) {
+      const bool has_values = context_.graph.kv[i].value_entries == 0;
       const std::uint64_t keys = address(i);
-      context_.kv.push_back({keys, store.value_entries == 0 ? keys + bytes_of_keys(store) : keys});
+      context_.kv.push_back({keys, has_values ? keys + bytes_of_keys(i) : keys});
     }
     for (std::size_t i = 0; i < context_.graph.states.size(); ++i)
       context_.states.push_back(address(stores + i));
@@ -357,6 +366,7 @@ class LoadedTransformer final : public Transformer {
                               "\nnumerics " + numerics_id_ + "\n" + layout;
     memory_layout_.context = limits_.context;
     memory_layout_.pages = limits_.total_pages;
+    memory_layout_.window_pages = limits_.window_pages;
     memory_layout_.block_bytes = weights.plan().blocks;
     memory_layout_.weight_blocks = static_cast<std::uint32_t>(weights.plan().blocks.size());
     memory_layout_.block_bytes.insert(memory_layout_.block_bytes.end(), kv.blocks.begin(),

@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -30,7 +30,7 @@ struct Header {
   std::uint64_t pages_offset;
   std::uint32_t context, pages, vocabulary;
   std::uint32_t weight_blocks, blocks, identity_bytes;
-  std::uint32_t states, unused;
+  std::uint32_t states, window_pages;
   std::uint64_t sum;  // over all of this but `sum` and `epoch`, and the description
   std::uint64_t epoch;
 };
@@ -99,7 +99,7 @@ Status check_bounds(const Description& d) {
   if (d.identity.size() > kMostIdentityBytes || d.block_bytes.size() > kMostBlocks ||
       d.weight_blocks > d.block_bytes.size() || d.checksums.size() != d.weight_blocks ||
       d.pages > kMostPages || d.page_tokens == 0 || d.page_tokens > kMostPageTokens ||
-      d.states > kMostStates) {
+      d.window_pages > d.pages || d.states > kMostStates) {
     return Error(ErrorCode::kUnsupported,
                  "the vault's directory has no room for " + std::to_string(d.block_bytes.size()) +
                      " blocks and " + std::to_string(d.pages) + " pages of " +
@@ -154,6 +154,7 @@ Result<std::unique_ptr<Directory>> Directory::create(const Description& descript
   header.pages = description.pages;
   header.vocabulary = description.vocabulary;
   header.states = description.states;
+  header.window_pages = description.window_pages;
   header.weight_blocks = description.weight_blocks;
   header.blocks = static_cast<std::uint32_t>(description.block_bytes.size());
   header.identity_bytes = static_cast<std::uint32_t>(description.identity.size());
@@ -194,7 +195,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   if (header.identity_bytes > kMostIdentityBytes || header.blocks > kMostBlocks ||
       header.weight_blocks > header.blocks || header.pages > kMostPages ||
       header.page_tokens == 0 || header.page_tokens > kMostPageTokens ||
-      header.states > kMostStates ||
+      header.states > kMostStates || header.window_pages > header.pages ||
       header.description_bytes !=
           description_bytes(header.identity_bytes, header.blocks, header.weight_blocks) ||
       header.pages_offset != pages_offset_for(header.description_bytes) ||
@@ -213,6 +214,7 @@ Result<std::unique_ptr<Directory>> Directory::open(const UniqueFd& fd) {
   d.page_tokens = header.page_tokens;
   d.vocabulary = header.vocabulary;
   d.states = header.states;
+  d.window_pages = header.window_pages;
   d.weight_blocks = header.weight_blocks;
   const std::byte* at = copy.data();
   d.identity.assign(reinterpret_cast<const char*>(at), header.identity_bytes);

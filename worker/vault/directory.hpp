@@ -50,6 +50,7 @@ struct Description {
   std::string identity;  // text; equal for two processes that may share
   std::uint32_t context = 0;
   std::uint32_t pages = 0;
+  std::uint32_t window_pages = 0;  // how many of `pages` are window pages; they come last
   std::uint32_t page_tokens = 0;
   std::uint32_t vocabulary = 0;
   std::uint32_t states = 0;  // slots

@@ -97,6 +97,45 @@ std::vector<Column> columns_of(const std::vector<TokenId>& prompt, std::uint32_t
   return columns;
 }
 
+namespace {
+
+// Returns the window pages of each sequence, by its place in a step. A long sequence uses the same few
+// pages again and again.
+std::vector<std::vector<PageIndex>> window_pages_for(
+    const Executor& executor, const std::vector<std::vector<PageIndex>>& pages) {
+  const engine::ExecutorLimits& limits = executor.limits();
+  const std::uint32_t each = limits.window_pages / std::max(1U, limits.max_sequences);
+  const bool as_many = limits.window_pages >= limits.total_pages;
+  std::vector<std::vector<PageIndex>> made;
+  for (std::uint32_t s = 0; limits.window > 0 && s < pages.size(); ++s) {
+    auto& of_sequence = made.emplace_back(pages[s]);
+    for (std::uint32_t i = 0; i < of_sequence.size(); ++i)
+      of_sequence[i] = limits.total_pages + (as_many ? pages[s][i] : s * each + i % each);
+  }
+  return made;
+}
+
+// Returns the window pages without those that none of the columns sees.
+std::vector<engine::WindowPages> seen_pages(const Executor& executor,
+                                            const std::vector<Column>& columns,
+                                            const std::vector<std::vector<PageIndex>>& pages) {
+  const engine::ExecutorLimits& limits = executor.limits();
+  std::vector<engine::WindowPages> seen;
+  for (std::uint32_t s = 0; s < pages.size(); ++s) {
+    std::uint32_t least = limits.context;
+    for (const Column& column : columns) {
+      if (column.sequence == s) least = std::min(least, column.position);
+    }
+    const std::uint32_t first =
+        std::min(static_cast<std::uint32_t>(pages[s].size()),
+                 (least + 1 - std::min(least + 1, limits.window)) / limits.page_tokens);
+    seen.push_back({first, std::span(pages[s]).subspan(first)});
+  }
+  return seen;
+}
+
+}  // namespace
+
 std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
                       const std::vector<std::vector<PageIndex>>& pages) {
   std::vector<std::span<const PageIndex>> sequences(pages.begin(), pages.end());
@@ -104,7 +143,9 @@ std::vector<Row> step(Executor& executor, const std::vector<Column>& columns,
   std::vector<engine::StateUse> states;
   for (std::uint32_t s = 0; executor.limits().states > 0 && s < pages.size(); ++s)
     states.push_back({s, s});
-  const Status submitted = executor.submit({columns, sequences, states});
+  const auto window_pages = window_pages_for(executor, pages);
+  const auto windows = seen_pages(executor, columns, window_pages);
+  const Status submitted = executor.submit({columns, sequences, states, windows});
   EXPECT_TRUE(submitted.ok()) << submitted.error().message();
   std::vector<Row> rows;
   if (!submitted.ok()) return rows;

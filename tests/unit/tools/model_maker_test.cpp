@@ -142,8 +142,9 @@ TEST(Weights, HalfIsRoundedToNearest) {
 
 TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
-  for (const char* name : {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral",
-                           "tiny-latent", "tiny-glm", "tiny-starcoder2", "tiny-delta"}) {
+  for (const char* name :
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
+        "tiny-glm", "tiny-starcoder2", "tiny-delta", "tiny-two-kinds"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
@@ -165,11 +166,13 @@ TEST_P(EachType, FilesAreReadAsModels) {
     EXPECT_EQ(graph->embedding, shape.embedding);
     EXPECT_EQ(rotate->heads.heads, shape.heads);
     EXPECT_EQ(rotate->heads.kv_heads, shape.kv_heads);
-    EXPECT_EQ(rotate->heads.size, shape.head_size);
+    const bool two_kinds = shape.full_interval != 0;
+    EXPECT_EQ(rotate->heads.size, two_kinds ? shape.window_head_size : shape.head_size);
     EXPECT_EQ(graph->vocabulary, shape.vocabulary);
     EXPECT_EQ(graph->tied_output(), shape.tied_output);
     EXPECT_EQ(rotate->bias != model::kAbsent, shape.qkv_bias);
-    EXPECT_EQ(rotate->q_gain != model::kAbsent, shape.architecture.starts_with("qwen3"));
+    EXPECT_EQ(rotate->q_gain != model::kAbsent,
+              two_kinds || shape.architecture.starts_with("qwen3"));
     EXPECT_EQ(graph->states.size(), shape.delta_values != 0 ? shape.layers / 4 * 3 : 0);
     const auto* const experts = model::first_operation<model::Experts>(*graph);
     EXPECT_EQ(experts != nullptr ? experts->router.experts : 0, shape.experts);
@@ -258,6 +261,7 @@ TEST(Presets, HaveTheSizesOfTheirModels) {
   EXPECT_NEAR(billions("phi-4"), 14.66, 0.01);
   EXPECT_NEAR(billions("mistral-small-24b"), 23.57, 0.01);
   EXPECT_NEAR(billions("gemma-3-12b"), 11.77, 0.01);
+  EXPECT_NEAR(billions("gemma-4-26b-a4b"), 25.23, 0.01);
   EXPECT_NEAR(billions("gpt-oss-20b"), 20.91, 0.01);
   EXPECT_NEAR(billions("qwen3.5-27b"), 26.90, 0.01);
   EXPECT_NEAR(billions("qwen3.5-35b-a3b"), 34.66, 0.01);

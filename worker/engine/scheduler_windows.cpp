@@ -1,0 +1,75 @@
+// The scheduler's part that deals with layers that have sliding windows (window_pages.hpp).
+#include <algorithm>
+
+#include "worker/engine/scheduler.hpp"
+
+namespace bulkhead::engine {
+
+// If there are fewer window pages than a long sequence needs to go on, sequences never release any,
+// so all of a sequence's positions must fit them.
+std::uint64_t Scheduler::longest_sequence() const {
+  const std::uint64_t longest = std::min<std::uint64_t>(limits_.context, pool_.total_positions());
+  const WindowPool& windows = pool_.windows();
+  return windows.total_pages() >= windows.reserve()
+             ? longest
+             : std::min(longest, std::uint64_t{windows.total_pages()} * pool_.page_tokens());
+}
+
+// Gives the sequence the window pages with which it can go on even if no further ones are free, but
+// none past its tokens.
+bool Scheduler::cover_reserve(Sequence& sequence) {
+  const WindowPool& windows = pool_.windows();
+  const std::uint64_t end =
+      (std::uint64_t{sequence.pages.windows().first} + windows.reserve()) * pool_.page_tokens();
+  const std::uint64_t full = sequence.pages.pages().size() * std::uint64_t{pool_.page_tokens()};
+  return sequence.pages.cover_windows(
+      static_cast<std::uint32_t>(std::min({end, full, std::uint64_t{sequence.length()}})));
+}
+
+// Gives the sequence window pages for up to `wanted` columns, and returns for how many columns it has
+// them. One page for each running sequence stays free, so that no sequence that generates is preempted
+// for a prompt.
+std::uint32_t Scheduler::columns_with_windows(Sequence& sequence, std::uint32_t wanted) {
+  const WindowPool& windows = pool_.windows();
+  if (!windows.exists()) return wanted;
+  const std::uint32_t free = windows.free_pages();
+  const std::uint32_t spare = free - std::min(free, static_cast<std::uint32_t>(running_.size()));
+  const WindowPages has = sequence.pages.windows();
+  const std::uint64_t room = (has.first + has.pages.size() + spare) * pool_.page_tokens();
+  const auto count = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(wanted, room - std::min<std::uint64_t>(room, sequence.computed)));
+  if (count == 0 || !sequence.pages.cover_windows(sequence.computed + count)) {
+    lacks_windows_ = true;
+    return 0;
+  }
+  return count;
+}
+
+// Releases window pages that no step of the sequence needs any more. A sequence that reads a prompt
+// gets its reserve again at once, before a newcomer takes those pages.
+void Scheduler::slide_window(Sequence& sequence) {
+  const std::uint32_t page = pool_.page_tokens();
+  const std::uint32_t ends[] = {end_to_save(sequence) / page, sequence.known / page,
+                                sequence.adopted_end / page, sequence.branch / page};
+  sequence.pages.slide(sequence.done, ends);
+  if (sequence.pending() > 1) static_cast<void>(cover_reserve(sequence));
+}
+
+// Says whether pages that a generating sequence lacks may become free when a step in flight has
+// ended.
+bool Scheduler::pages_come_free_for(const Sequence& sequence) const {
+  const bool lacks_full = pool_.pages_for(sequence.length()) > sequence.pages.pages().size();
+  return !kept_.empty() || (planned_ > 0 && !lacks_full);
+}
+
+// Preempts for a step that would compute nothing, because sequences that read prompts have all window
+// pages. In the end the oldest one gets on, alone if need be.
+void Scheduler::preempt_for_windows() {
+  while (records_[latest_].columns.empty() && planned_ == 0 && running_.size() > 1 &&
+         lacks_windows_) {
+    preempt_youngest();
+    plan_prefill();
+  }
+}
+
+}  // namespace bulkhead::engine

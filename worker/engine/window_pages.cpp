@@ -1,0 +1,167 @@
+#include "worker/engine/window_pages.hpp"
+
+#include <utility>
+
+#include "worker/engine/kv_cache.hpp"
+#include "worker/engine/prefix_index.hpp"
+
+namespace bulkhead::engine {
+
+WindowPool::WindowPool(const ExecutorLimits& limits, const PrefixIndex& index, bool shares)
+    : first_(limits.total_pages),
+      page_tokens_(std::max(1U, limits.page_tokens)),
+      window_(limits.window),
+      reserve_(limits.window > 0 ? window_reserve(limits.window, page_tokens_) : 0),
+      shares_(shares),
+      index_(index),
+      pages_(limits.window > 0 ? limits.window_pages : 0),
+      links_(pages_.size()),
+      passing_(links_, first_),
+      likely_(links_, first_),
+      of_full_(window_ > 0 && shares ? limits.total_pages : 0, kNoPage) {
+  empty_.reserve(pages_.size());
+  for (std::size_t i = pages_.size(); i > 0; --i)
+    empty_.push_back(first_ + static_cast<PageIndex>(i - 1));
+}
+
+PageIndex WindowPool::take() {
+  PageIndex page = kNoPage;
+  if (!empty_.empty()) {
+    page = empty_.back();
+    empty_.pop_back();
+  } else {
+    page = passing_.size() > 0 ? passing_.oldest() : likely_.oldest();
+    idle_of(at(page)).remove(page);
+    detach(page);
+    ++evictions_;
+  }
+  if (ledger_ != nullptr) ledger_->left(page);
+  at(page).users = 1;
+  return page;
+}
+
+void WindowPool::retain(PageIndex page) {
+  Page& kept = at(page);
+  if (kept.users++ == 0) idle_of(kept).remove(page);
+}
+
+void WindowPool::release(PageIndex page, bool likely) {
+  Page& freed = at(page);
+  if (--freed.users > 0 || freed.left_out) return;
+  if (freed.full == kNoPage) return empty_.push_back(page);
+  freed.likely = likely;
+  idle_of(freed).add(page);
+}
+
+void WindowPool::detach(PageIndex page) {
+  Page& gone = at(page);
+  of_full_[std::exchange(gone.full, kNoPage)] = kNoPage;
+  --cached_;
+}
+
+void WindowPool::enter(PageIndex full, PageIndex page) {
+  if (!shares_ || of_full_[full] != kNoPage || at(page).full != kNoPage) return;
+  of_full_[full] = page;
+  at(page).full = full;
+  ++cached_;
+  if (ledger_ != nullptr) ledger_->entered({page, full, index_.tokens(full), {}});
+}
+
+void WindowPool::leave(PageIndex full) {
+  const PageIndex page = of(full);
+  if (page == kNoPage) return;
+  detach(page);
+  if (ledger_ != nullptr) ledger_->left(page);
+  Page& gone = at(page);
+  if (gone.users > 0) return;
+  idle_of(gone).remove(page);
+  if (!gone.left_out) empty_.push_back(page);
+}
+
+void WindowPool::take_over(std::span<const KeptPage> pages) {
+  for (const KeptPage& kept : pages) {
+    if (!owns(kept.page) || at(kept.page).full != kNoPage) continue;
+    const bool belongs = shares_ && kept.before < of_full_.size() &&
+                         of_full_[kept.before] == kNoPage && index_.contains(kept.before) &&
+                         std::ranges::equal(index_.tokens(kept.before), kept.tokens);
+    if (!belongs) {
+      if (ledger_ != nullptr) ledger_->left(kept.page);
+      continue;
+    }
+    of_full_[kept.before] = kept.page;
+    at(kept.page).full = kept.before;
+    at(kept.page).likely = true;
+    likely_.add(kept.page);
+    ++cached_;
+  }
+  std::erase_if(empty_, [this](PageIndex page) { return at(page).full != kNoPage; });
+}
+
+void WindowPool::withhold(const std::vector<bool>& wanted) {
+  const auto kept = std::stable_partition(empty_.begin(), empty_.end(),
+                                          [&](PageIndex page) { return !wanted[page]; });
+  withheld_.insert(withheld_.end(), kept, empty_.end());
+  empty_.erase(kept, empty_.end());
+}
+
+void WindowPool::settle() {
+  std::erase_if(withheld_, [this](PageIndex page) { return at(page).left_out; });
+  empty_.insert(empty_.end(), withheld_.begin(), withheld_.end());
+  withheld_.clear();
+}
+
+bool WindowPool::leave_out(PageIndex page) {
+  if (std::exchange(at(page).left_out, true)) return false;
+  ++left_out_;
+  std::erase(empty_, page);
+  return true;
+}
+
+bool WindowList::cover(std::uint32_t end) {
+  if (!pool_->exists() || end <= pages_.size()) return true;
+  if (end - pages_.size() > pool_->free_pages()) return false;
+  while (pages_.size() < end)
+    pages_.push_back(pool_->take());
+  return true;
+}
+
+void WindowList::slide(std::uint32_t position, std::span<const std::uint32_t> ends) {
+  if (!pool_->exists()) return;
+  const std::uint32_t seen = pool_->first_seen(position);
+  const std::uint32_t from = std::min(seen - std::min(seen, kPagesBehindWindow), end());
+  for (; from_ < from; ++from_) {
+    const bool likely = std::ranges::any_of(ends, [this](std::uint32_t end) {
+      return from_ < end && pool_->first_seen(end * pool_->page_tokens_) <= from_;
+    });
+    pool_->release(std::exchange(pages_[from_], kNoPage), likely);
+  }
+}
+
+void WindowList::adopt(std::uint32_t index, PageIndex full) {
+  if (index >= pages_.size()) pages_.resize(index + 1, kNoPage);
+  const PageIndex page = pool_->of(full);
+  pool_->retain(page);
+  if (pool_->ledger_ != nullptr) pool_->ledger_->found(page);
+  if (pages_[index] != kNoPage) pool_->release(pages_[index], false);
+  pages_[index] = page;
+}
+
+void WindowList::begin_behind(std::uint32_t end) {
+  const std::uint32_t from = pool_->first_seen(end * pool_->page_tokens_);
+  if (pages_.size() < end) pages_.resize(end, kNoPage);
+  for (; from_ < from; ++from_) {
+    if (pages_[from_] != kNoPage) pool_->release(std::exchange(pages_[from_], kNoPage), false);
+  }
+}
+
+void WindowList::clear() {
+  // Releases the last page first, as PageList does.
+  while (end() > from_) {
+    pool_->release(pages_.back(), true);
+    pages_.pop_back();
+  }
+  pages_.clear();
+  from_ = 0;
+}
+
+}  // namespace bulkhead::engine

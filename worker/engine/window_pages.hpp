@@ -1,0 +1,156 @@
+// Keeps account of the pages of layers that see a sliding window of positions (ExecutorLimits::window).
+// Such layers have pages of their own, called window pages here. So a sequence can release window pages
+// that its window has passed, and keep its full pages: those of the layers that see every position. A
+// window page is in one of three states:
+//
+//     empty     nobody uses it and nobody could
+//     used      by one WindowList, or by several
+//     idle      nobody uses it, but it belongs to a full page that can be found by its tokens
+//
+// A window page whose positions are all computed belongs to the full page of the same positions
+// (enter()). A sequence that takes over full pages up to some position also takes over the window
+// pages that a window ending there sees. If one of these is missing, the sequence takes over fewer
+// pages (PageList::adopt). Before a full page leaves the index, its window page does.
+//
+// When no empty page is left, the pool empties idle ones, longest unused first. It begins with
+// pages that a sequence left behind on its way; pages at an end where other sequences are likely to
+// go on come last.
+//
+// Not thread-safe: only the engine's thread calls this. Nothing here allocates memory after
+// construction and WindowList::reserve().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "worker/engine/executor.hpp"
+#include "worker/engine/idle_pages.hpp"
+
+namespace bulkhead::engine {
+
+class PageLedger;
+class PrefixIndex;
+struct KeptPage;
+
+class WindowPool {
+ public:
+  // The pool has the pages [limits.total_pages, limits.total_pages + limits.window_pages). `index`
+  // finds the full pages and must outlive the pool. With limits.window == 0 the pool has no pages,
+  // and nobody asks for one.
+  WindowPool(const ExecutorLimits& limits, const PrefixIndex& index, bool shares);
+  WindowPool(const WindowPool&) = delete;
+  WindowPool& operator=(const WindowPool&) = delete;
+
+  bool exists() const { return window_ > 0; }
+  std::uint32_t total_pages() const { return static_cast<std::uint32_t>(pages_.size()); }
+  bool owns(PageIndex page) const { return page >= first_ && page - first_ < pages_.size(); }
+  // Returns how many pages a list can get: the empty and the idle ones.
+  std::uint32_t free_pages() const {
+    return static_cast<std::uint32_t>(empty_.size()) + passing_.size() + likely_.size();
+  }
+  std::uint32_t used_pages() const { return total_pages() - free_pages(); }
+  // Returns how many pages, used and idle, can be found with their full pages.
+  std::uint32_t cached_pages() const { return cached_; }
+  std::uint64_t evictions() const { return evictions_; }
+  std::uint32_t users(PageIndex page) const { return pages_[page - first_].users; }
+
+  // Returns the index, among a sequence's pages, of the first page that a column at `position`
+  // sees.
+  std::uint32_t first_seen(std::uint32_t position) const {
+    return (position + 1 - std::min(position + 1, window_)) / page_tokens_;
+  }
+  // Returns the number of pages that a long sequence needs to go on (window_reserve()).
+  std::uint32_t reserve() const { return reserve_; }
+
+  // Returns the window page that belongs to a full page, or the reverse; kNoPage if there is none.
+  PageIndex of(PageIndex full) const { return of_full_.empty() ? kNoPage : of_full_[full]; }
+  PageIndex full_page(PageIndex page) const { return pages_[page - first_].full; }
+
+  // Makes `page` belong to `full`, which has the same positions. `page` must be in use, and it must
+  // be possible to find `full`. If another page belongs to `full` already, nothing changes: both
+  // have the same bits.
+  void enter(PageIndex full, PageIndex page);
+  // Call this when `full` is about to leave the index: its window page can't be found any more.
+  void leave(PageIndex full);
+  // Takes over a predecessor's pages; no list may have pages yet. KeptPage::before names the full page
+  // that a page belongs to. The pool leaves out pages without such a full page, and tells the ledger
+  // that they left.
+  void take_over(std::span<const KeptPage> pages);
+
+  // The same as PagePool::withhold().
+  void withhold(const std::vector<bool>& wanted);
+  std::uint32_t withheld() const { return static_cast<std::uint32_t>(withheld_.size()); }
+  void settle();
+  // Never hands the page out again. Returns false if the page was left out before.
+  bool leave_out(PageIndex page);
+  std::uint32_t pages_left_out() const { return left_out_; }
+  void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
+
+ private:
+  friend class WindowList;
+  struct Page {
+    std::uint32_t users = 0;
+    PageIndex full = kNoPage;  // the full page that it belongs to
+    bool likely = false;       // the list that it is in while idle
+    bool left_out = false;
+  };
+  Page& at(PageIndex page) { return pages_[page - first_]; }
+  IdlePages& idle_of(const Page& page) { return page.likely ? likely_ : passing_; }
+  PageIndex take();  // needs free_pages() > 0
+  void retain(PageIndex page);
+  // `likely`: other sequences are likely to go on from this page's positions.
+  void release(PageIndex page, bool likely);
+  void detach(PageIndex page);
+
+  PageIndex first_;
+  std::uint32_t page_tokens_, window_, reserve_;
+  bool shares_;
+  const PrefixIndex& index_;
+  std::vector<Page> pages_;
+  std::vector<IdleLinks> links_;
+  IdlePages passing_, likely_;
+  std::vector<PageIndex> empty_, withheld_;  // the same as in PagePool
+  std::vector<PageIndex> of_full_;
+  std::uint32_t cached_ = 0, left_out_ = 0;
+  std::uint64_t evictions_ = 0;
+  PageLedger* ledger_ = nullptr;
+};
+
+// The window pages of one sequence; a PageList owns this list. The sequence has released the pages
+// before from().
+class WindowList {
+ public:
+  WindowList() = default;
+  explicit WindowList(WindowPool& pool) : pool_(&pool) {}
+
+  void reserve(std::uint32_t pages) { pages_.reserve(pages); }
+  // Both are indices among the sequence's pages.
+  std::uint32_t from() const { return from_; }
+  std::uint32_t end() const { return static_cast<std::uint32_t>(pages_.size()); }
+  PageIndex at(std::uint32_t index) const {
+    return index < pages_.size() ? pages_[index] : kNoPage;
+  }
+  WindowPages pages() const { return {from_, std::span(pages_).subspan(from_)}; }
+
+  // Takes pages up to index `end`. Returns false and takes none if too few are free.
+  [[nodiscard]] bool cover(std::uint32_t end);
+  // Releases pages that no column from `position` on sees. `ends`: indices of pages where other
+  // sequences are likely to go on. A page counts as likely if a window that ends at one of them
+  // sees it.
+  void slide(std::uint32_t position, std::span<const std::uint32_t> ends);
+  // Puts the window page of `full` at `index`, in place of the list's own page there, if any.
+  void adopt(std::uint32_t index, PageIndex full);
+  // Sets from() as for a sequence that goes on behind page `end`. The list must have the pages up to
+  // `end` already.
+  void begin_behind(std::uint32_t end);
+  void clear();
+
+ private:
+  WindowPool* pool_ = nullptr;
+  std::vector<PageIndex> pages_;  // by index; kNoPage for those before from_
+  std::uint32_t from_ = 0;
+};
+
+}  // namespace bulkhead::engine
