@@ -65,7 +65,9 @@ Status DecodeLoop::end_all() {
     BULKHEAD_RETURN_IF_ERROR(end_one());
   if (guard_ == nullptr) return {};
   BULKHEAD_TRY(const auto damaged, guard_->collect(engine::PageGuard::kAll));
-  return damaged.empty() ? Status() : Error(ErrorCode::kInternal, "damaged KV pages");
+  if (!damaged.pages.empty()) return Error(ErrorCode::kInternal, "damaged KV pages");
+  if (!damaged.states.empty()) return Error(ErrorCode::kInternal, "damaged saved states");
+  return {};
 }
 
 Result<std::uint32_t> DecodeLoop::end_one() {

@@ -240,8 +240,14 @@ bool MainVault::adopt(engine::Engine& engine, bool keep_kv, Writer writer) {
     spdlog::warn("KV pages are computed anew: {}", report_.reason);
     directory_->empty();
   }
-  for (const vault::KeptState& state : kept.states) {
-    if (!engine.take_over_state(state.page, state.slot)) directory_->leave_state(state.slot);
+  std::vector<engine::KeptState> states;
+  states.reserve(kept.states.size());
+  for (const vault::KeptState& state : kept.states)
+    states.push_back({state.slot, state.page, state.content});
+  if (const Result<std::uint32_t> taken = engine.take_over_states(states); !taken.ok()) {
+    spdlog::warn("saved states are computed anew: {}", taken.error().message());
+    for (const engine::KeptState& state : states)
+      directory_->leave_state(state.slot);
   }
   report_.pages_withheld = writer == Writer::kUnsettled ? engine.withhold(kept.open) : 0;
   report_.adopt_microseconds = nanoseconds_since(begin) / 1000;

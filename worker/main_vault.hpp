@@ -85,8 +85,8 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
     directory_->enter(page.page, page.before, page.tokens, page.sum);
   }
   void left(engine::PageIndex page) override { directory_->leave(page); }
-  void saved(engine::StateSlot slot, engine::PageIndex page) override {
-    directory_->enter_state(slot, page);
+  void saved(const engine::KeptState& state) override {
+    directory_->enter_state(state.slot, state.page, state.sum);
   }
   void overwritten(engine::StateSlot slot) override { directory_->leave_state(slot); }
   void set_ledgers(engine::Engine& engine) {

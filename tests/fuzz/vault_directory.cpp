@@ -48,7 +48,7 @@ void check(const UniqueFd& fd) {
   // What it goes on with.
   (*opened)->enter(0, kRoot, std::vector<std::uint32_t>(described.page_tokens, 0), {});
   (*opened)->leave(described.pages - 1);
-  (*opened)->enter_state(0, 0);
+  (*opened)->enter_state(0, 0, {});
   (*opened)->leave_state(described.states);
   (*opened)->empty();
   require((*opened)->pages().states.empty());
@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::uint32_t tokens[] = {data[at + 2], data[at + 2] / 2U};
     made->enter(page, follows == kPages + 1 ? kRoot : follows, tokens, {page, follows, 0, 1});
     const std::uint8_t spoil = data[at + 3];
-    if (spoil % 4 == 0) made->enter_state(spoil / 4 % kStates, page);
+    if (spoil % 4 == 0) made->enter_state(spoil / 4 % kStates, page, {page, 0, 0, spoil});
     if (spoil % 4 == 1) made->leave_state(spoil / 16 % kStates);
     if (spoil % 4 == 1) made->leave(spoil / 4 % kPages);
     if (spoil % 4 == 2) require(::pwrite(fd.get(), &spoil, 1, end - 1 - spoil * 2 % end) == 1);

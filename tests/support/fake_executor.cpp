@@ -253,6 +253,10 @@ Status FakeExecutor::submit(const engine::Step& step) {
 
 engine::PageSum FakeExecutor::sum_of(engine::PageIndex page) const {
   std::uint64_t hash = 0;
+  if (page >= limits_.first_state()) {
+    hash = mix(states_[page - limits_.first_state()]);
+    return {static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32), 1, 0};
+  }
   for (std::uint32_t i = 0; i < limits_.page_tokens; ++i) {
     const Slot& slot = slots_[std::size_t{page} * limits_.page_tokens + i];
     hash = mix(hash ^ slot.past ^ mix(slot.token));

@@ -46,6 +46,13 @@ class FakeExecutor : public engine::Executor {
   std::uint32_t poisoned_outputs = 0;
   // A bit of what this page holds is another from now on.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
+  // Changes a bit in this slot of states.
+  void spoil_states(std::uint32_t slot) { ++states_[slot]; }
+  // Drops the steps in flight, as if the process had died before they wrote to its pages.
+  void forget_steps() {
+    in_flight_.clear();
+    lots_.clear();
+  }
   std::uint64_t weight_bytes_looked_at = 0;
   // The number of rows of logits for which the host has memory.
   std::uint32_t rows_there = std::numeric_limits<std::uint32_t>::max();

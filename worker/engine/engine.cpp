@@ -68,6 +68,7 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       speculator_(executor.limits().max_drafts > 0 ? options_.speculation : Speculation::kOff),
       preparer_(language) {
   scheduler_.set_ledger(&guard_);
+  scheduler_.set_state_ledger(&guard_);
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
@@ -117,46 +118,6 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   step_ended_ = runnable() ? std::optional(end) : std::nullopt;
   if (flush_now_ || flush_due(options_.now())) flush_all();
   return true;
-}
-
-// What was started before this step. A page that is not what it was costs those who use it the time
-// to compute their tokens again.
-Status Engine::look_at_memory(std::uint64_t step) {
-  BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(step));
-  if (damaged.empty()) return {};
-  if (!scheduler_.can_leave_out(damaged)) {
-    return Error(ErrorCode::kDeviceLost,
-                 std::to_string(damaged.size()) +
-                     " KV pages are not what they were, and the cache is too small without them");
-  }
-  const std::size_t again = scheduler_.distrust(damaged, PagePool::Fate::kLeaveOut);
-  requests_computed_again_ += again;
-  spdlog::error(
-      "{} KV pages are not what they were, page {} among them: they are not used any more, and {} "
-      "requests are computed again; the device's memory, or what writes to it, can't be trusted",
-      damaged.size(), damaged.front(), again);
-  return {};
-}
-
-Result<std::uint32_t> Engine::take_over(std::span<const KeptPage> pages) {
-  BULKHEAD_TRY(const std::vector<KeptPage> sound, guard_.sound(pages));
-  const std::uint32_t taken = scheduler_.take_over(sound);
-  guard_.know(sound);
-  for (const KeptPage& page : pages) {
-    if (page.page < scheduler_.pool().total_pages() &&
-        !scheduler_.pool().index().contains(page.page))
-      guard_.left(page.page);
-  }
-  BULKHEAD_TRY(const std::span<const PageIndex> damaged, guard_.collect(PageGuard::kAll));
-  if (damaged.empty()) return taken;
-  scheduler_.distrust(damaged, scheduler_.can_leave_out(damaged)
-                                   ? PagePool::Fate::kLeaveOut
-                                   : PagePool::Fate::kUseAgain);
-  spdlog::error(
-      "{} of {} KV pages that the last process left are not what they were, page {} among them: "
-      "what they held is computed again",
-      damaged.size(), pages.size(), damaged.front());
-  return taken;
 }
 
 void Engine::pace_prefill(std::uint32_t columns, std::chrono::nanoseconds took) {
@@ -486,7 +447,7 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_summed_total", static_cast<double>(guarded.summed));
   add("kv_pages_checked_total", static_cast<double>(guarded.checked));
   add("kv_pages_damaged_total", static_cast<double>(guarded.damaged));
-  add("kv_pages_quarantined", scheduler_.pool().pages_left_out());
+  add("kv_pages_quarantined", scheduler_.pool().pages_left_out() + scheduler_.states().left_out());
   add_prefix_figures(scheduler_, stats);
   add_speculation_figures(speculator_.figures(), stats);
   for (const Executor::Counter& counter : executor_.counters()) {

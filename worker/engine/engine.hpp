@@ -92,11 +92,10 @@ class Engine {
   // say. How many of these were taken. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> take_over(std::span<const KeptPage> pages);
-  // Takes over the states behind a page (state_book.hpp). False: they are not taken.
-  void set_state_ledger(StateLedger* ledger) { scheduler_.set_state_ledger(ledger); }
-  bool take_over_state(PageIndex page, StateSlot slot) {
-    return scheduler_.take_over_state(page, slot);
-  }
+  // Takes over the states behind pages (state_book.hpp) that take_over() took, and compares them with their
+  // sums first. Returns how many it took; the ledger hears that the others are no more. An error is the device's.
+  void set_state_ledger(StateLedger* ledger) { guard_.set_state_ledger(ledger); }
+  Result<std::uint32_t> take_over_states(std::span<const KeptState> states);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
   void settle() { scheduler_.settle(); }
   // Times a step's kernels as soon as no step is in flight; stats() tells from then on.
@@ -151,6 +150,7 @@ class Engine {
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
   Status look_at_memory(std::uint64_t step);
+  void leave_out_states(std::span<const KeptState> states);
   void mark_started();
   void make_masks();
   void handle_outputs(std::span<const ColumnOutput> outputs);

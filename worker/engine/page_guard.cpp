@@ -20,7 +20,9 @@ PageGuard::PageGuard(Executor& executor, const PagePool& pool, std::chrono::seco
       pass_(pass),
       now_(std::move(now)),
       most_(executor.limits().most_pages_summed),
-      pages_(most_ > 0 ? pool.all_pages() : 0) {
+      first_state_(executor.limits().first_state()),
+      pages_(most_ > 0 ? first_state_ + executor.limits().states : 0),
+      page_of_(executor.limits().states) {
   batch_.reserve(most_);
   for (Lot& lot : lots_)
     lot.jobs.reserve(most_);
@@ -31,29 +33,51 @@ void PageGuard::entered(const KeptPage& page) {
     if (ledger_ != nullptr) ledger_->entered(page);
     return;
   }
-  pages_[page.page].state = State::kToSum;
-  to_sum_.push_back({page.page, pages_[page.page].life, false});
+  want_sum(page.page);
+}
+
+void PageGuard::want_sum(PageIndex number) {
+  pages_[number].state = State::kToSum;
+  to_sum_.push_back({number, pages_[number].life, false});
+}
+
+void PageGuard::forget(PageIndex number) {
+  if (most_ == 0) return;
+  Page& gone = pages_[number];
+  gone.state = State::kOpen;
+  gone.to_check = false;
+  ++gone.life;
 }
 
 void PageGuard::left(PageIndex page) {
-  if (most_ > 0) {
-    Page& gone = pages_[page];
-    gone.state = State::kOpen;
-    gone.to_check = false;
-    ++gone.life;
-  }
+  forget(page);
   if (ledger_ != nullptr) ledger_->left(page);
+}
+
+void PageGuard::saved(const KeptState& state) {
+  page_of_[state.slot] = state.page;
+  if (most_ > 0) return want_sum(number_of(state.slot));
+  if (state_ledger_ != nullptr) state_ledger_->saved(state);
+}
+
+void PageGuard::overwritten(StateSlot slot) {
+  forget(number_of(slot));
+  if (state_ledger_ != nullptr) state_ledger_->overwritten(slot);
+}
+
+void PageGuard::used(StateSlot slot) {
+  found(number_of(slot));
 }
 
 void PageGuard::found(PageIndex page) {
   if (most_ > 0 && now_() - pages_[page].checked >= kFresh) want_check(page);
 }
 
-void PageGuard::want_check(PageIndex page) {
-  Page& wanted = pages_[page];
+void PageGuard::want_check(PageIndex number) {
+  Page& wanted = pages_[number];
   if (wanted.state != State::kSummed || wanted.to_check) return;
   wanted.to_check = true;
-  to_check_.push_back({page, wanted.life, true});
+  to_check_.push_back({number, wanted.life, true});
 }
 
 Result<std::vector<KeptPage>> PageGuard::sound(std::span<const KeptPage> pages) {
@@ -106,6 +130,34 @@ void PageGuard::know(std::span<const KeptPage> pages) {
     known.state = State::kSummed;
     known.checked = now_();
   }
+}
+
+Result<std::vector<bool>> PageGuard::whole(std::span<const KeptState> states) {
+  std::vector<bool> whole(states.size());
+  if (most_ == 0) return whole;
+  for (std::size_t at = 0; at < states.size(); at += most_) {
+    const auto lot = states.subspan(at, std::min<std::size_t>(most_, states.size() - at));
+    batch_.clear();
+    for (const KeptState& state : lot)
+      batch_.push_back(number_of(state.slot));
+    BULKHEAD_RETURN_IF_ERROR(executor_.start_sums(batch_, 0));
+    BULKHEAD_TRY(const std::span<const PageSum> sums, executor_.finish_sums());
+    for (std::size_t i = 0; i < lot.size(); ++i) {
+      whole[at + i] = sums[i] == lot[i].sum;
+      ++figures_.checked;
+      figures_.damaged += whole[at + i] ? 0 : 1;
+    }
+  }
+  return whole;
+}
+
+void PageGuard::know(const KeptState& state) {
+  page_of_[state.slot] = state.page;
+  if (most_ == 0) return;
+  Page& known = pages_[number_of(state.slot)];
+  known.sum = state.sum;
+  known.state = State::kSummed;
+  known.checked = now_();
 }
 
 void PageGuard::take_jobs(std::deque<Job>& from, Lot& to) {
@@ -187,25 +239,37 @@ void PageGuard::learn(const Job& job, const PageSum& sum) {
     page.sum = sum;
     page.state = State::kSummed;
     ++figures_.summed;
-    if (ledger_ != nullptr) {
-      const PrefixIndex& index = pool_.index();
-      ledger_->entered({job.page, index.before(job.page), index.tokens(job.page), sum});
-    }
-    return;
+    return tell(job.page, sum);
   }
   page.to_check = false;
   ++figures_.checked;
   if (page.sum == sum) return;
   ++figures_.damaged;
-  damaged_.push_back(job.page);
+  if (job.page < first_state_) return damaged_.push_back(job.page);
+  const StateSlot slot = job.page - first_state_;
+  damaged_states_.push_back({slot, page_of_[slot], sum});
 }
 
-Result<std::span<const PageIndex>> PageGuard::collect(std::uint64_t step) {
+void PageGuard::tell(PageIndex number, const PageSum& sum) {
+  if (number >= first_state_) {
+    const StateSlot slot = number - first_state_;
+    if (state_ledger_ != nullptr) state_ledger_->saved({slot, page_of_[slot], sum});
+    return;
+  }
+  if (ledger_ == nullptr) return;
+  KeptPage entry = pool_.entry_of(number);
+  entry.sum = sum;
+  ledger_->entered(entry);
+}
+
+Result<DamagedMemory> PageGuard::collect(std::uint64_t step) {
   while (lots_count_ > 0 && lots_[oldest_].step <= step)
     BULKHEAD_RETURN_IF_ERROR(end_lot());
   batch_.assign(damaged_.begin(), damaged_.end());
   damaged_.clear();
-  return std::span<const PageIndex>(batch_);
+  collected_states_.swap(damaged_states_);
+  damaged_states_.clear();
+  return DamagedMemory{batch_, collected_states_};
 }
 
 void PageGuard::doubt_weights() {

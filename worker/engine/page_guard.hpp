@@ -29,14 +29,21 @@
 #include "config/base/error.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/engine/kv_cache.hpp"
+#include "worker/engine/state_book.hpp"
 
 namespace bulkhead::engine {
 
 struct GuardFigures {
-  std::uint64_t summed = 0, checked = 0, damaged = 0;  // pages
+  std::uint64_t summed = 0, checked = 0, damaged = 0;  // pages, and slots of states
 };
 
-class PageGuard final : public PageLedger {
+// Memory that has changed; valid until the next PageGuard::collect().
+struct DamagedMemory {
+  std::span<const PageIndex> pages;
+  std::span<const KeptState> states;  // with the pages behind which they were saved
+};
+
+class PageGuard final : public PageLedger, public StateLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
   // Executor and pool must outlive it. `pass`: the time in which the background compares all pages that can
@@ -45,23 +52,32 @@ class PageGuard final : public PageLedger {
 
   // The ledger that the guard tells of pages and their sums; null: none.
   void set_ledger(PageLedger* ledger) { ledger_ = ledger; }
+  void set_state_ledger(StateLedger* ledger) { state_ledger_ = ledger; }
 
   void entered(const KeptPage& page) override;
   void left(PageIndex page) override;
   void found(PageIndex page) override;
+  void saved(const KeptState& state) override;
+  void overwritten(StateSlot slot) override;
+  void used(StateSlot slot) override;
 
   // Compares pages that a predecessor left with their sums. Returns the pages that have not changed, in the
   // order given, without those that follow a changed one. No step may be in flight.
   Result<std::vector<KeptPage>> sound(std::span<const KeptPage> pages);
   // The engine has taken over these pages, which sound() returned.
   void know(std::span<const KeptPage> pages);
+  // Compares saved states that a predecessor left with their sums. Returns for each whether it has not changed; an
+  // executor that makes no sums believes none. No step may be in flight.
+  Result<std::vector<bool>> whole(std::span<const KeptState> states);
+  // The engine has taken over these states, which whole() believed.
+  void know(const KeptState& state);
 
   // Starts what is to be compared or summed up, before step number `step` is submitted.
   Status start(std::uint64_t step);
   // Ends the lots that were started before step number `step`, which has ended; kAll: every lot.
   // Pages that are not what they were; valid until the next call.
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
-  Result<std::span<const PageIndex>> collect(std::uint64_t step);
+  Result<DamagedMemory> collect(std::uint64_t step);
   bool waits() const { return lots_count_ > 0 || !to_sum_.empty() || !to_check_.empty(); }
   // All weights are to be looked at as soon as can be.
   void doubt_weights();
@@ -88,7 +104,12 @@ class PageGuard final : public PageLedger {
     std::uint64_t step = 0;
   };
   bool current(const Job& job) const { return pages_[job.page].life == job.life; }
-  void want_check(PageIndex page);
+  // Returns the number under which start_sums() knows the slot; pages have their own numbers.
+  PageIndex number_of(StateSlot slot) const { return first_state_ + slot; }
+  void forget(PageIndex number);
+  void want_sum(PageIndex number);
+  void want_check(PageIndex number);
+  void tell(PageIndex number, const PageSum& sum);
   void take_jobs(std::deque<Job>& from, Lot& to);
   std::uint64_t background();
   Status start_lot(std::uint64_t step);
@@ -100,13 +121,18 @@ class PageGuard final : public PageLedger {
   std::chrono::seconds pass_;
   Now now_;
   PageLedger* ledger_ = nullptr;
+  StateLedger* state_ledger_ = nullptr;
   std::uint32_t most_;  // pages of a lot
-  std::vector<Page> pages_;
+  PageIndex first_state_;
+  std::vector<Page> pages_;            // by number, pages and slots
+  std::vector<PageIndex> page_of_;     // [slot]: the page of its snapshot
   std::deque<Job> to_sum_, to_check_;  // in their order
   std::array<Lot, Executor::kSumsInFlight> lots_;
   std::size_t oldest_ = 0, lots_count_ = 0;
-  std::vector<PageIndex> batch_;    // of the lot that is started
-  std::vector<PageIndex> damaged_;  // since the last collect()
+  std::vector<PageIndex> batch_;             // of the lot that is started
+  std::vector<PageIndex> damaged_;           // since the last collect()
+  std::vector<KeptState> damaged_states_;    // the same
+  std::vector<KeptState> collected_states_;  // by the last collect()
   std::chrono::steady_clock::time_point scrubbed_{};
   bool scrubbed_ever_ = false;
   PageIndex cursor_ = 0;

@@ -240,6 +240,8 @@ class Scheduler {
   // See StateBook; the states behind pages that were taken over before.
   void set_state_ledger(StateLedger* ledger) { states_.set_ledger(ledger); }
   bool take_over_state(PageIndex page, StateSlot slot);
+  // As StateBook::leave_out, once nobody finds the page behind which the slot was saved.
+  bool leave_out_state(StateSlot slot) { return states_.leave_out(slot); }
   std::uint32_t take_over(std::span<const KeptPage> pages) { return pool_.take_over(pages); }
   std::uint32_t withhold(std::span<const PageIndex> pages) { return pool_.withhold(pages); }
   void settle() { pool_.settle(); }

@@ -60,7 +60,7 @@ std::uint64_t StateBook::enter(PageIndex page, StateSlot slot) {
   made.page = page;
   made.number = made.used = ++clock_;
   slots_of_[page] = slot;
-  if (ledger_ != nullptr) ledger_->saved(slot, page);
+  if (ledger_ != nullptr) ledger_->saved({slot, page});
   return made.number;
 }
 
@@ -68,6 +68,7 @@ StateSlot StateBook::use(PageIndex page) {
   const StateSlot slot = slots_of_[page];
   all_[slot].used = ++clock_;
   all_[slot].number = 0;
+  if (ledger_ != nullptr) ledger_->used(slot);
   return slot;
 }
 
@@ -79,6 +80,15 @@ void StateBook::drop(PageIndex page, std::uint64_t number) {
 
 void StateBook::left(PageIndex page) {
   if (page < slots_of_.size() && has(page)) forget(slots_of_[page]);
+}
+
+bool StateBook::leave_out(StateSlot slot) {
+  const auto place = std::find(free_.begin(), free_.end(), slot);
+  if (place == free_.end() || snapshots_ + making_ >= most_) return false;
+  free_.erase(place);
+  --most_;
+  ++left_out_;
+  return true;
 }
 
 void StateBook::forget(StateSlot slot) {

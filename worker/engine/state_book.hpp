@@ -26,13 +26,21 @@
 
 namespace bulkhead::engine {
 
-// The book tells it which slots are snapshots, and that a slot no longer is one before a step may write to
-// that slot again.
+// A snapshot: the slot holds the states behind the page's last position.
+struct KeptState {
+  StateSlot slot = 0;
+  PageIndex page = 0;
+  PageSum sum{};  // of the slot; zeros where nobody has made it yet
+};
+
+// A ledger of snapshots. The book tells the ledger which slots are snapshots. Before a step may write to such a
+// slot again, the book tells the ledger that the slot is no snapshot any more.
 class StateLedger {
  public:
   virtual ~StateLedger() = default;
-  virtual void saved(StateSlot slot, PageIndex page) = 0;
+  virtual void saved(const KeptState& state) = 0;
   virtual void overwritten(StateSlot slot) = 0;  // steps may write to the slot from now on
+  virtual void used(StateSlot /*slot*/) {}       // a sequence goes on from the slot
 };
 
 class StateBook {
@@ -65,6 +73,10 @@ class StateBook {
 
   // The page is emptied.
   void left(PageIndex page);
+  // Never lends the slot again, and snapshots have one slot less. False, with no change: the slot is not free, or
+  // all slots that snapshots may have are taken.
+  bool leave_out(StateSlot slot);
+  std::uint32_t left_out() const { return left_out_; }
 
   // The ledger that is told from now on; null: none.
   void set_ledger(StateLedger* ledger) { ledger_ = ledger; }
@@ -91,7 +103,7 @@ class StateBook {
   std::vector<StateSlot> free_;
   std::vector<StateSlot> slots_of_;  // [page]
   std::uint32_t most_;               // snapshots, and those that are being made
-  std::uint32_t making_ = 0, snapshots_ = 0;
+  std::uint32_t making_ = 0, snapshots_ = 0, left_out_ = 0;
   std::uint64_t clock_ = 0;
   std::uint64_t evictions_ = 0;
   StateLedger* ledger_ = nullptr;

@@ -17,7 +17,7 @@ namespace bulkhead::vault {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31544C5541564842;  // "BHVAULT1"
-constexpr std::uint32_t kVersion = 5;
+constexpr std::uint32_t kVersion = 6;
 constexpr std::uint64_t kDescriptionOffset = 128;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -49,13 +49,9 @@ struct StateEntry {
   std::uint32_t sequence;
   std::uint32_t page;
   std::uint64_t sum;
+  Checksum content;
 };
-static_assert(sizeof(StateEntry) == 16);
-
-std::uint64_t state_sum(std::uint64_t epoch, std::uint32_t slot, std::uint32_t page) {
-  constexpr std::uint64_t kStates = 0x5354415445;  // no page's sum
-  return splitmix(splitmix(epoch + kStates) + (std::uint64_t{slot} << 32 | page));
-}
+static_assert(sizeof(StateEntry) == 32);
 
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
@@ -64,6 +60,13 @@ std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash) {
     hash = splitmix(hash + word + kSplitmixStep);
   }
   return splitmix(hash + bytes.size());
+}
+
+std::uint64_t state_sum(std::uint64_t epoch, std::uint32_t slot, std::uint32_t page,
+                        const Checksum& content) {
+  constexpr std::uint64_t kStates = 0x5354415445;  // keeps these sums apart from pages' sums
+  return hash_of(std::as_bytes(std::span(content)),
+                 splitmix(epoch + kStates) + (std::uint64_t{slot} << 32 | page));
 }
 
 std::uint64_t entry_bytes(std::uint32_t page_tokens) {
@@ -89,6 +92,17 @@ std::atomic_ref<std::uint32_t> word_at(std::byte* at) {
 }
 std::atomic_ref<std::uint64_t> long_at(std::byte* at) {
   return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(at));
+}
+
+void write_checksum(std::byte* at, const Checksum& sum) {
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    word_at(at + i * 4).store(sum[i], std::memory_order_relaxed);
+}
+Checksum read_checksum(std::byte* at) {
+  Checksum sum{};
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    sum[i] = word_at(at + i * 4).load(std::memory_order_relaxed);
+  return sum;
 }
 
 Error corrupt(const std::string& what) {
@@ -260,8 +274,7 @@ void Directory::enter(std::uint32_t page, std::uint32_t before,
   word_at(at + offsetof(Entry, before)).store(before, std::memory_order_relaxed);
   long_at(at + offsetof(Entry, sum))
       .store(sum(epoch(), page, before, tokens, content), std::memory_order_relaxed);
-  for (std::size_t i = 0; i < content.size(); ++i)
-    word_at(at + offsetof(Entry, content) + i * 4).store(content[i], std::memory_order_relaxed);
+  write_checksum(at + offsetof(Entry, content), content);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     word_at(at + sizeof(Entry) + i * 4).store(tokens[i], std::memory_order_relaxed);
   sequence.store(odd + 1 == 0 ? 2 : odd + 1, std::memory_order_release);
@@ -274,7 +287,7 @@ void Directory::leave(std::uint32_t page) {
   sequence.store(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_seq_cst);
 }
 
-void Directory::enter_state(std::uint32_t slot, std::uint32_t page) {
+void Directory::enter_state(std::uint32_t slot, std::uint32_t page, const Checksum& content) {
   if (slot >= description_.states) return;
   std::byte* const at = state_entry(slot);
   const auto sequence = word_at(at);
@@ -282,7 +295,8 @@ void Directory::enter_state(std::uint32_t slot, std::uint32_t page) {
   sequence.exchange(odd, std::memory_order_acq_rel);
   word_at(at + offsetof(StateEntry, page)).store(page, std::memory_order_relaxed);
   long_at(at + offsetof(StateEntry, sum))
-      .store(state_sum(epoch(), slot, page), std::memory_order_relaxed);
+      .store(state_sum(epoch(), slot, page, content), std::memory_order_relaxed);
+  write_checksum(at + offsetof(StateEntry, content), content);
   sequence.store(odd + 1 == 0 ? 2 : odd + 1, std::memory_order_release);
 }
 
@@ -313,8 +327,9 @@ void Directory::read_states(KeptPages& kept) const {
         word_at(at + offsetof(StateEntry, page)).load(std::memory_order_relaxed);
     const std::uint64_t told =
         long_at(at + offsetof(StateEntry, sum)).load(std::memory_order_relaxed);
-    if (told == state_sum(now, slot, page) && page < description_.pages) {
-      kept.states.push_back({slot, page});
+    const Checksum content = read_checksum(at + offsetof(StateEntry, content));
+    if (told == state_sum(now, slot, page, content) && page < description_.pages) {
+      kept.states.push_back({slot, page, content});
     } else {
       ++kept.doubtful;
     }
@@ -342,9 +357,7 @@ KeptPages Directory::pages() const {
     Candidate& candidate = all[page];
     candidate.before = word_at(at + offsetof(Entry, before)).load(std::memory_order_relaxed);
     const std::uint64_t told = long_at(at + offsetof(Entry, sum)).load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i < candidate.content.size(); ++i)
-      candidate.content[i] =
-          word_at(at + offsetof(Entry, content) + i * 4).load(std::memory_order_relaxed);
+    candidate.content = read_checksum(at + offsetof(Entry, content));
     const std::span<std::uint32_t> tokens(kept.tokens.data() + std::size_t{page} * size, size);
     for (std::uint32_t i = 0; i < size; ++i)
       tokens[i] = word_at(at + sizeof(Entry) + i * 4).load(std::memory_order_relaxed);

@@ -79,6 +79,7 @@ struct KeptPage {
 struct KeptState {
   std::uint32_t slot = 0;
   std::uint32_t page = 0;
+  Checksum content{};
 };
 
 // The pages whose entries are whole, each behind the page that it follows, and the states behind pages.
@@ -113,9 +114,9 @@ class Directory {
              const Checksum& content);
   // Takes the page's entry back: steps may write to the page from now on.
   void leave(std::uint32_t page);
-  // Enters the slot: it holds the states behind `page`, which is entered already. Call leave_state() for the
-  // slot before leave() for the page.
-  void enter_state(std::uint32_t slot, std::uint32_t page);
+  // Enters the slot: it holds the states behind `page`, which is entered already, and its bytes sum up to
+  // `content`. Call leave_state() for the slot before leave() for the page.
+  void enter_state(std::uint32_t slot, std::uint32_t page, const Checksum& content);
   void leave_state(std::uint32_t slot);
   // Takes all entries back.
   void empty();

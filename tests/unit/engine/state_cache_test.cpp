@@ -161,13 +161,15 @@ struct Ledger : engine::PageLedger, engine::StateLedger {
   struct Page {
     PageIndex before;
     Tokens tokens;
+    engine::PageSum sum;
   };
   std::vector<PageIndex> order;
   std::map<PageIndex, Page> pages;
   std::map<StateSlot, PageIndex> states;
+  std::map<StateSlot, engine::PageSum> sums;
   void entered(const KeptPage& page) override {
     order.push_back(page.page);
-    pages[page.page] = {page.before, {page.tokens.begin(), page.tokens.end()}};
+    pages[page.page] = {page.before, {page.tokens.begin(), page.tokens.end()}, page.sum};
   }
   void left(PageIndex page) override {
     std::erase(order, page);
@@ -175,8 +177,20 @@ struct Ledger : engine::PageLedger, engine::StateLedger {
     for (const auto& [slot, of] : states)
       EXPECT_NE(of, page) << "slot " << slot << " was not told before its page";
   }
-  void saved(StateSlot slot, PageIndex page) override { states[slot] = page; }
-  void overwritten(StateSlot slot) override { states.erase(slot); }
+  void saved(const engine::KeptState& state) override {
+    states[state.slot] = state.page;
+    sums[state.slot] = state.sum;
+  }
+  void overwritten(StateSlot slot) override {
+    states.erase(slot);
+    sums.erase(slot);
+  }
+  std::vector<engine::KeptState> kept_states() const {
+    std::vector<engine::KeptState> all;
+    for (const auto& [slot, page] : states)
+      all.push_back({slot, page, sums.at(slot)});
+    return all;
+  }
 };
 
 std::unique_ptr<Sequence> sequence_of(Tokens tokens) {
@@ -247,6 +261,65 @@ TEST(KeptStates, AStreamGoesOnWithoutReadingItsPromptAgain) {
     ASSERT_GT(step(heir, &ledger), 0U);
   for (const auto& other : others)
     EXPECT_TRUE(own.insert(other->slot).second);
+}
+
+// ---- slots that do not hold what they held ----
+
+TEST(SpoiltStates, AreNotGoneOnFrom) {
+  Chats chats(8);
+  Ledger ledger;
+  chats.harness.engine.set_state_ledger(&ledger);
+  const Tokens prompt = some_tokens(1, 41);
+  const Chats::Turn first = chats.ask(prompt, 30);
+  chats.harness.turn();  // the last saved states get their sum
+  ASSERT_EQ(ledger.states.size(), 2U);
+  for (const auto& [slot, page] : ledger.states)
+    chats.harness.executor.spoil_states(slot);
+  chats.harness.now += std::chrono::seconds(2);
+  // ask() compares the answer with the undisturbed one.
+  const Tokens longer = prompt + first.answer + some_tokens(2, 9);
+  chats.ask(longer, 10);
+  const double damaged = figure(chats.harness, "kv_pages_damaged_total");
+  EXPECT_GE(damaged, 1);
+  EXPECT_EQ(figure(chats.harness, "kv_pages_quarantined"), damaged);
+  const engine::Scheduler& scheduler = chats.harness.engine.scheduler();
+  EXPECT_EQ(scheduler.states().left_out(), damaged) << "the slots' memory changed";
+  EXPECT_EQ(scheduler.pool().pages_left_out(), 0U) << "the pages' memory is as good as before";
+  chats.ask(longer + some_tokens(3, 6), 10);
+}
+
+TEST(SpoiltStates, OfAPredecessorAreNotTakenOver) {
+  const Tokens prompt = some_tokens(1, 41);
+  Chats dead(8);
+  Ledger ledger;
+  dead.harness.engine.set_ledger(&ledger);
+  dead.harness.engine.set_state_ledger(&ledger);
+  const Chats::Turn first = dead.ask(prompt, 30);
+  dead.harness.turn();
+  const std::vector<engine::KeptState> states = ledger.kept_states();
+  ASSERT_EQ(states.size(), 2U);
+  for (const bool spoilt : {false, true}) {
+    SCOPED_TRACE(spoilt);
+    Chats heir(8);
+    heir.harness.executor = dead.harness.executor;  // the same memory
+    std::vector<KeptPage> pages;
+    for (const PageIndex page : ledger.order) {
+      const Ledger::Page& kept = ledger.pages.at(page);
+      pages.push_back({page, kept.before, kept.tokens, kept.sum});
+    }
+    Ledger again = ledger;
+    heir.harness.engine.set_ledger(&again);
+    heir.harness.engine.set_state_ledger(&again);
+    if (spoilt) heir.harness.executor.spoil_states(states.back().slot);
+    EXPECT_TRUE(heir.harness.engine.take_over(pages).ok());
+    const auto taken = heir.harness.engine.take_over_states(states);
+    ASSERT_TRUE(taken.ok()) << taken.error().message();
+    EXPECT_EQ(*taken, spoilt ? 1U : 2U);
+    EXPECT_EQ(again.states.size(), *taken) << "the next successor shall not find the others either";
+    EXPECT_EQ(figure(heir.harness, "kv_pages_damaged_total"), spoilt ? 1 : 0);
+    EXPECT_EQ(figure(heir.harness, "kv_pages_quarantined"), spoilt ? 1 : 0);
+    heir.ask(prompt + first.answer + some_tokens(2, 9), 10);
+  }
 }
 
 }  // namespace

@@ -138,25 +138,30 @@ TEST(Directory, TellsWhichSlotsHoldStatesBehindWhichPages) {
   };
   using Slots = std::map<std::uint32_t, std::uint32_t>;
   EXPECT_EQ(slots(), Slots{});
-  directory->enter_state(0, 7);
-  directory->enter_state(2, 9);
-  directory->enter_state(3, 9);  // there is none
+  directory->enter_state(0, 7, {1, 2, 3, 4});
+  directory->enter_state(2, 9, {5, 6, 7, 8});
+  directory->enter_state(3, 9, {});  // there is no slot 3
   EXPECT_EQ(slots(), (Slots{{0, 7}, {2, 9}}));
   directory->leave_state(0);
   EXPECT_EQ(slots(), (Slots{{2, 9}}));
-  directory->enter_state(0, 1);
+  directory->enter_state(0, 1, {9, 0, 9, 0});
   EXPECT_EQ(slots(), (Slots{{0, 1}, {2, 9}}));
 
   const auto size = static_cast<std::size_t>(::lseek(fd.get(), 0, SEEK_END));
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   ASSERT_NE(memory, MAP_FAILED);
-  // Another page than the one that was entered.
-  static_cast<std::uint32_t*>(memory)[size / 4 - 3] = 8;
+  // The entry names another page than was entered, or has another sum of the slot.
+  for (const std::size_t from_end : {7, 1}) {
+    std::uint32_t& word = static_cast<std::uint32_t*>(memory)[size / 4 - from_end];
+    word ^= 1;
+    const KeptPages kept = directory->pages();
+    EXPECT_EQ(kept.doubtful, 1U);
+    ASSERT_EQ(kept.states.size(), 1U);
+    EXPECT_EQ(kept.states[0].slot, 0U);
+    EXPECT_EQ(kept.states[0].content, (Checksum{9, 0, 9, 0}));
+    word ^= 1;
+  }
   ::munmap(memory, size);
-  const KeptPages kept = directory->pages();
-  EXPECT_EQ(kept.doubtful, 1U);
-  ASSERT_EQ(kept.states.size(), 1U);
-  EXPECT_EQ(kept.states[0].slot, 0U);
   directory->empty();
   EXPECT_EQ(slots(), Slots{});
 }
