@@ -43,9 +43,9 @@ void DecodeLoop::add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t m
 }
 
 void DecodeLoop::guess(std::size_t stream, std::vector<engine::TokenId> recorded, double accuracy) {
-  engine::Speculator::start(
-      *sequences_[stream], std::make_unique<engine::RecordedSource>(std::move(recorded), accuracy,
-                                                                    executor_.limits().vocabulary));
+  speculator_.start(*sequences_[stream],
+                    std::make_unique<engine::RecordedSource>(std::move(recorded), accuracy,
+                                                             executor_.limits().vocabulary));
 }
 
 Result<std::uint32_t> DecodeLoop::turn() {
@@ -83,7 +83,7 @@ Result<std::uint32_t> DecodeLoop::end_one() {
     if (draft) speculator_.checked(sequence, right);
     if (!right) continue;
     sequence.tokens.push_back(output.best);
-    engine::Speculator::appended(sequence);
+    speculator_.appended(sequence);
     ++ended.tokens;
   }
   const Clock::time_point now = Clock::now();

@@ -149,6 +149,12 @@ void Loader::add_notices() {
         "is best set with engine.kv_cache_mb: without it each model takes up to 8 GiB of what the "
         "device has free for its KV cache");
   }
+  for (std::size_t i = 0; i < settings.models.size(); ++i) {
+    if (settings.models[i].draft.empty() || settings.engine.speculation != Speculation::kOff)
+      continue;
+    notice("models." + std::to_string(i) + ".draft",
+           "has no effect while engine.speculation is off, which lets nothing be guessed");
+  }
   if (settings.ipc.flush_tokens > 1 && settings.ipc.flush_interval_us == 0) {
     notice("ipc.flush_tokens",
            "has no effect while ipc.flush_interval_us is 0, which lets no token wait");

@@ -42,6 +42,7 @@ struct ModelSettings {
   Load load = Load::kStart;
   std::uint32_t reasoning_budget = 0;  // tokens, where a chat names no limit; 0: none
   std::string chat_template;           // a file, or a name in the model file; empty: the file's own
+  std::string draft;  // a GGUF file of a small model that guesses tokens; empty: none
 };
 
 enum class Transport { kShm, kStdio };

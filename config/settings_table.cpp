@@ -226,7 +226,7 @@ const Setting kSettings[] = {
   {.key = "engine.pooling", .help = "What an embedding is made of: mean (of all tokens), last (the last token), or auto (as the model's file says, else last).",
    .reach = CHOICE(engine.pooling), .choices = {"auto", "mean", "last"},
     .reload = Reload::kWorkers, .worker = Worker::kYes},
-  {.key = "engine.speculation", .help = "Whether workers guess coming tokens from repeated text and check the guesses in the same step; no token changes. off; ngram: while that is measured to be faster; always: they check every guess, for tests.",
+  {.key = "engine.speculation", .help = "Whether workers guess coming tokens from repeated text, and by `models[].draft`, and check the guesses in the same step; no token changes. off: they guess nothing; ngram: they guess while that is measured to be faster, from n-grams and by the draft model if there is one; always: they check every guess, for tests.",
    .reach = CHOICE(engine.speculation), .choices = {"off", "ngram", "always"},
    .reload = Reload::kWorkers, .worker = Worker::kYes},
 
@@ -305,6 +305,9 @@ const ModelSetting kModelSettings[] = {
    .reload = Reload::kNow, .worker = Worker::kNo},
   {.key = "chat_template", .help = "Chat template in place of the model's own: a file (with / or .jinja), or NAME for tokenizer.chat_template.NAME.",
    .reach = MODEL_FIELD(std::string, chat_template),
+   .reload = Reload::kWorkers, .worker = Worker::kYes},
+  {.key = "draft", .help = "GGUF file of a small model of the same vocabulary that guesses coming tokens, beside what engine.speculation finds in repeated text; no token changes. Empty: none.",
+   .reach = MODEL_FIELD(std::string, draft),
    .reload = Reload::kWorkers, .worker = Worker::kYes},
 };
 // clang-format on

@@ -145,6 +145,10 @@ Status confine(const Arguments& arguments, const config::IsolationSettings& isol
   request.paths.readable = driver_paths(isolation.sandbox_paths);
   for (std::string& file : model::model_files(arguments.model))
     request.paths.readable.push_back(std::move(file));
+  if (!arguments.draft.empty()) {
+    for (std::string& file : model::model_files(arguments.draft))
+      request.paths.readable.push_back(std::move(file));
+  }
   if (config::is_template_path(arguments.chat_template))
     request.paths.readable.push_back(arguments.chat_template);
   if (!arguments.cache.empty()) request.paths.writable.push_back(arguments.cache);
@@ -194,6 +198,7 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
                        std::chrono::milliseconds(settings.engine.max_token_gap_ms)};
   options.pooling = pooling_of(settings.engine, loaded);
   options.speculation = speculation_of(settings.engine.speculation);
+  options.draft_model = loaded.draft.get();
   options.flush_tokens = settings.ipc.flush_tokens;
   options.flush_interval = std::chrono::microseconds(settings.ipc.flush_interval_us);
   options.max_message_bytes = max_message_bytes;
@@ -294,6 +299,8 @@ int run(int argc, char** argv) {
               "tokens a sequence may have; 0: the model's own limit");
   options.add("--chat-template", arguments.chat_template,
               "a template's file, or its name in the model file; empty: the file's own");
+  options.add("--draft", arguments.draft,
+              "GGUF file of a small model of the same vocabulary that guesses tokens");
   options.add("--channel", arguments.channel, "inherited descriptor of the socket to the daemon")
       .required();
   options.add("--region", arguments.region,

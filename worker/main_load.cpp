@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "worker/main_draft.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/template_file.hpp"
 
@@ -32,6 +33,32 @@ void start_trace(const Arguments& arguments, const config::Settings& settings,
     return;
   }
   spdlog::info("a timeline of device and host is written to {}", path);
+}
+
+// Loads the draft model, if the settings want one. A successor goes on without it rather than not at all, because
+// streams wait, and no token depends on it.
+Status load_draft_model(const Arguments& arguments, const forward::TransformerOptions& options,
+                        bool successor, Loaded& loaded) {
+  if (arguments.draft.empty()) return {};
+  if (options.engine.speculation == config::Speculation::kOff) {
+    spdlog::warn("models[].draft: nothing is guessed while engine.speculation is off");
+    return {};
+  }
+  if (!loaded.graph.states.empty()) {
+    spdlog::warn("models[].draft: nothing is guessed for {}, whose layers carry states",
+                 loaded.file->name());
+    return {};
+  }
+  auto draft = load_draft(arguments.draft, *loaded.device, *loaded.file, loaded.graph, options);
+  if (draft.ok()) {
+    loaded.draft = *std::move(draft);
+    return {};
+  }
+  const ErrorCode code = draft.error().code();
+  const bool broken = code == ErrorCode::kDeviceLost || code == ErrorCode::kDeadlineExceeded;
+  if (!successor || broken) return draft.error();
+  spdlog::warn("no draft model: {}", draft.error().message());
+  return {};
 }
 
 }  // namespace
@@ -97,6 +124,12 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   }
   options.progress = [&progress](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { progress(stage, done, total); };
+  // First, so that the model's KV pages take only what it leaves.
+  const Status drafting = load_draft_model(arguments, options, vault.given(), loaded);
+  if (!drafting.ok()) {
+    BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
+    return drafting;
+  }
   auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
   // If both the tokenizer and the weights are broken, the error is the tokenizer's.
   BULKHEAD_RETURN_IF_ERROR(take_tokenizer());

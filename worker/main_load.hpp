@@ -28,6 +28,7 @@ struct Arguments {
   std::string device = "auto";
   std::uint32_t context = 0;
   std::string chat_template;
+  std::string draft;  // a GGUF file of a model that guesses; empty: none
   int channel = -1;
   int region = -1;
   std::string cache;  // empty once there is none
@@ -43,6 +44,7 @@ struct Loaded {
   std::unique_ptr<model::Tokenizer> tokenizer;
   engine::Language language;
   std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<forward::Transformer> draft;  // null: none
   std::unique_ptr<forward::Transformer> executor;
 };
 

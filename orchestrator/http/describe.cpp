@@ -55,7 +55,11 @@ json speculation_figures(const ipc::Stats& stats) {
   return {{"drafted_tokens", figure("speculation_drafted_tokens_total")},
           {"accepted_tokens", figure("speculation_accepted_tokens_total")},
           {"steps", figure("speculation_steps_total")},
-          {"gained_seconds", figure("speculation_gained_seconds")}};
+          {"gained_seconds", figure("speculation_gained_seconds")},
+          {"draft_model",
+           {{"drafted_tokens", figure("draft_model_drafted_tokens_total")},
+            {"accepted_tokens", figure("draft_model_accepted_tokens_total")},
+            {"seconds", figure("draft_model_seconds_total")}}}};
 }
 
 // What the worker's engine reports of its prefix cache; 0 before it has reported.

@@ -80,7 +80,7 @@ std::size_t Router::add_file(const std::string& folder, const std::string& file,
     names.insert({model.id, model.file_name});
     names.insert(model.settings.aliases.begin(), model.settings.aliases.end());
   }
-  const std::size_t added = add_model(model_of_file(folder, file, names), mark);
+  const std::size_t added = add_model(model_of_file(folder, file, names), {mark, "", ""});
   models_[added].on_demand = true;
   resize(added);
   spdlog::info("model {}: added, from {}", models_[added].id, file);

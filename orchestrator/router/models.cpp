@@ -40,7 +40,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       looks_(make_looks(loop)),
       turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
-    const std::size_t model = add_model(settings, mark_of(settings));
+    const std::size_t model = add_model(settings, {mark_of(settings), draft_mark_of(settings), ""});
     for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
       add_worker(model);
   }
@@ -51,14 +51,16 @@ std::vector<config::ModelSettings> models_of(const config::Settings& settings) {
   return {config::ModelSettings{}};
 }
 
-std::size_t Router::add_model(const config::ModelSettings& settings, std::string file_mark) {
+std::size_t Router::add_model(const config::ModelSettings& settings, const ModelFile& file) {
   ModelInfo model;
   model.settings = settings;
   model.file_name = file_name_of(settings.path);
-  model.file_mark = std::move(file_mark);
+  model.file_mark = file.mark;
+  model.draft_mark = file.draft_mark;
   model.id = settings.name.empty() ? model.file_name : settings.name;
   model.created = std::time(nullptr);
-  model.file_bytes = std::strtoull(model.file_mark.c_str(), nullptr, 10);  // of "-": 0
+  for (const std::string* mark : {&model.file_mark, &model.draft_mark})
+    model.file_bytes += std::strtoull(mark->c_str(), nullptr, 10);  // of "-" and "": 0
   // The place of one that is gone, so that reloads do not pile them up.
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].retired || !models_[i].workers.empty() || needed(i)) continue;
@@ -87,6 +89,8 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name) const 
   }
   if (!settings.chat_template.empty())
     worker.arguments.insert(worker.arguments.end(), {"--chat-template", settings.chat_template});
+  if (!settings.draft.empty())
+    worker.arguments.insert(worker.arguments.end(), {"--draft", settings.draft});
   for (const std::string& assignment : config::worker_assignments(settings_))
     worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
   worker.name = std::move(name);

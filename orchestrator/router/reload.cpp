@@ -27,6 +27,10 @@ bool has_file(const config::ModelSettings& settings) {
   return !settings.path.empty() && settings.path != "builtin";
 }
 
+std::array<std::string, 3> key_of_files(const config::ModelSettings& settings) {
+  return {settings.path, settings.chat_template, settings.draft};
+}
+
 Status readable(const ModelFile& file) {
   if (file.problem.empty()) return {};
   return Error(ErrorCode::kNotFound, file.problem);
@@ -38,18 +42,23 @@ std::string mark_of(const config::ModelSettings& settings) {
   return joined_mark(file_mark_of(settings.path), template_mark_of(settings.chat_template));
 }
 
+std::string draft_mark_of(const config::ModelSettings& settings) {
+  return settings.draft.empty() ? "" : file_mark_of(settings.draft);
+}
+
 ModelFiles look_at_models(const config::Settings& settings) {
   ModelFiles files;
   for (const config::ModelSettings& model : models_of(settings)) {
-    ModelFile file{mark_of(model), ""};
+    ModelFile file{mark_of(model), draft_mark_of(model), ""};
     const auto look = [&file](const std::string& what, const std::string& path) {
       if (::access(path.c_str(), R_OK) != 0)
         file.problem = errno_error(ErrorCode::kNotFound, what + path, errno).message();
     };
     if (config::is_template_path(model.chat_template))
       look("the chat template ", model.chat_template);
+    if (!model.draft.empty() && model.draft != "builtin") look("the draft model ", model.draft);
     if (has_file(model)) look("the model file ", model.path);
-    files.emplace(std::pair(model.path, model.chat_template), std::move(file));
+    files.emplace(key_of_files(model), std::move(file));
   }
   return files;
 }
@@ -67,7 +76,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   std::set<std::size_t> kept;
   for (const config::ModelSettings& wanted : models_of(settings)) {
     Step step{wanted, {}, {}};
-    if (const auto file = files.find({wanted.path, wanted.chat_template}); file != files.end())
+    if (const auto file = files.find(key_of_files(wanted)); file != files.end())
       step.file = file->second;
     for (std::size_t i = 0; i < models_.size() && !step.old; ++i) {
       if (!models_[i].retired && !kept.contains(i) && key_of(models_[i].settings) == key_of(wanted))
@@ -78,8 +87,10 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       const ModelInfo& old = models_[*step.old];
       const std::string& mark = step.file.mark;
       const bool other_file = has_file(wanted) && mark != "-" && mark != old.file_mark;
-      step.changed =
-          replace_workers || other_file || config::needs_new_workers(old.settings, wanted);
+      const std::string& draft = step.file.draft_mark;
+      const bool other_draft = draft != "-" && draft != old.draft_mark;
+      step.changed = replace_workers || other_file || other_draft ||
+                     config::needs_new_workers(old.settings, wanted);
       if (step.changed) BULKHEAD_RETURN_IF_ERROR(readable(step.file));
     } else {
       BULKHEAD_RETURN_IF_ERROR(readable(step.file));
@@ -96,14 +107,14 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
   }
   for (Step& step : steps) {
     if (!step.old) {
-      const std::size_t model = add_model(step.settings, step.file.mark);
+      const std::size_t model = add_model(step.settings, step.file);
       const bool now = begins_loaded(step.settings, models_[model].file_bytes);
       models_[model].on_demand = !now;
       report.added.push_back(models_[model].id);
       resize(model);
       if (now) load_now(model);
     } else if (step.changed) {
-      const std::size_t model = add_model(step.settings, step.file.mark);
+      const std::size_t model = add_model(step.settings, step.file);
       ModelInfo& old = models_[*step.old];
       // As clients know it, and as one that they can wait for.
       if (step.settings.name.empty()) models_[model].id = old.id;

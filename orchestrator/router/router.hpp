@@ -12,6 +12,7 @@
 // call of theirs, and may call back in.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -76,8 +77,9 @@ struct ModelInfo {
   using Clock = std::chrono::steady_clock;
 
   std::string id;
-  std::string file_name;  // also accepted as a name
-  std::string file_mark;  // mark_of()
+  std::string file_name;   // also accepted as a name
+  std::string file_mark;   // mark_of()
+  std::string draft_mark;  // draft_mark_of()
   std::int64_t created = 0;
   config::ModelSettings settings;
   std::vector<Worker*> workers;
@@ -115,15 +117,17 @@ std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
 // The mark of a model's file and of its chat template.
 std::string mark_of(const config::ModelSettings& settings);
+// Returns the mark of a model's draft model; empty: it has none. No part of mark_of(), because no token depends on it.
+std::string draft_mark_of(const config::ModelSettings& settings);
 
 // What was seen of a model's file and of its chat template's file. Looking may take for ever (a
 // network mount that hangs).
 struct ModelFile {
-  std::string mark;     // mark_of()
-  std::string problem;  // the file that can't be read, and why; empty: both can
+  std::string mark;        // mark_of()
+  std::string draft_mark;  // draft_mark_of()
+  std::string problem;     // the file that can't be read, and why; empty: all can
 };
-using ModelFiles =
-    std::map<std::pair<std::string, std::string>, ModelFile>;  // by path and template
+using ModelFiles = std::map<std::array<std::string, 3>, ModelFile>;  // by path, template and draft
 ModelFiles look_at_models(const config::Settings& settings);
 
 class Router : private WorkerEvents {
@@ -269,7 +273,7 @@ class Router : private WorkerEvents {
   bool takes_any_name() const;  // server.any_model_name
   bool will_serve(const ModelInfo& model) const;
   // models.cpp
-  std::size_t add_model(const config::ModelSettings& settings, std::string file_mark);
+  std::size_t add_model(const config::ModelSettings& settings, const ModelFile& file);
   Worker& add_worker(std::size_t model);
   WorkerOptions worker_options(std::size_t model, std::string name) const;
 

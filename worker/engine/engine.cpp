@@ -55,6 +55,18 @@ void add_speculation_figures(const Speculator::Figures& figures, ipc::Stats& sta
   add("speculation_gained_seconds", figures.gained_seconds);
 }
 
+void add_draft_model_figures(const Speculator::Figures& figures, const DraftModel& model,
+                             ipc::Stats& stats) {
+  const auto add = [&](const char* name, auto value) {
+    stats.counters.push_back({name, static_cast<double>(value)});
+  };
+  add("draft_model_drafted_tokens_total", figures.model_drafted);
+  add("draft_model_accepted_tokens_total", figures.model_accepted);
+  add("draft_model_read_tokens_total", model.read_tokens());
+  add("draft_model_seconds_total", figures.model_seconds);
+  add("draft_model_bytes", model.bytes());
+}
+
 }  // namespace
 
 Engine::Engine(Executor& executor, const Language& language, EngineOptions options, Emit emit)
@@ -69,6 +81,10 @@ Engine::Engine(Executor& executor, const Language& language, EngineOptions optio
       preparer_(language) {
   scheduler_.set_ledger(&guard_);
   scheduler_.set_state_ledger(&guard_);
+  if (options_.draft_model != nullptr && speculator_.on()) {
+    draft_model_ = std::make_unique<DraftModel>(*options_.draft_model);
+    speculator_.set_model(draft_model_.get());
+  }
   // Many columns take less than as many single ones.
   if (const std::uint32_t step_us = executor.limits().step_us; step_us > 0) {
     const auto columns = 2 * std::chrono::microseconds(options_.longest_step).count() / step_us;
@@ -84,6 +100,7 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const Clock::time_point begin = options_.now();
   BULKHEAD_RETURN_IF_ERROR(submit_steps());
   if (scheduler_.in_flight() == 0) {
+    speculator_.forget_model_time();
     BULKHEAD_RETURN_IF_ERROR(guard_.start(steps_submitted_));
     BULKHEAD_RETURN_IF_ERROR(look_at_memory(PageGuard::kAll));
     flush_all();
@@ -106,14 +123,16 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   device_time_ += end - begin;
   pace_prefill(ended.columns, end - begin);
   scheduler_.complete();
-  scheduler_.took(end - step_ended_.value_or(begin));
+  const Clock::duration took = end - step_ended_.value_or(begin);
+  scheduler_.took(took - speculator_.model_time());
   last_step_ = scheduler_.step_number();
   const std::uint64_t tokens_before = generated_tokens_;
   handle_outputs(outputs);
   if (ended.generates) {
     speculator_.ended({ended.columns - ended.drafts, ended.drafts,
-                       static_cast<std::uint32_t>(generated_tokens_ - tokens_before),
-                       end - step_ended_.value_or(begin)});
+                       static_cast<std::uint32_t>(generated_tokens_ - tokens_before), took});
+  } else {
+    speculator_.forget_model_time();
   }
   step_ended_ = runnable() ? std::optional(end) : std::nullopt;
   if (flush_now_ || flush_due(options_.now())) flush_all();
@@ -147,6 +166,8 @@ Status Engine::submit_steps() {
     BULKHEAD_RETURN_IF_ERROR(executor_.profile());
   }
   while (scheduler_.in_flight() < std::max(1U, executor_.limits().steps_in_flight)) {
+    BULKHEAD_TRY(const bool may_plan, ask_draft_model());
+    if (!may_plan) return {};
     speculator_.propose(scheduler_);
     const Step* step = scheduler_.plan();
     if (step == nullptr) return {};
@@ -164,6 +185,21 @@ Status Engine::submit_steps() {
     if (scheduler_.in_flight() > 1) ++steps_ahead_;
   }
   return {};
+}
+
+// Asks the draft model for guesses if they are worth their time. Returns false if it is to be asked once the steps in
+// flight have ended.
+Result<bool> Engine::ask_draft_model() {
+  if (draft_model_ == nullptr) return true;
+  const std::uint32_t rounds = speculator_.rounds_of_model(scheduler_);
+  if (rounds == 0) return true;
+  if (scheduler_.in_flight() > 0) return false;
+  // It takes a part of a step's time.
+  const Clock::time_point now = options_.now();
+  if (!pending_.empty() && now + usual_step_ > oldest_pending_ + options_.flush_interval)
+    flush_all();
+  BULKHEAD_RETURN_IF_ERROR(speculator_.ask_model(rounds, options_.now));
+  return true;
 }
 
 void Engine::mark_started() {
@@ -278,7 +314,7 @@ Result<TokenId> Engine::sample(Request& request, std::span<const float> logits) 
 
 void Engine::take_token(Request& request, TokenId token) {
   request.tokens.push_back(token);
-  Speculator::appended(request);
+  speculator_.appended(request);
   request.history.add_generated(token);
   ++request.generated;
   ++generated_tokens_;
@@ -450,6 +486,7 @@ ipc::Stats Engine::stats() const {
   add("kv_pages_quarantined", scheduler_.pool().pages_left_out() + scheduler_.states().left_out());
   add_prefix_figures(scheduler_, stats);
   add_speculation_figures(speculator_.figures(), stats);
+  if (draft_model_ != nullptr) add_draft_model_figures(speculator_.figures(), *draft_model_, stats);
   for (const Executor::Counter& counter : executor_.counters()) {
     stats.counters.push_back({counter.name, counter.value});
   }

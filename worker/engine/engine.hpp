@@ -64,6 +64,9 @@ struct EngineOptions {
   Speculation speculation = Speculation::kOff;
   // For tests and benchmarks: what guesses a request's tokens; empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
+  // A model that guesses besides; null: none. It has the same vocabulary, no states, and must outlive the engine, which
+  // alone submits steps to it.
+  Executor* draft_model = nullptr;
   // The time in which the background compares all memory once (page_guard.hpp); 0: never.
   std::chrono::seconds check_memory{0};
   std::function<Clock::time_point()> now = Clock::now;
@@ -149,6 +152,7 @@ class Engine {
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
+  Result<bool> ask_draft_model();
   Status look_at_memory(std::uint64_t step);
   void leave_out_states(std::span<const KeptState> states);
   void mark_started();
@@ -185,6 +189,7 @@ class Engine {
   Scheduler scheduler_;
   PageGuard guard_;
   Sampler sampler_;
+  std::unique_ptr<DraftModel> draft_model_;  // null: none; before requests_, which have its pages
   Speculator speculator_;
 
   std::unordered_map<RequestId, RequestPtr> requests_;

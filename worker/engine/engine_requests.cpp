@@ -410,7 +410,7 @@ bool Engine::logprobs_on_device(const Request& request) const {
 
 void Engine::start_drafts(Request& request) {
   if (!speculator_.on() || request.prompt_only) return;
-  Speculator::start(request, options_.draft_source
+  speculator_.start(request, options_.draft_source
                                  ? options_.draft_source(request.tokens)
                                  : std::make_unique<NgramSource>(request.most_tokens));
 }

@@ -10,8 +10,8 @@ namespace bulkhead::engine {
 namespace {
 
 constexpr float kLearning = 0.125F;  // share of the newest sample in an average
-// After so many steps with drafts, so many without show anew what those take.
-constexpr std::uint32_t kMeasureAgain = 256, kMeasured = 4;
+// After so many steps with drafts, some without show anew what those take.
+constexpr std::uint32_t kMeasureAgain = 256;
 constexpr double kLearningAgain = 0.5;
 // Of an estimate, at each step that could have had drafts: what was dear once is tried again.
 constexpr double kForgetting = 1.0 / 2048;
@@ -19,10 +19,19 @@ constexpr double kLeastSeconds = 1e-9;  // a clock that stands still
 constexpr float kLeastChance = 0.05F;   // a guess that is less likely is never worth a column
 // No sequence gets its tokens slower than this, by what is measured, so that others get more.
 constexpr double kNearlyFree = 1.02;
+// The next are in steps without drafts. Each step pays back so much of what drafts have lost. So drafts
+// lose no more on average, and 2 % of 512 steps leave room for what a first draft can cost.
+constexpr double kPaidBack = 0.01;
+// A width that has earned nothing is tried while no more than this is owed.
+constexpr double kMayOwe = 0.5;
+// The largest debt and the largest earnings that an account keeps, in steps. The limit lets the account forget a
+// pause of the machine, or many steps with gains. One step can gain kMostDrafts.
+constexpr double kMostCounted = 16;
 
 }  // namespace
 
-void Speculator::start(DraftedSequence& sequence, std::unique_ptr<DraftSource> source) {
+void Speculator::start(DraftedSequence& sequence, std::unique_ptr<DraftSource> source) const {
+  sequence.drafting.model_chance = model_chance_;
   sequence.drafting.source = std::move(source);
   sequence.drafting.source->advance(sequence.tokens);
 }
@@ -31,6 +40,7 @@ void Speculator::appended(DraftedSequence& sequence) {
   Drafting& drafting = sequence.drafting;
   if (drafting.source == nullptr) return;
   const std::span<const TokenId> tokens = sequence.tokens;
+  if (model_ != nullptr) learn_of_model(drafting, tokens);
   TokenId guess = 0;
   if (drafting.source->guess(tokens.first(tokens.size() - 1), {&guess, 1}) == 1) {
     const bool right = guess == tokens.back();
@@ -61,12 +71,13 @@ void Speculator::propose(const Scheduler& scheduler) {
     const std::size_t ahead = sequence.unknown;
     if (drafting.source == nullptr || ahead + kMostDrafts > drafting.guesses.size()) continue;
     const std::size_t wanted = ahead + std::min(room, kMostDrafts);
-    const std::size_t count =
-        drafting.source->guess(sequence.tokens, std::span(drafting.guesses).first(wanted));
+    const std::span guesses = std::span(drafting.guesses).first(wanted);
+    std::size_t count = ahead == 0 ? take_from_model(drafting, sequence.tokens.size(), guesses) : 0;
+    drafting.by_model = count > 0;
+    if (count == 0) count = drafting.source->guess(sequence.tokens, guesses);
     float chance = 1;
     for (std::size_t i = 0; i < count; ++i) {
-      chance *=
-          drafting.chance[std::min<std::size_t>(drafting.run + i, drafting.chance.size() - 1)];
+      chance *= drafting.by_model ? drafting.model_chance : ngram_chance(drafting, i);
       if (chance < least) break;
       if (i >= ahead) candidates_.push_back({chance, &sequence});
     }
@@ -82,6 +93,8 @@ void Speculator::propose(const Scheduler& scheduler) {
     sequence.drafts =
         std::span(sequence.drafting.guesses).subspan(sequence.unknown, sequence.drafts.size() + 1);
   }
+  all_have_drafts_ =
+      std::ranges::none_of(running, [](const Sequence* each) { return each->drafts.empty(); });
 }
 
 // How many of the candidates, the likeliest, give the most tokens a second and take none from any of
@@ -92,23 +105,37 @@ std::size_t Speculator::worthwhile(std::uint32_t own, std::size_t running) {
   if (plain.due > 0) return 0;
   double best = kLeastGain * own / plain.seconds, tokens = own;
   std::size_t count = 0;
+  // If the step before had drafts, this step may lose time because of it. Nobody knows yet how much, so this step tries
+  // a width without earnings only behind a step without drafts.
+  const bool may_try =
+      owed_ <= kMayOwe && (drafted_columns_ == 0 || earned_[place(drafted_columns_)] > 0);
   guessed_.clear();
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     add_expected(candidates_[i]);
     tokens += candidates_[i].chance;
-    const double cost = drafted_cost(own, static_cast<std::uint32_t>(i) + 1) + lost_after_;
+    const auto drafts = static_cast<std::uint32_t>(i) + 1;
+    const std::size_t width = place(own + drafts);
+    if (!may_try && earned_[width] <= 0) continue;
+    const double cost = drafted_cost(own, drafts) + lost_after_[width];
     if (cost > kNearlyFree * plain.seconds * least_expected(running)) continue;
     const double rate = tokens / cost;
     if (rate <= best) continue;
     best = rate;
     count = i + 1;
   }
-  if (count == 0) {
-    lost_after_ -= lost_after_ * kForgetting;
-    for (double& cost : drafted_)
-      cost -= cost * kForgetting;
-  }
+  forget(own, count);
   return count;
+}
+
+// A width that is not taken now is tried again some day, also while another one pays.
+void Speculator::forget(std::uint32_t own, std::size_t taken) {
+  for (std::size_t i = 0; i < lost_after_.size(); ++i) {
+    if (taken == 0 || i != place(own + static_cast<std::uint32_t>(taken)))
+      lost_after_[i] -= lost_after_[i] * kForgetting;
+  }
+  if (taken > 0) return;
+  for (double& cost : drafted_)
+    cost -= cost * kForgetting;
 }
 
 void Speculator::add_expected(const Candidate& candidate) {
@@ -147,40 +174,87 @@ double Speculator::drafted_cost(std::uint32_t own, std::uint32_t drafts) const {
 }
 
 void Speculator::ended(const Ended& step) {
+  const std::chrono::nanoseconds of_model = std::exchange(model_time_, {});
+  const double asked = std::chrono::duration<double>(std::exchange(charged_, {})).count();
   if (!on() || step.own == 0) return;
-  const double took = std::max(std::chrono::duration<double>(step.took).count(), kLeastSeconds);
-  // A pause of the machine counts a little, not as what such steps take.
-  const auto learn = [took](double& cost, double share) {
-    cost = cost == 0 ? took : cost + (std::min(took, 4 * cost) - cost) * share;
-  };
-  const bool after_drafts = std::exchange(after_drafts_, step.drafts > 0);
+  const double took =
+      std::max(std::chrono::duration<double>(step.took - of_model).count(), kLeastSeconds);
+  figures_.gained_seconds -= std::chrono::duration<double>(of_model).count();
+  const std::uint32_t columns = step.own + step.drafts;
+  const std::uint32_t before = std::exchange(drafted_columns_, step.drafts > 0 ? columns : 0);
   Plain& plain = plain_[place(step.own)];
+  owed_ = std::max(0.0, owed_ - kPaidBack);
   if (step.drafts == 0) {
-    if (after_drafts) return lost_after_drafts(took, plain.seconds);
-    learn(plain.seconds, plain.due > 0 ? kLearningAgain : kLearning);
-    plain.due -= plain.due > 0 ? 1 : 0;
-    plain.drafted = 0;
-    return;
+    if (asked > 0 && plain.seconds > 0) settle(step.own, -asked / plain.seconds);
+    if (before > 0) return lost_after_drafts(before, took - plain.seconds, plain.seconds);
+    return learn_plain(plain, took);
   }
-  learn(drafted_[place(step.own + step.drafts)], kLearning);
+  double lost = 0;
+  if (before > 0) {
+    lost = lost_before(columns, before, took, plain.seconds);
+    lost_after_drafts(before, lost, plain.seconds);
+  }
+  const double own_time = took - lost;
+  learn(drafted_[place(columns)], own_time, kLearning);
   if (++plain.drafted >= kMeasureAgain) plain = {plain.seconds, 0, kMeasured};
   ++figures_.steps;
-  if (plain.seconds > 0) figures_.gained_seconds += step.tokens * plain.seconds / step.own - took;
+  if (plain.seconds == 0) return;
+  const double gained = static_cast<double>(step.tokens) / step.own - own_time / plain.seconds;
+  figures_.gained_seconds += gained * plain.seconds;
+  // A sequence without a draft has waited for one token.
+  gained_ = (all_have_drafts_ ? gained : 1 - own_time / plain.seconds) - asked / plain.seconds;
 }
 
-// Such a step was not submitted ahead, as others without drafts are.
-void Speculator::lost_after_drafts(double took, double plain) {
+// Returns the time that a step with drafts lost because it waited for the host: the time by which `took` exceeds the
+// known time of a step of `columns` columns. The step before had drafts, too, and `before` columns.
+double Speculator::lost_before(std::uint32_t columns, std::uint32_t before, double took,
+                               double plain) const {
+  const double known = drafted_[place(columns)], rest = took - std::max(known, plain);
+  return std::max(0.0, known > 0 ? rest : std::min(rest, lost_after_[place(before)]));
+}
+
+// The fastest of those that are due counts: a step behind a prompt's, or the first of all, can be slow, and
+// against a slow one all drafts seem to gain.
+void Speculator::learn_plain(Plain& plain, double took) {
+  plain.drafted = 0;
+  if (plain.due == 0) return learn(plain.seconds, took, kLearning);
+  plain.seconds = plain.due == kMeasured ? took : std::min(plain.seconds, took);
+  --plain.due;
+}
+
+// A pause of the machine counts a little, not as what such steps take.
+void Speculator::learn(double& cost, double took, double share) {
+  cost = cost == 0 ? took : cost + (std::min(took, 4 * cost) - cost) * share;
+}
+
+// A step was not submitted ahead, because the one before it had drafts; so the device waited `lost` for
+// the host. `columns`: of the step with drafts. `plain`: what a step without drafts takes.
+void Speculator::lost_after_drafts(std::uint32_t columns, double lost, double plain) {
   if (plain == 0) return;
-  figures_.gained_seconds += plain - took;
-  const double lost = std::clamp(took - plain, 0.0, 4 * plain);
-  lost_after_ += (lost - lost_after_) * (lost > lost_after_ ? kLearningAgain : kLearning);
+  figures_.gained_seconds -= lost;
+  settle(columns, std::exchange(gained_, 0) - lost / plain);
+  double& known = lost_after_[place(columns)];
+  lost = std::clamp(lost, 0.0, 4 * std::max(plain, known));
+  known += (lost - known) * (lost > known ? kLearningAgain : kLearning);
+}
+
+// A step with drafts and what it cost the step behind it are known. `gained`: in steps without drafts; less
+// than 0: lost. What a width loses beyond its own earnings, all widths owe.
+void Speculator::settle(std::uint32_t columns, double gained) {
+  double& earned = earned_[place(columns)];
+  earned = std::min(earned + gained, kMostCounted);
+  if (earned >= 0) return;
+  owed_ = std::min(owed_ - std::exchange(earned, 0), kMostCounted);
 }
 
 void Speculator::checked(DraftedSequence& sequence, bool right) {
+  const std::uint64_t by_model = sequence.drafting.by_model ? 1 : 0;
   ++figures_.drafted;
+  figures_.model_drafted += by_model;
   ++sequence.drafting.drafted;
   if (!right) return;
   ++figures_.accepted;
+  figures_.model_accepted += by_model;
   ++sequence.drafting.accepted;
 }
 

@@ -27,9 +27,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "worker/engine/draft_model.hpp"
 #include "worker/engine/draft_source.hpp"
 #include "worker/engine/scheduler.hpp"
 
@@ -50,6 +52,15 @@ struct Drafting {
   std::uint32_t drafted = 0, accepted = 0;
   // Tokens of steps in flight, which are guessed, too; then the drafts.
   std::array<TokenId, 8 + kMostDrafts> guesses{};
+
+  // The draft model's part.
+  DraftContext model;
+  float model_chance = 0;  // that a guess of it is right behind right ones
+  // Its latest guesses: those of the tokens from index `model_from` on, as far as they were right until now.
+  std::array<TokenId, kMostDrafts> model_guesses{};
+  std::uint32_t model_count = 0;
+  std::size_t model_from = 0;
+  bool by_model = false;  // the drafts of the step in flight
 };
 
 struct DraftedSequence : Sequence {
@@ -63,10 +74,24 @@ class Speculator {
   explicit Speculator(Speculation mode) : mode_(mode) {}
   bool on() const { return mode_ != Speculation::kOff; }
 
+  // The model that guesses, too, or null; it must outlive this.
+  void set_model(DraftModel* model) { model_ = model; }
+
   // Before the sequence generates: what it has so far is known to the source from now on.
-  static void start(DraftedSequence& sequence, std::unique_ptr<DraftSource> source);
+  void start(DraftedSequence& sequence, std::unique_ptr<DraftSource> source) const;
   // A token was generated and appended.
-  static void appended(DraftedSequence& sequence);
+  void appended(DraftedSequence& sequence);
+  // Decides how many tokens the draft model should guess for the next step; 0: it should not be asked. If it should,
+  // no step may be in flight when ask_model() follows.
+  std::uint32_t rounds_of_model(const Scheduler& scheduler);
+  // Has the draft model guess so many tokens of each sequence that the last rounds_of_model() chose. An error is the
+  // device's.
+  Status ask_model(std::uint32_t rounds,
+                   const std::function<std::chrono::steady_clock::time_point()>& now);
+  // The time that the draft model took since the last step that generates ended, or since forget_model_time().
+  std::chrono::nanoseconds model_time() const { return model_time_; }
+  // The next step that ends did not only generate, or there is none.
+  void forget_model_time() { model_time_ = charged_ = {}; }
   // Gives sequences their drafts for Scheduler::plan(), which must be called next. All of the
   // scheduler's sequences must be DraftedSequences.
   void propose(const Scheduler& scheduler);
@@ -82,8 +107,10 @@ class Speculator {
 
   // All since the start.
   struct Figures {
-    std::uint64_t drafted = 0, accepted = 0;  // tokens
-    std::uint64_t steps = 0;                  // with drafts
+    std::uint64_t drafted = 0, accepted = 0;              // tokens
+    std::uint64_t steps = 0;                              // with drafts
+    std::uint64_t model_drafted = 0, model_accepted = 0;  // of those, the draft model's
+    double model_seconds = 0;                             // that the draft model took
     double gained_seconds = 0;  // against steps without drafts, by what those took lately
   };
   const Figures& figures() const { return figures_; }
@@ -97,10 +124,11 @@ class Speculator {
   };
   // Of steps, by the power of two that their columns fit. Seconds; 0: not known.
   using Costs = std::array<double, 12>;
+  static constexpr std::uint32_t kMeasured = 4;
   struct Plain {
     double seconds = 0;
-    std::uint32_t drafted = 0;  // steps with drafts since one without was measured
-    std::uint32_t due = 1;      // steps to measure before the next with drafts
+    std::uint32_t drafted = 0;      // steps with drafts since one without was measured
+    std::uint32_t due = kMeasured;  // steps to measure before the next with drafts
   };
   static std::size_t place(std::uint32_t columns);
   // A sequence and how many tokens a step is expected to give it.
@@ -110,17 +138,43 @@ class Speculator {
   };
   double drafted_cost(std::uint32_t own, std::uint32_t drafts) const;
   std::size_t worthwhile(std::uint32_t own, std::size_t running);
+  void forget(std::uint32_t own, std::size_t taken);
   void add_expected(const Candidate& candidate);
   double least_expected(std::size_t running) const;
-  void lost_after_drafts(double took, double plain);
+  static void learn_plain(Plain& plain, double took);
+  static void learn(double& cost, double took, double share);
+  double lost_before(std::uint32_t columns, std::uint32_t before, double took, double plain) const;
+  void lost_after_drafts(std::uint32_t columns, double lost, double plain);
+  void settle(std::uint32_t columns, double gained);
+  static float ngram_chance(const Drafting& drafting, std::size_t guess);
+  static float ngram_tokens(Drafting& drafting, std::span<const TokenId> tokens);
+  static float model_tokens(const Drafting& drafting, std::uint32_t guesses);
+  static std::size_t take_from_model(const Drafting& drafting, std::size_t size,
+                                     std::span<TokenId> guesses);
+  void learn_of_model(Drafting& drafting, std::span<const TokenId> tokens);
+  std::uint32_t best_rounds(std::uint32_t own, std::size_t running, std::uint32_t room) const;
 
   Speculation mode_;
   std::array<Plain, Costs{}.size()> plain_{};  // without drafts
   Costs drafted_{};
-  double lost_after_ = 0;      // seconds that a step behind one with drafts takes longer
-  bool after_drafts_ = false;  // the step that ended last had some
+  // That the step behind one with drafts takes longer, by the columns of the one with drafts.
+  Costs lost_after_{};
+  std::uint32_t drafted_columns_ = 0;  // of the step that ended last; 0: it had no drafts
+  bool all_have_drafts_ = false;       // the running sequences, in the step with drafts in flight
+  // The next three are in steps without drafts.
+  double gained_ =
+      0;             // by the step with drafts that ended last, until the step behind it has ended
+  double owed_ = 0;  // what drafts have lost and later steps have not paid back yet
+  std::array<double, Costs{}.size()> earned_{};  // what drafts gained, by their steps' columns
   std::vector<Candidate> candidates_;
   std::vector<Guessed> guessed_;
+  DraftModel* model_ = nullptr;
+  float model_chance_ = 0.6F;  // of sequences lately, where a new one begins
+  Costs round_seconds_{};      // of the draft model's rounds, by their sequences; 0: not known
+  std::vector<DraftedSequence*> asking_;
+  std::vector<DraftModel::Wanted> wanted_;
+  // Since the last step that generates ended: all time of the draft model, and the part of it that guessed.
+  std::chrono::nanoseconds model_time_{0}, charged_{0};
   Figures figures_;
 };
 

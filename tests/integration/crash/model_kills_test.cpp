@@ -107,6 +107,36 @@ TEST_P(ModelKills, GuessesChangeNoStream) {
   }
 }
 
+// The model is its own draft model, so each guess is right, and drawn as the token is.
+TEST_P(ModelKills, ADraftModelChangesNoStream) {
+  const std::string transport = std::string("ipc.transport=") + GetParam();
+  std::vector<Heard> plain;
+  {
+    const Serving serving = serve_model("", {transport, "engine.speculation=off"});
+    for (const bool sampled : {false, true})
+      plain.push_back(stream(serving.port, request_of(sampled, 80, "Once there", 5)).heard);
+  }
+  const Serving serving =
+      serve_model("", {transport, "engine.speculation=always", "models.0.draft=builtin"});
+  const auto accepted = [&] {
+    return serving.metric("bulkhead_worker_draft_model_accepted_tokens_total");
+  };
+  for (const bool sampled : {false, true}) {
+    EXPECT_EQ(stream(serving.port, request_of(sampled, 80, "Once there", 5)).heard,
+              plain[sampled ? 1 : 0]);
+  }
+  EXPECT_TRUE(Serving::eventually([&] { return accepted() > 0; }));
+  for (const bool sampled : {false, true}) {
+    const int before = serving.worker()["restarts"].get<int>();
+    const pid_t victim = serving_worker(serving);
+    const Timed killed = stream(serving.port, request_of(sampled, 80, "Once there", 5), 3,
+                                [&] { send_signal(victim, SIGKILL); });
+    EXPECT_EQ(killed.heard, plain[sampled ? 1 : 0]);
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == before + 1; }));
+  }
+  EXPECT_TRUE(Serving::eventually([&] { return accepted() > 0; })) << "by the successor";
+}
+
 TEST_P(ModelKills, SixteenStreamsAreWhole) {
   const int kills = number_from("BULKHEAD_CRASH_KILLS", 1);
   const int tokens = kills > 2 ? 200 : 40;

@@ -400,6 +400,19 @@ TEST(Notices, SettingsThatChangeNothingSaySo) {
                                           "computes as exact does"));
 }
 
+TEST(Notices, ADraftModelThatMayNotGuess) {
+  const auto notices = [](const std::string& speculation) {
+    const Result<Loaded> loaded =
+        load({"", {"models.0.draft=small.gguf", "engine.speculation=" + speculation}});
+    EXPECT_TRUE(loaded.ok());
+    return loaded.ok() ? loaded->notices : std::vector<Notice>();
+  };
+  EXPECT_THAT(notices("ngram"), SizeIs(0));
+  const std::vector<Notice> off = notices("off");
+  ASSERT_THAT(off, SizeIs(1));
+  EXPECT_THAT(off[0].message, HasSubstr("models.0.draft: has no effect"));
+}
+
 TEST(Notices, OpenToTheNetworkWithoutAKey) {
   const auto notices = [](std::vector<std::string> assignments) {
     return load({"", std::move(assignments)})->notices.size();

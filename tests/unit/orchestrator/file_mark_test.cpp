@@ -91,6 +91,22 @@ TEST_F(FileMark, AReloadLooksForTheChatTemplateToo) {
   EXPECT_THAT(look_at_models(settings).begin()->second.problem, testing::HasSubstr("chat.jinja"));
 }
 
+// No token depends on a draft model, so a stream may go on with another one.
+TEST_F(FileMark, ADraftModelHasAMarkOfItsOwn) {
+  config::Settings settings;
+  config::ModelSettings& model = settings.models.emplace_back();
+  model.path = write("model.gguf", "weights");
+  const std::string before = mark_of(model);
+  EXPECT_EQ(draft_mark_of(model), "");
+  model.draft = write("draft.gguf", "fewer");
+  EXPECT_EQ(mark_of(model), before);
+  EXPECT_EQ(draft_mark_of(model), file_mark_of(model.draft));
+  EXPECT_EQ(look_at_models(settings).begin()->second.draft_mark, draft_mark_of(model));
+  EXPECT_EQ(look_at_models(settings).begin()->second.problem, "");
+  std::filesystem::remove(model.draft);
+  EXPECT_THAT(look_at_models(settings).begin()->second.problem, testing::HasSubstr("draft.gguf"));
+}
+
 TEST_F(FileMark, WhatIsNoFileHasNone) {
   EXPECT_EQ(file_mark_of("builtin"), "-");
   EXPECT_EQ(file_mark_of((folder_ / "gone.gguf").string()), "-");

@@ -1,0 +1,247 @@
+#include "worker/engine/draft_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "config/base/log.hpp"
+
+namespace bulkhead::engine {
+namespace {
+
+// A sequence that lacked pages asks for them again after so many tokens more.
+constexpr std::uint32_t kStarvedFor = 64;
+// Steps that read take about this long, because streams wait for them.
+constexpr std::chrono::milliseconds kReadTime{20};
+constexpr std::uint32_t kLeastRead = 4, kFirstRead = 64, kMostRead = 256;
+// A round that guesses reads so many tokens of a sequence at most: those of a step with drafts, and its next one.
+constexpr std::uint32_t kReadByRound = kMostDrafts + 2;
+
+bool device_failed(const Error& error) {
+  return error.code() == ErrorCode::kDeviceLost || error.code() == ErrorCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+DraftModel::DraftModel(Executor& executor)
+    : executor_(executor),
+      limits_(executor.limits()),
+      pool_(limits_, Sharing::kPrefixes),
+      off_(limits_.states > 0),
+      read_columns_(std::min(kFirstRead, limits_.max_columns)) {
+  columns_.reserve(limits_.max_columns);
+  tables_.reserve(limits_.max_sequences);
+  windows_.reserve(limits_.max_sequences);
+  members_.reserve(limits_.max_sequences);
+}
+
+bool DraftModel::takes(const DraftContext& context, std::size_t tokens) const {
+  return !off_ && tokens < limits_.context && tokens >= context.starved_until;
+}
+
+double DraftModel::bytes() const {
+  const auto counters = executor_.counters();
+  const auto per_token =
+      std::ranges::find(counters, "kv_bytes_per_token", &Executor::Counter::name);
+  const double cache = per_token == counters.end()
+                           ? 0
+                           : per_token->value * static_cast<double>(pool_.total_positions());
+  return static_cast<double>(executor_.weight_bytes()) + cache;
+}
+
+// Counts the guesses that turned out right as computed, and gives a new sequence the pages that are known.
+void DraftModel::begin(Wanted& wanted) {
+  DraftContext& context = *wanted.context;
+  wanted.count = 0;
+  const auto size = static_cast<std::uint32_t>(wanted.tokens.size());
+  if (context.pages.pages().empty()) {
+    context.pages = PageList(pool_);
+    context.pages.reserve(std::min(size + kStarvedFor, limits_.context));
+    context.fed_count = 0;
+    context.pages.adopt(wanted.tokens.first(size - 1));
+    context.computed = context.pages.shared_positions();
+    return;
+  }
+  std::uint32_t end = context.computed;
+  for (std::uint32_t i = 0; i < context.fed_count && end + 1 < size; ++i, ++end) {
+    if (context.fed[i] != wanted.tokens[end]) break;
+  }
+  context.fed_count = 0;
+  computed_to(context, wanted.tokens, end);
+}
+
+// Positions below `end` hold what the sequence's own tokens make, and the steps that wrote them have ended.
+void DraftModel::computed_to(DraftContext& context, std::span<const TokenId> tokens,
+                             std::uint32_t end) {
+  context.computed = end;
+  context.pages.publish(tokens.first(end));
+  if (pool_.windows().exists()) context.pages.slide(end, {});
+}
+
+// Its pages go to others. The cache still knows the full ones for a while.
+void DraftModel::starve(DraftContext& context, std::size_t tokens) const {
+  context.pages.clear();
+  context.computed = context.fed_count = 0;
+  context.starved_until = static_cast<std::uint32_t>(tokens) + kStarvedFor;
+}
+
+void DraftModel::clear_step() {
+  columns_.clear();
+  tables_.clear();
+  windows_.clear();
+}
+
+void DraftModel::add_table(const DraftContext& context) {
+  tables_.push_back(context.pages.pages());
+  if (pool_.windows().exists()) windows_.push_back(context.pages.windows());
+}
+
+Result<std::span<const ColumnOutput>> DraftModel::run_step() {
+  Step step;
+  step.columns = columns_;
+  step.sequences = tables_;
+  step.windows = windows_;
+  BULKHEAD_RETURN_IF_ERROR(executor_.submit(step));
+  return executor_.wait();
+}
+
+// Reads tokens of sequences that lack too many for a round. Returns false if there were none.
+Result<bool> DraftModel::read(std::span<Wanted> wanted) {
+  clear_step();
+  ends_.assign(wanted.size(), 0);
+  std::uint32_t room = std::min(read_columns_, limits_.max_columns);
+  for (std::size_t i = 0; i < wanted.size() && room > 0; ++i) {
+    DraftContext& context = *wanted[i].context;
+    const auto size = static_cast<std::uint32_t>(wanted[i].tokens.size());
+    if (size - context.computed <= kReadByRound || tables_.size() >= limits_.max_sequences)
+      continue;
+    const std::uint32_t end = std::min(size - 1, context.computed + room);
+    if (!context.pages.cover_all(end)) {
+      starve(context, size);
+      continue;
+    }
+    const auto index = static_cast<std::uint32_t>(tables_.size());
+    for (std::uint32_t position = context.computed; position < end; ++position)
+      columns_.push_back(
+          {.token = wanted[i].tokens[position], .position = position, .sequence = index});
+    room -= end - context.computed;
+    add_table(context);
+    ends_[i] = end;
+  }
+  if (columns_.empty()) return false;
+  if (const auto outputs = run_step(); !outputs.ok()) return outputs.error();
+  read_tokens_ += columns_.size();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (ends_[i] > 0) computed_to(*wanted[i].context, wanted[i].tokens, ends_[i]);
+  }
+  return true;
+}
+
+// Returns how many positions the rounds write, as far as they fit the context.
+std::uint32_t DraftModel::positions_for(const Wanted& wanted, std::uint32_t rounds) const {
+  return std::min(static_cast<std::uint32_t>(wanted.tokens.size()) + rounds - 1, limits_.context);
+}
+
+// Those that have read enough and get pages for all rounds.
+void DraftModel::choose_members(std::span<Wanted> wanted, std::uint32_t rounds) {
+  members_.clear();
+  std::uint32_t columns = 0;
+  for (std::uint32_t i = 0; i < wanted.size(); ++i) {
+    DraftContext& context = *wanted[i].context;
+    const auto size = static_cast<std::uint32_t>(wanted[i].tokens.size());
+    const std::uint32_t pending = size - context.computed;
+    // Without a token that is new since the last round there is nothing new to guess.
+    if (pending == 0 || pending > kReadByRound || !takes(context, size)) continue;
+    const bool room = columns + pending <= limits_.max_columns &&
+                      members_.size() < std::min(limits_.max_sequences, limits_.max_outputs);
+    if (!room) continue;
+    if (!context.pages.cover_all(positions_for(wanted[i], rounds))) {
+      starve(context, size);
+      continue;
+    }
+    columns += pending;
+    members_.push_back(i);
+  }
+}
+
+// The first round reads what the sequences have not read yet; each later one goes on with the guess before. Returns
+// false if nobody is left.
+Result<bool> DraftModel::run_round(std::span<Wanted> wanted, std::uint32_t round) {
+  clear_step();
+  std::erase_if(members_, [&](std::uint32_t member) {
+    const Wanted& each = wanted[member];
+    return each.count < round || each.count >= each.guesses.size() ||
+           each.tokens.size() + round > limits_.context;
+  });
+  if (members_.empty()) return false;
+  for (std::uint32_t index = 0; index < members_.size(); ++index) {
+    const Wanted& each = wanted[members_[index]];
+    DraftContext& context = *each.context;
+    const auto size = static_cast<std::uint32_t>(each.tokens.size());
+    Column column{.sequence = index};
+    if (round == 0) {
+      for (column.position = context.computed; column.position + 1 < size; ++column.position) {
+        column.token = each.tokens[column.position];
+        columns_.push_back(column);
+      }
+      read_tokens_ += size - context.computed;
+    } else {
+      context.fed[context.fed_count++] = each.guesses[round - 1];
+    }
+    column.position = size - 1 + round;
+    column.token = round == 0 ? each.tokens.back() : each.guesses[round - 1];
+    const bool draws = each.choice.temperature > 0 && limits_.sampled_top_k > 0;
+    column.output = draws ? Output::kSampled : Output::kGreedy;
+    if (draws) column.choice = &each.choice;
+    columns_.push_back(column);
+    add_table(context);
+  }
+  const auto outputs = run_step();
+  if (!outputs.ok()) return outputs.error();
+  for (const ColumnOutput& output : *outputs) {
+    Wanted& each = wanted[members_[columns_[output.column].sequence]];
+    if (round == 0)
+      computed_to(*each.context, each.tokens, static_cast<std::uint32_t>(each.tokens.size()));
+    if (!std::isfinite(output.best_logprob) || output.best >= limits_.vocabulary) continue;
+    each.guesses[each.count++] = output.best;
+  }
+  return true;
+}
+
+Result<DraftModel::Times> DraftModel::guess(
+    std::span<Wanted> wanted, std::uint32_t rounds,
+    const std::function<std::chrono::steady_clock::time_point()>& now) {
+  Times times;
+  if (off_ || wanted.empty() || rounds == 0) return times;
+  const auto compute = [&]() -> Status {
+    const auto begin_time = now();
+    for (Wanted& each : wanted) {
+      each.choice.top_k = std::min(each.choice.top_k, limits_.sampled_top_k);
+      begin(each);
+    }
+    BULKHEAD_TRY(const bool reads, read(wanted));
+    const auto read_time = now();
+    if (reads) {
+      times.reading = read_time - begin_time;
+      const std::uint32_t most = std::min(kMostRead, limits_.max_columns);
+      if (times.reading > kReadTime) read_columns_ = std::max(read_columns_ / 2, kLeastRead);
+      if (times.reading < kReadTime / 4) read_columns_ *= 2;
+      read_columns_ = std::min(read_columns_, most);
+    }
+    choose_members(wanted, rounds);
+    for (; times.rounds < rounds; ++times.rounds) {
+      BULKHEAD_TRY(const bool guessed, run_round(wanted, times.rounds));
+      if (!guessed) break;
+    }
+    times.guessing = now() - (reads ? read_time : begin_time);
+    return {};
+  };
+  const Status computed = compute();
+  if (computed.ok()) return times;
+  const Error error = computed.error().within("the draft model");
+  if (device_failed(error)) return error;
+  spdlog::error("{}; it guesses nothing more", error.message());
+  off_ = true;
+  return times;
+}
+
+}  // namespace bulkhead::engine

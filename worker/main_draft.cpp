@@ -1,0 +1,124 @@
+#include "worker/main_draft.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "config/base/log.hpp"
+#include "gpu/kernels/kv_layout.hpp"
+#include "worker/engine/executor.hpp"
+#include "worker/forward/memory_need.hpp"
+#include "worker/model/architecture.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+constexpr const char* kTokens = "tokenizer.ggml.tokens";
+// A step has no more drafts, so no more sequences have guesses.
+constexpr std::uint32_t kSequences = engine::kMostDrafts + 1;
+constexpr std::uint32_t kReadColumns = 256;
+constexpr std::uint64_t kContexts = 4;
+// Of the free memory, at most, where the settings name no context.
+constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30, kShare = 8;
+
+Error other_vocabulary(const model::GgufFile& model, const model::GgufFile& draft,
+                       const std::string& what) {
+  return Error(
+      ErrorCode::kUnsupported,
+      fmt::format("models[].draft: {} can't guess for {}, because its vocabulary is another "
+                  "one: {}",
+                  draft.name(), model.name(), what));
+}
+
+}  // namespace
+
+Status same_vocabulary(const model::GgufFile& model, const model::ModelGraph& graph,
+                       const model::GgufFile& draft, const model::ModelGraph& draft_graph) {
+  if (graph.vocabulary != draft_graph.vocabulary) {
+    return other_vocabulary(
+        model, draft,
+        fmt::format("it has {} tokens and not {}", draft_graph.vocabulary, graph.vocabulary));
+  }
+  BULKHEAD_TRY(const auto tokens, model.get_strings(kTokens));
+  BULKHEAD_TRY(const auto others, draft.get_strings(kTokens));
+  if (!tokens.has_value() || !others.has_value())
+    return other_vocabulary(model, draft, fmt::format("a file has no {}", kTokens));
+  const auto [here, there] = std::ranges::mismatch(*tokens, *others);
+  if (here == tokens->end() && there == others->end()) return {};
+  return other_vocabulary(model, draft, fmt::format("token {} differs", here - tokens->begin()));
+}
+
+DraftCache draft_cache(const forward::KvNeed& need, std::uint32_t asked_context,
+                       std::uint32_t model_context, std::uint32_t draft_context,
+                       std::uint64_t free_bytes) {
+  constexpr std::uint64_t kPage = gpu::kernels::kPageTokens;
+  const std::uint64_t budget = std::min(kMostBytes, free_bytes / kShare);
+  DraftCache cache;
+  cache.context = std::min(asked_context != 0 ? asked_context : model_context, draft_context);
+  const auto bytes_of = [&](std::uint64_t positions) {
+    return std::max<std::uint64_t>(need.bytes(positions), 1);
+  };
+  if (asked_context == 0) {
+    while (cache.context > kPage && bytes_of(cache.context) > budget)
+      cache.context /= 2;
+  }
+  const std::uint64_t bytes = bytes_of(cache.context);
+  const std::uint64_t contexts = std::clamp<std::uint64_t>(budget / bytes, 1, kContexts);
+  // A page of each kind for the warm-up, and window pages that steps write before others are released.
+  const std::uint64_t more =
+      need.per_token * 2 * kPage + need.per_window_token * (kReadColumns + 2 * kPage);
+  cache.megabytes = static_cast<std::uint32_t>(((contexts * bytes + more) >> 20) + 1);
+  return cache;
+}
+
+Result<std::unique_ptr<forward::Transformer>> load_draft(const std::string& path,
+                                                         gpu::Device& device,
+                                                         const model::GgufFile& file,
+                                                         const model::ModelGraph& graph,
+                                                         forward::TransformerOptions options) {
+  BULKHEAD_TRY(const auto draft, model::GgufFile::open(path));
+  BULKHEAD_TRY(const model::ModelGraph draft_graph, model::read_model(*draft));
+  BULKHEAD_RETURN_IF_ERROR(same_vocabulary(file, graph, *draft, draft_graph));
+  if (!draft_graph.states.empty()) {
+    return Error(ErrorCode::kUnsupported,
+                 fmt::format("models[].draft: {} can't guess, because its layers carry states from "
+                             "position to position, and wrong guesses are computed again",
+                             draft->name()));
+  }
+  config::EngineSettings& engine = options.engine;
+  const std::uint64_t free = device.free_memory_bytes();
+  const DraftCache cache =
+      draft_cache(forward::kv_need(draft_graph, forward::kv_format(engine.kv_type)),
+                  options.context, graph.context, draft_graph.context, free);
+  engine.max_batch = kSequences;
+  engine.prefill_chunk = engine.prefill_chunk_alone = kReadColumns;
+  engine.speculation = config::Speculation::kOff;
+  engine.prefix_cache = true;
+  engine.kv_cache_mb = cache.megabytes;
+  options.context = cache.context;
+  options.keepable = false;
+  options.kept = nullptr;
+  if (options.progress) {
+    options.progress = [report = std::move(options.progress)](
+                           const std::string& stage, std::uint64_t done, std::uint64_t total) {
+      report("the draft model's " + stage, done, total);
+    };
+  }
+  auto executor = forward::make_transformer(device, *draft, draft_graph, options);
+  if (executor.ok()) {
+    spdlog::info("{} guesses tokens, in up to {} tokens of context", draft->name(), cache.context);
+    return executor;
+  }
+  if (executor.error().code() != ErrorCode::kResourceExhausted)
+    return executor.error().within(path);
+  spdlog::info("{}: {}", path, executor.error().message());
+  return Error(
+      ErrorCode::kResourceExhausted,
+      fmt::format("the draft model {} and its KV cache of {} MiB for a context of {} tokens do not "
+                  "fit: {} MiB are free on {}; set a lower models[].context, or leave out "
+                  "models[].draft",
+                  path, cache.megabytes, cache.context, free >> 20, device.info().name));
+}
+
+}  // namespace bulkhead::worker
