@@ -55,13 +55,17 @@ class PromptPace {
 
  private:
   double known_at(std::size_t depth) const;
+  double number_at(std::size_t depth) const {
+    return full_[depth] > 0 ? full_[depth] : guess_[depth];
+  }
   double bound() const;  // seconds
   void adjust(const PromptColumns& prompts, double share, double took);
 
   double gap_;        // seconds
   double plain_ = 0;  // seconds that steps without prompts took lately; 0: not known
-  double first_;      // columns, while nothing is known
-  std::array<double, PromptColumns::kDepths> full_{};  // columns; 0: not known
+  double first_;      // columns to begin with, until the pace knows better
+  // Columns by depth, 0 where not known: by steps beside sequences that generate, and by steps of prompts alone.
+  std::array<double, PromptColumns::kDepths> full_{}, guess_{};
 };
 
 }  // namespace bulkhead::engine

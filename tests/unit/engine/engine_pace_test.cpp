@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "worker/engine/prompt_pace.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -195,6 +196,32 @@ TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
   EXPECT_LE(firsts[15], all * 13 / 10);
   EXPECT_LE(firsts.back(), all * 2);
   harness.run();
+}
+
+// Columns of prompts alone cost a quarter of what they cost beside a stream, at each depth.
+TEST(EnginePace, AGuessByPromptsAloneLetsNoDeeperStepTakeTooLong) {
+  const Device beside, alone{milliseconds(10), microseconds(50)};
+  constexpr std::uint32_t kWide = 2048, kPrompt = 60'000;
+  engine::PromptPace pace(milliseconds(50), 10'000);
+  for (std::uint32_t position = 0; position < kPrompt; position += kWide) {
+    engine::PromptColumns columns;
+    columns.add(position, kWide);
+    pace.ended(columns, engine::PromptPace::kAlone, alone.step(kWide, position));
+  }
+  std::uint32_t position = 0, steps = 0;
+  while (position < kPrompt) {
+    const std::uint32_t count = pace.columns(position, 1);
+    ASSERT_GE(count, engine::PromptPace::kLeastColumns);
+    const microseconds took = beside.step(count, position);
+    ++steps;
+    EXPECT_LE(took, milliseconds(50)) << "at position " << position;
+    engine::PromptColumns columns;
+    columns.add(position, count);
+    pace.ended(columns, 1, took);
+    position += count;
+  }
+  // Each step but the first ones comes near to what it is allowed.
+  EXPECT_LT(steps, 7500U);
 }
 
 TEST(EnginePace, TheTokensAreTheSame) {
