@@ -127,7 +127,8 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
 std::string Router::identity(const Worker& worker) const {
   const ipc::Ready& ready = worker.ready();
   const ModelInfo& model = models_[worker.options().model];
-  return fmt::format("{} {} {} {} {} {}", model.file_name, worker.file_mark(), ready.architecture,
+  return fmt::format("{} {} {} {} {} {}", model.file_name,
+                     content_mark(worker.file_mark(), ready.numerics_id), ready.architecture,
                      ready.vocabulary_size, ready.weight_bytes, ready.numerics_id);
 }
 
@@ -218,8 +219,9 @@ void Router::send(RequestId request, Worker& worker) {
                           ""});
   }
   // A file that is gone proves nothing: weights may have been kept in another way.
-  if (!entry->tokens.empty() && entry->file_mark != worker.file_mark() && entry->file_mark != "-" &&
-      worker.file_mark() != "-") {
+  const std::string& id = worker.ready().numerics_id;
+  if (!entry->tokens.empty() && entry->file_mark != "-" && worker.file_mark() != "-" &&
+      content_mark(entry->file_mark, id) != content_mark(worker.file_mark(), id)) {
     return fail(request, {ipc::FailureCode::kWorkerCrashed,
                           "The worker died, and its model file is another now: the stream can't go "
                           "on unchanged.",

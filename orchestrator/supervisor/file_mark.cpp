@@ -59,6 +59,28 @@ std::string template_mark_of(const std::string& chat_template) {
   return fmt::format("+{:016x}", fnv1a(file ? file_mark_of(chat_template) : chat_template));
 }
 
+bool names_content(std::string_view numerics_id) {
+  constexpr std::size_t kDigits = 16;
+  std::size_t at = numerics_id.find(kWeightsInId);
+  for (const std::string_view name : {kWeightsInId, std::string_view("/file-")}) {
+    if (at == numerics_id.npos || !numerics_id.substr(at).starts_with(name)) return false;
+    const std::string_view digits = numerics_id.substr(at + name.size(), kDigits);
+    if (digits.size() != kDigits || digits.find_first_not_of("0123456789abcdef") != digits.npos)
+      return false;
+    at += name.size() + kDigits;
+  }
+  const std::string_view rest = numerics_id.substr(at);
+  return rest.starts_with("/kv-") && rest.find('/', 1) == rest.npos;
+}
+
+std::string content_mark(const std::string& joined_mark, std::string_view numerics_id) {
+  const std::size_t size_end = joined_mark.find('@');
+  if (size_end == std::string::npos || !names_content(numerics_id)) return joined_mark;
+  const std::size_t chat_template = joined_mark.find('+');
+  return joined_mark.substr(0, size_end) + "@content" +
+         (chat_template == std::string::npos ? "" : joined_mark.substr(chat_template));
+}
+
 std::string joined_mark(const std::string& file_mark, const std::string& template_mark) {
   return file_mark == "-" ? file_mark : file_mark + template_mark;
 }

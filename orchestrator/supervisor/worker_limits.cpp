@@ -1,9 +1,13 @@
 #include "orchestrator/supervisor/worker_limits.hpp"
 
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include <spdlog/fmt/fmt.h>
+
+#include "config/base/clean_text.hpp"
+#include "orchestrator/supervisor/file_mark.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -11,6 +15,8 @@ namespace {
 constexpr std::size_t kNameBytes = 256;       // names of things
 constexpr std::size_t kReasonBytes = 4096;    // a sentence or some
 constexpr std::size_t kFailureBytes = 65536;  // a client gets it
+constexpr std::size_t kNumericsIdBytes =
+    1024;  // three names of 255 bytes that a driver tells, and numbers
 constexpr std::size_t kMostCounters = 256;
 constexpr std::size_t kMostOptimizations = 64;
 constexpr std::size_t kMostCapabilities = 16;
@@ -26,6 +32,21 @@ Status too_many(const char* what, std::size_t count, std::size_t limit) {
   return Error(ErrorCode::kCorrupt, fmt::format("{} {}, and {} are allowed", count, what, limit));
 }
 
+// Streams are compared, journalled and logged by the id, and a client's fingerprint is made of it. So the id is checked
+// and not tidied: two ids that differ must not become one. The worker makes it in worker/forward/transformer.cpp:
+// ".../weights-0123456789abcdef/file-0123456789abcdef/kv-f16". Without checksums of the weights both sums are absent.
+Status check_numerics_id(std::string_view id) {
+  BULKHEAD_RETURN_IF_ERROR(too_long("ready.numericsId", id.size(), kNumericsIdBytes));
+  const auto wrong = [](const char* how) {
+    return Error(ErrorCode::kCorrupt, std::string("ready.numericsId ") + how);
+  };
+  if (id.empty()) return wrong("is empty");
+  if (cleaned(id, Escapes::kJson) != id) return wrong("is no printable text");
+  if (id.find(kWeightsInId) != id.npos && !names_content(id))
+    return wrong("names weights in another form than workers do");
+  return {};
+}
+
 struct Check {
   Status operator()(const ipc::Hello& m) const {
     return too_long("hello.build", m.build.size(), kNameBytes);
@@ -37,7 +58,7 @@ struct Check {
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.modelName", m.model_name.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.architecture", m.architecture.size(), kNameBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.device", m.device.size(), kNameBytes));
-    BULKHEAD_RETURN_IF_ERROR(too_long("ready.numericsId", m.numerics_id.size(), kReasonBytes));
+    BULKHEAD_RETURN_IF_ERROR(check_numerics_id(m.numerics_id));
     BULKHEAD_RETURN_IF_ERROR(too_long("vault.reason", m.vault.reason.size(), kReasonBytes));
     BULKHEAD_RETURN_IF_ERROR(too_long("ready.chatTemplate", m.chat_template.size(), kFailureBytes));
     BULKHEAD_RETURN_IF_ERROR(too_many("capabilities", m.capabilities.size(), kMostCapabilities));
@@ -104,8 +125,7 @@ void tidy(ipc::FromWorker& message) {
     for (std::string& each : applied->warnings)
       one_line(each);
   } else if (auto* ready = std::get_if<ipc::Ready>(&message)) {
-    for (std::string* text :
-         {&ready->model_name, &ready->architecture, &ready->device, &ready->numerics_id})
+    for (std::string* text : {&ready->model_name, &ready->architecture, &ready->device})
       one_line(*text);
     one_line(ready->vault.reason);
     for (std::string& each : ready->capabilities)

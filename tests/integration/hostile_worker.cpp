@@ -84,6 +84,19 @@ class Worker {
     if (!ipc::send(channel_, message, milliseconds(60000)).ok()) wait_for_the_end();
   }
 
+  // What decides the bits, as the lie has it.
+  static std::string numerics_id(const std::string& lie) {
+    if (lie == "long_numerics") return std::string(1 << 20, 'n');
+    if (lie == "no_numerics") return "";
+    if (lie == "numerics_of_two_lines") return "fake-1\ndaemon: all is well";
+    if (lie == "numerics_that_command") return "fake-\xc2\x9b";  // U+009B, as ESC [
+    if (lie == "other_weights") return "fake/weights-../../0123456789/kv-f16";
+    if (lie == "weights_twice")
+      return "fake/weights-0123456789abcdef/file-0123456789abcdef/kv-/weights-0123456789abcdef/"
+             "kv-f16";
+    return "fake/weights-0123456789abcdef/file-0123456789abcdef/kv-f16";
+  }
+
   void handshake() {
     const char* wish = std::getenv("HOSTILE_READY");
     const std::string lie = wish == nullptr ? "" : wish;
@@ -111,7 +124,7 @@ class Worker {
     ready.model_name = lie == "name" ? std::string(8 << 20, 'n') : "hostile";
     ready.architecture = "fake";
     ready.device = "none";
-    ready.numerics_id = "fake-1";
+    ready.numerics_id = numerics_id(lie);
     ready.context_limit = lie == "context" ? 0xFFFFFFFF : 100000;
     ready.vocabulary_size = 200000;
     if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});

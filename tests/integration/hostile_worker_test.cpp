@@ -230,6 +230,12 @@ TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
   for (const Lie& lie :
        {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},
         Lie{"context", "an impossible context limit"}, Lie{"optimizations", "10000 optimizations"},
+        Lie{"long_numerics", "ready.numericsId has 1048576 bytes"},
+        Lie{"no_numerics", "ready.numericsId is empty"},
+        Lie{"numerics_of_two_lines", "ready.numericsId is no printable text"},
+        Lie{"numerics_that_command", "ready.numericsId is no printable text"},
+        Lie{"other_weights", "ready.numericsId names weights in another form"},
+        Lie{"weights_twice", "ready.numericsId names weights in another form"},
         Lie{"progress", "bring nothing forward"}, Lie{"vault", "0 descriptors came, not 4"},
         Lie{"large_vault", "8589934591 descriptors, and 224 are allowed"},
         Lie{"second_vault", "a vault that nobody asked for"},

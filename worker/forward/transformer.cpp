@@ -5,6 +5,7 @@
 #include <optional>
 #include <ranges>
 
+#include "config/base/clean_text.hpp"
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
 #include "gpu/optimizations.hpp"
@@ -160,6 +161,7 @@ class LoadedTransformer final : public Transformer {
   Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelGraph& graph,
               const TransformerOptions& options) {
     context_.device = &device;
+    description_sum_ = file.description_sum();
     context_.graph = graph;
     context_.mapping = mapping_of(device, options);
     context_.kv_format = kv_format(options.engine.kv_type);
@@ -353,7 +355,8 @@ class LoadedTransformer final : public Transformer {
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
                   static_cast<unsigned long long>(k::code_hash()), mapping_name().c_str(),
                   context_.mapping.lanes, config::to_string(options.engine.kv_type));
-    numerics_id_ = device.name + "/" + device.driver + "/" + numbers;
+    // The daemon takes printable text alone, whatever a driver calls itself.
+    numerics_id_ = cleaned(device.name + "/" + device.driver, Escapes::kJson) + "/" + numbers;
     char layout[160];
     std::snprintf(
         layout, sizeof layout,
@@ -401,10 +404,11 @@ class LoadedTransformer final : public Transformer {
 
   // Other weights never go on with a stream, whatever their file is called: they are a part of the id.
   void name_weights() {
-    char name[32];
+    char name[64];
     std::snprintf(
-        name, sizeof name, "/weights-%016llx",
-        static_cast<unsigned long long>(fnv1a(std::as_bytes(std::span(checksums_)), kFnv1aStart)));
+        name, sizeof name, "/weights-%016llx/file-%016llx",
+        static_cast<unsigned long long>(fnv1a(std::as_bytes(std::span(checksums_)), kFnv1aStart)),
+        static_cast<unsigned long long>(description_sum_));
     numerics_id_.insert(numerics_id_.rfind("/kv-"), name);
   }
 
@@ -449,6 +453,7 @@ class LoadedTransformer final : public Transformer {
 
   std::uint64_t kv_per_token_ = 0;  // bytes
   std::string numerics_id_;
+  std::uint64_t description_sum_ = 0;  // of the model's file
   bool keepable_ = false;
   MemoryLayout memory_layout_;
   std::vector<k::Checksum> checksums_;     // of the weights' blocks

@@ -9,6 +9,7 @@
 #include <map>
 #include <variant>
 
+#include "config/base/fnv1a.hpp"
 #include "worker/model/builtin_model.hpp"
 #include "worker/model/gguf_part.hpp"
 #include "worker/model/gguf_value.hpp"
@@ -42,6 +43,21 @@ class Gguf final : public GgufFile {
   const std::string& name() const override { return name_; }
   std::uint32_t version() const override { return first().version; }
   std::uint64_t file_bytes() const override { return bytes_; }
+  std::uint64_t description_sum() const override {
+    std::uint64_t sum = kFnv1aStart;
+    const auto add = [&sum](std::span<const std::byte> bytes) {
+      // The long words leave up to seven bytes at the end out.
+      const std::uint64_t long_words = fnv1a_long_words(bytes);
+      sum = fnv1a(std::as_bytes(std::span(&long_words, 1)), sum);
+      sum = fnv1a(bytes.last(bytes.size() % 8), sum);
+    };
+    for (const Source& source : sources_)
+      add(source.part.head);
+    for (const TensorInfo& tensor : tensors_) {
+      if (tensor.name.starts_with("rope_")) add(tensor.data);
+    }
+    return sum;
+  }
   std::span<const TensorInfo> tensors() const override { return tensors_; }
   const TensorInfo* find_tensor(std::string_view name) const override {
     const auto found = by_name_.find(name);

@@ -71,6 +71,9 @@ class GgufFile {
   virtual const std::string& name() const = 0;
   virtual std::uint32_t version() const = 0;
   virtual std::uint64_t file_bytes() const = 0;
+  // A checksum of what decides a model's tokens besides the weights that go to the device: of each part, all that
+  // precedes the data section, and the tensors that the host reads (rope_*). Reads that much of the files.
+  virtual std::uint64_t description_sum() const = 0;
   virtual std::span<const TensorInfo> tensors() const = 0;
   virtual const TensorInfo* find_tensor(std::string_view name) const = 0;
   // A hint that these whole pages of tensors' data are not needed for now: a mapped file lets go of

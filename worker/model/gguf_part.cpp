@@ -349,6 +349,7 @@ class Parser {
   }
 
   Status place_data() {
+    part_.head = bytes_.first(cursor_.position());
     if (part_.tensors.empty()) return {};
     const std::uint64_t begin = (cursor_.position() + alignment_ - 1) / alignment_ * alignment_;
     const std::uint64_t size = begin < bytes_.size() ? bytes_.size() - begin : 0;

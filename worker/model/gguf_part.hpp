@@ -61,6 +61,7 @@ struct GgufPart {
   std::uint32_t version = 0;
   std::vector<MetadataValue> metadata;  // file order; keys are unique
   std::vector<TensorInfo> tensors;      // file order; names are unique, data does not overlap
+  std::span<const std::byte> head;      // all that precedes the data section
 };
 
 // Views in the result point into `bytes`.

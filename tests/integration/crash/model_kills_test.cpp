@@ -231,5 +231,68 @@ TEST_P(ModelKills, StoppedWorkerIsAHangAndItsStreamIsWhole) {
   EXPECT_EQ(serving.worker()["last_death"], "hang: no progress for 3000 ms");
 }
 
+// An update writes the same file anew, or another model under its name, while a stream runs and its worker dies.
+class ReplacedFile : public ModelKills {
+ protected:
+  ReplacedFile() { std::filesystem::copy_file(kBuiltin, model_); }
+  ~ReplacedFile() override { std::filesystem::remove_all(folder_); }
+  Serving serve() const {
+    return serve_model(model_.string(), {"isolation.vault=off", "engine.speculation=off",
+                                         std::string("ipc.transport=") + GetParam()});
+  }
+  // Replaces the file, and kills the worker.
+  void replace_and_kill(const Serving& serving, bool other) const {
+    std::filesystem::path fresh = model_;
+    fresh += ".new";
+    std::filesystem::copy_file(kBuiltin, fresh);
+    if (other) {  // a byte of the last tensor
+      std::fstream file(fresh, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(-64, std::ios::end);
+      const char changed = static_cast<char>(file.get() ^ 0x55);
+      file.seekp(-64, std::ios::end);
+      file.put(changed);
+    }
+    std::filesystem::rename(fresh, model_);
+    send_signal(serving_worker(serving), SIGKILL);
+  }
+
+  const std::filesystem::path kBuiltin = BULKHEAD_SOURCE_DIR "/worker/builtin/builtin.gguf";
+  const std::filesystem::path folder_ = new_folder();
+  const std::filesystem::path model_ = folder_ / "model.gguf";
+
+ private:
+  static std::filesystem::path new_folder() {
+    char name[] = "/tmp/bulkhead-replaced-XXXXXX";
+    return ::mkdtemp(name);
+  }
+};
+
+TEST_P(ReplacedFile, ACopyGoesOnWithTheStream) {
+  const json request = request_of(true, 100, "Once upon a time there was", 1234);
+  const Serving serving = serve();
+  const Heard undisturbed = stream(serving.port, request).heard;
+  const Timed killed = stream(serving.port, request, 10, [&] { replace_and_kill(serving, false); });
+  EXPECT_EQ(killed.heard, undisturbed);
+  EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == 1; }));
+}
+
+TEST_P(ReplacedFile, AnotherModelDoesNot) {
+  const Serving serving = serve();
+  HttpClient client(serving.port);
+  ASSERT_TRUE(client.send("POST", "/v1/completions",
+                          request_of(true, 400, "Once upon a time there was", 1234).dump()));
+  ASSERT_EQ(client.receive_head().status, 200);
+  std::string body = client.receive_chunk().value_or("");
+  replace_and_kill(serving, true);
+  while (const auto piece = client.receive_chunk()) {
+    if (piece->empty()) break;
+    body += *piece;
+  }
+  EXPECT_NE(body.find("can't go on unchanged"), std::string::npos) << body;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transport, ReplacedFile, testing::Values("shm", "stdio"),
+                         [](const auto& test) { return std::string(test.param); });
+
 }  // namespace
 }  // namespace bulkhead::test

@@ -112,5 +112,24 @@ TEST_F(FileMark, WhatIsNoFileHasNone) {
   EXPECT_EQ(file_mark_of((folder_ / "gone.gguf").string()), "-");
 }
 
+TEST_F(FileMark, FilesOfTheSameContentAreOneModelWhereAnIdNamesTheContent) {
+  constexpr char kNames[] =
+      "llvmpipe/5.abc/rows/weights-0123456789abcdef/file-00112233445566ff/kv-f16";
+  const std::string one = file_mark_of(write("a.gguf", "weights")),
+                    copy = file_mark_of(write("b.gguf", "weights")),
+                    longer = file_mark_of(write("c.gguf", "weights!"));
+  ASSERT_NE(one, copy);
+  EXPECT_EQ(content_mark(one, kNames), content_mark(copy, kNames));
+  EXPECT_NE(content_mark(one, kNames), content_mark(longer, kNames));
+  EXPECT_NE(content_mark(one + "+01", kNames), content_mark(copy + "+02", kNames));
+  EXPECT_NE(content_mark(one + "+01", kNames), content_mark(copy, kNames));
+  EXPECT_EQ(content_mark("-", kNames), "-");
+  for (const char* silent : {"", "fake", "a/weights-0123456789abcdef/kv-f16",
+                             "a/weights-0123456789abcdef/file-0123456789abcde/kv-f16",
+                             "a/weights-0123456789abcdeX/file-0123456789abcdef/kv-f16",
+                             "a/weights-0123456789abcdef/file-0123456789abcdef/kv-/kv-f16"})
+    EXPECT_NE(content_mark(one, silent), content_mark(copy, silent)) << silent;
+}
+
 }  // namespace
 }  // namespace bulkhead::orchestrator
