@@ -80,6 +80,25 @@ Status Loader::check_gpu() const {
   return {};
 }
 
+Status Loader::check_devices(const ModelSettings& model, const std::string& prefix) const {
+  const std::string key = prefix + ".devices";
+  if (model.devices.empty()) return {};
+  const auto refuse = [&](const std::string& why) { return wrong(origin(key), key, why); };
+  if (model.device != ModelSettings().device)
+    return refuse("is set beside `device`; name all devices in `devices`");
+  for (const std::string& device : model.devices) {
+    if (device == "auto")
+      return refuse("takes no auto, which is one device; name numbers (`bulkhead doctor`), or all");
+    if (device == "all" && model.devices.size() > 1)
+      return refuse("has all beside other devices; write all alone");
+  }
+  if (model.devices.size() * model.workers > kMostWorkersOfModel) {
+    return refuse("gives the model " + std::to_string(model.devices.size() * model.workers) +
+                  " workers, and it may have " + std::to_string(kMostWorkersOfModel));
+  }
+  return {};
+}
+
 Status Loader::check_models() const {
   const Settings& settings = loaded_.settings;
   std::map<std::string, std::size_t> names;
@@ -94,6 +113,7 @@ Status Loader::check_models() const {
       return wrong(origin(prefix + ".device"), prefix + ".device",
                    "is empty; auto picks the best one");
     }
+    BULKHEAD_RETURN_IF_ERROR(check_devices(model, prefix));
     if (model.name.empty()) continue;
     const auto [first, is_new] = names.emplace(model.name, i);
     if (!is_new) {

@@ -3,6 +3,7 @@
 // validation and the printed reference, config/runtime.yaml.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,15 +33,22 @@ struct ServerSettings {
 // When a model's workers are started.
 enum class Load { kStart, kFirstUse };
 
+// The most workers that a model may have on all of its devices together.
+inline constexpr std::size_t kMostWorkersOfModel = 64;
+
 struct ModelSettings {
   std::string name;              // empty: the file's own general.name, or its file name
   std::string path = "builtin";  // a GGUF file; "builtin": the embedded model
   std::string device = "auto";   // auto | cpu | an index | part of a device's name
-  std::uint32_t workers = 1;
+  // Devices of replicas, each written as in `device`. The only entry "all": every usable GPU. Empty:
+  // `device` alone.
+  std::vector<std::string> devices;
+  std::uint32_t workers = 1;  // on each device
   std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
   std::vector<std::string> aliases;  // further names in the API
   Load load = Load::kStart;
   std::uint32_t reasoning_budget = 0;  // tokens, where a chat names no limit; 0: none
+  std::vector<std::uint32_t> cores;    // cores that the workers may run on; empty: any
   std::string chat_template;           // a file, or a name in the model file; empty: the file's own
   std::string draft;  // a GGUF file of a small model that guesses tokens; empty: none
 };

@@ -297,7 +297,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
     router.begin_drain([&] { server.close(stop_workers); });
   });
 
-  Reloader reloader({loop, sources, settings, router, server, api, streams});
+  Reloader reloader({loop, sources, worker_program(), settings, router, server, api, streams});
   loop.on_hangup_signal([&] { reloader.reload(); });
 
   streams.recover(std::move(disk.requests));
@@ -348,7 +348,7 @@ int main(int argc, char** argv) {
   if (!line.model.empty()) sources.assignments.push_back("models.0.path=" + line.model);
   sources.assignments.insert(sources.assignments.end(), line.assignments.begin(),
                              line.assignments.end());
-  Result<config::Loaded> loaded = load_settings(sources);
+  Result<config::Loaded> loaded = load_settings(sources, worker_program());
   if (!loaded.ok()) return fail(loaded.error().message());
   Status logging = log::init(loaded->settings.log.level, loaded->settings.log.format, "bulkheadd");
   if (!logging.ok()) return fail(logging.error().message());

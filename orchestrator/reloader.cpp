@@ -16,6 +16,7 @@
 #include "config/base/text.hpp"
 #include "config/reload.hpp"
 #include "orchestrator/router/models_folder.hpp"
+#include "orchestrator/supervisor/device_list.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -41,6 +42,7 @@ bool is_given(const config::Loaded& loaded, const char* key) {
 // What one SIGHUP has a thread read.
 struct Reloader::Reading {
   config::Sources sources;
+  std::string worker_program;
   std::optional<Result<config::Loaded>> loaded;
   ModelFiles files;
 };
@@ -51,7 +53,8 @@ struct Reloader::Mailbox {
   EventLoop* loop = nullptr;  // null: nobody waits any more
 };
 
-Result<config::Loaded> load_settings(const config::Sources& sources) {
+Result<config::Loaded> load_settings(const config::Sources& sources,
+                                     const std::string& worker_program) {
   BULKHEAD_TRY(config::Loaded loaded, config::load(sources));
   config::ServerSettings& server = loaded.settings.server;
   const char* key = std::getenv("BULKHEAD_API_KEY");
@@ -77,6 +80,7 @@ Result<config::Loaded> load_settings(const config::Sources& sources) {
         "server.api_key or BULKHEAD_API_KEY.");
   }
   BULKHEAD_RETURN_IF_ERROR(add_models_of_folder(loaded.settings));
+  BULKHEAD_RETURN_IF_ERROR(resolve_all_devices(loaded.settings, worker_program));
   return loaded;
 }
 
@@ -120,6 +124,7 @@ void Reloader::reload() {
   }
   auto reading = std::make_shared<Reading>();
   reading->sources = parts_.sources;
+  reading->worker_program = parts_.worker_program;
   read(reading);
 }
 
@@ -133,7 +138,7 @@ void Reloader::read(const std::shared_ptr<Reading>& reading) {
         parts_.sources.file, kPatience.count());
   });
   auto run = [this, number, reading, mailbox = mailbox_] {
-    reading->loaded = load_settings(reading->sources);
+    reading->loaded = load_settings(reading->sources, reading->worker_program);
     if (reading->loaded->ok()) reading->files = look_at_models((*reading->loaded)->settings);
     std::lock_guard lock(mailbox->mutex);
     if (mailbox->loop == nullptr) return;

@@ -20,9 +20,10 @@
 
 namespace bulkhead::orchestrator {
 
-// Settings as the daemon uses them: with the key of the environment, and refused where other
-// machines could reach a daemon without one.
-Result<config::Loaded> load_settings(const config::Sources& sources);
+// Loads the settings as the daemon uses them, with the key of the environment. Returns an error if other machines
+// could reach a daemon without a key. If a model is to be on all devices, a process of `worker_program` lists them.
+Result<config::Loaded> load_settings(const config::Sources& sources,
+                                     const std::string& worker_program);
 
 class Reloader {
  public:
@@ -30,6 +31,7 @@ class Reloader {
   struct Parts {
     EventLoop& loop;
     const config::Sources& sources;
+    std::string worker_program;
     config::Settings& settings;
     Router& router;
     Server& server;

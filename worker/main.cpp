@@ -31,6 +31,7 @@
 #include "worker/engine/engine.hpp"
 #include "worker/main_load.hpp"
 #include "worker/main_loop.hpp"
+#include "worker/main_machine.hpp"
 #include "worker/main_outbox.hpp"
 #include "worker/main_vault.hpp"
 #include "worker/model/gguf.hpp"
@@ -297,6 +298,8 @@ int run(int argc, char** argv) {
       .show_default();
   options.add("--context", arguments.context,
               "tokens a sequence may have; 0: the model's own limit");
+  options.add("--cores", arguments.cores, "numbers of the cores that it may run on; default: any")
+      .comma_separated();
   options.add("--chat-template", arguments.chat_template,
               "a template's file, or its name in the model file; empty: the file's own");
   options.add("--draft", arguments.draft,
@@ -317,6 +320,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "%s", options.help().c_str());
     return ipc::kExitUsage;
   }
+  if (argc == 2 && std::string_view(argv[1]) == "--list-devices") return list_devices();
   const Result<bool> read = options.read(argc, argv);
   if (!read.ok()) {
     std::fprintf(stderr, "bulkhead-worker: %s; --help shows what there is\n",
@@ -338,6 +342,8 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "bulkhead-worker: %s\n", status.error().message().c_str());
     return ipc::kExitUsage;
   }
+  if (const Status status = stay_on(arguments.cores); !status.ok())
+    spdlog::error("models[].cores: {}; it runs on any core", status.error().message());
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
   if (settings.isolation.sandbox != config::SandboxMode::kOff) {
     if (const Status status = confine(arguments, settings.isolation); !status.ok()) {

@@ -27,6 +27,7 @@ struct Arguments {
   std::string name;  // for the log
   std::string device = "auto";
   std::uint32_t context = 0;
+  std::vector<int> cores;  // cores to run on; empty: any
   std::string chat_template;
   std::string draft;  // a GGUF file of a model that guesses; empty: none
   int channel = -1;

@@ -197,6 +197,7 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"last_death_cause",
        worker.last_death().empty() ? json(nullptr) : json(to_string(worker.last_death_cause()))},
       {"device", ready.device},
+      {"device_asked", worker.options().device},
       {"recovered_requests", worker.recovered_requests},
       {"last_recovery", recovery_times(worker.recovery)},
       {"vault", vault_figures(worker)},

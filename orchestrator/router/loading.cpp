@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -68,13 +69,16 @@ std::uint64_t Router::memory_of(const ModelInfo& model) const {
 
 void Router::learn_memory() {
   for (ModelInfo& model : models_) {
+    double most = 0;  // the largest worker's; they may be on different devices
     for (const Worker* worker : model.workers) {
       const double per_token = worker->reported("kv_bytes_per_token");
       if (worker->state() != WorkerState::kReady || !(per_token > 0)) continue;
       const double bytes = static_cast<double>(worker->ready().weight_bytes) +
-                           static_cast<double>(worker->ready().kv_cache_tokens) * per_token;
-      model.memory_bytes = static_cast<std::uint64_t>(std::min(bytes, kMostBytes));
+                           static_cast<double>(worker->ready().kv_cache_tokens) * per_token +
+                           worker->reported("draft_model_bytes");
+      most = std::max(most, std::min(bytes, kMostBytes));
     }
+    if (most > 0) model.memory_bytes = static_cast<std::uint64_t>(most);
   }
 }
 
@@ -271,7 +275,12 @@ bool Router::begins_loaded(const config::ModelSettings& settings, std::uint64_t 
   if (memory_budget() == 0) return true;
   bytes += std::uint64_t{settings_.engine.kv_cache_mb} << 20;
   bytes *= std::uint64_t{1} + settings_.isolation.standby;
-  return memory_taken(settings.device) + std::max(settings.workers, 1U) * bytes <= memory_budget();
+  const std::vector<std::string> devices = replica_devices(settings);
+  return std::ranges::all_of(devices, [&](const std::string& device) {
+    const auto shares = static_cast<std::uint64_t>(std::ranges::count(devices, device));
+    return memory_taken(device) + shares * std::max(settings.workers, 1U) * bytes <=
+           memory_budget();
+  });
 }
 
 void Router::start() {
@@ -365,9 +374,7 @@ std::string Router::why_too_large(std::size_t model) const {
 
 void Router::refuse_too_large(std::size_t model) {
   models_[model].load_asked = false;
-  const std::string why = why_too_large(model);
-  for (const RequestId request : waiting_[model].all())
-    fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
+  refuse_waiting(model, Waiters::kAll, {ipc::FailureCode::kWorkerFailed, why_too_large(model), ""});
 }
 
 void Router::go_on_loading_later() {

@@ -9,6 +9,7 @@
 #include "config/base/log.hpp"
 #include "config/base/text.hpp"
 #include "config/config.hpp"
+#include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -41,7 +42,7 @@ Router::Router(EventLoop& loop, const RouterOptions& options)
       turn_timer_(loop) {
   for (const config::ModelSettings& settings : models_of(settings_)) {
     const std::size_t model = add_model(settings, {mark_of(settings), draft_mark_of(settings), ""});
-    for (std::uint32_t i = 0; i < std::max(settings.workers, 1U); ++i)
+    for (std::size_t i = 0; i < replica_count(settings); ++i)
       add_worker(model);
   }
 }
@@ -72,20 +73,36 @@ std::size_t Router::add_model(const config::ModelSettings& settings, const Model
   return models_.size() - 1;
 }
 
-WorkerOptions Router::worker_options(std::size_t model, std::string name) const {
+// Returns the device on which a further worker of the model belongs.
+std::string Router::device_for(std::size_t model) const {
+  std::vector<std::string> taken;
+  for (Worker* worker : models_[model].workers) {
+    if (!leaving_.contains(worker)) taken.push_back(worker->next_device());
+  }
+  return next_device(models_[model].settings, taken);
+}
+
+WorkerOptions Router::worker_options(std::size_t model, std::string name,
+                                     std::string device) const {
   const config::ModelSettings& settings = models_[model].settings;
   WorkerOptions worker;
   worker.model = model;
   worker.program = worker_program_;
   worker.model_file = settings.path;
   worker.chat_template = settings.chat_template;
-  worker.device = settings.device;
+  worker.device = std::move(device);
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
-                      "--device", settings.device,
+                      "--device", worker.device,
                       "--name",   name};
   if (settings.context != 0) {
     worker.arguments.insert(worker.arguments.end(),
                             {"--context", std::to_string(settings.context)});
+  }
+  if (!settings.cores.empty()) {
+    std::string cores;
+    for (const std::uint32_t core : settings.cores)
+      cores += (cores.empty() ? "" : ",") + std::to_string(core);
+    worker.arguments.insert(worker.arguments.end(), {"--cores", cores});
   }
   if (!settings.chat_template.empty())
     worker.arguments.insert(worker.arguments.end(), {"--chat-template", settings.chat_template});
@@ -112,8 +129,9 @@ Worker& Router::add_worker(std::size_t model) {
   do {
     name = worker_name(models_[model].id, number++);
   } while (find_worker(name) != nullptr);
-  workers_.push_back(std::make_unique<Worker>(loop_, worker_options(model, std::move(name)),
-                                              static_cast<WorkerEvents&>(*this)));
+  workers_.push_back(
+      std::make_unique<Worker>(loop_, worker_options(model, std::move(name), device_for(model)),
+                               static_cast<WorkerEvents&>(*this)));
   models_[model].workers.push_back(workers_.back().get());
   return *workers_.back();
 }

@@ -12,6 +12,7 @@
 
 #include "config/base/log.hpp"
 #include "config/template_path.hpp"
+#include "orchestrator/router/replicas.hpp"
 #include "orchestrator/router/router.hpp"
 
 namespace bulkhead::orchestrator {
@@ -133,7 +134,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       if (model.settings.workers != step.settings.workers) report.resized.push_back(model.id);
       model.settings = step.settings;
       for (Worker* worker : model.workers)
-        worker->configure(worker_options(*step.old, worker->name()));
+        worker->configure(worker_options(*step.old, worker->name(), worker->next_device()));
       resize(*step.old);
     }
   }
@@ -155,23 +156,37 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
   move_waiting(model, successor);
 }
 
+// Says whether the model has fewer workers on the device than its settings want. Workers that are leaving do
+// not count.
+bool Router::lacks_worker_on(std::size_t model, const std::string& device) const {
+  return staying_on(model, device) < replica_count(models_[model].settings, device);
+}
+
+std::size_t Router::staying_on(std::size_t model, const std::string& device) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(models_[model].workers, [&](Worker* worker) {
+        return !leaving_.contains(worker) && worker->next_device() == device;
+      }));
+}
+
+// Gives each device as many workers as the settings want. If a device has too many, workers that serve
+// leave last.
 void Router::resize(std::size_t model) {
-  const std::size_t wanted = std::max(models_[model].settings.workers, 1U);
-  const auto stays = [this](const Worker* worker) {
-    return !leaving_.contains(const_cast<Worker*>(worker));
-  };
-  auto& workers = models_[model].workers;
-  auto have = static_cast<std::size_t>(std::ranges::count_if(workers, stays));
-  for (; have < wanted; ++have) {
+  const config::ModelSettings& settings = models_[model].settings;
+  const auto& workers = models_[model].workers;
+  for (const bool serving_too : {false, true}) {
+    for (auto worker = workers.rbegin(); worker != workers.rend(); ++worker) {
+      const std::string& device = (*worker)->next_device();
+      if (!serving_too && (*worker)->state() == WorkerState::kReady) continue;
+      if (!leaving_.contains(*worker) &&
+          staying_on(model, device) > replica_count(settings, device))
+        leaving_.insert(*worker);
+    }
+  }
+  const auto lacks_one = [&](const std::string& device) { return lacks_worker_on(model, device); };
+  while (std::ranges::any_of(replica_devices(settings), lacks_one)) {
     Worker& worker = add_worker(model);
     if (models_[model].loaded && fits(worker)) worker.load();
-  }
-  for (const bool serving_too : {false, true}) {  // those that serve last
-    for (auto worker = workers.rbegin(); worker != workers.rend() && have > wanted; ++worker) {
-      if (!stays(*worker) || (!serving_too && (*worker)->state() == WorkerState::kReady)) continue;
-      leaving_.insert(*worker);
-      --have;
-    }
   }
 }
 
@@ -216,6 +231,21 @@ void Router::go_on_reloading() {
   }
 }
 
+// Returns the worker that moves to the successor next. A worker that drains already comes first, then one that
+// stays on its device. A worker that goes to another device comes last, when that device's old worker has freed
+// its memory.
+Worker* Router::next_to_move(const std::vector<Worker*>& workers, std::size_t successor) const {
+  const auto drains = [](const Worker* worker) {
+    return worker->state() == WorkerState::kDraining || worker->state() == WorkerState::kDrained;
+  };
+  const auto stays_there = [&](const Worker* worker) {
+    return lacks_worker_on(successor, worker->next_device());
+  };
+  auto next = std::ranges::find_if(workers, drains);
+  if (next == workers.end()) next = std::ranges::find_if(workers, stays_there);
+  return next == workers.end() ? workers.front() : *next;
+}
+
 void Router::go_on_with(std::size_t retired) {
   const std::optional<std::size_t> successor = models_[retired].successor;
   while (!models_[retired].workers.empty()) {
@@ -240,18 +270,17 @@ void Router::go_on_with(std::size_t retired) {
           state == WorkerState::kFailed)
         return;
     }
-    auto next = std::ranges::find_if(workers, [](const Worker* worker) {
-      return worker->state() == WorkerState::kDraining || worker->state() == WorkerState::kDrained;
-    });
-    Worker* worker = next == workers.end() ? workers.front() : *next;
+    Worker* worker = next_to_move(workers, *successor);
     worker->drain();
     if (worker->outstanding() > 0) return;
     std::erase(workers, worker);
     ModelInfo& model = models_[*successor];
-    if (model.workers.size() < std::max(model.settings.workers, 1U)) {
+    if (model.workers.size() < replica_count(model.settings)) {
+      const std::string own = worker->next_device();
+      const std::string device = lacks_worker_on(*successor, own) ? own : device_for(*successor);
       model.workers.push_back(worker);
       leaving_.erase(worker);
-      worker->replace(worker_options(*successor, worker->name()));
+      worker->replace(worker_options(*successor, worker->name(), device));
       if (model.loaded) {
         worker->load();
       } else {

@@ -147,10 +147,10 @@ std::optional<Router::Place> Router::place_of(RequestId request) const {
 
 // ---- the choice of a worker ----
 
-Worker* Router::least_loaded(std::size_t model) {
+Worker* Router::least_loaded(std::size_t model, const JournalEntry* entry) {
   Worker* best = nullptr;
   for (Worker* worker : models_[model].workers) {
-    if (worker->state() != WorkerState::kReady || alone_.contains(worker)) continue;
+    if (!takes_more(*worker) || (entry != nullptr && !goes_on_alike(*entry, *worker))) continue;
     const auto rank = [](const Worker& each) {
       return std::pair(each.in_doubt(), each.outstanding());
     };
@@ -164,8 +164,8 @@ void Router::dispatch(std::size_t model) {
   // Suspects first, each the only one of its worker without a token: what has made progress can't
   // get a strike, so a death then points at the suspect. The wait for its turn is the others'
   // prefill, not their whole streams.
-  while (!waiting.suspects.empty()) {
-    Worker* worker = least_loaded(model);
+  while (!waiting.suspects.empty() && !awaits_its_kind(waiting.suspects.front(), model)) {
+    Worker* worker = worker_for(waiting.suspects.front(), model);
     if (worker == nullptr) return;
     bool others_without_token = std::ranges::any_of(active_, [worker](const auto& item) {
       return item.second.worker == worker && !item.second.progressed;
@@ -183,7 +183,8 @@ void Router::dispatch(std::size_t model) {
     const bool only_begun = holds_back(model);
     const bool enough = has_enough(*worker);
     const auto next = waiting.fresh.take([&](RequestId each) {
-      return begun(each) || (!only_begun && (!enough || !takes_turns(each)));
+      if (begun(each)) return !awaits_its_kind(each, model);
+      return !only_begun && (!enough || !takes_turns(each));
     });
     if (!next) break;
     send(*next, *worker);
@@ -314,11 +315,8 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
     return;
   }
   let_go_if_failed(index);
-  if (const std::string why = given_up(models_[index]); !why.empty()) {
-    // Nobody comes for those who wait.
-    for (const RequestId request : waiting_[index].all())
-      fail(request, {ipc::FailureCode::kWorkerFailed, why, ""});
-  }
+  if (const std::string why = given_up(models_[index]); !why.empty())
+    refuse_waiting(index, Waiters::kAll, {ipc::FailureCode::kWorkerFailed, why, ""});
   if (was_ready_) return;
   if (start_failure_.empty())
     start_failure_ = fmt::format("model {}: {}", models_[index].id, reason);
@@ -362,10 +360,13 @@ void Router::worker_changed(Worker& worker) {
     const std::string& own_name = worker.ready().model_name;
     if (model.settings.name.empty() && !own_name.empty() && find_model(own_name) == nullptr)
       model.id = own_name;
-    dispatch_later(index);
     look_whether_started();
   }
-  if (!models_[index].retired && drained(models_[index])) refuse_waiting(index);
+  if (!waiting_[index].empty())
+    dispatch_later(index);  // some requests may have waited for this worker alone
+  // Streams that a worker has handed back wait until an operator restarts one.
+  if (!models_[index].retired && drained(models_[index]))
+    refuse_waiting(index, Waiters::kNew, {ipc::FailureCode::kUnavailable, kDrainedText, ""});
   go_on_reloading_later();
   go_on_loading_later();
   if (on_change) on_change();

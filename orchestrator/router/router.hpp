@@ -275,7 +275,8 @@ class Router : private WorkerEvents {
   // models.cpp
   std::size_t add_model(const config::ModelSettings& settings, const ModelFile& file);
   Worker& add_worker(std::size_t model);
-  WorkerOptions worker_options(std::size_t model, std::string name) const;
+  std::string device_for(std::size_t model) const;
+  WorkerOptions worker_options(std::size_t model, std::string name, std::string device) const;
 
   // adding.cpp
   struct Looks;
@@ -317,6 +318,9 @@ class Router : private WorkerEvents {
   // reload.cpp
   void retire(std::size_t model, std::optional<std::size_t> successor);
   void resize(std::size_t model);
+  std::size_t staying_on(std::size_t model, const std::string& device) const;
+  bool lacks_worker_on(std::size_t model, const std::string& device) const;
+  Worker* next_to_move(const std::vector<Worker*>& workers, std::size_t successor) const;
   void go_on_reloading();
   void go_on_reloading_later();
   void go_on_with(std::size_t retired);
@@ -325,14 +329,19 @@ class Router : private WorkerEvents {
 
   // turns.cpp
   bool has_enough(const Worker& worker) const;
+  bool takes_more(const Worker& worker) const;
+  bool goes_on_alike(const JournalEntry& entry, const Worker& worker) const;
+  bool awaits_its_kind(RequestId request, std::size_t model);
+  Worker* worker_for(RequestId request, std::size_t model);
   bool takes_turns(RequestId request);
   bool has_room_for(std::size_t count, std::string_view key) const;
-  void refuse_waiting(std::size_t model);
+  enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
+  void refuse_waiting(std::size_t model, Waiters which, const Failure& why);
   void move_waiting(std::size_t model, std::optional<std::size_t> successor);
 
   void dispatch(std::size_t model);
   void dispatch_later(std::size_t model);
-  Worker* least_loaded(std::size_t model);
+  Worker* least_loaded(std::size_t model, const JournalEntry* entry = nullptr);
   void send(RequestId request, Worker& worker);
   void take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans);
   std::string identity(const Worker& worker) const;

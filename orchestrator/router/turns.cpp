@@ -39,6 +39,43 @@ bool Router::takes_turns(RequestId request) {
                               std::holds_alternative<ipc::Embed>(entry->work));
 }
 
+// Says whether the worker can be given requests now.
+bool Router::takes_more(const Worker& worker) const {
+  return worker.state() == WorkerState::kReady && !alone_.contains(&worker);
+}
+
+// Says whether the worker computes the request's next tokens in the way in which its first ones were computed. A
+// model's workers may be on devices of different kinds (models[].devices), which compute different tokens.
+bool Router::goes_on_alike(const JournalEntry& entry, const Worker& worker) const {
+  if (!entry.made_by.empty()) return entry.made_by == identity(worker);
+  return entry.tokens.empty() || entry.numerics_id == worker.ready().numerics_id;
+}
+
+// Says whether the request must wait: no worker can go on with it now, but one that perhaps can is starting, or is
+// busy with a suspect. Any other worker would fail the request.
+bool Router::awaits_its_kind(RequestId request, std::size_t model) {
+  const JournalEntry* entry = journal_.find(request);
+  if (entry == nullptr || (entry->tokens.empty() && entry->made_by.empty())) return false;
+  bool one_comes = false;
+  for (const Worker* worker : models_[model].workers) {
+    // The router does not know how a worker computes before the worker has served.
+    if (worker->ever_ready() && !goes_on_alike(*entry, *worker)) continue;
+    if (takes_more(*worker)) return false;
+    const WorkerState state = worker->state();
+    one_comes |= state == WorkerState::kStarting || state == WorkerState::kLoading ||
+                 state == WorkerState::kRestarting || state == WorkerState::kReady ||
+                 worker->returning();
+  }
+  return one_comes;
+}
+
+// Returns the worker with the least to do among those that can go on with the request. Without such a worker it
+// returns one that can't: send() tells the client why. Null: no worker is ready.
+Worker* Router::worker_for(RequestId request, std::size_t model) {
+  Worker* alike = least_loaded(model, journal_.find(request));
+  return alike != nullptr ? alike : least_loaded(model);
+}
+
 bool Router::has_room_for(std::size_t count, std::string_view key) const {
   const std::size_t places = settings_.server.max_queue;
   if (active_.size() + count <= places) return true;
@@ -49,11 +86,11 @@ bool Router::has_room_for(std::size_t count, std::string_view key) const {
   return has + count <= share;
 }
 
-// The model's workers are drained: nobody computes what waits for its turn until an operator restarts one.
-// Streams that a worker has handed back wait for that.
-void Router::refuse_waiting(std::size_t model) {
+// Fails the model's waiting requests with `why`; no worker computes a request that waits for its
+// turn.
+void Router::refuse_waiting(std::size_t model, Waiters which, const Failure& why) {
   for (const RequestId request : waiting_[model].all()) {
-    if (!begun(request)) fail(request, {ipc::FailureCode::kUnavailable, kDrainedText, ""});
+    if (which == Waiters::kAll || !begun(request)) fail(request, why);
   }
 }
 

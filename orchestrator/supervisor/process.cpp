@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "orchestrator/supervisor/spawn.hpp"
 #include "orchestrator/supervisor/worker_program.hpp"
 
 namespace bulkhead::orchestrator {
@@ -46,18 +46,6 @@ Result<UniqueFd> move_high(int fd) {
   }
   return UniqueFd(high);
 }
-
-struct FileActions {
-  posix_spawn_file_actions_t value;
-  FileActions() { posix_spawn_file_actions_init(&value); }
-  ~FileActions() { posix_spawn_file_actions_destroy(&value); }
-};
-
-struct Attributes {
-  posix_spawnattr_t value;
-  Attributes() { posix_spawnattr_init(&value); }
-  ~Attributes() { posix_spawnattr_destroy(&value); }
-};
 
 // Where memory runs out the kernel should end a worker, which costs a pause, and not the daemon.
 void prefer_as_victim(pid_t pid) {
@@ -98,15 +86,6 @@ std::set<std::string> threads_of(pid_t pid) {
        !gone && task != end; task.increment(gone))
     ids.insert(task->path().filename().string());
   return ids;
-}
-
-std::vector<char*> environment_without_secrets() {
-  std::vector<char*> kept;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("BULKHEAD_API_KEY=")) kept.push_back(*entry);
-  }
-  kept.push_back(nullptr);
-  return kept;
 }
 
 }  // namespace
@@ -151,30 +130,9 @@ Result<Process> Process::start(const std::string& program,
   if (refused != 0)
     return errno_error(ErrorCode::kResourceExhausted, "preparing a worker's start", refused);
 
-  Attributes attributes;
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes.value, &none);
-  posix_spawnattr_setsigdefault(&attributes.value, &all);
-  posix_spawnattr_setpgroup(&attributes.value, 0);
-  posix_spawnattr_setflags(&attributes.value,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-
-  std::vector<char*> argv;
-  for (std::string& word : words)
-    argv.push_back(word.data());
-  argv.push_back(nullptr);
-  std::vector<char*> environment = environment_without_secrets();
-
   BULKHEAD_TRY(const std::string pinned, pinned_program(program));
   Process process;
-  int error = ::posix_spawn(&process.pid_, pinned.c_str(), &actions.value, &attributes.value,
-                            argv.data(), environment.data());
-  if (error != 0) {
-    process.pid_ = -1;
-    return errno_error(ErrorCode::kNotFound, "starting the worker program " + program, error);
-  }
+  BULKHEAD_TRY(process.pid_, spawn(pinned, std::move(words), actions));
   prefer_as_victim(process.pid_);
   process.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process.pid_, 0)));
   if (!process.pidfd_.valid())

@@ -112,6 +112,10 @@ class Worker : private ProcessEvents {
   void token_accepted() { policy_.reset(); }
 
   const WorkerOptions& options() const { return options_; }
+  // Returns the device that the worker's next process gets.
+  const std::string& next_device() const {
+    return (next_options_ ? *next_options_ : options_).device;
+  }
   const std::string& name() const { return options_.name; }
   // Ready is one that can be given requests: not one whose process is on its way out.
   WorkerState state() const {

@@ -86,9 +86,10 @@ constexpr std::uint32_t kContext = 100000;
 
 class Worker {
  public:
-  Worker(ipc::Channel& channel, bool other, std::string broken_model, bool stands_by,
-         bool without_units)
+  Worker(ipc::Channel& channel, std::string device, bool other, std::string broken_model,
+         bool stands_by, bool without_units)
       : channel_(channel),
+        device_(std::move(device)),
         other_(other),
         broken_model_(std::move(broken_model)),
         stands_by_(stands_by),
@@ -155,9 +156,10 @@ class Worker {
     ready.model_name = environment("FAKE_NAME").empty() ? "fake-model" : environment("FAKE_NAME");
     ready.architecture = "fake";
     ready.device = "none";
-    ready.numerics_id = environment("FAKE_NUMERICS_BY_PID").empty()
-                            ? "fake-1"
-                            : "fake-" + std::to_string(::getpid());
+    ready.numerics_id = "fake-1";
+    if (!environment("FAKE_NUMERICS_BY_PID").empty())
+      ready.numerics_id = "fake-" + std::to_string(::getpid());
+    if (!environment("FAKE_NUMERICS_BY_DEVICE").empty()) ready.numerics_id = "fake-" + device_;
     ready.context_limit = kContext;
     ready.vocabulary_size = 200000;
     ready.has_chat_template = true;
@@ -432,6 +434,7 @@ class Worker {
   std::uint32_t base() const { return other_ ? 5000 : 1000; }
 
   ipc::Channel& channel_;
+  std::string device_;  // as --device names it
   bool other_;
   std::string broken_model_;  // a file; empty: none
   bool stands_by_, without_units_;
@@ -448,7 +451,7 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ipc::InheritedDescriptors inherited;
   config::IpcSettings settings;
-  std::string broken_model;
+  std::string broken_model, device;
   bool other = false, stands_by = false, without_units = false;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--model") == 0) {
@@ -456,6 +459,7 @@ int main(int argc, char** argv) {
       other = model.find("other", model.rfind('/') + 1) != std::string::npos;
       if (model.find("broken", model.rfind('/') + 1) != std::string::npos) broken_model = model;
     }
+    if (std::strcmp(argv[i], "--device") == 0) device = argv[i + 1];
     stands_by |= std::strcmp(argv[i], "--standby") == 0;
     without_units |= std::strcmp(argv[i + 1], "engine.matrix_units=off") == 0;
     if (std::strcmp(argv[i], "--channel") == 0) inherited.socket = std::atoi(argv[i + 1]);
@@ -478,5 +482,5 @@ int main(int argc, char** argv) {
   }
   std::printf("a library that prints to stdout harms nothing\n");
   std::fflush(stdout);
-  Worker(**channel, other, broken_model, stands_by, without_units).run();
+  Worker(**channel, device, other, broken_model, stands_by, without_units).run();
 }

@@ -43,6 +43,12 @@ std::string cell_of(const nlohmann::json& object, const char* key) {
   return all.empty() ? "-" : all;
 }
 
+std::string device_cell(const nlohmann::json& worker) {
+  const std::string name = cell_of(worker, "device"), asked = cell_of(worker, "device_asked");
+  if (asked == "-" || asked == "auto") return name;
+  return name == "-" ? asked : name + " (" + asked + ")";
+}
+
 std::string url_encoded(const std::string& text) {
   std::string result;
   char escaped[4];

@@ -21,7 +21,11 @@ std::string cell(const std::string& text);
 // else as JSON; "-" for none, also if `object` is no object.
 std::string cell_of(const nlohmann::json& object, const char* key);
 
-// Escapes a text so that it is one part of a URL's path.
+// Renders a worker's device as a cell: the device's name and, if the settings choose a device, their word for it, as
+// in "NVIDIA H200 (1)".
+std::string device_cell(const nlohmann::json& worker);
+
+// Escapes a text for use as one part of a URL's path.
 std::string url_encoded(const std::string& text);
 
 }  // namespace bulkhead::cli

@@ -106,7 +106,7 @@ TopWorker worker_of(const json& now, const json* before, double seconds) {
   worker.name = cell_of(now, "name");
   worker.model = cell_of(now, "model");
   worker.state = cell_of(now, "state");
-  worker.device = cell_of(now, "device");
+  worker.device = device_cell(now);
   worker.last_death = cell_of(now, "last_death");
   worker.pid = cell_of(now, "pid");
   worker.requests = number_of(now, "outstanding_requests");

@@ -85,6 +85,7 @@ int run_workers(const WorkersOptions& options) {
   for (json& worker : workers) {
     if (!worker.is_object()) continue;
     worker["kv_cache"] = kv_cache_of(worker);
+    worker["device"] = device_cell(worker);
     std::vector<std::string>& row = rows.emplace_back();
     for (const Column& column : kColumns)
       row.push_back(text_of(worker, column.key));

@@ -95,13 +95,18 @@ function showHealth(error) {
 const kFacts = [
   ["Model", (worker) => worker.model],
   ["Process", (worker) => (worker.pid === null ? "none" : String(worker.pid))],
-  ["Device", (worker) => worker.device || "not known yet"],
+  ["Device", (worker) => deviceOf(worker)],
   ["Requests", (worker) => requestsOf(worker)],
   ["Restarts", (worker) => restartsOf(worker)],
   ["KV memory", (worker) => kvOf(worker)],
   ["Last death", (worker) => deathOf(worker)],
 ];
 
+function deviceOf(worker) {
+  if (!worker.device) return "not known yet";
+  const asked = worker.device_asked;
+  return asked && asked !== "auto" ? `${worker.device} (${asked})` : worker.device;
+}
 function requestsOf(worker) {
   const waiting = worker.waiting_sequences ? `, ${worker.waiting_sequences} waiting` : "";
   return `${worker.outstanding_requests}${waiting}`;

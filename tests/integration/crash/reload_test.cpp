@@ -133,7 +133,8 @@ TEST_P(Reload, AModelIsNotFailedWhileThePredecessorsOfAFailedReplacementServe) {
   // Three starts are well, all later ones die while they load.
   const Serving serving = start(model("one", "one.gguf", 2) + model("two", "two.gguf"), "",
                                 {{"FAKE_COUNTER_FILE", path("starts")}, {"FAKE_DIE_AFTER", "3"}});
-  pid_in(serving, "one-1", "ready");
+  for (const char* name : {"one-0", "one-1", "two-0"})
+    pid_in(serving, name, "ready");
   write(model("one", "other.gguf", 2) + model("two", "two.gguf"));
   reload(serving, "models whose workers are replaced: one");
   ASSERT_TRUE(Serving::eventually([&] { return find(serving, "one-0")["state"] == "failed"; }));
@@ -407,7 +408,9 @@ TEST_P(RestartUnderLoad, LosesNothingAndRefusesNobody) {
     settings.push_back("isolation.journal_path=" + (folder / "journal").string());
   {
     const Serving serving = serve(settings);
-    pid_in(serving, "builtin-1", "ready");
+    // A worker that is restarted while it loads has died.
+    for (const char* worker : {"builtin-0", "builtin-1"})
+      pid_in(serving, worker, "ready");
     std::vector<std::unique_ptr<HttpClient>> clients;
     std::vector<ResumableClient> resumable(6);
     for (int i = 0; i < 12; ++i) {

@@ -1,0 +1,30 @@
+// Starts a program for the daemon, and decides what the child inherits from it.
+#pragma once
+
+#include <spawn.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+
+namespace bulkhead::orchestrator {
+
+// The descriptors that the child gets.
+struct FileActions {
+  posix_spawn_file_actions_t value;
+  FileActions() { posix_spawn_file_actions_init(&value); }
+  FileActions(const FileActions&) = delete;
+  FileActions& operator=(const FileActions&) = delete;
+  ~FileActions() { posix_spawn_file_actions_destroy(&value); }
+};
+
+// Starts the file `program` with `words` as its argv. The child has the descriptors that `actions` leave it and the
+// daemon's environment; it inherits nothing else: neither the signal mask, nor BULKHEAD_API_KEY, nor the process
+// group (a Ctrl-C on the daemon's terminal must not reach the child). The caller reaps the child. kNotFound: the
+// program can't be started; the message calls the program words[0]. Any thread.
+Result<pid_t> spawn(const std::string& program, std::vector<std::string> words,
+                    const FileActions& actions);
+
+}  // namespace bulkhead::orchestrator
