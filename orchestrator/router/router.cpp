@@ -187,7 +187,7 @@ void Router::dispatch(std::size_t model) {
       return !only_begun && (!enough || !takes_turns(each));
     });
     if (!next) break;
-    send(*next, *worker);
+    send(*next, with_prefix(*next, model, *worker_for(*next, model)));
   }
   go_on_reloading_later();
 }

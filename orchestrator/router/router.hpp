@@ -31,6 +31,7 @@
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/journal/journal.hpp"
 #include "orchestrator/router/crash_log.hpp"
+#include "orchestrator/router/prefix_routes.hpp"
 #include "orchestrator/router/turn_queue.hpp"
 #include "orchestrator/supervisor/blame.hpp"
 #include "orchestrator/supervisor/worker.hpp"
@@ -333,6 +334,7 @@ class Router : private WorkerEvents {
   bool goes_on_alike(const JournalEntry& entry, const Worker& worker) const;
   bool awaits_its_kind(RequestId request, std::size_t model);
   Worker* worker_for(RequestId request, std::size_t model);
+  Worker& with_prefix(RequestId request, std::size_t model, Worker& least);
   bool takes_turns(RequestId request);
   bool has_room_for(std::size_t count, std::string_view key) const;
   enum class Waiters { kAll, kNew };  // kNew: leaves out streams that a worker has handed back
@@ -369,6 +371,7 @@ class Router : private WorkerEvents {
   std::optional<ModelInfo::Clock::time_point> next_turn_;
   std::uint64_t loads_ = 0, unloads_ = 0;
   CrashLog crashes_;
+  PrefixRoutes prefix_routes_;
   Journal journal_;
   std::uint64_t next_id_ = 1;
   bool was_ready_ = false;

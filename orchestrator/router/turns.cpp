@@ -23,6 +23,10 @@ std::size_t batch_of(const Worker& worker, std::size_t setting) {
   return static_cast<std::size_t>(told >= 1 ? std::min(told, kMost) : kUntold);
 }
 
+// A worker that knows a request's beginning may have this many requests more than another worker. A system prompt
+// that all requests share must not bring all of them to one device.
+constexpr std::size_t kMostAhead = 4;
+
 }  // namespace
 
 // Whether the worker has all that it computes at a time, and a quarter of that to prepare meanwhile.
@@ -74,6 +78,26 @@ bool Router::awaits_its_kind(RequestId request, std::size_t model) {
 Worker* Router::worker_for(RequestId request, std::size_t model) {
   Worker* alike = least_loaded(model, journal_.find(request));
   return alike != nullptr ? alike : least_loaded(model);
+}
+
+// Returns the worker that was last given a prompt with the same beginning, if that worker could begin with the
+// request at once; otherwise returns `least`.
+Worker& Router::with_prefix(RequestId request, std::size_t model, Worker& least) {
+  const JournalEntry* entry = journal_.find(request);
+  if (entry == nullptr || models_[model].workers.size() < 2) return least;
+  const std::vector<std::uint64_t> blocks = prefix_blocks(entry->work);
+  if (blocks.empty()) return least;
+  const std::string holder = prefix_routes_.holder_of(model, blocks);
+  Worker* chosen = &least;
+  for (Worker* worker : models_[model].workers) {
+    const bool serves =
+        takes_more(*worker) && !worker->in_doubt() && goes_on_alike(*entry, *worker);
+    const bool has_time = worker->outstanding() < batch_of(*worker, settings_.engine.max_batch) &&
+                          worker->outstanding() <= least.outstanding() + kMostAhead;
+    if (worker->name() == holder && serves && has_time) chosen = worker;
+  }
+  prefix_routes_.note(model, blocks, chosen->name());
+  return *chosen;
 }
 
 bool Router::has_room_for(std::size_t count, std::string_view key) const {
