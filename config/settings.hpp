@@ -151,6 +151,7 @@ struct EngineSettings {
 };
 
 enum class SandboxMode { kOn, kOff, kLog };
+enum class NamespaceMode { kAuto, kOff };
 
 struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
@@ -162,6 +163,7 @@ struct IsolationSettings {
   std::uint32_t retry_failed_s = 60;
   std::uint32_t check_memory_s = 600;  // 0: not in the background
   SandboxMode sandbox = SandboxMode::kOn;
+  NamespaceMode namespaces = NamespaceMode::kAuto;  // counts only with the sandbox
   std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
   std::string sandbox_paths;  // files and folders that workers may read, separated by colons
   std::string journal_path;   // empty: memory only

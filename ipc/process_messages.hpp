@@ -44,6 +44,15 @@ struct Optimization {
   BULKHEAD_FIELDS(name, active, reason)
 };
 
+// One of the protections that confine a worker.
+struct Protection {
+  std::string name;
+  bool active = false;
+  std::string detail;  // what it is, or why it is not active
+  bool operator==(const Protection&) const = default;
+  BULKHEAD_FIELDS(name, active, detail)
+};
+
 enum class VaultState {
   kOff,       // nothing of this process can be taken over; `reason` says why
   kKept,      // loaded, and offered to a successor
@@ -85,11 +94,13 @@ struct Ready {
   // What its answers can be, in Ollama's words: "completion", "tools", "thinking", "embedding".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
+  std::vector<Protection> protections;
   VaultReport vault;
   bool operator==(const Ready&) const = default;
   BULKHEAD_MESSAGE(2, "ready", model_name, architecture, device, numerics_id, context_limit,
                    vocabulary_size, kv_cache_tokens, weight_bytes, load_milliseconds,
-                   has_chat_template, chat_template, capabilities, optimizations, vault)
+                   has_chat_template, chat_template, capabilities, optimizations, protections,
+                   vault)
 };
 
 // Descriptors that one vault may have.

@@ -25,7 +25,6 @@
 #include "config/base/program_options.hpp"
 #include "config/base/unique_fd.hpp"
 #include "config/config.hpp"
-#include "config/template_path.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/exit_codes.hpp"
 #include "worker/engine/engine.hpp"
@@ -33,9 +32,9 @@
 #include "worker/main_loop.hpp"
 #include "worker/main_machine.hpp"
 #include "worker/main_outbox.hpp"
+#include "worker/main_sandbox.hpp"
 #include "worker/main_vault.hpp"
 #include "worker/model/gguf.hpp"
-#include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -140,35 +139,6 @@ bool device_failed(const Error& error) {
   std::_Exit(code);
 }
 
-// Before anything of the model or a driver is touched, and while there is one thread.
-Status confine(const Arguments& arguments, const config::IsolationSettings& isolation) {
-  SandboxRequest request;
-  request.paths.readable = driver_paths(isolation.sandbox_paths);
-  for (std::string& file : model::model_files(arguments.model))
-    request.paths.readable.push_back(std::move(file));
-  if (!arguments.draft.empty()) {
-    for (std::string& file : model::model_files(arguments.draft))
-      request.paths.readable.push_back(std::move(file));
-  }
-  if (config::is_template_path(arguments.chat_template))
-    request.paths.readable.push_back(arguments.chat_template);
-  if (!arguments.cache.empty()) request.paths.writable.push_back(arguments.cache);
-  request.region = arguments.region;
-  request.more_calls = isolation.sandbox_calls;
-  const bool logs = isolation.sandbox == config::SandboxMode::kLog;
-  if (logs) request.level = SandboxLevel::kLog;
-  for (const std::string& unreadable : unreadable_drivers(request.paths.readable))
-    spdlog::warn("sandbox: {}", unreadable);
-  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(request));
-  for (const std::string& gap : report.gaps)
-    spdlog::warn("sandbox: {}", gap);
-  if (logs)
-    spdlog::warn(
-        "isolation.sandbox is log: this process is not confined; what a sandbox would refuse it "
-        "follows in lines with \"would refuse\"");
-  return {};
-}
-
 // The sandbox knows a region that isn't sealed by its descriptor's number. The channel has closed it;
 // the next file to get that number would be refused its size.
 void keep_number(int region) {
@@ -210,7 +180,8 @@ engine::EngineOptions engine_options(const config::Settings& settings, const Loa
   return options;
 }
 
-int serve(const Arguments& arguments, const config::Settings& settings) {
+int serve(const Arguments& arguments, const config::Settings& settings,
+          const std::vector<Protection>& confined_by) {
   ipc::InheritedDescriptors inherited;
   inherited.socket = arguments.channel;
   inherited.region = arguments.region;
@@ -246,6 +217,8 @@ int serve(const Arguments& arguments, const config::Settings& settings) {
   const auto load_time = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
   ipc::Ready ready = ready_message(loaded, engine, load_time);
+  for (const Protection& each : confined_by)
+    ready.protections.push_back({each.name, each.active, each.detail});
   if (const std::uint32_t asked = loaded.executor->limits().asked_context;
       ready.context_limit < asked) {
     spdlog::warn(
@@ -345,15 +318,17 @@ int run(int argc, char** argv) {
   if (const Status status = stay_on(arguments.cores); !status.ok())
     spdlog::error("models[].cores: {}; it runs on any core", status.error().message());
   arguments.cache = no_cache ? std::string() : cache_folder(arguments.cache);
-  if (settings.isolation.sandbox != config::SandboxMode::kOff) {
-    if (const Status status = confine(arguments, settings.isolation); !status.ok()) {
-      spdlog::error(
-          "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
-          status.error().message());
-      return ipc::kExitInternal;
-    }
+  const Result<std::vector<Protection>> confined_by =
+      confine({arguments.model, arguments.chat_template, arguments.draft, arguments.cache,
+               arguments.region},
+              settings.isolation);
+  if (!confined_by.ok()) {
+    spdlog::error(
+        "the sandbox could not be put up: {}; --set isolation.sandbox=false serves without it",
+        confined_by.error().message());
+    return ipc::kExitInternal;
   }
-  return serve(arguments, settings);
+  return serve(arguments, settings, *confined_by);
 }
 
 }  // namespace

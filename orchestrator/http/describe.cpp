@@ -186,6 +186,9 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
     optimizations.push_back(
         {{"name", each.name}, {"active", each.active}, {"reason", each.reason}});
   }
+  json protections = json::array();
+  for (const ipc::Protection& each : ready.protections)
+    protections.push_back({{"name", each.name}, {"active", each.active}, {"detail", each.detail}});
   json out = {
       {"name", worker.name()},
       {"model", router.models()[worker.options().model].id},
@@ -214,6 +217,7 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
       {"load_ms", ready.load_milliseconds},
       {"chat_template", ready.has_chat_template ? json(ready.chat_template) : json(nullptr)},
       {"optimizations", std::move(optimizations)},
+      {"protections", std::move(protections)},
       {"active_sequences", stats.active_sequences},
       {"waiting_sequences", stats.waiting_sequences},
       {"kv_pages_used", stats.kv_pages_used},

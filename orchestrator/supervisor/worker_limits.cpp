@@ -19,6 +19,7 @@ constexpr std::size_t kNumericsIdBytes =
     1024;  // three names of 255 bytes that a driver tells, and numbers
 constexpr std::size_t kMostCounters = 256;
 constexpr std::size_t kMostOptimizations = 64;
+constexpr std::size_t kMostProtections = 32;
 constexpr std::size_t kMostCapabilities = 16;
 constexpr std::size_t kMostWarnings = 16;
 
@@ -68,6 +69,11 @@ struct Check {
     for (const ipc::Optimization& each : m.optimizations) {
       BULKHEAD_RETURN_IF_ERROR(too_long("optimization.name", each.name.size(), kNameBytes));
       BULKHEAD_RETURN_IF_ERROR(too_long("optimization.reason", each.reason.size(), kReasonBytes));
+    }
+    BULKHEAD_RETURN_IF_ERROR(too_many("protections", m.protections.size(), kMostProtections));
+    for (const ipc::Protection& each : m.protections) {
+      BULKHEAD_RETURN_IF_ERROR(too_long("protection.name", each.name.size(), kNameBytes));
+      BULKHEAD_RETURN_IF_ERROR(too_long("protection.detail", each.detail.size(), kReasonBytes));
     }
     return {};
   }
@@ -133,6 +139,10 @@ void tidy(ipc::FromWorker& message) {
     for (ipc::Optimization& each : ready->optimizations) {
       one_line(each.name);
       one_line(each.reason);
+    }
+    for (ipc::Protection& each : ready->protections) {
+      one_line(each.name);
+      one_line(each.detail);
     }
   }
 }

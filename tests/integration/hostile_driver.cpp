@@ -135,6 +135,13 @@ int try_acts() {
   static cpu_set_t cpus;
   CPU_SET(0, &cpus);
 
+  // If the worker has a /proc of its own, the daemon's folder is not in it.
+  const auto of_daemon = [&](const char* name, int flags) {
+    const long result = opened(daemon + name, flags);
+    if (result < 0 && errno == ENOENT) errno = EACCES;
+    return result;
+  };
+
   const Act acts[] = {
       // Modes, owners and times of files, its own among them.
       {"chmod", [&] { return ::chmod(f, 0666); }},
@@ -183,11 +190,11 @@ int try_acts() {
       {"outliving the daemon", [&] { return ::prctl(PR_SET_PDEATHSIG, 0); }},
       {"a core file", [&] { return ::prctl(PR_SET_DUMPABLE, 1); }},
       {"a debugger of its choice", [&] { return ::prctl(PR_SET_PTRACER, -1L); }},
-      {"reading the daemon's command line", [&] { return opened(daemon + "/cmdline", O_RDONLY); }},
-      {"reading the daemon's environment", [&] { return opened(daemon + "/environ", O_RDONLY); }},
-      {"reading the daemon's memory", [&] { return opened(daemon + "/mem", O_RDONLY); }},
+      {"reading the daemon's command line", [&] { return of_daemon("/cmdline", O_RDONLY); }},
+      {"reading the daemon's environment", [&] { return of_daemon("/environ", O_RDONLY); }},
+      {"reading the daemon's memory", [&] { return of_daemon("/mem", O_RDONLY); }},
       {"listing the daemon's descriptors",
-       [&] { return opened(daemon + "/fd", O_RDONLY | O_DIRECTORY); }},
+       [&] { return of_daemon("/fd", O_RDONLY | O_DIRECTORY); }},
       {"being the OOM killer's last choice",
        [&] { return opened("/proc/self/oom_score_adj", O_WRONLY); }},
       {"listing processes", [&] { return opened("/proc", O_RDONLY | O_DIRECTORY); }},

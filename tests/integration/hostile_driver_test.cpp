@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 
 #include <fstream>
+#include <map>
+#include <tuple>
 
 #include "tests/integration/serving.hpp"
 #include "worker/sandbox/allowed_calls.hpp"
@@ -27,6 +29,10 @@ bool knows_32_bit_calls() {
 #else
   return false;
 #endif
+}
+
+json worker_of(const Daemon& daemon) {
+  return json::parse(HttpClient(daemon.port()).request("GET", "/v1/workers").body).at(0);
 }
 
 class HostileDriver : public testing::Test {
@@ -112,8 +118,50 @@ TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   Daemon daemon(BULKHEADD, options);
   ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
   EXPECT_TRUE(daemon.says("isolation.sandbox is log")) << daemon.log();
+  for (const json& each : worker_of(daemon)["protections"]) {
+    if (each["name"] == "cgroup") continue;  // has a setting of its own
+    EXPECT_EQ(each["active"], false) << each;
+    EXPECT_EQ(each["detail"], "isolation.sandbox is log") << each;
+  }
   daemon.signal(SIGTERM);
   EXPECT_EQ(daemon.wait_for_exit(), 0);
+}
+
+// /v1/workers says of the process what the kernel says of it.
+TEST(Protections, OfAWorkerAreToldAsTheyAre) {
+  const auto run = [](const char* namespaces) {
+    Daemon::Options options;
+    options.arguments = {"--set", "models.0.path=builtin", "--set",
+                         "isolation.namespaces="s + namespaces};
+    options.computing_worker = "builtin-0";
+    Daemon daemon(BULKHEADD, options);
+    ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
+    const json worker = worker_of(daemon);
+    std::map<std::string, json> told;
+    for (const json& each : worker["protections"])
+      told[each["name"]] = each;
+    const worker::SandboxReport kernel = worker::sandbox_support();
+    EXPECT_EQ(told["landlock"]["active"], kernel.files);
+    EXPECT_EQ(told["seccomp"]["active"], kernel.system_calls);
+    EXPECT_EQ(told["limits"]["active"], true);
+    const bool wanted = namespaces == "auto"s;
+    EXPECT_EQ(told["network_namespace"]["detail"] == "isolation.namespaces is off", !wanted);
+    for (const auto& [name, file, possible] :
+         {std::tuple("network_namespace", "net", kernel.namespaces.network),
+          std::tuple("ipc_namespace", "ipc", kernel.namespaces.ipc),
+          std::tuple("mount_namespace", "mnt", kernel.namespaces.mounts),
+          std::tuple("user_namespace", "user", kernel.namespaces.user)}) {
+      const auto of = [&](pid_t pid) {
+        return fs::read_symlink("/proc/" + std::to_string(pid) + "/ns/" + file);
+      };
+      EXPECT_EQ(told[name]["active"], wanted && possible) << told[name];
+      EXPECT_EQ(told[name]["active"], of(worker["pid"]) != of(daemon.pid())) << told[name];
+    }
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait_for_exit(), 0);
+  };
+  run("auto");
+  run("off");
 }
 
 }  // namespace

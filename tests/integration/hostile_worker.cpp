@@ -127,6 +127,7 @@ class Worker {
     ready.numerics_id = numerics_id(lie);
     ready.context_limit = lie == "context" ? 0xFFFFFFFF : 100000;
     ready.vocabulary_size = 200000;
+    if (lie == "protections") ready.protections.assign(10000, {"name", true, "detail"});
     if (lie == "optimizations") ready.optimizations.assign(10000, {"name", false, "reason"});
     if (lie == "waiting_vault") ready.vault.state = ipc::VaultState::kWaiting;
     send(ready);

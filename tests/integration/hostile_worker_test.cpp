@@ -230,6 +230,7 @@ TEST(HostileWorker, LiesInTheHandshakeEndTheStartWithTheReason) {
   for (const Lie& lie :
        {Lie{"build", "hello.build has 1048576 bytes"}, Lie{"name", "ready.modelName has"},
         Lie{"context", "an impossible context limit"}, Lie{"optimizations", "10000 optimizations"},
+        Lie{"protections", "10000 protections"},
         Lie{"long_numerics", "ready.numericsId has 1048576 bytes"},
         Lie{"no_numerics", "ready.numericsId is empty"},
         Lie{"numerics_of_two_lines", "ready.numericsId is no printable text"},

@@ -3,6 +3,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -58,13 +59,13 @@ std::string drivers_and_files() {
 std::string sandbox_of_workers() {
   std::string out;
   const worker::SandboxReport sandbox = worker::sandbox_support();
+  std::vector<worker::Protection> protections = worker::protections(sandbox);
   out += "Workers' sandbox\n";
-  out += std::string("  files             ") +
-         (sandbox.files ? "Landlock, version " + std::to_string(sandbox.landlock_version)
-                        : "no Landlock") +
-         "\n";
-  out += std::string("  system calls      ") + (sandbox.system_calls ? "seccomp" : "no seccomp") +
-         "\n";
+  for (const worker::Protection& each : protections) {
+    std::string name = "  " + each.name;
+    name.resize(std::max<std::size_t>(name.size() + 1, 20), ' ');
+    out += name + (each.active ? "" : "no: ") + each.detail + "\n";
+  }
   for (const std::string& gap : sandbox.gaps)
     out += "  " + gap + "\n";
   return out;

@@ -48,17 +48,20 @@ Status confine_calls(const SandboxRequest& request) {
   return loaded.ok() ? Status() : Status(loaded.error());
 }
 
-// Of a superuser's powers those stay that open files, which Landlock decides on; others would see into
-// processes past Landlock (CAP_PERFMON reads any environment).
-Status drop_capabilities() {
+// A superuser's process keeps the capabilities that open files, because Landlock decides which files it opens. The
+// process drops the others, some of which would show it other processes past Landlock (CAP_PERFMON reads any
+// process's environment). In a user namespace the process drops all capabilities, because they would be over the
+// namespace itself.
+Status drop_capabilities(const Namespaces& namespaces) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2] = {};
   if (::syscall(SYS_capget, &header, sets) != 0)
     return errno_error(ErrorCode::kInternal, "capget", errno);
-  constexpr std::uint32_t kKept = 1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH;
+  constexpr std::uint32_t kFiles = 1U << CAP_DAC_OVERRIDE | 1U << CAP_DAC_READ_SEARCH;
+  const std::uint32_t wanted = namespaces.user ? 0 : kFiles;
   bool gives_up = false, changes = false;
   for (std::uint32_t i = 0; i < 2; ++i) {
-    const std::uint32_t kept = sets[i].permitted & (i == 0 ? kKept : 0);
+    const std::uint32_t kept = sets[i].permitted & (i == 0 ? wanted : 0);
     gives_up |= sets[i].permitted != kept;
     changes |= sets[i].effective != kept || sets[i].inheritable != 0;
     sets[i] = {kept, kept, 0};
@@ -109,9 +112,8 @@ bool seccomp_available() {
   return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr, 0, 0) != 0 && errno == EFAULT;
 }
 
-}  // namespace
-
-SandboxReport sandbox_support() {
+// Finds everything but the namespaces, which take a child process to find.
+SandboxReport filter_support() {
   SandboxReport report;
   report.landlock_version = landlock_version();
   report.files = report.landlock_version > 0;
@@ -134,12 +136,54 @@ SandboxReport sandbox_support() {
   return report;
 }
 
+}  // namespace
+
+SandboxReport sandbox_support() {
+  SandboxReport report = filter_support();
+  report.namespaces = namespace_support();
+  return report;
+}
+
+std::vector<Protection> protections(const SandboxReport& report) {
+  const Namespaces& own = report.namespaces;
+  const auto told = [&own](bool active, const char* what) {
+    return active ? std::string(what) : own.gap;
+  };
+  return {
+      {"landlock", report.files,
+       report.files ? "version " + std::to_string(report.landlock_version) : "the kernel has none"},
+      {"seccomp", report.system_calls,
+       report.system_calls ? "the system calls of one table" : "the kernel has no filters"},
+      {"limits", true,
+       "no core file, bounded descriptors and threads, no capability but for files"},
+      {"network_namespace", own.network, told(own.network, "no interface")},
+      {"ipc_namespace", own.ipc, told(own.ipc, "no object of others")},
+      {"mount_namespace", own.mounts, told(own.mounts, "/proc shows no other process")},
+      {"user_namespace", own.user,
+       own.user      ? "the same user id"
+       : own.network ? "not needed: the daemon has the privilege to make the others"
+                     : own.gap},
+  };
+}
+
+std::vector<Protection> no_protections(const std::string& why) {
+  std::vector<Protection> all = protections({});
+  for (Protection& each : all)
+    each = {each.name, false, why};
+  return all;
+}
+
 Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
-  SandboxReport report = sandbox_support();
+  SandboxReport report = filter_support();
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return errno_error(ErrorCode::kInternal, "PR_SET_NO_NEW_PRIVS", errno);
   BULKHEAD_RETURN_IF_ERROR(limit_resources());
-  BULKHEAD_RETURN_IF_ERROR(drop_capabilities());
+  if (request.namespaces && request.level == SandboxLevel::kHold) {
+    BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths()));
+  } else {
+    report.namespaces.gap = "isolation.namespaces is off";
+  }
+  BULKHEAD_RETURN_IF_ERROR(drop_capabilities(report.namespaces));
   if (request.level == SandboxLevel::kLog) {
     if (!report.system_calls)
       return Error(ErrorCode::kUnsupported,

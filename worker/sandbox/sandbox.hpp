@@ -19,17 +19,31 @@
 
 #include "config/base/error.hpp"
 #include "worker/sandbox/files.hpp"
+#include "worker/sandbox/namespaces.hpp"
 
 namespace bulkhead::worker {
 
 struct SandboxReport {
-  bool files = false;             // Landlock
-  bool system_calls = false;      // seccomp
-  int landlock_version = 0;       // 0: none
+  bool files = false;         // Landlock
+  bool system_calls = false;  // seccomp
+  int landlock_version = 0;   // 0: none
+  Namespaces namespaces;
   std::vector<std::string> gaps;  // in words: what this kernel can't hold back
 };
 // What this kernel offers; changes nothing.
 SandboxReport sandbox_support();
+
+// One of the protections that `bulkhead doctor` and /v1/workers list.
+struct Protection {
+  std::string
+      name;  // landlock, seccomp, limits, a kind of namespace, or cgroup, of which the daemon tells
+  bool active = false;
+  std::string detail;  // what the protection is, or why it is not active
+};
+// Lists every protection once, in a fixed order.
+std::vector<Protection> protections(const SandboxReport& report);
+// Lists the same protections for a process that is not confined; none is active.
+std::vector<Protection> no_protections(const std::string& why);
 
 enum class SandboxLevel : std::uint8_t {
   kHold,
@@ -42,6 +56,7 @@ struct SandboxRequest {
   // which nothing else should get while the process lives.
   int region = -1;
   std::string more_calls;  // names of system calls that are let through beside the table's
+  bool namespaces = true;  // enters those namespaces that the kernel allows
   SandboxLevel level = SandboxLevel::kHold;
 };
 

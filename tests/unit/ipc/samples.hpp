@@ -45,6 +45,8 @@ inline std::vector<FromWorker> samples_from_worker() {
   ready.chat_template = "chatml";
   ready.capabilities = {"completion", "tools"};
   ready.optimizations = {{"memory_pool", true, ""}, {"blit_queue", false, "one queue only"}};
+  ready.protections = {{"landlock", true, "version 7"},
+                       {"user_namespace", false, "unshare: EPERM"}};
   ready.vault = {VaultState::kImported, "no \u00e9", 84000, 2100, 700, 126};
   return {
       Hello{protocol_version(), 4242, "bulkhead 0.1.0"},

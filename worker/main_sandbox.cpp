@@ -1,0 +1,62 @@
+#include "worker/main_sandbox.hpp"
+
+#include <time.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "config/base/log.hpp"
+#include "config/template_path.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::worker {
+
+Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
+                                        const config::IsolationSettings& isolation) {
+  if (isolation.sandbox == config::SandboxMode::kOff)
+    return no_protections("isolation.sandbox is false");
+  SandboxRequest request;
+  request.paths.readable = driver_paths(isolation.sandbox_paths);
+  for (std::string& file : model::model_files(needs.model))
+    request.paths.readable.push_back(std::move(file));
+  if (!needs.draft.empty()) {
+    for (std::string& file : model::model_files(needs.draft))
+      request.paths.readable.push_back(std::move(file));
+  }
+  if (config::is_template_path(needs.chat_template))
+    request.paths.readable.push_back(needs.chat_template);
+  if (!needs.cache.empty()) request.paths.writable.push_back(needs.cache);
+  request.region = needs.region;
+  request.more_calls = isolation.sandbox_calls;
+  request.namespaces = isolation.namespaces == config::NamespaceMode::kAuto;
+  const bool logs = isolation.sandbox == config::SandboxMode::kLog;
+  if (logs) request.level = SandboxLevel::kLog;
+  for (const std::string& unreadable : unreadable_drivers(request.paths.readable))
+    spdlog::warn("sandbox: {}", unreadable);
+  BULKHEAD_TRY(const SandboxReport report, enter_sandbox(request));
+  for (const std::string& gap : report.gaps)
+    spdlog::warn("sandbox: {}", gap);
+  if (logs) {
+    spdlog::warn(
+        "isolation.sandbox is log: this process is not confined; what a sandbox would refuse it "
+        "follows in lines with \"would refuse\"");
+    return no_protections("isolation.sandbox is log");
+  }
+  if (const std::string& gap = report.namespaces.gap; !gap.empty())
+    spdlog::info("sandbox: not all namespaces: {}", gap);
+  return protections(report);
+}
+
+void let_clock_of_files_pass() {
+  constexpr int kMostTries = 200;
+  timespec now{}, ticked{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &ticked);
+    if (std::pair(ticked.tv_sec, ticked.tv_nsec) > std::pair(now.tv_sec, now.tv_nsec)) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+}
+
+}  // namespace bulkhead::worker

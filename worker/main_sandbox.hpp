@@ -1,0 +1,32 @@
+// What the worker does so that the daemon need not trust it later: it confines itself, and it lets the daemon tell
+// which files of the cache folder were written before the first request.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/base/error.hpp"
+#include "config/settings.hpp"
+#include "worker/sandbox/sandbox.hpp"
+
+namespace bulkhead::worker {
+
+struct ConfinedNeeds {
+  std::string model;          // a file, or "builtin"
+  std::string chat_template;  // a path, a name in the model file, or empty
+  std::string draft;          // a file, "builtin", or empty
+  std::string cache;          // the folder that the worker may write to; empty: none
+  int region = -1;            // descriptor of the channel's shared memory
+};
+
+// Confines the process, which must have one thread and must not have touched a model or a driver.
+// Returns the protections.
+Result<std::vector<Protection>> confine(const ConfinedNeeds& needs,
+                                        const config::IsolationSettings& isolation);
+
+// Waits for the next tick of the clock that files' times come from, at most 100 ms; a tick takes some milliseconds.
+// After the call, the daemon can tell files that were written before it from later ones
+// (orchestrator/supervisor/cache_seal.hpp).
+void let_clock_of_files_pass();
+
+}  // namespace bulkhead::worker

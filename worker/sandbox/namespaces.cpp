@@ -1,0 +1,240 @@
+#include "worker/sandbox/namespaces.hpp"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "config/base/unique_fd.hpp"
+#include "worker/sandbox/files.hpp"
+
+namespace bulkhead::worker {
+namespace {
+
+Error failed(const std::string& step) {
+  return errno_error(ErrorCode::kInternal, step, errno);
+}
+
+bool has_capability(unsigned capability) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2] = {};
+  return ::syscall(SYS_capget, &header, sets) == 0 &&
+         (sets[capability / 32].effective >> capability % 32 & 1) != 0;
+}
+
+// ---- user ids ----
+
+Status write_whole(const std::string& path, const std::string& text) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid() ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return failed(path);
+  return {};
+}
+
+// Maps the ids, so that the process has the same user and group inside the namespace as outside
+// (user_namespaces(7)).
+Status map_ids(uid_t user, gid_t group) {
+  BULKHEAD_RETURN_IF_ERROR(write_whole("/proc/self/setgroups", "deny"));
+  const auto same = [](auto id) { return std::to_string(id) + " " + std::to_string(id) + " 1"; };
+  BULKHEAD_RETURN_IF_ERROR(write_whole("/proc/self/uid_map", same(user)));
+  return write_whole("/proc/self/gid_map", same(group));
+}
+
+// A process that enters a new user namespace gets all capabilities in it. This function drops them.
+Status give_up_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const __user_cap_data_struct none[2] = {};
+  return ::syscall(SYS_capset, &header, none) == 0 ? Status() : failed("capset");
+}
+
+// ---- /proc ----
+
+// A path of /proc that stays visible: a mount that is attached nowhere yet.
+struct Kept {
+  std::string path;
+  bool folder = false;
+  UniqueFd mount;
+};
+
+Result<std::vector<Kept>> detach(const std::vector<std::string>& paths) {
+  std::vector<Kept> all;
+  for (const std::string& path : paths) {
+    struct stat kind {};
+    if (!path.starts_with("/proc/") || ::stat(path.c_str(), &kind) != 0) continue;
+    Kept kept{path, S_ISDIR(kind.st_mode),
+              UniqueFd(::open_tree(AT_FDCWD, path.c_str(),
+                                   OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE))};
+    if (!kept.mount.valid()) return failed("open_tree of " + path);
+    all.push_back(std::move(kept));
+  }
+  return all;
+}
+
+Status attach(const Kept& kept) {
+  std::error_code error;
+  const std::filesystem::path path = kept.path;
+  std::filesystem::create_directories(kept.folder ? path : path.parent_path(), error);
+  if (error) return Error(ErrorCode::kInternal, kept.path + ": " + error.message());
+  if (!kept.folder &&
+      !UniqueFd(::open(kept.path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0444)).valid())
+    return failed(kept.path);
+  if (::move_mount(kept.mount.get(), "", AT_FDCWD, kept.path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0)
+    return failed("move_mount to " + kept.path);
+  return {};
+}
+
+// Mounts an empty file system over /proc, and attaches there the paths that the worker may see.
+Status reduce_proc(const std::vector<std::string>& shown) {
+  // The mounts below change nothing for other processes. What other processes unmount disappears
+  // here, too.
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return failed("mount: MS_SLAVE");
+  const std::string own = "/proc/" + std::to_string(::getpid());
+  std::vector<std::string> paths = {own};
+  for (const std::string& path : shown) {
+    if (path != "/proc/self") paths.push_back(path);
+  }
+  BULKHEAD_TRY(const std::vector<Kept> kept, detach(paths));
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+  if (::mount("bulkhead", "/proc", "tmpfs", kFlags, "size=1m,mode=0755") != 0)
+    return failed("mount of a tmpfs");
+  for (const Kept& each : kept)
+    BULKHEAD_RETURN_IF_ERROR(attach(each));
+  // The links that the kernel itself has in /proc.
+  for (const auto& [name, target] :
+       {std::pair("self", own.c_str() + std::strlen("/proc/")), std::pair("mounts", "self/mounts"),
+        std::pair("net", "self/net")}) {
+    if (::symlink(target, (std::string("/proc/") + name).c_str()) != 0)
+      return failed(std::string("/proc/") + name);
+  }
+  if (::mount(nullptr, "/proc", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kFlags, nullptr) != 0)
+    return failed("mount: MS_RDONLY");
+  return {};
+}
+
+// ---- all of it ----
+
+// The namespaces that one unshare() gives or refuses together, and that need no further setup.
+constexpr int kSimple = CLONE_NEWNET | CLONE_NEWIPC;
+
+constexpr const char* kDone = "done";  // a child's message for success
+
+struct Plan {
+  bool user = false;
+  bool mounts = false;
+};
+
+// Enters the plan's namespaces and those of the kinds `beside`. kUnavailable: nothing has changed. Any other error:
+// some namespaces have been entered.
+Status carry_out(const Plan& plan, int beside, const std::vector<std::string>& shown) {
+  const uid_t user = ::geteuid();
+  const gid_t group = ::getegid();
+  const int kinds = beside | (plan.user ? CLONE_NEWUSER : 0) | (plan.mounts ? CLONE_NEWNS : 0);
+  if (::unshare(kinds) != 0) return errno_error(ErrorCode::kUnavailable, "unshare", errno);
+  if (plan.user) BULKHEAD_RETURN_IF_ERROR(map_ids(user, group));
+  if (plan.mounts) BULKHEAD_RETURN_IF_ERROR(reduce_proc(shown));
+  return plan.user ? give_up_capabilities() : Status();
+}
+
+// Says who reaps the child that tried a plan. Its exit takes some milliseconds, because the kernel waits until nobody
+// reads its mounts any more.
+enum class Reaps { kCaller, kKernel };
+
+// Lets a child process try the plan. Returns why the child failed; empty if it succeeded. So a step that fails half
+// way leaves nothing behind in this process.
+std::optional<std::string> why_not(const Plan& plan, int beside,
+                                   const std::vector<std::string>& shown, Reaps reaps) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return std::string("pipe: ") + std::strerror(errno);
+  UniqueFd reading(ends[0]), writing(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) return std::string("fork: ") + std::strerror(errno);
+  if (child == 0) {
+    const Status done = carry_out(plan, beside, shown);
+    const std::string words = done.ok() ? kDone : done.error().message();
+    (void)!::write(writing.get(), words.data(), words.size());
+    ::_exit(0);
+  }
+  writing.reset();
+  std::string words;
+  char piece[256];
+  for (ssize_t got; (got = ::read(reading.get(), piece, sizeof piece)) > 0;)
+    words.append(piece, static_cast<std::size_t>(got));
+  while (reaps == Reaps::kCaller && ::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (words == kDone) return std::nullopt;
+  return words.empty() ? "a child process that tried it died" : words;
+}
+
+struct Choice {
+  std::optional<Plan> plan;
+  std::string gap;
+};
+
+// Returns the widest plan that a child process can carry out.
+Choice choose(int beside, const std::vector<std::string>& shown, Reaps reaps) {
+  Choice choice;
+  const bool privileged = has_capability(CAP_SYS_ADMIN);
+  if (!privileged && (has_capability(CAP_DAC_OVERRIDE) || has_capability(CAP_DAC_READ_SEARCH))) {
+    choice.gap = "a superuser without CAP_SYS_ADMIN would lose its access to files of other users";
+    return choice;
+  }
+  for (const bool mounts : {true, false}) {
+    const Plan plan{.user = !privileged, .mounts = mounts};
+    const std::optional<std::string> why = why_not(plan, beside, shown, reaps);
+    if (!why.has_value()) {
+      choice.plan = plan;
+      return choice;
+    }
+    choice.gap = *why;  // if both plans fail, the narrower one's reason
+  }
+  return choice;
+}
+
+Namespaces outcome(const Choice& choice) {
+  if (!choice.plan.has_value()) return {.gap = choice.gap};
+  return {.user = choice.plan->user,
+          .network = true,
+          .ipc = true,
+          .mounts = choice.plan->mounts,
+          .gap = choice.plan->mounts ? "" : choice.gap};
+}
+
+}  // namespace
+
+Namespaces namespace_support() {
+  return outcome(choose(kSimple, proc_paths(), Reaps::kCaller));
+}
+
+Result<Namespaces> enter_namespaces(const std::vector<std::string>& shown) {
+  // The kernel reaps the child by itself if its parent ignores SIGCHLD, so no start waits for the child's exit. A
+  // confined process starts no other child.
+  struct sigaction ignored {};
+  ignored.sa_handler = SIG_IGN;
+  const bool ignores = ::sigaction(SIGCHLD, &ignored, nullptr) == 0;
+  // The child tries only the steps that may fail half way. A network namespace fails as a whole, and making one
+  // takes half a millisecond.
+  Choice choice = choose(0, shown, ignores ? Reaps::kKernel : Reaps::kCaller);
+  if (choice.plan.has_value()) {
+    const Status done = carry_out(*choice.plan, kSimple, shown);
+    if (!done.ok() && done.error().code() != ErrorCode::kUnavailable) return done.error();
+    if (!done.ok()) choice = {std::nullopt, done.error().message()};
+  }
+  return outcome(choice);
+}
+
+}  // namespace bulkhead::worker
