@@ -152,6 +152,7 @@ struct EngineSettings {
 
 enum class SandboxMode { kOn, kOff, kLog };
 enum class NamespaceMode { kAuto, kOff };
+enum class ControlGroupMode { kAuto, kOff };
 
 struct IsolationSettings {
   std::uint32_t heartbeat_timeout_ms = 10000;
@@ -164,6 +165,8 @@ struct IsolationSettings {
   std::uint32_t check_memory_s = 600;  // 0: not in the background
   SandboxMode sandbox = SandboxMode::kOn;
   NamespaceMode namespaces = NamespaceMode::kAuto;  // counts only with the sandbox
+  ControlGroupMode cgroups = ControlGroupMode::kAuto;
+  std::uint32_t worker_memory_mb = 0;  // most memory of a worker with a control group; 0: no limit
   std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
   std::string sandbox_paths;  // files and folders that workers may read, separated by colons
   std::string journal_path;   // empty: memory only

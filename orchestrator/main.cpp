@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "orchestrator/reloader.hpp"
 #include "orchestrator/router/router.hpp"
 #include "orchestrator/service_manager.hpp"
+#include "orchestrator/supervisor/control_groups.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
 
 namespace {
@@ -225,6 +227,12 @@ void prepare_process() {
   std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
 }
 
+std::unique_ptr<ControlGroups> control_groups(const config::IsolationSettings& isolation) {
+  if (isolation.cgroups == config::ControlGroupMode::kOff)
+    return std::make_unique<ControlGroups>("isolation.cgroups is off");
+  return std::make_unique<ControlGroups>(ControlGroupPlaces());
+}
+
 std::string listening_line(std::string host, std::uint16_t port) {
   if (host.find(':') != std::string::npos && host.front() != '[') host = "[" + host + "]";
   return fmt::format("listening on http://{}:{}", host, port);
@@ -251,7 +259,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
     disk = *std::move(opened);
   }
 
-  Router router(loop, {worker_program(), settings});
+  const std::unique_ptr<ControlGroups> groups = control_groups(settings.isolation);
+  Router router(loop, {worker_program(), settings, groups.get()});
   Metrics metrics(router, disk.journal.get());
   metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
   metrics.add_figures([&server] { return figures_of_server(server); });

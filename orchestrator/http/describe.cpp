@@ -189,6 +189,9 @@ json describe_worker(const Router& router, const Worker& worker, const DiskJourn
   json protections = json::array();
   for (const ipc::Protection& each : ready.protections)
     protections.push_back({{"name", each.name}, {"active", each.active}, {"detail", each.detail}});
+  // The daemon made the group, so it does not ask the worker about it.
+  const GroupReport group = worker.control_group();
+  protections.push_back({{"name", "cgroup"}, {"active", group.active}, {"detail", group.detail}});
   json out = {
       {"name", worker.name()},
       {"model", router.models()[worker.options().model].id},

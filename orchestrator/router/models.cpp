@@ -37,6 +37,7 @@ std::string worker_name(const std::string& model, std::size_t index) {
 Router::Router(EventLoop& loop, const RouterOptions& options)
     : loop_(loop),
       worker_program_(options.worker_program),
+      groups_(options.groups),
       settings_(options.settings),
       looks_(make_looks(loop)),
       turn_timer_(loop) {
@@ -112,6 +113,8 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
     worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
   worker.name = std::move(name);
   worker.cache_home = cache_home();
+  worker.groups = groups_;
+  worker.most_memory_bytes = std::uint64_t{settings_.isolation.worker_memory_mb} << 20;
   worker.ipc = settings_.ipc;
   worker.heartbeat_timeout = std::chrono::milliseconds(settings_.isolation.heartbeat_timeout_ms);
   worker.exit_timeout = std::chrono::milliseconds(settings_.isolation.exit_timeout_ms);

@@ -72,6 +72,8 @@ class RequestObserver {
 struct RouterOptions {
   std::string worker_program;
   config::Settings settings;
+  ControlGroups* groups =
+      nullptr;  // of worker processes; outlives the router. Null: there are none
 };
 
 struct ModelInfo {
@@ -353,6 +355,7 @@ class Router : private WorkerEvents {
 
   EventLoop& loop_;
   std::string worker_program_;
+  ControlGroups* groups_;
   config::Settings settings_;
   std::vector<ModelInfo> models_;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -145,7 +145,11 @@ class Worker : private ProcessEvents {
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
   const ipc::Ready& ready() const { return ready_; }
-  // Of the model file that the last process that was ready has loaded.
+  // Returns what is in force of the control group of the process that serves or loads.
+  GroupReport control_group() const {
+    return process_ == nullptr ? GroupReport{false, "no process runs"} : process_->control_group();
+  }
+  // Returns the mark of the model file that the last ready process had loaded.
   const std::string& file_mark() const { return file_mark_; }
   const ipc::Progress& progress() const;
   const ipc::Stats& stats() const;

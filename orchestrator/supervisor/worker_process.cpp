@@ -73,7 +73,9 @@ Status WorkerProcess::start() {
   asked_for_vault_ = options_.vault;
   if (asked_for_vault_) arguments.push_back("--vault");
   BULKHEAD_TRY(UniqueFd log, WorkerLogs::instance().open(name_));
+  if (options_.groups != nullptr) group_ = options_.groups->make(name_, options_.most_memory_bytes);
   BULKHEAD_TRY(process_, Process::start(options_.program, arguments, pair, log.get()));
+  group_.join(process_.pid());
   channel_ = std::move(pair.daemon);
   channel_watch_ = std::make_unique<ReadableWatch>(loop_, channel_->wait_fd());
   exit_watch_ = std::make_unique<ReadableWatch>(loop_, process_.exit_fd());

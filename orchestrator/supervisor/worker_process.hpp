@@ -21,6 +21,7 @@
 #include "ipc/messages.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/supervisor/cache_folder.hpp"
+#include "orchestrator/supervisor/control_groups.hpp"
 #include "orchestrator/supervisor/death.hpp"
 #include "orchestrator/supervisor/file_mark.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
@@ -37,8 +38,10 @@ struct WorkerOptions {
   std::string chat_template;  // as the settings have it
   std::string device;         // as the settings name it
   std::string program;
-  std::vector<std::string> arguments;  // all but the channel's and the cache folder's
-  std::string cache_home;              // workers' cache folders are here; empty: there are none
+  std::vector<std::string> arguments;   // all but the channel's and the cache folder's
+  std::string cache_home;               // workers' cache folders are here; empty: there are none
+  ControlGroups* groups = nullptr;      // make a group for each process; null: there are none
+  std::uint64_t most_memory_bytes = 0;  // limit of such a group; 0: none
   config::IpcSettings ipc;
   std::chrono::milliseconds heartbeat_timeout{10000};
   std::chrono::milliseconds exit_timeout{15000};
@@ -166,9 +169,10 @@ class WorkerProcess {
 
   Stage stage() const { return stage_; }
   pid_t pid() const { return process_.pid(); }
-  // The mark of the model file that it serves and of the chat template. The file's is from when
-  // this process was started, or from when the process was started that left it the file in the
-  // vault; the template's is from when this process was started.
+  const GroupReport& control_group() const { return group_.report(); }
+  // The mark of the model file that this process serves and of the chat template. The template's
+  // part is from this process's start. The file's part is from the start of the process that opened
+  // the file: this one, or the one that left the file in the vault.
   std::string file_mark() const {
     return joined_mark(imported() ? given_file_mark_ : file_mark_, template_mark_);
   }
@@ -236,6 +240,7 @@ class WorkerProcess {
   bool promoted_ = false;
   Stage stage_ = Stage::kStarting;
 
+  WorkerGroup group_;  // before its process: the group goes after the process
   Process process_;
   std::unique_ptr<ipc::Channel> channel_;  // null before start() and after the end
   std::unique_ptr<ReadableWatch> channel_watch_, exit_watch_;

@@ -22,11 +22,15 @@ constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
 // A process that did not end, when nobody has a WorkerProcess of it any more. It keeps itself.
 struct Leftover {
   std::string name;
+  WorkerGroup group;  // before the process: the group goes after the process
   Process process;
   ReadableWatch watch;
 
-  Leftover(EventLoop& loop, std::string of, Process its)
-      : name(std::move(of)), process(std::move(its)), watch(loop, process.exit_fd()) {}
+  Leftover(EventLoop& loop, std::string of, WorkerGroup its_group, Process its)
+      : name(std::move(of)),
+        group(std::move(its_group)),
+        process(std::move(its)),
+        watch(loop, process.exit_fd()) {}
 
   static void reap_at_its_end(const std::shared_ptr<Leftover>& self) {
     self->watch.wait([self] {
@@ -45,7 +49,8 @@ struct Leftover {
 WorkerProcess::~WorkerProcess() {
   if (!stuck_ || process_.pid() < 0) return;
   exit_watch_.reset();  // of the same descriptor
-  Leftover::reap_at_its_end(std::make_shared<Leftover>(loop_, name_, std::move(process_)));
+  Leftover::reap_at_its_end(
+      std::make_shared<Leftover>(loop_, name_, std::move(group_), std::move(process_)));
 }
 
 // Once it serves, with the threads that it then has: the news of its death, which its channel brings
@@ -143,9 +148,14 @@ Death WorkerProcess::how_it_ended(const Exit& exit) const {
   if (!kill_cause_.empty()) return death;
   death.as_asked = asked_to_end_;
   const std::string words = describe_exit(exit.code, exit.status);
-  if (exit.killed_by(SIGKILL) && OomKills::of_workers().grew()) {
+  const std::optional<std::uint64_t> oom_kills = group_.oom_kills();
+  if (exit.killed_by(SIGKILL) &&
+      (oom_kills.has_value() ? *oom_kills > 0 : OomKills::of_workers().grew())) {
     death.cause = DeathCause::kOutOfMemory;
     death.words = "out of memory: " + words + " by the kernel's OOM killer";
+    if (group_.reached_memory_limit())
+      death.words += fmt::format(" at the limit of {} MiB (isolation.worker_memory_mb)",
+                                 options_.most_memory_bytes >> 20);
     return death;
   }
   death.words = fatal_.empty() ? words : fatal_ + " (" + words + ")";
@@ -211,6 +221,7 @@ void WorkerProcess::ended() {
   exit_watch_.reset();
   if (stuck_) Leftover::tell(name_, process_pid);
   process_ = Process();
+  group_ = WorkerGroup();
   alive_.reset();
   // Before anybody can start a successor.
   if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop();

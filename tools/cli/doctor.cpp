@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "config/base/control_group.hpp"
 #include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
 #include "worker/sandbox/sandbox.hpp"
@@ -56,10 +57,22 @@ std::string drivers_and_files() {
   return out;
 }
 
+// A daemon in the same control group as this process finds the same.
+worker::Protection control_group_of_workers() {
+  const Result<DelegatedGroup> group = delegated_group();
+  if (!group.ok())
+    return {"cgroup", false,
+            group.error().message() + "; the service's group may differ: /v1/workers"};
+  const char* controllers = !group->pids ? "memory" : !group->memory ? "pids" : "memory and pids";
+  return {"cgroup", true,
+          std::string(controllers) + ", delegated to this process in " + group->folder};
+}
+
 std::string sandbox_of_workers() {
   std::string out;
   const worker::SandboxReport sandbox = worker::sandbox_support();
   std::vector<worker::Protection> protections = worker::protections(sandbox);
+  protections.push_back(control_group_of_workers());
   out += "Workers' sandbox\n";
   for (const worker::Protection& each : protections) {
     std::string name = "  " + each.name;
