@@ -162,6 +162,7 @@ struct IsolationSettings {
   std::uint32_t standby = 0;       // spare processes of each worker
   std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
   std::uint32_t retry_failed_s = 60;
+  std::uint32_t cache_mb = 2048;       // most a worker's cache folder may take; 0: no limit
   std::uint32_t check_memory_s = 600;  // 0: not in the background
   SandboxMode sandbox = SandboxMode::kOn;
   NamespaceMode namespaces = NamespaceMode::kAuto;  // counts only with the sandbox

@@ -232,6 +232,7 @@ int serve(const Arguments& arguments, const config::Settings& settings,
   ready.vault = arguments.standby
                     ? vault.stand_by(*loaded.executor)
                     : serve_with_vault(vault.keep_kv(), MainVault::Writer::kGone).value();
+  if (!arguments.cache.empty()) let_clock_of_files_pass();
   outbox.send(ready);
   if (arguments.standby) spdlog::debug("standing by");
 

@@ -113,6 +113,7 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
     worker.arguments.insert(worker.arguments.end(), {"--set", assignment});
   worker.name = std::move(name);
   worker.cache_home = cache_home();
+  worker.most_cache_bytes = std::uint64_t{settings_.isolation.cache_mb} << 20;
   worker.groups = groups_;
   worker.most_memory_bytes = std::uint64_t{settings_.isolation.worker_memory_mb} << 20;
   worker.ipc = settings_.ipc;

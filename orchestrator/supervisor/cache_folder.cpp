@@ -6,20 +6,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <deque>
+#include <exception>
 #include <filesystem>
-#include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "config/base/fnv1a.hpp"
 #include "config/base/log.hpp"
-#include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
+#include "orchestrator/supervisor/cache_seal.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -159,46 +159,130 @@ bool CacheFolder::remove_all(const std::string& folder, std::uint64_t most) {
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
 }
 
-class CacheFolder::Sweeper : public std::enable_shared_from_this<Sweeper> {
- public:
-  // One for all workers: each finds what was left of any.
-  static std::shared_ptr<Sweeper> get() {
-    static const auto sweeper = std::make_shared<Sweeper>();
-    return sweeper;
-  }
+namespace {
 
-  void add(std::string folder) {
-    const std::lock_guard lock(mutex_);
-    if (std::ranges::find(waiting_, folder) != waiting_.end()) return;
-    waiting_.push_back(std::move(folder));
-    if (std::exchange(running_, true)) return;
-    try {
-      quiet_thread([self = shared_from_this()] { self->run(); }).detach();
-    } catch (const std::system_error&) {
-      running_ = false;  // with the next one, then
-    }
-  }
+// One thread deletes the dropped folders of all workers. Deleting may take long, and no start waits for it.
+TaskThread& sweeper() {
+  static const auto thread = std::make_shared<TaskThread>();
+  return *thread;
+}
 
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (!waiting_.empty()) {
-      const std::string folder = std::move(waiting_.front());
-      waiting_.pop_front();
-      lock.unlock();
-      remove_all(folder);  // what can't be deleted is in nobody's way
-      lock.lock();
-    }
-    running_ = false;
-  }
+void delete_later(std::string folder) {
+  sweeper().add([folder = std::move(folder)] { CacheFolder::remove_all(folder); });
+}
 
-  std::mutex mutex_;
-  std::deque<std::string> waiting_;
-  bool running_ = false;
+}  // namespace
+
+// The state of a cache folder, as a thread has read it.
+struct CacheLook {
+  CacheSeal::Check check;
+  CacheSeal::Size size;
+  std::string failure;
+  std::atomic<bool> done = false;  // once true, the event loop may read the other members
 };
 
+// `run` and the task hold copies of what they need: the CacheFolder may be destroyed before the task ends.
+template <typename Run>
+std::shared_ptr<CacheLook> CacheFolder::look(Run run) const {
+  auto look = std::make_shared<Look>();
+  reader_->add([look, run, seal = CacheSeal(home_, folder_name_)] {
+    constexpr const char* kFailed = "no memory";  // short: a string of it allocates nothing
+    try {
+      run(seal, *look);
+    } catch (const std::exception&) {
+      look->failure = kFailed;
+      look->check.ran_short = true;
+    }
+    look->done = true;
+  });
+  return look;
+}
+
+namespace {
+
+// Clients may take all descriptors for a while. So a thread looks again so often before it gives up.
+constexpr int kMostTries = 40;
+constexpr std::chrono::milliseconds kBetweenTries{50};
+
+// Calls `look` until it returns false: it ran short of nothing.
+template <typename LookOnce>
+void try_for_a_while(LookOnce look) {
+  for (int tries = 1; look() && tries < kMostTries; ++tries)
+    std::this_thread::sleep_for(kBetweenTries);
+}
+
+}  // namespace
+
+void CacheFolder::begin(Check& check) {
+  if (path_.empty() || check.begun()) return;
+  take_away_if_doubtful();
+  check.look_ = look([](const CacheSeal& seal, Look& look) {
+    std::uint64_t deleted = 0;  // by earlier tries
+    try_for_a_while([&] {
+      look.check = seal.check();
+      deleted = look.check.deleted += deleted;
+      return look.check.ran_short;
+    });
+  });
+}
+
+bool CacheFolder::passed(Check& check) {
+  begin(check);
+  if (!check.begun()) return true;
+  reader_->go_on();
+  if (!check.look_->done) return false;
+  const CacheSeal::Check found = std::move(check.look_->check);
+  check.forget();
+  if (sealing_ != nullptr && sealing_->done && !sealing_->failure.empty())
+    spdlog::warn("worker {}: its cache folder is not kept: {}", name_, sealing_->failure);
+  sealing_.reset();
+  withheld_ = found.ran_short;
+  if (withheld_) {
+    spdlog::warn(
+        "worker {}: its cache folder could not be checked for want of descriptors (`ulimit -n`) or "
+        "memory; "
+        "the next process is given none and compiles its kernels, and the folder stays as it is",
+        name_);
+    return true;
+  }
+  if (!found.doubt.empty()) {
+    drop(found.doubt);
+  } else if (found.deleted > 0) {
+    spdlog::info(
+        "worker {}: {} files of its cache folder are deleted, which a process wrote after its "
+        "first request, or while it was loading and died; {} are kept",
+        name_, found.deleted, found.kept);
+  }
+  return true;
+}
+
+void CacheFolder::seal() {
+  // Nobody knows what is in a folder that was not checked, so no seal may vouch for it.
+  if (path_.empty() || withheld_) return;
+  timespec now{};
+  // The kernel takes files' times from this clock.
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  sealing_ = look([now](const CacheSeal& seal, Look& look) {
+    try_for_a_while([&] {
+      const Result<std::uint64_t> made = seal.make(now);
+      look.failure = made.ok() ? "" : made.error().message();
+      return !made.ok() && made.error().code() == ErrorCode::kResourceExhausted;
+    });
+  });
+}
+
+std::string CacheFolder::excess(std::uint64_t most_bytes) {
+  if (path_.empty() || (measuring_ != nullptr && !measuring_->done)) return {};
+  const std::shared_ptr<Look> last = std::move(measuring_);
+  measuring_ = look([](const CacheSeal& seal, Look& look) { look.size = seal.size(); });
+  if (last == nullptr) return {};
+  if (!last->size.doubt.empty()) return last->size.doubt;
+  if (last->size.bytes <= most_bytes) return {};
+  return fmt::format("more than {} MiB (isolation.cache_mb)", most_bytes >> 20);
+}
+
 CacheFolder::CacheFolder(std::string home, std::string name)
-    : home_(std::move(home)), name_(std::move(name)), sweeper_(Sweeper::get()) {
+    : home_(std::move(home)), name_(std::move(name)) {
   if (home_.empty()) return;
   if (const std::string doubt = make_own_folder(home_); !doubt.empty()) {
     spdlog::warn(
@@ -228,7 +312,7 @@ CacheFolder::CacheFolder(std::string home, std::string name)
   for (std::filesystem::directory_iterator entry(home_, none), end; !none && entry != end;
        entry.increment(none)) {
     if (entry->path().filename().string().starts_with(kDroppedPrefix))
-      sweeper_->add(entry->path().string());
+      delete_later(entry->path().string());
   }
 }
 
@@ -243,32 +327,34 @@ bool CacheFolder::claim(const std::string& folder_name) {
   return true;
 }
 
-std::vector<std::string> CacheFolder::arguments() {
+void CacheFolder::take_away_if_doubtful() {
   struct stat folder {};
-  if (!path_.empty() && ::lstat(path_.c_str(), &folder) == 0) {
-    if (const std::string doubt = doubt_about(folder); !doubt.empty()) {
-      spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_,
-                   doubt);
-      take_away();
-    }
-  }
-  if (path_.empty()) return {"--no-cache"};
+  if (path_.empty() || ::lstat(path_.c_str(), &folder) != 0) return;
+  const std::string doubt = doubt_about(folder);
+  if (doubt.empty()) return;
+  spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_, doubt);
+  take_away();
+}
+
+std::vector<std::string> CacheFolder::arguments() {
+  take_away_if_doubtful();
+  if (path_.empty() || withheld_) return {"--no-cache"};
   return {"--cache", path_};
 }
 
-void CacheFolder::drop() {
+void CacheFolder::drop(const std::string& why) {
+  measuring_.reset();  // this measurement is of the folder that is taken away
   if (path_.empty() || !take_away()) return;
   spdlog::warn(
-      "worker {}: its cache folder {} is wiped: a process that broke a rule could write to it; "
-      "the next one compiles its kernels again",
-      name_, path_);
+      "worker {}: its cache folder {} is wiped: {}; the next process compiles its kernels again",
+      name_, path_, why);
 }
 
 bool CacheFolder::take_away() {
   for (int i = 0; i < kMostNames; ++i) {
     const std::string aside = fmt::format("{}/{}{}-{}", home_, kDroppedPrefix, folder_name_, i);
     if (std::rename(path_.c_str(), aside.c_str()) == 0) {
-      sweeper_->add(aside);
+      delete_later(aside);
       return true;
     }
     if (errno == ENOENT) return false;

@@ -51,6 +51,7 @@ void Spare::start() {
     spdlog::error("worker {}: not started: too many processes of its worker have not ended", name_);
     return set_state(State::kFailed);
   }
+  if (!cache_.passed(cache_check_)) return start_in(CacheFolder::kAskAgain);
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name_, true,
                                              static_cast<ProcessEvents&>(*this));
   Status started = process_->start();

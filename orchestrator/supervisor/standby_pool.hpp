@@ -70,6 +70,7 @@ class Spare : private ProcessEvents {
   const WorkerOptions& options_;
   Vault& vault_;
   CacheFolder& cache_;
+  CacheFolder::Check cache_check_;  // for the process that the pool starts next
   std::string name_;
   const Hooks& hooks_;
   State state_ = State::kStarting;

@@ -10,6 +10,12 @@ namespace bulkhead::orchestrator {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+namespace {
+
+constexpr milliseconds kBetweenCacheSizes{2000};
+
+}  // namespace
+
 bool serves(WorkerState state) {
   return state == WorkerState::kReady || state == WorkerState::kDraining ||
          state == WorkerState::kDrained;
@@ -54,7 +60,8 @@ Worker::Worker(EventLoop& loop, WorkerOptions options, WorkerEvents& events)
                  },
              .may_start = [this] { return may_start(); }}),
       restart_timer_(loop),
-      retry_timer_(loop) {}
+      retry_timer_(loop),
+      cache_timer_(loop) {}
 
 Worker::~Worker() = default;
 
@@ -89,6 +96,9 @@ void Worker::start_process() {
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
   if (next_options_.has_value()) become_next();
   if (!options_.vault) vault_.drop("isolation.vault is off");
+  if (!cache_.passed(cache_check_))
+    return restart_timer_.start(CacheFolder::kAskAgain, [this] { start_process(); });
+  watch_cache();
   restart_after_drain_ = unload_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name(), false,
@@ -117,6 +127,7 @@ bool Worker::take_over() {
   std::unique_ptr<WorkerProcess> spare = pool_.take(unsettled ? vault_.epoch() : 0);
   if (spare == nullptr) return false;
   restart_timer_.cancel();
+  cache_check_.forget();  // the check says nothing about what this process writes
   starts_when_it_is_gone_ = false;
   restart_after_drain_ = false;
   process_ = std::move(spare);
@@ -126,6 +137,7 @@ bool Worker::take_over() {
   way_ = Recovery::Way::kStandby;
   recovery.greeted();
   process_->promote(name(), unsettled);
+  watch_cache();
   state_ = WorkerState::kLoading;
   events_.worker_changed(*this);
   return true;
@@ -210,10 +222,24 @@ void Worker::process_changed(WorkerProcess& process) {
   }
   if (options_.vault && !ready_.vault.reason.empty())
     spdlog::warn("worker {}: vault: {}", name(), ready_.vault.reason);
+  // Since this process started, no process that has seen a request has had the cache folder.
+  if (way_ != Recovery::Way::kStandby && leaving_ == nullptr && stuck_.empty()) cache_.seal();
   recovery.ready(way_);
   set_state(WorkerState::kReady);
   const bool took_over = way_ == Recovery::Way::kStandby;
   pool_.keep(options_.standby, took_over ? kSpareAfterTakeover : milliseconds(0));
+}
+
+// Ends a process that fills the disk, because it could go on filling the files that it has open. If a spare fills
+// the disk, the worker's process ends, too, because both write to one folder.
+void Worker::watch_cache() {
+  cache_timer_.start(kBetweenCacheSizes, [this] {
+    if (process_ == nullptr) return;  // the next process's start begins this timer anew
+    const std::uint64_t most = options_.most_cache_bytes;
+    if (const std::string excess = most == 0 ? "" : cache_.excess(most); !excess.empty())
+      process_->kill("too much in its cache folder: " + excess, DeathCause::kProtocolViolation);
+    watch_cache();
+  });
 }
 
 void Worker::process_offered(WorkerProcess& process) {
@@ -314,7 +340,7 @@ void Worker::restart() {
   if (process_ != nullptr && process_->asked_to_end()) return;
   policy_.reset();
   pool_.discard("their worker is restarted");  // they may have loaded what is not wanted any more
-  if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed) {
+  if (state_ == WorkerState::kRestarting || state_ == WorkerState::kFailed || process_ == nullptr) {
     schedule_restart(true);
     events_.worker_changed(*this);
     return;
@@ -354,6 +380,7 @@ void Worker::end_after_drain() {
 void Worker::stop() {
   restart_timer_.cancel();
   retry_timer_.cancel();
+  cache_timer_.cancel();
   const bool asks = serves(state_);
   set_state(WorkerState::kStopped);
   pool_.keep(0);

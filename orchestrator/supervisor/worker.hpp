@@ -193,6 +193,7 @@ class Worker : private ProcessEvents {
   void leave_units_out();
   void give_up(const std::string& reason);
   void retry_later();
+  void watch_cache();
   void end_after_drain();
   void unloaded();
   void become_next();
@@ -205,6 +206,7 @@ class Worker : private ProcessEvents {
 
   Vault vault_;                             // outlives those that are given from it
   CacheFolder cache_;                       // outlives those that write to it
+  CacheFolder::Check cache_check_;          // for the next process; begins when no process runs
   std::uint32_t kills_at_take_over_ = 0;    // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
   // A process before it that has stopped and whose exit is not over: somebody else serves already.
@@ -218,6 +220,7 @@ class Worker : private ProcessEvents {
   StandbyPool pool_;
   Timer restart_timer_;
   Timer retry_timer_;               // of one that is failed
+  Timer cache_timer_;               // fires when the cache folder is to be measured again
   std::uint32_t failed_tries_ = 0;  // since it was ready
   RestartPolicy policy_;
   std::optional<WorkerOptions> next_options_;   // when the process that serves has ended

@@ -26,7 +26,10 @@ void Worker::process_dying(WorkerProcess& process) {
 // Gives the requests back at once, since a peer need not wait for the exit of this process, as its
 // successor must.
 void Worker::process_lost(WorkerProcess& process, const Death& death) {
-  if (&process != process_.get() || !serves(state_)) return;
+  if (&process != process_.get()) return;
+  // The check runs while the process exits, which takes longer.
+  if (process.has_stopped() && state_ != WorkerState::kStopped) cache_.begin(cache_check_);
+  if (!serves(state_)) return;
   std::vector<WorkerEvents::Orphan> orphans = process.take_unfinished();
   if (orphans.empty()) return;
   given_back_ += orphans.size();
@@ -146,7 +149,8 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
     if (may_start()) pool_.go_on();
     return;
   }
-  loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // it is the caller of this
+  loop_.post([gone = std::shared_ptr(std::move(process_))] {});  // the process called this
+  if (state_ != WorkerState::kStopped) cache_.begin(cache_check_);
   died(process, death);
   recovery.gone();
 }

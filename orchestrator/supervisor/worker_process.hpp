@@ -40,6 +40,7 @@ struct WorkerOptions {
   std::string program;
   std::vector<std::string> arguments;   // all but the channel's and the cache folder's
   std::string cache_home;               // workers' cache folders are here; empty: there are none
+  std::uint64_t most_cache_bytes = 0;   // limit on the worker's cache folder; 0: none
   ControlGroups* groups = nullptr;      // make a group for each process; null: there are none
   std::uint64_t most_memory_bytes = 0;  // limit of such a group; 0: none
   config::IpcSettings ipc;
@@ -159,9 +160,11 @@ class WorkerProcess {
   void shut_down();  // asks it to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
   void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
-  void kill_unannounced() { process_.kill(); }  // what follows is what follows a crash
-  bool stuck() const { return stuck_; }         // since process_stuck()
-  // Since process_dying(): it brings no request forward any more.
+  void kill_unannounced() { process_.kill(); }               // the daemon then sees a crash
+  bool stuck() const { return stuck_; }                      // process_stuck() was called
+  bool has_stopped() const { return stopped_.has_value(); }  // no thread of it runs any more
+  // Says whether process_dying() was called: the process makes no further progress with any
+  // request.
   bool is_dying() const { return dying_; }
   // It may bring none forward: it has been silent for half of its patience, or is asked whether it is
   // there and has not answered for a while.

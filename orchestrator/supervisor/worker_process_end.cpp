@@ -18,6 +18,7 @@ constexpr milliseconds kBetweenLooks{1};
 constexpr int kMostLooksForTheEnd = 50;
 // More than a dead process can have left to be read, whatever the transport, but for its ring.
 constexpr std::uint64_t kMostLastBytes = std::uint64_t{20} << 20;
+constexpr const char* kBrokeARule = "a process that broke a rule could write to it";
 
 // A process that did not end, when nobody has a WorkerProcess of it any more. It keeps itself.
 struct Leftover {
@@ -122,7 +123,7 @@ void WorkerProcess::exit_took_too_long() {
   stuck_ = true;
   close_channel();
   process_.let_go();
-  if (death.cause == DeathCause::kProtocolViolation) cache_.drop();
+  if (death.cause == DeathCause::kProtocolViolation) cache_.drop(kBrokeARule);
   events_->process_stuck(*this, death);
 }
 
@@ -224,7 +225,7 @@ void WorkerProcess::ended() {
   group_ = WorkerGroup();
   alive_.reset();
   // Before anybody can start a successor.
-  if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop();
+  if (death.cause == DeathCause::kProtocolViolation && !stuck_) cache_.drop(kBrokeARule);
   events_->process_ended(*this, death);
 }
 

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "config/base/unique_fd.hpp"
+#include "orchestrator/supervisor/cache_seal.hpp"
 #include "tests/support/kernels.hpp"
 #include "tests/support/signals.hpp"
 
@@ -56,6 +58,7 @@ class Daemon {
       worker_cache_ = home == options.environment.end() ? kCacheHome : home->second;
       worker_cache_ = worker_cache_ / "bulkhead" / options.computing_worker;
       lend_kernels(worker_cache_);
+      seal_kernels(options.computing_worker);
     }
     pid_ = ::fork();
     if (pid_ < 0) std::abort();
@@ -139,6 +142,15 @@ class Daemon {
   }
 
  private:
+  // Seals the kernels that the test lends the worker. The daemon would delete unsealed ones, and the
+  // worker would compile them again.
+  void seal_kernels(const std::string& worker) const {
+    timespec later{};
+    ::clock_gettime(CLOCK_REALTIME, &later);
+    ++later.tv_sec;
+    (void)orchestrator::CacheSeal(worker_cache_.parent_path().string(), worker).make(later);
+  }
+
   static constexpr const char* kCacheHome = BULKHEAD_BIN_DIR "/../tests/cache";
 
   pid_t pid_ = -1;

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <set>
 
+#include <gmock/gmock.h>
+
 #include "tests/integration/watching.hpp"
 #include "tests/support/signals.hpp"
 
@@ -61,11 +63,12 @@ class CacheFolder : public testing::Test {
 
 TEST_F(CacheFolder, OfAProcessThatBrokeARuleIsGivenToNobody) {
   const Serving serving = serve_here();
-  plant();
   plant("another-0");
   for (const char* order : {"kill@3", "exit@3", "device@3"}) {
+    plant();
     expect_whole(serving.complete(stream_of(order, 10)).body, 10);
-    EXPECT_TRUE(fs::exists(folder())) << order;
+    EXPECT_FALSE(fs::exists(folder() / "ab")) << order;
+    EXPECT_FALSE(fs::is_symlink(folder() / "link")) << order;
   }
   for (const char* order : {"garbage@3", "gap@3"}) {
     SCOPED_TRACE(order);
@@ -126,7 +129,21 @@ TEST_F(CacheFolder, WhatAnEarlierDaemonLeftIsDeleted) {
   plant();
   const Serving serving = serve_here();
   EXPECT_TRUE(Serving::eventually([&] { return nothing_is_left(); }));
-  EXPECT_TRUE(fs::exists(folder()));
+  EXPECT_FALSE(fs::exists(folder() / "ab")) << "it has no seal";
+}
+
+TEST_F(CacheFolder, ThatIsTooLargeEndsItsWorker) {
+  const Serving serving = serve_here({"isolation.cache_mb=1"});
+  const pid_t before = pid_in(serving, "builtin-0", "ready");
+  fs::create_directories(folder());
+  std::ofstream(folder() / "large") << std::string(3 << 20, 'x');
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json worker = find(serving, "builtin-0");
+    return worker["state"] == "ready" && worker["pid"] != before;
+  }));
+  EXPECT_THAT(find(serving, "builtin-0")["last_death"].get<std::string>(),
+              testing::HasSubstr("cache folder: more than 1 MiB (isolation.cache_mb)"));
+  EXPECT_FALSE(fs::exists(folder() / "large"));
 }
 
 // One user's, with workers of one name: the second has a folder of its own.
@@ -170,7 +187,7 @@ TEST_F(CacheFolder, OfAnyNameIsWipedAndNoOther) {
   serving.reset();
   serving = std::make_unique<Serving>(serve_here(settings));
   EXPECT_EQ(folder_of(pid_in(*serving, ".dropped-0", "ready")), odd_one);
-  EXPECT_TRUE(fs::exists(odd_one));
+  plant(fs::path(odd_one).filename().string());
   request["model"] = ".dropped";
   expect_whole(serving->complete(request).body, 10);
   EXPECT_FALSE(fs::exists(odd_one));

@@ -141,7 +141,7 @@ TEST_F(Removal, OfLongNamesAndOddOnesHarmsNoOther) {
     EXPECT_TRUE(fs::exists(path + "/file")) << path;
   for (CacheFolder& folder : folders) {
     const std::string before = folder.path();
-    folder.drop();
+    folder.drop("a test");
     EXPECT_EQ(folder.path(), before) << "it could not be taken away";
     EXPECT_FALSE(fs::exists(before));
     paths.erase(before);
@@ -157,7 +157,7 @@ TEST_F(Removal, OfAnotherDaemonsFolderDoesNotHappen) {
   EXPECT_EQ(first->path(), folder_.string());
   EXPECT_EQ(second.path(), folder_.string() + "%1");
   fs::create_directory(second.path());
-  second.drop();
+  second.drop("a test");
   EXPECT_TRUE(fs::exists(folder_));
   EXPECT_FALSE(fs::exists(second.path()));
   // Whose daemon has ended is anybody's.
@@ -186,10 +186,10 @@ TEST_F(Removal, OfAWorkersFolderIsItsOwnAndOnlyOnDemand) {
   EXPECT_EQ(cache.arguments(), (std::vector<std::string>{"--cache", folder_.string()}));
   EXPECT_TRUE(fs::exists(folder_));
   fs::create_directory(root_ / "worker-1");
-  cache.drop();
+  cache.drop("a test");
   EXPECT_FALSE(fs::exists(folder_));
   EXPECT_TRUE(fs::exists(root_ / "worker-1"));
-  cache.drop();  // there is none
+  cache.drop("a test");  // there is no folder
   EXPECT_EQ(cache.path(), folder_.string());
   EXPECT_EQ(CacheFolder("", "worker-0").arguments(), std::vector<std::string>{"--no-cache"});
 }
