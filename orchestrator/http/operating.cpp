@@ -10,6 +10,7 @@
 #include "config/config.hpp"
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/request_fields.hpp"
 #include "orchestrator/supervisor/worker_log.hpp"
 
 namespace bulkhead::orchestrator {
@@ -83,9 +84,9 @@ namespace {
 
 enum class Action { kDrain, kRestart, kProfile, kKill };
 
-// Tells the worker to do the action. Returns null if it does; else, for the error, what only a
-// ready worker can be: "drained".
-const char* refused_by(Router& router, Worker& worker, Action action) {
+// Tells the worker to do the action. Returns null if the worker does it. Otherwise returns the word
+// that ends the error "only a ready one can be ...", such as "drained".
+const char* refused_by(Router& router, Worker& worker, Action action, Worker::Start start) {
   switch (action) {
     case Action::kDrain:
       return worker.drain() ? nullptr : "drained";
@@ -94,10 +95,46 @@ const char* refused_by(Router& router, Worker& worker, Action action) {
     case Action::kKill:
       return worker.kill_process() ? nullptr : "killed";
     case Action::kRestart:
-      router.restart(worker);
+      router.restart(worker, start);
       return nullptr;
   }
   return nullptr;
+}
+
+// The body of a restart may be {"cold": true}. The parser refuses other members, because their sender may mean
+// to keep something that a cold start drops.
+Parsed<Worker::Start> parse_restart(std::string_view body) {
+  if (body.empty()) return Worker::Start::kWarm;
+  Parsed<json> parsed = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  const json& object = std::get<json>(parsed);
+  for (const auto& [name, value] : object.items()) {
+    if (name != "cold") return invalid("A restart takes 'cold' alone, not '" + name + "'.", name);
+  }
+  Fields fields(object);
+  const bool cold = fields.boolean("cold", false);
+  if (!fields.ok()) return fields.error();
+  return cold ? Worker::Start::kCold : Worker::Start::kWarm;
+}
+
+void act_on_spare(Call& call, Spare& spare, Action action, Worker::Start start) {
+  const std::string& name = call.parameter;
+  if (action != Action::kRestart) {
+    return call.respond(refusal(
+        kWorkerNotReady,
+        fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
+                    name)));
+  }
+  if (start == Worker::Start::kCold) {
+    return call.respond(refusal(
+        kWorkerNotReady,
+        fmt::format("The worker '{}' stands by and shares what a cold start drops with the worker "
+                    "that serves; restart that one.",
+                    name)));
+  }
+  spdlog::info("worker {}: restart requested", name);
+  spare.restart();
+  call.respond(json_response(202, {{"name", name}, {"state", to_string(spare.state())}}));
 }
 
 template <Action action>
@@ -108,17 +145,14 @@ void act_on_worker(Call call) {
     return call.respond(refusal(
         kNotAllowed, "Workers may not be killed over HTTP here (server.allow_kill is false)."));
   }
-  if (Spare* const spare = router.find_spare(name); spare != nullptr) {
-    if (action != Action::kRestart) {
-      return call.respond(refusal(
-          kWorkerNotReady,
-          fmt::format("The worker '{}' stands by and has no request; it can only be restarted.",
-                      name)));
-    }
-    spdlog::info("worker {}: restart requested", name);
-    spare->restart();
-    return call.respond(json_response(202, {{"name", name}, {"state", to_string(spare->state())}}));
+  Worker::Start start = Worker::Start::kWarm;
+  if (action == Action::kRestart) {
+    const Parsed<Worker::Start> parsed = parse_restart(call.request.body);
+    if (const auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+    start = std::get<Worker::Start>(parsed);
   }
+  if (Spare* const spare = router.find_spare(name); spare != nullptr)
+    return act_on_spare(call, *spare, action, start);
   Worker* const worker = router.find_worker(name);
   if (worker == nullptr) {
     return call.respond(no_worker(name));
@@ -128,12 +162,12 @@ void act_on_worker(Call call) {
         kWorkerNotReady,
         fmt::format("The worker '{}' is unloaded; it starts when its model is loaded.", name)));
   }
-  if (const char* const done = refused_by(router, *worker, action); done != nullptr) {
+  if (const char* const done = refused_by(router, *worker, action, start); done != nullptr) {
     return call.respond(
         refusal(kWorkerNotReady, fmt::format("The worker '{}' is {}; only a ready one can be {}.",
                                              name, to_string(worker->state()), done)));
   }
-  spdlog::info("worker {}: {} requested", name,
+  spdlog::info("worker {}: {}{} requested", name, start == Worker::Start::kCold ? "cold " : "",
                call.request.path.substr(call.request.path.rfind('/') + 1));
   call.respond(json_response(202, describe_worker(router, *worker, call.context.streams.disk())));
 }

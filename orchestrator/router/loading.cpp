@@ -336,7 +336,8 @@ void Router::let_go_if_failed(std::size_t model) {
     info.loaded = false;
 }
 
-void Router::restart(Worker& worker) {
+void Router::restart(Worker& worker, Worker::Start start) {
+  if (start == Worker::Start::kCold) worker.start_cold_next();
   ModelInfo& model = models_[worker.options().model];
   if (model.loaded || worker.state() != WorkerState::kFailed) return worker.restart();
   model.load_asked = true;

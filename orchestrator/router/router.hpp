@@ -194,9 +194,9 @@ class Router : private WorkerEvents {
   // already. `name`: the file's path, or its path in the folder. `done` gets the model's index, or
   // kNotFound, or kUnavailable if earlier looks into the folder hang. Looking may take for ever.
   void add_from_folder(const std::string& name, std::function<void(Result<std::size_t>)> done);
-  // Does what Worker::restart() does. A failed worker whose model is not loaded waits for memory
-  // first.
-  void restart(Worker& worker);
+  // Restarts the worker, as Worker::restart() does. A failed worker whose model is not loaded starts
+  // once the device has memory for the model.
+  void restart(Worker& worker, Worker::Start start);
   // Returns the model's state: loaded, loading, waiting (for memory, or until it is unloaded),
   // unloading, unloaded, drained or failed.
   const char* state_of(const ModelInfo& model) const;

@@ -96,6 +96,10 @@ void Worker::start_process() {
   if (leaving_ != nullptr) leave_in_kernel(std::move(leaving_));
   if (next_options_.has_value()) become_next();
   if (!options_.vault) vault_.drop("isolation.vault is off");
+  if (std::exchange(next_is_cold_, false)) {
+    vault_.drop("a cold start was asked for");
+    cache_.drop("a cold start was asked for");
+  }
   if (!cache_.passed(cache_check_))
     return restart_timer_.start(CacheFolder::kAskAgain, [this] { start_process(); });
   watch_cache();
@@ -121,6 +125,7 @@ void Worker::start_process() {
 }
 
 bool Worker::take_over() {
+  if (next_is_cold_) return false;
   // What it had the device do may go on for as long as it is there: nothing of it is taken over.
   if (leaving_ != nullptr && leaving_->stuck()) leave_in_kernel(std::move(leaving_));
   const bool unsettled = leaving_ != nullptr;

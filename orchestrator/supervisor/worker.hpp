@@ -91,6 +91,10 @@ class Worker : private ProcessEvents {
 
   bool drain();    // takes nothing new, finishes what it has; false: it is not ready
   void restart();  // drain, then a successor that is started anew; its spares are replaced as well
+  // kCold: the process loads the model, computes prompts and compiles kernels again, and uses nothing that was
+  // kept of them.
+  enum class Start : std::uint8_t { kWarm, kCold };
+  void start_cold_next() { next_is_cold_ = true; }  // whenever the next process starts
   // Takes over new options: spares and limits at once, the rest from the next process on.
   void configure(WorkerOptions options);
   // Restarts the worker with other options, perhaps of another model. The worker must have no
@@ -231,6 +235,7 @@ class Worker : private ProcessEvents {
   bool without_units_ = false;  // try_without_units()
   bool restart_after_drain_ = false;
   bool unload_after_drain_ = false;
+  bool next_is_cold_ = false;  // start_cold_next()
   bool ended_as_asked_ = false;
   std::uint64_t restarts_ = 0;
   std::uint64_t takeovers_ = 0;

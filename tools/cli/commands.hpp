@@ -31,6 +31,7 @@ struct WorkersOptions {
   Connection connection;
   std::string action;  // "", "drain", "restart"
   std::string name;
+  bool cold = false;  // for a restart
   bool json = false;
 };
 int run_workers(const WorkersOptions& options);

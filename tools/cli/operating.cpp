@@ -30,6 +30,11 @@ void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
                       : "Replace a worker; its requests go on in the successor or a peer");
     add_connection(*of_one, options.connection);
     of_one->add_option("name", options.name, "Name, as `bulkhead workers` lists it")->required();
+    if (!drain) {
+      of_one->add_flag("--cold", options.cold,
+                       "Keep nothing: the successor loads the model, computes prompts and compiles "
+                       "kernels again");
+    }
     of_one->footer("Returns at once; `bulkhead workers` shows the progress.");
     of_one->callback([&options, action] { options.action = action; });
   }

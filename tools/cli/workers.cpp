@@ -41,7 +41,8 @@ int run_workers(const WorkersOptions& options) {
 
   if (!options.action.empty()) {
     const Result<HttpResponse> response =
-        client->post("/v1/workers/" + url_encoded(options.name) + "/" + options.action, "{}");
+        client->post("/v1/workers/" + url_encoded(options.name) + "/" + options.action,
+                     options.cold ? R"({"cold": true})" : "{}");
     if (!response.ok()) return fail(response.error());
     if (response->status < 200 || response->status > 299) return fail(api_error(*response));
     put(options.name +

@@ -83,6 +83,49 @@ TEST_F(CacheFolder, OfAProcessThatBrokeARuleIsGivenToNobody) {
       << serving.daemon->log();
 }
 
+TEST_F(CacheFolder, OfAColdRestartIsEmpty) {
+  const Serving serving = serve_here({"isolation.standby=1"});
+  const auto restart = [&](const char* body) {
+    const pid_t before = pid_in(serving, "builtin-0", "ready");
+    plant();
+    EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", body).status, 202);
+    EXPECT_TRUE(Serving::eventually([&] {
+      const json worker = find(serving, "builtin-0");
+      return worker["state"] == "ready" && worker["pid"] != before;
+    }));
+  };
+  restart("{}");
+  EXPECT_FALSE(serving.daemon->says("is wiped: a cold start was asked for"));
+  restart(R"({"cold": true})");
+  EXPECT_TRUE(serving.daemon->says("is wiped: a cold start was asked for"));
+  EXPECT_FALSE(fs::exists(folder()));
+  const pid_t spare = pid_in(serving, "builtin-0.standby-0", "standby");
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0.standby-0/restart", R"({"cold": true})").status,
+            409);
+  EXPECT_EQ(pid_in(serving, "builtin-0.standby-0", "standby"), spare);
+}
+
+// The daemon checked the folder when the first process died. The spare that took over wrote its files
+// after that check.
+TEST_F(CacheFolder, WhatAPromotedSpareWroteIsGivenToNobody) {
+  const Serving serving = serve_here({"isolation.standby=1"});
+  pid_in(serving, "builtin-0.standby-0", "standby");
+  expect_whole(serving.complete(stream_of("kill@3", 10)).body, 10);
+  ASSERT_EQ(find(serving, "builtin-0")["takeovers"], 1);
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json all = workers(serving);
+    return std::ranges::any_of(all, [](const json& each) { return each["state"] == "standby"; });
+  }));
+  const pid_t promoted = pid_in(serving, "builtin-0", "ready");
+  plant();
+  EXPECT_EQ(serving.post("/v1/workers/builtin-0/restart", "{}").status, 202);
+  ASSERT_TRUE(Serving::eventually([&] {
+    const json worker = find(serving, "builtin-0");
+    return worker["state"] == "ready" && worker["pid"] != promoted;
+  }));
+  EXPECT_FALSE(fs::exists(folder() / "ab"));
+}
+
 // It may have loaded what the liar wrote.
 TEST_F(CacheFolder, ASpareThatMayHaveReadItDoesNotTakeOver) {
   const Serving serving = serve_here({"isolation.standby=1"});

@@ -109,7 +109,24 @@ TEST_P(Vault, RestartOnRequestTakesItOver) {
   EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
 }
 
-TEST_P(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
+TEST_F(Vault, AColdRestartTakesNothingOver) {
+  start("");
+  restart(R"({"cold": true})");
+  EXPECT_EQ(vault()["state"], "kept") << vault();
+  EXPECT_EQ(vault()["pages_adopted"], 0) << vault();
+  EXPECT_EQ(vault()["last_drop"], "a cold start was asked for");
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+  // The next restart is not cold again.
+  restart();
+  EXPECT_EQ(vault()["state"], "imported") << vault();
+  EXPECT_GT(vault()["pages_adopted"], 1);
+  const std::string path =
+      "/v1/workers/" + serving_.worker()["name"].get<std::string>() + "/restart";
+  for (const char* const body : {R"({"cold": 1})", R"({"warm": true})", "[]", "{"})
+    EXPECT_EQ(serving_.post(path, body).status, 400) << body;
+}
+
+TEST_F(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
   const std::string model = copy_of("tiny-llama-Q4_0.gguf");
   if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
   start(model);
