@@ -309,7 +309,7 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Reloader reloader({loop, sources, worker_program(), settings, router, server, api, streams});
   loop.on_hangup_signal([&] { reloader.reload(); });
 
-  streams.recover(std::move(disk.requests));
+  streams.recover(std::move(disk.requests), api.limits());
   server.serve(api);
   router.start();
   loop.run();

@@ -77,6 +77,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Has lost() called when the client is gone, at most once. Takes the exchange's ticket, if it has
   // one.
   void watch(Exchange& exchange);
+  // Takes the ticket of an answer that has no exchange because an earlier daemon began it.
+  void take(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
   // fail() with kTimeout after `timeout`, unless it has ended.
   void start_deadline(std::chrono::seconds timeout);
 

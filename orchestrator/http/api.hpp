@@ -32,7 +32,8 @@ class Api {
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
                               std::string_view path);
 
-  std::vector<DaemonFigure> figures() const;  // of clients' keys
+  std::vector<DaemonFigure> figures() const;  // the figures of clients' keys, for /metrics
+  const KeyLimits& limits() const { return context_.limits; }
 
   std::function<std::size_t()>& connection_count = context_.connection_count;
 

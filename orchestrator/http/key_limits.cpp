@@ -116,4 +116,13 @@ std::variant<std::shared_ptr<KeyTicket>, ApiError> KeyLimits::begin(KeyUse& use,
   return std::make_shared<KeyTicket>(*shared);
 }
 
+std::shared_ptr<KeyTicket> KeyLimits::go_on(std::string_view name) const {
+  const auto known = std::ranges::find(
+      keys_, name, [](const auto& use) { return std::string_view(use->key.name); });
+  if (known != keys_.end()) return std::make_shared<KeyTicket>(*known);
+  auto unknown = std::make_shared<KeyUse>();
+  unknown->key.name = name;
+  return std::make_shared<KeyTicket>(std::move(unknown));
+}
+
 }  // namespace bulkhead::orchestrator

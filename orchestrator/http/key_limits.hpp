@@ -55,6 +55,11 @@ class KeyLimits {
   // Counts a request of the key, or returns the refusal: a 429 that says when to try again.
   std::variant<std::shared_ptr<KeyTicket>, ApiError> begin(KeyUse& use,
                                                            KeyUse::Clock::time_point now);
+  // Goes on with a request that an earlier daemon began for the key of this name. The request is in
+  // progress and its tokens count; it is not another request of the minute. If the settings no
+  // longer have the key, the ticket keeps the key's name and has no limits, just as when a reload
+  // removes the key during a request.
+  std::shared_ptr<KeyTicket> go_on(std::string_view name) const;
   const std::vector<std::shared_ptr<KeyUse>>& all() const { return keys_; }
 
  private:

@@ -49,6 +49,7 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
   begun.chat = request.chat;
   begun.include_usage = request.include_usage;
   begun.return_token_ids = request.return_token_ids;
+  if (exchange->ticket != nullptr) begun.key_name = exchange->ticket->name();
   begun.submit = std::move(request.parameters);
   begun.submit.prompt = std::move(request.prompts.front());
   const std::string id = begun.id;
@@ -97,7 +98,7 @@ std::optional<ApiError> ResumableStreams::attach(const std::string& id,
   return std::nullopt;
 }
 
-void ResumableStreams::recover(std::vector<DiskRequest> requests) {
+void ResumableStreams::recover(std::vector<DiskRequest> requests, const KeyLimits& limits) {
   const std::time_t now = std::time(nullptr);
   std::size_t unfinished = 0, readable = 0;
   for (DiskRequest& request : requests) {
@@ -125,7 +126,8 @@ void ResumableStreams::recover(std::vector<DiskRequest> requests) {
       if (each.file_name != request.begun.file) continue;
       if (!model || each.id == request.begun.model) model = i;
     }
-    stream->go_on(model, request);
+    stream->go_on(model, request,
+                  request.begun.key_name.empty() ? nullptr : limits.go_on(request.begun.key_name));
   }
   if (unfinished + readable > 0) {
     spdlog::info("journal: {} stream(s) go on, {} can be read again", unfinished, readable);

@@ -19,6 +19,7 @@
 
 #include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/exchange.hpp"
+#include "orchestrator/http/key_limits.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/metrics/metrics.hpp"
@@ -52,8 +53,9 @@ class ResumableStreams {
     services_.keep_alive = options.keep_alive;
   }
 
-  // Goes on with what an earlier daemon left. Before the first start().
-  void recover(std::vector<DiskRequest> requests);
+  // Goes on with the streams that an earlier daemon left, each for the key that began it. Call it
+  // before the first start().
+  void recover(std::vector<DiskRequest> requests, const KeyLimits& limits);
 
   // Admitted to `model` already; one prompt, n = 1, streamed. An error when nothing was begun.
   std::optional<ApiError> start(std::size_t model, GenerationRequest request,

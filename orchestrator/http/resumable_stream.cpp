@@ -63,7 +63,9 @@ void ResumableStream::restore(DiskRequest& from) {
   durable_ = ends_.size();
 }
 
-void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from) {
+void ResumableStream::go_on(std::optional<std::size_t> model, DiskRequest& from,
+                            std::shared_ptr<KeyTicket> ticket) {
+  take(std::move(ticket));
   start_deadline(owner_.options_.timeout);
   wait_for_reader();
   if (!model) {

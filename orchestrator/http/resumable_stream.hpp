@@ -30,8 +30,10 @@ class ResumableStream final : public Answer {
   Status start(std::size_t model, std::shared_ptr<Exchange> exchange);
   // The state that the records tell, without a word to a worker or the disk.
   void restore(DiskRequest& from);
-  // Hands an unfinished one to the workers. No `model`: it is not served any more.
-  void go_on(std::optional<std::size_t> model, DiskRequest& from);
+  // Hands an unfinished stream to the workers. Without `model` its model is not served any more.
+  // Without `ticket` no client's key began it.
+  void go_on(std::optional<std::size_t> model, DiskRequest& from,
+             std::shared_ptr<KeyTicket> ticket);
   void expire_after(std::chrono::seconds time);
   // Makes `exchange` the reader, from that event on.
   void attach(std::shared_ptr<Exchange> exchange, std::size_t first_event);

@@ -26,6 +26,8 @@ struct BegunRequest {
   bool include_usage = false;
   bool return_token_ids = false;
   ipc::Submit submit;  // accepted_tokens empty
+  std::string key_name =
+      {};  // name of the client's key (server.keys), never the key itself; empty: no key
   bool operator==(const BegunRequest&) const = default;
 };
 

@@ -117,7 +117,10 @@ RequestId Router::resume(std::size_t model, JournalEntry entry, RequestObserver&
   recorded.calls = entry.calls;
   recorded.in_call = entry.in_call;
   recorded.made_by = std::move(entry.made_by);
-  active_[id] = Active{.model = model, .observer = &observer, .recovering = true};
+  active_[id] = Active{.model = model,
+                       .observer = &observer,
+                       .key = std::string(observer.turn_of()),
+                       .recovering = true};
   waiting_[model].fresh.push_begun(id);
   dispatch_later(model);
   if (!models_[model].loaded) go_on_loading_later();

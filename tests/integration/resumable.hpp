@@ -9,6 +9,7 @@
 namespace bulkhead::test {
 
 struct ResumableClient {
+  std::string key;                // the API key; empty: the daemon asks for none
   std::string id;                 // the request's, from X-Request-Id
   std::vector<std::string> data;  // of each event, without its id line
   std::string rest;               // half an event
@@ -28,7 +29,7 @@ struct ResumableClient {
   }
 
   void begin(HttpClient& client, const std::string& path, const json& request) {
-    ASSERT_TRUE(client.send("POST", path, request.dump()));
+    ASSERT_TRUE(client.send("POST", path, request.dump(), fields()));
     HttpReply head = client.receive_head();
     ASSERT_EQ(head.status, 200);
     id = head.headers["x-request-id"];
@@ -36,9 +37,9 @@ struct ResumableClient {
   }
   void resume(HttpClient& client) {
     rest.clear();
-    std::vector<std::string> fields;
-    if (!data.empty()) fields.push_back("Last-Event-ID: " + std::to_string(data.size() - 1));
-    ASSERT_TRUE(client.send("GET", "/v1/requests/" + id + "/events", "", fields));
+    std::vector<std::string> more = fields();
+    if (!data.empty()) more.push_back("Last-Event-ID: " + std::to_string(data.size() - 1));
+    ASSERT_TRUE(client.send("GET", "/v1/requests/" + id + "/events", "", more));
     HttpReply head = client.receive_head();
     ASSERT_EQ(head.status, 200);
     ASSERT_EQ(head.headers["x-request-id"], id);
@@ -60,6 +61,10 @@ struct ResumableClient {
       }
       take(*chunk);
     }
+  }
+  std::vector<std::string> fields() const {
+    if (key.empty()) return {};
+    return {"Authorization: Bearer " + key};
   }
   // As the stream would have come in one piece.
   std::string body() const {

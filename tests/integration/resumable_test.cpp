@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 namespace bulkhead::test {
 namespace {
@@ -139,6 +140,52 @@ TEST(ResumableStream, GoesOnAfterTheDaemonWasKilled) {
     expect_whole(client, 300);
     EXPECT_EQ(serving.worker()["recovered_requests"], 1);
   }
+}
+
+TEST(ResumableStream, IsItsKeysAfterTheDaemonWasKilled) {
+  JournalFolder folder;
+  const std::string hold = folder.hold();
+  const auto start = [&] {
+    return serve({folder.setting(), "server.api_key=operator",
+                  "server.keys=alice a-secret streams=1,bob b-secret"},
+                 {{"FAKE_HOLD", hold}});
+  };
+  ResumableClient client, operators, bobs;
+  client.key = "a-secret";
+  operators.key = "operator";
+  bobs.key = "b-secret";
+  Serving serving = start();
+  const auto status_of = [&serving](const ResumableClient& asking) {
+    return serving.post("/v1/completions", R"({"prompt":"x","max_tokens":2})", asking.fields())
+        .status;
+  };
+  {
+    HttpClient first(serving.port);
+    client.begin(first, "/v1/completions", resumable("hold@20", 30));
+    client.read_events(first, 10);
+    kill_daemon(serving);
+    client.read_to_end(first);
+  }
+  std::ifstream journal(folder.file(), std::ios::binary);
+  const std::string written((std::istreambuf_iterator<char>(journal)), {});
+  EXPECT_NE(written.find("alice"), std::string::npos);
+  EXPECT_EQ(written.find("a-secret"), std::string::npos);
+
+  serving = start();
+  const json requests = json::parse(
+      HttpClient(serving.port).request("GET", "/v1/requests", "", operators.fields()).body);
+  ASSERT_EQ(requests.size(), 1U);
+  EXPECT_EQ(requests[0]["key"], "alice");
+  EXPECT_EQ(status_of(client), 429) << "the stream is the only one that the key may have";
+  EXPECT_EQ(status_of(bobs), 200);
+  std::filesystem::remove(hold);
+  HttpClient again(serving.port);
+  client.resume(again);
+  client.read_to_end(again);
+  expect_whole(client, 30);
+  EXPECT_TRUE(Serving::eventually([&] { return status_of(client) == 200; }));
+  EXPECT_TRUE(Serving::eventually(
+      [&] { return serving.daemon->log().find("key=alice recovered=true") != std::string::npos; }));
 }
 
 TEST(ResumableStream, TheJournalsFiguresAreTold) {

@@ -99,6 +99,19 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   EXPECT_FALSE(request.over());
 }
 
+TEST(JournalFile, KeepsTheNameOfTheClientsKey) {
+  BegunRequest request = begun("a");
+  const std::string without = *encode_begun(request);
+  EXPECT_EQ(*decode_begun(without), request) << "as a daemon wrote it that kept no names";
+  request.key_name = "alice";
+  const std::string with = *encode_begun(request);
+  EXPECT_EQ(*decode_begun(with), request);
+  const std::size_t name_at = with.find("alice");
+  ASSERT_NE(name_at, std::string::npos);
+  for (std::size_t cut = name_at; cut < name_at + 5; ++cut)
+    EXPECT_FALSE(decode_begun(with.substr(0, cut)).ok()) << cut;
+}
+
 TEST(JournalFile, EveryTornEndLeavesTheWholeRecordsBeforeIt) {
   const std::string whole = one_stream();
   std::vector<std::size_t> ends;

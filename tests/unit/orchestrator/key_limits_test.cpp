@@ -111,6 +111,30 @@ TEST(KeyLimits, StreamsEndWithTheirTickets) {
   EXPECT_EQ(keys.wait(), 1);
 }
 
+TEST(KeyLimits, ARequestOfAnEarlierDaemonIsInProgressAndCountsItsTokens) {
+  Keys keys("requests_per_minute=2 tokens_per_minute=60 streams=1");
+  std::shared_ptr<KeyTicket> ticket = keys.all.go_on("alice");
+  EXPECT_EQ(ticket->name(), "alice");
+  EXPECT_EQ(keys.wait(), 1) << "its one stream";
+  ticket->charge(60);
+  ticket.reset();
+  EXPECT_EQ(keys.wait(), 1) << "its tokens";
+  keys.now += 1s;
+  EXPECT_EQ(keys.wait(), 0);
+  keys.tickets.clear();
+  keys.now += 1s;
+  EXPECT_EQ(keys.wait(), 0) << "it was no request of this minute";
+}
+
+TEST(KeyLimits, ARequestOfAnEarlierDaemonKeepsTheNameOfAKeyThatIsGone) {
+  Keys keys("streams=1");
+  const std::shared_ptr<KeyTicket> ticket = keys.all.go_on("bob");
+  EXPECT_EQ(ticket->name(), "bob");
+  ticket->charge(1000);
+  EXPECT_EQ(keys.all.all().size(), 1U);
+  EXPECT_EQ(keys.wait(), 0);
+}
+
 TEST(KeyLimits, NewSettingsForgetNothingThatWasUsed) {
   Keys keys("requests_per_minute=6 streams=10");
   for (int i = 0; i < 4; ++i)
