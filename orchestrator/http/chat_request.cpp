@@ -201,8 +201,11 @@ void read_allowed_tools(Fields& fields, const json& choice, ipc::Submit& paramet
     return fields.refuse(where + ".tools", "must be an array.", "invalid_type");
   const json& tools = allowed["tools"];
   for (std::size_t i = 0; i < tools.size() && fields.ok(); ++i) {
+    const std::string here = fmt::format("{}.tools[{}]", where, i);
+    if (!is_object_with(tools[i], "type", json::value_t::string))
+      return fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
     if (!is_of_type(tools[i], "function")) continue;
-    std::string name = offered_name(fields, tools[i], fmt::format("{}.tools[{}]", where, i));
+    std::string name = offered_name(fields, tools[i], here);
     if (!name.empty()) parameters.allowed_tools.push_back(std::move(name));
   }
   if (parameters.allowed_tools.empty())

@@ -205,10 +205,11 @@ std::string only_tools(std::string_view tools, std::span<const std::string> name
   if (!all.is_array()) return std::string(tools);
   Json kept = Json::array();
   for (const Json& tool : all) {
-    const bool wanted =
-        tool.is_object() &&
-        std::ranges::find(names, function_of(tool).value("name", "")) != names.end();
-    if (wanted) kept.push_back(tool);
+    const Json& function = function_of(tool);
+    const auto name = function.find("name");
+    if (name == function.end() || !name->is_string()) return std::string(tools);
+    if (std::ranges::find(names, name->get_ref<const std::string&>()) != names.end())
+      kept.push_back(tool);
   }
   return kept.dump();
 }

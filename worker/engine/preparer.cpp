@@ -216,8 +216,10 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   outcome.warnings = std::move(prompt.warnings);
   std::string tools(tools_of(chat.prompt));
   if (!chat.allowed_tools.empty()) tools = only_tools(tools, chat.allowed_tools);
+  outcome.parameter = "tools";
   BULKHEAD_TRY(model::answer::AnswerRequest request,
                answer_request(chat, tools, prompt.text(), constrained));
+  outcome.parameter.clear();
   if (!calls_) calls_.emplace(*language_.tokenizer, family);
   const bool named = chat.tool_choice == ipc::ToolChoice::kNamed;
   const ToolUse use{.tools = std::move(tools),

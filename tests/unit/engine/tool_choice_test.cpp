@@ -389,6 +389,24 @@ TEST(ToolChoice, OnlyAllowedToolsAreCalled) {
     EXPECT_EQ(call.name, "get_time");
 }
 
+// The daemon lets no such tools through. A worker that gets them all the same refuses the request.
+TEST(ToolChoice, AllowedToolsBesideToolsWithoutNamesAreRefused) {
+  for (const char* broken :
+       {"7", "\"get_time\"", "null", "[]", R"({"type":"function"})",
+        R"({"type":"function","function":7})", R"({"type":"function","function":{"name":7}})",
+        R"({"type":"function","function":{"name":null}})", R"({"name":["get_time"]})"}) {
+    SCOPED_TRACE(broken);
+    const std::string both = R"("tools":[{"type":"function","function":{"name":"get_time"}},)";
+    ipc::Submit request = asks(1, ToolChoice::kAuto, both + broken + "]");
+    request.allowed_tools = {"get_time"};
+    const Answer refused = alone(request);
+    ASSERT_TRUE(refused.failed);
+    EXPECT_EQ(refused.failed->code, ipc::FailureCode::kInvalidRequest);
+    EXPECT_EQ(refused.failed->parameter, "tools");
+    EXPECT_THAT(refused.failed->message, HasSubstr("tools[1]"));
+  }
+}
+
 TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
   const auto unique = [](const char* strict) {
     return R"("tools":[{"type":"function","function":{"name":"f","strict":)" + std::string(strict) +
