@@ -1,6 +1,7 @@
 // What templates compute, as Python's jinja2 computes it. jinja_cases.json was made with jinja2 3.1, set
 // up as transformers does: [template, text], or [template] alone where Python raises.
 #include <fstream>
+#include <new>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,14 @@ TEST(Jinja, ChangesListsOnlyWhereAllowed) {
   const auto made = Template::parse(kSource).value().render(strict, 0, [](Interpreter&) {});
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.error().message().find("'l.append'"), std::string::npos) << made.error().message();
+}
+
+// The request is not at fault, so it must not be refused as if its template were.
+TEST(Jinja, LetsAWantOfMemoryEndTheProcess) {
+  const Template parsed = Template::parse("{{ x }}").value();
+  EXPECT_THROW(
+      (void)parsed.render(testing::at_noon(), 0, [](Interpreter&) { throw std::bad_alloc(); }),
+      std::bad_alloc);
 }
 
 }  // namespace

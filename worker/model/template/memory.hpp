@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ struct CountedAllocator {
   CountedAllocator(const CountedAllocator<U>&) {}  // NOLINT: implicit, as allocators convert
 
   T* allocate(std::size_t count) {
-    if (count > std::numeric_limits<std::size_t>::max() / 2 / sizeof(T)) throw std::bad_alloc();
+    if (count > std::numeric_limits<std::size_t>::max() / 2 / sizeof(T))
+      throw std::length_error("a template asks for more memory than there can be");
     charge_memory(count * sizeof(T));
     return std::allocator<T>().allocate(count);
   }

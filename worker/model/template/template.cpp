@@ -36,7 +36,7 @@ Status caught(const Work& work, const Line& line) {
   } catch (const TemplateError& error) {
     return error_of(error, line());
   } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::kResourceExhausted, "the chat template takes too much memory");
+    throw;
   } catch (const std::exception& error) {
     return Error(ErrorCode::kInternal, std::string("rendering the chat template: ") + error.what());
   }
