@@ -149,6 +149,7 @@ void AnswerConstraint::advance(TokenId token) {
   const std::string_view spelled = rules_.tokens->spelled(token);
   const bool reasoned = phase_ == Phase::kReasoning;
   fresh_ = false;
+  free_mask_.reset();
   if (spelled.starts_with(kMarkByte)) {
     step(plain, spelled);
   } else {
@@ -319,6 +320,11 @@ bool AnswerConstraint::forbid_beyond_name() {
 }
 
 std::span<const std::uint32_t> AnswerConstraint::free_mask() {
+  if (!free_mask_) free_mask_ = make_free_mask();
+  return *free_mask_;
+}
+
+std::span<const std::uint32_t> AnswerConstraint::make_free_mask() {
   if (rules_.held == nullptr) return {};
   const bool reasons = phase_ == Phase::kReasoning;
   const std::string before = reasons || place_.calls ? parser_.undecided() : std::string();

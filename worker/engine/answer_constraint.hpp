@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -82,6 +83,7 @@ class AnswerConstraint : public TokenConstraint {
   }
   std::span<const std::uint32_t> forced_end();
   std::span<const std::uint32_t> free_mask();
+  std::span<const std::uint32_t> make_free_mask();
 
   AnswerRules rules_;
   model::answer::AnswerParser parser_;
@@ -96,6 +98,7 @@ class AnswerConstraint : public TokenConstraint {
   bool given_up_ = false;  // on a call that is none of the grammar's
   bool fresh_ = false;     // the last token began the call: no mask was there for its rest
   constrain::TokenMask mask_;
+  std::optional<std::span<const std::uint32_t>> free_mask_;  // for now; lies in mask_
 };
 
 }  // namespace bulkhead::engine

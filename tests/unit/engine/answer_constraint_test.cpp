@@ -90,6 +90,31 @@ TEST(AnswerConstraint, ACallThatLeavesItsGrammarIsFree) {
   }
 }
 
+// A kept mask belongs to the present tokens and not to earlier ones. A second constraint, whose mask nobody
+// has asked for before, has the same mask.
+TEST(AnswerConstraint, MasksAreThoseOfTheTokensSoFarHoweverOftenSomebodyAsks) {
+  const std::string text = R"({"name": "get_time", "parameters": {"zone": "x"}} Done.)";
+  Answering asked("llama3-json", kEndings);
+  int held = 0, unheld = 0;
+  for (std::size_t length = 0; length <= text.size(); ++length) {
+    if (length > 0) asked.say(text.substr(length - 1, 1));
+    Answering silent("llama3-json", kEndings);
+    for (const char c : text.substr(0, length))
+      silent.say(std::string(1, c));
+    const bool is_free = asked.constraint->is_free();
+    for (int time = 0; time < 2; ++time) {
+      const auto mask = asked.constraint->mask(), expected = silent.constraint->mask();
+      ASSERT_TRUE(mask.ok() && expected.ok());
+      EXPECT_TRUE(std::ranges::equal(*mask, *expected)) << text.substr(0, length);
+      EXPECT_EQ(is_free, mask->empty()) << text.substr(0, length);
+      EXPECT_EQ(asked.constraint->is_free(), is_free) << text.substr(0, length);
+    }
+    ++(is_free ? unheld : held);
+  }
+  EXPECT_GT(held, 10);
+  EXPECT_GT(unheld, 10);
+}
+
 class Ambiguous : public testing::Test {
  protected:
   std::unique_ptr<engine::AnswerConstraint> begin(bool may_give_up) {
