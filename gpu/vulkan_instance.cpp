@@ -41,8 +41,9 @@ void keep_driver_caches_in(const std::string& folder) {
   // warns about the older name.
   if (std::getenv("MESA_GLSL_CACHE_DIR") == nullptr)
     set_unless_set("MESA_SHADER_CACHE_DIR", folder);
-  set_unless_set("__GL_SHADER_DISK_CACHE_PATH", folder);
-  set_unless_set("__GL_SHADER_DISK_CACHE_SKIP_CLEANUP", "1");
+  // NVIDIA's driver keeps whole kernels in a VkPipelineCache. With a disk cache of its own beside it, it took 9 ms
+  // for each kept kernel, one after the other, instead of 2.5 (driver 580, H200).
+  set_unless_set("__GL_SHADER_DISK_CACHE", "0");
 }
 
 Result<std::unique_ptr<Instance>> Instance::create(bool validation) {
