@@ -146,7 +146,8 @@ int run_check_schema(const CheckSchemaOptions& options);
 
 struct DoctorOptions {
   Connection connection;
-  std::string bundle;  // the file to write; empty: print what there is
+  std::string bundle;  // the archive to write; empty: print a diagnosis
+  std::string model;   // a model file; says which devices it fits on; empty: none
 };
 // With a bundle: 1 where it could not be written. A daemon that does not answer is no failure: the bundle says so.
 int run_doctor(const DoctorOptions& options);

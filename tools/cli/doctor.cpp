@@ -11,6 +11,7 @@
 #include "config/base/control_group.hpp"
 #include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/model_fit.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::cli {
@@ -107,6 +108,15 @@ std::string text_of(const gpu::DeviceInfo& device) {
   return out;
 }
 
+int tell_fit(const std::string& file) {
+  const auto devices = gpu::list_devices();
+  if (!devices.ok()) return fail(devices.error());
+  const Result<ModelFit> fit = model_fit(file, *devices);
+  if (!fit.ok()) return fail(fit.error());
+  put("\n" + fit->text);
+  return fit->fits ? 0 : 1;
+}
+
 }  // namespace
 
 Diagnosis diagnose() {
@@ -138,7 +148,8 @@ int run_doctor(const DoctorOptions& options) {
                  "For a software device: apt-get install mesa-vulkan-drivers. For a GPU: its "
                  "vendor's driver.\n");
   }
-  return found.usable ? 0 : 1;
+  if (options.model.empty() || !found.usable) return found.usable ? 0 : 1;
+  return tell_fit(options.model);
 }
 
 }  // namespace bulkhead::cli

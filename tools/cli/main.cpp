@@ -272,15 +272,20 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
   CLI::App* command = app.add_subcommand(
       "doctor", "List the Vulkan devices and what they lack; write an archive for a report");
   add_connection(*command, options.connection);
-  command->add_option("--bundle", options.bundle,
-                      "Write a tar archive of versions, settings, metrics, logs and the last "
-                      "crashes, without keys and prompts");
+  CLI::Option* const bundle =
+      command->add_option("--bundle", options.bundle,
+                          "Write a tar archive of versions, settings, metrics, logs and the last "
+                          "crashes, without keys and prompts");
+  command->add_option("--model", options.model, "Tell which devices this model file fits on")
+      ->excludes(bundle);
   command->footer(
       "Examples:\n"
       "  bulkhead doctor\n"
+      "  bulkhead doctor --model FILE            and on which of the devices the model fits\n"
       "  bulkhead doctor --bundle report.tar     asks the daemon at --url; without one, what is "
       "known here\n"
-      "Exit code: 0 when a device can serve; with --bundle, when the archive was written.");
+      "Exit code: 0 when a device can serve (with --model, that model); with --bundle, when the "
+      "archive was written.");
   command->callback([&options, &code] { code = run_doctor(options); });
 }
 

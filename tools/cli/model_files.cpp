@@ -34,6 +34,45 @@ bool put_pieces(const model::Tokenizer& tokenizer, std::span<const model::TokenI
   return true;
 }
 
+// A GPU with matrix units lays weights out differently, and some types then take half a bit more for each weight.
+// The program does not know the device here, nor how much memory it has.
+Result<std::string> memory_text(const model::GgufFile& file, const model::ModelGraph& graph) {
+  config::EngineSettings engine;
+  const forward::UsualBatch batch = forward::usual_batch(engine, file, graph);
+  engine.max_batch = batch.most;
+  BULKHEAD_TRY(const forward::MemoryNeed need, forward::memory_need(file, graph, engine));
+  BULKHEAD_TRY(const forward::MemoryNeed with_units,
+               forward::memory_need(file, graph, engine, true));
+  engine.max_batch = batch.least;
+  BULKHEAD_TRY(const forward::MemoryNeed least, forward::memory_need(file, graph, engine));
+
+  std::string out = "\nDevice memory (engine.kv_type " +
+                    std::string(config::to_string(engine.kv_type)) + ", engine.max_batch " +
+                    std::to_string(batch.most) + ")\n";
+  out += "  weights          " + in_mib(need.weights);
+  if (with_units.weights != need.weights)
+    out += "; " + in_mib(with_units.weights) + " on a GPU with matrix units";
+  out += "\n";
+  out += "  keys and values  " + std::to_string(need.kv.per_token) + " bytes a token, ";
+  if (need.kv.window > 0)
+    out += "and " + std::to_string(need.kv.per_window_token) + " for each of the last " +
+           std::to_string(need.kv.window) + ", ";
+  out += in_mib(need.kv.bytes(graph.context)) + " for one sequence of the whole context (" +
+         std::to_string(graph.context) + ")\n";
+  if (need.states > 0)
+    out += "  states           " + in_mib(need.states) + " for running sequences and saved ones\n";
+  out += "  working memory   " + in_mib(need.transient) + ", and up to " +
+         in_mib(need.host_logits) + " of the host's where it chooses tokens\n";
+  if (batch.most == batch.least) return out;
+  const std::string least_batch = std::to_string(batch.least);
+  out += "engine.max_batch: 0 becomes " + std::to_string(batch.most) + " on a GPU of " +
+         in_mib(batch.memory_bytes) + " and more. A smaller one gets fewer, " + least_batch +
+         " at least; a CPU device gets " + least_batch + ". With " + least_batch + ":\n";
+  if (least.states > 0) out += "  states           " + in_mib(least.states) + "\n";
+  return out + "  working memory   " + in_mib(least.transient) + ", and up to " +
+         in_mib(least.host_logits) + " of the host's\n";
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
@@ -78,26 +117,9 @@ int run_inspect(const InspectOptions& options) {
   // why.
   const Result<model::ModelGraph> graph = model::read_model(**file);
   if (graph.ok()) {
-    const config::EngineSettings engine = forward::with_sizes({}, **file, *graph, {});
-    const auto need = forward::memory_need(**file, *graph, engine);
-    // What a GPU with matrix units keeps is laid out otherwise (some types are half a bit a weight
-    // larger); which device it will be is not known here.
-    const auto with_units = forward::memory_need(**file, *graph, engine, true);
-    if (!need.ok()) return fail(need.error());
-    if (!with_units.ok()) return fail(with_units.error());
-    out += "\nDevice memory (engine.kv_type " + std::string(config::to_string(engine.kv_type)) +
-           ", engine.max_batch " + std::to_string(engine.max_batch) + ")\n";
-    out += "  weights          " + in_mib(need->weights);
-    if (with_units->weights != need->weights)
-      out += "; " + in_mib(with_units->weights) + " on a GPU with matrix units";
-    out += "\n";
-    out += "  keys and values  " + std::to_string(need->kv_per_token) + " bytes a token, " +
-           in_mib(need->kv_per_token * graph->context) +
-           " for one sequence of the whole context (" + std::to_string(graph->context) + ")\n";
-    if (need->states > 0)
-      out +=
-          "  states           " + in_mib(need->states) + " for running sequences and saved ones\n";
-    out += "  working memory   " + in_mib(need->transient) + "\n";
+    const Result<std::string> memory = memory_text(**file, *graph);
+    if (!memory.ok()) return fail(memory.error());
+    out += *memory;
   }
   return put(out) ? 0 : 1;
 }

@@ -31,12 +31,23 @@ std::uint64_t state_bytes_of(const model::ModelGraph& graph) {
   return bytes;
 }
 
-std::uint32_t usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
-                          const model::ModelGraph& graph, const DeviceSize& device) {
-  if (device.cpu) return kLeastBatch;
-  std::uint64_t weights = 0;
+std::uint64_t tensor_bytes(const model::GgufFile& file) {
+  std::uint64_t bytes = 0;
   for (const model::TensorInfo& tensor : file.tensors())
-    weights += tensor.data.size();
+    bytes += tensor.data.size();
+  return bytes;
+}
+
+// Returns the bytes of the KV cache that each sequence should find free.
+std::uint64_t bytes_of_each(const config::EngineSettings& engine, const model::ModelGraph& graph) {
+  const std::uint64_t tokens = kTokensOfEach * kv_bytes_per_token(graph, kv_format(engine.kv_type));
+  return std::max<std::uint64_t>(state_bytes_of(graph) + tokens, 1);
+}
+
+std::uint32_t batch_for(const config::EngineSettings& engine, const model::GgufFile& file,
+                        const model::ModelGraph& graph, const DeviceSize& device) {
+  if (device.cpu) return kLeastBatch;
+  const std::uint64_t weights = tensor_bytes(file);
   std::uint64_t sequences = std::ranges::find_if(kBatches, [&](const BatchRow& row) {
                               return weights <= row.weights_up_to;
                             })->sequences;
@@ -44,9 +55,7 @@ std::uint32_t usual_batch(const config::EngineSettings& engine, const model::Ggu
   if (states > 0) sequences = std::min(sequences, kMostStates / states);
   if (device.memory_bytes > 0) {
     const std::uint64_t left = device.memory_bytes - std::min(device.memory_bytes, weights);
-    const std::uint64_t each =
-        states + kTokensOfEach * kv_bytes_per_token(graph, kv_format(engine.kv_type));
-    sequences = std::min(sequences, left / 2 / std::max<std::uint64_t>(each, 1));
+    sequences = std::min(sequences, left / 2 / bytes_of_each(engine, graph));
   }
   return std::max(kLeastBatch, static_cast<std::uint32_t>(sequences));
 }
@@ -55,8 +64,17 @@ std::uint32_t usual_batch(const config::EngineSettings& engine, const model::Ggu
 
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device) {
-  if (engine.max_batch == 0) engine.max_batch = usual_batch(engine, file, graph, device);
+  if (engine.max_batch == 0) engine.max_batch = batch_for(engine, file, graph, device);
   return engine;
+}
+
+UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
+                       const model::ModelGraph& graph) {
+  UsualBatch usual;
+  usual.least = kLeastBatch;
+  usual.most = batch_for(engine, file, graph, {});
+  usual.memory_bytes = tensor_bytes(file) + 2 * usual.most * bytes_of_each(engine, graph);
+  return usual;
 }
 
 gpu::kernels::KvFormat kv_format(config::KvType type) {

@@ -30,6 +30,14 @@ struct DeviceSize {
 // the weights leave would not hold 1,024 tokens of each.
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
+// The numbers that engine.max_batch 0 stands for with a model: `most` on a GPU with at least `memory_bytes`,
+// fewer on a smaller GPU, and never fewer than `least`, the number on a CPU.
+struct UsualBatch {
+  std::uint32_t least = 0, most = 0;
+  std::uint64_t memory_bytes = 0;  // a GPU's whole memory
+};
+UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
+                       const model::ModelGraph& graph);
 
 // All of the following take settings with sizes. The most columns of a step (engine::Scheduler) that
 // recorded steps are made for beside the widest, and of any step. Wider steps of prompts gain nothing on

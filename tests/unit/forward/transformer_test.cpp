@@ -240,6 +240,11 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   EXPECT_EQ(batch({.memory_bytes = 256 * kMebibyte}), 41U);
   EXPECT_EQ(batch({.memory_bytes = 8192 * kMebibyte}), 256U);
   EXPECT_EQ(batch({}), 256U);
+  const UsualBatch usual = usual_batch({}, **file, *graph);
+  EXPECT_EQ(usual.most, 256U);
+  EXPECT_EQ(usual.least, 16U);
+  EXPECT_EQ(batch({.memory_bytes = usual.memory_bytes}), 256U);
+  EXPECT_EQ(batch({.memory_bytes = usual.memory_bytes - 1}), 255U);
   EXPECT_EQ(batch({.cpu = true}, 3), 3U);
   EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}, 300), 300U) << "as it was asked for";
   // A sequence carries 40 MiB and a little from position to position; all of them, 4 GiB at most.

@@ -128,11 +128,23 @@ TEST_F(Cli, CheckSaysWhatADaemonThatRunsWouldRefuse) {
 }
 
 TEST_F(Cli, InspectDescribesAMadeModel) {
-  const Outcome inspect = run(kTool + " inspect --tensors " + made_model("tiny-qwen2", "Q4_K_M"));
+  const std::string model = made_model("tiny-qwen2", "Q4_K_M");
+  const Outcome inspect = run(kTool + " inspect --tensors " + model);
   EXPECT_EQ(inspect.code, 0) << inspect.err;
   EXPECT_THAT(inspect.out, HasSubstr("qwen2"));
   EXPECT_THAT(inspect.out, HasSubstr("blk.1.ffn_down.weight"));
   EXPECT_THAT(inspect.out, HasSubstr("Device memory"));
+  // Devices differ in how many sequences a step has.
+  EXPECT_THAT(inspect.out, AllOf(HasSubstr("engine.max_batch 256)"),
+                                 HasSubstr("engine.max_batch: 0 becomes 256 on a GPU of "),
+                                 HasSubstr("a CPU device gets 16. With 16:\n  working memory ")));
+
+  const Outcome fit = run(kTool + " doctor --model " + model);
+  EXPECT_EQ(fit.code, 0) << fit.err;
+  EXPECT_THAT(fit.out, HasSubstr("\n  device 0          fits: it takes "));
+  const Outcome none = run(kTool + " doctor --model /no/such.gguf");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("/no/such.gguf"));
 }
 
 TEST_F(Cli, InspectRefusesABrokenFileInOneMessage) {

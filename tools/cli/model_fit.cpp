@@ -1,0 +1,77 @@
+#include "tools/cli/model_fit.hpp"
+
+#include <vector>
+
+#include "config/base/clean_text.hpp"
+#include "config/settings.hpp"
+#include "worker/forward/memory_need.hpp"
+#include "worker/model/architecture.hpp"
+#include "worker/model/gguf.hpp"
+
+namespace bulkhead::cli {
+namespace {
+
+// A device must hold the keys and values of this many tokens beside the weights: loading needs two pages.
+constexpr std::uint64_t kLeastTokens = 128;
+
+std::string whole_mib(std::uint64_t bytes) {
+  return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB";
+}
+
+// Returns the length of the longest sequence whose keys and values so many bytes hold.
+std::uint64_t tokens_in(const forward::KvNeed& kv, std::uint64_t bytes) {
+  std::uint64_t tokens = 0;
+  for (std::uint64_t more = std::uint64_t{1} << 31; more > 0; more /= 2) {
+    if (kv.bytes(tokens + more) <= bytes) tokens += more;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceInfo> devices) {
+  BULKHEAD_TRY(const auto opened, model::GgufFile::open(file));
+  const Result<model::ModelGraph> read = model::read_model(*opened);
+  if (!read.ok()) return read.error().within(file);
+  const model::ModelGraph& graph = *read;
+  ModelFit fit;
+  fit.text = "Model " + cleaned(file) + ", by what is free now\n";
+  std::vector<std::string> good;
+  for (const gpu::DeviceInfo& device : devices) {
+    if (!device.missing.empty()) continue;
+    const bool cpu = device.kind == gpu::DeviceKind::kCpu;
+    const config::EngineSettings engine =
+        forward::with_sizes({}, *opened, graph, {cpu, device.device_memory_bytes});
+    // Only an open device tells whether it has matrix units, with which weights may take more memory.
+    BULKHEAD_TRY(const forward::MemoryNeed need,
+                 forward::memory_need(*opened, graph, engine, !cpu));
+    const std::uint64_t fixed = need.weights + need.transient + need.states;
+    const std::uint64_t least = need.kv.bytes(kLeastTokens);
+    const std::uint64_t free = device.free_memory_bytes;
+    const std::string number = std::to_string(device.index);
+    fit.text +=
+        "  device " + number + std::string(number.size() < 11 ? 11 - number.size() : 1, ' ');
+    if (fixed + least > free) {
+      fit.text += "does not fit: it takes " + whole_mib(fixed) + " and " + whole_mib(least) +
+                  " of keys and values at least, and " + whole_mib(free) + " are free\n";
+      continue;
+    }
+    fit.text += "fits: it takes " + whole_mib(fixed) + " (weights " + whole_mib(need.weights) +
+                "), and " + whole_mib(free - fixed) +
+                " are left, which hold the keys and values of " +
+                std::to_string(tokens_in(need.kv, free - fixed)) + " tokens\n";
+    fit.fits = true;
+    if (!cpu) good.push_back(number);
+  }
+  if (good.size() > 1) {
+    std::string list;
+    for (const std::string& number : good)
+      list += (list.empty() ? "" : ", ") + number;
+    fit.text += "  replicas          models[].devices: [" + list + "] puts one on each of these\n";
+  }
+  if (!fit.fits)
+    fit.text += "  A model is not split over devices: one device has to hold all of it.\n";
+  return fit;
+}
+
+}  // namespace bulkhead::cli

@@ -1,0 +1,21 @@
+// Finds the devices on which a model fits, for `bulkhead doctor --model FILE`.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "config/base/error.hpp"
+#include "gpu/device.hpp"
+
+namespace bulkhead::cli {
+
+struct ModelFit {
+  std::string text;   // a line for each usable device; the last names those for replicas
+  bool fits = false;  // at least one device can hold the model
+};
+
+// Reads the model file's header, and allocates nothing on a device. The sizes are those of the default settings.
+// Returns an error if the file can't be read or its model can't be served.
+Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceInfo> devices);
+
+}  // namespace bulkhead::cli
