@@ -81,6 +81,8 @@ struct LoadTestOptions {
   std::uint32_t max_tokens = 64;
   std::uint64_t seed = 1;
   bool completions = false;  // /v1/completions instead of chats
+  bool ignore_eos = false;   // answers do not end before max_tokens, if the server knows ignore_eos
+  bool greedy = false;       // temperature 0
   bool json = false;
 };
 // Returns 1 also if a request failed, and 130 if Ctrl-C ended the test.

@@ -20,7 +20,7 @@ struct LoadRecord {
 };
 
 struct Percentiles {
-  double mean = 0, p50 = 0, p90 = 0, p99 = 0, most = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, most = 0;
 };
 // Computes percentiles by the nearest rank. `values` may be in any order; without values all are 0.
 Percentiles percentiles(std::vector<double> values);

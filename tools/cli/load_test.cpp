@@ -12,6 +12,7 @@
 
 #include "tools/cli/commands.hpp"
 #include "tools/cli/load_figures.hpp"
+#include "tools/cli/load_request.hpp"
 #include "tools/cli/sse.hpp"
 
 namespace bulkhead::cli {
@@ -24,19 +25,7 @@ namespace {
 constexpr std::size_t kMostThreads = 2048;
 constexpr std::chrono::milliseconds kShowEvery{200};
 
-// Makes a prompt of everyday words, so that a word is one or two tokens. The first words have the
-// request's number, so that no two prompts begin alike and no server can answer from a cache.
-std::string prompt_of(std::uint64_t seed, std::size_t words) {
-  static constexpr const char* kWords[] = {"river", "stone", "light",  "winter", "garden",  "story",
-                                           "quiet", "paper", "window", "silver", "morning", "road"};
-  std::mt19937_64 random(seed);
-  std::string text = "Request " + std::to_string(seed) + ":";
-  for (std::size_t i = 2; i < words; ++i)
-    text += std::string(" ") + kWords[random() % std::size(kWords)];
-  return text;
-}
-
-// Says whether an event, of a completion or of a chat, brings text.
+// Says whether an event brings text; the event is a completion's or a chat's.
 bool has_text(const json& event) {
   if (!event.contains("choices") || !event["choices"].is_array()) return false;
   for (const json& choice : event["choices"]) {
@@ -130,20 +119,6 @@ class LoadTest {
     return slot;
   }
 
-  json body_of(std::size_t number) const {
-    const std::string prompt = prompt_of(options_.seed * 1000003 + number, options_.prompt_words);
-    json body = {{"model", model_},
-                 {"max_tokens", options_.max_tokens},
-                 {"stream", true},
-                 {"stream_options", {{"include_usage", true}}}};
-    if (options_.completions) {
-      body["prompt"] = prompt;
-    } else {
-      body["messages"] = {{{"role", "user"}, {"content", prompt}}};
-    }
-    return body;
-  }
-
   void ask(std::size_t number) {
     LoadRecord record;
     SseParser parser;
@@ -164,8 +139,8 @@ class LoadTest {
     };
     HttpClient client = client_;
     const char* const path = options_.completions ? "/v1/completions" : "/v1/chat/completions";
-    const Result<HttpResponse> response =
-        client.post_streaming(path, body_of(number).dump(), [&](std::string_view bytes) -> Status {
+    const Result<HttpResponse> response = client.post_streaming(
+        path, load_request(options_, model_, number).dump(), [&](std::string_view bytes) -> Status {
           if (!parser.push(bytes, on_data))
             return Error(ErrorCode::kCorrupt, "the server sent an event above 16 MiB");
           return {};

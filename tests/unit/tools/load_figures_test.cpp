@@ -5,11 +5,28 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/cli/load_request.hpp"
+
 namespace bulkhead::cli {
 namespace {
 
 using testing::DoubleNear;
 using testing::HasSubstr;
+
+TEST(LoadRequest, AsksForWhatTheOptionsSay) {
+  LoadTestOptions options;
+  const nlohmann::json plain = load_request(options, "m", 3);
+  EXPECT_EQ(plain["model"], "m");
+  EXPECT_EQ(plain["max_tokens"], 64);
+  EXPECT_FALSE(plain.contains("ignore_eos") || plain.contains("temperature")) << plain;
+  EXPECT_EQ(load_request(options, "m", 3), plain);
+  EXPECT_NE(load_request(options, "m", 4), plain);
+  options.ignore_eos = options.greedy = options.completions = true;
+  const nlohmann::json exact = load_request(options, "m", 3);
+  EXPECT_EQ(exact["ignore_eos"], true);
+  EXPECT_EQ(exact["temperature"], 0);
+  EXPECT_EQ(exact["prompt"], plain["messages"][0]["content"]);
+}
 
 TEST(Percentiles, AreTheNearestRanks) {
   std::vector<double> values;
@@ -18,6 +35,7 @@ TEST(Percentiles, AreTheNearestRanks) {
   const Percentiles of = percentiles(values);
   EXPECT_EQ(of.p50, 50);
   EXPECT_EQ(of.p90, 90);
+  EXPECT_EQ(of.p95, 95);
   EXPECT_EQ(of.p99, 99);
   EXPECT_EQ(of.most, 100);
   EXPECT_EQ(of.mean, 50.5);
