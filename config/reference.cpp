@@ -1,12 +1,18 @@
 // Settings as YAML, made from the table: the printed reference, config/runtime.yaml, and what a daemon
 // runs with.
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include <spdlog/fmt/fmt.h>
+
 #include "config/access_key.hpp"
+#include "config/base/text.hpp"
 #include "config/config.hpp"
 #include "config/settings_table.hpp"
 
@@ -15,21 +21,62 @@ namespace {
 
 constexpr const char* kHidden = "(hidden)";
 
-// A scalar that YAML reads back as the same text.
-std::string yaml_scalar(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789._/-") == std::string::npos;
-  if (plain || text.starts_with('[')) return text;
+// Says whether every reader of YAML 1.1 or 1.2 reads the bare text as this text, and not as a mark of YAML, a
+// number, a truth value or null.
+bool is_plain(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789";
+  constexpr std::string_view kOthers = "._-";
+  constexpr std::string_view kFirst = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/";
+  constexpr std::string_view kWords[] = {"null", "true", "false", "yes", "no",
+                                         "on",   "off",  "y",     "n"};
+  const auto in = [](std::string_view set, char c) { return set.find(c) != set.npos; };
+  if (text.empty() || std::ranges::find(kWords, lower(text)) != std::end(kWords)) return false;
+  if (!std::ranges::all_of(
+          text, [&](char c) { return in(kFirst, c) || in(kDigits, c) || in(kOthers, c); }))
+    return false;
+  // An IP address has three dots, so no reader takes it for a number.
+  if (in(kDigits, text.front())) return std::ranges::count(text, '.') == 3;
+  return in(kFirst, text.front());
+}
+
+// Returns a YAML scalar of this UTF-8 text. The function quotes the text where YAML would otherwise read another
+// value, such as a number or a list.
+std::string yaml_text(const std::string& text) {
+  if (is_plain(text)) return text;
   std::string quoted = "\"";
   for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\x{:02x}", byte);
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
   }
   return quoted + "\"";
 }
 
-// The nested sections of a YAML text, opened as dotted keys ask for them.
+std::string yaml_list(const std::vector<std::string>& texts) {
+  std::vector<std::string> scalars;
+  for (const std::string& text : texts)
+    scalars.push_back(yaml_text(text));
+  return "[" + bulkhead::joined(scalars) + "]";
+}
+
+// Returns a field's value in YAML. Numbers, flags and the words of a choice stay without quotes, as
+// people write them.
+template <typename Owner>
+std::string yaml_value(const Field<Owner>& field, const Owner& owner) {
+  using Texts = std::vector<std::string>;
+  if (const auto* texts = std::get_if<Reach<Owner, Texts>>(&field.reach))
+    return yaml_list((*texts)(const_cast<Owner&>(owner)));  // only reads the field
+  const bool any_text =
+      std::holds_alternative<Reach<Owner, std::string>>(field.reach) && field.choices.empty();
+  return any_text ? yaml_text(text_of(field, owner)) : text_of(field, owner);
+}
+
+// Writes the headings of a YAML text's nested sections, as dotted keys such as server.http.port
+// need them.
 class Sections {
  public:
   explicit Sections(std::ostringstream& out) : out_(out) {}
@@ -73,30 +120,29 @@ void write_settings(std::ostringstream& out,
   }
 }
 
-std::string keys_without_secrets(const std::vector<std::string>& texts) {
-  std::string list;
+std::vector<std::string> keys_without_secrets(const std::vector<std::string>& texts) {
+  std::vector<std::string> shown;
   for (const std::string& text : texts) {
     const Result<AccessKey> key = parse_access_key(text);
-    if (!list.empty()) list += ", ";
     if (!key.ok()) {
-      list += kHidden;
+      shown.emplace_back(kHidden);
       continue;
     }
-    list += key->name + " " + kHidden;
-    const auto limit = [&list](const char* name, std::uint32_t value) {
-      if (value != 0) list += " " + std::string(name) + "=" + std::to_string(value);
+    std::string& line = shown.emplace_back(key->name + " " + kHidden);
+    const auto limit = [&line](const char* name, std::uint32_t value) {
+      if (value != 0) line += " " + std::string(name) + "=" + std::to_string(value);
     };
     limit("requests_per_minute", key->requests_per_minute);
     limit("tokens_per_minute", key->tokens_per_minute);
     limit("streams", key->streams);
   }
-  return "[" + list + "]";
+  return shown;
 }
 
 std::string shown(const Setting& setting, const Settings& settings) {
-  if (!setting.secret) return text_of(setting, settings);
-  if (wants_list(setting)) return keys_without_secrets(settings.server.keys);
-  return text_of(setting, settings).empty() ? "" : kHidden;
+  if (!setting.secret) return yaml_value(setting, settings);
+  if (wants_list(setting)) return yaml_list(keys_without_secrets(settings.server.keys));
+  return yaml_text(text_of(setting, settings).empty() ? "" : kHidden);
 }
 
 }  // namespace
@@ -114,14 +160,14 @@ std::string reference_yaml() {
       [&](const Setting& setting, const std::string& indent, std::string_view name) {
         out << indent << "# " << setting.help;
         if (setting.later) out << " Not in this version yet.";
-        out << "\n" << indent << name << ": " << yaml_scalar(text_of(setting, defaults)) << "\n";
+        out << "\n" << indent << name << ": " << yaml_value(setting, defaults) << "\n";
       },
       [&] {
         out << "\n# The models to serve, each in worker processes of its own.\nmodels:\n";
         const char* lead = "  - ";
         for (const ModelSetting& field : model_settings_table()) {
           out << lead << "# " << field.help << "\n    " << field.key << ": "
-              << yaml_scalar(text_of(field, model)) << "\n";
+              << yaml_value(field, model) << "\n";
           lead = "    ";
         }
       });
@@ -133,7 +179,7 @@ std::string settings_yaml(const Settings& settings) {
   write_settings(
       out,
       [&](const Setting& setting, const std::string& indent, std::string_view name) {
-        out << indent << name << ": " << yaml_scalar(shown(setting, settings)) << "\n";
+        out << indent << name << ": " << shown(setting, settings) << "\n";
       },
       [&] {
         if (settings.models.empty()) return;
@@ -141,7 +187,7 @@ std::string settings_yaml(const Settings& settings) {
         for (const ModelSettings& model : settings.models) {
           const char* lead = "  - ";
           for (const ModelSetting& field : model_settings_table()) {
-            out << lead << field.key << ": " << yaml_scalar(text_of(field, model)) << "\n";
+            out << lead << field.key << ": " << yaml_value(field, model) << "\n";
             lead = "    ";
           }
         }

@@ -457,18 +457,13 @@ std::string text_in(const Field<Owner>& field, const Owner& const_owner) {
           [&](Reach<Owner, std::uint32_t> reach) { return std::to_string(reach(owner)); },
           [&](Reach<Owner, std::string> reach) { return reach(owner); },
           [&](Reach<Owner, std::vector<std::uint32_t>> reach) {
-            std::string text = "[";
-            for (std::uint32_t number : reach(owner)) {
-              if (text.size() > 1) text += ", ";
-              text += std::to_string(number);
-            }
-            return text + "]";
+            std::vector<std::string> numbers;
+            for (const std::uint32_t number : reach(owner))
+              numbers.push_back(std::to_string(number));
+            return "[" + bulkhead::joined(numbers) + "]";
           },
           [&](Reach<Owner, std::vector<std::string>> reach) {
-            std::string text = "[";
-            for (const std::string& entry : reach(owner))
-              text += (text.size() > 1 ? ", " : "") + entry;
-            return text + "]";
+            return "[" + bulkhead::joined(reach(owner)) + "]";
           },
           [&](const EnumReach<Owner>& reach) -> std::string {
             return field.choices[reach.get(owner)];

@@ -56,7 +56,7 @@ TEST_F(DoctorBundle, TellsOfACrashAndHasNoKeyAndNoPrompt) {
   EXPECT_EQ(crashes[0]["requests"], json{id});
   EXPECT_GE(crashes[0]["step"], 3);
   EXPECT_NE(part("logs/builtin-0.txt").find("died: "), std::string::npos);
-  EXPECT_NE(part("settings.yaml").find("keys: [alice (hidden) tokens_per_minute=100000]"),
+  EXPECT_NE(part("settings.yaml").find("keys: [\"alice (hidden) tokens_per_minute=100000\"]"),
             std::string::npos)
       << part("settings.yaml");
   EXPECT_NE(part("metrics.txt").find("bulkhead_key_requests_total{key=\"alice\"} 2"),

@@ -1,16 +1,11 @@
 #include "config/config.hpp"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "config/reload.hpp"
 #include "config/settings_table.hpp"
+#include "tests/unit/config/settings_file.hpp"
 
 namespace bulkhead::config {
 namespace {
@@ -18,28 +13,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
-
-// A settings file that lives as long as the test.
-class File {
- public:
-  explicit File(const std::string& text) {
-    path_ =
-        (std::filesystem::temp_directory_path() / ("bulkhead-config-" + std::to_string(::getpid()) +
-                                                   "-" + std::to_string(counter_++) + ".yaml"))
-            .string();
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  ~File() { std::filesystem::remove(path_); }
-  File(const File&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  static inline int counter_ = 0;
-  std::string path_;
-};
 
 std::string error_of(const std::string& yaml, const std::vector<std::string>& assignments = {}) {
   const File file(yaml);
@@ -53,67 +28,6 @@ std::string error_of(const std::string& yaml, const std::vector<std::string>& as
 std::string error_of_set(const std::string& assignment) {
   const Result<Loaded> loaded = load({"", {assignment}});
   return loaded.ok() ? "no error" : loaded.error().message();
-}
-
-std::vector<std::string> all_texts(const Settings& settings) {
-  std::vector<std::string> texts;
-  for (const Setting& setting : settings_table()) {
-    texts.push_back(std::string(setting.key) + "=" + text_of(setting, settings));
-  }
-  return texts;
-}
-
-TEST(Reference, ShippedFileIsWhatTheTablePrints) {
-  std::ifstream stream(std::string(BULKHEAD_SOURCE_DIR) + "/config/runtime.yaml", std::ios::binary);
-  ASSERT_TRUE(stream) << "config/runtime.yaml is missing";
-  std::stringstream shipped;
-  shipped << stream.rdbuf();
-  EXPECT_EQ(shipped.str(), reference_yaml())
-      << "write it anew: build/release/bin/bulkhead check --reference > config/runtime.yaml";
-}
-
-TEST(Reference, LoadsToTheDefaultsWithoutANotice) {
-  const File file(reference_yaml());
-  const Result<Loaded> loaded = load({file.path(), {}});
-  ASSERT_TRUE(loaded.ok()) << loaded.error().message();
-  EXPECT_THAT(loaded->notices, IsEmpty());
-  EXPECT_EQ(all_texts(loaded->settings), all_texts(Settings{}));
-  ASSERT_THAT(loaded->settings.models, SizeIs(1));
-  EXPECT_EQ(loaded->settings.models[0].path, "builtin");
-  EXPECT_EQ(loaded->settings.models[0].workers, 1U);
-}
-
-TEST(Reference, HasEveryKeyOnce) {
-  const std::string text = reference_yaml();
-  for (const Setting& setting : settings_table()) {
-    const std::string key = setting.key;
-    EXPECT_THAT(text, HasSubstr(key.substr(key.rfind('.') + 1) + ": ")) << key;
-    EXPECT_THAT(text, HasSubstr(setting.help)) << key;
-  }
-  for (const ModelSetting& setting : model_settings_table())
-    EXPECT_THAT(text, HasSubstr(setting.help));
-}
-
-TEST(Reference, SettingsAreShownWithoutKeys) {
-  Settings settings;
-  EXPECT_THAT(settings_yaml(settings), HasSubstr("  api_key: \"\"\n"));
-  settings.server.api_key = "operators-secret";
-  settings.server.keys = {"alice clients-secret streams=4", "in no form that-is-known"};
-  settings.models.resize(2);
-  settings.models[0].name = "one";
-  settings.models[0].path = "a \"b\".gguf";
-  settings.models[1].name = "two";
-  const std::string text = settings_yaml(settings);
-  EXPECT_THAT(text, Not(HasSubstr("secret")));
-  EXPECT_THAT(text, Not(HasSubstr("that-is-known")));
-  EXPECT_THAT(text, HasSubstr("  api_key: \"(hidden)\"\n"));
-  EXPECT_THAT(text, HasSubstr("  keys: [alice (hidden) streams=4, (hidden)]\n"));
-  EXPECT_THAT(text, HasSubstr("  - name: one\n    path: \"a \\\"b\\\".gguf\"\n"));
-  EXPECT_THAT(text, HasSubstr("  - name: two\n"));
-  for (const Setting& setting : settings_table()) {
-    const std::string key = setting.key;
-    EXPECT_THAT(text, HasSubstr(key.substr(key.rfind('.') + 1) + ": ")) << key;
-  }
 }
 
 // Every row reaches a member of its own: changing one key changes that key's text and no other's.
