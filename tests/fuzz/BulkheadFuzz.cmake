@@ -33,6 +33,7 @@ function(bulkhead_fuzz name)
     add_test(NAME fuzz.${name} COMMAND ${name} --runs=${arg_RUNS} --max-bytes=${arg_MAX_BYTES}
              "${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
     set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 1200 LABELS "fuzz+sanitize")
+    bulkhead_label_slow(fuzz.${name})
     bulkhead_label(${name} sanitize)
   endif()
 endfunction()

@@ -93,7 +93,9 @@ TEST(Places, IdleConnectionsMakePlaceForOthers) {
   for (int i = 0; i < 1100; ++i)
     idle.push_back(std::make_unique<HttpClient>(serving.port));
   EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
-  EXPECT_GT(serving.metric("bulkhead_http_idle_closed_total"), 0);
+  // A connection that asks for the metrics competes for a place, too.
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.metric("bulkhead_http_idle_closed_total") > 0; }));
 }
 
 TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
+TEST_P(VaultTransports, ASpareSharesTheMemoryAndTakesThePagesOver) {
   start("", {"isolation.standby=1"});
   for (int i = 1; i <= 2; ++i) {
     spare_with("imported");
@@ -19,14 +19,14 @@ TEST_P(Vault, ASpareSharesTheMemoryAndTakesThePagesOver) {
     EXPECT_EQ(vault()["state"], "imported") << vault();
     EXPECT_GT(vault()["pages_adopted"], 1) << vault();
     EXPECT_EQ(vault()["drops_total"], 0) << vault();
-    std::printf("%s: pause %lld ms with a spare\n", GetParam(), pause_ms_);
+    std::printf("%s: pause %lld ms with a spare\n", transport(), pause_ms_);
   }
   EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
 }
 
 // ---- a process whose exit takes long ----
 
-TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
+TEST_P(VaultTransports, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
   start("", {"isolation.standby=1"});
   for (int i = 1; i <= 2; ++i) {
     const json spare = spare_with("imported");
@@ -55,8 +55,9 @@ TEST_P(Vault, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
   EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
 }
 
-// A second death meanwhile, with no spare: the successor is started when nobody writes any more.
-TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
+// A second process dies meanwhile, and there is no spare: the successor starts when no dead process
+// can write any more.
+TEST_F(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
   start("", {"isolation.standby=1"});
   spare_with("imported");
   const pid_t first = serving_worker(serving_);
@@ -77,8 +78,9 @@ TEST_P(Vault, ADeathWhileTheOneBeforeIsTakenBackWaitsForIt) {
   EXPECT_EQ(serving_.worker()["restarts"], 2);
 }
 
-// Its own crash casts doubt on what it gave the device to do: that must be over.
-TEST_P(Vault, NobodyTakesOverFromACrashBeforeItsExit) {
+// After a crash of its own, a process's last work on the device is in doubt, so a successor waits
+// until that work is over.
+TEST_P(VaultTransports, NobodyTakesOverFromACrashBeforeItsExit) {
   start("", {"isolation.standby=1"});
   const json spare = spare_with("imported");
   const pid_t victim = serving_worker(serving_);
@@ -100,9 +102,9 @@ TEST_P(Vault, NobodyTakesOverFromACrashBeforeItsExit) {
   EXPECT_GT(vault()["pages_adopted"], 0) << vault();
 }
 
-// A process that SIGKILL does not end, for it stands still in a driver. Its memory on the device is
-// nobody's to take over, and nobody waits for it.
-TEST_P(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
+// SIGKILL does not end a process that stands still in a driver. Nobody takes over its memory on the
+// device, and nobody waits for it.
+TEST_F(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=5000"});
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
@@ -110,7 +112,7 @@ TEST_P(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   const Timed killed =
       stream(serving_.port, request_, kTokens / 2, [&] { send_signal(victim, SIGKILL); });
   EXPECT_EQ(killed.heard, undisturbed_.heard) << serving_.daemon->log();
-  std::printf("%s: pause %lld ms, of which 1000 waited for the exit\n", GetParam(),
+  std::printf("%s: pause %lld ms, of which 1000 waited for the exit\n", transport(),
               static_cast<long long>(killed.longest_pause.count()));
   EXPECT_EQ(
       serving_.worker()["last_death"],
@@ -132,8 +134,8 @@ TEST_P(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   EXPECT_EQ(serving_.worker()["restarts"], 3);
 }
 
-// A hang that the daemon ends, with a spare that shares the memory: that goes, too.
-TEST_P(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
+// The daemon ends a process that hangs. A spare that shares its memory ends, too.
+TEST_F(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.heartbeat_timeout_ms=2000",
              "isolation.standby=1"});
   const json spare = spare_with("imported");
@@ -149,8 +151,8 @@ TEST_P(Vault, SparesOfAProcessThatNeverEndsAreReplaced) {
   EXPECT_NE(spare_with("imported")["pid"], spare["pid"]);
 }
 
-// After a spare has taken over early, a further death does not wait for ever for the one before.
-TEST_P(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
+// After a spare has taken over early, a second death does not wait for ever for the first exit.
+TEST_F(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
   start("", {"isolation.exit_timeout_ms=1000", "isolation.standby=1"});
   spare_with("imported");
   const pid_t first = serving_worker(serving_);
@@ -164,7 +166,7 @@ TEST_P(Vault, ASecondDeathWaitsOnlySoLongForAProcessThatNeverEnds) {
   EXPECT_EQ(serving_.worker()["restarts"], 2);
 }
 
-TEST_P(Vault, TheDaemonEndsBesideAProcessThatDoesNot) {
+TEST_F(Vault, TheDaemonEndsBesideAProcessThatDoesNot) {
   start("", {"isolation.exit_timeout_ms=1000"});
   const pid_t victim = serving_worker(serving_);
   HeldProcess held(victim);
@@ -174,8 +176,8 @@ TEST_P(Vault, TheDaemonEndsBesideAProcessThatDoesNot) {
   EXPECT_EQ(serving_.daemon->wait_for_exit(), 0) << serving_.daemon->log();
 }
 
-// Each successor that does not end either takes memory with it: that is not gone on with.
-TEST_P(Vault, IsGivenUpWithItsWorkerWhenNoneOfItsProcessesEnds) {
+// Each successor that does not end keeps its memory, so the daemon gives up after a few.
+TEST_F(Vault, IsGivenUpWithItsWorkerWhenNoneOfItsProcessesEnds) {
   start("", {"isolation.exit_timeout_ms=1000"});
   std::vector<std::unique_ptr<HeldProcess>> held;
   for (int i = 0; i < 3; ++i) {

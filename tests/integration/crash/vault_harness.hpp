@@ -26,7 +26,7 @@
 namespace bulkhead::test {
 
 namespace fs = std::filesystem;
-inline constexpr int kTokens = 60;  // with the prompt more than two pages
+inline constexpr int kTokens = 30;  // with the prompt more than two pages
 
 // A memory file that another process holds, by a part of its name; and, if told, of so many bytes and
 // a driver's header.
@@ -72,8 +72,10 @@ inline std::size_t descriptors_of(pid_t pid) {
       fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"), fs::directory_iterator()));
 }
 
-class Vault : public testing::TestWithParam<const char*> {
+// Over shared memory, which is what a daemon takes by itself.
+class Vault : public testing::Test {
  protected:
+  virtual const char* transport() const { return "shm"; }
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("bulkhead-vault-" + std::to_string(::getpid()));
     fs::create_directories(folder_);
@@ -91,7 +93,7 @@ class Vault : public testing::TestWithParam<const char*> {
 
   void start(const std::string& model, std::vector<std::string> settings = {},
              std::map<std::string, std::string> environment = {}) {
-    settings.push_back(std::string("ipc.transport=") + GetParam());
+    settings.push_back(std::string("ipc.transport=") + transport());
     serving_ = serve_model(model, settings, std::move(environment));
     undisturbed_ = stream(serving_.port, request_);
     ASSERT_TRUE(undisturbed_.heard.done);
@@ -199,9 +201,20 @@ class Vault : public testing::TestWithParam<const char*> {
 
   fs::path folder_;
   Serving serving_;
-  json request_ = request_of(true, kTokens, "Once upon a time there was a little robot who", 17);
+  json request_ =
+      request_of(true, kTokens,
+                 "Once upon a time there was a little robot who lived in a house by the "
+                 "sea. The robot had a friend, a small bird, and every day the two of "
+                 "them went for a walk. One day the bird",
+                 17);
   Timed undisturbed_;
   long long pause_ms_ = 0;
+};
+
+// What depends on how a daemon hears of a death, or on what descriptors it holds and sends.
+class VaultTransports : public Vault, public testing::WithParamInterface<const char*> {
+ protected:
+  const char* transport() const override { return GetParam(); }
 };
 
 }  // namespace bulkhead::test

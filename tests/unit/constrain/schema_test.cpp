@@ -1,5 +1,5 @@
 // Keywords and their combinations, spellings, refusals, and hostile schemas.
-#include <chrono>
+#include <ctime>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,9 +181,10 @@ TEST(Schema, HostileOnesEndInAnErrorSoon) {
       R"g({"type":"string","pattern":"^(a?){5000}a{5000}$"})g",
   };
   for (const std::string& schema : hostile) {
-    const auto begin = std::chrono::steady_clock::now();
+    // The processor's time does not depend on what else the machine does.
+    const std::clock_t begin = std::clock();
     EXPECT_NE(refusal(schema), "") << schema.substr(0, 80);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+    EXPECT_LT(std::clock() - begin, std::clock_t{20} * CLOCKS_PER_SEC) << schema.substr(0, 80);
   }
   // These lead to themselves: they end, whatever they say.
   for (const char* circular : {R"({"$ref":"#"})", R"({"allOf":[{"not":{"$ref":"#"}}]})",

@@ -43,6 +43,8 @@ TEST_P(Fixture, ContinuesAsTheDoubleEvaluation) {
   ASSERT_GE(want["cases"].size(), 2U);
   for (const auto& each : want["cases"]) {
     const auto prompt = each["prompt_tokens"].get<std::vector<TokenId>>();
+    // worker_integration_test computes these on a CPU.
+    if (prompt.size() > 64 && name != "builtin" && on_cpu()) continue;
     const auto rows = generate(*model.executor, prompt, each["greedy"].size(), 64);
     worst = std::max(worst, compare(rows, each["greedy"],
                                     name + ", prompt of " + std::to_string(prompt.size())));
@@ -115,9 +117,12 @@ TEST_P(GpusMapping, ComputesTheSame) {
   const Loaded model = load(name, options);
   ASSERT_NE(model.executor, nullptr);
   const auto each = expected(name)["cases"][1];
-  const auto rows =
-      generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(), 32, 64);
-  compare(rows, each["greedy"], name);
+  // A CPU takes 40 ms for each column.
+  const std::ptrdiff_t tokens = on_cpu() ? 12 : 32;
+  const auto rows = generate(*model.executor, each["prompt_tokens"].get<std::vector<TokenId>>(),
+                             static_cast<std::size_t>(tokens), 64);
+  const auto greedy = each["greedy"].begin();
+  compare(rows, nlohmann::json(std::vector<nlohmann::json>(greedy, greedy + tokens)), name);
 }
 
 // Rotation in a kernel of its own, in the product with rows that lie paired, and with rows that were

@@ -2,6 +2,8 @@
 // timeline that is written of it.
 #include "gpu/activity.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -152,7 +154,10 @@ std::string contents(const std::filesystem::path& path) {
 
 class TraceFile : public ::testing::Test {
  protected:
-  TraceFile() : path_(std::filesystem::path(::testing::TempDir()) / "bulkhead-trace-test.json") {}
+  // Tests of this class run as processes beside each other, so each has a file of its own.
+  TraceFile()
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              ("bulkhead-trace-test-" + std::to_string(::getpid()) + ".json")) {}
   ~TraceFile() override { std::filesystem::remove(path_); }
   std::filesystem::path path_;
 };
