@@ -218,11 +218,11 @@ std::string what_was_meant(int argc, char** argv) {
   return "`bulkheadd --help` shows what there is";
 }
 
-// Gives this process the limits and signals that it needs, whatever its parent left to it.
+// Sets the limits and signals that this process needs, whatever its parent has set.
 void prepare_process() {
   raise_descriptor_limit();
   close_descriptors_on_exec();
-  // A parent may have had SIGCHLD ignored, and children would reap themselves.
+  // A parent may have ignored SIGCHLD; the kernel would then reap this process's children.
   std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGHUP, SIG_IGN);  // until there is something to reload
 }

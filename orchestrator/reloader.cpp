@@ -66,7 +66,8 @@ Result<config::Loaded> load_settings(const config::Sources& sources,
             ", which other machines can reach, and there is no API key. Set server.api_key or "
             "BULKHEAD_API_KEY, or listen on 127.0.0.1.");
   }
-  // The settings' check has compared with the file's api_key alone.
+  // The check of the settings knew only the file's api_key, so it could not compare these keys with
+  // the environment's.
   for (const std::string& text : server.keys) {
     BULKHEAD_TRY(const config::AccessKey client, config::parse_access_key(text));
     if (client.key != server.api_key) continue;

@@ -31,7 +31,7 @@ enum class Who {
   kClients,   // the same, and clients' keys: what asks models, or tells of them
 };
 
-// Returns what follows "Bearer " in the request's Authorization; empty if there is nothing.
+// Returns what follows "Bearer " in the request's Authorization; empty if nothing does.
 std::string_view bearer_of(const HttpRequest& request);
 bool constant_time_equal(std::string_view a, std::string_view b);
 // The refusal's sentence, or empty.

@@ -38,7 +38,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
 
   void on_failed(RequestId, const Failure& failure) override { fail(to_api_error(failure)); }
 
-  // What is known of the answer; nothing if it is no generation.
+  // The facts that the log and the lists tell about the answer; all empty if the answer generates
+  // no text.
   struct Facts {
     std::string_view id, model;
     bool stream = false;
@@ -47,12 +48,12 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     bool recovered = false;  // an earlier daemon began it
   };
   virtual Facts facts() const { return {}; }
-  // The router's requests that this answer waits for.
+  // Returns the router's requests that this answer waits for.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
   Clock::time_point began() const { return began_; }
-  Clock::time_point first_token() const { return first_token_; }  // 0: none came yet
-  std::string_view key_name() const;  // of the client's key; empty: it has none
+  Clock::time_point first_token() const { return first_token_; }  // 0 until the first token comes
+  std::string_view key_name() const;  // name of the client's key; empty if the client has none
   std::string_view turn_of() const override { return key_name(); }
   std::string request_name() const override { return std::string(facts().id); }
 
@@ -74,8 +75,8 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Keeps this object until release().
   void hold() { services_.held.insert(shared_from_this()); }
   void release() { services_.held.erase(shared_from_this()); }
-  // Has lost() called when the client is gone, at most once. Takes the exchange's ticket, if it has
-  // one.
+  // Arranges that lost() is called, at most once, when the client is gone. Takes the exchange's
+  // ticket, if it has one.
   void watch(Exchange& exchange);
   // Takes the ticket of an answer that has no exchange because an earlier daemon began it.
   void take(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
@@ -83,30 +84,32 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void start_deadline(std::chrono::seconds timeout);
 
   // Calls `send` whenever AnswerServices::keep_alive passes without stream_spoke(), until the
-  // answer ends. For streams: the worker may take long to read a prompt, and proxies and clients
-  // give up silent streams.
+  // answer ends. Streams need this: a worker may take long to read a prompt, and proxies and
+  // clients give up silent streams.
   void watch_silence(std::function<void()> send);
   void stream_spoke() { spoke_ = true; }
 
-  // Counts tokens against the limits of the client's key that tokens_came() and end() do not count.
+  // Counts tokens against the limits of the client's key, beyond those that tokens_came() and end()
+  // count.
   void charge(std::uint64_t tokens);
-  // Tokens came; `last`: when the choice's last ones did.
+  // Counts tokens that came. `last`: the time at which the choice's last tokens came.
   void tokens_came(Clock::time_point& last, std::size_t count);
-  // Counts a client that is gone; the words for the log.
+  // Counts a client that is gone. Returns the words for the log.
   const char* count_lost(Exchange::Lost how);
 
-  // Once. `how`: the finish reason, the error's code, or why the client was lost.
+  // Ends the answer; called once. `how`: the finish reason, the error's code, or why the client was
+  // lost.
   void end(int status, std::string_view how, const Facts& facts);
-  // The same for an answer that is no generation: the log has no line of it.
+  // Ends an answer that generates no text: the log has no line about it.
   void end(int status);
 
   AnswerServices& services_;
   const std::string endpoint_;
 
  private:
-  std::shared_ptr<KeyTicket> ticket_;  // of a client's key; until the end
+  std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
-  bool spoke_ = false;  // since silence_ was started
+  bool spoke_ = false;  // whether the stream spoke since silence_ was started
   const Clock::time_point began_ = Clock::now();
   Clock::time_point first_token_;
 };

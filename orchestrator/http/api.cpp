@@ -105,8 +105,8 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   return answer(std::move(response));
 }
 
-// Counts a client's request to a model against the limits of its key. Returns the refusal if the
-// key may not send it now.
+// Counts a client's request to a model against the limits of the client's key. Returns the refusal
+// if the key may not send the request now.
 std::optional<ApiError> Api::take_ticket(const HttpRequest& request, const Route& route,
                                          Exchange& exchange) {
   if (route.method != Route::Method::kPost || route.who != Who::kClients) return std::nullopt;

@@ -1,5 +1,5 @@
-// The API as the HTTP layer sees it: a request goes to its route (routes.hpp), if its caller may
-// (access.hpp). No sockets.
+// The API as the HTTP layer sees it: it hands a request to the request's route (routes.hpp) if
+// access.hpp allows its caller that route. Nothing here knows of sockets.
 #pragma once
 
 #include <functional>
@@ -21,14 +21,15 @@ class Api {
   Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
       ApiOptions options);
 
-  // For requests that come from now on.
+  // Takes over settings for requests that come from now on.
   void configure(config::ServerSettings server);
 
-  // An answer that needs no body read: a refusal, a GET. Empty: read the body and call handle().
+  // Returns an answer that needs no body, such as a refusal or a GET's. Empty: read the body and
+  // call handle().
   std::optional<HttpResponse> answer_head(const HttpRequest& request);
   void handle(HttpRequest request, std::shared_ptr<Exchange> exchange);
-  // Renders an error of the HTTP layer itself as the path's clients read errors. An empty path is
-  // not known yet.
+  // Renders an error of the HTTP layer itself in the form that clients of this path read. The path
+  // is empty while the connection does not know it.
   HttpResponse protocol_error(const ErrorKind& kind, const std::string& message,
                               std::string_view path);
 

@@ -171,8 +171,8 @@ bool offers_tool(const json* tools, const std::string& name) {
          });
 }
 
-// The name in {"type": "function", "function": {"name": N}}; the Responses API has the name beside the type. Empty
-// after a refusal.
+// Returns the name in {"type": "function", "function": {"name": N}}; the Responses API puts the name beside the type.
+// Empty after a refusal.
 std::string offered_name(Fields& fields, const json& tool, const std::string& where) {
   const bool nested = is_object_with(tool, "function", json::value_t::object);
   const json& named = nested ? tool["function"] : tool;
@@ -188,8 +188,8 @@ bool is_of_type(const json& value, const char* type) {
   return is_object_with(value, "type", json::value_t::string) && value["type"] == type;
 }
 
-// {"type": "allowed_tools", "allowed_tools": {"mode": M, "tools": [...]}}; the Responses API has mode and tools beside
-// the type. Tools that OpenAI's own servers run are skipped here as they are in 'tools'.
+// Reads {"type": "allowed_tools", "allowed_tools": {"mode": M, "tools": [...]}}; the Responses API puts mode and
+// tools beside the type. This function skips tools that OpenAI's own servers run, as the parser of 'tools' does.
 void read_allowed_tools(Fields& fields, const json& choice, ipc::Submit& parameters) {
   const bool nested = is_object_with(choice, "allowed_tools", json::value_t::object);
   const json& allowed = nested ? choice["allowed_tools"] : choice;
@@ -265,7 +265,7 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
 
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // The first name is ours, the others are Qwen's, vLLM's and llama.cpp's.
+  // The first name is Bulkhead's own; the others come from Qwen, vLLM and llama.cpp.
   for (const char* name :
        {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"}) {
     if (fields.get(name) == nullptr) continue;

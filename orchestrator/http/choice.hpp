@@ -26,9 +26,9 @@ class Choice {
   // Takes one event; not called for answers that are not streamed.
   using Emit = std::function<void(std::string_view event)>;
 
-  // `head` must outlive the choice. `first_of_prompt`: of the choices that share a prompt, this one
-  // tells its tokens. `prompt`: the text that is echoed; empty if the prompt was given as tokens,
-  // whose text comes with prompt_tokens().
+  // `head` must outlive the choice. `first_of_prompt`: among the choices that share a prompt, this
+  // one tells the prompt's tokens. `prompt`: the text that the choice echoes; empty if the prompt
+  // was given as tokens, whose text comes with prompt_tokens().
   Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
          bool first_of_prompt, std::string prompt = {});
 
@@ -36,7 +36,7 @@ class Choice {
   void prompt_tokens(std::span<const ipc::TokenLogprob> tokens, const Emit& emit);
   void tokens(const ipc::SequenceTokensView& view, const Emit& emit);
   void finished(const ipc::Finished& finished, const Emit& emit);
-  // Of one that is not streamed, once it is done. Points into the choice.
+  // Returns a choice that is not streamed, once it is done. The result points into this object.
   ChoicePart whole();
 
   std::uint32_t index() const { return index_; }
@@ -65,20 +65,20 @@ class Choice {
   bool first_of_prompt_;
   bool accepted_ = false;
   bool told_prompt_ = false;
-  std::vector<ipc::TokenId> prompt_ids_;  // where they are asked for
+  std::vector<ipc::TokenId> prompt_ids_;  // kept if the request asks for them
   std::size_t prompt_tokens_ = 0;
-  std::size_t prompt_told_ = 0;    // of those, by prompt_tokens()
+  std::size_t prompt_told_ = 0;    // those of them that prompt_tokens() told
   std::string echo_;               // text to be put before the answer
-  bool echo_of_tokens_ = false;    // it comes with prompt_tokens()
-  std::size_t cached_tokens_ = 0;  // of those
+  bool echo_of_tokens_ = false;    // the echo comes with prompt_tokens()
+  std::size_t cached_tokens_ = 0;  // tokens of the prompt from the cache
   std::size_t completion_tokens_ = 0;
-  std::size_t reasoning_tokens_ = 0;  // of those
-  std::size_t accepted_drafts_ = 0;   // of those
+  std::size_t reasoning_tokens_ = 0;  // those of the completion's tokens that are reasoning
+  std::size_t accepted_drafts_ = 0;   // those of the completion's tokens that were guessed
   std::size_t rejected_drafts_ = 0;
   bool calls_tools_ = false;
   LogprobsJson logprobs_;
   std::string finish_reason_;
-  // Of one that is not streamed.
+  // A choice that is not streamed gathers its answer here.
   std::vector<ipc::TokenId> tokens_;
   std::string text_, reasoning_, logprobs_text_;
   std::vector<ToolCall> calls_;

@@ -1,5 +1,6 @@
-// The connection with one client, as its two sources see it: connection.cpp reads requests,
-// connection_writing.cpp writes answers and ends the connection. Others use connection.hpp.
+// The connection with one client: connection.cpp has the functions that read requests,
+// connection_writing.cpp those that write answers and end the connection. Other sources use
+// connection.hpp.
 #pragma once
 
 #include <chrono>
@@ -21,7 +22,7 @@
 
 namespace bulkhead::orchestrator {
 
-// Reads one request at a time. While a request is being answered, the connection only watches for
+// A connection that reads one request at a time. While an answer is being made, it only watches for
 // the client's end. All output goes through `unsent_`.
 class ClientConnection final : public Connection,
                                public Exchange,
@@ -48,8 +49,8 @@ class ClientConnection final : public Connection,
   std::size_t unfinished_body_bytes() const override {
     return reading_body_ && !closed_ ? request_.body.size() : 0;
   }
-  // Sends the stream's new bytes in one call of the system: they nearly always fit the socket's
-  // buffer, and then nothing is copied, no timer runs and no completion is waited for.
+  // Sends the stream's new bytes in one system call. They nearly always fit the socket's buffer;
+  // then the connection copies nothing, starts no timer and waits for no completion.
   void send_now() override;
 
   // ---- Exchange ----
@@ -61,7 +62,7 @@ class ClientConnection final : public Connection,
   std::size_t unsent_bytes() const override { return unsent_.size(); }
 
  private:
-  // Runs a handler; every handler goes through here. An exception, for want of memory for example,
+  // Runs a handler; every handler goes through here. An exception, such as one for lack of memory,
   // ends this connection and nothing else.
   template <typename Handle>
   void guarded(const char* doing, Handle handle) {
@@ -75,13 +76,14 @@ class ClientConnection final : public Connection,
   }
   void ended_by(const std::exception& error);
 
-  // Sets what this connection has of the server's memory budget. False: the budget has no room.
+  // Sets this connection's share of the server's memory budget. Returns false if the budget has no
+  // room.
   bool hold(std::size_t bytes) { return server_->memory.change(held_, bytes, for_operators_); }
 
   // ---- reading ----
 
-  // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded.
-  // The handler commits the bytes. The connection lives until then.
+  // Reads up to `most` bytes behind those in buffer_, then calls handle(error, bytes read), guarded. The handler
+  // commits the bytes. The connection lives until then.
   template <typename Handle>
   void read_some(const char* doing, std::size_t most, Handle handle) {
     socket_.async_read_some(buffer_.prepare(most),
@@ -99,22 +101,22 @@ class ClientConnection final : public Connection,
   void look_for_head();
   void head_read(const RequestHead& head);
   void watch_body_speed();
-  // Takes those of the buffered bytes that are this body's.
+  // Takes those buffered bytes that belong to this body.
   void take_body();
-  // Reserves memory for the body's bytes, and for as many again that its string may have made room
-  // for. False: there is no room, and this connection has been told so.
+  // Reserves memory for the body's bytes, and for as many again that its string may have reserved.
+  // Returns false if there is no room and this connection has refused the request.
   bool hold_body(std::size_t bytes);
   void body_read();
-  // Gives the body up: only an answer can follow.
+  // Gives up reading the body: only an answer can follow.
   void stop_reading_body();
   // Watches for the client's end while an answer is being made: an end of file or a reset means
-  // that nobody waits for the answer. What a client sends ahead is kept, within bounds, so that the
-  // end behind it is seen too.
+  // that nobody waits for the answer. The connection keeps what a client sends ahead, within
+  // bounds, so that it also sees an end behind those bytes.
   void watch_for_end();
 
   // Refuses the request in the form of the protocol that its path belongs to.
   void refuse(const ErrorKind& kind, const std::string& message);
-  // Refuses bytes that can be read in two ways: they are the last that are read on this connection.
+  // Refuses bytes that can be read in two ways. The connection reads nothing after them.
   void bad_request(const std::string& rule);
   void too_slow_a_sender();
   void body_too_large();
@@ -125,11 +127,11 @@ class ClientConnection final : public Connection,
   void finish_answer();
   void pump();
   void answer_out();
-  // Ends our side and reads the client's to its end, so that the kernel does not throw the answer
-  // away with a reset.
+  // Ends the server's side and reads the client's to its end, so that the kernel does not throw the
+  // answer away with a reset.
   void linger();
   void discard();
-  // Ends the connection with a client that does not read, without waiting for what is unsent.
+  // Ends the connection with a client that does not read, and drops the unsent bytes.
   void give_up();
 
   std::shared_ptr<ConnectionOwner> server_;
@@ -137,21 +139,21 @@ class ClientConnection final : public Connection,
   Timer read_timer_, write_timer_;
   boost::beast::flat_buffer buffer_;
   HttpRequest request_;
-  std::string path_;  // of the request that is read or answered; empty: not known
+  std::string path_;  // path of the current request; empty while it is not known
   IncomingBody body_;
   std::chrono::steady_clock::time_point idle_since_;
-  std::size_t held_ = 0;       // of the server's memory budget
-  std::size_t kept_body_ = 0;  // of this for the body, until its answer is out
+  std::size_t held_ = 0;       // bytes that this connection holds of the server's memory budget
+  std::size_t kept_body_ = 0;  // bytes of held_ for the body, until its answer is out
 
-  std::string unsent_;  // the first in_flight_ bytes of it are being written, from flight_
+  std::string unsent_;  // the bytes to send; flight_ holds a copy of the first in_flight_ of them
   std::string flight_;
   std::size_t in_flight_ = 0;
-  std::size_t largest_write_ = 0;  // of this stream, in bytes
+  std::size_t largest_write_ = 0;  // bytes of this stream's largest write
   std::size_t discarded_ = 0;
 
   bool operators_only_ = false;
-  bool for_operators_ = false;  // the request
-  bool idle_ = false;           // waits for a request's first byte
+  bool for_operators_ = false;  // whether the current request is an operator's
+  bool idle_ = false;           // the connection waits for a request's first byte
   bool reading_body_ = false;
   bool request_http_1_1_ = true;
   bool keep_alive_ = false;

@@ -27,7 +27,7 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr seconds kIdleTimeout{75};
 constexpr seconds kHeadTimeout{15};
 
-// Frees the text's memory, which an assignment would keep.
+// Frees the text's memory; an assignment would keep the memory.
 void give_back(std::string& text) {
   std::string().swap(text);
 }
@@ -95,7 +95,7 @@ void ClientConnection::read_head() {
   head_only_ = false;
   path_.clear();
   if (buffer_.size() > 0) return continue_head();
-  // Idle until the first byte; then the whole head has its own, shorter time.
+  // The connection is idle until the first byte; then the whole head has its own, shorter time.
   idle_ = true;
   idle_since_ = std::chrono::steady_clock::now();
   read_timer_.start(kIdleTimeout, [this] { close_now(); });
@@ -177,9 +177,9 @@ void ClientConnection::head_read(const RequestHead& head) {
   for_operators_ = is_for_operators(request.path);
   if (operators_only_ && !for_operators_) return refuse_for_overload();
 
-  extra_headers.clear();  // of the request before
+  extra_headers.clear();  // these fields belong to the request before
   if (std::optional<HttpResponse> answer = server_->api->answer_head(request)) {
-    if (request.has_body) answer->close = true;  // its body stays unread
+    if (request.has_body) answer->close = true;  // nobody reads the request's body
     return respond(*std::move(answer));
   }
   if (const auto encoding = head.field("Content-Encoding");
@@ -256,7 +256,8 @@ void ClientConnection::watch_for_end() {
     buffer_.commit(bytes);
     if (error && error != asio::error::operation_aborted) {
       client_ended_ = true;
-      // While the last bytes of an answer are on their way, their handler ends the connection.
+      // While the last bytes of an answer are being written, the handler of that write ends the
+      // connection.
       if (answering_ || next_after_watch_) close_now();
       return;
     }

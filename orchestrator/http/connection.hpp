@@ -1,6 +1,5 @@
-// One client's connection: reads requests within their limits, hands them to the Api, writes answers
-// and streams, notices a client that is gone or too slow. For the server, which accepts them and ends
-// them.
+// One client's connection: it reads requests within their limits, hands them to the Api, writes answers and streams,
+// and notices a client that is gone or too slow. The server accepts connections and ends them.
 #pragma once
 
 #include <chrono>
@@ -25,8 +24,8 @@ struct ConnectionOwner {
       : loop(the_loop), max_body_bytes(the_max_body_bytes), memory(max_memory) {}
   virtual ~ConnectionOwner() = default;
   virtual void connection_gone(const std::shared_ptr<Connection>& connection) = 0;
-  // The budget is spent: ends the largest body that is not complete, which may be the asking
-  // connection's own. False: there is none.
+  // Ends the largest body that is not complete, since the budget is spent; that may be the asking
+  // connection's own. Returns false if there is none.
   virtual bool end_largest_body() = 0;
   // Calls send_now() once the event loop's turn is over.
   virtual void send_after_this(std::shared_ptr<Connection> connection) = 0;
@@ -39,24 +38,25 @@ struct ConnectionOwner {
     std::uint64_t bad_framing = 0;   // heads and bodies that broke a rule of HTTP
     std::uint64_t no_memory = 0;     // requests that the budget refused
     std::uint64_t slow_senders = 0;  // heads and bodies that took too long
-    std::uint64_t exceptions = 0;    // connections that one ended
+    std::uint64_t exceptions = 0;    // connections that an exception ended
   } figures;
-  bool closing = false;  // answers are finished, no further request is read
+  bool closing = false;  // the server finishes answers and reads no further request
 };
 
 class Connection {
  public:
   virtual ~Connection() = default;
-  // Reads the first request. `operators_only`: the places for others are taken.
+  // Reads the first request. `operators_only`: other requests have no place left.
   virtual void begin(bool operators_only) = 0;
-  virtual void refuse_for_overload() = 0;  // instead: answers 503
+  virtual void refuse_for_overload() = 0;  // answers 503 instead of begin()
   virtual void close_when_idle() = 0;      // ends as soon as nothing is being answered
   virtual void close_now() = 0;
-  // Since when it waits for a request and has nothing of one; empty: it does not.
+  // Returns since when the connection has been waiting for a request's first byte; empty if it is
+  // not waiting.
   virtual std::optional<std::chrono::steady_clock::time_point> idle_since() const = 0;
   virtual std::size_t unfinished_body_bytes() const = 0;
   virtual void refuse_for_memory() = 0;  // ends an unfinished body with 503
-  virtual void send_now() = 0;           // what a turn has brought for a stream
+  virtual void send_now() = 0;           // sends what a turn has brought for a stream
 };
 
 std::shared_ptr<Connection> make_connection(std::shared_ptr<ConnectionOwner> server,

@@ -1,4 +1,4 @@
-// How a connection writes: whole answers and streams, within bounds of time and memory, and its end.
+// How a connection writes whole answers and streams within bounds of time and memory, and how it ends.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -39,10 +39,10 @@ void ClientConnection::respond(HttpResponse response) {
 
 void ClientConnection::begin_stream(std::string_view request_id, std::string_view content_type) {
   if (closed_ || !answering_) return;
-  chunked_ = request_http_1_1_;  // HTTP/1.0 knows the end of a stream by the connection's
-  // A stream is the last on its connection even where its end is marked. Clients over node-fetch
-  // 2, OpenAI's for JavaScript among them, take a stream for broken off ("Premature close") when
-  // Node.js puts a guard on the connection that it keeps, as Debian 12's 18.20.4 and others do:
+  chunked_ = request_http_1_1_;  // an HTTP/1.0 stream ends with its connection
+  // A stream is the last answer on its connection, even if the stream's end is marked. Clients that
+  // use node-fetch 2, such as OpenAI's for JavaScript, take a stream for broken off ("Premature
+  // close") when Node.js puts a guard on a kept connection, as Debian 12's 18.20.4 and others do:
   // https://github.com/nodejs/node/issues/63989
   close_after_answer_ = true;
   unsent_ += stream_head(content_type, request_id, extra_headers, chunked_, connection_field());
@@ -61,16 +61,16 @@ void ClientConnection::write(std::string_view events) {
     unsent_ += events;
   }
   const bool fits = unsent_.size() < kWriteSliceBytes || hold(unsent_.size() + kept_body_);
-  // A client is not slow because one write has much.
+  // A client is not slow because one write is large.
   largest_write_ = std::max(largest_write_, events.size());
   if (!fits || unsent_.size() - in_flight_ > kMaxUnsentStreamBytes + largest_write_) {
     too_slow_ = true;
-    // In a turn of its own: the caller is in the middle of something.
+    // give_up() gets a turn of its own: the caller is in the middle of its work.
     asio::post(socket_.get_executor(), [self = shared_from_this()] { self->give_up(); });
     return;
   }
   if (unsent_.size() >= kWriteSliceBytes) return pump();
-  // What the records of one turn bring goes out together, when the turn is over.
+  // All writes of one turn of the event loop go out together when the turn is over.
   if (std::exchange(to_send_, true)) return;
   server_->send_after_this(shared_from_this());
 }
@@ -120,7 +120,7 @@ void ClientConnection::pump() {
     if (!answering_) answer_out();
     return;
   }
-  // The bytes on their way stay where they are: new ones gather in a buffer of their own.
+  // The bytes that are being written stay in flight_; unsent_ gathers new ones.
   flight_.assign(unsent_, 0, kWriteSliceBytes);
   in_flight_ = flight_.size();
   write_timer_.start(kWriteTimeout, [this] { give_up(); });
@@ -160,7 +160,7 @@ void ClientConnection::linger() {
 }
 
 void ClientConnection::discard() {
-  if (watching_) {  // one read at a time: its handler gives up, then this begins
+  if (watching_) {  // only one read at a time: its handler gives up, then discard() begins
     error_code ignored;
     socket_.cancel(ignored);
     asio::post(socket_.get_executor(), [self = shared_from_this()] {

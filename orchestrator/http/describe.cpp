@@ -49,7 +49,7 @@ json kv_type(const ipc::Ready& ready) {
                                  : json(ready.numerics_id.substr(at + kMark.size()));
 }
 
-// The worker's figures of speculation; all 0 until its engine has reported them.
+// Describes the worker's figures of speculation; all are 0 until its engine has reported them.
 json speculation_figures(const ipc::Stats& stats) {
   const auto figure = [&](std::string_view name) { return figure_of(stats, name); };
   return {{"drafted_tokens", figure("speculation_drafted_tokens_total")},

@@ -11,18 +11,18 @@ namespace bulkhead::orchestrator {
 
 // `disk`: null where there is no journal on disk.
 nlohmann::json describe_worker(const Router& router, const Worker& worker, const DiskJournal* disk);
-// Of `worker`; a worker's own fields, as far as a spare has them, and `standby_of`.
+// Describes a spare of `worker`: a worker's fields, as far as a spare has them, and `standby_of`.
 nlohmann::json describe_spare(const Router& router, const Worker& worker, const Spare& spare);
-// The workers, then their spares.
+// Describes the workers, then their spares.
 nlohmann::json describe_workers(const Router& router, const DiskJournal* disk);
 nlohmann::json describe_model(const Router& router, const ModelInfo& model);
-// Describes an answer in progress: what is asked, which workers have it, how far it is. Its text is
-// left out.
+// Describes an answer in progress: its request, the workers that have it, and how far it is. The
+// answer's text is left out.
 nlohmann::json describe_answer(const Router& router, const Answer& answer);
-// Why it is not ready, where it is not.
+// Says whether the daemon is ready, and if not, why.
 nlohmann::json describe_health(const Router& router);
 
-// The last deaths of workers, the oldest first.
+// Describes the last deaths of workers, the oldest first.
 nlohmann::json describe_crashes(const Router& router);
 
 }  // namespace bulkhead::orchestrator

@@ -31,7 +31,7 @@ class Dialect {
   virtual HttpResponse refusal(const ApiError& error) const = 0;
   // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
-  // What a silent stream is sent after begin(): it shows that the answer goes on, and brings nothing.
+  // What the server sends on a silent stream after begin(): it shows that the answer goes on, and adds nothing to it.
   virtual std::string keep_alive() const { return std::string(kSseComment); }
 };
 
@@ -96,8 +96,9 @@ class TokenCount final : public WholeAnswer {
   RequestId id_ = {};
 };
 
-// Says whether a call's arguments are a JSON object, or were cut. The text is only checked, not
-// parsed to values: a worker sent it, and values could take many times its size. Pure.
+// Says whether a call's arguments are a JSON object; the end of an answer may have cut them. The
+// function only checks the text and parses no values: a worker sent the text, and values could take
+// many times its size. Pure.
 bool is_whole_object(std::string_view arguments);
 
 // What a protocol calls a field that the parser of chats knows by `chat`. A name that begins with a dot is a part

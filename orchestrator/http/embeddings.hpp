@@ -32,8 +32,8 @@ struct EmbeddingRequest {
 };
 Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body);
 
-// Returns the first `dimensions` values (0: all), divided by their Euclidean norm; zeros stay
-// zeros.
+// Returns the first `dimensions` values (0: all), divided by their Euclidean norm. If all are zero,
+// they stay zero.
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions);
 // Writes the values as base64 of little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);

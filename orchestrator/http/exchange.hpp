@@ -39,25 +39,27 @@ inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf
 
 class KeyTicket;  // key_limits.hpp
 
-// Calls after the client is gone do nothing. One thread.
+// The client's side of an answer, to which the answer is sent. Calls after the client is gone do
+// nothing. One thread.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // The whole answer, once; or a stream of events: begin_stream, write..., end_stream.
+  // Sends the whole answer, once. A stream of events uses begin_stream, write..., end_stream
+  // instead.
   virtual void respond(HttpResponse response) = 0;
-  // `request_id`: sent as X-Request-Id, where there is one.
+  // `request_id`: the value of X-Request-Id; empty: the head has no such field.
   virtual void begin_stream(std::string_view request_id = {},
                             std::string_view content_type = kEventStream) = 0;
   virtual void write(std::string_view events) = 0;
   virtual void end_stream(bool close) = 0;
-  // What the client's socket has not taken yet.
+  // Returns how many bytes the client's socket has not taken yet.
   virtual std::size_t unsent_bytes() const = 0;
 
   // The ticket of a request with a client's key; the answer in progress takes it. The request
-  // counts as in progress as long as somebody has the ticket.
+  // counts as in progress as long as an object holds the ticket.
   std::shared_ptr<KeyTicket> ticket;
 
-  // For every head that this exchange sends: what a browser must be told (CORS).
+  // Fields for every head that this exchange sends: what a browser must be told (CORS).
   HeaderFields extra_headers;
 
   enum class Lost { kHungUp, kTooSlow };

@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::seconds kWholeBody{60};
 constexpr std::size_t kLeastBytesInWindow = 8 * 1024;
 
-// The path of a target, percent-decoded; nothing when an escape is broken.
+// Returns the path of a target, percent-decoded; empty if an escape is broken.
 std::optional<std::string> decode_path(std::string_view target) {
   if (target.starts_with("http://") ||
       target.starts_with("https://")) {  // absolute form, as proxies send it

@@ -1,5 +1,5 @@
-// What a connection makes of the bytes that it has read: the request that a head asks, and the body
-// while it arrives. Knows nothing of sockets.
+// What a connection makes of the bytes that it has read: the request that a head describes, and the
+// body while it arrives. Nothing here knows of sockets.
 #pragma once
 
 #include <chrono>
@@ -16,37 +16,39 @@
 
 namespace bulkhead::orchestrator {
 
-// The request of a head, without its body. Empty: the target has a broken percent escape.
+// Makes the request that a head describes, without its body. Empty if the target has a broken
+// percent escape.
 std::optional<HttpRequest> request_of(const RequestHead& head);
 
-// Whether the path is one that must be answered when the server is full.
+// Says whether the server must answer this path even when it is full.
 bool is_for_operators(std::string_view path);
 
-// The body of one request while it arrives: where it ends, and whether it arrives fast enough. The
-// default is a body of no bytes.
+// The body of one request while it arrives. It finds its end, and says whether it arrives fast
+// enough. A default body has no bytes.
 class IncomingBody {
  public:
   using Clock = std::chrono::steady_clock;
-  // A body has to bring a few KiB in each of these.
+  // In each window of this length a body has to bring a few KiB.
   static constexpr std::chrono::seconds kWindow{10};
 
   IncomingBody() = default;
-  // The body that `head` announces, of which the first byte is expected at `now`.
+  // Makes the body that `head` announces; its first byte is expected at `now`.
   IncomingBody(const RequestHead& head, Clock::time_point now);
 
-  // Takes what it can of the bytes, appends the body's to `body`, and says how many it has taken.
-  // Errors are those of ChunkedBody::take(); a body with a length has none.
+  // Takes as many of the bytes as it can, appends the body's to `body`, and returns how many it
+  // took. Its errors are those of ChunkedBody::take(); a body with a length has none.
   Result<std::size_t> take(std::string_view bytes, std::string& body, std::size_t most_bytes);
   bool done() const { return chunks_.has_value() ? chunks_->done() : left_ == 0; }
 
   // Counts bytes that the client has sent.
   void received(std::size_t bytes) { bytes_in_window_ += bytes; }
-  // To be called when a window is over. False: the body is too slow, and is not waited for.
+  // Ends a window; the caller calls it at each window's end. Returns false if the body is too slow
+  // to wait for.
   bool next_window(Clock::time_point now);
 
  private:
-  std::optional<ChunkedBody> chunks_;  // of a body that comes in chunks
-  std::uint64_t left_ = 0;             // of a body that has a length
+  std::optional<ChunkedBody> chunks_;  // the state of a body that comes in chunks
+  std::uint64_t left_ = 0;             // the missing bytes of a body that has a length
   Clock::time_point deadline_{};
   std::size_t bytes_in_window_ = 0;
 };

@@ -14,7 +14,8 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr double kMinute = 60;  // seconds
-// A client that waits as long as it was told must find enough in the bucket, whatever was rounded.
+// Without this tolerance a rounding error could refuse a client that has waited as long as it was
+// told.
 constexpr double kRounding = 1e-6;
 
 // Seconds until a bucket that gets `per_minute` holds `wanted`, at least one.
@@ -59,7 +60,8 @@ void KeyLimits::configure(const std::vector<std::string>& texts, KeyUse::Clock::
       fill(**known, now);  // with what the limits were until now
       const config::AccessKey before = std::exchange((*known)->key, *std::move(key));
       const config::AccessKey& after = (*known)->key;
-      // What a key has used of the old limit counts as used of the new one, too.
+      // Requests and tokens that the key has used under the old limits count under the new ones,
+      // too.
       const auto more = [](std::uint32_t now_allowed, std::uint32_t was_allowed) {
         return static_cast<double>(now_allowed) - static_cast<double>(was_allowed);
       };

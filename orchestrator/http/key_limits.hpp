@@ -22,8 +22,8 @@ struct KeyUse {
   config::AccessKey key;  // as it was configured last
   std::uint64_t requests = 0, tokens = 0, refused = 0;
   std::size_t in_progress = 0;
-  // What is left in the buckets. Tokens may go below 0, since a request counts its tokens as they
-  // come.
+  // What is left in the buckets. Tokens may go below 0, since an answer's tokens are counted as
+  // they come.
   double requests_left = 0, tokens_left = 0;
   Clock::time_point filled{};
 };
@@ -49,8 +49,7 @@ class KeyLimits {
   // what it has used.
   void configure(const std::vector<std::string>& texts, KeyUse::Clock::time_point now);
 
-  // Returns the key with this secret, or null. The time that this takes does not depend on the
-  // secret.
+  // Returns the key with this secret, or null. The search takes the same time for every secret.
   KeyUse* find(std::string_view secret) const;
   // Counts a request of the key, or returns the refusal: a 429 that says when to try again.
   std::variant<std::shared_ptr<KeyTicket>, ApiError> begin(KeyUse& use,

@@ -24,7 +24,7 @@ struct LlamaDefault {
 constexpr LlamaDefault kLlamaDefaults[] = {
     {"temperature", 0.8}, {"top_k", 40}, {"top_p", 0.95}, {"min_p", 0.05}};
 
-// [{"filename": NAME, "text": TEXT}, ...]
+// Reads `input_extra`: [{"filename": NAME, "text": TEXT}, ...]
 void read_infill_files(Fields& fields, std::vector<ipc::InfillFile>& files) {
   const json* extra = fields.get("input_extra");
   if (extra == nullptr) return;
@@ -135,7 +135,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   for (const char* name : {"input_prefix", "input_suffix"}) {
     if (fields.get(name) == nullptr) fields.refuse(name, "is missing.", "missing_parameter");
   }
-  // What the gap begins with is what stands before the rest of it.
+  // The prompt is the beginning of the gap, so it belongs to the text before the gap.
   prompt.prefix = fields.text("input_prefix") + fields.text("prompt");
   prompt.suffix = fields.text("input_suffix");
   read_infill_files(fields, prompt.files);
@@ -143,7 +143,7 @@ Parsed<GenerationRequest> parse_llama_infill(std::string_view body) {
   if (has_wide_object(std::get<json>(parsed)))
     return invalid(
         fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
-  auto rest = nlohmann::ordered_json::parse(body);  // schemas keep their order
+  auto rest = nlohmann::ordered_json::parse(body);  // an ordered parse keeps the order of schemas
   for (const char* name : {"input_prefix", "input_suffix", "input_extra"})
     rest.erase(name);
   rest["prompt"] = "";

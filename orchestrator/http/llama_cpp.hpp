@@ -1,5 +1,5 @@
-// The part of llama.cpp's own API that its clients read: POST /completion, POST /infill and GET /props. Pure functions, but for
-// the clock that answers read; no sockets, no workers.
+// The part of llama.cpp's own API that its clients read: POST /completion, POST /infill and GET /props. These
+// functions know no sockets and no workers; only the answers read the clock.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace bulkhead::orchestrator {
 
-// Parses a completion; llama.cpp's defaults fill in what the request leaves out.
+// Parses a completion request; llama.cpp's defaults fill in what the request leaves out.
 Parsed<GenerationRequest> parse_llama_completion(std::string_view body);
-// The same of what stands between `input_prefix` and `input_suffix`.
+// Parses a request for the text between `input_prefix` and `input_suffix`, with the same defaults.
 Parsed<GenerationRequest> parse_llama_infill(std::string_view body);
 std::unique_ptr<Dialect> llama_completion_dialect(std::string_view body);
 
-// Answers GET /props with facts about the first model that is served.
+// Renders the answer to GET /props, with facts about the first model that the daemon serves.
 nlohmann::json llama_props(const Router& router);
 
 }  // namespace bulkhead::orchestrator

@@ -1,4 +1,4 @@
-// The answer to a question that one message of a worker answers (questions.hpp).
+// Handles a request that one message of a worker answers (questions.hpp).
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ class Lookup final : public WholeAnswer {
   }
   void on_failed(RequestId request, const Failure& failure) override {
     request_ = {};
-    // The question or its answer has no room in the channel, and never will have.
+    // The channel can never have room for the question or its answer.
     const bool never_fits = failure.code == ipc::FailureCode::kResourceExhausted ||
                             failure.code == ipc::FailureCode::kContextExceeded;
     if (never_fits) return fail(api_error(kBodyTooLarge, failure.message));

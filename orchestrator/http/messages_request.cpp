@@ -249,7 +249,7 @@ class Translation : Translating {
     pass_on(body_, kMessagesOwn, out_);
   }
 
-  // `output_format` is the beta's name for what `output_config.format` is.
+  // Clients of the beta call the member `output_format`; later ones call it `output_config.format`.
   void output() {
     const Ordered* format = find(body_, "output_format");
     std::string where = "output_format";
@@ -270,14 +270,14 @@ class Translation : Translating {
                                {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
   }
 
-  // It goes to the template alone: whether the model thinks is `thinking`'s to say. Templates know low, medium and high;
-  // more than that is the highest of them.
+  // Hands the effort to the template alone: only `thinking` says whether the model thinks. Templates know low, medium
+  // and high; a higher effort becomes high.
   void effort(const Ordered& config) {
     const Ordered* wanted = find(config, "effort");
     if (wanted == nullptr) return;
     if (!wanted->is_string()) return refuse("output_config.effort", "must be a string.");
     Ordered more = body_.value("chat_template_kwargs", Ordered::object());
-    if (!more.is_object()) return;  // refused where it is read
+    if (!more.is_object()) return;  // the chat's parser refuses it
     const bool beyond = *wanted == "xhigh" || *wanted == "max";
     if (!more.contains("reasoning_effort"))
       more["reasoning_effort"] = beyond ? Ordered("high") : *wanted;

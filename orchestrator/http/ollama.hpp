@@ -1,6 +1,6 @@
-// Ollama's API: it makes a checked chat or completion of a request's bytes, makes lines of JSON of
-// an answer's parts, and describes models as Ollama's clients list them. Pure functions, but for
-// the clock that answers read; no sockets, no workers.
+// Ollama's API. These functions parse a request's bytes into a checked chat or completion, render
+// an answer's parts as lines of JSON, and describe models as Ollama's clients list them. They know
+// no sockets and no workers; only the answers read the clock.
 #pragma once
 
 #include <memory>
@@ -30,13 +30,13 @@ OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
 Parsed<std::string> parse_ollama_name(std::string_view body);
 
 std::unique_ptr<Dialect> ollama_dialect(OllamaCall call);
-// Answers a request that only asks the server to load or unload a model. `reason`: "load" or
-// "unload".
+// Renders the answer to a request that only asks the server to load or unload a model. `reason`:
+// "load" or "unload".
 std::string ollama_loaded_body(OllamaCall call, const std::string& model, const char* reason);
 // Renders {"error": TEXT} with the error's status.
 HttpResponse ollama_refusal(const ApiError& error);
 
-// The answers to GET /api/tags and GET /api/ps, and to POST /api/show of one model.
+// These render the answers to GET /api/tags and GET /api/ps, and to POST /api/show for one model.
 nlohmann::json ollama_tags(const Router& router);
 nlohmann::json ollama_ps(const Router& router);
 nlohmann::json ollama_show(const ModelInfo& model);

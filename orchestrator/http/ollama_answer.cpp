@@ -145,7 +145,7 @@ class OllamaDialect final : public Dialect {
     events += line(thought ? "" : text, thought ? text : "", "") + ",\"done\":false}\n";
   }
 
-  // A call that was cut is left out; done_reason says why.
+  // The answer leaves out a call that was cut; done_reason says why.
   void close_call(std::string& events) {
     if (!open_) return;
     OpenCall call = *std::exchange(open_, std::nullopt);

@@ -19,7 +19,7 @@ std::string time_as_text(std::int64_t since_1970) {
   return text;
 }
 
-// What a worker told when it last loaded the model; null if none has loaded it.
+// Returns what a worker told when it last loaded the model; null if no worker has loaded it.
 const ipc::Ready* told_of(const ModelInfo& model) {
   for (const Worker* worker : model.workers) {
     if (!worker->ready().architecture.empty()) return &worker->ready();

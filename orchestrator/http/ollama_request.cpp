@@ -17,8 +17,8 @@ using nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
 
 // Members of `options` that change an answer; the parser of chats takes or refuses them. The other
-// members say how Ollama loads a model (num_ctx, num_gpu, num_thread ...); here the server's
-// settings say that.
+// members say how Ollama loads a model (num_ctx, num_gpu, num_thread ...); this server's settings
+// say that.
 constexpr const char* kOptions[] = {"temperature",
                                     "top_k",
                                     "top_p",
@@ -206,8 +206,8 @@ class OllamaTranslation : Translating {
     }
   }
 
-  // Ollama's calls have no ids, but some templates show ids: each call gets one, and its result
-  // refers to that.
+  // Ollama's calls have no ids, but some templates show ids. So the translator gives each call an
+  // id, and the call's result refers to it.
   void assistant(const Ordered& message, const std::string& where, Ordered& made) {
     if (const std::string thought = text_of(message, "thinking"); !thought.empty())
       made["reasoning_content"] = thought;

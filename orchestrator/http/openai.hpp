@@ -1,6 +1,6 @@
 // The one place that knows OpenAI's wire format: from a request's bytes to a checked
-// GenerationRequest, and from results to JSON and server-sent events. Pure functions of their
-// arguments, and where it is said of the time; no sockets, no workers.
+// GenerationRequest, and from results to JSON and server-sent events. These functions know no
+// sockets and no workers; only those that say so read the clock.
 //
 // Fields that are unknown are ignored, since clients send many that mean nothing here; fields that
 // would change the answer and are not supported are refused by name. A null counts as absent.
@@ -77,7 +77,7 @@ class LogprobsJson {
  public:
   LogprobsJson(bool chat, std::uint32_t top) : chat_(chat), top_(top) {}
   void add(std::span<const ipc::TokenLogprob> logprobs);
-  // Adds a completion's first token, which nothing precedes.
+  // Adds a completion's first token; no token precedes it.
   void add_first(const ipc::TokenLogprob& token);
   // The object for everything added since the last call.
   std::string take();
@@ -108,8 +108,8 @@ struct Usage {
   std::uint64_t completion_tokens = 0;
   std::uint64_t cached_tokens = 0;     // of the prompt's, taken over from earlier requests
   std::uint64_t reasoning_tokens = 0;  // of the completion's
-  // Tokens that the worker guessed. The right guesses are among `completion_tokens`; the wrong ones
-  // were dropped.
+  // Tokens that the worker guessed. `completion_tokens` counts the right guesses, too; the worker
+  // dropped the wrong ones.
   std::uint64_t accepted_drafts = 0, rejected_drafts = 0;
 };
 

@@ -54,7 +54,7 @@ HttpResponse get_requests(const ApiContext& context, const std::string&) {
 }
 
 // Lists the last lines that this worker, or an earlier one of its name, wrote, and the daemon's log
-// lines about it.
+// lines about them.
 HttpResponse get_worker_log(const ApiContext& context, const std::string& name) {
   Router& router = context.services.router;
   const std::vector<WorkerLogs::Line> lines = WorkerLogs::instance().lines(name);
@@ -188,8 +188,8 @@ void answer_about_model(Call& call, const Result<std::size_t>& model) {
   call.refuse(api_error(unknown ? kModelNotFound : kModelTooLarge, why, "model"));
 }
 
-// Takes {"model": NAME} and answers with the model's description at that moment; its state tells
-// how far it is.
+// Handles {"model": NAME} and answers with the model's description at that moment; the model's
+// state tells how far it is.
 template <Result<std::size_t> (Router::*act)(const std::string&)>
 void act_on_model(Call call) {
   auto parsed = parse_model_name(call.request.body);

@@ -1,5 +1,5 @@
-// Handlers of what operators ask: they show workers, models and requests, and tell workers and
-// models what to do. Rows of routes.cpp name these handlers.
+// Handlers for operators: they show workers, models and requests, and tell workers and models what
+// to do. Rows of routes.cpp name these handlers.
 #pragma once
 
 #include <string>
@@ -16,18 +16,18 @@ HttpResponse get_workers(const ApiContext& context, const std::string&);
 HttpResponse get_worker_log(const ApiContext& context, const std::string& name);
 HttpResponse get_requests(const ApiContext& context, const std::string&);
 HttpResponse get_crashes(const ApiContext& context, const std::string&);
-// As YAML, with keys hidden.
+// Shows the settings as YAML and hides keys.
 HttpResponse get_settings(const ApiContext& context, const std::string&);
 
-// Act on the worker that the path names. They answer 202 at once, with the worker's description at
-// that moment.
+// These act on the worker that the path names. They answer 202 at once, with the worker's
+// description at that moment.
 void drain_worker(Call call);
 void restart_worker(Call call);
 void profile_worker(Call call);
 void kill_worker(Call call);
 
-// Take {"model": NAME} and answer 202 at once, with the model's description at that moment; its
-// state tells how far it is.
+// These take {"model": NAME} and answer 202 at once, with the model's description at that moment.
+// The model's state tells how far it is.
 void load_model(Call call);
 void unload_model(Call call);
 

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-// `read` takes the fields beside "model" into the message.
+// Parses a question's body. `read` reads all fields but "model" into the message.
 template <typename Message, typename Read>
 Parsed<QuestionRequest<Message>> parse_question(std::string_view body, Read read) {
   Parsed<json> object = parse_object(body);

@@ -1,5 +1,5 @@
-// Requests that one message of a worker answers, and that generate nothing: /tokenize and its like. Each
-// has a parser and a function that renders the answer; a row of routes.cpp names both. Pure functions.
+// Requests that one message of a worker answers and that generate nothing, such as /tokenize. Each has a parser and a
+// function that renders the answer; a row of routes.cpp names both. All functions are pure.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace bulkhead::orchestrator {
 
 template <typename Message>
 struct QuestionRequest {
-  std::string model;  // empty: the only one
+  std::string model;  // empty: the only model
   Message message;
 };
 using TokenizeRequest = QuestionRequest<ipc::Tokenize>;
@@ -25,7 +25,7 @@ std::string tokenized_body(const ipc::FromWorker& tokenized);
 Parsed<DetokenizeRequest> parse_detokenize(std::string_view body);
 std::string detokenized_body(const ipc::FromWorker& detokenized);
 
-// Reads a chat and adds the present time. Fields that only an answer needs are ignored.
+// Reads a chat and adds the present time. Ignores fields that only a generated answer needs.
 Parsed<ApplyTemplateRequest> parse_apply_template(std::string_view body);
 std::string applied_template_body(const ipc::FromWorker& applied);
 

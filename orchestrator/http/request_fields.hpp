@@ -21,20 +21,20 @@ ApiError invalid(std::string message, std::string parameter = "", std::string co
 // A body that is no JSON object, nests too deeply or has too many values is refused.
 Parsed<nlohmann::json> parse_object(std::string_view body);
 
-// null, "", [] and {}.
+// Says whether the value is null, "", [] or {}.
 bool is_empty(const nlohmann::json& value);
 
-// Where the order of members counts they are looked up one by one: objects of more are refused first.
+// Ordered objects find a member by looking at one after another, so larger ones are refused first.
 inline constexpr std::size_t kMaxOrderedMembers = 512;
-// Whether it is or holds an object of more members than that.
+// Says whether the value is or holds an object of more members than that.
 bool has_wide_object(const nlohmann::json& value);
-// The body of a request in another protocol, with its members in their order. It is checked as
-// parse_object() does, and refused if it has an object of more than kMaxOrderedMembers members.
+// Parses the body of a request in another protocol, with its members in their order. Checks it as
+// parse_object() does, and refuses it if an object in it has more than kMaxOrderedMembers members.
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);
 
 // Copies members of a request in another protocol to the chat `out`, except those in `own`, which
-// the translator reads itself. So a member that would change an answer is honoured or refused as in
-// chats, and none is overlooked.
+// the translator reads itself. So the parser of chats honours or refuses each member that would
+// change an answer, and overlooks none.
 void pass_on(const nlohmann::ordered_json& body, std::span<const std::string_view> own,
              nlohmann::ordered_json& out);
 
@@ -100,12 +100,12 @@ void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& con
 // A chat: what its template reads, checked, as one JSON object (chat_request.cpp). `body` is what
 // `fields` was parsed from.
 std::string read_chat(Fields& fields, std::string_view body);
-// Reads which tools the answer must call; after read_chat() (chat_request.cpp).
+// Reads which tools the answer must call. Call it after read_chat() (chat_request.cpp).
 void read_tool_choice(Fields& fields, ipc::Submit& parameters);
-// Reads how many tokens the answer may reason; -1 is no limit.
+// Reads how many tokens of reasoning the answer may have; -1 is no limit.
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
-// Refuses what can't be combined with an answer that must be a call; after all members have been
-// read.
+// Refuses fields that can't be combined with an answer that must be a call. Call it after all other
+// members have been read.
 void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters);
 
 }  // namespace bulkhead::orchestrator

@@ -1,4 +1,4 @@
-// The heads of answers, as HTTP/1.1 writes them. Knows nothing of sockets.
+// The heads of answers, as HTTP/1.1 writes them. Nothing here knows of sockets.
 #pragma once
 
 #include <string>
@@ -8,14 +8,15 @@
 
 namespace bulkhead::orchestrator {
 
-// Whether an answer of this status has a body: 204 and 304 have none.
+// Says whether an answer of this status has a body: 204 and 304 have none.
 bool may_have_body(int status);
 
-// The head of a whole answer, its empty line included. `extra`: more fields. `connection`: the
+// Returns the head of a whole answer with its empty line. `extra`: more fields. `connection`: the
 // Connection field with its end of line, or nothing.
 std::string response_head(const HttpResponse& response, const HeaderFields& extra,
                           std::string_view connection);
-// The head of a stream of events. `request_id`: sent as X-Request-Id, where there is one.
+// Returns the head of a stream of events. `request_id`: the value of X-Request-Id; empty: the head
+// has no such field.
 std::string stream_head(std::string_view content_type, std::string_view request_id,
                         const HeaderFields& extra, bool chunked, std::string_view connection);
 

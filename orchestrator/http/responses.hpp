@@ -1,6 +1,6 @@
-// OpenAI's Responses API: from a request's bytes to a checked chat, and from an answer's parts to output items
-// and events. Nothing is stored: a conversation comes whole with each request. Pure functions; no sockets,
-// no workers.
+// OpenAI's Responses API: from a request's bytes to a checked chat, and from an answer's parts to output items and
+// events. The server stores nothing: a client sends the whole conversation with each request. All functions are pure:
+// they know no sockets and no workers.
 #pragma once
 
 #include <memory>

@@ -191,8 +191,8 @@ class Conversation : Translating {
     pass_on(body_, kResponsesOwn, out_);
   }
 
-  // The other values ask for what OpenAI's own tools add to answers, or for thoughts that only its
-  // servers can read.
+  // Refuses log-probabilities and ignores the other values: they ask for what OpenAI's own tools add
+  // to answers, or for thoughts that only OpenAI's servers can read.
   void include() {
     const Ordered* include = find(body_, "include");
     if (include == nullptr) return;

@@ -131,8 +131,8 @@ void generate(Call call) {
       ->start(*model, timeout_of(call));
 }
 
-// Returns the field that asks for something that an answer in another protocol can't contain, or
-// null.
+// Returns the field that asks for something that an answer in another protocol can't contain; null
+// if there is none.
 const char* beyond_dialects(const GenerationRequest& wanted) {
   if (wanted.prompts.size() != 1) return "prompt";
   if (wanted.n != 1) return "n";
@@ -160,7 +160,7 @@ void answer_in(std::unique_ptr<Dialect> dialect, Parsed<GenerationRequest> parse
       ->start(*model, timeout_of(call));
 }
 
-// Handles a request of another protocol than OpenAI's; `make` makes the writer of one answer.
+// Handles a request in a protocol other than OpenAI's; `make` makes the writer of one answer.
 template <auto parse, auto make>
 void converse(Call call) {
   auto parsed = parse(call.request.body);
@@ -244,7 +244,7 @@ void show_as_ollama(Call call) {
   call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
 
-// The configuration names the models: none is fetched, made or removed over HTTP.
+// Only the configuration names models: the server fetches, makes and removes none over HTTP.
 void refuse_as_ollama(Call call) {
   call.refuse(api_error(
       kNotImplemented,

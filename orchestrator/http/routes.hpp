@@ -35,9 +35,9 @@ struct Call {
   HttpRequest request;
   std::shared_ptr<Exchange> exchange;
 
-  std::string_view key_name() const;  // of the client's key; empty: it has none
+  std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);
-  // In the form of the protocol that the route belongs to: refusal_for().
+  // Refuses the request in the form of the route's protocol: refusal_for().
   void refuse(const ApiError& error);
 };
 
@@ -71,8 +71,8 @@ struct RouteMatch {
   std::string parameter;
   std::string allow;  // the methods that the path has
 };
-// Of several with that path the one that takes `method`, else any. Slashes too many do no harm, and /v1
-// may be left out, or be there twice: base URLs are easily written so.
+// Returns the route with this path and method; if there is none, one with this path. Extra slashes do no harm, and
+// /v1 may be missing or doubled: people easily write base URLs so.
 RouteMatch find_route(std::string_view path, std::string_view method);
 
 }  // namespace bulkhead::orchestrator

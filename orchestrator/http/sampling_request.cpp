@@ -207,8 +207,9 @@ void refuse_unsupported(Fields& fields, bool chat) {
   }
 }
 
-// OpenAI's newer name, its older one, llama.cpp's. -1, as absence, means as many as the context has
-// room for: 0. `prompt_only` means no token at all, which makes sense where the prompt is echoed.
+// Reads OpenAI's newer name, its older one, or llama.cpp's. Absence and -1 mean as many tokens as
+// the context has room for (0). `prompt_only` means no token at all, which makes sense if the
+// answer echoes the prompt.
 std::uint32_t read_max_tokens(Fields& fields, bool echo, bool& prompt_only) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::uint32_t chosen = 0;

@@ -43,8 +43,8 @@ class Snapshot {
   }
   // No worker can report a figure of this name.
   void reserve(const std::string& name) { taken_.insert(name); }
-  // Adds a figure whose name a worker chose. A name that the daemon uses keeps the daemon's meaning, and
-  // of two figures of one worker the first counts.
+  // Adds a figure whose name a worker chose. A name that the daemon uses keeps the daemon's meaning. If a worker
+  // reports a name twice, the first figure counts.
   void add_reported(MetricType type, const std::string& name, const std::string& help, double value,
                     Labels labels) {
     if (!taken_.contains(name)) put(type, name, help, value, std::move(labels));
@@ -322,7 +322,7 @@ std::string Metrics::text(std::size_t connections) const {
     add_engine(now, *worker);
   }
   now.reserve(
-      events::kWorkerDeaths.name);  // the registry has no figure of it before the first death
+      events::kWorkerDeaths.name);  // the registry has no such figure before the first death
   for (const auto& worker : router.workers())
     add_reported(now, *worker);
   std::vector<MetricFamily> all = impl_->registry.Collect();

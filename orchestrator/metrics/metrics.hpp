@@ -1,5 +1,5 @@
-// What /metrics tells, in Prometheus's text format. Events that the daemon counts and times are rows
-// here; figures of workers and channels are read from the router when somebody asks. One thread.
+// The text of /metrics, in Prometheus's format. Rows here declare the events that the daemon counts and times; the
+// figures of workers and channels come from the router when a client asks for the text. One thread.
 #pragma once
 
 #include <array>
@@ -16,20 +16,21 @@
 
 namespace bulkhead::orchestrator {
 
-// A kind of event that the daemon counts: a row here, and Metrics::count() where it happens.
+// A kind of event that the daemon counts. A new one needs a row here, and Metrics::count() where it
+// happens.
 struct EventCounter {
   const char* name;
   const char* help;
-  std::array<const char*, 2> labels = {};  // null: there are fewer
-  // Values of the first label that are shown from the start, with a count of 0.
+  std::array<const char*, 2> labels = {};  // null: the row has fewer labels
+  // Values of the first label that the text shows from the start, with a count of 0.
   std::array<const char*, 2> shown = {};
 };
 
-// A kind of time that the daemon measures: a row here, and Metrics::time() where it has been measured.
+// A kind of time that the daemon measures. A new one needs a row here, and Metrics::time() behind the measurement.
 struct EventTimes {
   const char* name;
   const char* help;
-  std::span<const double> bounds;  // upper ones of the buckets, in seconds
+  std::span<const double> bounds;  // upper bounds of the buckets, in seconds
 };
 
 namespace events {
@@ -41,7 +42,7 @@ inline constexpr EventCounter kTokens{"bulkhead_tokens_total",
                                       "Tokens of finished requests, by kind",
                                       {"kind"},
                                       {"prompt", "completion"}};
-// `cause`: as to_string(DeathCause) has it.
+// `cause` is a name that to_string(DeathCause) returns.
 inline constexpr EventCounter kWorkerDeaths{"bulkhead_worker_deaths_total",
                                             "Worker processes that died unasked, by cause",
                                             {"worker", "cause"}};
@@ -87,10 +88,10 @@ class Metrics {
   // Counts `by` events. `labels`: the values of the row's labels, in its order.
   void count(const EventCounter& what, std::initializer_list<std::string> labels,
              std::uint64_t by = 1);
-  // Notes that something took so long, `times` times.
+  // Counts a measured time, `times` times.
   void time(const EventTimes& what, std::chrono::duration<double> took, std::size_t times = 1);
 
-  // `figures` is called whenever somebody asks for the text.
+  // text() calls `figures` each time.
   void add_figures(std::function<std::vector<DaemonFigure>()> figures);
   std::string text(std::size_t connections) const;
 

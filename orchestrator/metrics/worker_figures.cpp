@@ -9,7 +9,7 @@ namespace {
 constexpr auto kCounter = WorkerFigure::Kind::kCounter;
 constexpr auto kGauge = WorkerFigure::Kind::kGauge;
 
-// In the order of their names.
+// The rows are in the order of their names.
 constexpr WorkerFigure kFigures[] = {
     {"blit_average_download_microseconds", kGauge, "us", "Mean time of a download"},
     {"blit_average_sync_wait_microseconds", kGauge, "us",

@@ -1,6 +1,6 @@
-// A file that came to server.models_folder after the daemon had read the folder becomes a model when
-// somebody asks to load it. A thread looks at the file, since that may take for ever when the folder
-// is on a network mount that hangs.
+// Adds a file that came to server.models_folder after the daemon had read the folder: it becomes a model when a
+// client asks to load it. A thread looks at the file, since that may take for ever when the folder is on a network
+// mount that hangs.
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -19,7 +19,7 @@ constexpr std::size_t kMostLooks = 8;  // that have not ended
 
 }  // namespace
 
-// What the threads share with the router. A thread that hangs may outlive the router.
+// State that the threads share with the router. A thread that hangs may outlive the router.
 struct Router::Looks {
   std::mutex mutex;
   EventLoop* loop = nullptr;  // null: nobody waits any more

@@ -1,5 +1,5 @@
-// What workers answer: the router checks tokens and answers against the journal, records them
-// there, and then tells the request's observer.
+// How the router takes workers' answers: it checks tokens and answers against the journal, records
+// them there, and then tells the request's observer.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// This holds hundreds of answers as long as a large context. A worker that sends more attacks the
-// daemon's memory.
+// This is room for hundreds of answers as long as a large context. A worker that sends more attacks
+// the daemon's memory.
 constexpr std::size_t kMaxHeldBytesPerWorker = std::size_t{1} << 30;
 
 Error violation(RequestId request, const char* what) {
@@ -110,9 +110,9 @@ Status Router::worker_answer(Worker& worker, ipc::FromWorker&& answer) {
       return violation(request, "more tokens from its cache than the prompt has");
     if (finished->accepted_drafts > finished->completion_tokens)
       return violation(request, "more guessed tokens than the answer has");
-    const std::size_t held = Journal::answer_bytes(*entry);  // the rest was never counted
+    const std::size_t held = Journal::answer_bytes(*entry);  // the journal has not counted the rest
     BULKHEAD_RETURN_IF_ERROR(Journal::append_rest(*entry, finished->text, finished->parts));
-    // A successor may find in its cache what was computed for this very request.
+    // A successor's cache may hold what its predecessor computed for this same request.
     if (entry->resubmissions > 0) finished->cached_tokens = 0;
     progressed(request, active->second, worker);
     // The router forgets the request before it tells the observer, so that the observer may start

@@ -1,5 +1,5 @@
-// The last deaths of workers, for whoever looks for their cause: when, of what, and what the process was
-// doing. No prompt and no text of an answer is in it. One thread.
+// Keeps the last deaths of workers for an operator who looks for their causes: the time, the cause, and what the
+// process was doing. The log holds no prompt and no text of an answer. One thread.
 #pragma once
 
 #include <sys/types.h>
@@ -21,18 +21,19 @@ struct Crash {
   std::string worker, model;
   pid_t pid = -1;
   DeathCause cause = DeathCause::kExit;
-  // How it ended, and what it said last: of a device that failed, the step, its columns and sequences, and the
-  // kernel where one could be named.
+  // How the process ended, and what it said last. If its device failed, the words name the step, its
+  // columns and sequences, and the kernel if the worker knew it.
   std::string words;
-  std::optional<std::uint64_t> step;  // the last that it counted; none: its channel has no counter
-  std::vector<std::string> requests;  // ids, as clients know them, of those that it can have seen
+  std::optional<std::uint64_t> step;  // the process's last step; empty: its channel counts no steps
+  std::vector<std::string> requests;  // clients' names of requests that it may have seen
 };
 
 class CrashLog {
  public:
   static constexpr std::size_t kKept = 50;
 
-  // The same process may be told of twice: when its requests are taken from it, and at its exit.
+  // Adds a death. The router may add a process twice: when it takes the requests back, and at the
+  // process's exit.
   void add(Crash crash) {
     if (!crashes_.empty() && crash.pid > 0 && crashes_.back().pid == crash.pid &&
         crashes_.back().worker == crash.worker) {

@@ -1,4 +1,4 @@
-// What the router notes of a worker's death, for GET /v1/crashes.
+// Notes workers' deaths for GET /v1/crashes.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,7 @@ void Router::note_crash(const Worker& worker, const Death& death,
     if (!orphan.sent || active == active_.end()) continue;
     std::string name = active->second.observer->request_name();
     if (name.empty()) name = fmt::format("request {}", orphan.request.value);
-    // Each choice of an answer is a request here.
+    // Each choice of an answer is a request of its own in the router.
     if (std::ranges::count(crash.requests, name) == 0) crash.requests.push_back(std::move(name));
   }
   crashes_.add(std::move(crash));

@@ -1,25 +1,24 @@
 // Which models have processes: at the start, at first use, by request, and within a bound on memory.
 //
 // A model that is not loaded has workers without processes. Its requests wait in its queue, like
-// those of a worker that is being replaced, and the model's turn comes by its oldest request. With
-// server.device_memory_mb the models of one device (as `device` names it) share so much memory. The
-// router makes room for a model in three steps, each of which begins with what was used longest
-// ago:
+// those of a worker that is being replaced; the model with the oldest request comes first. With
+// server.device_memory_mb the models of one device (as `device` names it) share that much memory.
+// The router makes room for a model in three steps, and begins each with the model that was used
+// longest ago:
 //   1. it drops the vaults of unloaded models, at once;
 //   2. it unloads models that have no request in progress;
 //   3. it gives busy models no new requests ("yields"), so that step 2 applies to them later.
-// A model that was loaded has a turn of twice the time that its loading took, at most 30 s. It is
-// not unloaded for another model before its turn is over. So two models that are wanted alternately
-// compute for two thirds of the time, or less if loading takes more than 15 s, and each serves all
-// requests that wait for it.
+// A model that was loaded has a turn of twice the time that its loading took, at most 30 s. The
+// router does not unload it for another model before its turn is over. So two models that clients
+// want alternately compute for two thirds of the time, or less if loading takes more than 15 s, and
+// each serves all requests that wait for it.
 //
-// With a bound no process starts that make_room() has not counted. A model whose workers have all
-// failed counts as not loaded. It is tried again by itself if there is room beside the loaded models,
-// and by request as any model is loaded. A failed worker of a model that serves keeps its share of the
-// memory.
+// With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as
+// not loaded. The router tries such a model again if there is room beside the loaded models; a request for it
+// loads it as any other model. A failed worker of a model that serves keeps its share of the memory.
 //
-// The daemon opens no model file. Until a model has been loaded, it counts with its file's size and
-// engine.kv_cache_mb, and afterwards with the bytes that its worker reported.
+// The daemon opens no model file. Until a model has been loaded, the router counts its file's size
+// and engine.kv_cache_mb; afterwards it counts the bytes that the model's worker reported.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -43,7 +42,7 @@ Clock::time_point end_of_turn(const ModelInfo& model) {
          std::clamp<Clock::duration>(2 * model.load_took, kShortestTurn, kLongestTurn);
 }
 
-// Says whether the worker has no process, and holds no memory but its vault's.
+// Says whether the worker has no process, and holds no memory but the vault's.
 bool rests(const Worker& worker) {
   return worker.state() == WorkerState::kUnloaded || worker.state() == WorkerState::kFailed ||
          worker.state() == WorkerState::kStopped;
@@ -110,7 +109,7 @@ std::uint64_t Router::memory_taken(const std::string& device, std::optional<std:
   return bytes;
 }
 
-// The memory that loading the model takes beyond what it has left in the vault.
+// Returns the memory that loading the model takes beyond what the model has left in the vault.
 std::uint64_t Router::memory_missing(std::size_t model, const std::string& device) const {
   std::uint64_t bytes = 0;
   for (const Worker* worker : models_[model].workers) {
@@ -159,7 +158,7 @@ std::uint64_t Router::drop_parked(const std::string& device, std::size_t wanting
   return freed;
 }
 
-// Lists the loaded models that may be asked for their memory, the least recently used first.
+// Lists the loaded models whose memory the router may take, the least recently used first.
 std::vector<std::size_t> Router::others_on(const std::string& device, std::size_t wanting) const {
   std::vector<std::size_t> others;
   for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -199,8 +198,8 @@ void Router::free_memory(const std::string& device, std::size_t wanting, std::ui
   }
 }
 
-// Unloads models that turned out to be larger than was counted. A model that is alone on its device
-// stays loaded, and is refused the next time.
+// Unloads models that turned out to be larger than the router had counted. A model that is alone on
+// its device stays loaded; the router refuses to load it the next time.
 void Router::keep_within_budget(const std::string& device) {
   if (memory_taken(device) <= memory_budget()) return;
   const std::vector<std::size_t> loaded = others_on(device, SIZE_MAX);
@@ -228,7 +227,8 @@ bool Router::make_room(std::size_t model) {
   return fits;
 }
 
-// Without a loaded model having to go; what unloaded ones have left may.
+// Says whether the model fits without unloading another one; the router may drop vaults of unloaded
+// models for it.
 bool Router::has_unused_room(std::size_t model) {
   if (memory_budget() == 0) return true;
   return std::ranges::all_of(devices_of(model), [&](const std::string& device) {
@@ -240,7 +240,8 @@ bool Router::has_unused_room(std::size_t model) {
 
 // ---- requests that are with a model ----
 
-// Says whether a worker has seen the request: then the request goes on with the model as it is.
+// Says whether a worker has seen the request. Such a request goes on with the model that it began
+// with.
 bool Router::begun(RequestId request) {
   const JournalEntry* entry = journal_.find(request);
   return entry != nullptr && (entry->accepted || entry->resubmissions > 0);
@@ -260,7 +261,7 @@ bool Router::has_waiting(std::size_t model) const {
   return !waiting_[model].empty();
 }
 
-// Returns the number of the model's oldest waiting request; numbers count upwards.
+// Returns the number of the model's oldest waiting request; requests are numbered upwards.
 std::uint64_t Router::waiting_since(std::size_t model) const {
   std::uint64_t first = models_[model].load_asked ? 0 : UINT64_MAX;
   for (const RequestId request : waiting_[model].all())
@@ -314,11 +315,11 @@ void Router::unload_now(std::size_t model) {
   for (Worker* worker : info.workers)
     worker->unload();
   loop_.post(
-      [this] { look_whether_started(); });  // it may be the last model that the start waits for
+      [this] { look_whether_started(); });  // this may be the last model that the start waits for
 }
 
-// Starts workers that a loaded model lacks, because there was no room, or because a restart of one
-// worker loaded the model again.
+// Starts workers that a loaded model lacks: there was no room for them, or a restart of one worker
+// loaded the model again.
 void Router::load_missing(std::size_t model) {
   if (!models_[model].loaded || models_[model].retired || holds_back(model)) return;
   for (Worker* worker : models_[model].workers) {
@@ -327,8 +328,8 @@ void Router::load_missing(std::size_t model) {
   }
 }
 
-// Lets others have the memory of a model whose workers have all failed, until there is room to try
-// it again.
+// Gives the memory of a model whose workers have all failed to others, until there is room to try
+// the model again.
 void Router::let_go_if_failed(std::size_t model) {
   ModelInfo& info = models_[model];
   if (memory_budget() != 0 &&
@@ -344,7 +345,8 @@ void Router::restart(Worker& worker, Worker::Start start) {
   go_on_loading_later();
 }
 
-// Nobody asked for it: it may fail again, and no model that works makes room for that.
+// Says whether a failed worker may be tried again. The model may fail again, so no model that works
+// makes room for it.
 Router::Retry Router::worker_may_retry(Worker& worker) {
   const std::size_t index = worker.options().model;
   if (models_[index].loaded) return Retry::kNow;

@@ -20,7 +20,7 @@ constexpr std::size_t kMostModels = 1000;
 constexpr std::string_view kFirstPart = "-00001-of-";
 constexpr std::size_t kPartDigits = 5;
 
-// The path in normal form, so that one file has one name however the folder was given.
+// Returns the path in normal form, so that one file has one name however the folder was given.
 std::string normal(const fs::path& path) {
   return path.lexically_normal().string();
 }
@@ -29,8 +29,8 @@ bool all_digits(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The file's name without its ending; empty if the file is no model, or a later part of a split
-// one.
+// Returns the file's name without its ending; empty if the file is no model, or a later part of a
+// split one.
 std::string name_of(const fs::path& file) {
   const std::string name = file.filename().string();
   if (lower(file.extension().string()) != ".gguf" || name.starts_with('.') ||

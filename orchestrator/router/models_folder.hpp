@@ -1,9 +1,9 @@
 // Makes models of the GGUF files in server.models_folder, each of which is loaded at its first use.
 //
-// Files of subfolders count, down to kMostDepth, and of a split model the first part. A model has
-// its file's name, without the number of the part, or its path in the folder if another model has
-// that name. Projectors (mmproj*) and hidden files are left out. Looking may take for ever if the
-// folder is on a network mount that hangs.
+// The files of subfolders count, down to kMostDepth. A split model counts by its first part. A
+// model has its file's name, without the number of the part, or its path in the folder if another
+// model has that name. Projectors (mmproj*) and hidden files are left out. Looking at the files may
+// take for ever if the folder is on a network mount that hangs.
 #pragma once
 
 #include <set>

@@ -124,7 +124,8 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
       models_[model].on_demand = old.on_demand;
       models_[model].last_used = old.last_used;
       models_[model].unload_asked = std::exchange(old.unload_asked, false);
-      // A worker that failed and was not loaded since is tried again with its new options.
+      // If all workers had failed and nobody has loaded the model since, the router tries it again
+      // with its new options.
       models_[model].load_asked =
           std::exchange(old.load_asked, false) || (!old.loaded && !given_up(old).empty());
       report.replaced.push_back(models_[model].id);
@@ -152,7 +153,7 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
     if (earlier.retired && earlier.successor == model) earlier.successor = successor;
   }
   if (!models_[model].workers.empty()) return;
-  // It waited for workers that go elsewhere now, and its requests with it.
+  // The entry was waiting for workers that now go to its successor, and so do its requests.
   move_waiting(model, successor);
 }
 
@@ -249,8 +250,8 @@ Worker* Router::next_to_move(const std::vector<Worker*>& workers, std::size_t su
 void Router::go_on_with(std::size_t retired) {
   const std::optional<std::size_t> successor = models_[retired].successor;
   while (!models_[retired].workers.empty()) {
-    // Streams that lost their worker need one of the same kind. What no worker has seen goes with the last of
-    // them; where there is no successor it is served before.
+    // A stream that lost its worker needs a worker of the same kind. Requests that no worker has seen move
+    // to the successor with the last worker; without a successor the last worker serves them before it goes.
     const auto must_stay = [&](RequestId each) { return !successor || begun(each); };
     if (std::ranges::any_of(waiting_[retired].all(), must_stay)) return;
     auto& workers = models_[retired].workers;

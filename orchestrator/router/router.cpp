@@ -310,7 +310,7 @@ void Router::standby_died(const Spare& spare) {
 
 void Router::worker_failed(Worker& worker, const std::string& reason) {
   const std::size_t index = worker.options().model;
-  // Unused models may have left its device full.
+  // The vaults of unloaded models may have filled the worker's device.
   if (drop_parked(worker.options().device, index, UINT64_MAX) > 0) {
     loop_.post([this, name = worker.name()] {
       if (Worker* again = find_worker(name); again != nullptr && !stopping_) again->restart();

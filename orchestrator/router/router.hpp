@@ -44,28 +44,29 @@ struct Failure {
   std::string parameter;  // the request's field, where one is to blame
 };
 
-// What becomes of one request. After on_finished, on_failed or on_answer nothing more is called for
-// it.
+// The client of one request. After on_finished, on_failed or on_answer the router calls nothing
+// more for the request.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
-  // Before on_accepted, where there are any: what of the request is not heeded.
+  // The router calls this before on_accepted, if a worker ignores parts of the request.
   virtual void on_warnings(RequestId, std::span<const std::string>) {}
   virtual void on_accepted(RequestId, std::span<const ipc::TokenId>) {}
-  // Called for a Submit with tell_prompt, between on_accepted and on_tokens, with the prompt's next
-  // tokens.
+  // The router calls this for a Submit with tell_prompt, between on_accepted and on_tokens, with
+  // the prompt's next tokens.
   virtual void on_prompt_tokens(RequestId, std::span<const ipc::TokenLogprob>) {}
-  // `view.request` is the request. All of it is in the journal already.
+  // `view.request` is the request. The journal already holds all that `view` has.
   virtual void on_tokens(const ipc::SequenceTokensView&) {}
-  // `finished.text`: text that was held back; `finished.cached_tokens`: at most the prompt's, and 0
-  // where a worker died of it or with it.
+  // `finished.text`: text that the worker had held back. `finished.cached_tokens`: at most the
+  // prompt's tokens, and 0 if a worker died while it had the request.
   virtual void on_finished(RequestId, const ipc::Finished&) {}
   virtual void on_failed(RequestId request, const Failure& failure) = 0;
-  // To work that one message answers.
+  // The router calls this for work that one message answers.
   virtual void on_answer(RequestId, const ipc::FromWorker&) {}
-  // As its client knows the request; empty: it has no name.
+  // Returns the name by which the client knows the request; empty if it has none.
   virtual std::string request_name() const { return ""; }
-  // The name of the client's key, whose requests wait for their turn; empty: it has none.
+  // Returns the name of the client's key; the key's requests wait for their turn. Empty if it has
+  // none.
   virtual std::string_view turn_of() const { return {}; }
 };
 
@@ -88,24 +89,24 @@ struct ModelInfo {
   std::vector<Worker*> workers;
   bool ever_served = false;
 
-  // Used by loading.cpp. Its workers have processes, or shall have them.
+  // The model's workers have processes, or are to get some. Only loading.cpp uses this flag.
   bool loaded = false;
-  // Requests wait until the model is loaded, since nobody expects it to be. Set when the model is
-  // first found or made not loaded.
+  // The model is loaded only when a request needs it; requests wait until then. The router sets
+  // this flag when it first finds the model unloaded, or unloads it.
   bool on_demand = false;
   bool load_asked = false, unload_asked = false;
-  // The model has had its turn, and another one needs the memory: new requests wait until that one
-  // was served.
+  // The model has had its turn, and another model needs the memory: new requests wait until the
+  // router has served that other model.
   bool yields = false;
   std::uint64_t file_bytes = 0;
-  std::uint64_t memory_bytes = 0;  // that each of its workers takes on its device; 0: none has told
+  std::uint64_t memory_bytes = 0;  // bytes that each worker takes on its device; 0: not known
   Clock::time_point last_used{}, load_began{}, turn_began{};
   Clock::duration load_took{};
 
   bool has_alias(std::string_view name) const;  // without regard to case
 
-  // Taken out of the configuration, or replaced by the `successor` entry: it takes nothing new, and
-  // its workers go as soon as nobody needs them.
+  // A reload took the entry out of the configuration, or replaced it by the `successor` entry. The
+  // entry takes no new requests, and its workers end as soon as no request needs them.
   bool retired = false;
   std::optional<std::size_t> successor;
 };
@@ -115,16 +116,16 @@ struct ReloadReport {
   std::vector<std::string> added, removed, replaced, resized;
 };
 
-// As the settings have them; without any, the built-in one.
+// Returns the models of the settings; if there are none, the built-in one.
 std::vector<config::ModelSettings> models_of(const config::Settings& settings);
 
-// The mark of a model's file and of its chat template.
+// Returns the mark of a model's file and of its chat template.
 std::string mark_of(const config::ModelSettings& settings);
 // Returns the mark of a model's draft model; empty: it has none. No part of mark_of(), because no token depends on it.
 std::string draft_mark_of(const config::ModelSettings& settings);
 
-// What was seen of a model's file and of its chat template's file. Looking may take for ever (a
-// network mount that hangs).
+// What a look at a model's file, at its chat template's and at its draft model's has found. A look may take for ever
+// (a network mount that hangs).
 struct ModelFile {
   std::string mark;        // mark_of()
   std::string draft_mark;  // draft_mark_of()
@@ -157,15 +158,15 @@ class Router : private WorkerEvents {
   // Goes on with an accepted request of an earlier daemon's, before new ones. It is not given to a
   // worker whose identity differs from `entry.made_by`: it fails then.
   RequestId resume(std::size_t model, JournalEntry entry, RequestObserver& observer);
-  // Where an unfinished request is; empty if the request is over.
+  // Returns where an unfinished request is; empty if the request is over.
   struct Place {
     std::size_t model = 0;
     const Worker* worker = nullptr;   // null: it waits
     std::uint32_t resubmissions = 0;  // after deaths of workers
   };
   std::optional<Place> place_of(RequestId request) const;
-  // What the tokens of a request that is with a worker depend on, besides the request: the model's
-  // file (name, size, time) and how the worker computes.
+  // Returns what the tokens of a request that is with a worker depend on, besides the request: the
+  // model's file (name, size, time) and how the worker computes.
   std::string identity(RequestId request) const;
   void cancel(RequestId request);
   const JournalEntry* entry(RequestId request) { return journal_.find(request); }
@@ -174,7 +175,7 @@ class Router : private WorkerEvents {
   void begin_drain(std::function<void()> idle);
   // Ends all workers; `stopped` is called when the last process is gone.
   void stop(std::function<void()> stopped);
-  // At once, without asking.
+  // Kills all workers at once, without asking them to end.
   void kill_workers();
 
   // Takes over new settings while everything runs. Models that are new are started; those that are
@@ -207,27 +208,27 @@ class Router : private WorkerEvents {
 
   bool draining() const { return draining_; }
   bool was_ready() const { return was_ready_; }
-  // Every model has a worker that serves.
+  // Says whether every model has a worker that serves.
   bool ready() const;
   std::size_t outstanding() const { return active_.size(); }
-  std::size_t waiting() const;  // of these, not with a worker now
+  std::size_t waiting() const;  // unfinished requests that no worker has now
   const CrashLog& crashes() const { return crashes_; }
   const config::Settings& settings() const {
     return settings_;
-  }  // as they are since the last reload
+  }  // the settings since the last reload
   const Journal& journal() const { return journal_; }
-  // By index; retired ones among them.
+  // All models by index, retired ones included.
   const std::vector<ModelInfo>& models() const { return models_; }
-  // The entry whose workers take new requests for the model: its own, or, while none of them is there
-  // yet, one's that it replaces.
+  // Returns the entry whose workers take new requests for the model. That is the model's own entry or, while the
+  // model has no worker yet, the entry of the model that it replaces.
   const ModelInfo& serving(const ModelInfo& model) const;
-  // Why nobody serves it or will, where its workers have been given up; else empty.
+  // If the daemon has given up all workers of the model, returns why; otherwise empty.
   std::string given_up(const ModelInfo& model) const;
-  // Nobody serves it, since all of its workers were asked to take nothing more.
+  // Says whether nobody serves the model because operators have drained all of its workers.
   bool drained(const ModelInfo& model) const;
   static constexpr const char* kDrainedText =
       "All workers of this model are drained; restart one to go on.";
-  // By its name or its file's, without regard to case where no other name fits better. Null when the
+  // Finds a model by its name or its file's name, without regard to case unless another name fits better. Null if the
   // name is unknown.
   const ModelInfo* find_model(std::string_view name) const;
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
@@ -245,7 +246,7 @@ class Router : private WorkerEvents {
     Blame blame = {};
   };
   struct Waiting {
-    TurnQueue fresh;                 // new ones, and those that had made progress
+    TurnQueue fresh;                 // new requests, and those that had made progress
     std::deque<RequestId> suspects;  // replayed one at a time, alone
 
     bool empty() const { return fresh.empty() && suspects.empty(); }

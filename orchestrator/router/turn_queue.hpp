@@ -1,8 +1,10 @@
-// Requests that wait for a worker of one model, taken in turns between the clients' keys: one request of a key,
-// then one of the next that has any. So a key that sends many delays each other key by one request a turn, and
-// none starves. Within a key the oldest is first. Requests that a worker had already go before all others.
+// The requests that wait for a worker of one model. The router takes them in turns between the clients' keys: one
+// request of a key, then one of the next key that has any. So a key that sends many requests delays each other key by
+// one request a turn, and no key starves. Within a key the oldest comes first. Requests that a worker had already
+// come before all others.
 //
-// Round robin over queues, as in J. Nagle, "On packet switches with infinite storage" (RFC 970, 1985). One thread.
+// The algorithm is round robin over queues, as in J. Nagle, "On packet switches with infinite storage" (RFC 970,
+// 1985). One thread.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +23,7 @@ namespace bulkhead::orchestrator {
 
 class TurnQueue {
  public:
-  // A new request of the key, at the end of the key's line; a key that had none waiting gets the last turn.
+  // Adds a new request at the end of its key's line. A key that had no request waiting gets the last turn.
   void push(RequestId request, std::string_view key) {
     const auto line = std::ranges::find(lines_, key, &Line::key);
     if (line == lines_.end()) {
@@ -30,7 +32,8 @@ class TurnQueue {
       line->requests.push_back(request);
     }
   }
-  // One that had begun: after, or before, the others that had.
+  // Adds a request that a worker had already: behind the others of that kind (push_begun), or
+  // before them (put_back).
   void push_begun(RequestId request) { begun_.push_back(request); }
   void put_back(RequestId request) { begun_.push_front(request); }
 
@@ -42,7 +45,8 @@ class TurnQueue {
     return count;
   }
 
-  // Takes the next one that `may` be taken out, and ends its key's turn; empty: there is none.
+  // Takes the next request for which `may` returns true, and ends its key's turn. Empty if there is
+  // none.
   template <std::predicate<RequestId> May>
   std::optional<RequestId> take(const May& may) {
     if (const auto request = take_from(begun_, may)) return request;
@@ -66,7 +70,7 @@ class TurnQueue {
     std::erase_if(lines_, [](const Line& line) { return line.requests.empty(); });
   }
 
-  // In no order that counts.
+  // Returns all requests, in no particular order.
   std::vector<RequestId> all() const {
     std::vector<RequestId> requests(begun_.begin(), begun_.end());
     for (const Line& line : lines_)
@@ -90,7 +94,7 @@ class TurnQueue {
   }
 
   std::deque<RequestId> begun_;
-  std::list<Line> lines_;  // in the order of their turns
+  std::list<Line> lines_;  // the keys' lines in the order of their turns
 };
 
 }  // namespace bulkhead::orchestrator

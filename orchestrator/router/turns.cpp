@@ -1,10 +1,11 @@
-// Whose request is next where clients have keys (server.keys), so that each key gets the same share of a model
-// that has more to do than it can.
+// Chooses the worker that gets a request. Where clients have keys (server.keys), it also chooses the key whose
+// request is next, so that each key gets the same share of a model that has more requests than it can compute.
 //
-// Without keys a worker gets all requests at once: it knows best when it can begin one. With keys it gets as many
-// as it computes at a time and some to prepare meanwhile; the others wait here, in turns between the keys
-// (turn_queue.hpp). Likewise the queue's places (server.max_queue): a key has an even share of them for itself, and
-// takes what others leave free besides.
+// Without keys the router gives a worker all requests at once, because the worker knows best when it can begin one.
+// With keys the router gives a worker as many requests as the worker computes at a time, and some more to prepare
+// meanwhile. The other requests wait in the router, which takes them in turns between the keys (turn_queue.hpp). The
+// keys share the queue's places (server.max_queue) likewise: each key has an even share for itself, and also takes
+// places that the other keys leave free.
 #include <algorithm>
 #include <utility>
 
@@ -14,8 +15,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// How many sequences the worker computes at a time. Where the setting leaves that to the worker, it says so in
-// its figures, which the daemon does not trust.
+// Returns how many sequences the worker computes at a time. If the setting leaves that to the worker, the worker's
+// figures say how many; the daemon bounds the number, since it does not trust the worker.
 std::size_t batch_of(const Worker& worker, std::size_t setting) {
   constexpr double kUntold = 16, kMost = 1024;
   if (setting != 0) return setting;
@@ -29,14 +30,15 @@ constexpr std::size_t kMostAhead = 4;
 
 }  // namespace
 
-// Whether the worker has all that it computes at a time, and a quarter of that to prepare meanwhile.
+// Says whether the worker has all that it computes at a time, and a quarter of that to prepare meanwhile.
 bool Router::has_enough(const Worker& worker) const {
   if (settings_.server.keys.empty()) return false;
   const std::size_t batch = batch_of(worker, settings_.engine.max_batch);
   return worker.outstanding() >= batch + std::max<std::size_t>(batch / 4, 1);
 }
 
-// What runs on the device, that is. The rest costs a worker little.
+// Says whether the device has to compute for the request. A request that takes no turn costs a
+// worker little.
 bool Router::takes_turns(RequestId request) {
   const JournalEntry* entry = journal_.find(request);
   return entry != nullptr && (std::holds_alternative<ipc::Submit>(entry->work) ||
@@ -104,7 +106,7 @@ bool Router::has_room_for(std::size_t count, std::string_view key) const {
   const std::size_t places = settings_.server.max_queue;
   if (active_.size() + count <= places) return true;
   if (settings_.server.keys.empty()) return false;
-  const std::size_t share = places / (settings_.server.keys.size() + 1);  // one is the operator's
+  const std::size_t share = places / (settings_.server.keys.size() + 1);  // operators have one
   const auto has = static_cast<std::size_t>(
       std::ranges::count_if(active_, [key](const auto& item) { return item.second.key == key; }));
   return has + count <= share;
@@ -118,7 +120,8 @@ void Router::refuse_waiting(std::size_t model, Waiters which, const Failure& why
   }
 }
 
-// Of a model that has no workers any more; no worker has seen these requests. Without a successor they fail.
+// Moves the requests of a model that has no workers any more to its successor; no worker has seen them. Without a
+// successor they fail.
 void Router::move_waiting(std::size_t model, std::optional<std::size_t> successor) {
   if (waiting_[model].empty()) return;
   std::vector<RequestId> stranded = std::exchange(waiting_[model], {}).all();

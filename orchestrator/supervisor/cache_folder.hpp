@@ -7,12 +7,14 @@
 // the next process makes a new one and compiles its kernels again. Processes that still have the old
 // folder can't write to the new one: their sandbox knows a folder by what it is, not by its name.
 //
+// Nor does a successor get what a process wrote after its first request. A seal vouches for the files that lay there
+// before (cache_seal.hpp), and the daemon deletes all others before a process starts.
+//
 // `home` is this user's alone, and so is each folder in it: neither is a link, neither belongs to another
 // user, and nobody else may write to it, whatever the umask.
 //
-// The daemon opens no file in it. A worker may have put there what it likes, however many and however
-// deep, so that deleting is a thread's business; what a daemon that ended had not deleted, the next
-// one deletes.
+// A worker may have put any number of files there, at any depth, so threads read and delete them. If a
+// daemon ends before its threads have deleted everything, the next daemon deletes the rest.
 //
 // What is in `home`, where no worker can write:
 //
@@ -20,6 +22,7 @@
 //                      bytes ends in a hash; '%' is in no worker's name, so no two get the same
 //     NAME%1 ...       the same, of further daemons of this user that have a worker of that name
 //     NAME%lock        locked by the daemon that has NAME for as long as it runs
+//     NAME%seal, %key  cache_seal.hpp
 //     .dropped-NAME-N  taken out of the way, and being deleted
 #pragma once
 

@@ -69,7 +69,7 @@ void Worker::start() {
   start_process();
 }
 
-// The worker becomes what replace() wanted. It has yet to show that it can serve.
+// Makes the worker what replace() wanted. The new worker has yet to show that it can serve.
 void Worker::become_next() {
   options_ = *std::exchange(next_options_, std::nullopt);
   ever_ready_ = without_units_ = false;
@@ -339,7 +339,7 @@ void Worker::restart() {
   if (state_ == WorkerState::kStopped) return;
   if (state_ == WorkerState::kUnloaded) {
     if (next_options_.has_value()) become_next();
-    return;  // its next process starts anew anyway
+    return;  // the worker's next process begins afresh anyway
   }
   unload_after_drain_ = false;
   if (process_ != nullptr && process_->asked_to_end()) return;

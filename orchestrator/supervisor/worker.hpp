@@ -43,13 +43,13 @@ enum class WorkerState {
   kUnloaded
 };
 const char* to_string(WorkerState state);
-// Whether a worker in this state has a process that serves the requests it has.
+// Says whether a worker in this state has a process that serves its requests.
 bool serves(WorkerState state);
 
 class Worker;
 
-// What a worker reports. A Status that is an error means that the message broke a rule: the process
-// is killed for it.
+// What a worker reports. A Status that is an error means that the message broke a rule: the worker
+// kills the process for it.
 class WorkerEvents {
  public:
   virtual ~WorkerEvents() = default;
@@ -57,18 +57,18 @@ class WorkerEvents {
   virtual Status worker_tokens(Worker& worker, const ipc::SequenceTokensView& view) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the worker has.
   virtual Status worker_answer(Worker& worker, ipc::FromWorker&& answer) = 0;
-  // The process has ended; its requests are the receiver's again. `sent`: those that it can have
-  // seen.
+  // The process has ended; its requests are the receiver's again. `sent`: the process can have seen
+  // the request.
   using Orphan = WorkerProcess::Unfinished;
   virtual void worker_died(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
-  // Its process is dead or as good as dead, and the kernel has yet to take it back: its requests
+  // The process is dead or as good as dead, and the kernel has yet to take it back: its requests
   // are the receiver's again already. worker_died() follows, without them.
   virtual void worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) = 0;
   virtual void standby_died(const Spare& spare) = 0;
-  // Nothing is tried any more before restart().
+  // The worker starts no process any more before restart().
   virtual void worker_failed(Worker& worker, const std::string& reason) = 0;
-  // Asked before a failed worker is tried again. kByLoad: the receiver has called load(). kNotNow: it
-  // has no room for the worker, and is asked again later.
+  // A failed worker asks this before it tries again. kByLoad: the receiver has called load() already. kNotNow: the
+  // receiver has no memory for the worker, which asks again later.
   enum class Retry { kNow, kByLoad, kNotNow };
   virtual Retry worker_may_retry(Worker& worker) = 0;
 };
@@ -80,10 +80,11 @@ class Worker : private ProcessEvents {
 
   void start();
 
-  // Work for a worker in state ready (or draining, for requests that it has). Queued in the daemon
-  // while the ring is full. kInvalidArgument: the message is larger than the channel can carry.
+  // Sends work to a worker in state ready (or draining, for requests that it has). The daemon
+  // queues it while the ring is full. kInvalidArgument: the message is larger than the channel can
+  // carry.
   Status submit(RequestId request, const ipc::ToWorker& message);
-  // Forgets the request; the worker is told if it has seen it.
+  // Forgets the request, and tells the process if it has seen the request.
   void cancel(RequestId request);
   // The request is over on both sides.
   void finished(RequestId request);
@@ -100,17 +101,17 @@ class Worker : private ProcessEvents {
   // Restarts the worker with other options, perhaps of another model. The worker must have no
   // request.
   void replace(WorkerOptions options);
-  // Ends its processes once it has no request, and starts none before load(). The state is
-  // kUnloaded then. The vault keeps the device memory until drop_vault().
+  // Ends the worker's processes once it has no request; it starts none before load(). The state is
+  // then kUnloaded. The vault keeps the device memory until drop_vault().
   void unload();
   // Starts a worker that is unloaded or has failed. Its first process counts as a first start.
   void load();
   void drop_vault(const std::string& reason);
   bool profile();  // asks for the times of a step's kernels, in its stats; false: it is not ready
   void stop();     // ends the processes for good: asks them, then kills them
-  void kill(const std::string& words);  // at once, all of them
-  // SIGKILL to the process that serves, as anybody could send it: its death is noticed and recovered
-  // from as a crash is. False: none serves.
+  void kill(const std::string& words);  // kills all processes at once
+  // Sends SIGKILL to the process that serves, as anybody could: the worker notices the death and recovers from it as
+  // from a crash. Returns false if no process serves.
   bool kill_process();
   // Any accepted token shows that the worker works: back-off and crash budget start anew.
   void token_accepted() { policy_.reset(); }
@@ -121,31 +122,32 @@ class Worker : private ProcessEvents {
     return (next_options_ ? *next_options_ : options_).device;
   }
   const std::string& name() const { return options_.name; }
-  // Ready is one that can be given requests: not one whose process is on its way out.
+  // kReady means that the worker can be given requests: its process is not on its way out.
   WorkerState state() const {
     const bool leaves = process_ != nullptr && process_->is_dying();
     return state_ == WorkerState::kReady && leaves ? WorkerState::kRestarting : state_;
   }
-  // Of one that is ready: another is to be preferred.
+  // Says whether another worker is to be preferred, though this one is ready.
   bool in_doubt() const { return process_ != nullptr && process_->in_doubt(); }
   pid_t pid() const { return process_ == nullptr ? -1 : process_->pid(); }
-  // After stop().
+  // Says, after stop(), whether all processes are gone.
   bool gone() const {
     return process_ == nullptr && (leaving_ == nullptr || leaving_->stuck()) && pool_.gone();
   }
   bool ever_ready() const { return ever_ready_; }
   std::uint64_t restarts() const { return restarts_; }    // successors, of either kind
-  std::uint64_t takeovers() const { return takeovers_; }  // of these, spares
+  std::uint64_t takeovers() const { return takeovers_; }  // those of them that were spares
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
   const Vault& vault() const { return vault_; }
-  // Drained, and about to be replaced by a successor that will serve.
+  // The worker is drained, and a successor that will serve is about to replace it.
   bool returning() const { return restart_after_drain_; }
-  // unload() was called, and its process is still there.
+  // unload() was called, and the process is still there.
   bool unloading() const { return unload_after_drain_; }
-  // Whether the last process ended because it was told to: no death then.
+  // Says whether the last process ended because it was told to: that is no death.
   bool ended_as_asked() const { return ended_as_asked_; }
-  // In words; empty: it never died. The cause counts only where there are words.
+  // Returns the last death in words; empty if there was none. The cause counts only if there are
+  // words.
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
   const ipc::Ready& ready() const { return ready_; }
@@ -157,18 +159,18 @@ class Worker : private ProcessEvents {
   const std::string& file_mark() const { return file_mark_; }
   const ipc::Progress& progress() const;
   const ipc::Stats& stats() const;
-  // The figure of that name in stats(). 0: the worker has told none.
+  // Returns the figure of that name in stats(); 0 if the worker has not reported it.
   double reported(std::string_view figure) const;
-  // Over all processes that served.
+  // These sum up over all processes that served.
   ipc::ChannelStats channel_stats() const;
   TokenTraffic token_traffic() const;
   std::uint64_t recovered_requests = 0;  // counted by the router
-  Recovery recovery;                     // resumed() is the router's to tell
-  std::size_t held_bytes = 0;            // of its unfinished answers, counted by the router
+  Recovery recovery;                     // the router calls resumed()
+  std::size_t held_bytes = 0;            // bytes of its unfinished answers, counted by the router
 
  private:
-  // A new spare loads beside a process that has just taken over and replays requests: the spare waits
-  // for this, so that the other gets going first.
+  // While a process that has just taken over replays requests, a new spare waits for this time, so that its loading
+  // does not slow the replay.
   static constexpr std::chrono::milliseconds kSpareAfterTakeover{1000};
 
   void process_changed(WorkerProcess& process) override;

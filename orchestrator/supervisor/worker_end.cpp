@@ -1,4 +1,4 @@
-// What a worker does when one of its processes ends, or is as good as ended: it gives the requests
+// What a worker does when one of its processes ends, or can serve no more: it gives the requests
 // back, decides what memory a successor may have, and starts a successor or gives up.
 #include <algorithm>
 #include <utility>
@@ -14,8 +14,8 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr std::uint32_t kDeathsAtFirstStart = 3;  // then the daemon gives up
-constexpr std::uint32_t kKillsAtTakeOver = 3;     // then the vault is under suspicion
-constexpr std::size_t kMostStuck = 3;  // processes that don't end: no further one is tried
+constexpr std::uint32_t kKillsAtTakeOver = 3;     // then the worker drops the vault
+constexpr std::size_t kMostStuck = 3;  // processes that don't end; the worker starts no further one
 
 }  // namespace
 
@@ -23,8 +23,8 @@ void Worker::process_dying(WorkerProcess& process) {
   if (&process == process_.get()) recovery.noticed();
 }
 
-// Gives the requests back at once, since a peer need not wait for the exit of this process, as its
-// successor must.
+// Gives the requests back at once: another worker need not wait for the exit of this process, but
+// this worker's own successor must.
 void Worker::process_lost(WorkerProcess& process, const Death& death) {
   if (&process != process_.get()) return;
   // The check runs while the process exits, which takes longer.
@@ -38,10 +38,10 @@ void Worker::process_lost(WorkerProcess& process, const Death& death) {
 }
 
 // Lets a spare take over before the process has exited, since the kernel can take half a second to
-// take back what it held. The device may still compute its last steps meanwhile, and the spare
-// knows where those can write (worker/vault/README.md). This happens only after a kill from
-// outside: a process that ended itself, crashed or was killed by this daemon may have given the
-// device something else to do.
+// take back the process's memory. The device may still compute the process's last steps meanwhile,
+// and the spare knows where those steps can write (worker/vault/README.md). The worker does this
+// only after a kill from outside: a process that ended itself, crashed or was killed by this daemon
+// may have given the device something else to do.
 void Worker::process_stopped(WorkerProcess& process) {
   if (&process != process_.get() || leaving_ != nullptr || state_ != WorkerState::kReady) return;
   if (!vault_.keep_kv() || !pool_.ready(vault_.epoch())) return;
@@ -51,14 +51,14 @@ void Worker::process_stopped(WorkerProcess& process) {
   died(process, death);
 }
 
-// Counts the process as dead and starts its successor beside it. The successor is given nothing of
-// its memory, since the device may go on with the old process's work as long as that is there.
-// There may be no memory for two models; then the successor says so, and is tried again until the
-// crash budget is spent.
+// Counts the process as dead and starts its successor beside it. The successor gets none of the
+// process's memory, since the device may go on with the process's work as long as that memory is
+// there. If the device has no room for the model a second time, the successor ends with that error,
+// and the worker starts another one until the crash budget is spent.
 void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) {
     if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
-    // A spare serves with what it could take over so far, and needs no more.
+    // A spare serves with what it has taken over so far, and needs nothing more.
     if (starts_when_it_is_gone_ && process_ == nullptr) start_process();
     return;
   }
@@ -66,7 +66,7 @@ void Worker::process_stuck(WorkerProcess& process, const Death& death) {
   died(process, death);
 }
 
-// Limits processes that do not end: each has memory of its own, and the next may not end either.
+// Bounds the processes that do not end: each keeps its memory, and the next one may not end either.
 bool Worker::may_start() const {
   const std::size_t leaving = leaving_ != nullptr && leaving_->stuck() ? 1 : 0;
   return stuck_.size() + leaving < kMostStuck;
@@ -80,10 +80,10 @@ void Worker::leave_in_kernel(std::unique_ptr<WorkerProcess> process) {
 }
 
 void Worker::predecessor_gone(const Death& death) {
-  loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // it is the caller of this
+  loop_.post([gone = std::shared_ptr(std::move(leaving_))] {});  // the process called this
   recovery.gone();
   if (state_ == WorkerState::kStopped) return events_.worker_changed(*this);
-  if (!death.by_others()) {  // it was taken for another end
+  if (!death.by_others()) {  // the worker had taken it for another end
     spdlog::error("worker {}: the process before it ended otherwise: {}", name(), death.words);
     vault_.drop("the process that made it did not end as it seemed");
     vault_dropped();
@@ -97,22 +97,23 @@ void Worker::predecessor_gone(const Death& death) {
 void Worker::tell_vault_of_end(const Death& death) {
   if (death.as_asked && death.cause != DeathCause::kDeviceLost) return vault_.ended_as_asked();
   const bool held = vault_.held();
-  // A spare may have been given an earlier vault, which is gone.
+  // A spare may have been given an earlier vault, which is gone by now.
   const bool took_over = death.took_over && death.vault == vault_.epoch();
   if (death.vault_unusable) {
     if (took_over) vault_.drop(death.last_word.empty() ? death.words : death.last_word);
   } else {
     vault_.ended(death.cause);
-    // It died before it served. Unless somebody killed it, what it took over may be the cause.
+    // The process died before it served. Unless a kill from outside ended it, the memory that it
+    // took over may be the cause.
     if (took_over && (!death.by_others() || ++kills_at_take_over_ >= kKillsAtTakeOver))
       vault_.drop("a process that was taking it over died: " + death.words);
   }
   if (held && !vault_.held()) vault_dropped();
 }
 
-// A spare shares the memory of the process that serves, and computes nothing before it is promoted,
-// so its end leaves the KV pages as they were. But a successor is not given a vault that was of no
-// use to the spare, or that the spare may have spoilt.
+// Notes the end of a spare. A spare shares the memory of the process that serves, and computes
+// nothing before its promotion, so its end leaves the KV pages as they were. But the worker gives a
+// successor no vault that failed the spare, or that the spare may have spoilt.
 void Worker::spare_ended(const Spare& spare, const Death& death) {
   if (!death.vault_unusable) events_.standby_died(spare);
   discard_readers_of_cache(death);
@@ -123,13 +124,13 @@ void Worker::spare_ended(const Spare& spare, const Death& death) {
     vault_.drop("a spare: " + (death.last_word.empty() ? death.words : death.last_word));
     vault_dropped();
   }
-  // The pool replaces other spares that went with it, too.
+  // The pool also replaces other spares that ended at the same time.
   if (serves(state_) && !unload_after_drain_) pool_.keep(options_.standby, kSpareAfterTakeover);
 }
 
-// Ends spares after a broken rule. The cache folder is wiped already, but a spare that has loaded
-// kernels from it would go on with them, and would write them to the new folder if no sandbox
-// prevents that.
+// Ends spares after a process has broken a rule. The daemon has wiped the cache folder by then, but
+// a spare that has loaded kernels from the folder would go on with them, and would write them to
+// the new folder if no sandbox prevents that.
 void Worker::discard_readers_of_cache(const Death& death) {
   if (death.cause != DeathCause::kProtocolViolation) return;
   pool_.discard_running("it may have read what was in the cache folder that is wiped");
@@ -144,7 +145,7 @@ void Worker::process_ended(WorkerProcess& process, const Death& death) {
   if (&process == leaving_.get()) return predecessor_gone(death);
   const auto stuck = std::ranges::find(stuck_, &process, &std::unique_ptr<WorkerProcess>::get);
   if (stuck != stuck_.end()) {
-    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});  // it is the caller of this
+    loop_.post([gone = std::shared_ptr(std::move(*stuck))] {});  // the process called this
     stuck_.erase(stuck);
     if (may_start()) pool_.go_on();
     return;
@@ -169,7 +170,8 @@ void Worker::died(WorkerProcess& process, const Death& death) {
 
   tell_vault_of_end(death);
   discard_readers_of_cache(death);
-  // If it had requests, it comes back for them; the router unloads it again when they are over.
+  // If the process had requests, the worker starts again for them; the router unloads it when they
+  // are over.
   if (std::exchange(unload_after_drain_, false) && unfinished == 0) {
     ended_as_asked_ = death.as_asked || death.cause == DeathCause::kAsked;
     if (!ended_as_asked_) {
@@ -179,7 +181,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     events_.worker_died(*this, death, std::move(orphans));
     return unloaded();
   }
-  if (death.vault_unusable) {  // no death, but a cold start
+  if (death.vault_unusable) {  // a cold start, and no death
     state_ = WorkerState::kRestarting;
     if (take_over()) return;
     schedule_restart(true);
@@ -214,8 +216,9 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   if (at_first_start) try_without_units(death);
   state_ = WorkerState::kRestarting;
   events_.worker_died(*this, death, std::move(orphans));
-  if (state_ != WorkerState::kRestarting) return;  // stopped from within
-  // This comes before a spare takes over, which would die of the same, as would the next.
+  if (state_ != WorkerState::kRestarting) return;  // a receiver has stopped the worker
+  // This check comes before a spare takes over: the spare would die of the same cause, and so would
+  // the next.
   if (!death.as_asked && policy_.spent(options_.crash_budget)) return give_up(death.words);
   if (take_over()) return;
   if (!death.as_asked && !may_start()) {
@@ -228,11 +231,11 @@ void Worker::died(WorkerProcess& process, const Death& death) {
 }
 
 void Worker::leave_units_out() {
-  // The worker heeds the last of several settings.
+  // The worker's process heeds the last of several settings.
   options_.arguments.insert(options_.arguments.end(), {"--set", "engine.matrix_units=off"});
 }
 
-// Leaves matrix units out of the last try before the daemon gives up: a driver's compiler that
+// Leaves matrix units out of the last try before the daemon gives up. A driver's compiler that
 // crashes or hangs does so at each start, and kernels for matrix units ask most of it. No client
 // has had a token of this worker, so no client sees a token change.
 void Worker::try_without_units(const Death& death) {

@@ -70,7 +70,7 @@ struct Pipe {
   Allowance bytes{WorkerLogs::kBytesPerSecond, WorkerLogs::kBytesAtOnce};
 };
 
-// Keeps the last lines of each worker. When there are too many names, it drops those that were
+// The last lines of each worker. When there are too many names, this class drops those that were
 // silent longest.
 class KeptLines {
  public:

@@ -54,8 +54,8 @@ class WorkerLogs {
   Shared* shared_;  // never given up: the thread has it
 };
 
-// Has WorkerLogs keep what the daemon's log says of a worker, the lines "worker NAME: ...". Call it
-// after log::write_in_background() and before other threads log.
+// Makes WorkerLogs keep what the daemon's log says of a worker: the lines "worker NAME: ...". Call
+// it after log::write_in_background() and before other threads log.
 void keep_lines_about_workers();
 
 // How a worker's line stands in the log: "NAME| LINE", or a JSON object of the log's shape with the

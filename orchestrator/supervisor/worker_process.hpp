@@ -58,17 +58,18 @@ class WorkerProcess;
 struct Death {
   DeathCause cause = DeathCause::kExit;
   std::string words;
-  int signal = 0;               // that ended it, if one did
-  bool as_asked = false;        // it was told to end, and did: no death then
-  std::string last_word = {};   // why it can't serve, as it said itself; empty: it said nothing
+  int signal = 0;               // the signal that ended the process; 0: none did
+  bool as_asked = false;        // the process was told to end, and did; that is no death
+  std::string last_word = {};   // the process's own reason why it can't serve; empty: it gave none
   bool from_outside = false;    // somebody's SIGKILL or SIGTERM, or a SIGSTOP that made it hang
-  std::uint64_t vault = 0;      // the number of the vault that it was given; 0: none
-  bool took_over = false;       // it was taking that over, and had not served yet
-  bool vault_unusable = false;  // and ended because it could do nothing with it
+  std::uint64_t vault = 0;      // the number of the vault that the process was given; 0: none
+  bool took_over = false;       // the process was taking the vault over, and had not served yet
+  bool vault_unusable = false;  // the process ended because it could not use the vault
   pid_t pid = -1;
-  std::optional<std::uint64_t> step = {};  // the last that it counted, where its channel tells
+  std::optional<std::uint64_t> step = {};  // the last step it counted; empty: not known
 
-  // Whether somebody else ended it: that says nothing about what it was doing.
+  // Says whether somebody else ended the process. Such an end says nothing about what the process
+  // was doing.
   bool by_others() const {
     return from_outside || cause == DeathCause::kAsked || cause == DeathCause::kOutOfMemory;
   }
@@ -80,34 +81,36 @@ class ProcessEvents {
  public:
   virtual ~ProcessEvents() = default;
   virtual void process_changed(WorkerProcess& process) = 0;  // its stage, or its progress
-  // It serves, and the vault that its Ready was waiting to offer has come: ready() tells of it.
+  // The process serves, and the vault that its Ready was waiting to offer has come: ready()
+  // describes the vault.
   virtual void process_offered(WorkerProcess& process) = 0;
   virtual Status process_tokens(const ipc::SequenceTokensView& view) = 0;
   // Accepted, Finished, Failed, Tokenized or Detokenized, of a request that the process has.
   virtual Status process_answer(ipc::FromWorker&& answer) = 0;
-  // First sign of its end: the channel's end, the process's, or the decision to end it.
+  // This is the first sign of the end: the end of the channel or of the process, or the decision to
+  // end the process.
   virtual void process_dying(WorkerProcess& process) = 0;
-  // After process_dying(), in a turn of its own: nothing that it says counts any more, and how it ends
-  // is known. Its requests can be had of it (take_unfinished()), long before the kernel has taken it
-  // back, perhaps.
+  // This follows process_dying() in a turn of its own: the daemon heeds the process no more, and knows how it ends.
+  // The receiver can take its requests back (take_unfinished()), perhaps long before the kernel has taken back its
+  // memory.
   virtual void process_lost(WorkerProcess& process, const Death& death) = 0;
-  // Somebody killed it while it served: none of its threads runs any more, and what it had sent has
-  // been received. What it gave the device to do may still be done; process_ended() follows when the
-  // kernel has taken everything back.
+  // Somebody killed the process while it served: none of its threads runs any more, and the daemon has received all
+  // that it had sent. The device may still compute for the process; process_ended() follows when the kernel has taken
+  // everything back.
   virtual void process_stopped(WorkerProcess& process) = 0;
-  // Its end was seen or decided options.exit_timeout ago, and the kernel has not taken it back: it
-  // counts as dead. What it had on the device may be in use for as long as it is there; its channel is
-  // closed. process_ended() follows if it goes after all.
+  // The process's end was seen or decided options.exit_timeout ago, and the kernel has not taken the process back: it
+  // counts as dead. The device may use its memory for as long as the process is there; its channel is closed.
+  // process_ended() follows if the process goes after all.
   virtual void process_stuck(WorkerProcess& process, const Death& death) = 0;
-  // It is gone and reaped; the object may be given up, in a turn of its own.
+  // The process is gone and reaped; the receiver may destroy the object in a turn of its own.
   virtual void process_ended(WorkerProcess& process, const Death& death) = 0;
 };
 
 // What a channel brought, over all processes of a worker.
 struct TokenTraffic {
   std::uint64_t tokens = 0;   // received
-  std::uint64_t records = 0;  // that brought them
-  std::uint64_t wakeups = 0;  // of the daemon, by this worker's channel
+  std::uint64_t records = 0;  // records that brought the tokens
+  std::uint64_t wakeups = 0;  // times that this worker's channel woke the daemon
 
   double tokens_per_record() const { return ratio(tokens, records); }
   double wakeups_per_token() const { return ratio(wakeups, tokens); }
@@ -125,27 +128,27 @@ class WorkerProcess {
  public:
   enum class Stage { kStarting, kLoading, kStandby, kServing };
 
-  // `options`, `vault`, which it is given from and offers to, and `cache`, which it writes to, must
-  // outlive it; `name` is for the log.
+  // `options`, `vault`, from which the process is given memory and to which it offers some, and
+  // `cache`, which it writes to, must outlive this object; `name` is for the log.
   WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vault& vault, CacheFolder& cache,
                 std::string name, bool standby, ProcessEvents& events);
-  ~WorkerProcess();  // one that is stuck is reaped when it ends after all
+  ~WorkerProcess();  // a stuck process is reaped when it ends after all
 
   Status start();
   void set_events(ProcessEvents& events) { events_ = &events; }
-  // Of a standby: serve from now on. `name`: as the log calls it from here. `unsettled`: of the process
-  // before it something may still run on the device, until settle() says that it is over.
+  // Makes a standby serve from now on. `name`: its name in the log from here. `unsettled`: the device may still
+  // compute for the process before it, until settle() says that this is over.
   void promote(std::string name, bool unsettled);
   void settle();
-  // Once all of its threads have ended: how. process_ended() tells the same, or the truth should
-  // that be another.
+  // Returns how the process ended, once all of its threads have. process_ended() tells the same, or
+  // the truth if that differs.
   const Death& known_death();
 
-  // Queued in the daemon while the ring is full. kInvalidArgument: the message is larger than the
-  // channel can carry.
+  // Sends work; the daemon queues it while the ring is full. kInvalidArgument: the message is
+  // larger than the channel can carry.
   Status submit(RequestId request, const ipc::ToWorker& message);
-  void send(const ipc::ToWorker& message);  // one that belongs to no request
-  // Forgets the request; the worker is told if it has seen it.
+  void send(const ipc::ToWorker& message);  // sends a message that belongs to no request
+  // Forgets the request, and tells the worker if it has seen the request.
   void cancel(RequestId request);
   void finished(RequestId request) { outstanding_.erase(request); }
   bool has(RequestId request) const { return outstanding_.contains(request); }
@@ -155,9 +158,9 @@ class WorkerProcess {
     bool sent = false;  // the process can have seen it
   };
   std::vector<Unfinished> unfinished() const;  // by id
-  std::vector<Unfinished> take_unfinished();   // they are the caller's from here on
+  std::vector<Unfinished> take_unfinished();   // the requests are then the caller's
 
-  void shut_down();  // asks it to end, then kills it
+  void shut_down();  // asks the process to end, then kills it
   bool asked_to_end() const { return asked_to_end_; }
   void kill(const std::string& words, DeathCause cause = DeathCause::kAsked);
   void kill_unannounced() { process_.kill(); }               // the daemon then sees a crash
@@ -166,8 +169,8 @@ class WorkerProcess {
   // Says whether process_dying() was called: the process makes no further progress with any
   // request.
   bool is_dying() const { return dying_; }
-  // It may bring none forward: it has been silent for half of its patience, or is asked whether it is
-  // there and has not answered for a while.
+  // Says whether the process may be unable to go on: it has been silent for half of its patience, or has left a ping
+  // unanswered for a while.
   bool in_doubt() const;
 
   Stage stage() const { return stage_; }
@@ -179,7 +182,7 @@ class WorkerProcess {
   std::string file_mark() const {
     return joined_mark(imported() ? given_file_mark_ : file_mark_, template_mark_);
   }
-  // The number of the vault that it was given; 0: none.
+  // Returns the number of the vault that the process was given; 0 if there is none.
   std::uint64_t given_vault() const { return given_vault_; }
   bool imported() const {
     return given_vault_ != 0 && ready_.vault.state == ipc::VaultState::kImported;
@@ -217,13 +220,13 @@ class WorkerProcess {
   void ended();
   Death how_it_ended(const Exit& exit) const;
   void violated(const std::string& rule);
-  // Descriptors of a vault may come, and be offered.
+  // Says whether the process may send and offer a vault's descriptors now.
   bool may_offer() const;
   bool loading() const { return stage_ == Stage::kStarting || stage_ == Stage::kLoading; }
   void begin_heartbeat();
   void look_again();
   void check_heartbeat();
-  // Whether it has more than it may, and was ended for it.
+  // Ends the process if it has more threads than it may. Says whether it did.
   bool has_too_many_threads();
   bool ended_as_stopped();
   void tell_what_it_did(const std::string& verdict, const Activity& now) const;
@@ -234,7 +237,7 @@ class WorkerProcess {
   Vault& vault_;
   CacheFolder& cache_;
   std::uint64_t given_vault_ = 0;
-  bool asked_for_vault_ = false;  // when it was started, whatever the settings are now
+  bool asked_for_vault_ = false;  // the setting at the process's start
   bool offered_vault_ = false;
   std::string name_;
   std::string file_mark_, given_file_mark_, template_mark_;

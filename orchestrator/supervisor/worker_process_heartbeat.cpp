@@ -1,5 +1,5 @@
-// Watches a process's life: when the daemon asks whether it is there, when its silence counts as a
-// hang, and what it did meanwhile.
+// Watches a process's life: when the daemon pings the process, when the process's silence counts as
+// a hang, and what it did meanwhile.
 #include <cstdlib>
 
 #include "config/base/log.hpp"
@@ -40,7 +40,7 @@ void WorkerProcess::check_heartbeat() {
     if (const std::optional<Activity> now = process_.activity(); now.has_value()) {
       was_stopped_ = now->stopped();
       tell_what_it_did(verdict.hang, *now);
-      // A machine with more to do than it has cores for is no hang.
+      // A process that waits for a busy CPU does not hang.
       const bool starved = doubted_.has_value() && Activity::was_starved(*doubted_, *now);
       if (starved && heartbeat_.wait_longer(steady_clock::now())) {
         spdlog::warn("worker {}: its threads waited for a CPU meanwhile: it is given more time",
@@ -71,7 +71,8 @@ bool WorkerProcess::has_too_many_threads() {
   return true;
 }
 
-// A driver may take long over a kernel, but a process that is stopped makes no progress.
+// Kills a process that is stopped while it loads. A driver may take long to compile a kernel, but a
+// stopped process makes no progress.
 bool WorkerProcess::ended_as_stopped() {
   const std::optional<Activity> now = process_.activity();
   if (!now.has_value() || !now->stopped()) return false;
@@ -81,8 +82,8 @@ bool WorkerProcess::ended_as_stopped() {
   return true;
 }
 
-// Logs whether the process was stopped, waited for something, or computed all the time. Otherwise a
-// machine that is too slow for isolation.heartbeat_timeout_ms would look like a hang.
+// Logs whether the process was stopped, waited for something, or computed all the time. Without
+// this line a machine that is too slow for isolation.heartbeat_timeout_ms would look like a hang.
 void WorkerProcess::tell_what_it_did(const std::string& verdict, const Activity& now) const {
   const char* state = now.stopped()      ? "stopped"
                       : now.state == 'R' ? "running"
