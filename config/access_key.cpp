@@ -39,7 +39,7 @@ bool is_name(std::string_view text) {
   });
 }
 
-// The key is a secret, and somebody may have written it where a name or a limit belongs. So errors
+// The key is a secret, and the user may have written it in place of a name or a limit. So errors
 // name a word by its number and do not quote it.
 Error unreadable(const std::string& what) {
   return Error(ErrorCode::kInvalidArgument,

@@ -18,8 +18,8 @@ struct AccessKey {
   std::uint32_t streams = 0;            // requests in progress at a time
 };
 
-// "NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4"; the limits may come in any
-// order, and each may be left out. The error does not contain the key.
+// Parses "NAME KEY requests_per_minute=60 tokens_per_minute=20000 streams=4". The limits may come
+// in any order, and the text may leave each out. The error does not contain the key.
 Result<AccessKey> parse_access_key(std::string_view text);
 
 }  // namespace bulkhead::config

@@ -51,8 +51,8 @@ std::vector<std::string> worker_assignments(const Settings& settings);
 // The text of config/runtime.yaml: each key with its default and one line on it.
 std::string reference_yaml();
 
-// The settings as YAML, without help, for somebody who may not see keys: "(hidden)" stands for an API key, and of
-// server.keys the names and the limits are left.
+// Returns the settings as YAML, without help, for a reader who may not see keys. It writes "(hidden)" for an API key,
+// and of each entry in server.keys only the name and the limits.
 std::string settings_yaml(const Settings& settings);
 
 }  // namespace bulkhead::config

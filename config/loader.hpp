@@ -55,7 +55,8 @@ class Loader {
     const auto found = origins_.find(key);
     return found == origins_.end() ? std::string("default") : found->second;
   }
-  // Where an error about several keys points: to the first of them that somebody set.
+  // Returns the origin of the first of these keys that the user has set: an error about several
+  // keys points there.
   std::string origin_of(std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       if (origins_.contains(key)) return origin(key);

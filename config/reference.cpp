@@ -1,4 +1,4 @@
-// Settings as YAML, made from the table: the printed reference, config/runtime.yaml, and what a daemon
+// Writes settings as YAML from the table: the printed reference, config/runtime.yaml, and the settings that a daemon
 // runs with.
 #include <algorithm>
 #include <functional>
@@ -81,7 +81,8 @@ class Sections {
  public:
   explicit Sections(std::ostringstream& out) : out_(out) {}
 
-  // The key's last part; indent() is that of its line then.
+  // Writes the headings of the key's sections that are not open yet, and returns the key's last
+  // part. indent() then returns the indentation of the key's line.
   std::string_view enter(std::string_view key) {
     std::vector<std::string> parts;
     for (std::size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.')) {
@@ -103,8 +104,8 @@ class Sections {
   std::vector<std::string> open_;
 };
 
-// `write` writes each setting's lines. `write_models` is called between the server's and the rest, where a
-// reader looks for the models.
+// Writes all settings. `write` writes the lines of one setting. `write_models` writes the models between the
+// server's settings and the rest, where readers look for them.
 void write_settings(std::ostringstream& out,
                     const std::function<void(const Setting&, const std::string& indent,
                                              std::string_view name)>& write,

@@ -120,26 +120,26 @@ constexpr const char* to_string(KvType type) {
 enum class Numerics { kExact, kFast };
 // Whether products go by the device's matrix units. auto: where it has those that the kernels know.
 enum class MatrixUnits { kAuto, kOff };
-// Whether attention uses matrix units, too, where products use them. auto: from about position
-// 1,000 on, where they are faster for any number of columns in a step.
+// Whether attention uses matrix units, if products use them. auto: from about position 1,000 on,
+// where matrix units are faster for any number of columns in a step.
 enum class MatrixAttention { kAuto, kOff, kOn };
 
 enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else the last token's
 
 // Whether workers guess tokens and check the guesses in the same step
 // (worker/engine/speculator.hpp). ngram: workers guess from earlier text of the prompt and the
-// answer, where that is faster. always: they check every guess that they have.
+// answer while that is faster. always: they check every guess that they have.
 enum class Speculation { kOff, kNgram, kAlways };
 
 struct EngineSettings {
-  // Sequences in a step; 0: by the kind of device, its memory and the model (forward::with_sizes()).
+  // most sequences in a step; 0: as forward::with_sizes() chooses
   std::uint32_t max_batch = 0;
   std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
   KvType kv_type = KvType::kF16;
   std::uint32_t prefill_chunk =
-      0;  // columns of a step with prompts; 0: what max_token_gap_ms allows
+      0;  // most columns of a step with prompts; 0: what max_token_gap_ms allows
   std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
-  std::uint32_t max_token_gap_ms = 50;       // of generating sequences beside prompts; 0: no bound
+  std::uint32_t max_token_gap_ms = 50;       // most time between tokens beside prompts; 0: no bound
   bool prefix_cache = true;
   std::uint32_t state_cache_mb =
       0;  // of models with states; 0: for two of each sequence, if 2 GiB do

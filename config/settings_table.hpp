@@ -57,7 +57,7 @@ struct Field {
   // The feature behind the key is not in this version: setting it to other than the default earns a
   // Notice.
   bool later = false;
-  // What settings_yaml() does not tell: an API key.
+  // The setting is an API key or contains some, so settings_yaml() hides it.
   bool secret = false;
   // What a reload does with it. Of a model's settings kWorkers means that model's.
   Stated<Reload> reload;

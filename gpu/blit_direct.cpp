@@ -133,7 +133,7 @@ class DirectQueue final : public BlitBase {
     return {};
   }
 
-  // The queue has waited for every transfer; only one whose wait failed may still run.
+  // The queue has waited for every transfer. Only a transfer whose wait failed may still run.
   bool drain() override {
     const bool uploads_over = uploads_.drain();
     const bool downloads_over = downloads_.drain();

@@ -71,7 +71,7 @@ std::string mib(std::uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
-// A buffer that somebody asks a device for.
+// The properties of a buffer that a caller asks for.
 struct BufferRequest {
   std::uint64_t bytes = 0;
   Memory memory = Memory::kDeviceLocal;
@@ -122,8 +122,8 @@ VkResult create_buffer(VkDevice device, const BufferRequest& asked, std::uint32_
   VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO};
   external.handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
   if (asked.shares()) info.pNext = &external;
-  // Concurrent: buffers have no layout that exclusive ownership could spare, and transfers need no
-  // hand-over.
+  // Both queue families may use the buffer, so transfers need no hand-over. Exclusive ownership would gain nothing,
+  // because buffers have no layout.
   const std::uint32_t families[] = {compute_family, transfer_family};
   if (compute_family != transfer_family) {
     info.sharingMode = VK_SHARING_MODE_CONCURRENT;
@@ -133,7 +133,7 @@ VkResult create_buffer(VkDevice device, const BufferRequest& asked, std::uint32_
   return vkCreateBuffer(device, &info, nullptr, made);
 }
 
-// What vkAllocateMemory is told: structs that point to each other.
+// The structs that vkAllocateMemory takes, which point to each other.
 class AllocateChain {
  public:
   AllocateChain(std::uint64_t bytes, std::uint32_t type) {
@@ -145,7 +145,7 @@ class AllocateChain {
   AllocateChain(const AllocateChain&) = delete;
   AllocateChain& operator=(const AllocateChain&) = delete;
 
-  // The memory is that of a descriptor, which the driver owns if it succeeds.
+  // The memory comes from a descriptor. If the allocation succeeds, the driver owns the descriptor.
   void import(int fd) {
     imported_.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
     imported_.fd = fd;

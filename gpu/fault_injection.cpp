@@ -22,8 +22,8 @@ struct Plan {
   bool fired = false;
 };
 
-// A kind of call: its name in BULKHEAD_FAIL_GPU_CALL, its point for BULKHEAD_FAULTS, and what such a call
-// fails with most.
+// A kind of call: its name in BULKHEAD_FAIL_GPU_CALL, its point for BULKHEAD_FAULTS, and the error that such a
+// call fails with most often.
 struct CallRow {
   Call call;
   std::string_view name;
@@ -39,7 +39,7 @@ constexpr CallRow kCallRows[] = {
 
 const CallRow& row_of(Call call) {
   const CallRow* const row = std::ranges::find(kCallRows, call, &CallRow::call);
-  if (row == std::end(kCallRows)) std::abort();  // a call is of one kind
+  if (row == std::end(kCallRows)) std::abort();  // every kind has a row
   return *row;
 }
 

@@ -44,10 +44,9 @@ class Instance {
   std::atomic<std::uint64_t> validation_errors_ = 0;
 };
 
-// Points the drivers' own shader caches (Mesa's, NVIDIA's) into `folder`, where the user's
-// environment has not chosen another place. Mesa's software driver keeps nothing in a
-// VkPipelineCache; without its own cache every start compiles every kernel again. Changes the
-// environment: call while the process has one thread, before the first VkInstance.
+// Points Mesa's own shader cache into `folder`, and switches NVIDIA's own off, where the user's environment says
+// nothing else. Mesa's software driver keeps nothing in a VkPipelineCache; without its own cache every start compiles
+// every kernel again. Changes the environment: call while the process has one thread, before the first VkInstance.
 void keep_driver_caches_in(const std::string& folder);
 
 }  // namespace bulkhead::gpu

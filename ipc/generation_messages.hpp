@@ -1,5 +1,5 @@
-// Messages about generating an answer: what is asked, the tokens that come, and the end or failure of any
-// request. messages.hpp says what all messages have in common.
+// Messages about generating an answer: the request, the tokens that the worker generates, and the end or failure of
+// any request. messages.hpp says what all messages have in common.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,11 @@ using TokenId = std::uint32_t;
 
 // ---- daemon -> worker ----
 
-// A chat as its client sent it. The worker makes the prompt of it, by the model's own template.
+// A chat as its client sent it. The worker renders the prompt from it with the model's own
+// template.
 struct ChatPrompt {
   std::string json;  // an object; jinja::ChatRequest (worker/model/template) says which keys count
-  // The time that the template is told: seconds since 1970 in the daemon's time zone. The request
+  // The time that the template sees: seconds since 1970 in the daemon's time zone. The request
   // contains the time, so that a successor renders the same prompt.
   std::uint64_t local_seconds = 0;
   bool operator==(const ChatPrompt&) const = default;
@@ -35,7 +36,7 @@ struct InfillFile {
   BULKHEAD_FIELDS(name, text)
 };
 
-// Asks for what stands between two texts. The worker makes the prompt of it, with the marks of its vocabulary.
+// A prompt for the text that stands between two texts. The worker makes it with the marks of the model's vocabulary.
 struct InfillPrompt {
   std::string prefix, suffix;
   std::vector<InfillFile> files;  // other files of the same project
@@ -43,8 +44,8 @@ struct InfillPrompt {
   BULKHEAD_FIELDS(prefix, suffix, files)
 };
 
-// A message of a chat in the journals of older builds. A stream that has one can be read to its
-// end, but is not resumed.
+// A message of a chat in the journals of older builds. A client can read such a stream to its end,
+// but no worker resumes it.
 struct ChatMessage {
   std::string role;
   std::string content;
@@ -55,7 +56,7 @@ struct ChatMessage {
 struct Sampling {
   float temperature = 1.0F;  // 0: greedy
   float top_p = 1.0F;
-  std::uint32_t top_k = 0;  // 0: all
+  std::uint32_t top_k = 0;  // 0: all tokens
   float min_p = 0.0F;
   float repetition_penalty = 1.0F;
   float frequency_penalty = 0.0F;
@@ -66,13 +67,13 @@ struct Sampling {
                   presence_penalty, seed)
 };
 
-// What form an answer must have, whatever the model prefers.
+// The form that an answer must have, whatever the model prefers.
 enum class ConstraintKind {
   kNone,
   kJsonObject,  // any JSON object; `text` is empty
   kJsonSchema,
   kGrammar,  // llama.cpp's GBNF
-  kRegex,    // the whole answer matches it
+  kRegex,    // the whole answer matches the expression
 };
 constexpr ConstraintKind last_enumerator(ConstraintKind) {
   return ConstraintKind::kRegex;
@@ -81,7 +82,7 @@ constexpr ConstraintKind last_enumerator(ConstraintKind) {
 struct Constraint {
   ConstraintKind kind = ConstraintKind::kNone;
   std::string text;
-  std::string parameter;  // the request's field that asks for it, for errors
+  std::string parameter;  // the request's field that asks for the form; errors name it
   bool operator==(const Constraint&) const = default;
   BULKHEAD_FIELDS(kind, text, parameter)
 };
@@ -94,11 +95,12 @@ struct TokenBias {
   BULKHEAD_FIELDS(token, bias)
 };
 
-// Says whether the answer may or must call a tool, and which one. Tools that it must not call are not in the prompt.
+// Whether the answer may or must call a tool, and which one. The prompt leaves out tools that the answer must not
+// call.
 enum class ToolChoice {
   kAuto,
-  kRequired,  // one at least
-  kNamed,     // Submit::tool_name, once
+  kRequired,  // the answer calls at least one tool
+  kNamed,     // the answer calls Submit::tool_name once
 };
 constexpr ToolChoice last_enumerator(ToolChoice) {
   return ToolChoice::kNamed;
@@ -110,22 +112,22 @@ struct Submit {
                InfillPrompt>
       prompt;
   Sampling sampling;
-  std::uint32_t max_tokens = 0;  // 0: until the context is full
+  std::uint32_t max_tokens = 0;  // 0: the answer may fill the context
   std::vector<std::string> stop;
-  std::int32_t logprobs = -1;  // -1: none; n: the chosen token's and the n best
+  std::int32_t logprobs = -1;  // -1: none; n: those of the chosen token and of the n best
   bool ignore_eos = false;
-  // Tokens that another worker generated and the client has: a resumed request goes on after them.
+  // Tokens that another worker generated and the client has: the worker goes on after them.
   std::vector<TokenId> accepted_tokens;
   Constraint constraint;
-  std::vector<TokenBias> logit_bias;  // each token once
-  std::vector<TokenId> stop_tokens;   // end the answer as the end of the text does
+  std::vector<TokenBias> logit_bias;  // each token occurs once
+  std::vector<TokenId> stop_tokens;   // tokens that end the answer as the end of the text does
   bool one_call = false;              // the answer ends before a second tool call
-  bool tell_prompt = false;  // PromptTokens, with log-probabilities where `logprobs` says so
+  bool tell_prompt = false;  // asks for PromptTokens, and `logprobs` for their log-probabilities
   bool prompt_only = false;  // the answer ends before its first token, with kLength
-  ToolChoice tool_choice = ToolChoice::kAuto;  // of a chat that offers tools
+  ToolChoice tool_choice = ToolChoice::kAuto;  // counts for a chat that offers tools
   std::string tool_name;
-  std::int32_t reasoning_budget = -1;  // tokens of reasoning, then its end is forced; -1: no limit
-  std::vector<std::string> allowed_tools;  // of those offered, which may be called; empty: all
+  std::int32_t reasoning_budget = -1;  // reasoning tokens before the worker ends it; -1: no limit
+  std::vector<std::string> allowed_tools;  // offered tools that the answer may call; empty: all
   bool operator==(const Submit&) const = default;
   BULKHEAD_MESSAGE(14, "submit", request, prompt, sampling, max_tokens, stop, logprobs, ignore_eos,
                    accepted_tokens, constraint, logit_bias, stop_tokens, one_call, tell_prompt,
@@ -143,7 +145,7 @@ struct Cancel {
 struct Accepted {
   RequestId request;
   std::vector<TokenId> prompt_tokens;
-  std::uint32_t max_tokens = 0;  // resolved: what was asked for, or what the context leaves
+  std::uint32_t max_tokens = 0;  // what the request asked for, or what the context leaves
   // Warnings for the client: each names a part of the request that the worker ignores.
   std::vector<std::string> warnings = {};
   bool operator==(const Accepted&) const = default;
@@ -160,12 +162,13 @@ constexpr PartKind last_enumerator(PartKind) {
   return PartKind::kArguments;
 }
 
-// A piece of an answer that the worker has read as its model's family writes answers.
+// A piece of an answer. The worker cuts answers by the form in which its model's family writes
+// them.
 struct AnswerPart {
   PartKind kind = PartKind::kContent;
   std::uint32_t call = 0;  // kCall, kArguments: the call's index, from 0
   std::string text;
-  std::string id;  // of a kCall
+  std::string id;  // the call's id, for a kCall
   bool operator==(const AnswerPart&) const = default;
   BULKHEAD_FIELDS(kind, call, text, id)
 };
@@ -182,16 +185,16 @@ constexpr FinishReason last_enumerator(FinishReason) {
 struct Finished {
   RequestId request;
   FinishReason reason = FinishReason::kStop;
-  std::string text;  // held-back rest; whole UTF-8 characters
+  std::string text;  // the rest that the worker had held back; whole UTF-8 characters
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint64_t prefill_microseconds = 0;
   std::uint64_t decode_microseconds = 0;
-  std::uint32_t cached_tokens = 0;     // of the prompt, taken over from the prefix cache
+  std::uint32_t cached_tokens = 0;     // tokens of the prompt that came from the prefix cache
   std::vector<AnswerPart> parts = {};  // the rest of an answer that comes in parts
-  std::uint32_t reasoning_tokens = 0;  // of those generated
-  // How many of this worker's guesses were right and wrong. The right ones are among
-  // `completion_tokens`.
+  std::uint32_t reasoning_tokens = 0;  // those of the generated tokens that are reasoning
+  // How many of this worker's guesses were right and wrong. `completion_tokens` counts the right
+  // ones, too.
   std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
@@ -199,24 +202,24 @@ struct Finished {
                    parts, reasoning_tokens, accepted_drafts, rejected_drafts)
 };
 
-// Why a request failed: one vocabulary from the worker to the client (http/errors.cpp has the HTTP
+// Why a request failed: workers, daemon and clients use the same list (http/errors.cpp has the HTTP
 // status of each).
 enum class FailureCode {
-  // A worker's, and the daemon's:
-  kInvalidRequest,     // the request itself
+  // Workers and the daemon use these:
+  kInvalidRequest,     // the request itself is at fault
   kContextExceeded,    // the prompt does not fit
-  kUnsupported,        // this model can't do that: no chat template, for one
-  kResourceExhausted,  // try again later: the queue is full
+  kUnsupported,        // this model can't do that; for example, it has no chat template
+  kResourceExhausted,  // the queue is full; the client may try again later
   kInternal,
-  // The daemon's own. A worker that sends one broke a rule.
+  // Only the daemon uses these. A worker that sends one breaks a rule.
   kUnknownModel,
-  kUnavailable,    // try again later: loading, draining
-  kWorkerFailed,   // the model's workers have been given up
-  kTimeout,        // server.request_timeout_s
-  kWorkerCrashed,  // workers died of it, or for it
-  kNotResumable,   // an earlier daemon's, and no worker can go on with it exactly
+  kUnavailable,    // the model is loading or draining; the client may try again later
+  kWorkerFailed,   // the daemon has given up the model's workers
+  kTimeout,        // the request took longer than server.request_timeout_s
+  kWorkerCrashed,  // workers died while they had the request, or because of it
+  kNotResumable,   // no worker can go on exactly with this stream of an earlier daemon
 };
-// The last code that a worker may send.
+// Returns the last code that a worker may send.
 constexpr FailureCode last_enumerator(FailureCode) {
   return FailureCode::kInternal;
 }
@@ -225,12 +228,12 @@ struct Failed {
   RequestId request;
   FailureCode code = FailureCode::kInternal;
   std::string message;
-  std::string parameter;  // the request's field, where one is to blame
+  std::string parameter;  // the request's field that is to blame, if one is
   bool operator==(const Failed&) const = default;
   BULKHEAD_MESSAGE(6, "failed", request, code, message, parameter)
 };
 
-// ---- tokens, both as plain data and as a view ----
+// ---- tokens, as plain data and as a view ----
 
 struct TopLogprob {
   TokenId token = 0;
@@ -242,24 +245,24 @@ struct TopLogprob {
 
 struct TokenLogprob {
   float logprob = 0;
-  std::string bytes;            // of this token alone; may be part of a character
-  std::vector<TopLogprob> top;  // best first
+  std::string bytes;            // the bytes of this token alone; may be part of a character
+  std::vector<TopLogprob> top;  // the most probable tokens, the best first
   bool operator==(const TokenLogprob&) const = default;
   BULKHEAD_FIELDS(logprob, any_bytes(bytes), top)
 };
 
 // Tokens of a prompt, for a Submit with tell_prompt. The worker sends them in order, in one or
 // several messages, after Accepted and before the first token. Only `bytes` counts for the prompt's
-// first token, and for all of them without `logprobs`.
+// first token, and for every token if the request does not ask for `logprobs`.
 struct PromptTokens {
   RequestId request;
-  std::uint32_t first_index = 0;  // within the prompt
+  std::uint32_t first_index = 0;  // index of tokens[0] within the prompt
   std::vector<TokenLogprob> tokens;
   bool operator==(const PromptTokens&) const = default;
   BULKHEAD_MESSAGE(29, "prompt tokens", request, first_index, tokens)
 };
 
-// Returns the rule that SequenceTokens or its view breaks; empty: none.
+// Returns the rule that a SequenceTokens or its view breaks; empty if it breaks none.
 std::string broken_rule_of_tokens(std::uint32_t first_index, std::size_t tokens,
                                   std::size_t logprobs);
 
@@ -269,7 +272,7 @@ struct SequenceTokens {
   std::vector<TokenId> tokens;
   std::string text;                    // whole characters released by these tokens; may be empty
   std::vector<TokenLogprob> logprobs;  // empty, or one for each token
-  // An answer comes in parts or as text: where the tokens released parts, `text` is empty.
+  // An answer comes in parts or as text: if the tokens released parts, `text` is empty.
   std::vector<AnswerPart> parts = {};
   std::string broken_rule() const {
     return broken_rule_of_tokens(first_index, tokens.size(), logprobs.size());
@@ -286,7 +289,7 @@ struct TokenBatch {
   BULKHEAD_MESSAGE(4, "tokens", step, sequences)
 };
 
-// One sequence's share of a TokenBatch, pointing into the record: valid until the record is
+// One sequence's share of a TokenBatch. It points into the record and is valid until the record is
 // released. `text` is valid UTF-8. Only log-probabilities and parts take memory of their own.
 struct SequenceTokensView {
   RequestId request;

@@ -27,7 +27,7 @@
 
 namespace bulkhead::ipc {
 
-// ---- questions, each with the message that answers it ----
+// ---- questions, each with the message that answers the question ----
 
 struct Tokenized {
   RequestId request;
@@ -40,15 +40,15 @@ struct Tokenize {
   using Answer = Tokenized;
   RequestId request;
   std::string text;
-  bool add_special = true;    // BOS and EOS as the model wants
-  bool parse_special = true;  // special tokens' text counts as the token
+  bool add_special = true;    // puts BOS and EOS where the model wants them
+  bool parse_special = true;  // reads the text of a special token as that token
   bool operator==(const Tokenize&) const = default;
   BULKHEAD_MESSAGE(16, "tokenize", request, text, add_special, parse_special)
 };
 
 struct Detokenized {
   RequestId request;
-  std::string text;  // bytes; need not be UTF-8
+  std::string text;  // any bytes; they need not be UTF-8
   bool operator==(const Detokenized&) const = default;
   BULKHEAD_MESSAGE(8, "detokenized", request, any_bytes(text))
 };
@@ -64,12 +64,12 @@ struct Detokenize {
 struct AppliedTemplate {
   RequestId request;
   std::string text;                        // the whole prompt
-  std::vector<std::string> warnings = {};  // as in Accepted
+  std::vector<std::string> warnings = {};  // warnings for the client, as in Accepted
   bool operator==(const AppliedTemplate&) const = default;
   BULKHEAD_MESSAGE(27, "applied template", request, text, warnings)
 };
 
-// Asks for the prompt that a chat renders to; no answer is generated.
+// Asks for the prompt that the worker renders from a chat. The worker generates no answer.
 struct ApplyTemplate {
   using Answer = AppliedTemplate;
   RequestId request;
@@ -81,7 +81,7 @@ struct ApplyTemplate {
 // A text's embedding: the model's last hidden states, pooled to one vector, not normalised.
 struct Embedded {
   RequestId request;
-  std::uint32_t tokens = 0;  // of the input
+  std::uint32_t tokens = 0;  // tokens of the input
   std::vector<float> values;
   bool operator==(const Embedded&) const = default;
   BULKHEAD_MESSAGE(30, "embedded", request, tokens, values)
@@ -97,10 +97,10 @@ struct Embed {
 
 // ---- all messages ----
 
-// The questions that a worker answers beside its steps: no model computes.
+// The questions that a worker answers beside its steps. It runs no model for them.
 using Question = std::variant<Tokenize, Detokenize, ApplyTemplate>;
 
-// What a request can ask of a worker: to generate, or something that one message answers (`Answer`).
+// What a request can ask of a worker: an answer to generate, or something that one message answers (`Answer`).
 using Work = std::variant<Submit, Tokenize, Detokenize, ApplyTemplate, Embed>;
 
 using FromWorker = std::variant<Hello, Progress, Ready, Accepted, TokenBatch, Finished, Failed,

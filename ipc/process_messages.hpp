@@ -1,5 +1,5 @@
-// Messages about a worker's process, whatever it is asked: how it starts, that it lives, what it leaves to
-// a successor, and how it ends. messages.hpp says what all messages have in common.
+// Messages about a worker's process itself: its start, its signs of life, what it leaves to a successor, and its end.
+// messages.hpp says what all messages have in common.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace bulkhead::ipc {
 
-// Made from the layout of all messages: a worker that has another one is of another build than the
-// daemon, and they would misread each other. Hello itself must stay readable: its row never changes.
+// Returns a number made from the layout of all messages. A worker that sends another number is of another build than
+// the daemon, and the two would misread each other. Hello itself must stay readable: its row never changes.
 std::uint32_t protocol_version();
 
 // ---- worker -> daemon ----
@@ -54,10 +54,10 @@ struct Protection {
 };
 
 enum class VaultState {
-  kOff,       // nothing of this process can be taken over; `reason` says why
-  kKept,      // loaded, and offered to a successor
-  kImported,  // taken over from a predecessor, and there for a successor
-  kWaiting,   // loaded; VaultOffer follows once there is room for its descriptors
+  kOff,       // a successor can take over nothing of this process; `reason` says why
+  kKept,      // the worker has loaded the model and offers it to a successor
+  kImported,  // the worker took the model over from a predecessor, and offers it to a successor
+  kWaiting,   // the model is loaded; VaultOffer follows once there is room for its descriptors
 };
 constexpr VaultState last_enumerator(VaultState) {
   return VaultState::kWaiting;
@@ -65,20 +65,20 @@ constexpr VaultState last_enumerator(VaultState) {
 
 struct VaultReport {
   VaultState state = VaultState::kOff;
-  std::string reason;                     // why it is off, or why KV pages are not kept
-  std::uint64_t import_microseconds = 0;  // mapping the predecessor's memory
-  std::uint64_t check_microseconds = 0;   // the weights' checksum on the device
-  std::uint64_t adopt_microseconds = 0;   // reading the directory of KV pages
-  std::uint64_t pages_adopted = 0;        // full KV pages that need not be computed again
-  // Pages that are not written to before Settled, since the predecessor's last steps may write to
-  // them.
+  std::string reason;                     // why the vault is off, or why it keeps no KV pages
+  std::uint64_t import_microseconds = 0;  // time to map the predecessor's memory
+  std::uint64_t check_microseconds = 0;   // time to sum up the weights on the device
+  std::uint64_t adopt_microseconds = 0;   // time to read the directory of KV pages
+  std::uint64_t pages_adopted = 0;        // full KV pages that the worker need not compute again
+  // Pages that the worker does not write to before Settled, since the predecessor's last steps may
+  // still write to them.
   std::uint64_t pages_withheld = 0;
   bool operator==(const VaultReport&) const = default;
   BULKHEAD_FIELDS(state, reason, import_microseconds, check_microseconds, adopt_microseconds,
                   pages_adopted, pages_withheld)
 };
 
-// The model is loaded, and one forward pass has run.
+// The worker sends this when it has loaded the model and run one forward pass.
 struct Ready {
   std::string model_name;
   std::string architecture;
@@ -86,12 +86,13 @@ struct Ready {
   std::string numerics_id;
   std::uint32_t context_limit = 0;  // tokens that one sequence may have
   std::uint32_t vocabulary_size = 0;
-  std::uint64_t kv_cache_tokens = 0;  // that fit in the KV cache, all sequences together
+  std::uint64_t kv_cache_tokens = 0;  // tokens of all sequences together that fit in the KV cache
   std::uint64_t weight_bytes = 0;
   std::uint64_t load_milliseconds = 0;
   bool has_chat_template = false;
-  std::string chat_template;  // how its answers are written, or why there is none
-  // What its answers can be, in Ollama's words: "completion", "tools", "thinking", "embedding".
+  std::string chat_template;  // the form of the model's answers, or the reason why there is none
+  // What the model's answers can be, in Ollama's words: "completion", "tools", "thinking",
+  // "embedding".
   std::vector<std::string> capabilities;
   std::vector<Optimization> optimizations;
   std::vector<Protection> protections;
@@ -103,15 +104,15 @@ struct Ready {
                    vault)
 };
 
-// Descriptors that one vault may have.
+// Most descriptors that one vault may have.
 inline constexpr std::size_t kMostVaultDescriptors = 224;
 
-// Names the descriptors that the worker sent just before. The worker sends it before Ready, or
-// after a Ready that said kWaiting.
+// The worker sends this right after the descriptors that it names: before Ready, or after a Ready
+// that said kWaiting.
 struct VaultOffer {
-  std::uint64_t epoch = 0;   // also the tag of the packets that carry them
-  std::uint32_t files = 0;   // first the directory, then so many model files,
-  std::uint32_t blocks = 0;  // then so many blocks of device memory
+  std::uint64_t epoch = 0;   // also the tag of the packets that carry the descriptors
+  std::uint32_t files = 0;   // model files; their descriptors follow the directory's
+  std::uint32_t blocks = 0;  // blocks of device memory; their descriptors come last
   bool operator==(const VaultOffer&) const = default;
   BULKHEAD_MESSAGE(25, "vault offer", epoch, files, blocks)
 };
@@ -163,11 +164,11 @@ struct Ping {
 
 // The daemon's first message to a worker that was started with --vault.
 struct Vault {
-  std::uint64_t epoch = 0;  // 0: nothing was left
+  std::uint64_t epoch = 0;  // 0: no predecessor left anything
   std::uint32_t files = 0;
   std::uint32_t blocks = 0;
   bool keep_kv = false;   // false: the predecessor's end casts doubt on its KV pages
-  bool replaced = false;  // a new one was asked for, and with it a changed model file
+  bool replaced = false;  // an operator asked for a new process, and so for a changed model file
   bool operator==(const Vault&) const = default;
   BULKHEAD_MESSAGE(20, "vault", epoch, files, blocks, keep_kv, replaced)
 };
@@ -181,23 +182,23 @@ struct Shutdown {
   BULKHEAD_MESSAGE(22, "shutdown")
 };
 
-// Asks for the times of one step's kernels, which come with the Stats that follow.
+// The daemon asks for the times of one step's kernels; the worker sends them with its next Stats.
 struct Profile {
   bool operator==(const Profile&) const = default;
   BULKHEAD_MESSAGE(23, "profile")
 };
 
-// Tells a standby, which is ready and has had no request, to serve from now on. It answers with a second
-// Ready (and Progress before that, if it takes time); the daemon sends requests after that.
+// The daemon tells a standby, which is ready and has had no request, to serve from now on. The standby answers with a
+// second Ready (and Progress before that, if it takes time); then the daemon sends it requests.
 struct Promote {
-  bool keep_kv = false;  // as in Vault: of a standby that took its memory over
+  bool keep_kv = false;  // as in Vault; it counts for a standby that took its memory over
   bool unsettled =
       false;  // the predecessor's last steps may still write to its KV pages: Settled follows
   bool operator==(const Promote&) const = default;
   BULKHEAD_MESSAGE(24, "promote", keep_kv, unsettled)
 };
 
-// Tells a successor that the process it took over from is gone, and its work on the device has ended.
+// The daemon tells a successor that its predecessor is gone, with all the predecessor's work on the device.
 struct Settled {
   bool operator==(const Settled&) const = default;
   BULKHEAD_MESSAGE(26, "settled")

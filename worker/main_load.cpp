@@ -116,8 +116,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   options.kept = vault.kept();
   const std::uint32_t own_timeout = settings.gpu_optimizations.command_buffer_ring.timeout_ms;
   options.wait_timeout_ms = config::device_wait_ms(settings);
-  // A CPU device compiles kernels inside its first step and shares the cores with everybody. The
-  // daemon, which has that much patience while a model loads, still notices a hang later by the
+  // A CPU device compiles kernels inside its first step and shares the cores with everybody, so the worker waits
+  // longer for that step. The daemon waits just as long while a model loads, and notices a later hang by the
   // heartbeat.
   if (own_timeout == 0 && loaded.device->info().kind == gpu::DeviceKind::kCpu) {
     options.wait_timeout_ms *= kLoadingPatience;

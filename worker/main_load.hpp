@@ -1,4 +1,4 @@
-// Loading: from the worker's arguments to a model that is ready to serve.
+// Loads a model: takes the worker's arguments and makes everything that serving needs.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace bulkhead::worker {
 
-// What the command line says.
+// The worker's command line.
 struct Arguments {
   std::string model = "builtin";
   std::string name;  // for the log
@@ -32,13 +32,13 @@ struct Arguments {
   std::string draft;  // a GGUF file of a model that guesses; empty: none
   int channel = -1;
   int region = -1;
-  std::string cache;  // empty once there is none
+  std::string cache;  // the cache folder; empty: none
   bool standby = false;
   bool vault = false;
   std::vector<std::string> assignments;
 };
 
-// Everything that serving needs, in the order in which it must go.
+// Everything that serving needs. The members are destroyed in the reverse of this order, as they must be.
 struct Loaded {
   std::unique_ptr<model::GgufFile> file;
   model::ModelGraph graph;
@@ -49,8 +49,7 @@ struct Loaded {
   std::unique_ptr<forward::Transformer> executor;
 };
 
-// Reports loading to the daemon, seldom enough not to be a burden. Each report is a sign of life,
-// too.
+// Reports to the daemon how far loading is, now and then. Each report is also a sign of life.
 class ProgressReporter {
  public:
   ProgressReporter(ipc::Channel& channel, Outbox& outbox) : channel_(channel), outbox_(outbox) {}

@@ -1,4 +1,4 @@
-// A moment as the logs and the API write it: 2026-01-15T12:00:00.123Z.
+// Times in the form that the logs and the API write: 2026-01-15T12:00:00.123Z.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,8 @@
-// Attention (attention.glsl): how a column's heads and splits are shared out among workgroups. No way of sharing changes a bit.
+// Computes attention (attention.glsl) and shares a column's heads and splits out among workgroups. Every way of sharing
+// gives the same bits.
 //
-// BULKHEAD_ROWS: for the rows mapping of CPUs, without the ways of GPUs: half of what a start with everything compiled takes
-// to make this kernel.
+// With BULKHEAD_ROWS the kernel is for the rows mapping of CPUs and leaves out the GPUs' ways of sharing. The smaller
+// code halves the time that a CPU's driver takes to load this kernel from its cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "chain_push.glsl"
@@ -14,8 +15,9 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// A subgroup makes a column's head or heads; or one split of them, in a workgroup of its own (CPUs); or a workgroup makes a
-// column's head, and some together make the heads of columns that see much; or some together make those of all columns.
+// kWhole: a subgroup makes one or several heads of a column. kPartial: a workgroup of a CPU makes one split of them.
+// kTogether: a workgroup makes one head of a column; if the column sees much, several workgroups share its heads.
+// kSpread: several workgroups share the heads of every column.
 const uint kWhole = 0, kPartial = 1, kTogether = 2, kSpread = 3;
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
@@ -100,14 +102,14 @@ void attend_in_order(uint column, uint head0, uint visible, uint size, uint page
 }
 
 void attend() {
-  // Of several columns' heads a subgroup makes one's.
+  // The workgroup has several columns' heads, and each subgroup makes one.
 #ifdef BULKHEAD_ROWS
   uint column = gl_WorkGroupID.x;
 #else
   bool several = kMode == kWhole && kShare > 1u;
   uint column = several ? gl_WorkGroupID.x * kSubgroups + gl_SubgroupID : gl_WorkGroupID.x;
 #endif
-  // The first column is always there: it need not wait for the count.
+  // The first column always exists, so it need not wait for the count.
   if (column != 0u && column >= Words(push.parameters).v[0]) return;
   uvec4 info = ColumnsRef(push.parameters + 64u).v[column];
   if (info.y < kFrom || info.y >= kUntil) return;
@@ -129,7 +131,7 @@ void attend() {
   if (kMode == kSpread || (kMode == kTogether && visible > kSpreadFrom)) {
     uint group = gl_WorkGroupID.y, member = gl_WorkGroupID.z, members = gl_NumWorkGroups.z;
     if (kMode == kTogether) {
-      // All of the column's workgroups, dealt out among the groups.
+      // The column's workgroups are dealt out among the groups of heads.
       uint index = gl_WorkGroupID.z * kHeads + gl_WorkGroupID.y;
       group = index % kGroups;
       member = index / kGroups;
@@ -143,7 +145,8 @@ void attend() {
   if (kMode == kTogether) {  // one head
     if (gl_WorkGroupID.z != 0u) return;
 #ifdef BULKHEAD_CHAINED
-    // Of what was there before this step, keys and values come nearer meanwhile.
+    // Meanwhile the subgroup brings older keys and values, from before this step, into nearer
+    // caches.
     uint touched[kTouchWords];
     if (kNearFirst != 0u) touch_split(page_table, visible, size, kv_head, touched);
 #endif

@@ -17,7 +17,7 @@ float maxima[kHeadsTogether];
 float sums[kHeadsTogether];  // a lane's share
 float results[kHeadsTogether * kLaneEntries];
 
-float scores[kHeadsTogether];
+float scores[kHeadsTogether];  // of the lane's position in a block
 
 // Of the column (attention_state.glsl: Sight).
 uint hidden_positions = 0u;
@@ -198,7 +198,8 @@ void attend_split(uint start, uint end, uint page_table, uint kv_head, uint64_t 
 #ifndef BULKHEAD_ROWS
 const uint kItems = (kHeadPadded + kInvocations - 1u) / kInvocations;  // entries that an invocation finishes
 
-// A head's whole result by a workgroup, as many splits at a time as it has subgroups.
+// Makes a head's whole result by a workgroup, which computes as many splits at a time as it has
+// subgroups.
 void attend_together(uint column, uint head, uint visible, uint page_table) {
   uint lane = gl_SubgroupInvocationID;
   uint size = split_size(visible);

@@ -1,6 +1,7 @@
-// Links of a chain whose workgroups have a subgroup for each split bring keys and values nearer while they wait.
+// In a chain, an attention kernel waits for the kernel before it. While it waits, it loads keys and values, so that they
+// are in the device's caches when it needs them. Workgroups do so only if they have a subgroup for each split.
 #ifdef BULKHEAD_CHAINED
-// A word of each sector of the first blocks of a subgroup's split, where a workgroup has a subgroup for each.
+// The kernel loads a word of each sector of the first blocks of a subgroup's split.
 const uint kTouchBlocks = 2;
 const uint kBlockTouches = (kHeadBytes / 32u + kLanes - 1u) / kLanes;
 const uint kTouchWords = kTouchBlocks * kBlockTouches * 2u;
@@ -24,7 +25,8 @@ void touch_split(uint page_table, uint visible, uint size, uint kv_head, out uin
   }
 }
 
-// The words must be good for something, or they are not loaded: here for a word that nobody reads.
+// A compiler drops loads that nothing uses, so this function makes of the words one that nobody
+// reads.
 void keep_touched(uint touched[kTouchWords]) {
   uint all = 0u;
   [[unroll]] for (uint i = 0; i < kTouchWords; i++) all ^= touched[i];

@@ -14,7 +14,7 @@
 
 namespace bulkhead::gpu::kernels {
 
-// The two kernels, for those who compile kernels before they are needed.
+// Return the two kernels, for callers that compile kernels before they need them.
 KernelSpec checksum_kernel();
 KernelSpec piece_checksum_kernel();
 

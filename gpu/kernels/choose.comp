@@ -1,9 +1,10 @@
-// Which experts each column takes and with which weights, and the lists by which products read each chosen expert's
+// Chooses the experts of each column and their weights, and makes the lists by which products read each chosen expert's
 // weights once for all of its columns.
 //
-// kChoose: a subgroup for each column takes the kUsed largest logits, the largest first, of equal ones the lower index
-// first. A weight is exp(logit - largest) over the sum of all experts' (a lane's in rising order, then lanes by halving
-// distances), or of the chosen ones' in their order; times `scale`, and the expert's own.
+// kChoose: a subgroup for each column takes the kUsed largest logits, the largest first. Of equal logits it takes the one
+// with the lower index first. A weight is exp(logit - largest), divided by the sum of the same for all experts (a lane adds
+// its own in rising order, then the lanes' sums are added by halving distances) or for the chosen experts in their order. The
+// weight is multiplied by `scale`, and by the expert's own scale.
 //
 // With kByScores (DeepSeek-V3, arXiv 2412.19437) a subgroup compares scores plus biases instead of logits. A score is
 // the logit's sigmoid, or its share in the softmax. A group's value is the sum of its two largest scores plus biases.
@@ -65,7 +66,7 @@ const uint kNone = 0xffffffffu;
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
 
 shared uint places[kExperts];
-// Each subgroup's column has room, or the single column.
+// There is room for each subgroup's column, or for the single column.
 const uint kChosenRoom = kSubgroups;
 #include "choose_one.glsl"
 
@@ -137,12 +138,12 @@ void make_scores(inout float kept[kOfLane], float largest, float sum) {
   }
 }
 
-// Of one column, known to each lane.
+// The parts of one column's softmax, which every lane knows.
 struct Softmax {
   float largest, sum;
 };
 
-// What the lane's experts are chosen by, and the softmax if that took one.
+// Loads into `kept` the values by which the lane's experts are chosen. Returns the softmax if the values need one.
 Softmax load_scores(Floats logits, out float kept[kOfLane]) {
   uint lane = gl_SubgroupInvocationID;
   [[unroll]] for (uint i = 0; i < kOfLane; i++) kept[i] = logits.v[min(i * kLanes + lane, kExperts - 1u)];
@@ -158,8 +159,8 @@ Softmax load_scores(Floats logits, out float kept[kOfLane]) {
   return softmax;
 }
 
-// The subgroup's column: a place after the other, the largest of those that come after the one before. (What is no number
-// comes nowhere; then any expert will do.)
+// Chooses the experts of the subgroup's column. The places are filled in turn: each gets the largest value that comes
+// after the previous place's value. (A value that is no number gets no place; then any expert will do.)
 void take_by_turns(float kept[kOfLane], uint room) {
   uint lane = gl_SubgroupInvocationID;
   float before = uintBitsToFloat(0x7f800000u);
@@ -195,13 +196,14 @@ void take_by_turns(float kept[kOfLane], uint room) {
   }
 }
 
-// What the chosen expert at `place` counts, before it is divided.
+// Returns the weight of the chosen expert at `place`, before the division.
 float part_of(Floats logits, uint place, float largest) {
   float value = kByScores != 0u ? logits.v[chosen_experts[place]] : chosen_values[place];
   return kSigmoid != 0u ? sigmoid(value) : softmax_part(value, largest);
 }
 
-// Weights of the experts that the subgroup's column takes; a lane has some of the places.
+// Makes the weights of the experts that the subgroup's column takes; each lane makes those of some
+// places.
 void weigh(uint column, Floats logits, float kept[kOfLane], Softmax softmax, uint room) {
   uint lane = gl_SubgroupInvocationID;
   float largest = softmax.largest;
@@ -241,7 +243,7 @@ void choose(uint column) {
   subgroupMemoryBarrierShared();
   subgroupBarrier();
   weigh(column, logits_of(column), kept, softmax, room);
-  // Before the next column's experts are written.
+  // All lanes have read this column's experts before the next column's are written.
   subgroupMemoryBarrierShared();
   subgroupBarrier();
 }

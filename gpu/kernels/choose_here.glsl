@@ -1,9 +1,10 @@
-// For products of experts' matrices in steps of one column (experts.glsl): each workgroup chooses the column's experts from
-// the logits by itself, which takes less time than waiting for a kernel that does nothing else. The first workgroup of the
-// product that tells writes what choose.comp would write: tiles for the products that follow, and weights for mix.comp.
+// Products of experts' matrices in steps of one column (experts.glsl) include this file. Each workgroup chooses the column's
+// experts from the logits by itself, which takes less time than waiting for a kernel that does nothing else. With
+// kHereAndTells the product's first workgroup writes what choose.comp would write: tiles for the products that follow, and
+// weights for mix.comp.
 //
-// Routers whose weights are shares of the chosen experts' sum can be taken so, without scores, biases of the choice and
-// experts' scales.
+// A router can be served in this way if its weights are shares of the chosen experts' sum, and if it has no scores, biases
+// of the choice or experts' scales.
 #include "constants/choosing.glsl"
 // ChoosesHere in experts.hpp
 const uint kByRoute = 0, kHere = 1, kHereAndTells = 2;
@@ -12,7 +13,7 @@ const uint kChosenRoom = 1;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer TilesOut { uvec4 v[]; };
 
-// By the first kUsed invocations of a workgroup, or all if these are fewer.
+// Writes the chosen experts and their weights, for the kernels that follow. All invocations of one workgroup call it.
 void tell_chosen() {
   precise float sum = 0.0;
   [[unroll]] for (uint place = 0; place < kUsed; place++) sum = sum + softmax_part(chosen_values[place], chosen_values[0]);
@@ -28,7 +29,7 @@ void tell_chosen() {
   if (kSharedGate != 0u) weights.v[kUsed] = sigmoid(Floats(push.tiles + kLogitsAt).v[kExperts]);
 }
 
-// The expert of the column's place gl_WorkGroupID.x. All invocations call it.
+// Returns the expert at the column's place gl_WorkGroupID.x. All invocations of the workgroup call it.
 uint choose_here() {
   Floats logits = Floats(push.tiles + kLogitsAt);
   for (uint expert = gl_LocalInvocationIndex; expert < kExperts; expert += kInvocations) one_column[expert] = logits.v[expert];

@@ -1,12 +1,14 @@
-// Experts of a single column, chosen by a workgroup: an invocation counts how many experts come before its own, which is its
-// expert's place. Of equal experts the lower index comes first. What is no number comes nowhere; then any expert will do.
+// A workgroup chooses the experts of a single column: an invocation counts how many experts come before its own, and the
+// count is its expert's place. Of equal experts the one with the lower index comes first. A value that is no number gets no
+// place; then any expert will do.
 //
-// The includer has kInvocations, kExperts, kUsed, and kChosenRoom: of how many columns' experts there is room.
-shared float one_column[kExperts];  // what experts are chosen by
+// The includer has kInvocations, kExperts, kUsed, and kChosenRoom, the number of columns for whose experts
+// there is room.
+shared float one_column[kExperts];  // the values that decide the choice
 shared uint chosen_experts[kChosenRoom * kUsed];
 shared float chosen_values[kChosenRoom * kUsed];
 
-// one_column is whole; all invocations call this. Afterwards everybody sees the chosen ones.
+// All invocations call this once one_column is filled. Afterwards every invocation sees the chosen experts.
 void take_by_counting() {
   uint thread = gl_LocalInvocationIndex;
   for (uint place = thread; place < kUsed; place += kInvocations) {
@@ -35,7 +37,7 @@ float sigmoid(float logit) {
   return made;
 }
 
-// An expert's part of a softmax, but for the denominator.
+// An expert's part of a softmax, before it is divided by the denominator.
 float softmax_part(float logit, float largest) {
   precise float below = logit - largest;
   return exp(below);

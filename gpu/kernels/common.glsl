@@ -56,7 +56,7 @@ void store_input(uint64_t base, uint column, uint stride, uint k, float value, u
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer InputQuadsOut { vec4 v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer InputHalvesOut { f16vec4 v; };
-// The same for entries k to k + 3; k is a multiple of four, `base` one of 16 bytes, `stride` one of four entries.
+// Writes the entries k to k + 3 as store_input() writes one. k and `stride` are multiples of four, `base` of 16 bytes.
 void store_input_quad(uint64_t base, uint column, uint stride, uint k, vec4 values, uint form) {
   if (form == kInputUnits) {
     uint64_t block = (uint64_t(column >> 3) * (stride >> 5) + (k >> 5)) * 512ul;

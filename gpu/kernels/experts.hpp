@@ -84,12 +84,13 @@ std::uint32_t most_tiles(const RouterShape& router, std::uint32_t columns,
 // that of a product of the shape. `share`: results that share a column of the input: `used`, or 1.
 MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
                              const RouterShape& router, std::uint32_t share, std::uint32_t columns);
-// Whether the products that read a single column's input choose its experts by themselves (choose_here.glsl). Then the
-// router's logits are all that they need, and nothing follows route().
+// Says whether the products that read a single column's input choose its experts by themselves (choose_here.glsl).
+// Such products need only the router's logits, so a step runs no choose() after route().
 bool chooses_in_products(const Mapping& mapping, const RouterShape& router, bool expert_scales,
                          std::uint32_t columns);
 enum class ChoosesHere : std::uint32_t { kByRoute, kHere, kHereAndTells };
-// `scale` is that of all weights (ChoosePush::scale). One product of a step tells the others what was chosen.
+// `scale` multiplies all weights (ChoosePush::scale). One product of a step writes what it has chosen, for the
+// others.
 void choose_in_product(MatvecVariant& variant, const RouterShape& router, float scale,
                        ChoosesHere chooses);
 // The product of `slices` matrices that every column takes: slice s multiplies the column's s-th input and gives

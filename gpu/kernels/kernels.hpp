@@ -1,12 +1,12 @@
-// The compute kernels from C++: for each its push constants (fields.hpp) and a function that makes its
-// KernelSpec. Addresses are device addresses; strides count floats unless a name says otherwise.
+// The compute kernels from C++: for each a function that makes its KernelSpec, and its push constants,
+// which its .comp declares (fields.hpp). Addresses are device addresses; strides count floats unless a
+// name says otherwise.
 //
-// Mapping: how a device's lanes share the work. It is a device's for good and part of its numerics.
+// A mapping says how a device's lanes share the work. A device keeps its mapping, which is part of its numerics:
 //   rows   a lane computes whole rows: a CPU's SIMD lanes (lavapipe)
 //   lanes  a subgroup computes a row together: GPUs
 //   units  lanes, with products by the matrix units: GPUs that have them (units.hpp)
-// Within a mapping nothing about a kernel but its weights' type and shape decides the order of
-// additions.
+// Within a mapping, only the type and shape of a kernel's weights decide the order of additions.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,16 @@ inline constexpr std::uint32_t kNoPosition = 0xffffffffU;
 
 struct Mapping {
   bool rows = false;
-  // Products go through the device's matrix units: weights lie in their fragments' order, inputs
+  // Matrix units compute the products: weights lie in the order of the units' fragments, and inputs
   // are halves.
   bool units = false;
-  // And attention of columns from this position on, where they can (attention_ranges()).
+  // Matrix units also compute attention of columns from this position on, where they can
+  // (attention_ranges()).
   std::uint32_t units_attention_from = kNoPosition;
   std::uint32_t lanes = 32;             // subgroup size
   std::uint32_t required_subgroup = 0;  // for KernelSpec
   std::uint32_t wide_invocations =
-      256;  // workgroups of norms, element-wise kernels and the greedy choice
+      256;  // invocations of a workgroup of norms, element-wise kernels and the greedy choice
   std::uint32_t attention_split = 64;   // least positions in a split
   std::uint32_t attention_splits = 64;  // at most, of a column
   std::uint32_t attention_heads = 8;    // of a KV head that attention takes together, at most
@@ -56,15 +57,15 @@ struct Mapping {
   }
 };
 Mapping mapping_for(const DeviceInfo& info);
-// The same with `units` where the device has matrix units whose fragments lie as the kernels fill
-// them, which is tried; the log says where they do not.
+// Returns the same mapping with `units` if the device has matrix units whose fragments lie as the
+// kernels fill them. The function tries that on the device, and the log says if they do not.
 Mapping mapping_for(Device& device);
-// For tests: GPUs' mapping on any device. (On a CPU with narrower tiles: its JIT takes a minute for
-// sixteen columns.)
+// Returns GPUs' mapping on any device, for tests. On a CPU the tiles are narrower, because its JIT
+// takes a minute for sixteen columns.
 Mapping lanes_mapping(const DeviceInfo& info);
 
-// Entries of a column of a product's input of `width` entries, as laid out: floats between two
-// columns, or halves (kUnits, where columns come in eights).
+// Returns the entries that a column of a product's input of `width` entries takes in memory: floats
+// from one column to the next, or halves (kUnits, with columns in eights).
 std::uint32_t input_stride(const Mapping& mapping, std::uint32_t width);
 // Producers write zeros from an input's width up to here.
 std::uint32_t input_padded(const Mapping& mapping, std::uint32_t width);
@@ -76,14 +77,16 @@ constexpr std::uint32_t kHeaderBytes = 64;
 struct ColumnEntry {
   std::uint32_t token, position;
   std::uint32_t page_table;  // the first word of its sequence's page table
-  // 0: the host chose this token; it is in `token`. Else a step before chose it: 1 + its row in the results.
+  // 0: the host chose the token, which is in `token`. Otherwise an earlier step chose it, and this field is 1 + the
+  // token's row in the results.
   std::uint32_t chosen;
 };
 
-// What is made of a product's sums (epilogue.glsl). kQkv: not in the rows mapping.
+// What a product makes of its sums (epilogue.glsl). The rows mapping has no kQkv.
 enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3 };
-// The input is normed already, or its norm's scale is still to come: made by the product from the
-// residual stream, or by norm_scales() before it, which wide steps do. The same bits either way.
+// Whether a product's input is normed already. If it is not, the product makes the norm's scale
+// from the residual stream, or norm_scales() makes it before, as in wide steps. All ways give the
+// same bits.
 enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
 
 // What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, GELU in
@@ -113,7 +116,8 @@ struct MatvecShape {
   bool biased = false;         // results have biases; not with Epilogue::kQkv, which has its own
   std::uint32_t together = 1;  // matrices of the shape that a column takes at once: its experts'
 };
-// A variant for steps of up to `columns` columns, with what it covers.
+// A variant of a product for steps of up to `columns` columns, with the types and shapes that it
+// covers.
 struct MatvecVariant {
   KernelSpec spec;
   std::uint32_t columns_per_workgroup = 1;
@@ -122,14 +126,15 @@ struct MatvecVariant {
 // `in_chain`: the variant that is best as a link of a chain.
 MatvecVariant matvec(const Mapping& mapping, const MatvecShape& shape, std::uint32_t columns,
                      bool in_chain = false);
-// Lanes: how many subgroups share a row of such a matrix; a part of the order of additions.
+// For the lanes mapping: returns how many subgroups share a row of such a matrix, which is part of
+// the order of additions.
 std::uint32_t lanes_split(const Mapping& mapping, const MatvecShape& shape);
 
 struct EmbedPush {
 #include "gpu/kernels/fields/embed_push.glsl"
 };
 static_assert(sizeof(EmbedPush) == 112);
-// Matrix units: so many workgroups make a column.
+// The number of workgroups that make a column, with matrix units.
 constexpr std::uint32_t kEmbedParts = 4;
 KernelSpec embed(const Mapping& mapping, WeightType type);
 
@@ -157,7 +162,7 @@ KernelSpec layer_norm(const Mapping& mapping, InputForm form);
 inline KernelSpec rms_norm(const Mapping& mapping) {
   return rms_norm(mapping, NormMakes::kNormed, mapping.input_form());
 }
-// For Scaling::kByMemory.
+// Makes the scales that Scaling::kByMemory reads.
 KernelSpec norm_scales(const Mapping& mapping);
 
 static_assert(sizeof(GatedProductPush) == 56);
@@ -174,23 +179,25 @@ struct AttentionShape {
   std::uint32_t window = 0;  // positions that a column sees, its own included; 0: all up to its own
   float soft_cap = 0;        // scores stay within it; 0: they are as they come
   bool sinks = false;        // each head has a score that joins the sum of weights and has no value
-  // Values are so many first entries of their keys, and take no room of their own; results are
-  // [column][head], each an input of a product (attention_results.glsl). 0: values are as long as keys.
+  // Not 0: values are that many first entries of their keys and take no room of their own. Results are
+  // then [column][head], each an input of a product (attention_results.glsl). 0: values are as long as
+  // keys.
   std::uint32_t value_entries = 0;
   bool plain_out = false;  // results are floats in order, whatever form a product's input has
 
   bool operator==(const AttentionShape&) const = default;
 
   std::uint32_t head_padded() const { return kv_padded(head, kv); }
-  // Keys of one layer in one page, and as many bytes values, where these have places of their own.
+  // Bytes of one layer's keys in one page. Values take as many bytes again if they have places of
+  // their own.
   std::uint64_t page_bytes() const {
     return std::uint64_t{kv_heads} * kPageTokens * kv_position_bytes(head, kv);
   }
 };
 
 static_assert(sizeof(RopeKvPush) == 104);
-// What becomes of values before they are stored. kUnit: each head is normed without a gain; the
-// push's q_gain is not 0 then.
+// What the kernel does to values before it stores them. kUnit: it norms each head without a gain;
+// the push's q_gain must not be 0.
 enum class ValueNorm : std::uint32_t { kNone = 0, kUnit = 1 };
 // The workgroups of a column: one for each head of q, then of k, then of v; or of q alone.
 struct RopeKvRules {
@@ -218,7 +225,7 @@ struct AttentionPush {
 #include "gpu/kernels/fields/attention_push.glsl"
 };
 static_assert(sizeof(AttentionPush) == 88);
-// How a column's heads and splits are shared out; bit for bit the same.
+// How workgroups share a column's heads and splits. All modes give the same bits.
 // kWhole: a subgroup makes a column's head, or the heads that share a KV head.
 // kPartial (rows mapping): each workgroup makes a split of a column's head group, and leaves a partial
 // result for attention_combine.
@@ -243,33 +250,33 @@ struct AttentionRange {
 // Each column belongs to one range, by its position alone. Matrix units compute attention over
 // halves in pages, of heads of at most 256 entries, without window, cap and sinks.
 std::vector<AttentionRange> attention_ranges(const Mapping& mapping, const AttentionShape& shape);
-// For a step of so many columns of at most `context` positions each, of which the kernel makes those
-// in the range.
-// `near_first`: as a link of a chain it brings keys and values nearer while it waits, which costs
-// more than it gains where many columns do.
+// Makes the kernel for a step of so many columns of at most `context` positions each; the kernel
+// computes the columns in the range. `near_first`: as a link of a chain it brings keys and values
+// nearer while it waits, which costs more than it gains where many columns do.
 AttentionVariant attention(const Mapping& mapping, const AttentionShape& shape,
                            const AttentionRange& range, AttentionMode mode, std::uint32_t columns,
                            std::uint32_t context, bool near_first = false);
-// Positions that attention of a column goes through where sequences have `context`: those of the
-// window's pages, which modes and splits are chosen for.
+// Returns how many positions a column's attention goes through if sequences have `context`
+// positions: with a window, those of its pages. Modes and splits are chosen for this number.
 std::uint32_t positions_seen(const AttentionShape& shape, std::uint32_t context);
-// Beside kTiles, with the same push constants: the columns that it leaves out.
+// Makes the kernel for the columns that kTiles and kSpreadTiles leave out; it takes the same push constants.
 AttentionVariant attention_alone(const Mapping& mapping, const AttentionShape& shape,
                                  const AttentionRange& range, std::uint32_t columns);
-// The mode for a step of so many columns.
+// Returns the mode for a step of so many columns.
 AttentionMode attention_mode(const Mapping& mapping, const AttentionShape& shape,
                              const AttentionRange& range, std::uint32_t columns,
                              std::uint32_t context);
-// Splits of a column that goes through up to `context` positions (positions_seen()).
+// Returns the number of splits of a column that goes through up to `context` positions
+// (positions_seen()).
 std::uint32_t attention_splits(const Mapping& mapping, std::uint32_t context);
-// Partial results of a column's head for which `partials` must have room, whatever its range.
+// Returns for how many partial results of a column's head `partials` must have room, for any range.
 std::uint32_t partial_splits(const Mapping& mapping, const AttentionShape& shape,
                              std::uint32_t columns, std::uint32_t context);
 
 static_assert(sizeof(AttentionCombinePush) == 40);
 KernelSpec attention_combine(const Mapping& mapping, const AttentionShape& shape);
 
-// Logits kept within a cap where they lie: cap * tanh(logit / cap).
+// Caps logits in place: cap * tanh(logit / cap).
 constexpr std::uint32_t kSoftCapEntries = 2048;  // of a workgroup
 static_assert(sizeof(SoftCapPush) == 32);
 KernelSpec soft_cap(const Mapping& mapping);
@@ -279,7 +286,7 @@ static_assert(sizeof(GreedyPush) == 48);
 enum class GreedyPass { kChunks, kAll };
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass);
 
-// What an output asks of the sampling kernel; see sample.comp. All zeros: nothing.
+// What an output asks of the sampling kernel (sample.comp). All zeros ask for nothing.
 struct SampleChoice {
   std::uint32_t mode;      // 1: all tokens, 2: with top-p or min-p
   std::uint32_t top_k;     // 0: all; at most kSampleTopK
@@ -323,19 +330,19 @@ static_assert(sizeof(ReadBandwidthPush) == 24);
 constexpr std::uint32_t kReadBandwidthInvocations = 256;
 KernelSpec read_bandwidth();
 
-// What a kernel is told as a link of a chain (chain.glsl). It follows the kernel's own push constants, whose
-// size is a multiple of 8 bytes.
+// The push constants that make a kernel a link of a chain (chain.glsl). They follow the kernel's own push
+// constants, whose size is a multiple of 8 bytes.
 struct ChainPush {
 #include "gpu/kernels/fields/chain_push.glsl"
 };
 static_assert(sizeof(ChainPush) == 24);
 constexpr std::uint32_t kChainCountBytes = 128;
-// The kernel as a link. No push constants: it can't be one.
+// Returns the kernel as a link; without push constants if the kernel can't be one.
 KernelSpec chained(KernelSpec spec);
 
-// A hash of the code of every kernel that is built: part of the numerics id.
+// Returns a hash of the code of all kernels that the build makes. It is part of the numerics id.
 std::uint64_t code_hash();
-// Of these.
+// Returns the hash of these kernels.
 std::uint64_t hash_of(std::span<const spirv::Module> modules);
 
 }  // namespace bulkhead::gpu::kernels

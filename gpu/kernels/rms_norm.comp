@@ -36,7 +36,7 @@ const bool kTakesGain = kMakes == kNormed || kMakes == kAdded;
 float next_gain_of(uint k) {
   return kMakes == kAdded && push.next_gain != 0ul && k < push.width ? Floats(push.next_gain).v[k] : 0.0;
 }
-// What kAdded adds to, of result `index`.
+// Returns the float to which kAdded adds entry k of result `index`.
 float held_of(uint index, uint k) {
   return kMakes == kAdded && k < push.width ? FloatsOut(push.out_address + uint64_t(index) * push.out_stride * 4u).v[k] : 0.0;
 }
@@ -46,7 +46,8 @@ float result_of(float value, float scale, float gain) {
   return made;
 }
 
-// Entry k of result `index`, from the value, its column's scale, its gain, next_gain_of(k) and held_of(index, k).
+// Stores entry k of result `index`, made of the value, its column's scale, its gain, next_gain_of(k) and
+// held_of(index, k).
 void store_result(uint index, uint k, float value, float scale, float gain, float next_gain, float held) {
   float made = result_of(value, scale, gain);
   if (kMakes == kAdded) {
@@ -68,13 +69,13 @@ shared float sums[kInvocations];
 
 uint part_of(uint column) { return column * gl_NumWorkGroups.y + gl_WorkGroupID.y; }
 
-// Whether quads of entries can be loaded and stored at once.
+// Says whether four entries can be loaded and stored at once.
 bool has_whole_quads() {
   uint all = uint(push.in_address) | uint(push.gain) | uint(push.out_address) | uint(push.next_gain) | uint(push.next_input) |
              (push.width | push.padded_width | push.in_stride | push.out_stride | push.next_stride) * 4u;
   return (all & 15u) == 0u;
 }
-// Entries from k on, which may lie past the last: then what is loaded is of no use.
+// Loads four entries from k on. Entries past the last one get values of no use.
 vec4 load_quad(uint64_t base, uint k, bool whole) {
   if (whole) return Vec4s(base).v[min(k, push.width - 4u) / 4u];
   vec4 loaded;
@@ -84,7 +85,7 @@ vec4 load_quad(uint64_t base, uint k, bool whole) {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vec4sOut { vec4 v[]; };
 
-// store_result() of four entries. `gain`, `next_gain` and `held` are those of these entries.
+// Stores four entries as store_result() stores one. `gain`, `next_gain` and `held` belong to these entries.
 void store_quad(uint index, uint k, vec4 values, float scale, vec4 gain, vec4 next_gain, vec4 held, bool whole) {
   if (!whole) {
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -108,8 +109,8 @@ void store_quad(uint index, uint k, vec4 values, float scale, vec4 gain, vec4 ne
   store_input_quad(push.next_input, index, push.next_stride, k, input_values, kNextForm);
 }
 
-// For GPUs: all waiting, so everything is asked for at once, without conditions between the loads. What doesn't depend on
-// other kernels is asked for ahead of the wait.
+// The norm for GPUs. It spends its time waiting for memory, so it asks for everything at once, without conditions between the
+// loads. It asks for what doesn't depend on other kernels before it waits for them.
 void norm_by_subgroups() {
   uint index = gl_WorkGroupID.x;
   uint part = gl_SubgroupID;

@@ -45,25 +45,25 @@ float over_lanes(float own) {
   return sum;
 }
 
-// A round is kNormParts parts of kLanes quads. A step of few columns is all waiting: there, the quads of a whole round are
-// asked for at once, and the weights of the first rounds ahead of the wait. Of many columns subgroups use each other's time,
-// and registers are what is scarce.
+// A round is kNormParts parts of kLanes quads. A step of few columns spends its time waiting for memory: a lane asks for the
+// quads of a whole round at once (kBatch), and for the weights of the first rounds before it waits for other kernels. In a step
+// of many columns some subgroups compute while others wait, and registers are scarce.
 const uint kRoundQuads = kNormParts * kLanes;
 const uint kBatch = kColumns == 1u ? kNormParts : kManyBatch;  // parts
 const uint kEarlyRounds = kColumns == 1u ? 3u : 0u;
 
-// The lane's sums.
+// The lane's sums of products.
 float products[kColumns];
 float squares[kColumns * kNormParts];
 
-// The lane's quads of a batch, which begins at quad `first` of all.
+// Loads the lane's quads of a batch, whose first quad is `first`.
 void load_batch(Vec4s from, uint first, uint last_quad, out vec4 own[kBatch]) {
   [[unroll]] for (uint part = 0; part < kBatch; part++) {
     own[part] = from.v[min(first + part * kLanes + gl_SubgroupInvocationID, last_quad)];
   }
 }
 
-// Adds a batch to the sums, from `part0` of its round on. Quads past the last are not added.
+// Adds a batch to the sums. The batch begins at part `part0` of its round. Quads past the last one are not added.
 void add_batch(uint first, uint part0, uint column0, uint count, vec4 weights[kBatch]) {
   uint quads = push.width / 4u;
   vec4 gains[kBatch];

@@ -194,7 +194,7 @@ UnitTiling usual_split(const MatvecShape& shape, std::uint32_t columns, bool in_
   // The first weights are asked for before the link before is over.
   const Part part = part_of(shape);
   if (part == Part::kGateUp) {
-    // Many segments are many subgroups already (bench/history/kernels.md: a gemma-3's).
+    // Many segments already give many subgroups (bench/history/kernels.md, for a gemma-3).
     const bool shared_by_many = kind == kOtherNibbles && columns == 1 && segments > 4;
     tiling.row_blocks = shared_by_many ? 4 : 2;
     tiling.step_groups = plain ? 4 : 2;

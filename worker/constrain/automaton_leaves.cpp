@@ -138,7 +138,7 @@ void Automaton::advance_key(const Item& item, const Node& node, unsigned char by
       frame.state = next->second;
       frame.spelling = kInside;
       const ObjectShape::TrieNode& reached = shape.trie[frame.state];
-      // Nothing closes a bare key: it may have ended, and it may be the beginning of another one.
+      // No character closes a bare key, so the key may have ended here or may be the beginning of a longer key.
       if (shape.keys == Quoting::kNone) end_at(reached);
       if (shape.keys == Quoting::kNone && reached.next.empty()) return;
       return out.take(frame, item.parents, *this);

@@ -41,7 +41,7 @@ struct Checked {
 };
 Checked check_text(const std::shared_ptr<const Grammar>& grammar, std::string_view text);
 
-// How values are written.
+// The notation in which a model writes values.
 struct Notation {
   enum class Form {
     kJson,
@@ -49,7 +49,7 @@ struct Notation {
     kMarked,  // JSON, but keys are bare and strings stand between marks, without escapes (Gemma 4)
   };
   Form form = Form::kJson;
-  // kMarked: the mark in the grammar's bytes, and its text, which no string has in it.
+  // kMarked: the mark in the grammar's bytes, and the mark's text, which no string contains.
   std::string mark = {}, mark_text = {};
 };
 

@@ -48,8 +48,8 @@ struct Node {
 
 struct StringShape {
   DfaPtr contents;
-  Quoting quoting = Quoting::kJson;  // never kNone: texts are kText
-  std::uint32_t min = 0;             // code points
+  Quoting quoting = Quoting::kJson;  // never kNone: a text without quotes is a kText
+  std::uint32_t min = 0;             // in code points
   std::uint32_t max = kUnbounded;
   std::optional<Lengths> lengths;  // where min and max don't go by themselves with `contents`
   // From this state of `contents` every text of plain characters stays accepted or acceptable.
@@ -65,7 +65,7 @@ struct ObjectShape {
     bool required = false;
   };
   std::vector<Property> properties;
-  Quoting keys = Quoting::kJson;            // kNone: no name has what begins a member in it
+  Quoting keys = Quoting::kJson;            // kNone: no name contains the text that begins a member
   std::vector<RuleId> others;               // a key of one kind, then its member
   std::uint32_t min = 0, max = kUnbounded;  // properties in all
   NodeId first = kNoNode, comma = kNoNode;  // both lead to kKeyStart

@@ -53,7 +53,7 @@ Result<RuleId> SchemaCompiler::compile() {
   }
   RuleId root = 0;
   if (notation_.form == Notation::Form::kPython) {
-    // No rule that values have: where the schema refers to itself it is an object.
+    // Values don't share this rule: if the schema refers to itself, the value there is a plain object.
     root = grammar_.add_rule();
     arguments_ = true;
     const Status made = make(root, {document_.root()});

@@ -44,7 +44,7 @@ class SchemaCompiler {
   NodeId structured(const Json& value, NodeId next);
   NodeId one_constant(const Json& value, NodeId next);
   NodeId string_node(StringShape shape, NodeId next);
-  // Its characters as they are, between no quotes.
+  // Makes a text of the string's characters as they are, without quotes.
   NodeId text_node(const StringShape& shape, NodeId next);
   NodeId literal_string(const std::vector<std::u32string>& texts, NodeId next);
 
@@ -90,14 +90,14 @@ class SchemaCompiler {
   PatternCache patterns_;
   std::map<SchemaSet, RuleId> rules_;
   std::vector<std::pair<RuleId, SchemaSet>> waiting_;
-  std::map<std::pair<RuleId, bool>, RuleId> members_;  // true: of arguments
+  std::map<std::pair<RuleId, bool>, RuleId> members_;  // true: members of arguments
   std::map<std::string, DfaPtr> blank_automata_;
-  DfaPtr bare_key_;  // made when it is needed first
+  DfaPtr bare_key_;  // made when first needed
   DfaPtr never_;     // texts that strings may be; null: all
-  Status strings_;   // whether all strings could be made so
+  Status strings_;   // an error if some string could not be made so
 };
 
-// Texts of so many characters.
+// Returns the automaton of all texts of `min` to `max` characters.
 Result<DfaPtr> texts_of_length(std::uint32_t min, std::uint32_t max);
 
 }  // namespace bulkhead::constrain

@@ -16,8 +16,8 @@ Json of_type(const char* type, const char* key, const Json& value) {
   return Json{{"type", type}, {key, value}};
 }
 
-// A keyword whose opposite for values of a type is another keyword. `counts`: its value is a bound of a
-// count, which the opposite has one further.
+// A keyword whose opposite for values of a type is another keyword. `counts`: the keyword bounds a count, and the
+// opposite's bound differs by one.
 struct Opposite {
   std::string_view key;
   const char* type;

@@ -1,4 +1,4 @@
-// What other notations than JSON need: bare keys, and texts without quotes.
+// The compiler's part for notations other than JSON: it makes bare keys and texts without quotes.
 #include <algorithm>
 
 #include "worker/constrain/regex.hpp"
@@ -6,8 +6,8 @@
 
 namespace bulkhead::constrain {
 
-// Names of a Python call's arguments are words. Elsewhere a bare key ends where a colon, a bracket or a comma
-// stands, and the parser takes the blanks at its ends off.
+// The names of a Python call's arguments are words. Elsewhere a colon, a bracket or a comma ends a bare key, and the
+// parser takes off the blanks at the key's ends.
 bool SchemaCompiler::is_bare_key(std::string_view name) const {
   const auto fits = [this](unsigned char c) {
     const bool word =
@@ -18,7 +18,7 @@ bool SchemaCompiler::is_bare_key(std::string_view name) const {
   return !name.empty() && std::ranges::all_of(name, fits);
 }
 
-// Keys that the schema does not name.
+// Returns the automaton of keys that the schema does not name.
 Result<DfaPtr> SchemaCompiler::bare_key_automaton() {
   if (bare_key_ == nullptr) {
     BULKHEAD_TRY(bare_key_, regex_automaton("[A-Za-z_][A-Za-z0-9_]{0,63}", Match::kWhole));
@@ -38,10 +38,10 @@ NodeId SchemaCompiler::text_node(const StringShape& shape, NodeId next) {
   return next;
 }
 
-// A key of a constant.
+// Makes the key of a member of a constant object.
 NodeId SchemaCompiler::key_constant(const std::string& name, NodeId next) {
   if (notation_.form != Notation::Form::kMarked) return one_constant(Json(name), next);
-  // What can't stand bare may stand as in JSON.
+  // A key that can't stand bare is written as in JSON.
   return grammar_.bytes(is_bare_key(name) ? name : Json(name).dump(), next);
 }
 

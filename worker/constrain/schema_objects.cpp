@@ -88,7 +88,7 @@ Status SchemaCompiler::properties(const SchemaSet& schemas, ObjectShape& shape) 
     ObjectShape::Property property;
     if (!decode_utf8(each.name, property.name)) return not_object("properties");
     if (shape.keys == Quoting::kNone && !is_bare_key(each.name)) {
-      if (!each.required) continue;  // it is not written
+      if (!each.required) continue;  // the grammar leaves this member out
       BULKHEAD_RETURN_IF_ERROR(complaints_.unsupported(
           "required", document_.path(schemas[0]),
           "this model's calls can't have the name " + Json(each.name).dump()));

@@ -9,11 +9,11 @@
 
 namespace bulkhead::constrain {
 
-// How a string stands in a text.
+// How a string is written in a text.
 enum class Quoting : std::uint8_t {
   kNone,    // each character stands for itself
   kJson,    // between quotes, with JSON's escapes
-  kPython,  // the same, but for `\/`, which Python takes for two characters
+  kPython,  // the same without `\/`, which Python reads as two characters
 };
 
 // What has been read of a character that isn't complete, packed into 32 bits: 4 bits kind, 4 bits
@@ -44,7 +44,7 @@ struct Spell {
   char32_t code = 0;  // kCharacter
 };
 
-// `allowed(low, high)`: some code point of that range may come next.
+// `allowed(low, high)` says whether some code point of that range may come next.
 template <class Allowed>
 Spell spell(Spelling at, unsigned char byte, Quoting quoting, Allowed&& allowed);
 

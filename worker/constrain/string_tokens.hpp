@@ -1,9 +1,9 @@
-// What each token of the vocabulary does inside a string between quotes: which ones stay in it, after how many
-// characters and in which state of the contents' automaton, and which ones close it. Made once for a
-// state; what a string has come to so far then only chooses among groups of tokens, so that a string
-// near its greatest length costs no walk over the vocabulary for each character.
+// Says what each token of the vocabulary does inside a string between quotes: which tokens stay in the string, after
+// how many characters and in which state of the contents' automaton, and which tokens close it. The tables are made
+// once for a state. The length of a string so far then only chooses among groups of tokens, so a string near its
+// greatest length costs no walk over the vocabulary for each character.
 //
-// One thread.
+// One thread uses an object.
 #pragma once
 
 #include <array>
@@ -73,7 +73,8 @@ class StringTokens {
   const AsciiSteps& ascii_steps(const Dfa& dfa, std::uint32_t state);
 
   std::shared_ptr<const TokenTrie> trie_;
-  // By contents (and shape, where it has lengths), quoting, whether it is bounded, state and spelling.
+  // A key is the contents (and the shape, if it has lengths), the quoting, whether the string is bounded, the state and
+  // the spelling.
   using Key = std::tuple<const Dfa*, const StringShape*, Quoting, bool, std::uint32_t, Spelling>;
   std::map<Key, Inside> insides_;
   std::unordered_map<const Dfa*, std::vector<std::unique_ptr<AsciiSteps>>> ascii_;

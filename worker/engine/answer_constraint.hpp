@@ -82,6 +82,8 @@ class AnswerConstraint : public TokenConstraint {
     return rules_.reasoning_budget >= 0 && reasoned_ >= rules_.reasoning_budget;
   }
   std::span<const std::uint32_t> forced_end();
+  // Returns the mask of an answer that no constraint holds now. The first call computes it, and it is
+  // kept until advance().
   std::span<const std::uint32_t> free_mask();
   std::span<const std::uint32_t> make_free_mask();
 

@@ -35,7 +35,7 @@ struct HeldCalls {
   std::vector<std::string> warnings;  // what is not, in few and short lines of ASCII
 };
 
-// One thread uses it; the constraints that it returns may go to another thread.
+// One thread uses the object. The constraints that it returns may go to another thread.
 class CallConstraints {
  public:
   // Both must outlive this object and the constraints that it makes.

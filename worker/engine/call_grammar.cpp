@@ -153,7 +153,7 @@ class Builder {
                 })));
   }
 
-  // N(...)
+  // The call N(...) in Python's notation.
   NodeId python_call(NodeId next) {
     return any_tool(
         [&](const OfferedTool& tool) { return mark(tool.name, arguments(tool, next)); });

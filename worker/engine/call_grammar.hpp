@@ -32,9 +32,9 @@ struct CallGrammar {
   std::vector<std::string> warnings;  // what of the schemas is not held
 };
 
-// kUnsupported for a keyword in a strict tool's schema that can't be held, with the tool and the keyword; a tool
-// that is not strict never fails: what can't be held of it is left out and named in `warnings`, its whole schema
-// at worst. kInvalidArgument where no call is left that could be made. The family has calls.
+// kUnsupported if a strict tool's schema has a keyword that can't be held; the error names the tool and the keyword.
+// A tool that is not strict never fails: the grammar leaves out what can't be held, its whole schema at worst, and
+// `warnings` names it. kInvalidArgument if no call is left that the answer could make. The family must have calls.
 Result<CallGrammar> make_call_grammar(const model::answer::Family& family, const CallWish& wish,
                                       const std::function<std::string(std::string_view)>& spell);
 

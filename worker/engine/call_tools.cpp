@@ -19,7 +19,7 @@ using model::answer::Calls;
 using model::answer::CallSyntax;
 using Json = nlohmann::ordered_json;
 
-// So many schemas of a request may turn out too large, because each takes much work before it is refused.
+// The most schemas of a request that may turn out too large: each takes much work before it is refused.
 constexpr int kMostTooLarge = 8;
 
 constexpr const char* kAnyArguments = R"({"type": "object"})";

@@ -30,7 +30,8 @@ struct OfferedTools {
 // Whether one of the tools (JSON) has `strict: true`.
 bool any_strict_tool(std::string_view tools);
 
-// Those of the tools (JSON) that have one of these names, as JSON. Text that is no array stays as it is.
+// Returns those of the tools (JSON) that have one of these names, as JSON. Returns any other text unchanged;
+// Tools::from_json() then says what is wrong with it.
 std::string only_tools(std::string_view tools, std::span<const std::string> names);
 
 // Puts the rules of `tools` (JSON; of `named` alone, if not empty) into the grammar. kUnsupported for a keyword in

@@ -1,5 +1,5 @@
-// A source guesses the tokens that a sequence goes on with. Nobody trusts a guess: the scheduler has it
-// computed beside the sequence's own next token, and the engine keeps only tokens that come out the same.
+// A source guesses the tokens that a sequence goes on with. The engine trusts no guess: a step computes the guess
+// beside the sequence's own next token, and the engine keeps only the guesses that come out the same.
 // So no result depends on how often a source is wrong.
 #pragma once
 
@@ -23,9 +23,9 @@ class DraftSource {
 
 // Expects the tokens that followed when the last tokens occurred before, in the prompt or in the answer
 // (prompt lookup decoding, A. Saxena 2023). While an earlier place predicts the tokens rightly, the source
-// goes on along that place. Else it looks up the last three tokens in a table of fixed size, where a newer
-// place replaces an older one. It compares the tokens, so a collision only hides a place. Nothing allocates
-// after construction.
+// goes on along that place. Otherwise the source looks up the last three tokens in a table of fixed size, where
+// a newer place replaces an older one. The source compares the tokens, so a collision only hides a place. It
+// allocates nothing after construction.
 class NgramSource final : public DraftSource {
  public:
   static constexpr std::size_t kTokens = 3;  // of a key
@@ -44,7 +44,7 @@ class NgramSource final : public DraftSource {
 };
 
 // Expects a recorded sequence, and is wrong about a chosen share of its tokens, so that what speculation
-// gains does not depend on the weights. For tests and benchmarks.
+// gains does not depend on the weights. Tests and benchmarks use it.
 class RecordedSource final : public DraftSource {
  public:
   // `accuracy`: 0 to 1. Which guesses are wrong depends on their place alone.

@@ -242,7 +242,7 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   }
 }
 
-// An output behind a wrong guess is of no use: its column had another token than the sequence has.
+// An output behind a wrong guess is of no use, because its column computed another token than the sequence has.
 void Engine::check_draft(Request& request, const ColumnOutput& output) {
   const bool right = scheduler_.confirm(output.column);
   if (scheduler_.is_draft(output.column)) speculator_.checked(request, right);

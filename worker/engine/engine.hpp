@@ -1,26 +1,28 @@
-// The engine: requests in, tokens out. Ties the scheduler, an executor, the sampler, text and the
-// tokenizer's thread together; knows no channel and no Vulkan.
+// The engine: requests in, tokens out. The engine ties the scheduler, an executor, the sampler,
+// text and the tokenizer's thread together. It knows no channel and no Vulkan.
 //
-// Everything it has to say goes to one callback as the messages of ipc/messages.hpp, in the order
-// in which they may be sent: for each request first Accepted or Failed, then its tokens in
-// TokenBatches, then Finished (or Failed).
+// The engine hands all its messages (ipc/messages.hpp) to one callback, in the order in which they
+// may be sent: for each request first Accepted or Failed, then its tokens in TokenBatches, then
+// Finished (or Failed).
 //
-// A turn is: plan and submit steps until as many are in flight as the executor takes, do the host's
-// work while the device computes, wait for the oldest, take its tokens, emit. Steps are planned
-// before the tokens of those in flight are known, where the device itself hands them on (see
-// scheduler.hpp); what it computes for a request past that one's end is dropped. Tokens of a
-// request are put together in one record by these rules: the first at once; later ones when
-// `flush_tokens` of a request are there or one has waited `flush_interval`; all that wait go when
-// one goes. Before a wait for the device that will outlast the interval (judged by the last steps)
-// what waits is sent, and when there is no step to run.
+// In a turn the engine plans and submits steps until as many are in flight as the executor takes,
+// does the host's work while the device computes, waits for the oldest step, takes its tokens and
+// emits them. If the device hands tokens on by itself, the engine plans steps before it knows the
+// tokens of those in flight (see scheduler.hpp), and drops what the device computes for a request
+// past its end. The engine gathers tokens into records by these rules. A request's first token goes
+// at once. Later ones go when the request has `flush_tokens` of them, or when one has waited for
+// `flush_interval`. When one goes, all that wait go with it. The engine also sends them when there
+// is no step to run, and before a wait for the device that will probably outlast the interval,
+// judged by the last steps.
 //
-// Positions that are sampled are counted from 0 within the answer: token n is draw n of the
-// request's seed. A resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
+// Sampled positions count from 0 within the answer: token n uses draw n of the request's seed. A
+// resumed request (accepted_tokens) goes on with draw accepted_tokens.size().
 //
-// With speculation a step may give a sequence several tokens: outputs are taken in the order of their
-// columns, each as if it came from a step of its own, until one's column was a wrong guess.
+// With speculation a step may give a sequence several tokens. The engine takes the outputs in the
+// order of their columns, each as if it came from a step of its own, up to the first column that had
+// a wrong guess.
 //
-// One thread calls everything here. No allocation in a turn that only generates, but for text
+// One thread calls everything here. A turn that only generates allocates nothing, except for text
 // longer than a small string.
 #pragma once
 
@@ -57,12 +59,12 @@ struct EngineOptions {
   std::chrono::microseconds flush_interval{2000};
   std::size_t max_message_bytes =
       SIZE_MAX;  // an answer that encodes to more is refused, a batch is split
-  // Prompts are cut so that a step takes about so long at most: other streams wait for it, and what
-  // watches the worker's heart sees a beat in between.
+  // The engine cuts prompts so that a step takes about this long at most, because other streams
+  // wait for the step, and a heartbeat is due between steps.
   std::chrono::milliseconds longest_step{1000};
   Pooling pooling = Pooling::kLast;  // of embeddings
   Speculation speculation = Speculation::kOff;
-  // For tests and benchmarks: what guesses a request's tokens; empty: n-grams.
+  // Makes the source that guesses a request's tokens, for tests and benchmarks; empty: n-grams.
   std::function<std::unique_ptr<DraftSource>(std::span<const TokenId> prompt)> draft_source;
   // A model that guesses besides; null: none. It has the same vocabulary, no states, and must outlive the engine, which
   // alone submits steps to it.
@@ -81,18 +83,18 @@ class Engine {
   ~Engine();
 
   void submit(ipc::Submit submit);
-  // Ends a request wherever it is: Finished with kCancelled, and its pages are free. An unknown one
-  // is ignored.
+  // Ends a request at any stage: sends Finished with kCancelled and frees the pages. Ignores an
+  // unknown request.
   void cancel(RequestId request);
   // Answers with Embedded (or Failed), and nothing else.
   void embed(ipc::Embed job);
   // Answers with the question's Answer (or Failed), and nothing else.
   void answer(ipc::Question question);
-  // Lets what is there finish, refuses what comes, and says Drained once when nothing is left.
+  // Finishes the requests that it has, refuses new ones, and sends Drained once none is left.
   void drain();
-  // Who keeps account of the KV pages that can be found by their tokens (kv_cache.hpp); and pages
-  // that are to be found from the start, while no request has come: those that hold what their sums
-  // say. How many of these were taken. An error is the device's.
+  // set_ledger() sets who keeps account of the KV pages that can be found by their tokens
+  // (kv_cache.hpp). take_over() takes over the pages that a predecessor left, as far as they match
+  // their sums, before any request comes; it returns how many it took. An error is the device's.
   void set_ledger(PageLedger* ledger) { guard_.set_ledger(ledger); }
   Result<std::uint32_t> take_over(std::span<const KeptPage> pages);
   // Takes over the states behind pages (state_book.hpp) that take_over() took, and compares them with their
@@ -101,21 +103,22 @@ class Engine {
   Result<std::uint32_t> take_over_states(std::span<const KeptState> states);
   std::uint32_t withhold(std::span<const PageIndex> pages) { return scheduler_.withhold(pages); }
   void settle() { scheduler_.settle(); }
-  // Times a step's kernels as soon as no step is in flight; stats() tells from then on.
+  // Times a step's kernels as soon as no step is in flight; stats() reports the times from then on.
   void profile() { profile_wanted_ = true; }
 
-  // Takes what the tokenizer's thread has done. turn() does so, too; wake_fd() tells when.
+  // Takes the results of the tokenizer's thread. turn() does so, too. wake_fd() is readable while
+  // there are some.
   void poll();
   int wake_fd() const { return preparer_.wake_fd(); }
 
-  // Ends one step if there is one to run or in flight: true. `meanwhile` is called once while the
-  // device computes and may call submit(), cancel() and the like. An error is the executor's: the
-  // worker can't go on.
+  // Ends one step if there is one to run or in flight; returns true if it did. `meanwhile` is
+  // called once while the device computes and may call submit(), cancel() and the like. An error is
+  // the executor's: the worker can't go on.
   Result<bool> turn(const std::function<void()>& meanwhile);
 
-  // Requests and jobs that have not got their last message.
+  // Returns the number of requests and jobs that have not got their last message.
   std::size_t outstanding() const { return requests_.size() + questions_.size(); }
-  // Something to compute, or being computed: turn() would end a step.
+  // Says whether turn() would end a step, because something is to be computed or is being computed.
   bool runnable() const {
     return scheduler_.running() + scheduler_.waiting() + scheduler_.in_flight() > 0;
   }
@@ -128,7 +131,7 @@ class Engine {
 
   void prepared(Preparer::Outcome outcome);
   void answered(const Preparer::Outcome& outcome);
-  // Why a request can't be computed. An empty parameter stands for the one that the prompt came in.
+  // Why a request can't be computed. An empty `parameter` means the field that the prompt came in.
   struct Refusal {
     ipc::FailureCode code;
     std::string message;
@@ -136,9 +139,10 @@ class Engine {
   };
   std::optional<Refusal> refusal_of(const Request& request, std::span<const TokenId> prompt) const;
   void refuse(Request& request, Refusal refusal);
-  // The prompt's tokens are known: checks it, says Accepted, hands it to the scheduler.
+  // Call it when the prompt's tokens are known: checks the prompt, sends Accepted, and hands the
+  // request to the scheduler.
   void start(Request& request, std::vector<TokenId> prompt, std::vector<std::string> warnings = {});
-  // What the next token asks of the device.
+  // Returns what the device has to give for the next token.
   Output next_output(Request& request) const;
   bool draws_on_host(const Request& request) const;
   // Says whether the request's steps may have outputs of kind kLogits.
@@ -148,7 +152,7 @@ class Engine {
   void resume(Request& request, std::span<const TokenId> accepted);
   void take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position);
   void begin_telling(Request& request);
-  // The prompt's token behind `position`, by the logits there.
+  // Tells the prompt's token behind `position`, with its log-probability by the logits there.
   void score_prompt(Request& request, const ColumnOutput& output, std::uint32_t position);
   void tell_prompt_token(Request& request, const Sampler::Logprobs& logprobs);
   Status submit_steps();
@@ -164,7 +168,8 @@ class Engine {
   bool compute_again(Request& request);
   Result<TokenId> sample(Request& request, std::span<const float> logits);
   void take_token(Request& request, TokenId token);
-  // The token's text goes where it is to be sent. True: the answer ends with it.
+  // Puts the token's text where it will be sent from. Returns true if the answer ends with the
+  // token.
   bool read_token(Request& request, TokenId token, std::string& text,
                   std::vector<ipc::AnswerPart>& parts);
   void record_logprobs(Request& request, const ColumnOutput& output, TokenId token);
@@ -197,17 +202,17 @@ class Engine {
   std::unordered_map<std::uint64_t, RequestId> tickets_, questions_;
   std::uint64_t last_ticket_ = 0;
 
-  std::vector<Request*> pending_;   // have tokens that were not sent
-  std::vector<Request*> finished_;  // done; told after their last tokens
-  bool flush_now_ = false;          // a first token, a full lot or an end is among the pending
+  std::vector<Request*> pending_;   // requests with tokens that were not sent
+  std::vector<Request*> finished_;  // ended; their end follows their last tokens
+  bool flush_now_ = false;          // a first token, a full lot or an end waits
   Clock::time_point oldest_pending_;
   ipc::FromWorker batch_ = ipc::TokenBatch{};  // its vectors are used again and again
   std::chrono::nanoseconds usual_step_{0};     // how long the device took lately
 
-  // Of the steps in flight, for the error that one may end in.
+  // Facts of a step in flight, for the error message if it fails.
   struct StepFacts {
     std::uint32_t columns = 0, sequences = 0, drafts = 0;
-    bool generates = false;                        // and nothing else
+    bool generates = false;                        // the step reads no prompt
     std::string name(std::uint64_t number) const;  // "step 12 (3 columns of 2 sequences)"
   };
   std::array<StepFacts, 8> step_facts_;  // more than are ever in flight
@@ -215,22 +220,22 @@ class Engine {
 
   bool profile_wanted_ = false;
   bool draining_ = false;
-  bool drained_ = false;  // and said so
+  bool drained_ = false;  // and Drained was sent
   std::uint64_t prompt_tokens_ = 0;
   std::uint64_t generated_tokens_ = 0;
   std::uint64_t resumed_requests_ = 0;
   std::uint64_t draws_below_accepted_ = 0;
   std::uint64_t batches_ = 0;
   std::uint64_t last_step_ = 0;                // the number of the step that ended last
-  std::uint64_t steps_ahead_ = 0;              // submitted while another was in flight
-  std::uint64_t requests_computed_again_ = 0;  // since something of theirs was spoilt
+  std::uint64_t steps_ahead_ = 0;              // steps submitted while another was in flight
+  std::uint64_t requests_computed_again_ = 0;  // because memory of theirs had changed
   std::uint64_t nonfinite_outputs_ = 0;
   std::uint64_t discarded_outputs_ = 0;          // of requests that had ended
-  std::optional<Clock::time_point> step_ended_;  // the last one, if there was more to compute
+  std::optional<Clock::time_point> step_ended_;  // when the last step ended, if more was to compute
   std::uint64_t step_columns_ = 0;
   std::chrono::nanoseconds device_time_{0};
 
-  Preparer preparer_;  // last: its thread ends before the rest goes
+  Preparer preparer_;  // the last member: its thread ends first
 };
 
 }  // namespace bulkhead::engine

@@ -48,7 +48,7 @@ struct Engine::Request : DraftedSequence {
   bool started = false;
   Clock::time_point started_at, first_token_at;
 
-  // All of its logits are changed before a token is chosen, which the host does.
+  // Says whether the host changes all logits of the request before it chooses a token.
   bool adjusts_logits() const { return !bias.empty() || has_penalties(sampling); }
   // Says whether the engine tells the prompt's tokens with log-probabilities, which the host
   // computes.

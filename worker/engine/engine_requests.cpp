@@ -72,7 +72,7 @@ void Engine::submit(ipc::Submit submit) {
   request.id = id;
   request.sampling = submit.sampling;
   request.wanted_logprobs = submit.logprobs;
-  // The constraint says where the answer may end, and there the answer ends.
+  // An answer with a constraint ends where the constraint lets it end.
   request.ignore_eos = submit.ignore_eos && submit.constraint.kind == ipc::ConstraintKind::kNone &&
                        submit.tool_choice == ipc::ToolChoice::kAuto;
   request.max_tokens = submit.max_tokens;
@@ -129,7 +129,7 @@ void Engine::embed(ipc::Embed job) {
       {request.ticket, Preparer::Text{std::move(std::get<std::string>(job.input))}, {}});
 }
 
-// A sequence that lost its pages computes positions again; the sum has these already.
+// A sequence that lost its pages computes positions again that the sum already contains.
 void Engine::take_hidden(Request& request, const ColumnOutput& output, std::uint32_t position) {
   const bool last = position + 1 == request.prompt_tokens;
   const bool mean = request.prompt_output == Output::kHidden;
@@ -326,8 +326,8 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   resume(request, before);
 }
 
-// Tells the prompt's tokens all at once if no log-probabilities are wanted. Else it tells each token as soon as the
-// position before it is computed.
+// Tells the prompt's tokens all at once if no log-probabilities are wanted. Otherwise the engine tells each token as
+// soon as the position before the token is computed.
 void Engine::begin_telling(Request& request) {
   tell_prompt_token(request, {});
   if (request.scores_prompt()) {
@@ -363,8 +363,8 @@ void Engine::tell_prompt_token(Request& request, const Sampler::Logprobs& logpro
   untold.tokens.clear();
 }
 
-// The row of logits comes to the host only where the host has something to do with it. Where nothing holds the next
-// token the device chooses it, so that an answer that may call tools is as fast as another one until it does.
+// The host gets the row of logits only if it has something to do with them. While no constraint holds the next token,
+// the device may choose it, so an answer that may call tools is as fast as any other answer until it calls one.
 Output Engine::next_output(Request& request) const {
   if (request.prompt_only) return Output::kGreedy;
   const bool held = request.constraint != nullptr && !request.constraint->is_free();

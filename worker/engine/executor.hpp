@@ -68,13 +68,13 @@ struct Column {
   std::int32_t logprobs = -1;
 };
 
-// Layers of some models carry states from position to position beside the pages (ExecutorLimits::states).
-// This names the slots that a sequence's states lie in. A slot belongs to one sequence at a time. The
-// device computes steps in order, so another sequence may have the slot in the next step.
+// The slots that hold a sequence's states in a step. Layers of some models carry states from position to
+// position beside the pages (ExecutorLimits::states). A slot belongs to one sequence at a time. The device
+// computes steps in order, so another sequence may have the slot in the next step.
 struct StateUse {
   std::uint32_t from = 0;  // before the sequence's first column; ignored where that is position 0
   std::uint32_t to = 0;    // after its last one; may be `from`
-  // After so many of the sequence's columns the slot `saved` gets the states as well; 0: never.
+  // The slot `saved` gets the states, too, after so many of the sequence's columns; 0: never.
   std::uint32_t saved_after = 0;
   std::uint32_t saved = 0;
 };
@@ -170,10 +170,11 @@ class Executor {
   // next submit or wait. kDeviceLost ends the worker.
   virtual Result<std::span<const ColumnOutput>> wait() = 0;
 
-  // Sums over memory, where limits().most_pages_summed is not 0. A lot is computed behind the steps
-  // submitted before it, and before those submitted after it. It has the sums of `pages`, which no
-  // step in flight writes to, and goes through the next `weight_bytes` of the weights, which begin
-  // anew at their end. At most kSumsInFlight lots may be in flight.
+  // Makes sums over memory if limits().most_pages_summed is not 0. The device computes a lot after the
+  // steps that were submitted before it, and before those submitted after it. A lot has the sums of
+  // `pages`, to which no step in flight may write; slots of states count as pages (first_state()). It
+  // also goes through the next `weight_bytes` of the weights, and begins anew at their end. At most
+  // kSumsInFlight lots may be in flight.
   static constexpr std::uint32_t kSumsInFlight = 4;
   virtual Status start_sums(std::span<const PageIndex> /*pages*/, std::uint64_t /*weight_bytes*/) {
     return Error(ErrorCode::kUnsupported, "this executor makes no sums");

@@ -10,7 +10,7 @@ struct Marks {
   std::string_view prefix, suffix, middle;
   std::string_view file = {};  // stands before another file's name; empty: the model knows none
 };
-// Of Qwen 2.5 Coder and later, StarCoder and Granite, DeepSeek, Code Llama, GLM.
+// The marks of Qwen 2.5 Coder and later, StarCoder and Granite, DeepSeek, Code Llama, GLM.
 constexpr Marks kMarks[] = {
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"},
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>"},

@@ -1,5 +1,5 @@
-// Prompts for filling in: what stands before and behind a gap, around the tokens that the model was trained to take for
-// that. The vocabulary says which they are.
+// Makes prompts for filling a gap. Such a prompt holds the text before the gap and the text behind it, each with a mark: a
+// token that the model was trained to take for this. The vocabulary says which tokens are the marks.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace bulkhead::engine {
 
-// The prompt's tokens: the marks are special tokens, and nothing in the texts is. kUnsupported where the vocabulary has
-// no such marks, or none for other files and the request has some. Thread-safe.
+// Returns the prompt's tokens. The marks are special tokens, and nothing in the request's texts becomes one. kUnsupported if
+// the vocabulary has no such marks, or if the request has other files and the vocabulary has no mark for them. Thread-safe.
 Result<std::vector<model::TokenId>> infill_prompt(const model::Tokenizer& tokenizer,
                                                   const ipc::InfillPrompt& request);
 

@@ -16,6 +16,10 @@
 // for all columns). If prompt and generated positions were ever computed by kernels that differ in
 // a bit, a page would also have to be identified by the kernel that made it.
 //
+// Layers with a sliding window keep their keys and values in pages of their own (window_pages.hpp). A
+// page here, a full one, then holds those of the other layers. A full page and the window page that
+// belongs to it count together as one page.
+//
 // A list that uses a page uses all pages before it, and releases the last page first. So an idle
 // page is older than any idle page before it, and is emptied first: a page is never emptied while a
 // page after it can still be found.
@@ -46,9 +50,10 @@ inline constexpr StateSlot kNoState = 0xFFFFFFFF;
 // predecessor.
 struct KeptPage {
   PageIndex page = 0;
-  PageIndex before = PrefixIndex::kRoot;  // the page that comes before it
-  std::span<const TokenId> tokens;        // its own
-  PageSum sum{};                          // zeros where nobody has made it yet
+  // The page that comes before it. A window page has here the full page that it belongs to.
+  PageIndex before = PrefixIndex::kRoot;
+  std::span<const TokenId> tokens;  // the page's tokens
+  PageSum sum{};                    // zeros until somebody has made it
 };
 
 // Hears which pages can be found by their tokens, and of each page that is handed out, before any
@@ -80,6 +85,7 @@ class PagePool {
                                : page < total_ && index_.contains(page);
   }
 
+  // Below, a page is a full one unless the comment says otherwise.
   std::uint32_t page_tokens() const { return page_tokens_; }
   std::uint32_t total_pages() const { return total_; }
   // Empty and idle ones: what cover() can hand out.
@@ -107,12 +113,13 @@ class PagePool {
   }
   // Who forgets the states behind pages that are emptied; null: there are none. As long-lived.
   void set_states(StateBook* states) { states_ = states; }
-  // Takes over full pages that were computed before this pool existed, each listed after the page
-  // before it: they are idle from now on and can be found. Call it while every page is empty.
-  // Returns how many were taken; the ledger hears that the others left.
+  // Takes over pages of both kinds that were computed before this pool existed; each must come after
+  // its KeptPage::before. They are idle from now on and can be found. Call it while every page is
+  // empty. Returns how many full pages it took; the ledger hears that the others left.
   std::uint32_t take_over(std::span<const KeptPage> pages);
-  // Keeps back empty pages that a dead predecessor's steps may still write to: nobody gets them
-  // before settle(), and they count as used. Returns how many there are.
+  // Keeps back empty pages of both kinds to which a dead predecessor's steps may still write.
+  // Nobody gets these pages before settle(), and they count as used. Returns how many it keeps
+  // back.
   std::uint32_t withhold(std::span<const PageIndex> pages);
   void settle();
   const PrefixIndex& index() const { return index_; }
@@ -120,7 +127,8 @@ class PagePool {
   // Nobody finds these pages any more, nor any page that follows one of them in the cache: what was
   // computed behind a page that can't be believed can't be either. kLeaveOut: these themselves are
   // never handed out again. Lists that hold one of the pages must be cleared before they publish
-  // anything. Says of each page whether it was dropped.
+  // anything. A window page is dropped with the full page that it belongs to. Says of each full page
+  // whether it was dropped.
   enum class Fate : std::uint8_t { kUseAgain, kLeaveOut };
   std::vector<bool> drop(std::span<const PageIndex> pages, Fate fate);
   // Counts pages of both kinds.
@@ -189,8 +197,9 @@ class PageList {
   }
 
   // Extends the shared pages by pages that hold the next of `tokens`, as far as full pages can be
-  // found. They replace pages that the list had there, which must not have been written to. Returns
-  // how many were found.
+  // found. With window pages it stops at a page before which the window's pages can be found, too.
+  // The found pages replace pages that the list had there, to which nothing may have been written.
+  // Returns how many it found.
   std::uint32_t adopt(std::span<const TokenId> tokens);
   // The same, but if `states` is not null, it stops at the last page that has a snapshot of the
   // states behind it. `known` gets the number of pages that could be found without that rule, those

@@ -1,7 +1,8 @@
-// Finds KV pages whose memory has changed since they were full. The device makes a sum of a page once the
-// step that filled it has ended. It makes the sum again, and the guard compares both, when a sequence takes
-// the page over from the prefix cache, when a successor takes over what a dead process left, and for all
-// pages in turn in the background.
+// Finds KV pages whose memory has changed since they were full, and saved states (state_book.hpp) whose
+// memory has changed since they were saved. The device makes a sum of a page once the step that filled it
+// has ended. It makes the sum again, and the guard compares both, when a sequence takes the page over from
+// the prefix cache, when a successor takes over what a dead process left, and for all pages in turn in the
+// background.
 //
 //     entered()          A page is full. The guard has the device make its sum.
 //       the sum is there The guard tells the ledger of the page and its sum.
@@ -12,6 +13,10 @@
 // The device makes sums in lots between steps (Executor::start_sums), and nobody waits for them: when a
 // step has ended, the lots that were started before it have ended, too. With an executor that makes no
 // sums the guard only passes on what it is told.
+//
+// The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
+// (used()) and when a successor takes them over. Every sequence that went on from changed states holds the page
+// behind which they were saved.
 //
 // The guard does not notice a page that changed before its sum was made, nor one that changes while a
 // sequence computes with it and before the next comparison. One thread. Only the lists of the background
@@ -46,8 +51,8 @@ struct DamagedMemory {
 class PageGuard final : public PageLedger, public StateLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
-  // Executor and pool must outlive it. `pass`: the time in which the background compares all pages that can
-  // be found, and all weights, once; 0: it does nothing.
+  // The executor and the pool must outlive the guard. `pass`: the time in which the background compares all weights
+  // and all pages that can be found once; 0: the background does nothing.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
   // The ledger that the guard tells of pages and their sums; null: none.
@@ -75,7 +80,7 @@ class PageGuard final : public PageLedger, public StateLedger {
   // Starts what is to be compared or summed up, before step number `step` is submitted.
   Status start(std::uint64_t step);
   // Ends the lots that were started before step number `step`, which has ended; kAll: every lot.
-  // Pages that are not what they were; valid until the next call.
+  // Returns what the lots have found to be damaged.
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
   Result<DamagedMemory> collect(std::uint64_t step);
   bool waits() const { return lots_count_ > 0 || !to_sum_.empty() || !to_check_.empty(); }

@@ -56,8 +56,8 @@ std::string_view tools_of(const ipc::ChatPrompt& prompt) {
   return tools[0].text;
 }
 
-// What its reader must know. `tools`: those that may be called, as JSON; what looks like a call of another one is text.
-// `constrained`: the answer holds no calls, whatever tools there are.
+// Returns what the reader of the chat's answer must know. `tools`: the tools that may be called, as JSON; text that
+// looks like a call of another tool stays text. `constrained`: the answer holds no calls, whatever tools the chat has.
 Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
                                                     std::string_view tools,
                                                     std::string_view prompt_text,

@@ -53,7 +53,7 @@ class Preparer {
     ipc::ToolChoice tool_choice = ipc::ToolChoice::kAuto;
     std::string tool_name = {};
     std::int32_t reasoning_budget = -1;           // tokens; -1: no limit
-    std::vector<std::string> allowed_tools = {};  // that may be called; empty: all
+    std::vector<std::string> allowed_tools = {};  // tools that may be called; empty: all
   };
   struct Job {
     std::uint64_t ticket = 0;

@@ -7,12 +7,14 @@
 namespace bulkhead::engine {
 namespace {
 
-// Of the bound, what a step is planned to take: steps differ.
+// Steps of the same columns differ, so a step is planned to take this part of its bound.
 constexpr double kAim = 0.85;
-// Of a step without prompts, where that is more than the bound: a slow device reads prompts, too.
+// The bound is at least this many times the duration of a step without prompts, so that a slow device reads
+// prompts, too.
 constexpr double kLeastRoom = 1.5;
 constexpr double kMostGrowth = 2;
-// A step with less of its share used says nothing of a full one, whose fixed part is the same.
+// A step that used less of its share than this says nothing about a full step, because both have the same fixed
+// part.
 constexpr double kFullEnough = 0.5;
 constexpr double kPlainLearning = 0.25;
 constexpr double kFirstColumns = 64, kMostColumns = 1U << 16;
@@ -77,7 +79,7 @@ void PromptPace::ended(const PromptColumns& prompts, double share, std::chrono::
   if (!bounded() || seconds <= 0) return;
   const std::uint32_t columns = prompts.sum();
   if (columns == 0) {
-    // A pause of the machine is not what steps take.
+    // A step that took very long was probably interrupted by a pause of the machine.
     const double counted = plain_ > 0 ? std::min(seconds, 4 * plain_) : seconds;
     plain_ += (counted - plain_) * (plain_ > 0 ? kPlainLearning : 1);
     return;
@@ -97,9 +99,10 @@ void PromptPace::adjust(const PromptColumns& prompts, double share, double took)
     known[i] = known_at(i);
     used += prompts.by_depth[i] / known[i];
   }
-  // Of a whole step, or of its fixed part and that share of the rest.
+  // The planned duration of the step: its fixed part, and its share of the rest of the bound.
   const double aim = kAim * (plain_ + share * (bound() - plain_));
-  // What would have filled the step's time, over what was thought to.
+  // The number of columns that would have filled that time, divided by the number that was expected
+  // to.
   const double factor = std::min(used / share * aim / took, kMostGrowth);
   if (took <= aim && (used < kFullEnough * share || factor < 1)) return;
   for (std::size_t i = 0; i < full_.size(); ++i) {

@@ -1,16 +1,22 @@
-// How many columns of prompts a step may have beside sequences that generate, by what steps take.
+// Decides how many columns of prompts a step may have beside sequences that generate, by how long steps took.
 //
-// Whoever generates gets a token of each step, and so waits as long as a step takes. A prompt's part is
-// cut so that a step takes no longer than `longest_gap`, or one and a half times what a step without
-// prompts takes if that is more: a device that is slow by itself would read prompts for ever otherwise.
+// A sequence that generates gets one token from each step, so it waits for as long as the step takes. The scheduler
+// cuts the prompts' part of a step so that the step takes no longer than its bound. The bound is `longest_gap`, or
+// one and a half times the duration of a step without prompts if that is longer: otherwise a slow device would never
+// come to the end of a prompt.
 //
-// What a prompt's column costs depends on the model, on the device and on the positions before it, to
-// which it attends. So there is one number for each depth: the columns from there on that would fill a
-// step. A step with prompts of several depths gets a share of each. A step that took too long lowers the
-// numbers of its depths at once. One that was full and took less raises them, twofold at most. A depth that
-// nothing is known of has the number of the nearest depth below it, or of the nearest one above.
+// The cost of a prompt's column depends on the model, on the device and on the positions before the column, to
+// which it attends. So the pace keeps a number for each depth: how many columns from that depth on would fill a
+// step. If a step has prompts of several depths, each prompt uses a share of the step: its columns divided by
+// the number for its depth. A step that took too long lowers the numbers of its depths at once. A step that was
+// full and took less time raises these numbers, twofold at most. A depth without a number takes that of the
+// nearest depth below it, or of the nearest depth above it if no depth below has one.
 //
-// Nothing computed depends on it (executor.hpp). One thread; nothing allocates.
+// Steps of prompts alone give a depth its first guess. Such steps are wide, and a wide step takes less time for each
+// column, the more so the deeper it is. So a depth with a guess takes no more columns than the nearest depth below it
+// for which a step beside sequences that generate gave a number.
+//
+// The pace changes no computed value (executor.hpp). One thread uses it, and it allocates nothing.
 #pragma once
 
 #include <array>
@@ -22,7 +28,7 @@ namespace bulkhead::engine {
 // Columns of prompts in a step, by depth.
 struct PromptColumns {
   static constexpr std::size_t kDepths = 12;
-  // Positions up to 1,023, up to 2,047, up to 4,095, and so on.
+  // The depths are the positions up to 1,023, up to 2,047, up to 4,095, and so on.
   static std::size_t depth_of(std::uint32_t position);
 
   std::array<std::uint32_t, kDepths> by_depth{};
@@ -34,22 +40,22 @@ struct PromptColumns {
 
 class PromptPace {
  public:
-  static constexpr std::uint32_t kLeastColumns = 4;  // of a step, however slow the device is
+  static constexpr std::uint32_t kLeastColumns = 4;  // the least in a step, even on a slow device
 
-  // longest_gap 0: no bound. `step_us`: as ExecutorLimits has it.
+  // `longest_gap` 0: steps have no bound. `step_us`: as in ExecutorLimits.
   PromptPace(std::chrono::nanoseconds longest_gap, std::uint32_t step_us);
   bool bounded() const { return gap_ > 0; }
 
-  // The share of a step that its prompts may have where it must end within this part of the bound.
+  // Returns the share of a step that prompts may have if the step must end within `part` of the bound.
   double share_within(double part) const;
-  // How many columns from this position on take so large a share of a step (1: all of it).
+  // Returns how many columns from `position` on take `share` of a step. 1 is a whole step.
   std::uint32_t columns(std::uint32_t position, double share) const;
-  // The share of a step that they take.
+  // Returns the share of a step that `columns` columns from `position` on take.
   double share(std::uint32_t position, std::uint32_t columns) const;
 
-  // A step has ended that had these columns of prompts, which might have had this share of it.
-  // `took`: since the step before it ended. kAlone for the share: nobody generated, so the step had
-  // another bound, and serves for a first guess only.
+  // Takes note of a step that has ended. `prompts`: its columns of prompts. `share`: the share of the step that
+  // they were allowed. `took`: the time since the step before it ended. The share kAlone means that no sequence
+  // generated. Such a step had another bound, and the pace uses it only for a first guess.
   static constexpr double kAlone = 0;
   void ended(const PromptColumns& prompts, double share, std::chrono::nanoseconds took);
 

@@ -164,7 +164,7 @@ bool Scheduler::confirm(std::uint32_t column) {
 
 void Scheduler::ask(Sequence& sequence, Output output) {
   sequence.output = output;
-  for (std::size_t i = 1; i < planned_; ++i) {  // the first is the one that was completed
+  for (std::size_t i = 1; i < planned_; ++i) {  // the first record is the completed step's
     for (Member& member : records_[(oldest_ + i) % records_.size()].members) {
       if (member.sequence != &sequence) continue;
       sequence.unknown -= member.outputs;
@@ -198,7 +198,7 @@ std::uint32_t Scheduler::most_tokens_of(const Sequence& sequence) const {
 bool Scheduler::may_generate(const Sequence& sequence, std::uint64_t step) const {
   if (sequence.pending() != 1) return false;
   if (sequence.unknown == 0) return true;
-  // A position that is dropped can't be computed again where layers carry states.
+  // If layers carry states, a position that was dropped can't be computed again.
   const bool stays = !sequence.may_ask_otherwise || limits_.states == 0;
   return sequence.output != Output::kLogits && stays && sequence.planned_in + 1 == step &&
          sequence.length() < most_tokens_of(sequence);
@@ -338,7 +338,8 @@ void Scheduler::plan_prefill() {
   }
 }
 
-// Never 0: a prompt's least columns are taken whatever the time.
+// Returns the share of a step for prompts. It is never 0: a step takes a prompt's least columns
+// however long they take.
 double Scheduler::share_for_prompts() const {
   const bool any_waits = std::ranges::any_of(running_, [](const Sequence* sequence) {
     return sequence->computed >= sequence->known && sequence->output == Output::kLogits;
@@ -348,7 +349,8 @@ double Scheduler::share_for_prompts() const {
   return std::max(pace_.share_within(part), kLeastShare);
 }
 
-// Also one that this step leaves out, since the host is still to choose its token.
+// Says whether any sequence generates. One that this step leaves out counts, too, if the host has
+// yet to choose its token.
 bool Scheduler::any_generates() const {
   return std::ranges::any_of(
       running_, [](const Sequence* sequence) { return sequence->computed >= sequence->known; });
@@ -386,7 +388,7 @@ void Scheduler::compute_again(Sequence& sequence) {
   if (sequence.state == Sequence::State::kRunning) send_back(sequence);
 }
 
-// Sends a sequence to the head of the queue, as one that was preempted; but none of its pages is used again.
+// Sends a sequence to the head of the queue, as preemption does, but without using any of its pages again.
 void Scheduler::send_back(Sequence& sequence) {
   std::erase(running_, &sequence);
   forget_outputs_of(sequence);

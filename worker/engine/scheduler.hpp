@@ -2,11 +2,12 @@
 //
 // A step has one column for every sequence that generates. The rest of `prefill_chunk` columns, at
 // least half of it, is for sequences whose tokens are still to be computed: new prompts, and
-// sequences that lost their pages. Those take turns, the least recently served first, so one long
-// prompt delays another stream by one chunk at a time, and a chunk is cut to what `max_token_gap`
-// leaves time for (prompt_pace.hpp). A sequence whose token the host chooses waits for all steps in
-// flight: where one generates, chunks are shorter by as much. While no sequence generates, nobody is
-// delayed, and a step has up to `prefill_chunk_alone` columns.
+// sequences that lost their pages. These sequences take turns, the least recently served first, so one
+// long prompt delays another stream by one chunk at a time. The scheduler cuts a chunk to what
+// `max_token_gap` leaves time for (prompt_pace.hpp). A sequence whose token the host chooses waits for
+// all steps in flight; while such a sequence generates, a chunk gets that time divided by the number of
+// steps in flight. While no sequence generates, prompts delay nobody, and a step has up to
+// `prefill_chunk_alone` columns.
 //
 // Pages. The scheduler admits waiting sequences in the order of their arrival, each when enough
 // pages are free for all its tokens and one more. When a running sequence needs a page and none is
@@ -14,6 +15,12 @@
 // of the queue. Once it is admitted again, its prompt and what it had generated are computed anew,
 // which gives the same bits by the executor's contract. The oldest sequence is never preempted for
 // another and fits the cache alone (fits() is asked before add()), so there is always progress.
+//
+// Windows (ExecutorLimits::window). A sequence gets window pages as it comes to their positions, so a
+// step has no more columns of a prompt than there are window pages for. It releases those behind its
+// window when the steps that could see them have ended, and keeps enough to go on (window_reserve()).
+// If sequences that read prompts have all window pages and none can go on, the scheduler preempts the
+// youngest.
 //
 // Prefixes (with `prefix_cache`). A sequence takes over the full pages that hold the beginning of
 // its tokens: when it is admitted, and before each of its chunks, because another sequence may have
@@ -29,31 +36,32 @@
 // past most_tokens that way, but may run past an end that only the token tells; the owner then
 // removes the sequence, and what was computed past the end is dropped. If the host chooses the
 // token (Output::kLogits), the sequence leaves out the steps that are planned before the token is
-// known. The owner may change who chooses once it knows a token (ask()): what steps in flight compute
-// for the sequence is then dropped as behind a wrong draft, and the position computed again.
+// known. Once the owner knows a token, it may change who chooses the next one (ask()). The scheduler
+// then drops what steps in flight compute for the sequence, as behind a wrong draft, and computes the
+// position again.
 //
-// Drafts. A sequence that generates may bring guesses of the tokens after its next one. Each gets a
-// column of its own behind the sequence's own column, with an output. Once the step has ended, the
+// Drafts. A sequence that generates may bring guesses of the tokens after its next one. Each guess gets
+// a column of its own behind the sequence's own column, with an output. Once the step has ended, the
 // owner takes the outputs in order, and confirm() says of each whether its column had the token that
-// the sequence has there now. The first wrong guess ends that: what later columns computed is dropped,
-// and the next step overwrites their keys and values. Such positions are never counted as computed, so
-// no page that holds one can be found by others or goes to a ledger. No step is planned while one with
-// drafts is in flight, because nobody knows where its sequences go on. Drafts never take a page from a
-// sequence, and no step has any while a prompt could be read.
+// the sequence has there now. After the first wrong guess, the owner drops what later columns computed,
+// and the next step overwrites their keys and values. The scheduler never counts such positions as
+// computed, so no other sequence and no ledger gets a page that holds one. It plans no step while a step
+// with drafts is in flight, because nobody knows where the sequences of that step go on. Drafts never
+// take a page from a sequence, and a step has no drafts while a prompt could be read.
 //
-// Doubt. Where pages turn out not to hold what they held, or a sequence's logits are no numbers, the
-// pages leave the cache with all that follow them, and each sequence that uses one of them is sent
-// back: what steps in flight compute for it is dropped, and its tokens are computed anew. Tokens that
-// its owner has taken stay.
+// Doubt. If the content of pages has changed, or if a sequence's logits are no numbers, the scheduler
+// removes these pages and all pages that follow them from the cache, and sends back each sequence
+// that uses one of them. It drops what steps in flight compute for such a sequence, and computes the
+// sequence's tokens anew. Tokens that the owner has taken stay.
 //
 // Pages of a sequence that is removed or preempted become free only when the last step that may
 // write to them has ended.
 //
-// States (ExecutorLimits::states). What a model's layers carry from position to position has a slot, which
-// a running sequence owns until it is removed or preempted. The device computes steps in order, so the
-// next owner may have the slot at once. Pages alone are of no use to a new sequence: it takes over those
-// up to a page behind which the states were saved, too (state_book.hpp), and goes on from there. They are
-// saved behind these pages:
+// States (ExecutorLimits::states). A slot holds what a model's layers carry from position to position. A
+// running sequence owns its slot until it is removed or preempted. The device computes steps in order, so the
+// next owner may have the slot at once. Pages without states are of no use to a new sequence. So the sequence
+// takes over the pages up to one behind which a step saved the states, too (state_book.hpp), and goes on
+// from there. The scheduler has steps save the states behind these pages:
 //
 //   the last one but a few tokens of a prompt    chat templates end prompts otherwise in the next turn
 //   where a prompt leaves what others had        it is likely to be a beginning that more have; found
@@ -103,7 +111,9 @@ struct Sequence {
   PageList pages;
   StateSlot slot = kNoState;    // of its states, while it runs
   StateSlot resume = kNoState;  // a snapshot that its next columns go on from, instead
-  std::uint32_t branch = 0;     // positions that others had, too, if more than have a snapshot
+  // The end of the positions that it has in common with other sequences, if it could not go on
+  // behind them because a snapshot or window pages were missing.
+  std::uint32_t branch = 0;
   // The latest snapshot that is only kept until the next one: its page, and StateBook's number.
   PageIndex passing_page = 0;
   std::uint64_t passing = 0;
@@ -130,9 +140,9 @@ struct SchedulerOptions {
   std::uint32_t prefill_chunk =
       256;                    // columns of a step with prompts; see above; 0: all it may have
   bool prefix_cache = false;  // share full pages of equal beginnings
-  // Of a step while no running sequence generates; less than prefill_chunk: prefill_chunk.
+  // Columns of a step while no running sequence generates; prefill_chunk if that is more.
   std::uint32_t prefill_chunk_alone = 0;
-  // Of sequences that generate, while prompts are read beside them; 0: no bound.
+  // The longest time between two tokens of a sequence that generates while prompts are read; 0: no bound.
   std::chrono::milliseconds max_token_gap{0};
 };
 
@@ -163,7 +173,8 @@ class Scheduler {
   // Then, before the next plan(), append the step's tokens to its sequences, or remove them.
   const Step* plan();
   void complete();
-  // Right after complete(), if it is known: how long that step took, from the end of the one before it.
+  // Tells how long the step took, from the end of the step before it. Call it right after complete(), if the time is
+  // known.
   void took(std::chrono::nanoseconds time) {
     if (oldest().drafts == 0) pace_.ended(oldest().prompts, oldest().share, time);
   }
@@ -171,9 +182,9 @@ class Scheduler {
   // after the tokens of those before it were appended: whether the column's token is the sequence's.
   // If not, its output is worth nothing. False for a draft of a sequence that was removed.
   bool confirm(std::uint32_t column);
-  // Changes what the last column of a sequence asks for, between complete() and the next plan(), once its last known
-  // token was appended. What steps in flight and drafts compute for it is dropped, and the same positions are computed
-  // again: their tokens were chosen in another way.
+  // Changes what the last column of a sequence asks for. Call it between complete() and the next plan(), after the
+  // sequence's last known token was appended. The scheduler drops what drafts and steps in flight compute for the
+  // sequence and computes the same positions again, because their tokens were chosen in another way.
   void ask(Sequence& sequence, Output output);
   // Of the same step.
   bool is_draft(std::uint32_t column) const {
@@ -293,7 +304,7 @@ class Scheduler {
     std::vector<StateUse> states;
     std::vector<Member> members;
     PromptColumns prompts;
-    double share = PromptPace::kAlone;  // that prompts might have
+    double share = PromptPace::kAlone;  // the share that prompts might have
     std::uint32_t outputs = 0;
     std::uint32_t drafts = 0;
   };

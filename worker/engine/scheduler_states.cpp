@@ -20,14 +20,15 @@ void Scheduler::go_on_from_snapshot(Sequence& sequence) {
   states_.hold(sequence.resume);
 }
 
-// The position behind the last page of a prompt that gets a snapshot; 0: the prompt is too short.
+// Returns the position behind the last page of a prompt that gets a snapshot; 0 if the prompt is
+// too short.
 std::uint32_t Scheduler::end_to_save(const Sequence& sequence) const {
   const std::uint32_t end = sequence.known - std::min(sequence.known, kPromptTail);
   return end / pool_.page_tokens() * pool_.page_tokens();
 }
 
-// Most pages have no snapshot. So a sequence waits only for the one at the end of another sequence's
-// prompt, where its own tokens begin with that prompt.
+// Most pages have no snapshot. So a sequence waits only for the snapshot at the end of another
+// sequence's prompt, if its own tokens begin with that prompt.
 bool Scheduler::waits_for_snapshot(const Sequence& sequence) const {
   return std::ranges::any_of(running_, [&](const Sequence* other) {
     const std::uint32_t end = end_to_save(*other);

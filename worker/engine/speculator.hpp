@@ -13,10 +13,22 @@
 //   - what steps take, by their number of columns, with drafts and without. Those without are measured
 //     anew now and then. So whatever makes columns dear counts: the experts that further columns of a
 //     mixture read, rows of logits that the host looks at, masks, a slow device;
-//   - what the step behind one with drafts loses, because it waits for the host.
+//   - what the step behind one with drafts loses, because it waits for the host; by the number of
+//     columns of the one with drafts, so that a width that does not pay leaves the others alone.
+// A width's estimate can be wrong, and so can the guesses' chances. So gains and losses are counted as they
+// come, a step with drafts together with what the step behind it loses. What is lost is a debt that later
+// steps pay back, 1 % of a step each. Until it is paid, only widths that have earned more than they lost get
+// drafts. So drafts lose about 1 % at most and the cost of one trial, whatever the device does.
 // A step gets the number of drafts, the likeliest ones of all sequences, that gives the most tokens a
 // second; and none unless that is kLeastGain more than without. Nor does it get any that would keep a
 // sequence waiting: each is expected to get its tokens as fast as without drafts, or 2 % slower.
+//
+// A draft model (draft_model.hpp) is a second source, whose guesses take time of their own. It is asked for guesses of
+// sequences for which n-grams promise fewer tokens, while no step is in flight, since its guesses follow the last
+// token. Whether and for how many rounds it is asked is decided as above, with the time of its rounds as a part of the
+// step's; so that time is a part of the accounts of gains and losses, too. The time in which it reads a prompt is not:
+// that is a part of what the prompt costs. Where a device computes steps ahead, steps whose guesses the model makes are
+// not planned ahead.
 //
 // A device that can't compute a position again says so once for all (ExecutorLimits::max_drafts is 0
 // for models whose layers carry a state from position to position), and nothing is speculated there.
@@ -96,7 +108,7 @@ class Speculator {
   // scheduler's sequences must be DraftedSequences.
   void propose(const Scheduler& scheduler);
 
-  // A step that only generates has ended. `took`: since the step before it ended.
+  // A step that only generates has ended. `took`: since the step before it ended, with the draft model's time.
   struct Ended {
     std::uint32_t own = 0;  // columns without drafts
     std::uint32_t drafts = 0;

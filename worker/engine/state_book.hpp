@@ -1,6 +1,6 @@
 // Keeps account of the slots that hold what a model's layers carry from position to position
 // (ExecutorLimits::states). The executor owns the slots; here a slot is a number. Every slot is in one
-// of three states:
+// of three states, or is left out because its memory has changed (leave_out()):
 //
 //     free
 //     lent       a running sequence's own, or one that a step in flight saves to
@@ -45,12 +45,12 @@ class StateLedger {
 
 class StateBook {
  public:
-  // `own`: how many slots running sequences need at once, at most; all others may be snapshots.
+  // `own`: how many slots running sequences need at once, at most. All other slots may be snapshots.
   StateBook(std::uint32_t slots, std::uint32_t own, std::uint32_t pages);
 
   // Lends a slot to a running sequence. At most `own` may be lent so. give_back() takes it back.
   StateSlot lend();
-  // Lends a slot that a step saves to; kNoState where all snapshots are held. enter() or give_back() takes it
+  // Lends a slot that a step saves to; kNoState if all snapshots are held. enter() or give_back() takes the slot
   // back.
   StateSlot lend_for_saving();
   void give_back(StateSlot slot);
@@ -78,7 +78,7 @@ class StateBook {
   bool leave_out(StateSlot slot);
   std::uint32_t left_out() const { return left_out_; }
 
-  // The ledger that is told from now on; null: none.
+  // Sets the ledger that the book tells from now on; null: none.
   void set_ledger(StateLedger* ledger) { ledger_ = ledger; }
   // Enters a snapshot that a predecessor made, before the first sequence comes. The page must be in the
   // prefix cache. False: the slot is not free, the page has a snapshot, or the budget is used up.

@@ -22,8 +22,8 @@ class TokenConstraint {
   // token may come. Valid until the next call of any constraint. kResourceExhausted where finding it
   // takes too much work.
   virtual Result<std::span<const std::uint32_t>> mask() = 0;
-  // Whether mask() is empty, so that the device may choose the token. It may be false all the same where that is as
-  // much work to find out as the mask is; then mask() decides. As pure as mask() is.
+  // Says whether mask() is empty, so that the device may choose the token. May return false although the mask is
+  // empty, if finding out takes as much work as making the mask; then mask() decides. As pure as mask().
   virtual bool is_free() { return false; }
   // Nothing but the end may come.
   virtual bool complete() = 0;

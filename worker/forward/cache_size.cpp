@@ -12,11 +12,13 @@ namespace k = gpu::kernels;
 namespace {
 
 // Mapping and unmapping memory is most of what a death costs on a GPU (22 ms for each GiB, NVIDIA
-// H200): who has not asked for more gets what is plenty.
+// H200), so a cache whose size the settings leave open takes no more than this, or than
+// kFullContexts contexts need if that is more.
 constexpr std::uint64_t kMostUnasked = std::uint64_t{8} << 30;
 constexpr std::uint64_t kFullContexts = 4;
-// Of as many sequences as may run, so many have their whole context, or all of them a few pages: more
-// is computed again now and then (engine/scheduler.hpp).
+// A cache whose size the settings leave open holds the whole contexts of kWholeSequences sequences, or
+// kPagesOfEach pages for each sequence that may run if that is more. Sequences that need more lose pages now and
+// then, and compute them again (engine/scheduler.hpp).
 constexpr std::uint64_t kWholeSequences = 16, kPagesOfEach = 512 / k::kPageTokens;
 
 std::string mib(std::uint64_t bytes) {

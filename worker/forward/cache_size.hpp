@@ -21,7 +21,8 @@ struct CacheSize {
 };
 
 // asked_context: the context to get, or an error; 0: the model's own, lowered to what fits.
-// kResourceExhausted says what is needed, what is free and which setting to change.
+// `columns_ahead`: the most columns of all steps in flight together. kResourceExhausted says what
+// is needed, what is free and which setting to change.
 Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              std::uint32_t columns_ahead, const MemoryNeed& need);

@@ -16,18 +16,18 @@ namespace bulkhead::forward {
 
 // How keys and values lie, by engine.kv_type.
 gpu::kernels::KvFormat kv_format(config::KvType type);
-// The position from which on matrix units compute attention, as engine.matrix_attention says.
+// Returns the position from which on matrix units compute attention, as engine.matrix_attention says.
 std::uint32_t units_attention_from(config::MatrixAttention setting);
 
-// The device as far as sizes depend on it. They must not depend on what is free: a successor that takes
-// over memory must come to the same.
+// The facts about a device on which sizes depend. Sizes must not depend on how much memory is free, because a
+// successor that takes over memory must compute the same sizes.
 struct DeviceSize {
   bool cpu = false;
-  std::uint64_t memory_bytes = 0;  // in all; 0: not known, and taken to be enough
+  std::uint64_t memory_bytes = 0;  // the device's whole memory; 0: unknown, taken to be enough
 };
-// The settings with a number for engine.max_batch where they leave it open (0): 16 on a CPU device; on a
-// GPU at most 256, fewer for large models, whose steps take longer, and where half of the memory that
-// the weights leave would not hold 1,024 tokens of each.
+// Returns the settings with a number for engine.max_batch if they leave it open (0). The number is 16 on a CPU
+// device. On a GPU it is at most 256. It is smaller for large models, because their steps take longer. It is also
+// smaller if half of the memory that the weights leave could not hold 1,024 tokens of each sequence.
 config::EngineSettings with_sizes(config::EngineSettings engine, const model::GgufFile& file,
                                   const model::ModelGraph& graph, const DeviceSize& device);
 // The numbers that engine.max_batch 0 stands for with a model: `most` on a GPU with at least `memory_bytes`,
@@ -39,12 +39,12 @@ struct UsualBatch {
 UsualBatch usual_batch(const config::EngineSettings& engine, const model::GgufFile& file,
                        const model::ModelGraph& graph);
 
-// All of the following take settings with sizes. The most columns of a step (engine::Scheduler) that
-// recorded steps are made for beside the widest, and of any step. Wider steps of prompts gain nothing on
-// a CPU device.
+// The functions below take settings with sizes. widest_step() is the most columns that any step has
+// (engine::Scheduler); wider steps of prompts gain nothing on a CPU device. widest_mixed_step() is the most columns
+// of a step beside sequences that generate; steps are recorded for this width, too.
 std::uint32_t widest_mixed_step(const config::EngineSettings& engine);
 std::uint32_t widest_step(const config::EngineSettings& engine, bool cpu);
-// The most outputs of a step: one for each sequence, and those of drafts.
+// Returns the most outputs of a step: one for each sequence, and those of drafts.
 std::uint32_t most_outputs(const config::EngineSettings& engine);
 
 // The memory that keys and values take. Stores that slide (kv_windows.hpp) keep only a window's
@@ -72,12 +72,12 @@ struct MemoryNeed {
   // sequences that a step may have.
   std::uint64_t host_logits = 0;
 };
-// The number of these slots: one for each sequence that may run, and those of engine.state_cache_mb; 0: the
-// model's layers carry nothing.
+// Returns the number of slots for states: one for each sequence that may run, and those of engine.state_cache_mb.
+// 0 if the model's layers carry nothing.
 std::uint32_t state_slots(const model::ModelGraph& graph, const config::EngineSettings& engine);
 // Bytes of a layer's part of a slot.
 std::uint64_t state_bytes(const model::StateStore& store);
-// Bytes that a position's keys and values take.
+// Returns the bytes of a position's keys and values, including those in stores that slide.
 std::uint64_t kv_bytes_per_token(const model::ModelGraph& graph, gpu::kernels::KvFormat kv);
 
 // Follows the plan that loading follows, and allocates nothing.
@@ -85,7 +85,7 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
                        const gpu::kernels::Mapping& mapping, gpu::kernels::KvFormat kv,
                        std::span<const StepShape> shapes, const ScratchOptions& options,
                        std::uint32_t state_slots);
-// The same for a GPU that is not known, with the model's whole context; `engine` may leave sizes open.
+// Returns the need on an unknown GPU, with the model's whole context. `engine` may leave sizes open.
 Result<MemoryNeed> memory_need(const model::GgufFile& file, const model::ModelGraph& graph,
                                const config::EngineSettings& engine, bool matrix_units = false);
 

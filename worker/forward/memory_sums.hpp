@@ -1,5 +1,5 @@
-// Makes sums over KV pages and weights while the device computes, so that changed memory is found.
-// pieces_of_page() alone knows which memory a page is made of.
+// Makes sums over KV pages, saved states and weights while the device computes, so that changed memory is
+// found. pieces_of() alone knows which memory a page or a slot of states is made of.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class MemorySums {
   Status start(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes);
   Result<std::span<const engine::PageSum>> finish();
   std::uint32_t in_flight() const { return lots_->in_flight(); }
-  // How often all weights have been compared.
+  // Returns how often all weights have been compared.
   std::uint64_t passes() const { return passes_; }
 
  private:
@@ -39,8 +39,8 @@ class MemorySums {
   std::uint32_t pieces_of_weights(std::uint64_t bytes, std::uint32_t sum);
   Status add_weights(std::size_t block, const gpu::kernels::Checksum& sum, bool ends);
 
-  // The part of the weights that a lot compares: blocks one after another, of which the first and the last
-  // may be parts. A block's sums are added up over lots.
+  // The part of the weights that a lot compares: neighbouring blocks, of which the lot may have only parts of the
+  // first and the last. The sums of a block's parts are added up over lots.
   struct WeightPart {
     std::size_t first = 0;
     std::uint32_t blocks = 0;

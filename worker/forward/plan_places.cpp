@@ -8,7 +8,7 @@ using model::kStream;
 
 namespace {
 
-// Places behind those of the activations. All that sequences keep, pages and states, is one place.
+// The places behind those of the activations. Pages and states, which sequences keep, are one place.
 constexpr std::uint32_t kScalesPlace = kMostActivations, kQPlace = 62, kKvPlace = 63;
 
 constexpr Places place(std::uint32_t index) {

@@ -19,7 +19,7 @@ enum class Scratch : std::uint32_t {
   kRotatedQ,        // [column][head][padded]
   kPartials,        // attention's partial results
   kScales,          // [column]: the factor that a norm comes to; GPUs
-  kOutputNormed,    // [output][input_stride(embedding)]
+  kOutputNormed,    // [output][input_stride(embedding)]; build_hidden(): [output][embedding]
   kLogits,          // [slot][output][vocabulary]
   kGreedyPartials,  // [output][chunk]
   kLogprobSums,     // [output][chunk]

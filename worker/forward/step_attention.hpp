@@ -1,5 +1,5 @@
-// The dispatches of attention for step_program.cpp: rotation and the new keys and values, then attention
-// over pages (gpu/kernels/kernels.hpp).
+// Makes attention's dispatches for step_program.cpp: the rotation, which also writes the new keys and
+// values, and then attention over pages (gpu/kernels/kernels.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class AttentionSteps : public StepPart {
   Status attend_range(const model::Attend& attend, const gpu::kernels::AttentionShape& shape,
                       const gpu::kernels::AttentionRange& range, gpu::kernels::AttentionPush push);
   Status combine(const model::Attend& attend, const gpu::kernels::AttentionShape& shape);
-  // Where workgroups count themselves. A chain that is given up leaves counts behind, so each chain has
-  // counts of its own, which it begins at zero.
+  // Returns the address where workgroups count themselves. A chain that is given up leaves counts
+  // behind, so each chain has counts of its own, which begin at zero.
   std::uint64_t counts() const;
   // Fills in the push constants that both rotating kernels share.
   template <typename Rotation, typename Push>

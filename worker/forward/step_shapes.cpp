@@ -7,8 +7,7 @@ namespace bulkhead::forward {
 
 std::vector<StepShape> step_shapes(std::uint32_t max_columns, std::uint32_t mixed,
                                    std::uint32_t max_outputs, std::uint32_t most) {
-  // Decoding wants the narrow ones close to each other. Prompts come in any length, and what a wide
-  // shape has too much costs little beside the columns that are there.
+  // Narrow shapes are close to each other for sequences that generate, each of which has one column.
   std::vector<std::uint32_t> columns;
   for (const std::uint32_t narrow : {1U, 2U, 4U, 8U, 16U, 32U}) {
     if (narrow < max_columns) columns.push_back(narrow);

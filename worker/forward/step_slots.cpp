@@ -114,7 +114,7 @@ Status StepSlots::make() {
   return {};
 }
 
-// Blocks are never given back before the end: recorded copies write to them.
+// Blocks stay until the end, because recorded copies write to them.
 Status StepSlots::make_room_for_logits(StepSlot& slot, std::uint64_t rows) {
   while (slot.logits.size() * kLogitsRows < rows) {
     BULKHEAD_TRY(gpu::Buffer block,
@@ -316,10 +316,10 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
                          part(activations.slice(context_.plan, Scratch::kOutputNormed), 0, bytes),
                          computed));
   }
-  // Neighbouring rows of logits travel together, if they go to one block.
+  // One copy takes neighbouring rows of logits if they go to the same block.
   const std::uint64_t row_bytes = logits_row_bytes();
   const std::uint64_t first_row = std::uint64_t{index} * activations.logits_rows;
-  std::uint64_t to = 0;  // rows before
+  std::uint64_t to = 0;  // rows copied so far
   for (std::uint64_t row = 0, rows = 0; row < slot.outputs.size();
        row += std::max(rows, std::uint64_t{1})) {
     const std::uint64_t room = kLogitsRows - to % kLogitsRows;

@@ -1,8 +1,8 @@
 // Slots: what each step in flight needs of its own, namely parameters, logits and results, on the
 // device and in memory that the host maps. Steps take the slots in turn.
 //
-// Knows the layout of parameters and results (gpu/kernels), not how a step is computed. Nothing is
-// allocated after make().
+// This class knows the layout of parameters and results (gpu/kernels), but not how a step is computed. After make(),
+// reserve_logits() is the only function that allocates memory. The caller calls it between steps.
 #pragma once
 
 #include <array>
@@ -20,10 +20,11 @@
 namespace bulkhead::forward {
 
 struct StepSlot {
-  gpu::BufferSlice parameters, results, logprobs, hidden;  // of the host
-  // Blocks of kLogitsRows rows, of the outputs that the host wants logits of, in their order. A further
-  // block comes when a step first needs it: few sequences have their tokens chosen by the host, and
-  // memory of the host that the device can write to takes time to get.
+  gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
+  // Blocks of kLogitsRows rows, which hold the logits that the host wants, in the order of their outputs. make()
+  // allocates one block, and reserve_logits() more when requests need them. The host chooses the tokens of few
+  // sequences, rows for all could take hundreds of MiB, and host memory that the device can write to is slow to
+  // allocate.
   std::vector<gpu::BufferSlice> logits;
   gpu::CommandRing::Ticket ticket = 0;
   std::optional<gpu::BlitQueue::Ticket> downloaded;  // the last download of the step

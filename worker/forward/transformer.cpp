@@ -288,7 +288,7 @@ class LoadedTransformer final : public Transformer {
     return (pages + 1) * context_.kv_shape(context_.graph.kv[store]).page_bytes();
   }
 
-  // There is one more slot than sequences get, as there is one more page.
+  // One slot more than sequences get is there for the warm-up, as is one page more.
   std::uint64_t bytes_of_states(const model::StateStore& store) const {
     return (std::uint64_t{limits_.states} + 1) * state_bytes(store);
   }
@@ -339,7 +339,7 @@ class LoadedTransformer final : public Transformer {
     return kernels;
   }
 
-  // All that decides on the order of additions besides the kernels' code.
+  // Returns a name for everything besides the kernels' code that decides the order of additions.
   std::string mapping_name() const {
     const k::Mapping& mapping = context_.mapping;
     if (!mapping.units) return mapping.rows ? "rows" : "lanes";
@@ -402,7 +402,8 @@ class LoadedTransformer final : public Transformer {
     return {};
   }
 
-  // Other weights never go on with a stream, whatever their file is called: they are a part of the id.
+  // Other weights never go on with a stream, whatever their file is called, and neither do other tokens or
+  // hyperparameters: both sums are a part of the id.
   void name_weights() {
     char name[64];
     std::snprintf(

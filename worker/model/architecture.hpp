@@ -1,5 +1,5 @@
 // The architectures that Bulkhead computes. Each is one file in architectures/, which the build
-// finds by itself: it ends with BULKHEAD_ARCHITECTURE(SYMBOL, "NAME", describe), where NAME is
+// finds by itself: it ends with BULKHEAD_ARCHITECTURE(SYMBOL, "NAME", describe_SYMBOL), where NAME is
 // general.architecture and SYMBOL the file's name (a '-' is a '_').
 #pragma once
 

@@ -36,8 +36,8 @@ inline constexpr std::uint64_t kMaxDeltaSize = 512;
 
 class LayerBuilder;
 
-// What layers' feed-forwards share: leading dense ones, then experts, and beside those a shared expert
-// that all columns take.
+// The parameters that the layers' feed-forwards share. The leading layers are dense. The others have experts, and
+// beside them a shared expert that all columns take.
 struct FeedForwards {
   ActivationIndex dense_hidden = kAbsent, shared_hidden = kAbsent, shared = kAbsent;
   std::optional<Router> router;
@@ -49,8 +49,8 @@ struct FeedForwards {
   std::string shared_gate;
 };
 
-// What the layers of Qwen 3.5's kind share in which columns read other columns: gated delta nets, and
-// layers of gated attention between them (GraphBuilder::delta_mixers).
+// The parameters shared by those parts of Qwen 3.5's layers in which columns read other columns: gated delta nets,
+// and gated attention in the layers between them (GraphBuilder::delta_mixers).
 struct DeltaMixers {
   HeadShape heads;  // of attention
   DeltaHeads delta;
@@ -90,7 +90,8 @@ class GraphBuilder {
   float layer_epsilon() { return epsilon("attention.layer_norm_epsilon"); }
   // The counts of experts and of those that a column takes; none: a dense model.
   std::optional<Router> router();
-  // The same where a model without experts is corrupt. The counts are at least 1 in any case.
+  // Reads the same counts for an architecture that must have experts: a model without them is corrupt. The counts are
+  // at least 1.
   Router required_router();
   // The same of routers that may weigh by sigmoids (expert_gating_func) and choose within groups.
   // `sigmoid`: where the file doesn't say.
@@ -105,7 +106,7 @@ class GraphBuilder {
   // full_attention_interval.
   std::vector<bool> recurrent_layers();
   DeltaMixers delta_mixers();
-  // A whole model of Qwen3-Next's kind, from the embedding to the output: in each layer one of `mixers`,
+  // Describes a whole model of Qwen3-Next's kind, from the embedding to the output. Each layer has one of `mixers`,
   // then experts whose weights add up to one, beside a shared expert with a gate.
   void delta_mixers_with_experts(const DeltaMixers& mixers);
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
@@ -264,8 +265,8 @@ class LayerBuilder {
   // delta_mixed_width() wide.
   void delta_net(const DeltaHeads& heads, float epsilon, ActivationIndex in, ActivationIndex mixed,
                  ActivationIndex out);
-  // The layer's first half: the norm attn_norm, then a delta net or gated attention, whose result is
-  // added to the stream.
+  // Adds the layer's first half: the norm attn_norm, then a delta net or gated attention, whose result is added to
+  // the stream.
   void mix(const DeltaMixers& shape);
 
   // The gate's rows and the up's behind them in one tensor.
@@ -282,7 +283,7 @@ class LayerBuilder {
   // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
-  // The same with the shared expert of `shape`, whose result is computed before them.
+  // Adds experts as experts() does, with the shared expert of `shape` before them.
   Experts experts_beside_shared(const FeedForwards& shape, const std::string& norm, float epsilon,
                                 ActivationIndex in);
   // The layer's feed-forward, added to the stream. `norm`: the gain of the norm whose result is `in`.

@@ -1,5 +1,5 @@
-// Gated delta nets and gated attention for architectures' files: the keys ssm.*, the tensors of layers
-// of either kind, and models that are made of both.
+// Builds gated delta nets and gated attention for architectures' files: reads the keys ssm.*, names the tensors of
+// both kinds of layers, and describes models that are made of both.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -67,7 +67,8 @@ Status drop_capabilities(const Namespaces& namespaces) {
     sets[i] = {kept, kept, 0};
   }
   if (!gives_up && !changes) return {};
-  // A service manager's filter may refuse the call; that matters only where there is a power to give up.
+  // A service manager's filter may refuse the call. That matters only if the process has a capability to
+  // give up.
   if (::syscall(SYS_capset, &header, sets) != 0 && gives_up)
     return errno_error(ErrorCode::kInternal, "capset", errno);
   return {};
@@ -177,6 +178,8 @@ Result<SandboxReport> enter_sandbox(const SandboxRequest& request) {
   SandboxReport report = filter_support();
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return errno_error(ErrorCode::kInternal, "PR_SET_NO_NEW_PRIVS", errno);
+  // The limit on threads must be set before the process enters a user namespace, which has a count of its own. The
+  // kernel then compares the count of all of the user's processes with this limit, too (ucounts, Linux 5.14).
   BULKHEAD_RETURN_IF_ERROR(limit_resources());
   if (request.namespaces && request.level == SandboxLevel::kHold) {
     BULKHEAD_TRY(report.namespaces, enter_namespaces(proc_paths()));

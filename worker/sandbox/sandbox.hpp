@@ -1,6 +1,8 @@
-// What a worker gives up before it reads a model file or loads a driver, so that whoever takes it
-// over through either gets as little as possible: two nets of the kernel's, one over the other.
+// What a worker gives up before it reads a model file or loads a driver, so that an attacker who
+// takes the process over through either gets as little as possible. The kernel enforces several
+// layers:
 //
+//   namespaces no network and no IPC object of others, a /proc without other processes (namespaces.hpp)
 //   Landlock   which files: the model, the system's libraries and drivers (to read), the GPU's
 //              device nodes and one cache folder (to write). Nobody else's memory (/proc/PID/mem,
 //              ptrace), no signals to others, no TCP.
@@ -8,9 +10,9 @@
 //              EPERM, since drivers try some of them and go on without. No socket, no other program,
 //              no other process, no file's mode, owner or times, no resizing of the channel's region.
 //
-// Both hold for the whole life of the process and all that it starts, and can't be taken back.
-// What they don't hold back: reading what the drivers must read, asking whether a file is there and
-// how large (stat), computing, filling the log, and using up the GPU.
+// All of these last as long as the process and everything that it starts, and nothing can undo
+// them. They don't prevent the worker from reading what drivers must read, asking whether a file
+// exists and how large it is (stat), computing, filling the log, or using up the GPU.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// The directory of a vault: host memory that tells a successor what the device memory beside it
-// holds. A worker writes it while it runs, the daemon holds its descriptor (and never looks), the
-// successor reads what a process left that may have been killed in the middle of a store, or have run
-// wild. So nothing of it is believed that does not prove itself:
+// The directory of a vault: host memory that tells a successor what the device memory beside it holds. A
+// worker writes the directory while it runs. The daemon holds the directory's descriptor and never looks
+// inside. The process that left the directory may have been killed in the middle of a store, or may have run
+// wild. So the successor believes only entries that prove themselves:
 //
 //   +0       header    magic, version, sizes, the sum over header and description
 //   +128     description: identity (text), blocks' bytes, the weights' checksums; never changes
@@ -9,21 +9,23 @@
 //
 //   entry    +0  u32 sequence   even and not 0: whole; odd: somebody is writing, or it was taken back;
 //                               0: no step of anybody has ever been given the page
-//            +4  u32 before     the page that comes before, or kRoot
+//            +4  u32 before     the page that comes before, or kRoot; of a window page (engine/
+//                               window_pages.hpp) the one of the other layers that it belongs to
 //            +8  u64 sum        over epoch, page number, `before`, content and tokens
 //            +16 u32 content[4] the sum that the device made of the page's bytes
 //            +32 u32 tokens[page_tokens]
 //
-//   +states  one entry for each slot of what layers carry from position to position, of 16 bytes
+//   +states  one entry for each slot of what layers carry from position to position, of 32 bytes
 //
 //   entry    +0  u32 sequence   as above
 //            +4  u32 page       the slot holds the states behind this page's last position
-//            +8  u64 sum        over epoch, slot and page
+//            +8  u64 sum        over epoch, slot, page and content
+//            +16 u32 content[4] the sum that the device made of the slot's bytes
 //
-// A page is entered when the device has finished writing it, has summed it up and will not write to
-// it again, and is taken back before it may be. A process that takes the page over makes that sum
-// again. States have no sum of their bytes. If a store is cut short, the entry has an odd sequence
-// number or a sum that does not match it. The epoch is part of each sum: a new one empties the
+// The worker enters a page or a slot when the device has finished writing it, has made the sum of its bytes
+// and will not write to it again. The worker takes the entry back before the device may write there again. A
+// process that takes a page or a slot over makes the sum again. If a store is cut short, the entry has an odd
+// sequence number or a sum that does not match it. The epoch is part of each sum, so a new epoch empties the
 // directory at once.
 //
 // A worker that wants to deceive its successor can: sums are no signatures. The successor is confined as
@@ -82,7 +84,7 @@ struct KeptState {
   Checksum content{};
 };
 
-// The pages whose entries are whole, each behind the page that it follows, and the states behind pages.
+// Returns the pages whose entries are whole, each behind the page that it follows, and the states behind pages.
 struct KeptPages {
   std::vector<KeptPage> pages;
   std::vector<KeptState> states;
@@ -109,7 +111,7 @@ class Directory {
 
   // ---- writing, by the one process that owns the KV pages now ----
   // `page` holds the keys and values of these tokens, page_tokens of them, behind `before`; its bytes
-  // sum up to `content`.
+  // sum up to `content`. A window page must leave no later than the page that it belongs to.
   void enter(std::uint32_t page, std::uint32_t before, std::span<const std::uint32_t> tokens,
              const Checksum& content);
   // Takes the page's entry back: steps may write to the page from now on.

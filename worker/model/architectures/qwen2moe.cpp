@@ -1,6 +1,6 @@
-// Qwen 1.5 and 2 with experts (Yang et al. 2024, arXiv 2407.10671): Qwen 2's attention, and a router that
-// chooses experts, whose weights are shares of all experts'. Every token also takes a shared expert, and a
-// gate says how much of it.
+// Qwen 1.5 and 2 with experts (Yang et al. 2024, arXiv 2407.10671). The attention is Qwen 2's. A router chooses
+// experts for each token; an expert's weight is its share in the softmax over all experts. Every token also takes
+// a shared expert, and a gate says how much of the shared expert's result the token gets.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

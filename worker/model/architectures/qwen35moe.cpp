@@ -1,5 +1,6 @@
 // Qwen 3.5 with experts (Qwen team 2026). Its layers mix positions as Qwen 3.5's do. A router chooses experts
-// for each token; every token also takes a shared expert, and a gate says how much of it.
+// for each token. Every token also takes a shared expert, and a gate says how much of the shared expert's
+// result the token gets.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -1,5 +1,6 @@
-// Qwen3-Next (Qwen team 2025), from which Qwen 3.5 with experts came. Here value heads that share a key head
-// are neighbours, and their betas and alphas lie in one tensor.
+// Qwen3-Next (Qwen team 2025). Qwen 3.5 with experts descends from this architecture and has the same layers. The
+// tensors differ: in Qwen3-Next, value heads that share a key head are neighbours, and one tensor holds the betas
+// and alphas.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {

@@ -27,7 +27,9 @@ Error error_of(const TemplateError& error, std::uint32_t line) {
   return Error(ErrorCode::kInternal, error.message());
 }
 
-// What is thrown in `work`, as an Error. `line` is read only then.
+// Runs `work` and returns what it throws as an Error. `line` is called only then. A std::bad_alloc goes on to the
+// caller: a template's own memory has a limit of its own, so the machine is out of memory, and the request, which is
+// not at fault, can be answered by a successor of this process.
 template <typename Work, typename Line>
 Status caught(const Work& work, const Line& line) {
   try {
