@@ -1,5 +1,6 @@
 // Which way of sharing attention is fastest on a device with matrix units, with what its compiler says of each way's
-// registers, beside the attention that goes without units. Every way computes the same bits (gpu/kernels/README.md).
+// registers, beside the attention that goes without units. Every way with units computes the same bits
+// (gpu/kernels/README.md): a hash of the results, which stands behind each time, shows it.
 //
 //   bench-attention [--device SELECTOR] [--columns 1,4,16,512] [--depths 512,8192] [--shapes SUBSTRING] [--all]
 //

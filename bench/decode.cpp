@@ -1,21 +1,22 @@
-// How fast a model prefills and decodes on the executor, and how near that comes to reading the
-// weights at the device's own speed. No daemon and no text: token ids are made up. The steps are the
-// engine's own: planned by its scheduler, as many in flight as the executor takes, tokens handed on
-// by the device.
+// Measures how fast a model prefills and decodes on the executor, and how near decoding comes to reading the
+// weights at the device's own speed. The program needs no daemon and no text: it makes token ids up. Its steps
+// are the engine's own: the engine's scheduler plans them, the executor has as many in flight as it takes, and
+// the device hands tokens on.
 //
 //   bench-decode --model FILE [--device SELECTOR] [--streams 1,4,16,32] [--depths 0,2048] [--prompt 512,8192]
 //                [--tokens 128] [--draft-accuracy 0.8] [--set gpu_optimizations.memory_pool.enabled=false]... [--json FILE] [--profile]
 //
-// For each length of a prompt, depth and number of streams: sequences with `depth` tokens behind them get
-// a prompt (prefill rate: prompt tokens a second), then all generate side by side (decode rate). It leaves
-// out the runs whose keys and values do not fit the device, and names them.
+// The program makes a run for each combination of a prompt's length, a depth and a number of streams. The
+// sequences of a run have `depth` tokens behind them and get a prompt (prefill rate: prompt tokens a second);
+// then all of them generate side by side (decode rate). The program leaves out the runs whose keys and values
+// do not fit the device, and names them.
 //
-// With --draft-accuracy each run is made twice. The first run records the answers. The second run guesses
-// them, and each guess is right with that chance, so any weights show what speculation gains. The tokens
-// of both runs must be the same.
+// With --draft-accuracy the program makes each run twice. The first run records the answers. The second run
+// guesses the recorded tokens, and each guess is right with the given chance, so any weights show what
+// speculation gains. The program fails if the two runs give different tokens.
 //
 // --check-memory N measures what it costs to hold KV pages and weights to checksums
-// (worker/engine/page_guard.hpp): N times, it makes one run with checksums and one without.
+// (worker/engine/page_guard.hpp): the program makes N pairs of runs, one of each pair with checksums.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -50,7 +51,7 @@ void complete(Plan& plan, const gpu::Device& device) {
   if (plan.tokens == 0) plan.tokens = cpu ? 32 : 128;
 }
 
-// The options of an executor, but for its room.
+// Returns the options of an executor. load() sets the sizes that depend on the runs.
 Result<forward::TransformerOptions> options_of(const Plan& plan) {
   config::Settings settings;
   BULKHEAD_RETURN_IF_ERROR(config::assign(settings, "engine.kv_type=" + plan.kv_type));
@@ -92,7 +93,7 @@ std::vector<Line> lines_of(const Plan& plan, std::uint32_t context) {
   return lines;
 }
 
-// Loads with room for every run, and no more. Takes those out of `lines` that do not fit the device.
+// Loads the model with room for every run, and no more. Removes the runs that do not fit the device from `lines`.
 Result<std::unique_ptr<forward::Transformer>> load(gpu::Device& device, const model::GgufFile& file,
                                                    const model::ModelGraph& graph,
                                                    forward::TransformerOptions& options,
@@ -120,7 +121,8 @@ Result<std::unique_ptr<forward::Transformer>> load(gpu::Device& device, const mo
   }
 }
 
-// Runs with recorded guesses what measure() has just run without, and sets one beside the other.
+// Repeats a run with guesses of its recorded tokens. `without`: the figures of the run without guesses. Returns
+// the figures of the new run, with its speedup.
 Result<nlohmann::json> measure_guesses(bench::DecodeBench& bench, const Plan& plan,
                                        const bench::DecodeBench::Run& run,
                                        const bench::Recorded& recorded,

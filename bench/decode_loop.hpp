@@ -1,5 +1,5 @@
-// The engine's turns without the engine, for bench-decode: the scheduler plans steps, as many in flight as
-// the executor takes, and the device hands tokens on. One thread.
+// Takes the engine's turns without an engine, for bench-decode. The scheduler plans steps, the executor has as
+// many in flight as it takes, and the device hands tokens on. One thread uses a loop.
 #pragma once
 
 #include <chrono>
@@ -17,23 +17,24 @@
 
 namespace bulkhead::bench {
 
-// Whether finished pages go into the prefix cache, and whether they and the weights are checked.
+// Says what the loop does with finished pages. kForgotten: the loop frees them. kCached: the loop puts them into the
+// prefix cache. kChecked: the loop also computes checksums of the pages and of the weights.
 enum class Pages : std::uint8_t { kForgotten, kCached, kChecked };
 
 class DecodeLoop {
  public:
-  // For up to `streams` sequences. The executor must outlive it.
+  // The loop has room for `streams` sequences. The executor must outlive the loop.
   DecodeLoop(engine::Executor& executor, std::uint32_t streams,
              const config::EngineSettings& engine, engine::Speculation speculation, Pages pages);
   ~DecodeLoop();
 
   // Queues a sequence with a made-up prompt of so many tokens, which may grow to `most`.
   void add(std::uint32_t stream, std::uint32_t prompt, std::uint32_t most);
-  // From now on guesses the stream's recorded tokens, each right with the chance `accuracy`.
+  // The stream guesses its recorded tokens from now on. Each guess is right with the chance `accuracy`.
   void guess(std::size_t stream, std::vector<engine::TokenId> recorded, double accuracy);
   // Submits all steps that can be submitted, and ends one. Returns how many tokens that step gave.
   Result<std::uint32_t> turn();
-  // Ends all steps in flight, and all checks. Damaged pages are an error.
+  // Ends all steps in flight and all checks. Returns an error if a page is damaged.
   Status end_all();
 
   const std::vector<std::unique_ptr<engine::DraftedSequence>>& sequences() const {

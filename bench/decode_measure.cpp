@@ -19,15 +19,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Steps that one stream takes more than another while all prompts come in: each step has half a chunk
-// of them at least (engine::Scheduler).
+// The number of steps that one stream may be ahead of another once all prompts are read. Each step has at least
+// half a chunk of the prompts (engine::Scheduler).
 std::uint32_t skew(const DecodePlan& plan, std::uint32_t streams, std::uint32_t prompt) {
   const std::uint64_t half = std::max(plan.widest / 2, 1U);
   return static_cast<std::uint32_t>((std::uint64_t{streams} * prompt + half - 1) / half) + 8;
 }
 
-// The executor's counters of time, in seconds, without their units: what the host and the device spent
-// on what since the start.
+// Returns the seconds that the host and the device have spent on each kind of work since the start, by the
+// names of the executor's counters without their units.
 std::map<std::string, double> host_seconds(const engine::Executor& executor) {
   constexpr std::string_view kSummed[] = {
       "pool_allocation_seconds", "pool_release_seconds", "plan_seconds",
@@ -172,7 +172,7 @@ Status DecodeBench::profile(const DecodeLoop& loop, const DecodeRoom& room,
   }
   BULKHEAD_TRY(const auto times, executor_.profile_step({columns, tables, states}));
   result["kernels"] = kernel_table(times, bandwidth_);
-  // A prompt's step: the first sequence's once more, to the same keys and values.
+  // This is a step of a prompt. It repeats the first sequence's prompt, and writes the same keys and values.
   const std::uint32_t chunk =
       std::min({room.prompt, std::max(engine_.prefill_chunk, engine_.prefill_chunk_alone),
                 limits.max_columns});

@@ -66,7 +66,7 @@ struct Stream {
   std::vector<Event> events;  // [DONE] is the last
 };
 
-// A server that speaks HTTP without TLS; of a port alone, this machine's.
+// A server that speaks HTTP without TLS. A port without a name means a server of this machine.
 struct Endpoint {
   std::string host = "127.0.0.1";  // a name or an address
   std::uint16_t port = 0;
@@ -75,17 +75,17 @@ struct Endpoint {
       : port(own) {}  // NOLINT(google-explicit-constructor): a daemon's port
   Endpoint(std::string name, std::uint16_t number) : host(std::move(name)), port(number) {}
 };
-// "http://HOST:PORT", with or without a slash or "/v1" behind it.
+// Parses "http://HOST:PORT", with or without a slash or "/v1" behind it.
 Result<Endpoint> parse_endpoint(std::string_view url);
 
-// Looks on while streams are read: called after each read with the stream's number, how many events
-// of it have come, and when. False hangs up all of them.
+// A function that looks on while streams are read. It is called after each read with the stream's number, the
+// number of its events so far, and the time. If the function returns false, all connections are closed.
 using Watcher = std::function<bool(std::size_t stream, std::size_t events, std::uint64_t at_ns)>;
 
 // Sends each body as POST /v1/completions on a connection of its own, all at once, and reads all
-// streams to their ends. Comments among the events are passed over. The connections are made before the first request is sent. An answer other
-// than 200, or a stream that breaks off, is an error; one that the watcher hung up on ends where it
-// was, without [DONE].
+// streams to their ends. The function makes all connections before it sends the first request, and passes
+// over comments among the events. An answer other than 200 is an error, and so is a stream that breaks off. A
+// stream that the watcher has closed ends where it was, without [DONE].
 Result<std::vector<Stream>> stream_completions(const Endpoint& server,
                                                const std::vector<std::string>& bodies,
                                                const Watcher& watcher = nullptr);

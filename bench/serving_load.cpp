@@ -1,4 +1,4 @@
-// bench-serving-load: what clients of a bulkheadd see, and what its worker's GPU layer did meanwhile.
+// bench-serving-load measures what clients of a bulkheadd see, and what its worker's GPU layer does meanwhile.
 //
 //   bench-serving-load --model FILE [--device SELECTOR] [--streams 1,8] [--prompt 128] [--tokens 128]
 //                      [--requests 4] [--set key=value]... [--baseline] [--json FILE]
@@ -6,14 +6,13 @@
 //   bench-serving-load --peer http://HOST:PORT [--peer-model NAME] [--vocabulary N] [--streams 1,8] ...
 //
 // Each client sends a request over a connection of its own, reads the stream to its end, and sends
-// the next. Without --minutes all requests are alike: rates, times to the first token, memory and
-// the device's busy share for each number of clients; bench/compare sets two such files side by
-// side. With --minutes the load is mixed (prompts and answers of all lengths, greedy, drawn, with
-// log-probabilities or penalties) and lasts so long: then the pool's hit rate, the share of copies
-// that ran beside compute, the ring's reuse rate and the fallback allocations are held against what
-// they should be. With --peer the same requests go to another server, which is already there, and only
-// what clients see is told; it must take token ids for prompts and give as many tokens as it is asked
-// for (ignore_eos).
+// the next. Without --minutes all requests are alike, and the program reports rates, times to the first token,
+// memory and the device's busy share for each number of clients; bench/compare sets two such files side by side.
+// With --minutes the load is mixed (prompts and answers of all lengths, greedy, drawn, with log-probabilities or
+// penalties) and lasts so many minutes. Then the program compares the pool's hit rate, the share of copies that
+// ran beside compute, the ring's reuse rate and the fallback allocations with what they should be. With --peer
+// the program sends the same requests to another server, which runs already, and reports only what clients see.
+// That server must take token ids for prompts and give as many tokens as a request asks for (ignore_eos).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -116,12 +115,12 @@ struct Seen {
   Status failed;
 };
 
-// When a stream's tokens came, and how many.
+// The number of tokens that a stream brought, and the times of the first and the last.
 struct Told {
   std::uint64_t tokens = 0, first_ns = 0, last_ns = 0;
 };
 
-// A server that names no token ids tells their number at the end; its first chunk has the first token.
+// A server that sends no token ids sends their number at the end; its first chunk has the first token.
 Result<Told> told_by(const Stream& stream) {
   Told told;
   std::uint64_t counted = 0;
@@ -292,7 +291,7 @@ json verdicts(const json& gpu) {
   return all;
 }
 
-// A request of each client that is not counted.
+// Lets each client make one request that is not counted.
 Status warm_up(const Plan& plan, const Endpoint& server, std::uint32_t clients,
                std::uint32_t vocabulary) {
   Seen warm;
@@ -307,7 +306,7 @@ Status warm_up(const Plan& plan, const Endpoint& server, std::uint32_t clients,
   return warm.failed;
 }
 
-// The same requests, from clients that each send so many of them. How long they took, in seconds.
+// Lets each client send plan.requests requests of the same kind. Returns how long all of them took, in seconds.
 Result<double> run_alike(const Plan& plan, const Endpoint& server, std::uint32_t clients,
                          std::uint32_t vocabulary, Seen& seen) {
   const std::uint64_t start = now_ns();

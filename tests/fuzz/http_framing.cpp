@@ -1,7 +1,7 @@
-// Where an HTTP request's head and body end: a head that is read is read in one way, and a chunked body is the same
-// however the network cuts it.
+// Checks where an HTTP request's head and body end: a head can be read in one way only, and a chunked body is the
+// same however the network cuts it.
 //
-// Input: one byte that says how the bytes behind it are cut into pieces, then a request's bytes.
+// Input: one byte that says how the rest is cut into pieces, then a request's bytes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +19,13 @@ using bulkhead::Result;
 
 namespace {
 
-constexpr std::size_t kMostBytes = 300;  // of a chunked body
+constexpr std::size_t kMostBytes = 300;  // most bytes of a chunked body
 
 void require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Nothing that another program could take for an end of a line or of a name.
+// Says whether no byte could be taken for the end of a line or of a name.
 bool is_plain(std::string_view text) {
   return std::ranges::none_of(text, [](char c) { return c == '\r' || c == '\n' || c == '\0'; });
 }
@@ -40,7 +40,7 @@ void require_well_formed(const RequestHead& head) {
     require(!name.empty() && is_plain(name) && name.find_first_of(" \t:") == std::string::npos);
     require(is_plain(value) && !value.starts_with(' ') && !value.ends_with(' '));
   }
-  // One way to tell the body's end, and none without its field.
+  // At most one field says where the body ends.
   require(!(head.chunked && head.content_length.has_value()));
   require(head.count("Transfer-Encoding") == (head.chunked ? 1 : 0));
   require(head.count("Content-Length") == (head.content_length.has_value() ? 1 : 0));
@@ -55,10 +55,10 @@ std::string written(const RequestHead& head) {
   return text + "\r\n";
 }
 
-// Returns the bytes of a head that is accepted, with what is chunked; otherwise nothing.
+// Returns the bytes of an accepted head with a chunked body; otherwise nothing.
 std::optional<std::size_t> check_head(std::string_view bytes, std::size_t cut) {
   const Result<std::size_t> size = head_bytes(bytes);
-  // A beginning is judged as the whole is, or not yet.
+  // The parser's verdict on a beginning is the verdict on the whole, or "not yet".
   const std::string_view beginning = bytes.substr(0, cut % (bytes.size() + 1));
   const Result<std::size_t> of_beginning = head_bytes(beginning);
   if (!of_beginning.ok()) require(!size.ok());
@@ -91,7 +91,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// As a connection reads it: what was not taken comes again with the next piece.
+// Reads as a connection does: bytes that the body did not take come again with the next piece.
 Outcome read_in_pieces(std::string_view bytes, std::size_t piece) {
   Outcome outcome;
   ChunkedBody chunks;
@@ -119,7 +119,7 @@ Outcome read_in_pieces(std::string_view bytes, std::size_t piece) {
 void check_body(std::string_view bytes, std::size_t cut) {
   Outcome whole = read_in_pieces(bytes, std::max<std::size_t>(bytes.size(), 1));
   Outcome pieces = read_in_pieces(bytes, 1 + cut % 17);
-  // How much of a body had come before the error is the network's.
+  // The pieces decide how much of a body came before the error.
   if (whole.error.has_value() && pieces.error.has_value()) {
     require(whole.error == pieces.error);
     return;

@@ -1,4 +1,4 @@
-// The archive of `bulkhead doctor --bundle`: what a report needs, and none of what it must not have.
+// The archive of `bulkhead doctor --bundle` contains what a report needs, and no secret.
 #include <sys/stat.h>
 
 #include <fstream>
@@ -69,7 +69,7 @@ TEST_F(DoctorBundle, TellsOfACrashAndHasNoKeyAndNoPrompt) {
     EXPECT_EQ(whole().find(forbidden), std::string::npos) << forbidden;
 }
 
-// A key that somebody lets into a log, by whatever way, is not passed on.
+// The bundle does not pass on a key that got into a log, whatever way it came there.
 TEST_F(DoctorBundle, TakesItsOwnKeyOutOfWhateverHasIt) {
   const Serving serving =
       serve({"server.api_key=title"});  // the scripted worker's log has this word

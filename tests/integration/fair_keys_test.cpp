@@ -1,4 +1,4 @@
-// Clients' keys that ask for more than a model can do: each gets its share.
+// Clients' keys that ask for more than a model can do: each key gets its share.
 #include <fstream>
 #include <map>
 
@@ -7,8 +7,8 @@
 namespace bulkhead::test {
 namespace {
 
-// The scripted worker waits before its first token for as long as there is the file `gate`. So all requests are
-// there before the first is over, and the order in which they end is the order in which they were taken.
+// The scripted worker waits before its first token as long as the file `gate` exists. So all requests are there
+// before the first one ends, and they end in the order in which the worker got them.
 class FairKeys : public testing::Test {
  protected:
   ~FairKeys() override { ::unlink(gate_.c_str()); }
@@ -37,7 +37,7 @@ class FairKeys : public testing::Test {
                            .request("GET", "/v1/workers", "", {"Authorization: Bearer operator"})
                            .body)[0];
   }
-  // Of the requests in the order of their ends, each one's key.
+  // Returns the key of each request, in the order of the requests' ends.
   static std::vector<std::string> order(const Serving& serving) {
     std::vector<std::string> keys;
     const std::string log = serving.daemon->log();
@@ -64,7 +64,7 @@ TEST_F(FairKeys, KeysOfDifferentLimitsGetEqualShares) {
   }
   open();
   ASSERT_TRUE(Serving::eventually([&] { return order(serving).size() == clients.size(); }));
-  // The worker had two of alice's before the others came. From then on each key has every third turn.
+  // The worker had two of alice's requests before the others came. From then on each key has every third turn.
   std::map<std::string, int> ended;
   const std::vector<std::string> keys = order(serving);
   for (std::size_t i = 2; i < 2 + 3 * 18; ++i)
@@ -98,7 +98,7 @@ TEST_F(FairKeys, AKeyThatFillsTheQueueLeavesOthersTheirPlaces) {
   }
 }
 
-// The worker decides by itself how many it computes at a time.
+// By default the worker decides how many requests it computes at a time.
 TEST_F(FairKeys, ByDefaultAWorkerGetsAllThatItComputesAtATime) {
   const Serving serving = serve_closed({"server.keys=alice alice-secret"}, "0");
   std::vector<std::unique_ptr<HttpClient>> clients;
@@ -127,7 +127,7 @@ TEST_F(FairKeys, WhatWaitsIsRefusedWhenItsWorkerIsDrained) {
     EXPECT_EQ(clients[i]->receive_head().status, i < 2 ? 200 : 503) << i;
 }
 
-// What waits for its turn is served though the worker dies.
+// Requests that wait for their turn are served although the worker dies.
 TEST_F(FairKeys, WhatWaitsOutlivesItsWorker) {
   const Serving serving = serve_closed({"server.keys=alice alice-secret,bob bob-secret"});
   std::vector<std::unique_ptr<HttpClient>> clients;

@@ -1,9 +1,10 @@
-// What the scripted worker says in a chat: the raw text of a model, which is read into parts as its family writes
-// them. The request has it, in its chat_template_kwargs ("raw", "family"), or the file that FAKE_ANSWERS names:
+// The scripted worker's answers in a chat. An answer is the raw text of a model, which the worker cuts into parts
+// as the model's family writes them. The request gives the text in its chat_template_kwargs ("raw", "family"), or
+// the file that FAKE_ANSWERS names gives it:
 //   {"family": NAME, "orders": TEXT, "answers": [RAW, ...]}
-// There a chat that offers tools gets the answer whose index is the number of tools' results in it, or the last one;
-// a chat without tools gets `{"title": "A title"}`, since agents ask so for their sessions' titles. Agents' prompts
-// are long: nothing in them is an order to the worker but `orders`.
+// With the file, a chat that offers tools gets the answer whose index is the number of tools' results in the chat, or
+// the last one. A chat without tools gets `{"title": "A title"}`, since agents ask that way for their sessions'
+// titles. Agents' prompts are long, so the worker takes no order from them: it takes only `orders`.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace bulkhead::test {
 
 struct FakeAnswer {
   std::string raw, family;
-  std::optional<std::string> orders;  // instead of those in the prompt
+  std::optional<std::string> orders;  // orders that replace those in the prompt
 };
 
 inline std::optional<FakeAnswer> fake_answer(const ipc::ChatPrompt& chat, const std::string& file) {

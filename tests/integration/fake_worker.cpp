@@ -2,33 +2,15 @@
 // daemon does can be tested on real processes without a GPU, and a worker's misdeeds can be had on
 // demand.
 //
-// A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token
-// 0's text is "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>".
-// Words in the prompt are orders:
-//   warn            is accepted with a warning
-//   slow            a token every 5 ms (otherwise as fast as the ring takes them)
-//   never           accepts, and never answers
-//   big             4 KiB of text for each token
-//   eos@N           ends with "stop" before token N
-//   cached@N        says that N of the prompt's tokens came from its cache; more than it has, unless it was given accepted
-//                   tokens
-//   kill@N exit@N device@N hang@N gap@N garbage@N lie@N
-//                   does so when token N is due, in a process that was not given token N-1 as accepted; device@N exits as one
-//                   that has lost its device, without a word; lie@N leaves garbage and dies at once
-//   halfway@N       dies once it has told N tokens of its prompt, and makes the file FAKE_HOLD; not where there is one
-//   hold@N          waits before token N for as long as there is a file of the name in FAKE_HOLD
-//   poison          crashes the process as soon as it is seen
-//   toolong refused fails with that answer
-//   fits@N          fails as too long if the prompt has more than N tokens
-//   scribble        writes escape sequences to stderr
-//   flood endless   writes to stderr for ever from then on, lines or one line without an end
-//   truncate        ftruncate(2, 0)
-// A chat whose chat_template_kwargs have "raw" (and "family"), and with FAKE_ANSWERS every chat, is answered with the
-// text that fake_answers.hpp tells, five bytes a token, read into parts as a model of that family writes.
-// FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
-// counted in
-// COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
-// another), CRASH_WITH_UNITS (so does every start without engine.matrix_units=off, by SIGSEGV), PROTOCOL, NUMERICS_BY_PID, NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands by when there is a file of that name removes it and breaks a rule).
+// A prompt's tokens are its bytes. Generated token i is 1000 + i with the text " t<i>", but token 0's text is
+// "s<seed>". A model whose file's name has "other" in it gives 5000 + i and " o<i>". Words in the prompt are orders,
+// which fake_orders.hpp lists. A chat whose chat_template_kwargs have "raw" (and "family"), and with FAKE_ANSWERS every
+// chat, gets the text that fake_answers.hpp describes, five bytes a token, cut into parts as a model of that family
+// writes them. FAKE_* in the environment: LOAD_MS, FATAL (message), DIE_FIRST (so many starts die while loading;
+// counted in COUNTER_FILE), DIE_AFTER (all starts but so many do), DIE_BY_SIGNALS (those die by a signal, each start by
+// another), CRASH_WITH_UNITS (so does every start without engine.matrix_units=off, by SIGSEGV), PROTOCOL,
+// NUMERICS_BY_PID, NUMERICS_BY_DEVICE (--device), NAME, HOLD, THREAD (has a second thread), SPARE_LIES (one that stands
+// by when there is a file of that name removes it and breaks a rule).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -316,7 +298,7 @@ class Worker {
     return true;
   }
 
-  // The orders that take the place of the prompt, if any do.
+  // Returns the orders that replace those in the prompt, if there are any.
   static std::optional<std::string> read_raw(const ipc::ChatPrompt& chat, Sequence& sequence,
                                              const ipc::Submit& submit) {
     const auto answered = test::fake_answer(chat, environment("FAKE_ANSWERS"));

@@ -129,7 +129,7 @@ TEST(LlamaCpp, CompletesWithItsOwnNames) {
       "/infill",
       R"({"input_prefix":"a","prompt":"b","input_suffix":"c","input_extra":[{"filename":"n","text":"x"}],"n_predict":2})");
   ASSERT_EQ(filled.status, 200) << filled.body;
-  // The scripted worker's prompt is "n:x\nab[]c", a byte a token.
+  // The scripted worker's prompt is "n:x\nab[]c"; each byte is a token.
   EXPECT_EQ(json::parse(filled.body)["tokens_evaluated"], 9);
   EXPECT_EQ(serving.post("/v1/rerank", R"({"query":"q","documents":[]})").status, 501);
   EXPECT_EQ(json::parse(serving.get("/props").body)["default_generation_settings"]["n_ctx"],

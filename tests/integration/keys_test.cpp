@@ -57,7 +57,8 @@ TEST(Keys, EachHasItsOwnLimits) {
   const Serving serving = serve_with_keys(
       "alice a-secret requests_per_minute=1,bob b-secret tokens_per_minute=10,carol c-secret");
   const json ask = {{"prompt", "hello"}, {"max_tokens", 20}};
-  // What a refused client is to wait, however long the requests took: the whole wait less that.
+  // Expects that the refused client has to wait for `whole_s`, less the time that the requests
+  // took.
   const auto began = std::chrono::steady_clock::now();
   const auto expect_wait = [&](const HttpReply& reply, int whole_s) {
     const auto took = std::chrono::steady_clock::now() - began;
@@ -78,7 +79,7 @@ TEST(Keys, EachHasItsOwnLimits) {
   EXPECT_EQ(complete(serving, "b-secret", ask).status, 200);  // 25 tokens: overdrawn
   refused = complete(serving, "b-secret", ask);
   EXPECT_EQ(refused.status, 429);
-  expect_wait(refused, 96);  // until there is one token: 10 less 25 and 16 more
+  expect_wait(refused, 96);  // 25 of 10 tokens are used: 15 and one more take 96 s
   EXPECT_EQ(status_of_get(serving, "/v1/models", "b-secret"), 200);  // asks no model
   for (const char* key : {"c-secret", "operator"}) {
     for (int i = 0; i < 5; ++i)

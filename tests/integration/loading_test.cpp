@@ -276,7 +276,7 @@ TEST_F(RunTimeModels, ModelsThatAreWantedAtOnceTakeTurns) {
   over = true;
   for (std::thread& client : clients)
     client.join();
-  // Each turn serves all that comes in it: it lasts 0.2 s at least, however many answers that are.
+  // Each turn serves all requests that come in it: it lasts at least 0.2 s, however many they are.
   EXPECT_LE(loads, took.count() / 0.2 + 2);
 }
 
@@ -315,7 +315,7 @@ TEST_F(RunTimeModels, AFailedModelIsTriedAgainOnlyWhenThereIsRoom) {
       EXPECT_EQ(reply.status, 202) << reply.body;
     }
     if (trigger == "by itself") {
-      // It may fail again: an idle model does not go for that.
+      // The model may fail again, so the daemon unloads no idle model for it.
       running.reset();
       EXPECT_TRUE(
           Serving::eventually([&] { return find(serving, "one-0")["outstanding_requests"] == 0; }));
@@ -390,7 +390,7 @@ TEST_F(RunTimeModels, NewSettingsForgetNoLoadOrUnload) {
   EXPECT_EQ(serving.post("/v1/workers/one-0/restart", "").status, 409);
   EXPECT_EQ(serving.complete(ask("one")).status, 200);
 
-  // A bound that a model outgrows does not make a loaded one unknown; one that is not loaded it refuses.
+  // A model that outgrows a bound stays known while it is loaded; once unloaded, it is refused.
   EXPECT_EQ(act(serving, "unload", "two").status, 202);
   ASSERT_TRUE(comes_to(serving, "two", "unloaded"));
   write(2048, true, 30);

@@ -89,6 +89,7 @@ class Setting : public ::testing::TestWithParam<std::string> {
   }
 };
 
+// The fixture has a prompt of 732 tokens: more than a chunk, and more than a record of the channel's.
 TEST_P(Setting, ChangesNoToken) {
   const auto fixture = fixtures() / "models" / "tiny-qwen2-Q4_0.gguf";
   const bool there = std::filesystem::exists(fixture);
@@ -172,7 +173,7 @@ TEST(Batch, SixteenStreamsGiveEachTheTokensItGivesAlone) {
     EXPECT_EQ(together[static_cast<std::size_t>(i)].get(), alone[static_cast<std::size_t>(i)]) << i;
 }
 
-// The cache holds 288 tokens, and these answers four times as many: whoever came last gives its pages
+// The cache holds 288 tokens, and these answers have four times as many. So the youngest sequence gives its pages
 // back, again and again, and goes on with the same tokens.
 TEST(Batch, NoRequestFailsForWantOfMemory) {
   const auto request = [](int i) {

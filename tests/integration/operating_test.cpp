@@ -102,7 +102,7 @@ TEST(Operating, AWorkersLogOutlivesItsProcess) {
   EXPECT_EQ(tool(serving, "logs other-0").code, 1);
 }
 
-// More requests than there are threads for them at a time.
+// The load test sends more requests than it may have threads at a time.
 TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
   const Serving serving = serve({"server.max_queue=4096"});
   const Outcome done = run_shell(BULKHEAD_TOOL " load-test " + url_of(serving) +

@@ -1,4 +1,4 @@
-// `bulkhead perplexity` against the real worker: its figure is that of the exactly computed probabilities.
+// `bulkhead perplexity` against the real worker: its figure matches the exactly computed probabilities.
 #include <cmath>
 #include <fstream>
 
@@ -10,8 +10,8 @@
 namespace bulkhead::test {
 namespace {
 
-// The fixture knows the probabilities of the answer's tokens after the prompt. So one chunk is the prompt and the
-// answer, which is the longer of the two: what counts lies in the answer. The text is the chunk twice.
+// The fixture knows the probabilities of the answer's tokens after the prompt. So the prompt and the answer make
+// one chunk; the answer is longer, and all tokens that count lie in it. The text is this chunk twice.
 TEST(Perplexity, IsThatOfTheFixturesProbabilities) {
   const auto model = fixtures() / "models" / "tiny-llama-Q8_0.gguf";
   if (!std::filesystem::exists(model))
@@ -31,7 +31,7 @@ TEST(Perplexity, IsThatOfTheFixturesProbabilities) {
   }
   const auto once = static_cast<double>(chunk.size() - first);
   const double mean = sum / once;
-  // Twice the same tokens: the same mean and variance, of twice as many.
+  // The same tokens twice have the same mean and variance, and there are twice as many of them.
   const double error = std::sqrt((squares / once - mean * mean) / (2 * once - 1)) * std::exp(mean);
 
   const std::string file = testing::TempDir() + "ids-" + std::to_string(::getpid());
@@ -41,7 +41,7 @@ TEST(Perplexity, IsThatOfTheFixturesProbabilities) {
       for (const std::uint32_t token : chunk)
         ids << token << ' ';
     }
-    ids << "5 6 7\n";  // no whole chunk
+    ids << "5 6 7\n";  // less than a chunk
   }
   const Serving serving = serve_model(model);
   const Outcome measured = tool(serving, "perplexity tiny-llama-Q8_0 --json --token-ids --file " +

@@ -1,4 +1,4 @@
-// `bulkhead`, run by a shell against a daemon of a test.
+// Runs `bulkhead` in a shell against a test's daemon.
 #pragma once
 
 #include <sys/wait.h>
@@ -12,7 +12,7 @@ namespace bulkhead::test {
 
 struct Outcome {
   int code = -1;
-  std::string out;  // stderr, too
+  std::string out;  // stdout and stderr
 };
 
 inline Outcome run_shell(const std::string& line) {

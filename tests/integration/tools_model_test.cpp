@@ -178,7 +178,7 @@ std::vector<json> deltas_of(const HttpReply& reply) {
   return deltas;
 }
 
-// The message that a client makes of the pieces: a call's arguments joined, everything else as it came.
+// Returns the message that a client makes of the pieces: it joins a call's arguments and keeps the rest as it came.
 json put_together(const std::vector<json>& deltas) {
   json whole = json::array();
   std::map<int, std::string> arguments;
@@ -220,7 +220,7 @@ TEST_F(ToolsOfAModel, AStreamedCallSurvivesItsWorkerWithTheSameBytes) {
     if (chunk->empty()) break;
     reply.body += *chunk;
   }
-  // How many tokens come in a piece depends on the time.
+  // The time decides how many tokens come in a piece.
   EXPECT_EQ(put_together(deltas_of(reply)), put_together(deltas_of(calm)));
   EXPECT_EQ(deltas_of(reply).back().at("finish_reason"), "tool_calls");
 }

@@ -1,9 +1,10 @@
-// An executor without a device, for tests of the engine. Its "model" is a hash: what a column writes
-// into fake pages depends on its token, its position and what the column before it wrote, as in a
-// model of several layers; its logits are a function of everything it reads back through the page
-// table, from position 0 to its own. So a wrong page, a wrong position, a page of other tokens' past,
-// a page given to two sequences or a column that was never computed changes the tokens, as it would
-// on a device. Every step is checked against the contract of executor.hpp.
+// An executor without a device, for tests of the engine. Its "model" is a hash: what a column writes into
+// fake pages depends on its token, its position and what the column before it wrote, as in a model of several
+// layers; its logits are a function of everything it reads back through the page table, from position 0 to
+// its own. So a wrong page, a wrong position, a page of other tokens' past, a page given to two sequences or
+// a column that was never computed changes the tokens, as it would on a device. With ExecutorLimits::window,
+// a column's logits and the values that it writes also depend on what the window's columns wrote to their
+// window pages. Every step is checked against the contract of executor.hpp.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ class FakeExecutor : public engine::Executor {
   std::optional<std::uint64_t> lose_device_in;
   // The rows of so many outputs from the next on are full of NaN.
   std::uint32_t poisoned_outputs = 0;
-  // A bit of what this page holds is another from now on.
+  // Changes a bit in this page.
   void spoil(engine::PageIndex page) { ++slots_[std::size_t{page} * limits_.page_tokens].past; }
   // Changes a bit in this slot of states.
   void spoil_states(std::uint32_t slot) { ++states_[slot]; }
@@ -111,9 +112,9 @@ class FakeExecutor : public engine::Executor {
 
   engine::ExecutorLimits limits_;
   engine::Sampler sampler_;
-  std::vector<Slot> slots_;  // page after page
-  // With ExecutorLimits::states: what columns go on from instead of the page's past, so that a wrong slot
-  // changes the tokens, too.
+  std::vector<Slot> slots_;  // page after page, window pages last
+  // With ExecutorLimits::states, columns go on from these values instead of the page's past, so that a
+  // wrong slot changes the tokens, too.
   std::vector<std::uint64_t> states_;
   std::uint32_t reserved_ = 0;  // rows of logits
   std::deque<Pending> in_flight_;

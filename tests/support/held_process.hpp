@@ -1,6 +1,6 @@
-// A process that is dead and can't be reaped: as one looks whose memory the kernel or a driver takes
-// long to take back. One of its threads, which have all ended, is traced by the test, so the kernel
-// waits with the word of the process's end until the test has taken note of that thread's.
+// A dead process that can't be reaped yet. It looks like a process whose memory the kernel or a
+// driver takes long to take back. The test traces one of its threads. All of the threads have ended,
+// but the kernel reports the process's end only when the test has waited for the traced thread.
 #pragma once
 
 #include <sys/ptrace.h>
@@ -14,11 +14,13 @@
 
 namespace bulkhead::test {
 
-// Why a test that holds a process is skipped.
+// The reason for skipping a test that holds a process, in one line: tools/test prints it behind the
+// test's name.
 inline constexpr const char* kNoTracing =
-    "this system lets no process be traced (kernel.yama.ptrace_scope, or a container's filter); "
-    "run the test as root "
-    "with CAP_SYS_PTRACE";
+    "not checked: what the daemon does while the kernel takes long to take this dead process "
+    "back. The test holds the process by tracing it, and this system refuses ptrace. To run the "
+    "test, start the container with --cap-add=SYS_PTRACE, or set kernel.yama.ptrace_scope to 1 "
+    "(sysctl), or run ctest as root";
 
 class HeldProcess {
  public:
@@ -34,16 +36,16 @@ class HeldProcess {
       thread_ = thread;
       return;
     }
-    // Otherwise the test would be skipped for a reason that is not the system's.
+    // A process without such a thread is a fault of the test, and no reason to skip it.
     EXPECT_TRUE(has_threads) << "process " << pid << " has no thread to hold it by";
   }
   ~HeldProcess() { release(); }
   HeldProcess(const HeldProcess&) = delete;
   HeldProcess& operator=(const HeldProcess&) = delete;
 
-  // False: this system does not let it be traced.
+  // Returns false if this system does not let the test trace the process.
   bool held() const { return thread_ > 0; }
-  // Of a process that has been killed: lets it go.
+  // Lets the process go, once it has been killed.
   void release() {
     if (!held()) return;
     int status = 0;

@@ -34,8 +34,8 @@ Result<HttpClient> make_client(const Connection& connection);
 // request's own answer tells.
 Status wait_until_ready(HttpClient& client, const std::string& model);
 
-// Makes an error of the "message" in an OpenAI-shaped error body, or of something readable in its
-// place. Its code is kResourceExhausted if the prompt does not fit the model's context.
+// Makes an Error from the "message" of an OpenAI-shaped error body, or from a readable part of
+// another body. The code is kResourceExhausted if the prompt does not fit the model's context.
 Error api_error(const HttpResponse& response);
 
 struct Sampling {

@@ -32,7 +32,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == kBlock);
 
-// Octal digits and a NUL fill the field.
+// Writes a number into a field as octal digits and a NUL.
 template <std::size_t size>
 void put_number(char (&field)[size], std::uint64_t value) {
   std::snprintf(field, size, "%0*llo", static_cast<int>(size - 1),
@@ -50,7 +50,7 @@ std::string header_of(const ArchivedFile& file, std::uint64_t modified) {
   header.type = '0';
   std::memcpy(header.magic, "ustar", 6);
   std::memcpy(header.version, "00", 2);
-  // The sum counts its own field as spaces.
+  // The checksum counts its own field as spaces.
   std::memset(header.checksum, ' ', sizeof header.checksum);
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   std::uint32_t sum = 0;

@@ -1,5 +1,5 @@
-// A tar archive (POSIX.1-1988, "ustar") of a few texts, made in memory: 512 bytes of header for each file, its
-// content in blocks of 512 bytes, and two empty blocks at the end.
+// Makes a tar archive (POSIX.1-1988, "ustar") of a few texts in memory. Each file has a header of 512 bytes and its
+// content in blocks of 512 bytes; two empty blocks end the archive.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 namespace bulkhead::cli {
 
 struct ArchivedFile {
-  std::string name;  // a relative path; of more than 100 bytes the first 100 count
+  std::string name;  // a relative path; the archive keeps its first 100 bytes
   std::string content;
 };
 
-// `modified`: seconds since 1970, of each file.
+// Returns the archive. `modified`: the time of each file in seconds since 1970.
 std::string tar_archive(std::span<const ArchivedFile> files, std::uint64_t modified);
 
-// Writes a file that only its owner may read (mode 0600) over what may be there.
+// Writes a file that only its owner may read (mode 0600), and replaces an older one.
 Status write_private_file(const std::string& path, const std::string& content);
 
 }  // namespace bulkhead::cli

@@ -41,7 +41,7 @@ json fresh_conversation(const std::string& system) {
   return messages;
 }
 
-// Holds one conversation and carries out its commands.
+// One conversation: the class holds its messages and carries out its commands.
 class Chat {
  public:
   Chat(const ChatOptions& options, HttpClient& client, bool at_terminal)
@@ -51,7 +51,7 @@ class Chat {
         system_(options.system),
         messages_(fresh_conversation(system_)) {}
 
-  // Carries out a command. False: it was the command to end.
+  // Carries out a command. Returns false after the command to end.
   bool command(std::string_view text) {
     if (text == "/quit" || text == "/exit") return false;
     if (text == "/reset") {
@@ -67,7 +67,7 @@ class Chat {
     return true;
   }
 
-  // Does one turn. Returns the code to end with, or nothing to go on.
+  // Does one turn. Returns the program's exit code, or nothing if the conversation goes on.
   std::optional<int> ask(const std::string& text) {
     const json before = messages_;
     messages_.push_back({{"role", "user"}, {"content", text}});
@@ -116,7 +116,8 @@ class Chat {
     return !answer.ok() && answer.error().code() == ErrorCode::kResourceExhausted;
   }
 
-  // Drops the oldest turn, but not the system message. False: only the last message is left.
+  // Drops the oldest turn, but not the system message. Returns false if only the last message is
+  // left.
   bool leave_out_oldest_turn() {
     const std::size_t first = system_.empty() ? 0 : 1;
     std::size_t next = first + 1;

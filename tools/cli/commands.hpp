@@ -43,7 +43,7 @@ struct ModelsOptions {
   bool json = false;
   bool no_wait = false;
 };
-// Returns also 130: Ctrl-C ended the waiting.
+// Also returns 130 if Ctrl-C ended the waiting.
 int run_models(const ModelsOptions& options);
 
 struct TopOptions {
@@ -53,7 +53,7 @@ struct TopOptions {
   bool once = false;
   bool json = false;
 };
-// Returns also 130: Ctrl-C ended a row of JSON frames.
+// Also returns 130 if Ctrl-C ended a series of JSON frames.
 int run_top(const TopOptions& options);
 
 struct RequestsOptions {
@@ -85,7 +85,7 @@ struct LoadTestOptions {
   bool greedy = false;       // temperature 0
   bool json = false;
 };
-// Returns 1 also if a request failed, and 130 if Ctrl-C ended the test.
+// Also returns 1 if a request failed, and 130 if Ctrl-C ended the test.
 int run_load_test(const LoadTestOptions& options);
 
 struct PerplexityOptions {
@@ -93,11 +93,11 @@ struct PerplexityOptions {
   std::string model;
   std::string file;
   bool token_ids = false;     // the file has ids, not text
-  std::size_t context = 512;  // tokens of a chunk
-  std::size_t chunks = 0;     // 0: all
+  std::size_t context = 512;  // tokens in a chunk
+  std::size_t chunks = 0;     // chunks to read; 0: all
   bool json = false;
 };
-// 130: Ctrl-C ended it; what was measured until then is printed.
+// Also returns 130 if Ctrl-C ended the measurement; it then prints what it has measured.
 int run_perplexity(const PerplexityOptions& options);
 
 struct TokenizeOptions {
@@ -143,7 +143,7 @@ struct CheckSchemaOptions {
   std::string regex;
   bool lenient = false;
 };
-// Also 3: the text on stdin is rejected.
+// Also returns 3 if the schema rejects the text on stdin.
 int run_check_schema(const CheckSchemaOptions& options);
 
 struct DoctorOptions {
@@ -151,17 +151,18 @@ struct DoctorOptions {
   std::string bundle;  // the archive to write; empty: print a diagnosis
   std::string model;   // a model file; says which devices it fits on; empty: none
 };
-// With a bundle: 1 where it could not be written. A daemon that does not answer is no failure: the bundle says so.
+// Returns 1 if no device can serve, if the model fits on no device, or if the bundle could not be written. A daemon
+// that does not answer is no failure; the bundle says so.
 int run_doctor(const DoctorOptions& options);
 
 // What `bulkhead doctor` prints.
 struct Diagnosis {
   std::string text;
-  std::optional<Error> no_devices;  // why they can't be listed
+  std::optional<Error> no_devices;  // the reason why the devices can't be listed
   bool usable = false;              // a device can serve
 };
 Diagnosis diagnose();
-// doctor_bundle.cpp: writes an archive for a report on a fault.
+// Writes an archive for a report on a fault (doctor_bundle.cpp).
 int write_bundle(const DoctorOptions& options);
 
 struct BenchOptions {
@@ -176,7 +177,7 @@ int fail(const Error& error);
 // Lines with text of files in them, on their way to a terminal: nothing in it may speak to that.
 std::string cleaned_lines(std::string_view text);
 
-// Reads stdin to its end, or until Ctrl-C was seen (api.hpp).
+// Reads stdin to its end, or until the user presses Ctrl-C (api.hpp).
 Result<std::string> read_stdin();
 
 // Reads a whole file. kNotFound: it can't be read.

@@ -1,8 +1,8 @@
-// `bulkhead doctor --bundle FILE`: one archive that an operator can attach to a report.
+// `bulkhead doctor --bundle FILE`: writes one archive that an operator can attach to a report.
 //
-// What the daemon tells comes over its API, which holds no prompt and no text of an answer, and hides keys in
-// the settings. Whatever it is, the key that this program was given is taken out of it. A part that can't be
-// had is replaced by the reason.
+// The daemon's part comes over its API, which shows no prompt and no text of an answer, and hides keys in the
+// settings. The program also removes the key that it was given from every file. If it can't get a part, the part's
+// file gives the reason.
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 
@@ -77,14 +77,14 @@ std::string devices() {
 std::string without(std::string text, const std::string& secret) {
   constexpr std::string_view kInstead = "(hidden)";
   if (secret.empty()) return text;
-  // The search goes on behind what was put in, which may hold the secret's letters.
+  // The search goes on behind the replacement, which may contain the secret's letters.
   for (std::size_t at = text.find(secret); at != std::string::npos;
        at = text.find(secret, at + kInstead.size()))
     text.replace(at, secret.size(), kInstead);
   return text;
 }
 
-// Gathers what the daemon tells.
+// The files of the archive, with everything that the daemon tells.
 class Gathering {
  public:
   Gathering(HttpClient client, std::string secret)
@@ -94,7 +94,7 @@ class Gathering {
     files_.push_back({std::move(name), without(content, secret_)});
   }
 
-  // The body of the answer, where there is one; else the file says why not.
+  // Adds the body of the answer; if there is none, the file says why.
   std::string fetch(const std::string& name, const std::string& path) {
     const Result<HttpResponse> response = client_.get(path);
     const bool had = response.ok() && (response->status == 200 || path == "/health");
@@ -108,7 +108,7 @@ class Gathering {
     return "";
   }
 
-  // One for each name that the list of workers has.
+  // Adds one log for each name in the list of workers.
   void fetch_logs(const json& workers) {
     for (const json& worker : workers) {
       if (!worker.is_object() || !worker.value("name", json()).is_string()) continue;

@@ -111,7 +111,7 @@ class Call {
         return false;
       }
     }
-    // Looks also when the server always answers faster than the look above.
+    // This check also works when the server always answers faster than the one above runs.
     if (client_.stopped()) stream_.close();
     return !client_.stopped();
   }

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kHistoryEntries = 1000;
 
-// Reads lines of stdin by read(), so that it notices Ctrl-C.
+// A reader that uses read(), so that it notices Ctrl-C.
 class PlainReader final : public LineReader {
  public:
   Outcome next(std::string& line) override {
@@ -63,8 +63,8 @@ class PlainReader final : public LineReader {
   std::size_t searched_ = 0;
 };
 
-// SIGINT is let through at the ppoll() below and nowhere else, so none is missed between a look and
-// the wait.
+// While this object lives, SIGINT arrives only at the ppoll() below, so that no signal is missed
+// between the check and the wait.
 class HeldInterrupts {
  public:
   HeldInterrupts() {
@@ -82,13 +82,13 @@ class HeldInterrupts {
   sigset_t before_;
 };
 
-// Messages that were typed before, kept in a file: one a line, its line ends and backslashes as "\\n" and "\\\\". A
-// line that begins with '#' is a comment; of earlier versions (GNU Readline's) these were times.
+// Earlier messages, kept in a file: one a line, with line ends and backslashes written as "\\n" and "\\\\". A line
+// that begins with '#' is a comment; earlier versions (with GNU Readline) wrote times there.
 class KeptMessages {
  public:
   explicit KeptMessages(std::string file) : file_(std::move(file)) {}
 
-  // The last kHistoryEntries; the file keeps no more than these.
+  // Returns the last kHistoryEntries messages, and cuts the file to them.
   std::vector<std::string> load() const {
     std::vector<std::string> messages;
     if (file_.empty()) return messages;
@@ -134,12 +134,14 @@ class KeptMessages {
   std::string file_;
 };
 
-// libedit reads through our own read_character(): its own loop would go on after Ctrl-C.
+// A reader that edits lines with libedit. libedit calls read_character(), since libedit's own loop
+// would go on after Ctrl-C.
 class EditedReader final : public LineReader {
  public:
   explicit EditedReader(std::string history_file)
       : kept_(std::move(history_file)), history_(::history_init()) {
-    // Characters beyond ASCII need a locale that has them, and containers often have none.
+    // Characters beyond ASCII need a locale that has them, and containers often have no such
+    // locale.
     std::setlocale(LC_CTYPE, "");
     if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     edit_ = ::el_init("bulkhead", stdin, stdout, stderr);
@@ -186,7 +188,7 @@ class EditedReader final : public LineReader {
   }
 
  private:
-  // Terminals put "ESC [200~" and "ESC [201~" around what is pasted ("bracketed paste" of xterm).
+  // Terminals put "ESC [200~" and "ESC [201~" around pasted text ("bracketed paste" of xterm).
   static constexpr std::string_view kMarkPastes = "\x1b[?2004h", kLeavePastes = "\x1b[?2004l";
   static constexpr std::string_view kPasteEnds = "\x1b[201~";
 
@@ -201,7 +203,7 @@ class EditedReader final : public LineReader {
     return *static_cast<EditedReader*>(self);
   }
 
-  // 1, 0 at the end of stdin, or -1 with errno.
+  // Returns 1, or 0 at the end of stdin, or -1 with errno.
   int read_byte(char& byte) const {
     for (;;) {
       pollfd input{STDIN_FILENO, POLLIN, 0};
@@ -217,7 +219,7 @@ class EditedReader final : public LineReader {
     }
   }
 
-  // As EL_GETCFN wants it: the next character, from its bytes. What is none becomes a question mark.
+  // Reads the next character from its bytes, as EL_GETCFN wants it. Bytes that form none become '?'.
   static int read_character(EditLine* edit, wchar_t* character) {
     std::mbstate_t state{};
     for (;;) {
@@ -231,7 +233,7 @@ class EditedReader final : public LineReader {
     }
   }
 
-  // Puts all into the line, line ends too; other control characters are left out.
+  // Puts the whole paste into the line, with its line ends but without other control characters.
   static unsigned char take_paste(EditLine* edit, int) {
     std::string bytes;
     while (!bytes.ends_with(kPasteEnds)) {
@@ -262,12 +264,12 @@ class EditedReader final : public LineReader {
   KeptMessages kept_;
   History* history_;
   EditLine* edit_ = nullptr;
-  const sigset_t* waits_with_ = nullptr;  // the mask of signals while it waits
+  const sigset_t* waits_with_ = nullptr;  // the mask of signals while the reader waits
   std::string last_;
 };
 
-// Returns the path of the history file, and makes its folders. Empty if there is no home, or if a
-// folder can't be made.
+// Returns the path of the history file, and makes its folders. Empty if there is no home, or if the
+// program can't make a folder.
 std::string history_file() {
   const auto value_of = [](const char* name) {
     const char* value = std::getenv(name);

@@ -17,10 +17,10 @@ class LineReader {
   virtual Outcome next(std::string& line) = 0;
 };
 
-// Makes a reader. If stdin and stdout are a terminal, it shows the prompt "> ", edits lines, and
-// keeps the last 1,000 messages in $XDG_STATE_HOME/bulkhead/chat_history (default ~/.local/state;
-// mode 0600; no history if that file can't be written). Otherwise it reads lines of any length,
-// without a prompt.
+// Makes a reader. If stdin and stdout are a terminal, the reader shows the prompt "> ", edits
+// lines, and keeps the last 1,000 messages in $XDG_STATE_HOME/bulkhead/chat_history (default
+// ~/.local/state; mode 0600; it keeps no history if it can't write that file). Otherwise it reads
+// lines of any length without a prompt.
 std::unique_ptr<LineReader> make_line_reader();
 
 }  // namespace bulkhead::cli

@@ -46,8 +46,8 @@ LoadFigures figures_of(const std::vector<LoadRecord>& records) {
     total.push_back((record.ended - record.began) * 1000);
     if (record.texts.empty()) continue;
     first.push_back((record.texts.front() - record.began) * 1000);
-    // The server may put several tokens into one event, so there are fewer gaps between events than
-    // between tokens.
+    // The server may put several tokens into one event, so there may be fewer gaps between events
+    // than between tokens.
     const double per_event =
         std::max(1.0, static_cast<double>(tokens) / static_cast<double>(record.texts.size()));
     for (std::size_t i = 1; i < record.texts.size(); ++i)

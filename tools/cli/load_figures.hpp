@@ -1,4 +1,4 @@
-// Makes figures of what a load test has measured. Knows nothing of connections.
+// Computes the figures of a load test from its measurements. Nothing here knows of connections.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace bulkhead::cli {
 
-// What was measured of one request. Times are seconds from the test's beginning.
+// The measurements of one request. Times are seconds from the test's beginning.
 struct LoadRecord {
   double began = 0, ended = 0;
   std::vector<double> texts;  // when each event with text came
@@ -22,7 +22,8 @@ struct LoadRecord {
 struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, most = 0;
 };
-// Computes percentiles by the nearest rank. `values` may be in any order; without values all are 0.
+// Computes percentiles by the nearest rank. `values` may be in any order; if it is empty, all
+// percentiles are 0.
 Percentiles percentiles(std::vector<double> values);
 
 struct LoadFigures {
@@ -30,8 +31,8 @@ struct LoadFigures {
   double seconds = 0;  // from the first request to the last answer's end
   std::uint64_t tokens = 0;
   double requests_per_second = 0, tokens_per_second = 0;
-  // Times in milliseconds: until the first text; between two tokens of an answer, where an event of
-  // several tokens counts as so many equal gaps; until an answer's end.
+  // Times in milliseconds: to the first text; between two tokens of an answer (an event of n tokens
+  // counts as n equal gaps); to the answer's end.
   Percentiles first_token_ms, inter_token_ms, total_ms;
   std::string first_error;
 };

@@ -69,7 +69,7 @@ class LoadTest {
  private:
   double now() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
-  // Sends one request after the other until all have been sent.
+  // Sends one request after another until all have been sent.
   void ask_on() {
     while (!interrupted) {
       std::size_t number = 0;
@@ -82,8 +82,8 @@ class LoadTest {
     }
   }
 
-  // Starts requests at random times, `rate` a second on average, however many are unfinished (a
-  // Poisson process).
+  // Starts requests at random times, on average `rate` a second (a Poisson process), however many
+  // are unfinished.
   void arrive() {
     std::mt19937_64 random(options_.seed);
     std::exponential_distribution<double> pause(options_.rate);
@@ -103,8 +103,8 @@ class LoadTest {
     }
   }
 
-  // Returns a place in threads_ for one more thread. When kMostThreads requests are in progress, it
-  // waits until one of them ends.
+  // Returns a place in threads_ for one more thread. If kMostThreads requests are in progress, this
+  // function waits until one of them ends.
   std::size_t free_slot() {
     std::unique_lock lock(mutex_);
     if (ended_.empty() && threads_.size() < kMostThreads) {

@@ -45,8 +45,8 @@ int list(HttpClient& client, bool as_json) {
   return 0;
 }
 
-// Waits until the model has the state that was asked for, or one that shows that it failed or that
-// somebody else asked for the opposite since.
+// Waits until the model has the state that the user asked for, or a state which shows that the
+// model failed or that somebody else has asked for the opposite.
 int wait_for(HttpClient& client, const std::string& id, bool loads, bool as_json) {
   for (;;) {
     const Result<HttpResponse> response = client.get("/v1/models/" + url_encoded(id));

@@ -1,4 +1,4 @@
-// `bulkhead perplexity`: how well a served model foresees a text. The worker computes the log-probabilities, as it
+// `bulkhead perplexity`: how well a served model predicts a text. The worker computes the log-probabilities, as it
 // does for any client that asks /v1/completions to echo its prompt.
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ Result<std::string> text_of_file(const std::string& path) {
   return text.str();
 }
 
-// As `bulkhead tokenize` prints them.
+// Reads token ids in the form that `bulkhead tokenize` prints.
 Result<Tokens> ids_of(const std::string& text) {
   std::istringstream words(text);
   Tokens tokens;
@@ -64,7 +64,7 @@ class Model {
     return tokens;
   }
 
-  // What the model puts before a text; empty: nothing.
+  // Returns the token that the model puts before a text; empty if it puts none.
   Result<Tokens> bos() {
     BULKHEAD_TRY(const Tokens with, tokenize("a", true));
     BULKHEAD_TRY(const Tokens without, tokenize("a", false));
@@ -73,7 +73,8 @@ class Model {
     return Tokens{};
   }
 
-  // The logarithm of each token's probability after those before it; of the first 0.
+  // Returns the logarithm of each token's probability after the tokens before it; 0 for the first
+  // token.
   Result<std::vector<double>> logprobs(const Tokens& tokens) {
     const json request = {{"model", name_}, {"prompt", tokens}, {"echo", true},
                           {"logprobs", 0},  {"max_tokens", 0},  {"temperature", 0}};

@@ -1,7 +1,7 @@
-// Perplexity as llama.cpp's `llama-perplexity` defines it (tools/perplexity/perplexity.cpp): the tokens of a text
-// are cut into chunks of n; each is read alone, its first token replaced by BOS where the model has one; of each
-// chunk the tokens n/2 + 1 to n - 1 (counted from 0) count, which have half a chunk or more before them. What is left
-// at the end is not read. Knows nothing of connections.
+// Perplexity as llama.cpp's `llama-perplexity` defines it (tools/perplexity/perplexity.cpp). It cuts the tokens of a
+// text into chunks of n and drops the rest at the end. The model reads each chunk alone, with BOS in place of the
+// first token if it has one. The tokens n/2 + 1 to n - 1 (counted from 0) of each chunk count: they have half a chunk
+// or more before them.
 #pragma once
 
 #include <cmath>
@@ -11,14 +11,15 @@
 
 namespace bulkhead::cli {
 
-// The first token of a chunk of `size` that counts.
+// Returns the index of the first token that counts in a chunk of `size` tokens.
 constexpr std::size_t first_counted(std::size_t size) {
   return size / 2 + 1;
 }
 
 class PerplexitySum {
  public:
-  // Natural logarithms of the probabilities of a chunk's tokens; the first `first_counted()` are not looked at.
+  // Adds a chunk: the natural logarithms of its tokens' probabilities. The first `first_counted()` of them are
+  // ignored.
   void add_chunk(std::span<const double> logprobs) {
     for (std::size_t i = first_counted(logprobs.size()); i < logprobs.size(); ++i) {
       sum_ -= logprobs[i];
@@ -28,10 +29,11 @@ class PerplexitySum {
   }
 
   std::uint64_t count() const { return count_; }
-  // Of at least one token.
+  // These need at least one counted token.
   double mean() const { return sum_ / static_cast<double>(count_); }
   double perplexity() const { return std::exp(mean()); }
-  // Standard error of perplexity(): that of the mean, times the perplexity (its derivative). 0 for one token.
+  // Returns the standard error of perplexity(): the mean's error times the perplexity (its derivative). 0 for one
+  // token.
   double error() const {
     if (count_ < 2) return 0;
     const double variance = squares_ / static_cast<double>(count_) - mean() * mean();
@@ -40,7 +42,7 @@ class PerplexitySum {
   }
 
  private:
-  double sum_ = 0, squares_ = 0;  // of negative logarithms
+  double sum_ = 0, squares_ = 0;  // sums of the negative logarithms and of their squares
   std::uint64_t count_ = 0;
 };
 

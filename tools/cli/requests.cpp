@@ -1,4 +1,5 @@
-// `bulkhead requests` shows what the daemon is answering now, `bulkhead logs` what a worker wrote.
+// `bulkhead requests` shows the requests that the daemon is answering; `bulkhead logs` shows what a
+// worker wrote.
 #include <unistd.h>
 
 #include <cstdint>
@@ -27,7 +28,7 @@ std::string seconds_of(const json& object, const char* key) {
   return text;
 }
 
-// Returns the answer's JSON, which must be a list, or an object with the list `key`.
+// Returns the answer's JSON, which must be a list or an object with the list `key`.
 Result<json> list_of(HttpClient& client, const std::string& path, const char* key) {
   BULKHEAD_TRY(const HttpResponse response, client.get(path));
   if (response.status != 200) return api_error(response);

@@ -9,16 +9,16 @@
 
 namespace bulkhead::cli {
 
-// `rows` has the titles first, and each row is as long as the first. Cells must have no control
-// characters.
+// `rows` has the titles first, and each row is as long as the first. The cells must not contain
+// control characters.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// Makes a cell of an answer's text: escapes control characters, turns tabs into blanks; "-" for an
-// empty text.
+// Makes a cell of an answer's text: escapes control characters and turns tabs into blanks. Returns
+// "-" for an empty text.
 std::string cell(const std::string& text);
 
-// Renders a member of an answer's object as a cell: a text, a list of texts with commas, or anything
-// else as JSON; "-" for none, also if `object` is no object.
+// Renders a member of an answer's object as a cell: a text, a list of texts with commas, or any other value as JSON.
+// Returns "-" if the member is absent or `object` is no object.
 std::string cell_of(const nlohmann::json& object, const char* key);
 
 // Renders a worker's device as a cell: the device's name and, if the settings choose a device, their word for it, as

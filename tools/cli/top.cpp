@@ -47,8 +47,8 @@ Look look_at(HttpClient& client) {
   return look;
 }
 
-// Takes the terminal over: it reads keys as they are pressed and draws on the alternate screen. The
-// destructor restores the terminal.
+// The terminal while `bulkhead top` runs: this class reads keys as they are pressed and draws on
+// the alternate screen. Its destructor restores the terminal.
 class Screen {
  public:
   Screen() {
@@ -90,8 +90,8 @@ class Screen {
 
 enum class Key { kNone, kUp, kDown, kSort, kDrain, kRestart, kYes, kOther, kQuit };
 
-// Returns the next key within `patience`; kNone if there was none, kQuit also if the terminal is
-// gone.
+// Returns the next key within `patience`; kNone if the user pressed none, and kQuit also if the
+// terminal is gone.
 Key next_key(std::chrono::milliseconds patience) {
   pollfd readable{STDIN_FILENO, POLLIN, 0};
   if (::poll(&readable, 1, static_cast<int>(patience.count())) <= 0) return Key::kNone;

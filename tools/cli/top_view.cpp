@@ -79,7 +79,7 @@ std::map<double, double> buckets_of(const Look& look, const std::string& name) {
 }
 
 // Returns the median, in milliseconds, of what a histogram of seconds counted between two looks;
-// values count as spread evenly in their bucket. -1: it counted nothing.
+// the function takes values as spread evenly in their bucket. -1 if the histogram counted nothing.
 double median_ms(const Look& before, const Look& now, const std::string& name) {
   const std::map<double, double> earlier = buckets_of(before, name);
   std::map<double, double> counts = buckets_of(now, name);
@@ -178,8 +178,8 @@ TopFrame frame_of(const Look& before, const Look& now) {
 }
 
 void sort_workers(TopFrame& frame, TopOrder order) {
-  // A key to sort by, the smallest first. Each order uses the number or the words, and leaves the
-  // other equal.
+  // Returns a key to sort by; the smallest comes first. Each order uses the number or the words,
+  // and leaves the other part equal.
   const auto rank = [order](const TopWorker& worker) -> std::pair<std::string, double> {
     switch (order) {
       case TopOrder::kName:
@@ -236,7 +236,7 @@ std::string to_text(const TopFrame& frame, const TopLayout& layout) {
   std::size_t room = frame.workers.size();
   if (layout.height > 0 && others + room > layout.height)
     room = layout.height > others + 1 ? layout.height - others - 1 : 0;
-  // The selected worker is always visible.
+  // The selected worker always stays visible.
   std::size_t first = 0;
   for (std::size_t i = 0; i < frame.workers.size(); ++i) {
     if (frame.workers[i].name == layout.selected && i >= room && room > 0) first = i + 1 - room;

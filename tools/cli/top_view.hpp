@@ -1,5 +1,5 @@
-// Makes what `bulkhead top` shows: a frame of two looks at a daemon, and text or JSON of a frame.
-// Knows nothing of terminals' modes or of connections.
+// Computes what `bulkhead top` shows: a frame from two looks at a daemon, and a frame's text or
+// JSON. Nothing here knows of terminals' modes or of connections.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ struct TopFrame {
   std::string error;  // why nothing is known now
   std::uint64_t requests = 0, waiting = 0;
   double tokens_per_second = 0;
-  // Medians of the times seen between the looks; negative: there were none.
+  // Medians of the times that the daemon measured between the looks; negative if it measured none.
   double first_token_ms = -1, inter_token_ms = -1;
   std::vector<TopWorker> workers;
 };
 TopFrame frame_of(const Look& before, const Look& now);
 
-// `name` sorts upwards, the others have the largest first; equal workers are sorted by name.
+// `name` sorts upwards; the other orders put the largest first. Equal workers are sorted by name.
 enum class TopOrder { kName, kState, kRequests, kTokens, kKv, kRestarts };
 inline constexpr const char* kTopOrders[] = {"name",   "state", "requests",
                                              "tokens", "kv",    "restarts"};
@@ -50,7 +50,7 @@ struct TopLayout {
   bool colours = false;
   std::string foot;  // a line at the end
 };
-// Renders lines that end with '\n'. A line counts the workers beyond the height.
+// Renders lines that end with '\n'. If the workers don't fit the height, a line counts the rest.
 std::string to_text(const TopFrame& frame, const TopLayout& layout);
 nlohmann::json to_json(const TopFrame& frame);
 

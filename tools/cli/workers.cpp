@@ -18,14 +18,14 @@ std::string text_of(const json& worker, const char* key) {
   std::string text = cell_of(worker, key);
   const json value = worker.value(key, json());
   if (!value.is_object()) return text;
-  // last_death may carry more than its words
+  // last_death may be an object that has the words as a member
   for (const char* inner : {"cause", "reason", "message", "name"}) {
     if (value.contains(inner) && value[inner].is_string()) text = cell(value[inner]);
   }
   return text;
 }
 
-// Renders the share of the KV cache's pages in use: "37 %".
+// Renders the share of the KV cache's pages in use, such as "37 %".
 json kv_cache_of(const json& worker) {
   const json used = worker.value("kv_pages_used", json()),
              total = worker.value("kv_pages_total", json());

@@ -43,11 +43,12 @@ Status write_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
   return {};
 }
 
-// The file's first part, padded to where the tensors' bytes begin, and where those of each are.
+// The head of the file, padded to the beginning of the tensors' bytes, and the place of each
+// tensor.
 struct Head {
   std::string bytes;
-  std::vector<std::uint64_t> offsets;  // of each tensor, behind the head
-  std::uint64_t data_bytes = 0;        // of all tensors, with padding
+  std::vector<std::uint64_t> offsets;  // each tensor's place behind the head
+  std::uint64_t data_bytes = 0;        // bytes of all tensors, with padding
 
   std::uint64_t file_bytes() const { return bytes.size() + data_bytes; }
 };
@@ -90,7 +91,7 @@ std::vector<Chunk> chunks_of(const Plan& plan, const Head& head) {
   return chunks;
 }
 
-// Makes `path` with its head and room for the rest.
+// Creates the file with its head and with room for the tensors.
 Result<UniqueFd> create_file(const std::string& path, const Head& head) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return errno_error(ErrorCode::kInvalidArgument, "create " + path, errno);
@@ -131,7 +132,7 @@ void fill(const PlannedTensor& tensor, float rope_base, Random& random,
   }
 }
 
-// Makes all chunks and writes them, on as many threads as `options` say.
+// Makes all chunks and writes them, on as many threads as `options` says.
 Status write_chunks(const Shape& shape, const Plan& plan, const std::vector<Chunk>& chunks, int fd,
                     const std::string& path, const WriteOptions& options) {
   std::atomic<std::size_t> next{0};

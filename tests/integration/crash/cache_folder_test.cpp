@@ -64,6 +64,7 @@ class CacheFolder : public testing::Test {
 TEST_F(CacheFolder, OfAProcessThatBrokeARuleIsGivenToNobody) {
   const Serving serving = serve_here();
   plant("another-0");
+  // The seal does not cover files from after the first request, whatever the process died of.
   for (const char* order : {"kill@3", "exit@3", "device@3"}) {
     plant();
     expect_whole(serving.complete(stream_of(order, 10)).body, 10);

@@ -1,7 +1,7 @@
-// Processes that are dead or as good as dead and that the kernel has not taken back, with the
-// scripted worker: nobody's request waits for them while a peer is there, they are counted, and they
-// are reaped when they go after all. What they mean for memory that outlives a worker is in
-// vault_exits_test.cpp.
+// Processes of the scripted worker that are dead, or as good as dead, and that the kernel has not
+// taken back. No request waits for them while a peer is there, the daemon counts them, and it reaps
+// them when they end after all. vault_exits_test.cpp tests what they mean for memory that outlives a
+// worker.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -40,7 +40,7 @@ class HeldPeer : public testing::TestWithParam<const char*> {
     second_ = pid_in(serving_, "builtin-1", "ready");
     held_ = std::make_unique<HeldProcess>(first_);
   }
-  // So many streams, half of them with each worker, each of which has begun.
+  // Begins `count` streams, half of them with each worker, and waits until all have begun.
   void begin(int count, const std::string& prompt = "slow") {
     for (int i = 0; i < count; ++i) {
       clients_.push_back(std::make_unique<HttpClient>(serving_.port));
@@ -60,7 +60,7 @@ class HeldPeer : public testing::TestWithParam<const char*> {
     for (int i = 0; i < 4; ++i)
       expect_whole(serving_.complete(stream_of("x", 5)).body, 5);
   }
-  // Of the first worker, whose process is held.
+  // Expects that the first worker's process, which the test holds, is still there.
   void still_there() {
     EXPECT_EQ(send_signal(first_, 0), 0);
     const json worker = find(serving_, "builtin-0");
@@ -121,7 +121,8 @@ TEST_P(HeldPeer, StreamsOfAHungOneGoOnAtThePeer) {
   comes_back("hang: no progress for 500 ms");
 }
 
-// Also those that have got no token yet, each in its turn; and only the one that is to blame fails.
+// Requests without a token go to the peer, too, each in its turn. Only the request that is to blame
+// fails.
 TEST_P(HeldPeer, RequestsThatHaveNotBegunGoToThePeerToo) {
   start({"isolation.heartbeat_timeout_ms=500"});
   if (!held_->held()) GTEST_SKIP() << kNoTracing;
@@ -154,7 +155,8 @@ TEST_P(HeldPeer, OfAOneThatBrokeARuleNothingMoreIsHeardAndItsStreamsGoOn) {
   EXPECT_EQ(find(serving_, "builtin-0")["last_death_cause"], "protocol_violation");
 }
 
-// Where there is no peer they wait for the successor; each death is held against a request once.
+// If the model has no other worker, the requests of a dead worker wait for its successor. A death adds one strike to
+// each of these requests.
 TEST_P(HeldPeer, WithoutAPeerTheyWait) {
   start();
   if (!held_->held()) GTEST_SKIP() << kNoTracing;
@@ -174,11 +176,11 @@ TEST_P(HeldPeer, WithoutAPeerTheyWait) {
   EXPECT_EQ(find(serving_, "builtin-0")["restarts"], 1);
 }
 
-// One that was stopped while it had nothing to do is not preferred for having nothing to do.
+// The router does not prefer a worker that was stopped while idle, although it has the least to do.
 TEST_P(HeldPeer, AnIdleOneThatDoesNotAnswerGetsNothingWhileThePeerDoes) {
   start({"isolation.heartbeat_timeout_ms=12000"});
   send_signal(first_, SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(4500));  // it is asked each 3 s
+  std::this_thread::sleep_for(milliseconds(4500));  // the daemon pings it every 3 s
   new_ones_are_answered();
   send_signal(first_, SIGCONT);
   EXPECT_EQ(find(serving_, "builtin-0")["restarts"], 0) << log_of(serving_);
@@ -216,7 +218,8 @@ class HeldSpare : public testing::Test {
   Serving serving_;
 };
 
-// Nobody wants a spare any more in its place: the spare is forgotten, its process is not.
+// The settings want no spare in its place any more: the daemon forgets the spare, but not its
+// process.
 TEST_F(HeldSpare, IsReapedWhenItEndsAfterAll) {
   start();
   const pid_t stuck = spare();
@@ -251,10 +254,10 @@ TEST_F(HeldSpare, ThreeOfThemAreTheLastUntilOneGoes) {
   ASSERT_TRUE(Serving::eventually([&] {
     return find(serving_, "builtin-0.standby-0")["state"] == "failed";
   })) << workers(serving_);
-  // Who serves is none of them.
+  // The process that serves is not one of them.
   expect_whole(serving_.complete(stream_of("x", 5)).body, 5);
   EXPECT_EQ(find(serving_, "builtin-0")["pid"], serves);
-  // By hand neither: each takes what it has with it.
+  // An operator can't restart such a spare either, because each held process keeps its memory.
   EXPECT_EQ(serving_.post("/v1/workers/builtin-0.standby-0/restart", "").status, 202);
   ASSERT_TRUE(Serving::eventually(
       [&] { return find(serving_, "builtin-0.standby-0")["state"] == "failed"; }));
@@ -266,7 +269,7 @@ TEST_F(HeldSpare, ThreeOfThemAreTheLastUntilOneGoes) {
   EXPECT_TRUE(reaped(stuck[2]));
 }
 
-// They count with those that served.
+// Held spares count together with held processes that served.
 TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
   start();
   std::vector<std::unique_ptr<HeldProcess>> held;
@@ -281,7 +284,7 @@ TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
   const pid_t serves = pid_in(serving_, "builtin-0", "ready");
   held.push_back(std::make_unique<HeldProcess>(serves));
   send_signal(serves, SIGSEGV);
-  // The spare that is there takes over; after it there is nobody.
+  // The last spare takes over; after it no process is left.
   given_up(serves);
   ASSERT_TRUE(Serving::eventually([&] { return find(serving_, "builtin-0")["takeovers"] == 1; }))
       << workers(serving_) << log_of(serving_);
@@ -295,7 +298,7 @@ TEST_F(HeldSpare, CountsAgainstItsWorkersLimit) {
   expect_whole(serving_.complete(stream_of("x", 5)).body, 5);
 }
 
-// Its worker goes with the next settings, and nobody who knows it is left.
+// The next settings remove the process's worker, so nothing that knows the process is left.
 TEST(HeldWorker, ThatIsTakenOutIsReapedWhenItEndsAfterAll) {
   char name[] = "/tmp/bulkhead-held-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(name);

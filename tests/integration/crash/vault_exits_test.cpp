@@ -1,5 +1,5 @@
-// Spares, and processes that are dead and not gone: who takes over what before an exit is over, and what becomes of a worker
-// whose exit never comes.
+// Spares, and processes that are dead but whose exit is not over: what a spare takes over before the exit ends, and
+// what becomes of a worker if its process never exits.
 #include <thread>
 
 #include "tests/integration/crash/vault_harness.hpp"
@@ -43,7 +43,7 @@ TEST_P(VaultTransports, ASpareTakesOverWhileTheKernelStillTakesTheDeadOneBack) {
     EXPECT_TRUE(worker["last_recovery"]["gone_ms"].is_null()) << worker["last_recovery"];
     EXPECT_GT(vault()["pages_adopted"], 1) << vault();
     EXPECT_GT(vault()["pages_withheld"], 0) << vault();
-    // It serves on with the pages that are left, and with all of them afterwards.
+    // The spare serves with the pages that are left, and with all pages afterwards.
     EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
     held.release();
     EXPECT_TRUE(Serving::eventually(
@@ -87,7 +87,8 @@ TEST_P(VaultTransports, NobodyTakesOverFromACrashBeforeItsExit) {
   HeldProcess held(victim);
   if (!held.held()) GTEST_SKIP() << kNoTracing;
   const Timed killed = stream(serving_.port, request_, kTokens / 2, [&] {
-    // A traced thread would stop at a signal that only one process is sent; each gets its own.
+    // A traced thread would stop at the signal; the kernel gives it to the main thread, which is
+    // not traced.
     send_signal(victim, SIGSEGV);
     for (int i = 0; i < 25; ++i) {
       EXPECT_NE(serving_.worker()["pid"], spare["pid"]);
@@ -120,7 +121,7 @@ TEST_F(Vault, OfAProcessThatNeverEndsIsNotTakenOverAndItsStreamGoesOnBesideIt) {
   EXPECT_EQ(serving_.worker()["last_death_cause"], "signal");
   EXPECT_EQ(way(), "loaded") << vault();
   EXPECT_EQ(vault()["last_drop"], "a process that has it does not end");
-  // The one beside it is as any other, also in its death.
+  // The process beside it serves and dies as any other does.
   kill_in_stream();
   EXPECT_EQ(way(), "imported") << vault();
   held.release();

@@ -197,7 +197,7 @@ std::string walk(const std::shared_ptr<const constrain::Grammar>& grammar,
   return {};
 }
 
-// Of the same arguments, what the family's own notation makes of them; and what is wrong in it.
+// Calls with the same arguments in each family's own notation: right ones and wrong ones.
 struct Notation {
   const char* family;
   std::vector<std::string> right;
@@ -239,7 +239,8 @@ TEST(CallGrammar, HoldsArgumentsInOtherNotations) {
   }
 }
 
-// Whatever a schema has, what is read of a call in another notation is valid under it.
+// Whatever a schema contains, the arguments that are read from a call in another notation are valid
+// under it.
 TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
   const char* const schema = R"({"type": "object", "additionalProperties": false,
       "properties": {"kind": {"enum": ["a/b", "c\"d", null, true, 1.5, {"x": [false, "y"]}]},
@@ -275,7 +276,7 @@ TEST(CallGrammar, ValuesOfAllKindsKeepTheirSchemaInEachNotation) {
   }
 }
 
-// A name that can't be written is left out, or refused where it must be there.
+// The grammar leaves out a name that it can't write, or refuses the tool if the name is required.
 TEST(CallGrammar, NamesThatANotationCannotWriteAreNamed) {
   const auto tools = [](const char* strict) {
     return R"([{"function": {"name": "f", "strict": )" + std::string(strict) +

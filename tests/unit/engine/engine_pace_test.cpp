@@ -73,7 +73,7 @@ TEST(EnginePace, WiderStepsOfPromptsAloneArePacedAlike) {
 
 using std::chrono::milliseconds;
 
-// Steps of 10 ms, 200 us more for each column, and as much again for each 2,000 positions before it.
+// A step takes 10 ms, and 200 us for each column, plus 200 us for each 2,000 positions before the column.
 struct Device {
   microseconds plain{10'000}, column{200};
   microseconds step(std::uint32_t columns, std::uint32_t position) const {
@@ -82,13 +82,13 @@ struct Device {
 };
 
 struct Beside {
-  microseconds longest_step{0};  // of those that the first stream was in
-  microseconds longest_gap{0};   // between two of its tokens
-  std::size_t steps = 0;         // until the second request's first token
+  microseconds longest_step{0};  // the longest step that had the first stream in it
+  microseconds longest_gap{0};   // the longest time between two of the stream's tokens
+  std::size_t steps = 0;         // steps until the second request's first token
   std::vector<ipc::TokenId> prompt_answer, stream_answer;
 };
 
-// A stream generates; then a prompt of so many tokens comes.
+// Runs a stream, and then a prompt of so many tokens beside it.
 Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device = {},
                   std::uint32_t depth = 1, bool by_host = false) {
   engine::ExecutorLimits limits = small_limits();
@@ -103,7 +103,7 @@ Beside run_beside(std::uint32_t prompt, milliseconds gap, const Device& device =
   options.scheduler.max_token_gap = gap;
   EngineHarness harness(limits, options);
   std::size_t waited = 0;
-  std::uint32_t position = 0;  // within the prompt
+  std::uint32_t position = 0;  // position within the prompt
   Beside seen;
   harness.executor.while_waiting = [&] {
     const std::uint32_t columns = harness.executor.steps.at(waited++).columns;
@@ -139,7 +139,7 @@ TEST(EnginePace, AStreamWaitsNoLongerThanItsBoundForAPrompt) {
   const Beside bounded = run_beside(6000, milliseconds(50));
   EXPECT_LE(bounded.longest_step, milliseconds(50));
   EXPECT_LE(bounded.longest_gap, milliseconds(50));
-  // 160 columns take 42 ms at first, and 40 at the end: no step is much shorter than it may be.
+  // 160 columns take 42 ms at first and 40 ms at the end: no step is much shorter than allowed.
   EXPECT_LT(bounded.steps, 110U);
   const Beside unbounded = run_beside(6000, milliseconds(0));
   EXPECT_GT(unbounded.longest_step, milliseconds(400));
@@ -148,7 +148,7 @@ TEST(EnginePace, AStreamWaitsNoLongerThanItsBoundForAPrompt) {
   EXPECT_LT(run_beside(6000, milliseconds(200)).steps, bounded.steps / 3);
 }
 
-// Its next token needs what the host made of the one before, and so waits for two steps.
+// The sequence's next token needs what the host made of the one before, so it waits for two steps.
 TEST(EnginePace, ASequenceThatTheHostDrawsForWaitsNoLongerEither) {
   for (const std::uint32_t depth : {1U, 2U}) {
     const Beside seen = run_beside(3000, milliseconds(50), {}, depth, true);
@@ -164,8 +164,8 @@ TEST(EnginePace, ADeviceThatIsSlowByItselfReadsPromptsAllTheSame) {
   EXPECT_LT(seen.steps, 60U);
 }
 
-// Thirty-two clients at once: half of them have their first token in little more time than all prompts
-// take by themselves, because nobody waits for another one's answer.
+// Thirty-two clients come at once. Half of them have their first token in little more time than all prompts take by
+// themselves, because no client waits for another one's answer.
 TEST(EnginePace, ThirtyTwoWhoArriveAtOnceWaitForPromptsAlone) {
   engine::ExecutorLimits limits = small_limits();
   limits.max_columns = 2048;

@@ -1,4 +1,4 @@
-// Prompts for filling in, with the marks that a vocabulary has.
+// Tests of prompts for filling in, with the marks that a vocabulary has.
 #include "worker/engine/infill.hpp"
 
 #include <gtest/gtest.h>

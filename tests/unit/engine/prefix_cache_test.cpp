@@ -1,5 +1,5 @@
-// Sharing pages between sequences that begin alike: who finds what, when, for how long; and that no
-// token ever depends on it.
+// Sharing pages between sequences that begin alike, in the scheduler and the engine: what is computed once, and that
+// no token ever depends on it. The pages themselves are in prefix_pages_test.cpp.
 #include <algorithm>
 #include <map>
 #include <memory>

@@ -1,6 +1,6 @@
 // Speculation: guesses change how many tokens a step gives, and nothing else. Tokens, texts,
 // log-probabilities and ends are those of one token a step, whatever is guessed and however wrong it
-// is; no page with a wrong guess can be found; and guessing that does not pay ends.
+// is; and no page with a wrong guess can be found.
 #include <algorithm>
 #include <map>
 #include <memory>

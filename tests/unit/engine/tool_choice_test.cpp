@@ -299,7 +299,7 @@ double counter(const EngineHarness& harness, const std::string& name) {
   return -1;
 }
 
-// Calls of all kinds beside each other: right ones, wrong ones that the grammar mends, and no call at all.
+// Returns tokens of calls of all kinds beside each other: right calls, wrong ones that the grammar mends, and none.
 std::optional<engine::TokenId> calls_now_and_then(std::span<const engine::TokenId> history) {
   static const std::vector<engine::TokenId> tokens = FakeTokenizer(kWords).encode(
       "So. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": "
@@ -341,7 +341,8 @@ std::vector<std::vector<ipc::TokenId>> tokens_of_all(ToolHarness& harness) {
   return tokens;
 }
 
-// Whoever draws, however far ahead steps are planned, with few pages and with guesses: the tokens are the same.
+// The tokens are the same whether host or device draws, however far steps are planned ahead, with few pages and with
+// guesses.
 TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
   ToolHarness on_host;
   const auto tokens = tokens_of_all(on_host);
@@ -356,7 +357,7 @@ TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
         limits.max_drafts = states ? 0 : 15;
         limits.states = states ? 12 : 0;
         if (few_pages)
-          limits.total_pages = 200 / limits.page_tokens;  // one answer and a little more
+          limits.total_pages = 200 / limits.page_tokens;  // room for one answer and a little more
         engine::EngineOptions options;
         options.speculation = speculation;
         ToolHarness harness("hermes", "", kWords, limits, options);
@@ -368,7 +369,7 @@ TEST(ToolChoice, TheDeviceDrawsWhileNothingIsHeld) {
   EXPECT_GT(ahead, 0);
 }
 
-// A tool that may not be called is shown to the model all the same. What looks like a call of it is text.
+// The template shows the model all tools. A text that looks like a call of a tool that is not allowed stays text.
 TEST(ToolChoice, OnlyAllowedToolsAreCalled) {
   for (std::uint64_t id = 0; id < 6; ++id) {
     ipc::Submit request = asks(id, ToolChoice::kRequired);
@@ -423,7 +424,7 @@ TEST(ToolChoice, WhatCannotBeHeldIsRefusedOrWarnedOf) {
   ASSERT_EQ(warned.accepted->warnings.size(), 2U);
   EXPECT_THAT(warned.accepted->warnings[1], HasSubstr("uniqueItems"));
   ToolHarness harness;
-  harness.language.family = &model::answer::plain_family();  // without calls
+  harness.language.family = &model::answer::plain_family();  // this family writes no calls
   harness.engine.submit(asks(1, ToolChoice::kRequired));
   harness.engine.submit(asks(2, ToolChoice::kAuto));
   harness.run();

@@ -1,5 +1,5 @@
-// A single column's experts, chosen by the product that reads the column (choose_here.glsl): the bits of the router's own
-// kernel.
+// A product that chooses a single column's experts itself (choose_here.glsl) gives the same bits as with the router's
+// own kernel.
 #include <cstring>
 #include <limits>
 
@@ -10,7 +10,7 @@ namespace {
 
 class ChooseHere : public ExpertKernels {
  protected:
-  // Matrix units' mapping, whose kernels are emulated.
+  // Returns the mapping of matrix units; the device emulates its kernels.
   k::Mapping units() {
     k::Mapping mapping = k::lanes_mapping(device().info());
     mapping.units = true;
@@ -45,7 +45,7 @@ class ChooseHere : public ExpertKernels {
     }
     EXPECT_EQ(std::memcmp(told.weights.data(), wanted.weights.data(), router.weights() * 4), 0);
 
-    // Another product of the step tells nothing.
+    // Another product of the step writes no route.
     std::memset(memory.mapped().data(), 0xee, layout.logits);
     const Columns again = multiply(mapping, router, gates, memory, 1, x, k::Epilogue::kGated, {},
                                    k::ChoosesHere::kHere, scale);

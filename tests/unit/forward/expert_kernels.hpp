@@ -1,4 +1,4 @@
-// What tests of a mixture's kernels share: matrices of experts, a router's steps, and products by routes.
+// What the tests of a mixture's kernels share: matrices of experts, a router's steps, and products by routes.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +25,16 @@ using Columns = std::vector<std::vector<float>>;
 constexpr std::uint32_t kWidth = 256, kHidden = 96;
 constexpr float kEpsilon = 1e-5F;
 
-// One matrix for each expert; `both`: a gate's and an up's.
+// One matrix for each expert; with `both` a gate's matrix and an up's.
 struct ExpertMatrices {
   std::vector<std::vector<std::byte>> data;
-  std::vector<model::TensorInfo> tensors;                // of an expert one after another
+  std::vector<model::TensorInfo> tensors;                // each expert's stand together
   std::vector<std::vector<std::vector<double>>> values;  // [tensor][row][k]
   std::unique_ptr<PackedMatrix> packed;
   gpu::Buffer memory;
 };
 
-// [expert][row]: of a gate and of its up, or of the only one. Empty: none.
+// Biases as [expert][row]: the gate's and the up's, or those of the only matrix. Empty: no biases.
 struct Biases {
   std::vector<float> first, second;
 };
@@ -91,14 +91,14 @@ class ExpertKernels : public KernelTest {
     std::normal_distribution<float> normal;
     Columns x(count, std::vector<float>(width));
     for (auto& column : x) {
-      // Halves hold them.
+      // Half-precision floats hold these values exactly.
       for (float& value : column)
         value = std::round(normal(random_) * 64) / 64;
     }
     return x;
   }
 
-  // As a product's input, zeros up to the padding and NaN elsewhere.
+  // Returns the columns as a product's input, with zeros up to the padding and NaN elsewhere.
   gpu::Buffer input(const k::Mapping& mapping, const Columns& x) {
     const auto width = static_cast<std::uint32_t>(x[0].size());
     const std::uint32_t stride = k::input_stride(mapping, width);
@@ -191,7 +191,7 @@ class ExpertKernels : public KernelTest {
     return made;
   }
 
-  // results[pair][row], whatever the form of the results in memory.
+  // Returns results[pair][row], whatever the form of the results in memory.
   Columns multiply(const k::Mapping& mapping, const k::RouterShape& router, const ExpertMatrices& m,
                    const gpu::Buffer& routes, std::uint32_t count, const Columns& x,
                    k::Epilogue epilogue, const Biases& biases,
@@ -247,7 +247,8 @@ class ExpertKernels : public KernelTest {
   std::mt19937 random_{20261123};
 };
 
-// A router's rows, of which some are equal: equal logits, and the lower index is taken.
+// Returns a router's rows. Some are equal, so their logits are, and the router takes the lower
+// index.
 inline std::vector<float> router_rows(const k::RouterShape& router, std::mt19937& random) {
   std::normal_distribution<float> normal(0, 0.1F);
   std::vector<float> rows(std::size_t{router.rows()} * kWidth);

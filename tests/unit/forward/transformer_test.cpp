@@ -241,7 +241,7 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   constexpr std::uint64_t kMebibyte = 1 << 20;
   EXPECT_EQ(batch({.cpu = true, .memory_bytes = 1 << 30}), 16U);
   EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}), 16U) << "never fewer";
-  // 1,024 tokens of each are 3 MiB; the weights, 5.3.
+  // 1,024 tokens of each sequence take 3 MiB, and the weights take 5.3 MiB.
   EXPECT_EQ(batch({.memory_bytes = 256 * kMebibyte}), 41U);
   EXPECT_EQ(batch({.memory_bytes = 8192 * kMebibyte}), 256U);
   EXPECT_EQ(batch({}), 256U);
@@ -252,7 +252,8 @@ TEST(Sizes, AStepHasAsManySequencesAsTheDeviceAndTheModelAllow) {
   EXPECT_EQ(batch({.memory_bytes = usual.memory_bytes - 1}), 255U);
   EXPECT_EQ(batch({.cpu = true}, 3), 3U);
   EXPECT_EQ(batch({.memory_bytes = 80 * kMebibyte}, 300), 300U) << "as it was asked for";
-  // A sequence carries 40 MiB and a little from position to position; all of them, 4 GiB at most.
+  // A sequence carries a little more than 40 MiB from position to position; all sequences carry 4
+  // GiB at most.
   const model::DeltaHeads heads{.keys = 16, .values = 16, .size = 128, .taps = 4};
   graph->states.resize(40, model::StateStore{heads});
   EXPECT_LE(batch({}), 102U);

@@ -162,7 +162,7 @@ inline GgufBuilder small_llama() {
   return file;
 }
 
-// The file reads `bytes` where they lie, so they must outlive it: a temporary string does not compile.
+// The GgufFile reads `bytes` in place, so they must outlive it: a temporary string does not compile.
 inline Result<std::unique_ptr<GgufFile>> open_bytes(const std::string& bytes) {
   return GgufFile::from_memory(std::as_bytes(std::span(bytes.data(), bytes.size())), "test.gguf");
 }

@@ -1,4 +1,4 @@
-// What coding agents and their protocols ask for besides text: which tools may be called, and what an answer is to be.
+// What coding agents and their protocols ask for besides text: the tools that they may call, and the answer's form.
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +39,7 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
   chat = parse_chat(body.dump());
   ASSERT_EQ(error_of(chat), nullptr);
   EXPECT_EQ(std::get<0>(chat).parameters.tool_choice, ipc::ToolChoice::kRequired);
-  // The Responses API has it flat, and its servers' own tools beside it.
+  // The Responses API puts the choice's members flat, with its servers' own tools beside them.
   const auto response = parse_responses(
       R"({"input":"x","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"},{"type":"web_search"}],
           "tool_choice":{"type":"allowed_tools","mode":"required","tools":[{"type":"web_search"},{"type":"function","name":"f"}]}})");
@@ -83,7 +83,7 @@ TEST(AllowedTools, MistakesAreNamed) {
   }
 }
 
-// Claude Code asks so for a session's title.
+// Claude Code asks for a session's title in this form.
 TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
   const std::string schema = R"({"type":"object","properties":{"z":{},"a":{}}})";
   const auto parsed_with = [](const std::string& members) {

@@ -1,4 +1,4 @@
-// What a connection makes of heads and bodies, and the heads that it writes.
+// Tests of what a connection makes of heads and bodies, and of the heads that it writes.
 #include "orchestrator/http/incoming_request.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// OpenAI's wire format, out.
+// OpenAI's wire format: answers.
 #include <array>
 #include <limits>
 #include <string>

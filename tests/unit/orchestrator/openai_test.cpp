@@ -1,4 +1,4 @@
-// OpenAI's wire format, in; openai_answer_test.cpp has the way out.
+// OpenAI's wire format: requests. openai_answer_test.cpp tests answers.
 #include "orchestrator/http/openai.hpp"
 
 #include <limits>

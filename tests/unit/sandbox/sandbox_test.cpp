@@ -309,7 +309,7 @@ TEST_F(Sandbox, MayEndItself) {
   EXPECT_EQ(status, kKilled);
 }
 
-// The service's unit lets nobody call capset, and its daemon has no capability.
+// The service's unit forbids capset, and its daemon has no capabilities.
 TEST_F(Sandbox, NeedsNoCallThatGivesUpWhatIsNotThere) {
   EXPECT_EQ(in_child([] {
               (void)!::setresgid(65534, 65534, 65534);

@@ -8,7 +8,7 @@
 namespace bulkhead::cli {
 namespace {
 
-// Each header's checksum is right when its bytes, with spaces for the checksum's, add up to it.
+// A header's checksum is the sum of its bytes, with spaces in place of the checksum.
 void expect_header(const std::string& archive, std::size_t at, const std::string& name,
                    std::size_t size) {
   const std::string header = archive.substr(at, 512);
@@ -41,7 +41,7 @@ TEST(Archive, HasAHeaderAndWholeBlocksForEachFile) {
 TEST(Archive, CutsANameThatIsTooLong) {
   const std::vector<ArchivedFile> files = {{std::string(300, 'n'), "x"}};
   const std::string archive = tar_archive(files, 0);
-  EXPECT_EQ(archive.substr(0, 101), std::string(100, 'n') + '0');  // of the mode
+  EXPECT_EQ(archive.substr(0, 101), std::string(100, 'n') + '0');  // the '0' belongs to the mode
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 namespace bulkhead::cli {
 namespace {
 
-// By hand: of 8 tokens those with the numbers 5, 6 and 7 count. Their probabilities are 1/2, 1/4 and 1/8, so the
-// mean of the negative logarithms is (1 + 2 + 3) / 3 = 2 times ln 2, and the perplexity 4. Their variance is
-// ((1 + 4 + 9) / 3 - 4) = 2/3 times (ln 2)^2; the error of the mean is the root of a half of that.
+// Worked by hand: of 8 tokens, those with the numbers 5, 6 and 7 count. Their probabilities are 1/2, 1/4 and 1/8. So
+// the mean of the negative logarithms is (1 + 2 + 3) / 3 = 2 times ln 2, and the perplexity is 4. Their variance is
+// ((1 + 4 + 9) / 3 - 4) = 2/3 times (ln 2)^2; the error of the mean is the root of half of that.
 TEST(PerplexitySum, CountsTheSecondHalfOfAChunk) {
   PerplexitySum sum;
   const double unseen = -1000;
@@ -27,12 +27,12 @@ TEST(PerplexitySum, AddsUpOverChunks) {
   sum.add_chunk(std::vector<double>{0, -9, -9, std::log(0.5)});
   EXPECT_EQ(sum.count(), 1U);
   EXPECT_NEAR(sum.perplexity(), 2, 1e-12);
-  EXPECT_EQ(sum.error(), 0);  // of one token nobody knows
+  EXPECT_EQ(sum.error(), 0);  // one token does not show an error
   sum.add_chunk(std::vector<double>{0, -9, -9, std::log(0.125)});
   EXPECT_EQ(sum.count(), 2U);
   EXPECT_NEAR(sum.perplexity(), 4, 1e-12);
   sum.add_chunk(std::vector<double>{0, -9, -9, std::log(0.25)});
-  sum.add_chunk(std::vector<double>{0});  // nothing of it counts
+  sum.add_chunk(std::vector<double>{0});  // none of these tokens counts
   EXPECT_EQ(sum.count(), 3U);
 }
 
