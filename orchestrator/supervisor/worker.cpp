@@ -77,11 +77,11 @@ void Worker::become_next() {
   vault_.drop("the worker becomes another one");
 }
 
-void Worker::set_state(WorkerState state) {
+void Worker::set_state(WorkerState state, Tell tell) {
   if (state_ == state) return;
   state_ = state;
   spdlog::debug("worker {}: {}", name(), to_string(state));
-  events_.worker_changed(*this);
+  if (tell == Tell::kNow) events_.worker_changed(*this);
 }
 
 // ---- one process after the other ----
@@ -120,7 +120,7 @@ void Worker::start_process() {
     events_.worker_changed(*this);
     return;
   }
-  state_ = WorkerState::kStarting;
+  set_state(WorkerState::kStarting, Tell::kByCaller);
   events_.worker_changed(*this);
 }
 
@@ -143,7 +143,7 @@ bool Worker::take_over() {
   recovery.greeted();
   process_->promote(name(), unsettled);
   watch_cache();
-  state_ = WorkerState::kLoading;
+  set_state(WorkerState::kLoading, Tell::kByCaller);
   events_.worker_changed(*this);
   return true;
 }
@@ -161,7 +161,7 @@ void Worker::schedule_restart(bool immediately) {
     spdlog::warn("worker {}: {} deaths without a token in between; next start in {} ms", name(),
                  policy_.deaths(), delay.count());
   }
-  state_ = WorkerState::kRestarting;
+  set_state(WorkerState::kRestarting, Tell::kByCaller);
   restart_timer_.start(delay, [this] {
     ++restarts_;
     start_process();
@@ -325,7 +325,7 @@ void Worker::load() {
   if (state_ != WorkerState::kUnloaded) return;
   policy_.reset();
   ever_ready_ = false;
-  state_ = WorkerState::kStarting;
+  set_state(WorkerState::kStarting, Tell::kByCaller);
   start_process();
 }
 

@@ -203,7 +203,11 @@ class Worker : private ProcessEvents {
   void end_after_drain();
   void unloaded();
   void become_next();
-  void set_state(WorkerState state);
+  // Says who tells the receiver of a change: set_state() at once, or its caller, which has more to do or to tell
+  // before that.
+  enum class Tell { kNow, kByCaller };
+  // Nothing else assigns state_.
+  void set_state(WorkerState state, Tell tell = Tell::kNow);
 
   EventLoop& loop_;
   WorkerOptions options_;

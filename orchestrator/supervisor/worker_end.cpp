@@ -182,7 +182,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     return unloaded();
   }
   if (death.vault_unusable) {  // a cold start, and no death
-    state_ = WorkerState::kRestarting;
+    set_state(WorkerState::kRestarting, Tell::kByCaller);
     if (take_over()) return;
     schedule_restart(true);
     events_.worker_changed(*this);
@@ -206,7 +206,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
   }
   if (at_first_start && !death.as_asked &&
       (!death.last_word.empty() || policy_.deaths() >= kDeathsAtFirstStart)) {
-    state_ = WorkerState::kFailed;
+    set_state(WorkerState::kFailed, Tell::kByCaller);
     retry_later();
     events_.worker_died(*this, death, std::move(orphans));
     events_.worker_changed(*this);
@@ -214,7 +214,7 @@ void Worker::died(WorkerProcess& process, const Death& death) {
     return;
   }
   if (at_first_start) try_without_units(death);
-  state_ = WorkerState::kRestarting;
+  set_state(WorkerState::kRestarting, Tell::kByCaller);
   events_.worker_died(*this, death, std::move(orphans));
   if (state_ != WorkerState::kRestarting) return;  // a receiver has stopped the worker
   // This check comes before a spare takes over: the spare would die of the same cause, and so would
