@@ -62,11 +62,11 @@ Result<Optimizations> create_optimizations(Device& device, const config::GpuOpti
   return all;
 }
 
-std::vector<Figure> figures(const Optimizations& parts, Device& device) {
-  std::vector<Figure> all;
+std::vector<FigureValue> figures(const Optimizations& parts, Device& device) {
+  std::vector<FigureValue> all;
   all.reserve(64);
-  const auto add = [&all](const char* name, auto value) {
-    all.push_back({name, static_cast<double>(value)});
+  const auto add = [&all](FigureName name, auto value) {
+    all.emplace_back(name, static_cast<double>(value));
   };
   const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e9; };
   const auto share = [](std::uint64_t part, std::uint64_t whole) {

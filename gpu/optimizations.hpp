@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "config/base/worker_figures.hpp"
 #include "config/settings.hpp"
 #include "gpu/blit_queue.hpp"
 #include "gpu/command_ring.hpp"
@@ -42,11 +43,7 @@ struct Optimizations {
 // Everything that the parts and the device count, by names fit for metrics: pool_*, blit_*, ring_*,
 // gpu_*. Rates and shares are 0 to 1; names that end in _microseconds or _seconds are times.
 // gpu_busy_share counts from the last call. Each call also writes the trace's events to its file.
-struct Figure {
-  std::string name;
-  double value = 0;
-};
-std::vector<Figure> figures(const Optimizations& parts, Device& device);
+std::vector<FigureValue> figures(const Optimizations& parts, Device& device);
 
 // A part that is switched on and fails to initialise is replaced by its plain form where
 // settings.graceful_fallback is set, with a line in the log at settings.fallback_log_level; without

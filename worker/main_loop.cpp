@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "config/base/log.hpp"
+#include "config/base/worker_figures.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -146,8 +147,8 @@ void MainLoop::send_stats(bool busy) {
   stats_sent_ = now;
   ipc::Stats stats = engine_.stats();
   const ipc::ChannelStats channel = channel_.stats();
-  const auto add = [&](const char* name, std::uint64_t value) {
-    stats.counters.push_back({name, static_cast<double>(value)});
+  const auto add = [&](FigureName name, std::uint64_t value) {
+    stats.counters.push_back({name.text(), static_cast<double>(value)});
   };
   add("channel_records_sent_total", channel.records_sent);
   add("channel_bytes_sent_total", channel.bytes_sent);

@@ -11,7 +11,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include "orchestrator/metrics/worker_figures.hpp"
+#include "config/base/worker_figures.hpp"
 
 namespace bulkhead::orchestrator {
 

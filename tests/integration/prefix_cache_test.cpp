@@ -186,7 +186,8 @@ TEST(WorkerFigures, HaveTypesUnitsAndHelp) {
                       "# TYPE bulkhead_worker_generated_tokens_total counter\n"),
             std::string::npos);
   EXPECT_NE(text.find("# TYPE bulkhead_worker_pool_bytes_in_use gauge\n"), std::string::npos);
-  // Every figure of a worker has a row, except those of kernels, whose names are the kernels'.
+  // Every figure of a worker has a row, except those of kernels, whose names are the kernels'. The compiler sees to
+  // that; the daemon has to find each.
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("# HELP") || !line.ends_with("Reported by the worker")) continue;

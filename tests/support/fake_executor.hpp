@@ -80,7 +80,7 @@ class FakeExecutor : public engine::Executor {
   std::string device_name() const override { return "fake"; }
   std::string numerics_id() const override { return "fake"; }
   std::uint64_t weight_bytes() const override { return 1000; }
-  std::vector<Counter> counters() const override { return {}; }
+  std::vector<FigureValue> counters() const override { return {}; }
   std::vector<Optimization> optimizations() const override { return {}; }
 
  private:

@@ -40,8 +40,7 @@ bool DraftModel::takes(const DraftContext& context, std::size_t tokens) const {
 
 double DraftModel::bytes() const {
   const auto counters = executor_.counters();
-  const auto per_token =
-      std::ranges::find(counters, "kv_bytes_per_token", &Executor::Counter::name);
+  const auto per_token = std::ranges::find(counters, "kv_bytes_per_token", &FigureValue::name);
   const double cache = per_token == counters.end()
                            ? 0
                            : per_token->value * static_cast<double>(pool_.total_positions());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "config/base/worker_figures.hpp"
 #include "worker/engine/engine_request.hpp"
 
 namespace bulkhead::engine {
@@ -22,8 +23,8 @@ std::uint64_t microseconds(Clock::duration duration) {
 // count again, found or not.
 void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
   const PrefixFigures& figures = scheduler.prefix_figures();
-  const auto add = [&](const char* name, auto value) {
-    stats.counters.push_back({name, static_cast<double>(value)});
+  const auto add = [&](FigureName name, auto value) {
+    stats.counters.push_back({name.text(), static_cast<double>(value)});
   };
   add("prefix_cache_hit_tokens_total", figures.hit_tokens);
   add("prefix_cache_miss_tokens_total", figures.miss_tokens);
@@ -46,8 +47,8 @@ void add_prefix_figures(const Scheduler& scheduler, ipc::Stats& stats) {
 }
 
 void add_speculation_figures(const Speculator::Figures& figures, ipc::Stats& stats) {
-  const auto add = [&](const char* name, auto value) {
-    stats.counters.push_back({name, static_cast<double>(value)});
+  const auto add = [&](FigureName name, auto value) {
+    stats.counters.push_back({name.text(), static_cast<double>(value)});
   };
   add("speculation_drafted_tokens_total", figures.drafted);
   add("speculation_accepted_tokens_total", figures.accepted);
@@ -57,8 +58,8 @@ void add_speculation_figures(const Speculator::Figures& figures, ipc::Stats& sta
 
 void add_draft_model_figures(const Speculator::Figures& figures, const DraftModel& model,
                              ipc::Stats& stats) {
-  const auto add = [&](const char* name, auto value) {
-    stats.counters.push_back({name, static_cast<double>(value)});
+  const auto add = [&](FigureName name, auto value) {
+    stats.counters.push_back({name.text(), static_cast<double>(value)});
   };
   add("draft_model_drafted_tokens_total", figures.model_drafted);
   add("draft_model_accepted_tokens_total", figures.model_accepted);
@@ -466,7 +467,9 @@ ipc::Stats Engine::stats() const {
   stats.waiting_sequences = static_cast<std::uint32_t>(scheduler_.waiting() + tickets_.size());
   stats.kv_pages_used = scheduler_.pool().used_pages();
   stats.kv_pages_total = scheduler_.pool().total_pages();
-  const auto add = [&](const char* name, double value) { stats.counters.push_back({name, value}); };
+  const auto add = [&](FigureName name, double value) {
+    stats.counters.push_back({name.text(), value});
+  };
   add("prompt_tokens_total", static_cast<double>(prompt_tokens_));
   add("generated_tokens_total", static_cast<double>(generated_tokens_));
   add("step_columns_total", static_cast<double>(step_columns_));
@@ -487,9 +490,8 @@ ipc::Stats Engine::stats() const {
   add_prefix_figures(scheduler_, stats);
   add_speculation_figures(speculator_.figures(), stats);
   if (draft_model_ != nullptr) add_draft_model_figures(speculator_.figures(), *draft_model_, stats);
-  for (const Executor::Counter& counter : executor_.counters()) {
-    stats.counters.push_back({counter.name, counter.value});
-  }
+  for (FigureValue& figure : executor_.counters())
+    stats.counters.push_back({std::move(figure.name), figure.value});
   return stats;
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "config/base/error.hpp"
+#include "config/base/worker_figures.hpp"
 
 namespace bulkhead::engine {
 
@@ -189,11 +190,7 @@ class Executor {
   virtual std::string device_name() const = 0;
   virtual std::string numerics_id() const = 0;
   virtual std::uint64_t weight_bytes() const = 0;
-  struct Counter {
-    std::string name;
-    double value = 0;
-  };
-  virtual std::vector<Counter> counters() const = 0;
+  virtual std::vector<FigureValue> counters() const = 0;
   // Times the kernels of a step of one column; counters() then has the times. No step may be in
   // flight. A device that can't measure times is no error.
   virtual Status profile() { return {}; }

@@ -7,11 +7,9 @@
 
 namespace bulkhead::forward {
 
-using Counter = engine::Executor::Counter;
-
-void add_load_counters(const LoadTimes& times, std::vector<Counter>& all) {
-  const auto seconds = [&all](const char* name, std::uint64_t ns) {
-    all.push_back({name, static_cast<double>(ns) / 1e9});
+void add_load_counters(const LoadTimes& times, std::vector<FigureValue>& all) {
+  const auto seconds = [&all](FigureName name, std::uint64_t ns) {
+    all.emplace_back(name, static_cast<double>(ns) / 1e9);
   };
   seconds("load_seconds", times.total_ns);
   seconds("load_weights_seconds", times.weights.total);
@@ -37,17 +35,17 @@ void log_load_times(const LoadTimes& times, std::uint64_t weight_bytes) {
       ms(times.warm_up_ns), ms(times.save_ns));
 }
 
-std::vector<Counter> kernel_counters(std::span<const gpu::KernelTime> times) {
-  std::vector<Counter> all;
+std::vector<FigureValue> kernel_counters(std::span<const gpu::KernelTime> times) {
+  std::vector<FigureValue> all;
   for (const gpu::KernelTime& time : times) {
-    std::string name = "kernel_";
+    std::string name;
     for (const char c : time.name)
       name += std::isalnum(static_cast<unsigned char>(c)) != 0
                   ? static_cast<char>(std::tolower(static_cast<unsigned char>(c)))
                   : '_';
-    all.push_back({name + "_calls", static_cast<double>(time.calls)});
-    all.push_back({name + "_microseconds", time.microseconds});
-    all.push_back({name + "_bytes", static_cast<double>(time.bytes_moved)});
+    all.push_back(FigureValue::of_kernel(name, "calls", static_cast<double>(time.calls)));
+    all.push_back(FigureValue::of_kernel(name, "microseconds", time.microseconds));
+    all.push_back(FigureValue::of_kernel(name, "bytes", static_cast<double>(time.bytes_moved)));
   }
   return all;
 }

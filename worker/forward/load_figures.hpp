@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/base/elapsed.hpp"
+#include "config/base/worker_figures.hpp"
 #include "gpu/command_ring.hpp"
 #include "worker/engine/executor.hpp"
 #include "worker/forward/weight_pipeline.hpp"
@@ -23,11 +24,11 @@ struct LoadTimes {
 };
 
 // load_seconds and load_*_seconds.
-void add_load_counters(const LoadTimes& times, std::vector<engine::Executor::Counter>& all);
+void add_load_counters(const LoadTimes& times, std::vector<FigureValue>& all);
 // One line at level debug.
 void log_load_times(const LoadTimes& times, std::uint64_t weight_bytes);
 
 // kernel_NAME_{calls,microseconds,bytes}: "rope and KV write" is kernel_rope_and_kv_write.
-std::vector<engine::Executor::Counter> kernel_counters(std::span<const gpu::KernelTime> times);
+std::vector<FigureValue> kernel_counters(std::span<const gpu::KernelTime> times);
 
 }  // namespace bulkhead::forward

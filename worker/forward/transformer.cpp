@@ -96,21 +96,23 @@ class LoadedTransformer final : public Transformer {
     return sums == checksums_ ? Status() : not_as_expected("the weights' checksums differ");
   }
 
-  std::vector<Counter> counters() const override {
-    std::vector<Counter> all;
-    for (gpu::Figure& figure : gpu::figures(parts_, *context_.device))
-      all.push_back({std::move(figure.name), figure.value});
-    all.push_back({"steps", static_cast<double>(runner_.steps())});
-    all.push_back({"kv_bytes_per_token", static_cast<double>(kv_per_token_)});
-    all.push_back({"max_batch", static_cast<double>(limits_.max_sequences)});
-    all.push_back({"steps_computed_again", static_cast<double>(runner_.computed_again())});
-    all.push_back({"steps_in_flight", static_cast<double>(limits_.steps_in_flight)});
-    all.push_back({"plan_seconds", static_cast<double>(runner_.plan_ns()) / 1e9});
-    all.push_back({"command_buffers_begun", static_cast<double>(gpu::commands_begun())});
-    all.push_back({"weights_checked_total", static_cast<double>(sums_->passes())});
+  std::vector<FigureValue> counters() const override {
+    std::vector<FigureValue> all = gpu::figures(parts_, *context_.device);
+    const auto add = [&all](FigureName name, auto value) {
+      all.emplace_back(name, static_cast<double>(value));
+    };
+    const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e9; };
+    add("steps", runner_.steps());
+    add("kv_bytes_per_token", kv_per_token_);
+    add("max_batch", limits_.max_sequences);
+    add("steps_computed_again", runner_.computed_again());
+    add("steps_in_flight", limits_.steps_in_flight);
+    add("plan_seconds", seconds(runner_.plan_ns()));
+    add("command_buffers_begun", gpu::commands_begun());
+    add("weights_checked_total", sums_->passes());
     add_load_counters(load_times_, all);
-    all.push_back({"vault_import_seconds", static_cast<double>(take_over_times_.import_ns) / 1e9});
-    all.push_back({"vault_check_seconds", static_cast<double>(take_over_times_.check_ns) / 1e9});
+    add("vault_import_seconds", seconds(take_over_times_.import_ns));
+    add("vault_check_seconds", seconds(take_over_times_.check_ns));
     all.insert(all.end(), kernel_times_.begin(), kernel_times_.end());
     return all;
   }
@@ -464,7 +466,7 @@ class LoadedTransformer final : public Transformer {
 
   TakeOverTimes take_over_times_;
   LoadTimes load_times_;
-  std::vector<Counter> kernel_times_;  // of the last profile()
+  std::vector<FigureValue> kernel_times_;  // of the last profile()
   std::uint64_t profiles_ = 0;
 };
 

@@ -142,7 +142,7 @@ class DrawsOnHost final : public engine::Executor {
   std::string device_name() const override { return device_.device_name(); }
   std::string numerics_id() const override { return device_.numerics_id(); }
   std::uint64_t weight_bytes() const override { return device_.weight_bytes(); }
-  std::vector<Counter> counters() const override { return device_.counters(); }
+  std::vector<FigureValue> counters() const override { return device_.counters(); }
   std::vector<Optimization> optimizations() const override { return device_.optimizations(); }
 
  private:

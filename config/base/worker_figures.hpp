@@ -1,16 +1,37 @@
-#include "orchestrator/metrics/worker_figures.hpp"
+// The figures that workers report beside those of ipc::Stats, a row for each name. A worker sends names and values alone,
+// because the daemon does not trust a worker with types and texts. The worker can report no name without a row: that
+// does not compile.
+#pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <string>
+#include <string_view>
 
-namespace bulkhead::orchestrator {
-namespace {
+namespace bulkhead {
 
-constexpr auto kCounter = WorkerFigure::Kind::kCounter;
-constexpr auto kGauge = WorkerFigure::Kind::kGauge;
+struct WorkerFigure {
+  enum class Kind : std::uint8_t {
+    kCounter,  // a value that only grows, from 0 at the start of the worker's process
+    kGauge,
+  };
+  std::string_view name;  // the name without "bulkhead_worker_"
+  Kind kind = Kind::kGauge;
+  std::string_view unit;  // "bytes", "s", ...
+  std::string_view help;
+
+  // Returns a text such as "Memory that the pool has lent (bytes)".
+  std::string help_with_unit() const { return std::string(help) + " (" + std::string(unit) + ")"; }
+};
+
+namespace worker_figures {
+
+inline constexpr auto kCounter = WorkerFigure::Kind::kCounter;
+inline constexpr auto kGauge = WorkerFigure::Kind::kGauge;
 
 // The rows are in the order of their names.
-constexpr WorkerFigure kFigures[] = {
+inline constexpr WorkerFigure kRows[] = {
     {"blit_average_download_microseconds", kGauge, "us", "Mean time of a download"},
     {"blit_average_sync_wait_microseconds", kGauge, "us",
      "Mean time that the host waits for a transfer"},
@@ -132,6 +153,7 @@ constexpr WorkerFigure kFigures[] = {
     {"state_snapshots", kGauge, "snapshots", "Snapshots of states that sequences may go on from"},
     {"step_columns_total", kCounter, "columns", "Columns of all steps"},
     {"step_seconds_total", kCounter, "s", "Time of all steps"},
+    {"steps", kCounter, "steps", "Steps of the device"},
     {"steps_ahead_total", kCounter, "steps", "Steps submitted while another one was in flight"},
     {"steps_computed_again", kCounter, "steps", "Steps computed again with barriers"},
     {"steps_in_flight", kGauge, "steps", "Steps that may be in flight at one time"},
@@ -140,18 +162,56 @@ constexpr WorkerFigure kFigures[] = {
     {"vault_import_seconds", kGauge, "s", "Time that importing a predecessor's memory took"},
     {"weights_checked_total", kCounter, "passes",
      "Times that all weights were compared with their checksums"},
+    {"window_page_evictions_total", kCounter, "pages",
+     "Windows' pages of the prefix cache whose room was needed"},
+    {"window_pages", kGauge, "pages", "KV pages that there are for layers with windows"},
+    {"window_pages_used", kGauge, "pages", "KV pages of layers with windows in use"},
 };
-static_assert(std::ranges::is_sorted(kFigures, {}, &WorkerFigure::name));
+static_assert(std::ranges::is_sorted(kRows, {}, &WorkerFigure::name));
+static_assert(std::ranges::all_of(kRows,
+                                  [](const WorkerFigure& row) {
+                                    return row.kind == kCounter || !row.name.ends_with("_total");
+                                  }),
+              "a name that ends in _total is a counter's");
 
-}  // namespace
+}  // namespace worker_figures
 
-std::string WorkerFigure::help_with_unit() const {
-  return std::string(help) + " (" + std::string(unit) + ")";
+// Returns the row of that name; null if there is none: the daemon then shows the figure as a gauge.
+constexpr const WorkerFigure* find_worker_figure(std::string_view name) {
+  const auto* const row =
+      std::ranges::lower_bound(worker_figures::kRows, name, {}, &WorkerFigure::name);
+  return row != std::end(worker_figures::kRows) && row->name == name ? row : nullptr;
 }
 
-const WorkerFigure* find_worker_figure(std::string_view name) {
-  const auto* const row = std::ranges::lower_bound(kFigures, name, {}, &WorkerFigure::name);
-  return row != std::end(kFigures) && row->name == name ? row : nullptr;
-}
+// The name of a row. The compiler refuses a text that is no row's name.
+class FigureName {
+ public:
+  consteval FigureName(const char* name) : text_(name) {  // NOLINT(google-explicit-constructor)
+    if (find_worker_figure(name) == nullptr) throw "this figure has no row in worker_figures.hpp";
+  }
+  constexpr const char* text() const { return text_; }
 
-}  // namespace bulkhead::orchestrator
+ private:
+  const char* text_;
+};
+
+// A figure and its value now.
+struct FigureValue {
+  FigureValue(FigureName row, double value_now) : name(row.text()), value(value_now) {}
+  // The figures of kernels have no rows, because their names come from the kernels' names. `what`: "calls" or another
+  // thing that is counted or timed.
+  static FigureValue of_kernel(std::string_view kernel, std::string_view what, double value) {
+    FigureValue figure;
+    figure.name = "kernel_" + std::string(kernel) + "_" + std::string(what);
+    figure.value = value;
+    return figure;
+  }
+
+  std::string name;
+  double value = 0;
+
+ private:
+  FigureValue() = default;
+};
+
+}  // namespace bulkhead
