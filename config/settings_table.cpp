@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "config/base/overloaded.hpp"
 #include "config/base/text.hpp"
 
 namespace bulkhead::config {
@@ -393,13 +394,6 @@ Result<std::uint32_t> parse_choice(const Field<Owner>& field, std::string_view t
   }
   return wrong(quoted(text) + " is not " + joined(field.choices));
 }
-
-template <typename... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
-template <typename... Functions>
-Overloaded(Functions...) -> Overloaded<Functions...>;
 
 template <typename Owner>
 Status store_in(const Field<Owner>& field, Owner& owner, const Written& written) {

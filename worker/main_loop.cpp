@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "config/base/log.hpp"
+#include "config/base/overloaded.hpp"
 #include "config/base/worker_figures.hpp"
 
 namespace bulkhead::worker {
@@ -23,11 +24,6 @@ constexpr std::chrono::milliseconds kOfferInterval{100};
 constexpr int kIdleSleep_ms = 1000;  // between heartbeats of an idle worker
 // While the tokenizer's thread, a full ring or room to offer the vault is waited for.
 constexpr int kWaitingSleep_ms = 100;
-
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "config/base/overloaded.hpp"
 #include "worker/forward/rope_table.hpp"
 
 namespace bulkhead::forward {
@@ -13,11 +14,6 @@ using model::kStream;
 using model::MatrixPart;
 
 namespace {
-
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
 
 class Planner {
  public:

@@ -1,4 +1,5 @@
 // What each of a plan's steps reads and writes, from which barriers follow.
+#include "config/base/overloaded.hpp"
 #include "worker/forward/model_plan.hpp"
 
 namespace bulkhead::forward {
@@ -19,11 +20,6 @@ Access access_of(const model::RotateLatent& rotate) {
   return {place(rotate.q) | place(rotate.absorbed) | place(rotate.row),
           place(kQPlace) | place(kKvPlace)};
 }
-
-template <typename... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
 
 }  // namespace
 

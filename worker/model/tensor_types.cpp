@@ -7,6 +7,23 @@
 #include "worker/model/gguf_part.hpp"
 
 namespace bulkhead::model {
+namespace {
+
+struct NamedType {
+  std::uint32_t type;
+  const char* name;
+};
+constexpr NamedType kOthers[] = {{9, "Q8_1"},   {15, "Q8_K"}, {24, "I8"},  {25, "I16"},
+                                 {26, "I32"},   {27, "I64"},  {28, "F64"}, {34, "TQ1_0"},
+                                 {35, "TQ2_0"}, {40, "NVFP4"}};
+static_assert(std::ranges::none_of(kOthers,
+                                   [](const NamedType& other) {
+                                     return gpu::kernels::find_row(
+                                                static_cast<TensorType>(other.type)) != nullptr;
+                                   }),
+              "a type that has a row has its name from there");
+
+}  // namespace
 
 const TensorTypeTraits* traits(TensorType type) {
   return gpu::kernels::find_row(type);
@@ -14,14 +31,6 @@ const TensorTypeTraits* traits(TensorType type) {
 
 std::string tensor_type_name(std::uint32_t type) {
   if (const TensorTypeTraits* known = traits(static_cast<TensorType>(type))) return known->name;
-  static constexpr struct {
-    std::uint32_t type;
-    const char* name;
-  } kOthers[] = {{9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"},
-                 {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},
-                 {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},   {26, "I32"},   {27, "I64"},
-                 {28, "F64"},    {29, "IQ1_M"},   {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"},
-                 {40, "NVFP4"}};
   const auto* other = std::find_if(std::begin(kOthers), std::end(kOthers),
                                    [type](const auto& entry) { return entry.type == type; });
   return other != std::end(kOthers) ? other->name : "number " + std::to_string(type);

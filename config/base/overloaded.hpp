@@ -1,0 +1,14 @@
+// One function object of several, for std::visit: Overloaded{[](A) {...}, [](B) {...}}. The compiler names a type that
+// none of them takes.
+#pragma once
+
+namespace bulkhead {
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <typename... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+}  // namespace bulkhead
