@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/program_options.hpp"
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
@@ -173,18 +174,14 @@ class Bench {
         [&](gpu::Recorder& recorder) { recorder.copy(gpu::slice(upload), gpu::slice(queries_)); });
   }
 
-  // FNV-1a of the first bytes of the results.
+  // Hashes the first bytes of the results.
   Result<std::uint64_t> hash_of_results(std::uint64_t bytes) {
     BULKHEAD_RETURN_IF_ERROR(submit([&](gpu::Recorder& recorder) {
       recorder.copy(gpu::slice(out_, 0, bytes), gpu::slice(read_, 0, bytes));
       recorder.barrier();
       recorder.fill(gpu::slice(out_), 0xffffffffU);
     }));
-    std::uint64_t hash = 14695981039346656037U;
-    const auto* words = reinterpret_cast<const std::uint64_t*>(read_.mapped().data());
-    for (std::uint64_t i = 0; i < bytes / 8; ++i)
-      hash = (hash ^ words[i]) * 1099511628211U;
-    return hash;
+    return fnv1a_long_words(std::as_bytes(read_.mapped()).first(bytes));
   }
 
   Status measure(const Shape& named, std::uint32_t columns, std::uint32_t depth) {

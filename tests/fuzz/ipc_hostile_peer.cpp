@@ -34,6 +34,7 @@
 #include <optional>
 #include <string>
 
+#include "config/base/fnv1a.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/peer_socket.hpp"
 #include "ipc/record_channel.hpp"
@@ -83,13 +84,6 @@ double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-std::uint64_t hash_of(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 1469598103934665603U;
-  for (const std::byte b : bytes)
-    hash = (hash ^ static_cast<std::uint64_t>(b)) * 1099511628211U;
-  return hash;
 }
 
 // ---- the second process: gets a worker's descriptors and a script, does it, answers ----
@@ -290,7 +284,7 @@ class DaemonSide {
       if (record->empty()) return;
       REQUIRE(record->size() <= ipc::kMaxRecordToDaemon);
       bounded();
-      const std::uint64_t hash = hash_of(*record);
+      const std::uint64_t hash = fnv1a(*record);
       const std::size_t heap = heap_bytes();
       peer();
       std::uint64_t tokens = 0;
@@ -308,7 +302,7 @@ class DaemonSide {
         }
       }
       peer();
-      REQUIRE(hash_of(*record) == hash);
+      REQUIRE(fnv1a(*record) == hash);
       channel_->release();
     }
   }

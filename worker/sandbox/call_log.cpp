@@ -16,11 +16,13 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "config/base/fnv1a.hpp"
 #include "config/base/quiet_thread.hpp"
 #include "config/base/unique_fd.hpp"
 #include "worker/sandbox/call_filter.hpp"
@@ -123,7 +125,7 @@ class Listener {
 
   void look_at(const seccomp_data& call) {
     if (judge(enforced_, call) != SECCOMP_RET_ALLOW) {
-      std::uint64_t kind = static_cast<std::uint64_t>(call.nr);
+      std::uint64_t kind = mixed(kFnv1aStart, static_cast<std::uint64_t>(call.nr));
       for (const Kind& each : kKinds) {
         if (each.number != call.nr) continue;
         for (int i = 0; i < 6; ++i) {
@@ -153,9 +155,9 @@ class Listener {
     const std::string_view path = full_.data();
     const bool allowed =
         below(path, writable_) || below(path, devices_) || (!writes && below(path, readable_));
-    std::uint64_t kind = mixed(static_cast<std::uint64_t>(call.nr), writes ? 1 : 0);
-    for (const char c : path)
-      kind = mixed(kind, static_cast<unsigned char>(c));
+    const std::uint64_t use =
+        mixed(mixed(kFnv1aStart, static_cast<std::uint64_t>(call.nr)), writes ? 1 : 0);
+    const std::uint64_t kind = fnv1a(std::as_bytes(std::span(path)), use);
     if (allowed || told_before(kind)) return;
     Line line;
     begin(line, call);
@@ -238,7 +240,7 @@ class Listener {
     return true;  // more kinds than anybody reads
   }
   static std::uint64_t mixed(std::uint64_t kind, std::uint64_t with) {
-    return (kind ^ with) * 0x100000001b3ULL + 0x9e3779b97f4a7c15ULL;  // FNV-1a's prime
+    return fnv1a(std::as_bytes(std::span(&with, 1)), kind);
   }
 
   static constexpr std::size_t kMostKinds = 4096;
