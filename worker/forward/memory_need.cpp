@@ -179,14 +179,9 @@ MemoryNeed memory_need(const model::ModelGraph& graph, const ModelPlan& plan,
   for (const std::uint64_t bytes : weight_sizes(graph, plan, options.context))
     need.weights += bytes;
   need.kv = kv_need(graph, kv);
-  const ScratchPlan scratch = plan_scratch(graph, plan, mapping, shapes, options);
-  need.transient =
-      scratch.bytes() + options.slots * plan.operands.size() * sizeof(gpu::kernels::FusedOperands) +
-      (plan.fuses ? scratch.partial_columns * plan.most_heads * gpu::kernels::kAttentionCountBytes
-                  : 0);
-  const std::uint64_t blocks =
-      (std::uint64_t{shapes.back().outputs} + kHostLogitsRows - 1) / kHostLogitsRows;
-  need.host_logits = options.slots * blocks * kHostLogitsRows * graph.vocabulary * sizeof(float);
+  need.transient = plan_scratch(graph, plan, mapping, shapes, options).device_bytes();
+  need.host_logits = options.slots * host_logits_blocks(shapes.back().outputs) * kHostLogitsRows *
+                     graph.vocabulary * sizeof(float);
   return need;
 }
 

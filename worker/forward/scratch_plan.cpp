@@ -94,6 +94,7 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
   const std::uint64_t outputs = exact ? widest.outputs : up_to(widest.outputs, kTile);
 
   ScratchPlan made;
+  std::uint64_t partial_columns = 0;  // columns of the widest step with partial results
   const auto floats = [&made](std::string name, std::uint64_t count) {
     made.pieces.push_back({std::move(name), count * sizeof(float)});
   };
@@ -102,7 +103,7 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
            columns * activation.per_column * activation_stride(mapping, activation));
   floats("rotated q", columns * plan.q_width);
   floats("attention partials",
-         partials_of(plan, mapping, shapes, options.context, made.partial_columns));
+         partials_of(plan, mapping, shapes, options.context, partial_columns));
   floats("norms' scales", plan.fuses ? columns : 0);
   floats("normed outputs",
          outputs == 0 ? 0 : padded(widest.outputs) * k::input_stride(mapping, graph.embedding));
@@ -110,6 +111,9 @@ ScratchPlan plan_scratch(const model::ModelGraph& graph, const ModelPlan& plan,
   floats("logits", outputs * graph.vocabulary * options.slots);
   floats("greedy partials", outputs * greedy_chunks(graph) * 4);
   floats("sums of weights", outputs * greedy_chunks(graph) * 2);
+  made.operand_bytes = options.slots * plan.operands.size() * sizeof(k::FusedOperands);
+  made.attention_count_bytes =
+      plan.fuses ? partial_columns * plan.most_heads * k::kAttentionCountBytes : 0;
   return made;
 }
 

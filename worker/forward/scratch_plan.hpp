@@ -32,15 +32,22 @@ struct ScratchPiece {
 };
 
 struct ScratchPlan {
-  std::vector<ScratchPiece> pieces;   // the plan's activations, then each Scratch
-  std::uint32_t logits_rows = 0;      // of a slot
-  std::uint64_t partial_columns = 0;  // columns of the widest step with partial results
+  std::vector<ScratchPiece> pieces;  // the plan's activations, then each Scratch
+  std::uint32_t logits_rows = 0;     // of a slot
+  std::uint64_t operand_bytes = 0;   // what products need besides, of all slots; kept between steps
+  std::uint64_t attention_count_bytes = 0;  // counts of workgroups that share a column; kept, too
 
   std::uint64_t bytes() const;  // all pieces, as a pool lays them
+  // All that one step at a time takes on the device.
+  std::uint64_t device_bytes() const { return bytes() + operand_bytes + attention_count_bytes; }
 };
 
 // The number of rows of logits in one block of the host's memory.
 constexpr std::uint32_t kHostLogitsRows = 16;
+// The blocks that so many rows take.
+constexpr std::uint64_t host_logits_blocks(std::uint64_t rows) {
+  return (rows + kHostLogitsRows - 1) / kHostLogitsRows;
+}
 
 struct ScratchOptions {
   std::uint32_t context = 0;  // positions that a column may see

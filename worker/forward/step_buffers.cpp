@@ -129,14 +129,11 @@ Result<Activations> acquire_activations(const StepContext& context, gpu::MemoryP
   // No scratch memory: a plain program's parameters stay, too.
   if (!context.plan.operands.empty()) {
     list_operands(context, a);
-    BULKHEAD_TRY(a.operands, pool.acquire(a.operand_values.size() * sizeof(k::FusedOperands),
-                                          "fused operands"));
+    BULKHEAD_TRY(a.operands, pool.acquire(scratch.operand_bytes, "fused operands"));
   }
-  if (context.plan.fuses && scratch.partial_columns > 0) {
-    BULKHEAD_TRY(
-        a.attention_counts,
-        pool.acquire(scratch.partial_columns * context.plan.most_heads * k::kAttentionCountBytes,
-                     "attention counts"));
+  if (scratch.attention_count_bytes > 0) {
+    BULKHEAD_TRY(a.attention_counts,
+                 pool.acquire(scratch.attention_count_bytes, "attention counts"));
   }
   return a;
 }

@@ -116,7 +116,7 @@ Status StepSlots::make() {
 
 // Blocks stay until the end, because recorded copies write to them.
 Status StepSlots::make_room_for_logits(StepSlot& slot, std::uint64_t rows) {
-  while (slot.logits.size() * kLogitsRows < rows) {
+  while (slot.logits.size() < host_logits_blocks(rows)) {
     BULKHEAD_TRY(gpu::Buffer block,
                  context_.device->allocate(kLogitsRows * logits_row_bytes(), gpu::Memory::kReadback,
                                            "logits of the host"));
