@@ -15,10 +15,7 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// kWhole: a subgroup makes one or several heads of a column. kPartial: a workgroup of a CPU makes one split of them.
-// kTogether: a workgroup makes one head of a column; if the column sees much, several workgroups share its heads.
-// kSpread: several workgroups share the heads of every column.
-const uint kWhole = 0, kPartial = 1, kTogether = 2, kSpread = 3;
+#include "values/attention_mode.glsl"
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 

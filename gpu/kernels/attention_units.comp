@@ -11,12 +11,8 @@
 #include "attention_results.glsl"
 #include "chain.glsl"
 
-// kWhole: a subgroup makes the heads of a column that share a KV head. kTogether: a workgroup makes some of these heads, a
-// subgroup for each split; of columns that see much all of the column's workgroups share the splits out. kSpread: some
-// workgroups together make those of each column. kTiles: a workgroup makes those of neighbouring columns of a sequence, a
-// subgroup for some columns. kSpreadTiles: some workgroups together make those of a few neighbouring columns. The last two
-// leave out columns that have no neighbour, which kWhole makes (kAlone).
-const uint kWhole = 0, kTogether = 2, kSpread = 3, kTiles = 4, kSpreadTiles = 5;
+// kTiles and kSpreadTiles leave out columns that have no neighbour, which kWhole makes (kAlone).
+#include "values/attention_mode.glsl"
 #include "constants/attention.glsl"
 #include "constants/attention_range.glsl"
 // The constants of attention by matrix units. Their ids follow those of AttentionRangeConstants.

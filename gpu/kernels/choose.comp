@@ -57,8 +57,7 @@ CONSTANT(11, kGroups, groups, 1u)            // groups of neighbouring experts, 
 CONSTANT(12, kGroupsUsed, groups_used, 1u)   // groups that a column takes experts from
 CONSTANTS_END
 
-// ChoosePart in experts.hpp
-const uint kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3;
+#include "values/choosing.glsl"
 const uint kLogits = kExperts + kSharedGate, kWeights = kUsed + kSharedGate;
 const uint kOfLane = (kExperts + kLanes - 1u) / kLanes;
 const uint kNone = 0xffffffffu;

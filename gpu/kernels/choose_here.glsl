@@ -6,8 +6,7 @@
 // A router can be served in this way if its weights are shares of the chosen experts' sum, and if it has no scores, biases
 // of the choice or experts' scales.
 #include "constants/choosing.glsl"
-// ChoosesHere in experts.hpp
-const uint kByRoute = 0, kHere = 1, kHereAndTells = 2;
+#include "values/choosing.glsl"
 const uint kChosenRoom = 1;
 #include "choose_one.glsl"
 

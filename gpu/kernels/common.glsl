@@ -30,15 +30,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Co
 // Two words by one load.
 uvec2 long_at(uint64_t base, uint index) { return unpack32(Longs(base).v[index]); }
 
-// How the columns that a product reads ("inputs") lie: gpu/kernels/kernels.hpp, InputForm.
-//
-// kInputRows (a lane computes a row): floats, each column in order.
-// kInputLanes (a subgroup computes a row, a lane takes 32 neighbouring weights): floats; blocks of 1024 entries of a column
-// are stored [8 quarters of a group][32 groups][4], so that the vec4 that each lane needs next lie side by side.
-// kInputUnits (matrix units): halves; eight columns together, of each 32 entries before the next 32 of all: 512 bytes, in
-// which the sixteen that lane i of a subgroup takes into the unit's fragments are the i-th. Of larger values than a half can
-// hold, the largest half is kept.
-const uint kInputRows = 0, kInputLanes = 1, kInputUnits = 2;
+#include "values/input_form.glsl"
 
 uint input_index(uint k, uint form) {
   return form == kInputLanes ? ((k & ~1023u) | (((k >> 2) & 7u) << 7) | (((k >> 5) & 31u) << 2) | (k & 3u)) : k;

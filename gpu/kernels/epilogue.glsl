@@ -10,12 +10,11 @@
 // The includer says what `push`, EPILOGUE, SCALING and OUT_FORM are: constants in a kernel of one product, fields of an
 // operation in the kernel that runs them all; INPUT_FORM is the form of every input on the device (store_input).
 #include "gates.glsl"
-const uint kStore = 0, kAdd = 1, kGated = 2, kQkv = 3;
 // An input that is still to be normed is kept this much smaller, for a half to hold what a residual stream may come to, and
 // its scale so much larger; exact.
 const float kInputShrink = INPUT_FORM == kInputUnits ? 0.125 : 1.0;
 // The input is still to be normed: its scale is made here from the residual stream, or was by a kernel of its own.
-const uint kUnscaled = 0, kScaledHere = 1, kScaledByMemory = 2;
+#include "values/scaling.glsl"
 
 #include "fused_operands.glsl"
 

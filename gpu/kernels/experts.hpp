@@ -58,9 +58,6 @@ struct RouteVariant {
 RouteVariant route(const Mapping& mapping, std::uint32_t columns);
 
 static_assert(sizeof(ChoosePush) == 72);
-// All by one workgroup; or choosing by many, then sorting by one; or a single column, whose tiles need
-// no sorting.
-enum class ChoosePart : std::uint32_t { kBoth = 0, kChoose = 1, kSort = 2, kOneColumn = 3 };
 struct ChooseVariant {
   KernelSpec spec;
   std::uint32_t workgroups = 1;
@@ -88,7 +85,6 @@ MatvecVariant expert_product(const Mapping& mapping, const MatvecShape& shape,
 // Such products need only the router's logits, so a step runs no choose() after route().
 bool chooses_in_products(const Mapping& mapping, const RouterShape& router, bool expert_scales,
                          std::uint32_t columns);
-enum class ChoosesHere : std::uint32_t { kByRoute, kHere, kHereAndTells };
 // `scale` multiplies all weights (ChoosePush::scale). One product of a step writes what it has chosen, for the
 // others.
 void choose_in_product(MatvecVariant& variant, const RouterShape& router, float scale,

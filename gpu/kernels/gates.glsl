@@ -1,5 +1,5 @@
-// What gated products make of a gate and an up (gpu/kernels/kernels.hpp: Gate), the same in every kernel that makes them.
-const uint kSilu = 0, kGelu = 1, kClamped = 2, kSigmoid = 3;
+// What gated products make of a gate and an up, the same in every kernel that makes them.
+#include "values/gate.glsl"
 
 // gate * sigmoid(2u) is GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415), since
 // (1 + tanh(u)) / 2 = sigmoid(2u); here 2u = sqrt(8 / pi) * (gate + 0.044715 * gate^3).

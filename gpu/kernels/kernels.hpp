@@ -16,6 +16,7 @@
 #include "gpu/kernels/fields.hpp"
 #include "gpu/kernels/kv_layout.hpp"
 #include "gpu/kernels/push_constants.hpp"
+#include "gpu/kernels/values.hpp"
 #include "gpu/kernels/weight_layout.hpp"
 
 namespace bulkhead::gpu::spirv {
@@ -23,10 +24,6 @@ struct Module;
 }
 
 namespace bulkhead::gpu::kernels {
-
-// How the columns that a product reads ("inputs") lie in memory; common.glsl's store_input writes
-// them. kRows, kLanes: floats; kUnits: halves, eight columns together.
-enum class InputForm : std::uint32_t { kRows = 0, kLanes = 1, kUnits = 2 };
 
 inline constexpr std::uint32_t kNoPosition = 0xffffffffU;
 
@@ -82,18 +79,6 @@ struct ColumnEntry {
   std::uint32_t chosen;
 };
 
-// What a product makes of its sums (epilogue.glsl). The rows mapping has no kQkv.
-enum class Epilogue : std::uint32_t { kStore = 0, kAdd = 1, kGated = 2, kQkv = 3 };
-// Whether a product's input is normed already. If it is not, the product makes the norm's scale
-// from the residual stream, or norm_scales() makes it before, as in wide steps. All ways give the
-// same bits.
-enum class Scaling : std::uint32_t { kNone = 0, kHere = 1, kByMemory = 2 };
-
-// What a gated product makes of its gate before the up multiplies it (gates.glsl): SiLU, GELU in
-// its tanh form, SiLU's like with both kept within bounds, which changes the up, too; or the sigmoid
-// alone.
-enum class Gate : std::uint32_t { kSilu = 0, kGelu = 1, kClamped = 2, kSigmoid = 3 };
-
 // What a product of a step on a GPU needs besides its matrix and columns, in device memory.
 struct FusedOperands {
 #include "gpu/kernels/fields/fused_operands.glsl"
@@ -146,10 +131,6 @@ struct RmsNormPush : NormPush {
 #include "gpu/kernels/fields/rms_norm_push.glsl"
 };
 static_assert(sizeof(RmsNormPush) == 88);
-// What the kernel makes of a column: its norm, the norm's scale alone (`out` is [column]; not in the
-// rows mapping), the norm added to the floats that `out` holds, the column as it is, or the column
-// times the gain's first entry.
-enum class NormMakes : std::uint32_t { kNormed = 0, kScale = 1, kAdded = 2, kCopy = 3, kTimes = 4 };
 // `form`: how the result is laid out.
 KernelSpec rms_norm(const Mapping& mapping, NormMakes makes, InputForm form);
 // Layer norm (layer_norm.comp), with a norm's push constants and a bias.
@@ -196,9 +177,6 @@ struct AttentionShape {
 };
 
 static_assert(sizeof(RopeKvPush) == 104);
-// What the kernel does to values before it stores them. kUnit: it norms each head without a gain;
-// the push's q_gain must not be 0.
-enum class ValueNorm : std::uint32_t { kNone = 0, kUnit = 1 };
 // The workgroups of a column: one for each head of q, then of k, then of v; or of q alone.
 struct RopeKvRules {
   ValueNorm values = ValueNorm::kNone;
@@ -225,18 +203,6 @@ struct AttentionPush {
 #include "gpu/kernels/fields/attention_push.glsl"
 };
 static_assert(sizeof(AttentionPush) == 88);
-// How workgroups share a column's heads and splits. All modes give the same bits.
-// kWhole: a subgroup makes a column's head, or the heads that share a KV head.
-// kPartial (rows mapping): each workgroup makes a split of a column's head group, and leaves a partial
-// result for attention_combine.
-// kTogether (mappings with attention_together): a workgroup makes a column's head, with a subgroup for
-// each split. If the column sees much, all of its workgroups share the splits, as in kSpread.
-// kSpread (not in the rows mapping): some workgroups make the heads of a column that share a KV head,
-// and the last of them folds the partial results.
-// kTiles (matrix units): a workgroup makes neighbouring columns of a sequence.
-// kSpreadTiles (matrix units): some workgroups make a few neighbouring columns, and the last of them folds
-// the partial results. attention_alone(), which goes with these two, makes columns that have no neighbour.
-enum class AttentionMode { kWhole, kPartial, kTogether, kSpread, kTiles, kSpreadTiles };
 struct AttentionVariant {
   KernelSpec spec;
   std::uint32_t x = 1, y = 1, z = 1;  // workgroups
@@ -309,7 +275,6 @@ KernelSpec sample(const Mapping& mapping);
 
 // What the log-probabilities of an output are made of; see logprobs.comp. Token i's is
 // logit - best - ln(sum / 2^40).
-constexpr std::uint32_t kMostLogprobs = 20;
 struct LogprobRow {
   std::uint64_t sum;
   float best;    // the largest logit
@@ -322,7 +287,7 @@ struct LogprobRow {
   };
   Token tokens[kMostLogprobs];  // best first
 };
-static_assert(sizeof(LogprobRow) == 192);
+static_assert(sizeof(LogprobRow) == kLogprobBytes);
 enum class LogprobPass { kSums, kTokens };
 KernelSpec logprobs(const Mapping& mapping, LogprobPass pass);
 

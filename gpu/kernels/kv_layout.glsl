@@ -10,7 +10,7 @@
 
 #include "constants/heads.glsl"
 
-const uint kKvHalf = 0, kKvFloat = 1, kKvQ8 = 2;
+#include "values/kv_format.glsl"
 const uint kScaleBlock = 32;  // entries
 
 const uint kHeadPadded = kKvFormat == kKvQ8 ? (kHead + 31u) & ~31u : (kHead + 7u) & ~7u;

@@ -4,12 +4,9 @@
 
 #include <cstdint>
 
+#include "gpu/kernels/values.hpp"
+
 namespace bulkhead::gpu::kernels {
-
-constexpr std::uint32_t kPageTokens = 32;
-
-// kQ8: bytes, and for each 32 neighbouring entries of a head a half that they are multiples of.
-enum class KvFormat : std::uint32_t { kF16 = 0, kF32 = 1, kQ8 = 2 };
 
 // Entries of a head, with the zeros behind them.
 constexpr std::uint32_t kv_padded(std::uint32_t head, KvFormat format) {

@@ -12,8 +12,7 @@ CONSTANT(2, kSums, sums, 0u)  // 1: the first pass
 CONSTANTS_END
 
 // {sum of weights (two words), best logit, chosen token's logit}, {how many tokens follow, 0, 0, 0}, {id, logit} ...
-const uint kLogprobBytes = 192u;
-const uint kMostTokens = 20u;
+#include "values/logprobs.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer LongsOut { uint64_t v[]; };
 
@@ -79,7 +78,7 @@ void main() {
   uint64_t mine = 0ul;
   for (uint chunk = lane; chunk < push.chunks; chunk += kInvocations) mine += Longs(chunk_sums).v[chunk];
   uint64_t sum = sum_of_all(mine);
-  uint wanted = min(min(asked - 1u, kMostTokens), push.vocabulary);
+  uint wanted = min(min(asked - 1u, kMostLogprobs), push.vocabulary);
   uint count = wanted != 0u ? find_best(partials, wanted) : 0u;
   uint64_t row = push.logprobs + uint64_t(output_index) * kLogprobBytes;
   if (lane == 0u) {

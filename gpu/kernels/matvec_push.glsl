@@ -12,12 +12,12 @@ layout(push_constant, std430) uniform Push {
 #include "constants/bias.glsl"
 #include "experts.glsl"
 
-const uint kMatrixRows = kEpilogue == 2 ? 2 * kRows : kRows;
+#include "values/epilogue.glsl"
+const uint kMatrixRows = kEpilogue == kGated ? 2 * kRows : kRows;
 
 #ifdef BULKHEAD_ROWS_EPILOGUE
 #include "fused_operands.glsl"
 #include "gates.glsl"
-const uint kStore = 0, kAdd = 1, kGated = 2;
 
 // What kAdd adds to.
 float held(uint column, uint row) {

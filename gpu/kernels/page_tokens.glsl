@@ -1,5 +1,5 @@
 // Positions in a page of the KV cache.
 #ifndef BULKHEAD_PAGE_TOKENS
 #define BULKHEAD_PAGE_TOKENS
-const uint kPageTokens = 32;
+#include "values/page_tokens.glsl"
 #endif

@@ -26,8 +26,7 @@ CONSTANT(3, kMakes, makes, 0u)                 // NormMakes
 CONSTANT(4, kNextForm, next_form, 0u)          // InputForm of the next product's input
 CONSTANTS_END
 
-// NormMakes in kernels.hpp
-const uint kNormed = 0, kScaleOnly = 1, kAdded = 2, kCopy = 3, kTimes = 4;
+#include "values/norm_makes.glsl"
 
 const uint kKept = 4;  // quads
 const float kNextShrink = kNextForm == kInputUnits ? 0.125 : 1.0;  // epilogue.glsl

@@ -37,6 +37,7 @@ CONSTANT(6, kValueNorm, value_norm, 0u)  // ValueNorm
 CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: of q at long positions; 0: none
 CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
 CONSTANTS_END
+#include "values/value_norm.glsl"
 
 const uint kPairsOfLane = (kHeadPadded / 2u + kLanes - 1u) / kLanes;
 
@@ -111,7 +112,7 @@ void rotate() {
 
   float sum = load_entries(column, head, lane);
   uint64_t gain = is_query ? push.q_gain : push.k_gain;
-  bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != 0u);
+  bool normed = push.q_gain != 0ul && (!is_value || kValueNorm != kNoValueNorm);
   float scale = scale_of_head(sum, lane);
 
   uint position = info.y;

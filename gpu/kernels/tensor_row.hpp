@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gpu/kernels/values.hpp"
+
 namespace bulkhead::gpu::kernels {
 
 // In planes (weight_layout.hpp, weights.glsl). A group is 32 weights.
@@ -22,12 +24,6 @@ struct PlaneForm {
 
 // For matrix units (weight_layout.hpp, units.glsl). Kernels know a type by this form alone, so types
 // may share one. The numbers are specialisation constants.
-enum class UnitQuants : std::uint32_t { kHalves = 0, kBytes = 1, kNibbles = 2 };
-enum class UnitScales : std::uint32_t {
-  kGroups = 0,    // a half for each group
-  kSixteens = 1,  // a half for each sixteen weights
-  kSupers = 2,    // a half for 256 weights times an int8 for each sixteen
-};
 struct UnitForm {
   UnitQuants quants = UnitQuants::kNibbles;
   std::uint32_t high_bits = 0;  // 1 or 2 beside each nibble

@@ -21,9 +21,7 @@
 
 #include "constants/units.glsl"
 
-// UnitQuants, UnitScales (tensor_row.hpp)
-const uint kHalves = 0, kBytes = 1, kNibbles = 2;
-const uint kScaleGroups = 0, kScaleSixteens = 1, kScaleSupers = 2;
+#include "values/units.glsl"
 const bool kMinima = kHasMinima != 0u;
 const bool kSuper = kScales == kScaleSupers;
 const bool kCodes = (kCodebook0 | kCodebook1 | kCodebook2 | kCodebook3) != 0u;

@@ -1,7 +1,7 @@
 // The constants of a product by matrix units that chooses a single column's experts itself. Their ids follow those of all
 // products.
 CONSTANTS(ChoosingConstants, 36)
-CONSTANT(36, kChooses, chooses, 0u)         // ChoosesHere in experts.hpp
+CONSTANT(36, kChooses, chooses, 0u)         // ChoosesHere
 CONSTANT(37, kExperts, experts, 1u)
 CONSTANT(38, kUsed, used, 1u)
 CONSTANT(39, kSharedGate, shared_gate, 0u)  // a further logit is that of the shared expert's gate

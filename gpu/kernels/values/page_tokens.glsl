@@ -1,0 +1,2 @@
+// Positions in a page of the KV cache.
+NUMBER(kPageTokens, 32)
