@@ -13,19 +13,21 @@ struct Row {
   FailureCode code;
   ErrorKind kind;
 };
+// clang-format off
 constexpr std::array<Row, 11> kRows = {{
-    {FailureCode::kInvalidRequest, {400, kRequestError, "invalid_request"}},
-    {FailureCode::kContextExceeded, {400, kRequestError, "context_length_exceeded"}},
-    {FailureCode::kUnsupported, {400, kRequestError, "unsupported"}},
-    {FailureCode::kResourceExhausted, {429, "rate_limit_error", "queue_full", 1}},
-    {FailureCode::kInternal, {500, kServerError, "internal_error"}},
+    {FailureCode::kInvalidRequest, {400, kRequestError, messages_type::kInvalid, "invalid_request"}},
+    {FailureCode::kContextExceeded, {400, kRequestError, messages_type::kInvalid, "context_length_exceeded"}},
+    {FailureCode::kUnsupported, {400, kRequestError, messages_type::kInvalid, "unsupported"}},
+    {FailureCode::kResourceExhausted, {429, "rate_limit_error", messages_type::kTooMany, "queue_full", 1}},
+    {FailureCode::kInternal, {500, kServerError, messages_type::kApiError, "internal_error"}},
     {FailureCode::kUnknownModel, kModelNotFound},
-    {FailureCode::kUnavailable, {503, kServerError, "unavailable", 2}},
-    {FailureCode::kWorkerFailed, {503, kServerError, "worker_failed", 10}},
-    {FailureCode::kTimeout, {504, kServerError, "timeout"}},
-    {FailureCode::kWorkerCrashed, {500, kServerError, "worker_crashed"}},
-    {FailureCode::kNotResumable, {409, kServerError, "not_resumable"}},
+    {FailureCode::kUnavailable, {503, kServerError, messages_type::kBusy, "unavailable", 2}},
+    {FailureCode::kWorkerFailed, {503, kServerError, messages_type::kBusy, "worker_failed", 10}},
+    {FailureCode::kTimeout, {504, kServerError, messages_type::kTimedOut, "timeout"}},
+    {FailureCode::kWorkerCrashed, {500, kServerError, messages_type::kApiError, "worker_crashed"}},
+    {FailureCode::kNotResumable, {409, kServerError, messages_type::kApiError, "not_resumable"}},
 }};
+// clang-format on
 constexpr bool rows_are_the_codes() {
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     if (static_cast<std::size_t>(kRows[i].code) != i) return false;
@@ -45,6 +47,7 @@ ApiError api_error(const ErrorKind& kind, std::string message, std::string param
   error.status = kind.status;
   error.message = std::move(message);
   error.type = kind.type;
+  error.messages_type = kind.messages_type;
   error.parameter = std::move(parameter);
   error.code = kind.code;
   error.retry_after_s = kind.retry_after_s;

@@ -26,20 +26,8 @@ void append_member(std::string& out, std::string_view name, std::string_view tex
 }
 
 std::string error_object(const ApiError& error) {
-  struct Row {
-    int status;
-    const char* type;
-  };
-  constexpr Row kRows[] = {{400, "invalid_request_error"}, {401, "authentication_error"},
-                           {403, "permission_error"},      {404, "not_found_error"},
-                           {413, "request_too_large"},     {429, "rate_limit_error"},
-                           {503, "overloaded_error"},      {504, "timeout_error"}};
-  const char* type = "api_error";
-  for (const Row& row : kRows) {
-    if (row.status == error.status) type = row.type;
-  }
   std::string out = "{\"type\":\"error\",\"error\":{";
-  append_member(out, "type", type);
+  append_member(out, "type", error.messages_type);
   out += ',';
   append_member(out, "message", error.message);
   return out + "}}";

@@ -23,9 +23,10 @@ struct ApiError {
   int status = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string parameter;  // empty: null
-  std::string code;       // empty: null
-  int retry_after_s = 0;  // 0: no Retry-After
+  std::string parameter;                                // empty: null
+  std::string code;                                     // empty: null
+  int retry_after_s = 0;                                // 0: no Retry-After
+  const char* messages_type = "invalid_request_error";  // its type in the Messages API
 };
 std::string error_body(const ApiError& error);
 
