@@ -58,8 +58,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
                                     {label, std::to_string(response.status)});
     return response;
   };
-  const auto refuse = [&request](const ErrorKind& kind, std::string message) {
-    return refusal_for(request.path, api_error(kind, std::move(message)));
+  const auto refuse = [&request, route](const ErrorKind& kind, std::string message) {
+    const ApiError error = api_error(kind, std::move(message));
+    return route != nullptr ? route->refuse(error) : refusal_for(request.path, error);
   };
   if (request.hosts > 1 || (request.http_1_1 && request.hosts == 0))
     return answer(refuse(kBadRequest, "An HTTP/1.1 request has exactly one Host field."));
@@ -99,8 +100,9 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
     if (std::string why = origin_violation(context_.options, request); !why.empty())
       return answer(refuse(kForbiddenOrigin, std::move(why)));
   }
-  if (route->answer == nullptr) return std::nullopt;
-  HttpResponse response = route->answer(context_, match.parameter);
+  const Route::AtOnce at_once = route->answer();
+  if (at_once == nullptr) return std::nullopt;
+  HttpResponse response = at_once(context_, match.parameter);
   leave_out_what_it_has(request, response);
   return answer(std::move(response));
 }
@@ -150,9 +152,9 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   if (std::optional<ApiError> over = take_ticket(request, route, *exchange)) {
     context_.services.metrics.count(events::kRequestsDone,
                                     {route.label, std::to_string(over->status)});
-    return exchange->respond(refusal_for(request.path, *over));
+    return exchange->respond(route.refuse(*over));
   }
-  route.handle({context_, route, std::move(match.parameter), std::move(request), exchange});
+  orchestrator::handle({context_, route, std::move(match.parameter), std::move(request), exchange});
   exchange->ticket.reset();  // an answer in progress has taken it
 }
 

@@ -74,9 +74,8 @@ class DialectAnswer final : public Answer {
 class TokenCount final : public WholeAnswer {
  public:
   using Render = std::string (*)(std::size_t tokens);
-  using Refusal = HttpResponse (*)(const ApiError& error);
   TokenCount(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
-             Render render, Refusal refusal)
+             Render render, RefusalForm refusal)
       : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
         render_(render),
         refusal_(refusal) {}
@@ -92,7 +91,7 @@ class TokenCount final : public WholeAnswer {
   void cancel() override;
 
   Render render_;
-  Refusal refusal_;
+  RefusalForm refusal_;
   RequestId id_ = {};
 };
 

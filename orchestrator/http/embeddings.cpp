@@ -48,8 +48,6 @@ void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   }
 }
 
-}  // namespace
-
 Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body) {
   Parsed<json> object = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&object)) return *error;
@@ -70,6 +68,18 @@ Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view b
     fields.refuse("embd_normalize", "can only be 2 on this server.", "unsupported_parameter");
   if (!fields.ok()) return fields.error();
   return request;
+}
+
+}  // namespace
+
+Parsed<EmbeddingRequest> parse_openai_embeddings(std::string_view body) {
+  return parse_embeddings(EmbeddingForm::kOpenAi, body);
+}
+Parsed<EmbeddingRequest> parse_ollama_embed(std::string_view body) {
+  return parse_embeddings(EmbeddingForm::kOllama, body);
+}
+Parsed<EmbeddingRequest> parse_ollama_embeddings(std::string_view body) {
+  return parse_embeddings(EmbeddingForm::kOllamaSingle, body);
 }
 
 std::vector<float> normalised(std::vector<float> values, std::uint32_t dimensions) {

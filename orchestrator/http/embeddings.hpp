@@ -30,7 +30,9 @@ struct EmbeddingRequest {
   bool base64 = false;
   std::uint32_t dimensions = 0;  // 0: as many as the model's have
 };
-Parsed<EmbeddingRequest> parse_embeddings(EmbeddingForm form, std::string_view body);
+Parsed<EmbeddingRequest> parse_openai_embeddings(std::string_view body);
+Parsed<EmbeddingRequest> parse_ollama_embed(std::string_view body);
+Parsed<EmbeddingRequest> parse_ollama_embeddings(std::string_view body);
 
 // Returns the first `dimensions` values (0: all), divided by their Euclidean norm. If all are zero,
 // they stay zero.

@@ -67,6 +67,8 @@ const ErrorKind& error_kind(ipc::FailureCode code);
 ApiError api_error(const ErrorKind& kind, std::string message, std::string parameter = "");
 ApiError to_api_error(const Failure& failure);
 HttpResponse to_response(const ApiError& error);
+// Renders a refusal in the form of a protocol, as to_response() does in OpenAI's.
+using RefusalForm = HttpResponse (*)(const ApiError& error);
 inline HttpResponse refusal(const ErrorKind& kind, std::string message) {
   return to_response(api_error(kind, std::move(message)));
 }

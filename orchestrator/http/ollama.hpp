@@ -19,13 +19,15 @@ enum class OllamaCall {
 };
 
 struct OllamaRequest {
+  OllamaCall call = OllamaCall::kChat;
   // A request without messages or a prompt asks the server to load the model, or, with a keep_alive of 0, to
   // unload it; `wanted` then has only the model's name.
   bool load_only = false;
   bool unload = false;
-  Parsed<GenerationRequest> wanted;
+  GenerationRequest wanted = {};
 };
-OllamaRequest parse_ollama(OllamaCall call, std::string_view body);
+Parsed<OllamaRequest> parse_ollama_chat(std::string_view body);
+Parsed<OllamaRequest> parse_ollama_generate(std::string_view body);
 // Returns the model that POST /api/show names.
 Parsed<std::string> parse_ollama_name(std::string_view body);
 

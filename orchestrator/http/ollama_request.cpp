@@ -52,30 +52,28 @@ class OllamaTranslation : Translating {
  public:
   OllamaTranslation(OllamaCall call, const Ordered& body) : call_(call), body_(body) {}
 
-  OllamaRequest parse() {
+  Parsed<OllamaRequest> parse() {
     const char* const content = call_ == OllamaCall::kChat ? "messages" : "prompt";
     const Ordered* given = find(body_, content);
     common();
-    OllamaRequest request;
+    OllamaRequest request{.call = call_};
     if (given == nullptr || *given == "" || *given == Ordered::array()) {
       request.load_only = true;
       request.unload = keeps_for_no_time();
-      GenerationRequest nothing;
-      nothing.model = text_of(body_, "model");
-      request.wanted = std::move(nothing);
+      request.wanted.model = text_of(body_, "model");
     } else if (call_ == OllamaCall::kChat) {
       messages(*given);
       tools();
     } else {
       prompt(*given);
     }
-    if (error_) {
-      request.load_only = false;
-      request.wanted = *error_;
-    } else if (!request.load_only) {
-      pass_on(body_, kOllamaOwn, out_);
-      request.wanted = raw_ ? parse_completion(out_.dump()) : parse_chat(out_.dump());
-    }
+    if (error_) return *error_;
+    if (request.load_only) return request;
+    pass_on(body_, kOllamaOwn, out_);
+    Parsed<GenerationRequest> wanted =
+        raw_ ? parse_completion(out_.dump()) : parse_chat(out_.dump());
+    if (auto* error = std::get_if<ApiError>(&wanted)) return std::move(*error);
+    request.wanted = std::get<GenerationRequest>(std::move(wanted));
     return request;
   }
 
@@ -266,12 +264,19 @@ class OllamaTranslation : Translating {
   std::size_t calls_made_ = 0;       // ids
 };
 
+Parsed<OllamaRequest> parse_ollama(OllamaCall call, std::string_view body) {
+  const Parsed<Ordered> ordered = parse_ordered_object(body);
+  if (auto* error = std::get_if<ApiError>(&ordered)) return *error;
+  return OllamaTranslation(call, std::get<Ordered>(ordered)).parse();
+}
+
 }  // namespace
 
-OllamaRequest parse_ollama(OllamaCall call, std::string_view body) {
-  const Parsed<Ordered> ordered = parse_ordered_object(body);
-  if (auto* error = std::get_if<ApiError>(&ordered)) return {.wanted = *error};
-  return OllamaTranslation(call, std::get<Ordered>(ordered)).parse();
+Parsed<OllamaRequest> parse_ollama_chat(std::string_view body) {
+  return parse_ollama(OllamaCall::kChat, body);
+}
+Parsed<OllamaRequest> parse_ollama_generate(std::string_view body) {
+  return parse_ollama(OllamaCall::kGenerate, body);
 }
 
 Parsed<std::string> parse_ollama_name(std::string_view body) {

@@ -101,22 +101,6 @@ const char* refused_by(Router& router, Worker& worker, Action action, Worker::St
   return nullptr;
 }
 
-// The body of a restart may be {"cold": true}. The parser refuses other members, because their sender may mean
-// to keep something that a cold start drops.
-Parsed<Worker::Start> parse_restart(std::string_view body) {
-  if (body.empty()) return Worker::Start::kWarm;
-  Parsed<json> parsed = parse_object(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
-  const json& object = std::get<json>(parsed);
-  for (const auto& [name, value] : object.items()) {
-    if (name != "cold") return invalid("A restart takes 'cold' alone, not '" + name + "'.", name);
-  }
-  Fields fields(object);
-  const bool cold = fields.boolean("cold", false);
-  if (!fields.ok()) return fields.error();
-  return cold ? Worker::Start::kCold : Worker::Start::kWarm;
-}
-
 void act_on_spare(Call& call, Spare& spare, Action action, Worker::Start start) {
   const std::string& name = call.parameter;
   if (action != Action::kRestart) {
@@ -137,19 +121,12 @@ void act_on_spare(Call& call, Spare& spare, Action action, Worker::Start start) 
   call.respond(json_response(202, {{"name", name}, {"state", to_string(spare.state())}}));
 }
 
-template <Action action>
-void act_on_worker(Call call) {
+void act_on_worker(Call call, Action action, Worker::Start start = Worker::Start::kWarm) {
   Router& router = call.context.services.router;
   const std::string& name = call.parameter;
   if (action == Action::kKill && !call.context.options.server.allow_kill) {
     return call.respond(refusal(
         kNotAllowed, "Workers may not be killed over HTTP here (server.allow_kill is false)."));
-  }
-  Worker::Start start = Worker::Start::kWarm;
-  if (action == Action::kRestart) {
-    const Parsed<Worker::Start> parsed = parse_restart(call.request.body);
-    if (const auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-    start = std::get<Worker::Start>(parsed);
   }
   if (Spare* const spare = router.find_spare(name); spare != nullptr)
     return act_on_spare(call, *spare, action, start);
@@ -191,10 +168,7 @@ void answer_about_model(Call& call, const Result<std::size_t>& model) {
 // Handles {"model": NAME} and answers with the model's description at that moment; the model's
 // state tells how far it is.
 template <Result<std::size_t> (Router::*act)(const std::string&)>
-void act_on_model(Call call) {
-  auto parsed = parse_model_name(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  const std::string& name = std::get<std::string>(parsed);
+void act_on_model(Call call, const std::string& name) {
   Router& router = call.context.services.router;
   if (act != &Router::load || router.find_model(name) != nullptr)
     return answer_about_model(call, (router.*act)(name));
@@ -205,24 +179,40 @@ void act_on_model(Call call) {
 
 }  // namespace
 
-void drain_worker(Call call) {
-  act_on_worker<Action::kDrain>(std::move(call));
-}
-void restart_worker(Call call) {
-  act_on_worker<Action::kRestart>(std::move(call));
-}
-void profile_worker(Call call) {
-  act_on_worker<Action::kProfile>(std::move(call));
-}
-void kill_worker(Call call) {
-  act_on_worker<Action::kKill>(std::move(call));
+// The body of a restart may be {"cold": true}. The parser refuses other members, because their sender may mean
+// to keep something that a cold start drops.
+Parsed<Worker::Start> parse_restart(std::string_view body) {
+  if (body.empty()) return Worker::Start::kWarm;
+  Parsed<json> parsed = parse_object(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  const json& object = std::get<json>(parsed);
+  for (const auto& [name, value] : object.items()) {
+    if (name != "cold") return invalid("A restart takes 'cold' alone, not '" + name + "'.", name);
+  }
+  Fields fields(object);
+  const bool cold = fields.boolean("cold", false);
+  if (!fields.ok()) return fields.error();
+  return cold ? Worker::Start::kCold : Worker::Start::kWarm;
 }
 
-void load_model(Call call) {
-  act_on_model<&Router::load>(std::move(call));
+void drain_worker(Call call) {
+  act_on_worker(std::move(call), Action::kDrain);
 }
-void unload_model(Call call) {
-  act_on_model<&Router::unload>(std::move(call));
+void restart_worker(Call call, Worker::Start start) {
+  act_on_worker(std::move(call), Action::kRestart, start);
+}
+void profile_worker(Call call) {
+  act_on_worker(std::move(call), Action::kProfile);
+}
+void kill_worker(Call call) {
+  act_on_worker(std::move(call), Action::kKill);
+}
+
+void load_model(Call call, std::string name) {
+  act_on_model<&Router::load>(std::move(call), name);
+}
+void unload_model(Call call, std::string name) {
+  act_on_model<&Router::unload>(std::move(call), name);
 }
 
 }  // namespace bulkhead::orchestrator

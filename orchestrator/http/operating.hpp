@@ -22,13 +22,14 @@ HttpResponse get_settings(const ApiContext& context, const std::string&);
 // These act on the worker that the path names. They answer 202 at once, with the worker's
 // description at that moment.
 void drain_worker(Call call);
-void restart_worker(Call call);
+Parsed<Worker::Start> parse_restart(std::string_view body);
+void restart_worker(Call call, Worker::Start start);
 void profile_worker(Call call);
 void kill_worker(Call call);
 
 // These take {"model": NAME} and answer 202 at once, with the model's description at that moment.
 // The model's state tells how far it is.
-void load_model(Call call);
-void unload_model(Call call);
+void load_model(Call call, std::string name);
+void unload_model(Call call, std::string name);
 
 }  // namespace bulkhead::orchestrator

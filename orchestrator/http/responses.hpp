@@ -14,5 +14,6 @@ Parsed<GenerationRequest> parse_responses(std::string_view body);
 
 // `body`: the request, some of which answers repeat.
 std::unique_ptr<Dialect> responses_dialect(std::string_view body);
+HttpResponse responses_refusal(const ApiError& error);
 
 }  // namespace bulkhead::orchestrator

@@ -105,9 +105,7 @@ class ResponsesDialect final : public Dialect {
 
   std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
 
-  HttpResponse refusal(const ApiError& error) const override {
-    return to_response(with_own_names(error, kResponsesNames));
-  }
+  HttpResponse refusal(const ApiError& error) const override { return responses_refusal(error); }
 
  private:
   void event(std::string& events, std::string_view type, const std::string& members) {
@@ -247,6 +245,10 @@ class ResponsesDialect final : public Dialect {
 
 std::unique_ptr<Dialect> responses_dialect(std::string_view body) {
   return std::make_unique<ResponsesDialect>(body);
+}
+
+HttpResponse responses_refusal(const ApiError& error) {
+  return to_response(with_own_names(error, kResponsesNames));
 }
 
 }  // namespace bulkhead::orchestrator

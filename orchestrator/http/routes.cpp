@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/base/log.hpp"
+#include "config/base/overloaded.hpp"
 #include "orchestrator/http/describe.hpp"
 #include "orchestrator/http/embeddings.hpp"
 #include "orchestrator/http/generation.hpp"
@@ -101,12 +102,8 @@ std::chrono::seconds timeout_of(const Call& call) {
   return std::chrono::seconds(call.context.options.server.request_timeout_s);
 }
 
-// `parse`: from the body to something with `model` and `message`, or an error.
-template <auto parse, RenderAnswer render>
-void look_up(Call call) {
-  auto parsed = parse(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  auto& wanted = std::get<0>(parsed);
+template <RenderAnswer render, typename Message>
+void look_up(Call call, QuestionRequest<Message> wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
   std::make_shared<Lookup>(call.context.services, call.route.label, std::move(call.exchange),
@@ -114,11 +111,7 @@ void look_up(Call call) {
       ->start(*model, std::move(wanted.message), timeout_of(call));
 }
 
-template <auto parse>
-void generate(Call call) {
-  auto parsed = parse(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  auto& wanted = std::get<GenerationRequest>(parsed);
+void generate(Call call, GenerationRequest wanted) {
   const auto model = admit(call, wanted.model, wanted.prompts.size() * wanted.n);
   if (!model) return;
   if (wanted.resumable) {
@@ -142,49 +135,38 @@ const char* beyond_dialects(const GenerationRequest& wanted) {
   return wanted.return_token_ids ? "return_token_ids" : nullptr;
 }
 
-void answer_in(std::unique_ptr<Dialect> dialect, Parsed<GenerationRequest> parsed, Call call) {
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.respond(dialect->refusal(*error));
-  auto& wanted = std::get<GenerationRequest>(parsed);
+void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call call) {
   if (const char* name = beyond_dialects(wanted); name != nullptr) {
-    return call.respond(dialect->refusal(invalid(
+    return call.refuse(invalid(
         fmt::format("'{}' can't be so here: this endpoint gives one answer to one prompt, and "
                     "no more than its text.",
                     name),
-        name, "unsupported_parameter")));
+        name, "unsupported_parameter"));
   }
-  Failure failure;
-  const auto model = call.context.services.router.admit(wanted.model, 1, failure, call.key_name());
-  if (!model.ok()) return call.respond(dialect->refusal(to_api_error(failure)));
+  const auto model = admit(call, wanted.model, 1);
+  if (!model) return;
   std::make_shared<DialectAnswer>(call.context.services, call.route.label, std::move(call.exchange),
                                   std::move(wanted), std::move(dialect))
       ->start(*model, timeout_of(call));
 }
 
-// Handles a request in a protocol other than OpenAI's; `make` makes the writer of one answer.
-template <auto parse, auto make>
-void converse(Call call) {
-  auto parsed = parse(call.request.body);
+// Handles a request in a protocol other than OpenAI's chats; `make` makes the writer of one answer.
+template <auto make>
+void converse(Call call, GenerationRequest wanted) {
   auto dialect = make(call.request.body);
-  answer_in(std::move(dialect), std::move(parsed), std::move(call));
+  answer_in(std::move(dialect), std::move(wanted), std::move(call));
 }
 
-template <auto parse, TokenCount::Render render, TokenCount::Refusal refusal_of>
-void count_tokens(Call call) {
-  auto parsed = parse(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  auto& wanted = std::get<GenerationRequest>(parsed);
+template <TokenCount::Render render>
+void count_tokens(Call call, GenerationRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
   std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
-                               render, refusal_of)
+                               render, call.route.refuse)
       ->start(*model, std::move(wanted), timeout_of(call));
 }
 
-template <EmbeddingForm form>
-void embed(Call call) {
-  auto parsed = parse_embeddings(form, call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-  auto& wanted = std::get<EmbeddingRequest>(parsed);
+void embed(Call call, EmbeddingRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
   std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label,
@@ -206,13 +188,11 @@ void refuse_rerank(Call call) {
 
 // ---- Ollama's ----
 
-template <OllamaCall kind>
-void ask_as_ollama(Call call) {
-  OllamaRequest request = parse_ollama(kind, call.request.body);
+void ask_as_ollama(Call call, OllamaRequest request) {
   if (!request.load_only)
-    return answer_in(ollama_dialect(kind), std::move(request.wanted), std::move(call));
+    return answer_in(ollama_dialect(request.call), std::move(request.wanted), std::move(call));
   Router& router = call.context.services.router;
-  const auto model = admit(call, std::get<GenerationRequest>(request.wanted).model, 1);
+  const auto model = admit(call, request.wanted.model, 1);
   if (!model) return;
   const std::string name = router.models()[*model].id;
   if (request.unload && call.exchange->ticket != nullptr) {
@@ -222,7 +202,7 @@ void ask_as_ollama(Call call) {
   const auto done = request.unload ? router.unload(name) : router.load(name);
   if (!done.ok()) return call.refuse(api_error(kModelTooLarge, done.error().message(), "model"));
   HttpResponse response;
-  response.body = ollama_loaded_body(kind, name, request.unload ? "unload" : "load");
+  response.body = ollama_loaded_body(request.call, name, request.unload ? "unload" : "load");
   call.respond(std::move(response));
 }
 
@@ -236,10 +216,8 @@ HttpResponse get_ollama_version(const ApiContext&, const std::string&) {
   return json_response(200, {{"version", kOllamaVersion}});
 }
 
-void show_as_ollama(Call call) {
-  Parsed<std::string> name = parse_ollama_name(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&name)) return call.refuse(*error);
-  const auto model = admit(call, std::get<std::string>(name), 1);
+void show_as_ollama(Call call, std::string name) {
+  const auto model = admit(call, name, 1);
   if (!model) return;
   call.respond(json_response(200, ollama_show(call.context.services.router.models()[*model])));
 }
@@ -265,69 +243,70 @@ void go_on_reading(Call call) {
 
 constexpr auto kGet = Route::Method::kGet;
 constexpr auto kPost = Route::Method::kPost;
+constexpr auto kAnyone = Who::kAnyone;
+constexpr auto kOwnPages = Who::kOwnPages;
+constexpr auto kClients = Who::kClients;
 constexpr const char* kActionLabel = "/v1/workers/{name}/{action}";
+// The forms of refusals.
+constexpr RefusalForm kOpenAi = to_response;
+constexpr RefusalForm kResponses = responses_refusal;
+constexpr RefusalForm kMessages = messages_refusal;
+constexpr RefusalForm kOllama = ollama_refusal;
 
+// Method, path, label in metrics, who may call, form of refusals; then what answers at once, or the body's parser
+// (nullptr: the body is not read) and the handler.
+// clang-format off
 constexpr Route kRoutes[] = {
-    {kGet, "/", "/", Who::kAnyone, get_page},
-    {kGet, "/page/{file}", "/page/{file}", Who::kAnyone, get_page},
-    {kGet, "/health", "/health", Who::kAnyone, get_health},
-    {kGet, "/livez", "/livez", Who::kAnyone, get_live},
-    {kGet, "/readyz", "/readyz", Who::kAnyone, get_ready},
-    {kGet, "/metrics", "/metrics", Who::kOwnPages, get_metrics},
-    {kGet, "/v1/models", "/v1/models", Who::kClients, get_models},
-    {kGet, "/v1/models/{id}", "/v1/models/{id}", Who::kClients, get_model},
-    {kPost, "/v1/models/load", "/v1/models/load", Who::kOwnPages, nullptr, load_model},
-    {kPost, "/v1/models/unload", "/v1/models/unload", Who::kOwnPages, nullptr, unload_model},
-    {kGet, "/v1/workers", "/v1/workers", Who::kOwnPages, get_workers},
-    {kPost, "/v1/workers/{name}/drain", kActionLabel, Who::kOwnPages, nullptr, drain_worker},
-    {kPost, "/v1/workers/{name}/restart", kActionLabel, Who::kOwnPages, nullptr, restart_worker},
-    {kPost, "/v1/workers/{name}/profile", kActionLabel, Who::kOwnPages, nullptr, profile_worker},
-    {kPost, "/v1/workers/{name}/kill", kActionLabel, Who::kOwnPages, nullptr, kill_worker},
-    {kPost, "/v1/completions", "/v1/completions", Who::kClients, nullptr,
-     generate<parse_completion>},
-    {kPost, "/v1/chat/completions", "/v1/chat/completions", Who::kClients, nullptr,
-     generate<parse_chat>},
-    {kPost, "/v1/responses", "/v1/responses", Who::kClients, nullptr,
-     converse<parse_responses, responses_dialect>},
-    {kPost, "/v1/messages", "/v1/messages", Who::kClients, nullptr,
-     converse<parse_messages, messages_dialect>},
-    {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", Who::kClients, nullptr,
-     count_tokens<parse_messages, counted_tokens_body, messages_refusal>},
-    {kPost, "/v1/embeddings", "/v1/embeddings", Who::kClients, nullptr,
-     embed<EmbeddingForm::kOpenAi>},
-    {kPost, "/completion", "/completion", Who::kClients, nullptr,
-     converse<parse_llama_completion, llama_completion_dialect>},
-    {kPost, "/infill", "/infill", Who::kClients, nullptr,
-     converse<parse_llama_infill, llama_completion_dialect>},
-    {kPost, "/v1/rerank", "/v1/rerank", Who::kClients, nullptr, refuse_rerank},
-    {kGet, "/props", "/props", Who::kClients, get_llama_props},
-    {kPost, "/api/chat", "/api/chat", Who::kClients, nullptr, ask_as_ollama<OllamaCall::kChat>},
-    {kPost, "/api/generate", "/api/generate", Who::kClients, nullptr,
-     ask_as_ollama<OllamaCall::kGenerate>},
-    {kPost, "/api/embed", "/api/embed", Who::kClients, nullptr, embed<EmbeddingForm::kOllama>},
-    {kPost, "/api/embeddings", "/api/embeddings", Who::kClients, nullptr,
-     embed<EmbeddingForm::kOllamaSingle>},
-    {kPost, "/api/show", "/api/show", Who::kClients, nullptr, show_as_ollama},
-    {kGet, "/api/tags", "/api/tags", Who::kClients, get_ollama_tags},
-    {kGet, "/api/ps", "/api/ps", Who::kClients, get_ollama_ps},
-    {kGet, "/api/version", "/api/version", Who::kAnyone, get_ollama_version},
-    {kPost, "/api/pull", "/api/pull", Who::kClients, nullptr, refuse_as_ollama},
-    {kPost, "/api/push", "/api/push", Who::kClients, nullptr, refuse_as_ollama},
-    {kPost, "/api/create", "/api/create", Who::kClients, nullptr, refuse_as_ollama},
-    {kPost, "/api/copy", "/api/copy", Who::kClients, nullptr, refuse_as_ollama},
-    {kGet, "/v1/workers/{name}/log", "/v1/workers/{name}/log", Who::kOwnPages, get_worker_log},
-    {kGet, "/v1/requests", "/v1/requests", Who::kOwnPages, get_requests},
-    {kGet, "/v1/crashes", "/v1/crashes", Who::kOwnPages, get_crashes},
-    {kGet, "/v1/settings", "/v1/settings", Who::kOwnPages, get_settings},
-    {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", Who::kClients, nullptr,
-     go_on_reading},
-    {kPost, "/tokenize", "/tokenize", Who::kClients, nullptr,
-     look_up<parse_tokenize, tokenized_body>},
-    {kPost, "/apply-template", "/apply-template", Who::kClients, nullptr,
-     look_up<parse_apply_template, applied_template_body>},
-    {kPost, "/detokenize", "/detokenize", Who::kClients, nullptr,
-     look_up<parse_detokenize, detokenized_body>},
+    {kGet, "/", "/", kAnyone, kOpenAi, get_page},
+    {kGet, "/page/{file}", "/page/{file}", kAnyone, kOpenAi, get_page},
+    {kGet, "/health", "/health", kAnyone, kOpenAi, get_health},
+    {kGet, "/livez", "/livez", kAnyone, kOpenAi, get_live},
+    {kGet, "/readyz", "/readyz", kAnyone, kOpenAi, get_ready},
+    {kGet, "/metrics", "/metrics", kOwnPages, kOpenAi, get_metrics},
+    {kGet, "/v1/models", "/v1/models", kClients, kOpenAi, get_models},
+    {kGet, "/v1/models/{id}", "/v1/models/{id}", kClients, kOpenAi, get_model},
+    {kPost, "/v1/models/load", "/v1/models/load", kOwnPages, kOpenAi, parse_model_name, load_model},
+    {kPost, "/v1/models/unload", "/v1/models/unload", kOwnPages, kOpenAi, parse_model_name, unload_model},
+    {kGet, "/v1/workers", "/v1/workers", kOwnPages, kOpenAi, get_workers},
+    {kPost, "/v1/workers/{name}/drain", kActionLabel, kOwnPages, kOpenAi, nullptr, drain_worker},
+    {kPost, "/v1/workers/{name}/restart", kActionLabel, kOwnPages, kOpenAi, parse_restart, restart_worker},
+    {kPost, "/v1/workers/{name}/profile", kActionLabel, kOwnPages, kOpenAi, nullptr, profile_worker},
+    {kPost, "/v1/workers/{name}/kill", kActionLabel, kOwnPages, kOpenAi, nullptr, kill_worker},
+    {kPost, "/v1/completions", "/v1/completions", kClients, kOpenAi, parse_completion, generate},
+    {kPost, "/v1/chat/completions", "/v1/chat/completions", kClients, kOpenAi, parse_chat, generate},
+    {kPost, "/v1/responses", "/v1/responses", kClients, kResponses, parse_responses, converse<responses_dialect>},
+    {kPost, "/v1/messages", "/v1/messages", kClients, kMessages, parse_messages, converse<messages_dialect>},
+    {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", kClients, kMessages,
+     parse_messages, count_tokens<counted_tokens_body>},
+    {kPost, "/v1/embeddings", "/v1/embeddings", kClients, kOpenAi, parse_openai_embeddings, embed},
+    {kPost, "/completion", "/completion", kClients, kOpenAi,
+     parse_llama_completion, converse<llama_completion_dialect>},
+    {kPost, "/infill", "/infill", kClients, kOpenAi, parse_llama_infill, converse<llama_completion_dialect>},
+    {kPost, "/v1/rerank", "/v1/rerank", kClients, kOpenAi, nullptr, refuse_rerank},
+    {kGet, "/props", "/props", kClients, kOpenAi, get_llama_props},
+    {kPost, "/api/chat", "/api/chat", kClients, kOllama, parse_ollama_chat, ask_as_ollama},
+    {kPost, "/api/generate", "/api/generate", kClients, kOllama, parse_ollama_generate, ask_as_ollama},
+    {kPost, "/api/embed", "/api/embed", kClients, kOllama, parse_ollama_embed, embed},
+    {kPost, "/api/embeddings", "/api/embeddings", kClients, kOllama, parse_ollama_embeddings, embed},
+    {kPost, "/api/show", "/api/show", kClients, kOllama, parse_ollama_name, show_as_ollama},
+    {kGet, "/api/tags", "/api/tags", kClients, kOllama, get_ollama_tags},
+    {kGet, "/api/ps", "/api/ps", kClients, kOllama, get_ollama_ps},
+    {kGet, "/api/version", "/api/version", kAnyone, kOllama, get_ollama_version},
+    {kPost, "/api/pull", "/api/pull", kClients, kOllama, nullptr, refuse_as_ollama},
+    {kPost, "/api/push", "/api/push", kClients, kOllama, nullptr, refuse_as_ollama},
+    {kPost, "/api/create", "/api/create", kClients, kOllama, nullptr, refuse_as_ollama},
+    {kPost, "/api/copy", "/api/copy", kClients, kOllama, nullptr, refuse_as_ollama},
+    {kGet, "/v1/workers/{name}/log", "/v1/workers/{name}/log", kOwnPages, kOpenAi, get_worker_log},
+    {kGet, "/v1/requests", "/v1/requests", kOwnPages, kOpenAi, get_requests},
+    {kGet, "/v1/crashes", "/v1/crashes", kOwnPages, kOpenAi, get_crashes},
+    {kGet, "/v1/settings", "/v1/settings", kOwnPages, kOpenAi, get_settings},
+    {kGet, "/v1/requests/{id}/events", "/v1/requests/{id}/events", kClients, kOpenAi, nullptr, go_on_reading},
+    {kPost, "/tokenize", "/tokenize", kClients, kOpenAi, parse_tokenize, look_up<tokenized_body>},
+    {kPost, "/apply-template", "/apply-template", kClients, kOpenAi,
+     parse_apply_template, look_up<applied_template_body>},
+    {kPost, "/detokenize", "/detokenize", kClients, kOpenAi, parse_detokenize, look_up<detokenized_body>},
 };
+// clang-format on
 
 // Whether a path has the form of a row's; then `parameter` is what stands for its {...}.
 bool matches(std::string_view form, std::string_view path, std::string_view& parameter) {
@@ -351,9 +330,9 @@ RouteMatch find_exactly(std::string_view path, std::string_view method) {
       match.route = &route;
       match.parameter = parameter;
     }
-    match.allow += route.method == kPost     ? "POST, "
-                   : route.answer != nullptr ? "GET, HEAD, "
-                                             : "GET, ";
+    match.allow += route.method == kPost       ? "POST, "
+                   : route.answer() != nullptr ? "GET, HEAD, "
+                                               : "GET, ";
   }
   match.allow += "OPTIONS";
   return match;
@@ -369,6 +348,17 @@ std::string without_slips(std::string_view path) {
   return plain;
 }
 
+// Returns how many parts both paths begin with: 1 for "/api/chat" and "/api/blobs".
+std::size_t shared_parts(std::string_view a, std::string_view b) {
+  std::size_t parts = 0;
+  for (std::size_t i = 1; i <= a.size() && i <= b.size(); ++i) {
+    const bool ends = (i == a.size() || a[i] == '/') && (i == b.size() || b[i] == '/');
+    if (ends && i > 1) ++parts;
+    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::string_view Call::key_name() const {
@@ -382,18 +372,31 @@ void Call::respond(HttpResponse response) {
 }
 
 void Call::refuse(const ApiError& error) {
-  respond(refusal_for(route.path, error));
+  respond(route.refuse(error));
 }
 
-std::span<const Route> routes() {
-  return kRoutes;
+void handle(Call call) {
+  std::visit(Overloaded{
+                 [](Route::AtOnce) {},  // it has been answered from its head
+                 [&call](Route::Handle handler) { handler(std::move(call)); },
+                 [&call](const auto& takes) {
+                   auto parsed = takes.parse(call.request.body);
+                   if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+                   takes.handle(std::move(call), std::get<0>(std::move(parsed)));
+                 },
+             },
+             call.route.way);
 }
 
 HttpResponse refusal_for(std::string_view path, const ApiError& error) {
+  if (const RouteMatch match = find_route(path, ""); match.route != nullptr)
+    return match.route->refuse(error);
   const std::string plain = without_slips(path);
-  if (plain.starts_with("/api/")) return ollama_refusal(error);
-  if (plain.starts_with("/v1/messages")) return messages_refusal(error);
-  return to_response(error);
+  const Route* nearest = &kRoutes[0];
+  for (const Route& route : kRoutes) {
+    if (shared_parts(route.path, plain) > shared_parts(nearest->path, plain)) nearest = &route;
+  }
+  return nearest->refuse(error);
 }
 
 RouteMatch find_route(std::string_view path, std::string_view method) {

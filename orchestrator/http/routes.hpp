@@ -1,17 +1,20 @@
-// The endpoints, one row each: routes.cpp. A new endpoint is a row there with its handler; one that
-// reaches the worker has a parser and a message as well.
+// The endpoints, one row each: routes.cpp. A new endpoint is a row there with its handler; one that reads a body has a
+// parser as well, and one that reaches the worker a message.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 #include "orchestrator/http/access.hpp"
 #include "orchestrator/http/answer.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/key_limits.hpp"
+#include "orchestrator/http/questions.hpp"
 #include "orchestrator/http/resumable.hpp"
 
 namespace bulkhead::orchestrator {
@@ -26,6 +29,8 @@ struct ApiContext {
 };
 
 struct Route;
+struct EmbeddingRequest;
+struct OllamaRequest;
 
 // A request that has come whole.
 struct Call {
@@ -37,32 +42,79 @@ struct Call {
 
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);
-  // Refuses the request in the form of the route's protocol: refusal_for().
+  // Refuses the request in the form of the route's protocol: Route::refuse.
   void refuse(const ApiError& error);
+};
+
+// How a route takes a request's body: what reads it, and what handles the result. The body of a request that can't be
+// read is refused.
+template <typename Wanted>
+struct Takes {
+  Parsed<Wanted> (*parse)(std::string_view body);
+  void (*handle)(Call call, Wanted wanted);
+};
+
+// Takes<> of each question that a worker answers, beside `Others`.
+template <typename Questions, typename... Others>
+struct WaysOf;
+template <typename... Messages, typename... Others>
+struct WaysOf<std::variant<Messages...>, Others...> {
+  using Type = std::variant<Others..., Takes<QuestionRequest<Messages>>...>;
 };
 
 struct Route {
   enum class Method { kGet, kPost };
+  // Answers at once, from the head; a HEAD gets the same.
+  using AtOnce = HttpResponse (*)(const ApiContext& context, const std::string& parameter);
+  // Handles a request once it has come whole, for as long as that takes, and does not read its body.
+  using Handle = void (*)(Call call);
+  using Way =
+      WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<EmbeddingRequest>,
+             Takes<OllamaRequest>, Takes<std::string>, Takes<Worker::Start>>::Type;
+
+  constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
+                  RefusalForm form, Way row_way)
+      : method(row_method),
+        path(row_path),
+        label(row_label),
+        who(may_call),
+        refuse(form),
+        way(row_way) {}
+  // A row with the body's parser and the handler, which takes what the parser makes. nullptr instead of a parser: the
+  // body is not read.
+  template <typename Wanted>
+  constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
+                  RefusalForm form, Parsed<Wanted> (*parser)(std::string_view),
+                  void (*handler)(Call, std::type_identity_t<Wanted>))
+      : Route(row_method, row_path, row_label, may_call, form,
+              Way(Takes<Wanted>{parser, handler})) {}
+  constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
+                  RefusalForm form, std::nullptr_t, Handle handler)
+      : Route(row_method, row_path, row_label, may_call, form, Way(handler)) {}
 
   Method method;
   std::string_view path;  // with at most one {...}, which stands for one character or more
   const char* label;      // for metrics: bounded, whatever clients send
   Who who;
-  // One of the two. `answer`: at once, from the head (a HEAD gets the same); `handle`: once the body
-  // is there, for as long as it takes.
-  HttpResponse (*answer)(const ApiContext& context, const std::string& parameter) = nullptr;
-  void (*handle)(Call call) = nullptr;
+  RefusalForm refuse;
+  Way way;
 
+  // Null if the route needs the whole request.
+  AtOnce answer() const {
+    const AtOnce* at_once = std::get_if<AtOnce>(&way);
+    return at_once == nullptr ? nullptr : *at_once;
+  }
   bool takes(std::string_view method_name) const {
     if (method == Method::kPost) return method_name == "POST";
-    return method_name == "GET" || (method_name == "HEAD" && answer != nullptr);
+    return method_name == "GET" || (method_name == "HEAD" && answer() != nullptr);
   }
 };
 
-std::span<const Route> routes();
+// Hands the call, whose body is there, to its route's handler, or refuses it if its body can't be read.
+void handle(Call call);
 
-// Renders `error` in the form of the protocol that the path belongs to (OpenAI, Anthropic, Ollama). The path
-// need not have a route.
+// Renders `error` in the form of the path's route. A path that has no route gets the form of the route whose path has
+// the most parts in common with it.
 HttpResponse refusal_for(std::string_view path, const ApiError& error);
 
 // The route of a path, and what stands for its {...}.

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/messages.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/responses.hpp"
+#include "orchestrator/http/routes.hpp"
 
 namespace bulkhead::orchestrator {
 namespace {
@@ -126,6 +128,38 @@ TEST(Verbosity, IsRefusedWhereItWouldChangeTheAnswer) {
               nullptr);
   }
   EXPECT_EQ(error_of(parse_responses(R"({"input":"x","text":{"verbosity":"medium"}})")), nullptr);
+}
+
+// The type of an error in Anthropic's API stands in the error's own row.
+TEST(MessagesErrors, HaveTheTypesOfTheirRows) {
+  const std::pair<ErrorKind, const char*> rows[] = {
+      {kBadRequest, "invalid_request_error"},
+      {kInvalidApiKey, "authentication_error"},
+      {kNotAllowed, "permission_error"},
+      {kModelNotFound, "not_found_error"},
+      {kBodyTooLarge, "request_too_large"},
+      {kKeyLimit, "rate_limit_error"},
+      {kTooManyConnections, "overloaded_error"},
+      {kMethodNotAllowed, "api_error"},
+      {error_kind(ipc::FailureCode::kTimeout), "timeout_error"},
+      {error_kind(ipc::FailureCode::kWorkerCrashed), "api_error"}};
+  for (const auto& [kind, type] : rows) {
+    const HttpResponse response = messages_refusal(api_error(kind, "why"));
+    EXPECT_EQ(response.status, kind.status);
+    EXPECT_EQ(json::parse(response.body)["error"]["type"], type);
+  }
+}
+
+// A path without a route has the form of the routes that it looks like.
+TEST(Refusals, HaveTheFormOfTheNearestRoute) {
+  const ApiError error = api_error(kUnknownUrl, "why");
+  const auto body = [&](const char* path) { return json::parse(refusal_for(path, error).body); };
+  for (const char* path : {"/v1/messages", "/messages", "/v1/messages/batches", "//v1/messages/"})
+    EXPECT_EQ(body(path).value("type", ""), "error") << path;
+  for (const char* path : {"/api/chat", "/api/blobs", "/api/blobs/sha256:1"})
+    EXPECT_TRUE(body(path)["error"].is_string()) << path;
+  for (const char* path : {"", "/", "/v1", "/v1/message", "/apis/chat", "/v1/chat/completions"})
+    EXPECT_EQ(body(path)["error"].value("code", ""), "unknown_url") << path;
 }
 
 }  // namespace
