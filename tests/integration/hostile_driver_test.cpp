@@ -1,13 +1,18 @@
 // A driver that turns on its worker, loaded by the real worker program under the real daemon: whatever
 // it tries is refused. The list of what it may call is worker/sandbox/allowed_calls.cpp, reviewed by
 // tests/unit/sandbox/allowed_calls_test.cpp.
+#include <linux/landlock.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <tuple>
 
-#include "tests/integration/serving.hpp"
+#include "tests/integration/tool.hpp"
 #include "worker/sandbox/allowed_calls.hpp"
 #include "worker/sandbox/sandbox.hpp"
 
@@ -35,6 +40,13 @@ json worker_of(const Daemon& daemon) {
   return json::parse(HttpClient(daemon.port()).request("GET", "/v1/workers").body).at(0);
 }
 
+int count(const std::string& text, const std::string& part) {
+  int times = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    ++times;
+  return times;
+}
+
 class HostileDriver : public testing::Test {
  protected:
   HostileDriver() {
@@ -54,24 +66,32 @@ class HostileDriver : public testing::Test {
     fs::remove_all(folder_, ignored);
   }
 
-  // What the daemon logged: with no other driver it can't serve, and ends.
-  std::string log_of_run(std::vector<std::string> settings) {
+  std::string log_of_attack(std::vector<std::string> settings) {
     std::string skips = ",";
     for (const worker::AllowedCall& row : worker::allowed_calls())
       skips += std::to_string(row.number) + ",";
+    std::map<std::string, std::string> environment = {
+        {"BULKHEAD_DRIVER_FILE", (folder_ / "secret").string()},
+        {"BULKHEAD_DRIVER_MODEL", (folder_ / "model.gguf").string()},
+        {"BULKHEAD_DRIVER_CACHE", (folder_ / "bulkhead" / "m-0").string()},
+        {"BULKHEAD_DRIVER_SKIPS", skips}};
+    if (knows_32_bit_calls()) environment["BULKHEAD_DRIVER_I386"] = "1";
+    return log_of_run(std::move(settings), std::move(environment));
+  }
+
+  // What the daemon logged: with no other driver it can't serve, and ends.
+  std::string log_of_run(std::vector<std::string> settings,
+                         std::map<std::string, std::string> environment) {
     Daemon::Options options;
     settings.push_back("models.0.path=" + (folder_ / "model.gguf").string());
     settings.push_back("models.0.name=m");
     for (const std::string& setting : settings)
       options.arguments.insert(options.arguments.end(), {"--set", setting});
-    options.environment = {{"XDG_CACHE_HOME", folder_.string()},
-                           {"VK_DRIVER_FILES", (folder_ / "driver" / "hostile.json").string()},
-                           {"VK_ICD_FILENAMES", (folder_ / "driver" / "hostile.json").string()},
-                           {"BULKHEAD_DRIVER_FILE", (folder_ / "secret").string()},
-                           {"BULKHEAD_DRIVER_MODEL", (folder_ / "model.gguf").string()},
-                           {"BULKHEAD_DRIVER_CACHE", (folder_ / "bulkhead" / "m-0").string()},
-                           {"BULKHEAD_DRIVER_SKIPS", skips}};
-    if (knows_32_bit_calls()) options.environment["BULKHEAD_DRIVER_I386"] = "1";
+    const std::string driver = (folder_ / "driver" / "hostile.json").string();
+    environment.insert({{"XDG_CACHE_HOME", folder_.string()},
+                        {"VK_DRIVER_FILES", driver},
+                        {"VK_ICD_FILENAMES", driver}});
+    options.environment = std::move(environment);
     Daemon daemon(BULKHEADD, options);
     EXPECT_EQ(daemon.wait_until_listening(), 0);
     EXPECT_TRUE(daemon.wait_for_exit().has_value());
@@ -86,7 +106,8 @@ TEST_F(HostileDriver, GetsNothingThrough) {
   if (!kernel.system_calls || kernel.landlock_version < 5)
     GTEST_SKIP() << "this kernel lacks parts of the sandbox";
   const auto times = fs::last_write_time(folder_ / "secret");
-  const std::string log = log_of_run({"isolation.sandbox_paths=" + (folder_ / "driver").string()});
+  const std::string log =
+      log_of_attack({"isolation.sandbox_paths=" + (folder_ / "driver").string()});
   EXPECT_NE(log.find("driver: done: 0 acts and 0 calls went through"), std::string::npos) << log;
   EXPECT_NE(log.find("driver: tried 80 acts"), std::string::npos) << log;
   EXPECT_EQ(log.find("driver: went through"), std::string::npos) << log;
@@ -99,7 +120,7 @@ TEST_F(HostileDriver, GetsNothingThrough) {
 
 TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
   if (!worker::sandbox_support().files) GTEST_SKIP() << "this kernel has no Landlock";
-  const std::string log = log_of_run({});
+  const std::string log = log_of_attack({});
   EXPECT_EQ(log.find("driver: "), std::string::npos) << log;
   EXPECT_NE(log.find("libhostile.so a confined worker may not read; to allow it: --set "
                      "isolation.sandbox_paths=" +
@@ -108,7 +129,17 @@ TEST_F(HostileDriver, IsNotReadUnlessASettingAllowsItsFolder) {
       << log;
 }
 
-// What an operator adds to the table is known by its name.
+// What would be refused is made, and told once of each kind; what is allowed is not told.
+TEST_F(HostileDriver, IsToldOfAndNotRefusedWhereTheSandboxOnlyLogs) {
+  if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
+  const std::string secret = (folder_ / "secret").string();
+  const std::string log = log_of_run({"isolation.sandbox=log"}, {{"BULKHEAD_DRIVER_ASKS", secret}});
+  EXPECT_EQ(count(log, "driver: asked: both went through"), 2) << log;
+  EXPECT_EQ(count(log, "would refuse getsid(0, "), 1) << log;
+  EXPECT_EQ(count(log, ") to read " + secret), 1) << log;
+  EXPECT_EQ(log.find(") to read " + (folder_ / "model.gguf").string()), std::string::npos) << log;
+}
+
 TEST_F(HostileDriver, IsWatchedWhereTheSandboxOnlyLogs) {
   if (!worker::sandbox_support().system_calls) GTEST_SKIP() << "this kernel has no seccomp filters";
   // Without its acts: they would be done.
@@ -162,6 +193,43 @@ TEST(Protections, OfAWorkerAreToldAsTheyAre) {
   };
   run("auto");
   run("off");
+}
+
+// `bulkhead doctor` tells of a worker of this machine what /v1/workers then tells of a real one, and what the kernel says.
+TEST(Protections, AreToldByTheDoctorAsTheyAre) {
+  const Outcome doctor = run_shell(std::string(BULKHEAD_TOOL) + " doctor");
+  const std::size_t begins = doctor.out.find("\nWorkers' sandbox\n");
+  ASSERT_NE(begins, std::string::npos) << doctor.out;
+  std::map<std::string, std::string> told;
+  std::istringstream lines(doctor.out.substr(begins + 1));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("  ")) {
+    const std::size_t ends = line.find(' ', 2);
+    told[line.substr(2, ends - 2)] =
+        line.substr(std::min(line.size(), line.find_first_not_of(' ', ends)));
+  }
+  const long landlock =
+      ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  EXPECT_EQ(told["landlock"],
+            landlock > 0 ? "version " + std::to_string(landlock) : "no: the kernel has none");
+
+  Daemon::Options options;
+  options.arguments = {"--set", "models.0.path=builtin"};
+  options.computing_worker = "builtin-0";
+  Daemon daemon(BULKHEADD, options);
+  ASSERT_NE(daemon.wait_until_listening(), 0) << daemon.log();
+  const json protections = worker_of(daemon)["protections"];
+  EXPECT_GE(protections.size(), 8U) << protections;
+  for (const json& each : protections) {
+    const std::string name = each["name"], detail = each["detail"];
+    ASSERT_TRUE(told.contains(name)) << name << "\n" << doctor.out;
+    // The daemon's control group may be another than this process's.
+    if (name == "cgroup") continue;
+    EXPECT_EQ(told[name], (each["active"] == true ? "" : "no: ") + detail) << name;
+  }
+  daemon.signal(SIGTERM);
+  EXPECT_EQ(daemon.wait_for_exit(), 0);
 }
 
 }  // namespace
