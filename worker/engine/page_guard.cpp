@@ -1,6 +1,7 @@
 #include "worker/engine/page_guard.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace bulkhead::engine {
@@ -174,11 +175,15 @@ std::uint64_t PageGuard::background() {
   const auto since = now - std::exchange(scrubbed_, now);
   if (!std::exchange(scrubbed_ever_, true)) return 0;
   const double part = std::min(1.0, std::chrono::duration<double>(since) / pass_);
-  pages_due_ += part * (pool_.cached_pages() + pool_.windows().cached_pages());
+  const auto states = std::span(pages_).subspan(first_state_);
+  pages_due_ +=
+      part * (pool_.cached_pages() + pool_.windows().cached_pages() +
+              static_cast<double>(std::ranges::count(states, State::kSummed, &Page::state)));
   bytes_due_ += part * static_cast<double>(executor_.weight_bytes());
-  for (std::uint32_t seen = 0; seen < pool_.all_pages() && pages_due_ >= 1; ++seen) {
+  const auto numbers = static_cast<PageIndex>(pages_.size());
+  for (PageIndex seen = 0; seen < numbers && pages_due_ >= 1; ++seen) {
     const PageIndex page = cursor_;
-    cursor_ = (cursor_ + 1) % pool_.all_pages();
+    cursor_ = (cursor_ + 1) % numbers;
     if (pages_[page].state != State::kSummed) continue;
     want_check(page);
     pages_due_ -= 1;

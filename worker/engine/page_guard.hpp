@@ -15,7 +15,7 @@
 // sums the guard only passes on what it is told.
 //
 // The device makes sums of saved states, too. The guard compares them when a sequence goes on from them
-// (used()) and when a successor takes them over. Every sequence that went on from changed states holds the page
+// (used()), when a successor takes them over, and in the background. Every sequence that went on from changed states holds the page
 // behind which they were saved.
 //
 // The guard does not notice a page that changed before its sum was made, nor one that changes while a
@@ -51,8 +51,8 @@ struct DamagedMemory {
 class PageGuard final : public PageLedger, public StateLedger {
  public:
   using Now = std::function<std::chrono::steady_clock::time_point()>;
-  // The executor and the pool must outlive the guard. `pass`: the time in which the background compares all weights
-  // and all pages that can be found once; 0: the background does nothing.
+  // The executor and the pool must outlive the guard. `pass`: the time in which the background compares all weights,
+  // all pages that can be found and all saved states once; 0: the background does nothing.
   PageGuard(Executor& executor, const PagePool& pool, std::chrono::seconds pass, Now now);
 
   // The ledger that the guard tells of pages and their sums; null: none.

@@ -171,7 +171,14 @@ class Vault : public testing::Test {
   }
 
   // One bit of every 512 bytes in the KV pages' memory; false where device memory is no file in memory.
-  bool flip_pages() const {
+  bool flip_pages() const { return flip_from(0); }
+
+  // The same in the memory's second half, which in tiny-qwen35moe is of saved states: the KV pages of its one layer
+  // with attention come first.
+  bool flip_states() const { return flip_from(1); }
+
+  // `half`: 0: everything; 1: the second half of each block.
+  bool flip_from(std::size_t half) const {
     const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
     if (!directory.valid()) return false;
     const auto opened = vault::Directory::open(directory.fd());
@@ -184,7 +191,8 @@ class Vault : public testing::Test {
       if (!block.valid()) return false;
       // The driver's own header comes first, within what is more than the block.
       const std::size_t header = block.bytes().size() - described.block_bytes[i];
-      for (std::size_t at = header; at < block.bytes().size(); at += 512, ++flipped)
+      for (std::size_t at = header + half * described.block_bytes[i] / 2; at < block.bytes().size();
+           at += 512, ++flipped)
         block.bytes()[at] ^= std::byte{1};
     }
     return flipped > 0;

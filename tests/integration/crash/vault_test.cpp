@@ -226,6 +226,40 @@ TEST_F(Vault, TheBackgroundFindsSpoiltPagesAndSpoiltWeights) {
   EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
 }
 
+TEST_F(Vault, StatesThatAreSpoiltBetweenDeathAndAdoptionAreComputedAnew) {
+  const std::string model = copy_of("tiny-qwen35moe-Q8_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model, {"isolation.check_memory_s=0"});
+  bool there = true;
+  kill_in_stream([&] {
+    stop(serving_worker(serving_));  // it would compute with the spoilt states
+    there = flip_states();
+  });
+  if (!there) GTEST_SKIP() << "this device's memory is no memory file";
+  EXPECT_EQ(way(), "imported") << "the weights are what they were: " << vault();
+  EXPECT_GT(vault()["pages_adopted"], 1) << "the pages are what they were: " << vault();
+  EXPECT_TRUE(serving_.daemon->says("saved states that the last process left are not what they"))
+      << serving_.daemon->log();
+  EXPECT_TRUE(Serving::eventually([&] { return serving_.metric(kDamaged) > 0; }));
+  EXPECT_EQ(serving_.metric("bulkhead_worker_kv_pages_quarantined"), serving_.metric(kDamaged));
+}
+
+TEST_F(Vault, StatesThatAreSpoiltWhileTheyWaitAreFoundByTheBackground) {
+  const std::string model = copy_of("tiny-qwen35moe-Q8_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model, {"isolation.check_memory_s=1"});
+  if (!flip_states()) GTEST_SKIP() << "this device's memory is no memory file";
+  // Nobody goes on from them.
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving_.daemon->says("saved states are not what they were");
+  })) << serving_.daemon->log();
+  const std::string log = serving_.daemon->log();
+  EXPECT_EQ(log.find("KV pages are not what they were"), std::string::npos) << log;
+  EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
+  EXPECT_GT(serving_.metric(kDamaged), 0);
+  EXPECT_EQ(serving_.worker()["restarts"], 0);
+}
+
 TEST_F(Vault, WithoutThePrefixCacheWeightsAloneAreTakenOver) {
   start("", {"engine.prefix_cache=false"});
   kill_in_stream();

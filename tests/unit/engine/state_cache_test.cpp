@@ -1,6 +1,7 @@
 // Saved states of what layers carry from position to position: who goes on from which, what makes room,
 // what a successor takes over; and that no token ever depends on it.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,8 +31,9 @@ ExecutorLimits with_states(std::uint32_t saved) {
   return limits;
 }
 
-engine::EngineOptions sharing() {
+engine::EngineOptions sharing(std::chrono::seconds check_memory = {}) {
   engine::EngineOptions options;
+  options.check_memory = check_memory;
   options.scheduler = {.max_batch = kRunning, .prefill_chunk = 32, .prefix_cache = true};
   return options;
 }
@@ -48,7 +50,8 @@ Tokens expected(const Tokens& prompt, std::uint32_t count) {
 struct Chats {
   EngineHarness harness;
   std::uint64_t last = 0;
-  explicit Chats(std::uint32_t saved) : harness(with_states(saved), sharing()) {}
+  explicit Chats(std::uint32_t saved, std::chrono::seconds check_memory = {})
+      : harness(with_states(saved), sharing(check_memory)) {}
   // The answer, and how many of the prompt's tokens were not computed.
   struct Turn {
     Tokens answer;
@@ -286,6 +289,32 @@ TEST(SpoiltStates, AreNotGoneOnFrom) {
   EXPECT_EQ(scheduler.states().left_out(), damaged) << "the slots' memory changed";
   EXPECT_EQ(scheduler.pool().pages_left_out(), 0U) << "the pages' memory is as good as before";
   chats.ask(longer + some_tokens(3, 6), 10);
+}
+
+TEST(SpoiltStates, AreFoundInTheBackground) {
+  Chats chats(8, std::chrono::seconds(10));
+  Ledger ledger;
+  chats.harness.engine.set_state_ledger(&ledger);
+  const Tokens prompt = some_tokens(1, 41);
+  const Chats::Turn first = chats.ask(prompt, 30);
+  chats.harness.turn();  // the last saved states get their sum
+  ASSERT_EQ(ledger.states.size(), 2U);
+  const StateSlot spoilt = ledger.kept_states().back().slot;  // of the longer prefix
+  chats.harness.executor.spoil_states(spoilt);
+  const std::uint32_t cached = chats.harness.engine.scheduler().pool().cached_pages();
+  const double checked = figure(chats.harness, "kv_pages_checked_total");
+  for (int i = 0; i < 25; ++i) {
+    chats.harness.now += std::chrono::milliseconds(500);
+    EXPECT_FALSE(chats.harness.turn());
+  }
+  EXPECT_EQ(figure(chats.harness, "kv_pages_damaged_total"), 1);
+  EXPECT_EQ(chats.harness.engine.scheduler().states().left_out(), 1U);
+  EXPECT_EQ(ledger.states.size(), 1U) << "a successor shall not find it either";
+  EXPECT_FALSE(ledger.states.contains(spoilt));
+  EXPECT_LE(figure(chats.harness, "kv_pages_checked_total") - checked, (cached + 2) * 1.3)
+      << "at a low rate";
+  chats.ask(prompt + first.answer + some_tokens(2, 9), 10);
+  EXPECT_EQ(figure(chats.harness, "kv_pages_damaged_total"), 1);
 }
 
 TEST(SpoiltStates, OfAPredecessorAreNotTakenOver) {
