@@ -171,31 +171,39 @@ class Vault : public testing::Test {
   }
 
   // One bit of every 512 bytes in the KV pages' memory; false where device memory is no file in memory.
-  bool flip_pages() const { return flip_from(0); }
+  bool flip_pages() const {
+    return change_pages(0, 512, [](std::byte& each) { each ^= std::byte{1}; });
+  }
+  // The same in the second half of the memory, which in tiny-qwen35moe is of saved states: the KV pages of its one
+  // layer with attention come first.
+  bool flip_states() const {
+    return change_pages(1, 512, [](std::byte& each) { each ^= std::byte{1}; });
+  }
+  // All of the KV pages' memory.
+  bool fill_pages(std::byte with) const {
+    return change_pages(0, 1, [with](std::byte& each) { each = with; });
+  }
 
-  // The same in the memory's second half, which in tiny-qwen35moe is of saved states: the KV pages of its one layer
-  // with attention come first.
-  bool flip_states() const { return flip_from(1); }
-
-  // `half`: 0: everything; 1: the second half of each block.
-  bool flip_from(std::size_t half) const {
+  // Changes every so many bytes, in the second half of each block or all of it (`half` 0).
+  template <typename Change>
+  bool change_pages(std::size_t half, std::size_t every, Change change) const {
     const HeldMemory directory(serving_.daemon->pid(), "bulkhead vault");
     if (!directory.valid()) return false;
     const auto opened = vault::Directory::open(directory.fd());
     EXPECT_TRUE(opened.ok());
     if (!opened.ok()) return false;
     const vault::Description& described = (*opened)->description();
-    std::size_t flipped = 0;
+    std::size_t changed = 0;
     for (std::size_t i = described.weight_blocks; i < described.block_bytes.size(); ++i) {
       const HeldMemory block(serving_.daemon->pid(), "llvmpipe", described.block_bytes[i]);
       if (!block.valid()) return false;
       // The driver's own header comes first, within what is more than the block.
       const std::size_t header = block.bytes().size() - described.block_bytes[i];
       for (std::size_t at = header + half * described.block_bytes[i] / 2; at < block.bytes().size();
-           at += 512, ++flipped)
-        block.bytes()[at] ^= std::byte{1};
+           at += every, ++changed)
+        change(block.bytes()[at]);
     }
-    return flipped > 0;
+    return changed > 0;
   }
 
   // Other tests' descriptors may be on the way when it is to be offered.
