@@ -1,10 +1,14 @@
 // Clients that would have the daemon hold more than it has: bodies without an end, more connections
 // than there are places, and a system that gives no memory.
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/integration/serving.hpp"
@@ -85,6 +89,44 @@ TEST(Memory, AFailedAllocationEndsItsConnectionAndNotTheDaemon) {
   EXPECT_EQ(small(serving).status, 200);
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+}
+
+// A head and bodies that trickle, beside one that is slow and still fast enough.
+TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
+  const Serving serving = serve();
+  const json question = {{"prompt", std::string(30000, 'x')}, {"max_tokens", 1}};
+  const std::string body = question.dump(), fields = "Host: localhost\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n" + fields;
+  HttpClient head(serving.port), silent(serving.port), trickling(serving.port);
+  HttpClient chunks(serving.port), enough(serving.port);
+  const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
+  silent.send_raw(post + length);
+  trickling.send_raw(post + length);
+  chunks.send_raw(post + "Transfer-Encoding: chunked\r\n\r\n");
+  enough.send_raw(post + length);
+  head.send_raw("POST /v1/completions HTTP/1.1\r\n");
+  // Longer than a window of 10 s, shorter than the 15 s of a head. 12 x 2,500 bytes: 8 KiB in a window.
+  constexpr int kSeconds = 12;
+  for (int second = 0; second < kSeconds; ++second) {
+    trickling.send_raw("x");
+    chunks.send_raw("1\r\nx\r\n");
+    head.send_raw("X");
+    enough.send_raw(body.substr(static_cast<std::size_t>(second) * 2500, 2500));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  enough.send_raw(body.substr(std::size_t{kSeconds} * 2500));
+  EXPECT_EQ(enough.receive().status, 200);
+  for (HttpClient* const slow : {&silent, &trickling, &chunks, &head}) {
+    const HttpReply reply = slow->receive();
+    EXPECT_EQ(reply.status, 408) << reply.body;
+    EXPECT_NE(reply.body.find("did not arrive in time"), std::string::npos) << reply.body;
+    pollfd end{slow->fd(), POLLIN, 0};
+    char none = 0;
+    EXPECT_EQ(::poll(&end, 1, 5000), 1);
+    EXPECT_LE(::recv(slow->fd(), &none, 1, MSG_DONTWAIT), 0) << "the connection ends";
+  }
+  EXPECT_GE(serving.metric("bulkhead_http_slow_senders_total"), 4);
+  EXPECT_EQ(small(serving).status, 200);
 }
 
 TEST(Places, IdleConnectionsMakePlaceForOthers) {
