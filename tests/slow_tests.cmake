@@ -26,6 +26,10 @@ set(BULKHEAD_SLOW_TESTS
   "fault_loop_test"
   "chaos_short"
 
+  # Clients that take their time, and proxies.
+  "surroundings_test SLOW SlowSenders.*"
+  "proxy_desync_.*"
+
   # Searches: every step of the ring's protocol with a rule left out, and the fuzzers that need longest.
   "model.ring_breaks_with_.*"
   "fuzz.(ipc_hostile_peer|gguf_file|config_settings|http_json)")
