@@ -51,7 +51,13 @@ std::string model_line(const model::GgufFile& file) {
     const auto bytes = model::builtin_model();
     line += fmt::format(" builtin:{}:{:016x}", bytes.size(), fnv1a_long_words(bytes));
   }
-  return line + "\n";
+  return line;
+}
+
+// The time when a file's content, mode, owner or names last changed. Nobody can set it by hand, so it tells of an edit
+// after which somebody restored the time of the content. It also changes when a file is deleted or renamed.
+std::string change_time_of(const struct stat& file) {
+  return fmt::format(" changed:{}.{:09}", file.st_ctim.tv_sec, file.st_ctim.tv_nsec);
 }
 
 }  // namespace
@@ -116,17 +122,31 @@ Status MainVault::take_descriptors(std::vector<UniqueFd>& all) {
 }
 
 Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string& path) {
-  if (!given()) return model::GgufFile::open(path);
+  if (!given()) {
+    BULKHEAD_TRY(auto file, model::GgufFile::open(path));
+    for (const int fd : file->descriptors()) {
+      struct stat status {};
+      change_times_ += ::fstat(fd, &status) == 0 ? change_time_of(status) : " changed:unknown";
+    }
+    return file;
+  }
   if (files_.empty() != (path == "builtin")) return unusable("it is of another model");
-  // What lies at the path now.
+  const std::string& identity = directory_->description().identity;
+  const std::string line = identity.substr(0, identity.find('\n'));
+  // What lies at the path now. If the names are still there, files that changed have another time of change.
   bool changed = false;
+  std::string times;
   const std::vector<std::string> names = model::model_files(path);
   for (std::size_t i = 0; i < files_.size(); ++i) {
     struct stat kept {
     }, now{};
     if (i >= names.size() || ::stat(names[i].c_str(), &now) != 0) continue;
     changed |= ::fstat(files_[i].get(), &kept) != 0 || mark_of(kept) != mark_of(now);
+    times += change_time_of(now);
   }
+  const bool all_there = std::ranges::count(times, ':') == std::ssize(files_);
+  // A mode or another name changes it, too, which is no reason to doubt a file before somebody asks for a new process.
+  changed |= given_.replaced && all_there && !line.ends_with(times);
   if (changed && given_.replaced) return unusable("the model file has changed");
   BULKHEAD_TRY(auto file, model::GgufFile::open(std::move(files_), path));
   // Streams go on with the model that they began with.
@@ -136,8 +156,7 @@ Result<std::unique_ptr<model::GgufFile>> MainVault::open_model(const std::string
         "it is restarted",
         path);
   }
-  const std::string& identity = directory_->description().identity;
-  if (identity.substr(0, identity.find('\n') + 1) != model_line(*file))
+  if (line.substr(0, line.find(" changed:")) != model_line(*file))
     return unusable("it is of another model");
   return file;
 }
@@ -258,7 +277,7 @@ Status MainVault::prepare(const forward::Transformer& executor, const model::Ggu
   BULKHEAD_TRY(forward::KeptMemory kept, executor.keep_memory());
   const engine::ExecutorLimits& limits = executor.limits();
   vault::Description description;
-  description.identity = model_line(file) + kept.layout.identity;
+  description.identity = model_line(file) + change_times_ + "\n" + kept.layout.identity;
   description.context = kept.layout.context;
   description.pages = kept.layout.pages + kept.layout.window_pages;
   description.window_pages = kept.layout.window_pages;

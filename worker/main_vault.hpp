@@ -99,6 +99,7 @@ class MainVault final : private engine::PageLedger, private engine::StateLedger 
   bool wanted_;
   ipc::Vault given_;
   std::vector<UniqueFd> files_;  // until open_model()
+  std::string change_times_;     // of the files that this process opened itself
   forward::KeptMemory kept_;
   std::unique_ptr<vault::Directory> directory_;
   std::optional<Offer> offer_;  // until it is sent

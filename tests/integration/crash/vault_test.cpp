@@ -58,6 +58,10 @@ TEST_F(Vault, ModelFileDeletedAfterTheStart) {
     const HttpReply tokens = serving_.post("/tokenize", R"({"content": "once"})");
     EXPECT_EQ(tokens.status, 200) << tokens.body;
     EXPECT_EQ(serving_.metric("bulkhead_worker_draws_below_accepted_total"), 0);
+    // An asked restart has no other file to load either.
+    restart();
+    EXPECT_EQ(vault()["state"], "imported") << vault();
+    EXPECT_EQ(stream(serving_.port, request_).heard, undisturbed_.heard);
   }
 }
 
@@ -138,6 +142,34 @@ TEST_F(Vault, ChangedModelFileIsLoadedAtARestartAndNotAtADeath) {
   EXPECT_EQ(vault()["state"], "kept") << vault();
   EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("the model file has changed"));
   EXPECT_NE(stream(serving_.port, request_).heard, undisturbed_.heard);
+}
+
+// The same file with other content, whose size and time of content are as before.
+TEST_F(Vault, AFileThatWasEditedInPlaceIsLoadedAtARestartAndNotAtADeath) {
+  const std::string model = copy_of("tiny-llama-Q4_0.gguf");
+  if (model.empty()) GTEST_SKIP() << "no fixtures at " << fixtures();
+  start(model);
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat(model.c_str(), &before), 0);
+  {
+    std::fstream file(model, std::ios::in | std::ios::out | std::ios::binary);
+    // In the last tensor's data.
+    file.seekp(-512, std::ios::end);
+    file << std::string(256, '\x35');
+  }
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, model.c_str(), times, 0), 0);
+  ASSERT_EQ(::stat(model.c_str(), &after), 0);
+  ASSERT_EQ(before.st_size, after.st_size);
+  ASSERT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+  kill_in_stream();
+  EXPECT_EQ(vault()["state"], "imported");
+  restart();
+  EXPECT_EQ(vault()["state"], "kept") << vault();
+  EXPECT_THAT(vault()["last_drop"].get<std::string>(), HasSubstr("the model file has changed"));
+  restart();
+  EXPECT_EQ(vault()["state"], "imported") << "the new content is known now: " << vault();
 }
 
 TEST_F(Vault, SwitchedOffNothingIsKept) {
