@@ -58,9 +58,9 @@ constexpr std::uint64_t kTerminalAttributes = 0x5401;  // TCGETS: isatty()
 constexpr std::uint64_t kNameMemory = 0x53564d41;      // PR_SET_VMA
 
 #define ANY(name, why) \
-  { SCMP_SYS(name), #name, {}, CallPhase::kAlways, why }
+  { SCMP_SYS(name), #name, {}, why }
 #define ONLY(name, why, ...) \
-  { SCMP_SYS(name), #name, {{__VA_ARGS__}}, CallPhase::kAlways, why }
+  { SCMP_SYS(name), #name, {{__VA_ARGS__}}, why }
 
 // clang-format off
 const AllowedCall kAllowed[] = {

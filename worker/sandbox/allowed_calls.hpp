@@ -4,6 +4,12 @@
 // The kernel's filter sees numbers, never what a pointer points to. So paths are Landlock's business
 // (files.hpp), and a call whose meaning lies in memory (clone3) is not in the table.
 //
+// The table holds for a process's whole life: there is no narrower one for the time after it has loaded its model.
+// Drivers go on doing then what matters: lavapipe compiles a kernel when it first runs and writes it to the cache
+// folder (mkdir, open, flock, rename), and NVIDIA's driver may start threads, map memory and open device nodes late. A
+// second filter could only take away calls that give an attacker nothing (a thread's own CPUs, read-ahead, a memfd),
+// and to put it up the first one would have to allow seccomp() while drivers and model files are read.
+//
 // To add a call that another driver needs: run under `isolation.sandbox: log`, which names each call
 // that would be refused, add it with the narrowest checks that do, and extend the list that
 // tests/unit/sandbox compares this table with.
@@ -37,16 +43,10 @@ struct ArgumentCheck {
   std::uint32_t mask = 0xffffffff;
 };
 
-enum class CallPhase : std::uint8_t {
-  kAlways,
-  kLoading,  // refused once the worker serves
-};
-
 struct AllowedCall {
   int number;  // of this architecture; negative: it has no such call
   const char* name;
   std::array<ArgumentCheck, 3> checks;
-  CallPhase phase;
   const char* why;
 };
 

@@ -242,7 +242,6 @@ std::string text_of(const AllowedCall& row) {
   std::string text = row.name;
   for (const ArgumentCheck& check : row.checks)
     text += text_of(check);
-  if (row.phase == CallPhase::kLoading) text += ", while loading";
   return text;
 }
 
@@ -269,13 +268,10 @@ TEST(AllowedCalls, AreTheReviewedOnes) {
   EXPECT_EQ(checked, kReviewedChecked) << "the table's rows with checks:\n" << rows;
 }
 
-// A wider mask, a check that is gone, another phase: each makes another text.
+// A wider mask, another value, a check that is gone: each makes another text.
 TEST(AllowedCalls, ReviewSeesEachPartOfARow) {
-  const AllowedCall row{16,
-                        "ioctl",
-                        {{{Must::kEqual, 1, Known::kNumber, 0x4600, 0xff00}}},
-                        CallPhase::kAlways,
-                        "a device"};
+  const AllowedCall row{
+      16, "ioctl", {{{Must::kEqual, 1, Known::kNumber, 0x4600, 0xff00}}}, "a device"};
   EXPECT_EQ(text_of(row), "ioctl, argument 1 & 0xff00 == 0x4600");
   std::set<std::string> texts = {text_of(row)};
   const auto differs = [&](auto change) {
@@ -292,7 +288,6 @@ TEST(AllowedCalls, ReviewSeesEachPartOfARow) {
   EXPECT_TRUE(differs([](AllowedCall& of) { of.checks[0].known = Known::kRegion; }));
   EXPECT_TRUE(differs([](AllowedCall& of) { of.checks[1] = {Must::kBeZero, 2}; }));
   EXPECT_TRUE(differs([](AllowedCall& of) { of.checks[0] = {}; }));
-  EXPECT_TRUE(differs([](AllowedCall& of) { of.phase = CallPhase::kLoading; }));
 }
 
 TEST(AllowedCalls, EveryOtherNumberIsRefused) {
