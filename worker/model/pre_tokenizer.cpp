@@ -1,8 +1,6 @@
 #include "worker/model/pre_tokenizer.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <string>
 
 #include "worker/model/merge.hpp"
 #include "worker/model/unicode.hpp"
@@ -135,108 +133,7 @@ std::string_view take(std::string_view& text, std::size_t length) {
   return head;
 }
 
-// What a name stands for: a rule, or expressions.
-struct Row {
-  PreTokenizer rule = PreTokenizer::kExpressions;
-  bool whole_words_first = false;
-  bool adds_bos = false;
-  std::vector<std::string> expressions = {};
-};
-const Row kGpt2Row{PreTokenizer::kGpt2};
-const Row kLlama3Row{PreTokenizer::kLlama3, true, true};
-const Row kPlainLlama3Row{PreTokenizer::kLlama3};
-const Row kQwen2Row{PreTokenizer::kQwen2};
-const Row kDigitsRow{PreTokenizer::kDigitsThenGpt2};
-const Row kDefaultRow{PreTokenizer::kDefault};
-// kQwen2, where a mark belongs to the letters before it.
-const Row kQwen35Row{
-    .expressions = {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
-                    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// Words end before a capital that follows small letters; numbers are cut into threes.
-const Row kO200kRow{
-    .expressions = {
-        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-        R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-// The same without contractions, and each digit by itself.
-const Row kTekkenRow{
-    PreTokenizer::kExpressions,
-    true,
-    true,
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-const Row kDeepseek3Row{
-    .expressions = {
-        R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
-        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
-        R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
-const Row kDeepseekCoderRow{
-    .expressions = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
-                    R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)", R"(\p{N})"}};
-
-struct Named {
-  const char* name;
-  const Row& row;
-};
-// Vocabularies of one rule go by several names.
-const Named kNamed[] = {
-    {"gpt-2", kGpt2Row},
-    {"llama-bpe", kLlama3Row},
-    {"qwen2", kQwen2Row},
-    {"default", kDefaultRow},
-    {"llama3", kLlama3Row},
-    {"llama-v3", kLlama3Row},
-    {"falcon3", kLlama3Row},
-    {"pixtral", kLlama3Row},
-    {"lfm2", kLlama3Row},
-    {"smaug-bpe", kPlainLlama3Row},
-    {"dbrx", kPlainLlama3Row},
-    {"glm4", kPlainLlama3Row},
-    {"chatglm-bpe", kPlainLlama3Row},
-    {"deepseek-r1-qwen", kQwen2Row},
-    {"megrez", kQwen2Row},
-    {"stablelm2", kQwen2Row},
-    {"hunyuan", kQwen2Row},
-    {"phi-2", kGpt2Row},
-    {"mpt", kGpt2Row},
-    {"olmo", kGpt2Row},
-    {"exaone4", kGpt2Row},
-    {"smollm", kDigitsRow},
-    {"starcoder", kDigitsRow},
-    {"refact", kDigitsRow},
-    {"codeshell", kDigitsRow},
-    {"command-r", kDigitsRow},
-    {"exaone", kDigitsRow},
-    {"minerva-7b", kDigitsRow},
-    {"qwen35", kQwen35Row},
-    {"gpt-4o", kO200kRow},
-    {"llama4", kO200kRow},
-    {"tekken", kTekkenRow},
-    {"deepseek-v3", kDeepseek3Row},
-    {"hunyuan-dense", kDeepseek3Row},
-    {"deepseek-coder", kDeepseekCoderRow},
-};
-
 }  // namespace
-
-Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kNamed), std::end(kNamed),
-                                   [name](const Named& each) { return name == each.name; });
-  if (found != std::end(kNamed)) {
-    const Row& row = found->row;
-    PreTokenizerInfo info{row.rule, row.whole_words_first, row.adds_bos, nullptr};
-    if (row.rule == PreTokenizer::kExpressions) {
-      BULKHEAD_TRY(info.expressions, Expressions::compile(row.expressions));
-    }
-    return info;
-  }
-  std::string list;
-  for (const Named& each : kNamed)
-    list += (list.empty() ? "" : ", ") + std::string(each.name);
-  return Error(ErrorCode::kUnsupported, "tokenizer.ggml.pre \"" + std::string(name.substr(0, 64)) +
-                                            "\" is not supported; supported are: " + list);
-}
 
 WordSplitter::WordSplitter(const PreTokenizerInfo& info, std::string_view text)
     : rule_(info.rule), rest_(text) {

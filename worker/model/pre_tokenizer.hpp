@@ -37,7 +37,7 @@ struct PreTokenizerInfo {
   bool adds_bos = false;           // unless the file says otherwise
   std::shared_ptr<const Expressions> expressions;  // for kExpressions
 };
-// By the name in tokenizer.ggml.pre; kUnsupported with the list of names for an unknown one.
+// By the name in tokenizer.ggml.pre (pre_tokenizer_names.cpp); kUnsupported with the list of names for an unknown one.
 Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name);
 
 // Calls f(word) for each word, in order; together they are the text. Words of more than 512 MiB are

@@ -237,9 +237,41 @@ TEST(PreTokenizer, CutsByExpressions) {
   EXPECT_TRUE(find_pre_tokenizer("tekken")->whole_words_first);
 }
 
+TEST(PreTokenizer, CutsAsEachMakerDoes) {
+  // DeepSeek's first: each expression cuts what the earlier ones made, so the one of punctuation, whose range from ':'
+  // to '~' has the letters in it, cuts words with accents.
+  EXPECT_THAT(words("deepseek-llm", "It's 12 word (\u4e2d\u6587)\n\n  x  "),
+              ElementsAre("It", "'", "s", " ", "1", "2", " word", " (", "\u4e2d\u6587", ")", "\n",
+                          "\n", " ", " x", "  "));
+  EXPECT_THAT(words("deepseek-llm", " \u00c9t\u00e9 \u043d\u0435\u0442"),
+              ElementsAre(" \u00c9", "t", "\u00e9", " \u043d\u0435\u0442"));
+  EXPECT_THAT(words("deepseek-llm", "\u0531\u0561"), ElementsAre("\u0531", "\u0561"))
+      << "its table of letters has no small Armenian ones";
+  EXPECT_THAT(words("falcon", "a`+b 1234 it's"),
+              ElementsAre("a", "`+", "b", " ", "123", "4", " it", "'", "s"));
+  EXPECT_THAT(words("bloom", "Hello, you 12.\n\u060c x"),
+              ElementsAre("Hello", ",", " you", " 12", ".\n\u060c", " x"));
+  EXPECT_THAT(words("viking", "Hei, 12"), ElementsAre("Hei", ",", " ", "1", "2"));
+  EXPECT_THAT(words("kimi-k2", "x\u4e2d\u6587Ab isn't 1234 //\n"),
+              ElementsAre("x", "\u4e2d\u6587", "Ab", " isn't", " ", "123", "4", " //\n"));
+  EXPECT_THAT(words("youtu", "aB\uac00\u4e2d\uff0c 12"),
+              ElementsAre("a", "B", "\uac00", "\u4e2d", "\uff0c", " ", "1", "2"));
+  EXPECT_THAT(words("seed-coder", "a;\n\nb 12"), ElementsAre("a", ";", "\n\n", "b", " ", "1", "2"));
+  EXPECT_THAT(words("qwen2", "a;\n\nb"), ElementsAre("a", ";\n\n", "b"));
+  EXPECT_THAT(words("bailingmoe2", "I'LL 12;\n\n x"),
+              ElementsAre("I", "'LL", " ", "1", "2", ";\n\n", " x"));
+  EXPECT_THAT(words("minimax-m2", "camelCase 1234"), ElementsAre("camel", "Case", " ", "123", "4"));
+  EXPECT_THAT(words("mellum", "it's 123"), ElementsAre("it", "'s", " 123"));
+  EXPECT_THAT(words("grok-2", "I'LL 12"), ElementsAre("I", "'LL", " ", "1", "2"));
+  EXPECT_FALSE(find_pre_tokenizer("kimi-k2")->whole_words_first);
+  EXPECT_TRUE(find_pre_tokenizer("youtu")->whole_words_first);
+  EXPECT_TRUE(find_pre_tokenizer("falcon-h1")->adds_bos);
+}
+
 // A text of one kind of character makes an expression look far, but not again and again.
 TEST(PreTokenizer, CutsLongRuns) {
-  for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3"}) {
+  for (const char* rule : {"qwen35", "gpt-4o", "tekken", "deepseek-v3", "deepseek-llm", "falcon",
+                           "bloom", "viking", "kimi-k2", "youtu", "seed-coder"}) {
     for (const char* piece : {"A", "a", " ", "\n", "\u4e2d", "!", "\xff"}) {
       std::string text;
       for (int i = 0; i < 100'000; ++i)
@@ -275,7 +307,8 @@ TEST(PreTokenizer, TakesNoBrokenOrEndlessExpression) {
 TEST(PreTokenizer, KeepsEveryByte) {
   std::mt19937 random(3);
   for (const char* rule : {"gpt-2", "llama-bpe", "qwen2", "default", "smollm", "qwen35", "gpt-4o",
-                           "tekken", "deepseek-v3", "deepseek-coder"}) {
+                           "tekken", "deepseek-v3", "deepseek-coder", "deepseek-llm", "falcon",
+                           "bloom", "viking", "kimi-k2", "youtu", "seed-coder"}) {
     for (int round = 0; round < 200; ++round) {
       std::string text;
       for (int i = 0; i < 30; ++i)
