@@ -1,0 +1,390 @@
+#include "tiny_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <numeric>
+#include <random>
+
+namespace bulkhead::forward::tiny {
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double activated(bool gelu, double x) {
+  if (!gelu) return x * sigmoid(x);
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+std::string block_of(std::uint32_t layer) {
+  return "blk." + std::to_string(layer) + ".";
+}
+void add_to(Vector& sum, const Vector& more, double scale = 1) {
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    sum[i] += scale * more[i];
+}
+
+}  // namespace
+
+Model::Model(const Facts& facts, unsigned seed) : facts_(facts), seed_(seed) {
+  add("token_embd.weight", {facts.width, facts.vocabulary}, 0, 1 / facts.embedding_scale);
+  add_norm("output_norm", facts.width);
+  if (!facts.tied)
+    add("output.weight", {facts.width, facts.vocabulary}, 0, 0.4 * facts.logit_divisor);
+  for (std::uint32_t i = 0; i < facts.layers; ++i)
+    add_layer(i);
+}
+
+// Numbers of the tensor's name and the seed alone.
+void Model::add(const std::string& name, std::vector<std::uint64_t> ne, double mean,
+                double deviation) {
+  std::mt19937 random(seed_ * 7919 + static_cast<unsigned>(std::hash<std::string>()(name)));
+  std::size_t count = 1;
+  for (const std::uint64_t n : ne)
+    count *= n;
+  Tensor made{std::move(ne), std::vector<float>(count)};
+  for (float& value : made.values) {
+    // The sum of four even numbers is near enough to a normal one.
+    double sum = 0;
+    for (int i = 0; i < 4; ++i)
+      sum += random() / 4294967296.0 - 0.5;
+    value = static_cast<float>(mean + deviation * sum * std::sqrt(3));
+  }
+  tensors_[name] = std::move(made);
+}
+
+void Model::add_matrix(const std::string& name, std::uint64_t in, std::uint64_t out,
+                       std::uint64_t slices) {
+  std::vector<std::uint64_t> ne{in, out};
+  if (slices > 1) ne.push_back(slices);
+  add(name + ".weight", std::move(ne), 0, 1.5 / std::sqrt(static_cast<double>(in)));
+}
+
+void Model::add_norm(const std::string& name, std::uint64_t width) {
+  add(name + ".weight", {width}, 1, 0.3);
+  if (facts_.layer_norms) add(name + ".bias", {width}, 0, 0.3);
+}
+
+void Model::add_layer(std::uint32_t layer) {
+  const Facts& f = facts_;
+  const std::string block = block_of(layer);
+  const std::uint64_t q = std::uint64_t{f.heads} * f.size, kv = std::uint64_t{f.kv_heads} * f.size;
+  if (f.norms_before) add_norm(block + "attn_norm", f.width);
+  if (f.norms_before) add_norm(block + f.feed_forward_norm, f.width);
+  if (f.norms_after) {
+    add_norm(block + "post_attention_norm", f.width);
+    add_norm(block + "post_ffw_norm", f.width);
+  }
+  add_matrix(block + "attn_q", f.width, q);
+  add_matrix(block + "attn_k", f.width, kv);
+  add_matrix(block + "attn_v", f.width, kv);
+  add_matrix(block + "attn_output", q, f.width);
+  if (f.qkv_biases) {
+    add(block + "attn_q.bias", {q}, 0, 0.5);
+    add(block + "attn_k.bias", {kv}, 0, 0.5);
+    add(block + "attn_v.bias", {kv}, 0, 0.5);
+  }
+  if (f.layer_norms) add(block + "attn_output.bias", {f.width}, 0, 0.5);
+  if (f.norms_rows || f.norms_heads) {
+    add(block + "attn_q_norm.weight", {f.norms_rows ? q : f.size}, 1, 0.3);
+    add(block + "attn_k_norm.weight", {f.norms_rows ? kv : f.size}, 1, 0.3);
+  }
+  const ExpertFacts& e = f.experts;
+  if (e.count == 0 || layer < e.dense_layers) {
+    if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, f.hidden);
+    add_matrix(block + "ffn_up", f.width, f.fused_gate ? 2 * f.hidden : f.hidden);
+    add_matrix(block + "ffn_down", f.hidden, f.width);
+    if (!f.layer_norms) return;
+    add(block + "ffn_up.bias", {f.hidden}, 0, 0.5);
+    add(block + "ffn_down.bias", {f.width}, 0, 0.5);
+    return;
+  }
+  add(block + "ffn_gate_inp.weight", {f.width, e.count}, 0, 4 / std::sqrt(f.width));
+  if (e.sigmoid) add(block + "exp_probs_b.bias", {e.count}, 0, 0.3);
+  if (e.fused) {
+    add_matrix(block + "ffn_gate_up_exps", f.width, 2 * e.width, e.count);
+  } else {
+    add_matrix(block + "ffn_gate_exps", f.width, e.width, e.count);
+    add_matrix(block + "ffn_up_exps", f.width, e.width, e.count);
+  }
+  add_matrix(block + "ffn_down_exps", e.width, f.width, e.count);
+  if (e.shared_width == 0) return;
+  add_matrix(block + "ffn_gate_shexp", f.width, e.shared_width);
+  add_matrix(block + "ffn_up_shexp", f.width, e.shared_width);
+  add_matrix(block + "ffn_down_shexp", e.shared_width, f.width);
+  if (e.gated_share) add(block + "ffn_gate_inp_shexp.weight", {f.width}, 0, 0.3);
+}
+
+std::string Model::file() const {
+  const Facts& f = facts_;
+  model::testing::GgufBuilder made;
+  const std::string prefix = f.architecture + ".";
+  made.text("general.architecture", f.architecture);
+  made.u32(prefix + "block_count", f.layers).u32(prefix + "context_length", f.context);
+  made.u32(prefix + "embedding_length", f.width).u32(prefix + "feed_forward_length", f.hidden);
+  made.u32(prefix + "attention.head_count", f.heads)
+      .u32(prefix + "attention.head_count_kv", f.kv_heads);
+  made.u32(prefix + "attention.key_length", f.size).u32(prefix + "attention.value_length", f.size);
+  made.f32(prefix + (f.layer_norms ? "attention.layer_norm_epsilon"
+                                   : "attention.layer_norm_rms_epsilon"),
+           static_cast<float>(kEpsilon));
+  made.f32(prefix + "rope.freq_base", static_cast<float>(f.base));
+  if (f.turned != 0) made.u32(prefix + "rope.dimension_count", f.turned);
+  if (f.window != 0) made.u32(prefix + "attention.sliding_window", f.window);
+  if (f.yarn.factor != 0) {
+    made.text(prefix + "rope.scaling.type", "yarn");
+    made.f32(prefix + "rope.scaling.factor", static_cast<float>(f.yarn.factor));
+    made.u32(prefix + "rope.scaling.original_context_length", f.yarn.original);
+  }
+  if (f.experts.count != 0)
+    made.u32(prefix + "expert_count", f.experts.count)
+        .u32(prefix + "expert_used_count", f.experts.used);
+  if (f.add_keys) f.add_keys(made, prefix);
+  for (const auto& [name, tensor] : tensors_)
+    made.tensor(name, tensor.ne);
+  std::string bytes = made.bytes();
+  const std::size_t begin = bytes.size() - made.data_bytes;
+  for (const auto& placed : made.tensors) {
+    const std::vector<float>& values = tensors_.at(placed.name).values;
+    std::memcpy(bytes.data() + begin + placed.offset, values.data(), values.size() * 4);
+  }
+  return bytes;
+}
+
+Vector Model::rows(const std::string& name, const Vector& in, std::size_t slice, std::size_t first,
+                   std::size_t count) const {
+  const Tensor& tensor = tensors_.at(name + ".weight");
+  const std::size_t width = tensor.ne[0], all = tensor.ne.size() > 1 ? tensor.ne[1] : 1;
+  Vector out(count);
+  for (std::size_t r = 0; r < count; ++r) {
+    const float* const row = tensor.values.data() + (slice * all + first + r) * width;
+    for (std::size_t i = 0; i < width; ++i)
+      out[r] += static_cast<double>(row[i]) * in[i];
+  }
+  const auto bias = tensors_.find(name + ".bias");
+  for (std::size_t r = 0; bias != tensors_.end() && r < count; ++r)
+    out[r] += static_cast<double>(bias->second.values[first + r]);
+  return out;
+}
+
+Vector Model::product(const std::string& name, const Vector& in, std::size_t slice) const {
+  const Tensor& tensor = tensors_.at(name + ".weight");
+  return rows(name, in, slice, 0, tensor.ne.size() > 1 ? tensor.ne[1] : 1);
+}
+
+void Model::norm_part(const std::string& name, Vector& of, std::size_t first,
+                      std::size_t count) const {
+  const Tensor& gain = tensors_.at(name + ".weight");
+  const auto begin = of.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto end = begin + static_cast<std::ptrdiff_t>(count);
+  const double n = static_cast<double>(count);
+  const double mean = facts_.layer_norms ? std::accumulate(begin, end, 0.0) / n : 0;
+  double squares = 0;
+  for (auto each = begin; each != end; ++each)
+    squares += (*each - mean) * (*each - mean);
+  const double root = std::sqrt(squares / n + kEpsilon);
+  const auto bias = tensors_.find(name + ".bias");
+  for (std::size_t i = 0; i < count; ++i) {
+    double& value = of[first + i];
+    value = (value - mean) / root * static_cast<double>(gain.values[i]);
+    if (bias != tensors_.end()) value += static_cast<double>(bias->second.values[i]);
+  }
+}
+
+Vector Model::norm(const std::string& name, const Vector& in) const {
+  Vector out = in;
+  norm_part(name, out, 0, out.size());
+  return out;
+}
+
+// Windowed layers of models with YaRN turn as if there were none.
+void Model::turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const {
+  const Facts& f = facts_;
+  const std::uint32_t turned = f.turned != 0 ? f.turned : f.size, pairs = turned / 2;
+  const bool yarn = f.yarn.factor != 0 && !windowed;
+  const auto pair_that_turns = [&](double times) {
+    return turned * std::log(f.yarn.original / (times * 2 * std::numbers::pi)) /
+           (2 * std::log(f.base));
+  };
+  for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+    double frequency = std::pow(f.base, -2.0 * pair / turned), magnitude = 1;
+    if (yarn) {
+      const double low = std::max(0.0, std::floor(pair_that_turns(32)));
+      const double high = std::min(turned - 1.0, std::ceil(pair_that_turns(1)));
+      const double way = std::clamp((pair - low) / std::max(0.001, high - low), 0.0, 1.0);
+      frequency = frequency * (1 - way) + frequency / f.yarn.factor * way;
+      magnitude = (0.1 * std::log(f.yarn.factor) + 1) * f.yarn.attention;
+    }
+    const double c = std::cos(position * frequency) * magnitude,
+                 s = std::sin(position * frequency) * magnitude;
+    for (std::size_t head = 0; head < count; ++head) {
+      double* const entries = heads.data() + head * f.size;
+      double& a = entries[f.halves ? pair : 2 * pair];
+      double& b = entries[f.halves ? pair + pairs : 2 * pair + 1];
+      const double first = a * c - b * s;
+      b = a * s + b * c;
+      a = first;
+    }
+  }
+}
+
+Vector Model::attended(const Vector& q, const std::vector<Vector>& keys,
+                       const std::vector<Vector>& values, std::uint32_t layer,
+                       std::size_t position) const {
+  const Facts& f = facts_;
+  const std::size_t first =
+      f.windowed(layer) && position + 1 > f.window ? position + 1 - f.window : 0;
+  double scale = f.score_scale != 0 ? f.score_scale : 1 / std::sqrt(static_cast<double>(f.size));
+  scale *= 1 + f.temperature *
+                   std::log(1 + std::floor(static_cast<double>(position) / f.temperature_span));
+  Vector out(q.size());
+  for (std::uint32_t head = 0; head < f.heads; ++head) {
+    const std::size_t own = std::size_t{head} * f.size,
+                      shared = std::size_t{head / (f.heads / f.kv_heads)} * f.size;
+    Vector weights;
+    for (std::size_t p = first; p <= position; ++p) {
+      double score = 0;
+      for (std::size_t i = 0; i < f.size; ++i)
+        score += q[own + i] * keys[p][shared + i];
+      weights.push_back(score * scale);
+    }
+    const double most = *std::max_element(weights.begin(), weights.end());
+    double sum = 0;
+    for (double& weight : weights) {
+      weight = std::exp(weight - most);
+      sum += weight;
+    }
+    for (std::size_t p = first; p <= position; ++p) {
+      for (std::size_t i = 0; i < f.size; ++i)
+        out[own + i] += weights[p - first] / sum * values[p][shared + i];
+    }
+  }
+  return out;
+}
+
+std::vector<Vector> Model::attention(std::uint32_t layer, const std::vector<Vector>& in) const {
+  const Facts& f = facts_;
+  const std::string block = block_of(layer);
+  std::vector<Vector> keys, values, out;
+  for (std::size_t position = 0; position < in.size(); ++position) {
+    Vector q = product(block + "attn_q", in[position]), k = product(block + "attn_k", in[position]);
+    if (f.norms_rows) {
+      q = norm(block + "attn_q_norm", q);
+      k = norm(block + "attn_k_norm", k);
+    }
+    for (std::size_t head = 0; f.norms_heads && head < f.heads; ++head)
+      norm_part(block + "attn_q_norm", q, head * f.size, f.size);
+    for (std::size_t head = 0; f.norms_heads && head < f.kv_heads; ++head)
+      norm_part(block + "attn_k_norm", k, head * f.size, f.size);
+    if (f.turns) {
+      turn(q, f.heads, static_cast<std::uint32_t>(position), f.windowed(layer));
+      turn(k, f.kv_heads, static_cast<std::uint32_t>(position), f.windowed(layer));
+    }
+    keys.push_back(std::move(k));
+    values.push_back(product(block + "attn_v", in[position]));
+    out.push_back(product(block + "attn_output", attended(q, keys, values, layer, position)));
+  }
+  return out;
+}
+
+Vector Model::gated(const std::string& block, const std::string& ending, const Vector& in,
+                    std::size_t slice, bool fused) const {
+  const std::string up_name =
+      block + (fused && ending == "_exps" ? "ffn_gate_up" : "ffn_up") + ending;
+  const std::size_t all = tensors_.at(up_name + ".weight").ne[1], half = fused ? all / 2 : all;
+  Vector up = rows(up_name, in, slice, fused ? half : 0, half);
+  if (!facts_.gated) {
+    for (double& value : up)
+      value = activated(facts_.gelu, value);
+  } else {
+    const Vector gate =
+        fused ? rows(up_name, in, slice, 0, half) : product(block + "ffn_gate" + ending, in, slice);
+    for (std::size_t i = 0; i < half; ++i)
+      up[i] *= activated(facts_.gelu, gate[i]);
+  }
+  return product(block + "ffn_down" + ending, up, slice);
+}
+
+Vector Model::experts(const std::string& block, const Vector& in) {
+  const ExpertFacts& e = facts_.experts;
+  Vector scores = product(block + "ffn_gate_inp", in);
+  Vector chosen_by = scores;
+  if (e.sigmoid) {
+    for (std::size_t i = 0; i < e.count; ++i) {
+      scores[i] = sigmoid(scores[i]);
+      chosen_by[i] =
+          scores[i] + static_cast<double>(tensors_.at(block + "exp_probs_b.bias").values[i]);
+    }
+  } else {
+    const double most = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) {
+      score = std::exp(score - most);
+      sum += score;
+    }
+    for (double& score : scores)
+      score /= sum;
+  }
+  std::vector<std::size_t> order(e.count);
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return chosen_by[a] > chosen_by[b]; });
+  // A sigmoid's slope is a quarter at most.
+  const double gap = chosen_by[order[e.used - 1]] - chosen_by[order[e.used]];
+  least_gap_ = std::min(least_gap_, e.sigmoid ? 4 * gap : gap);
+  double sum = 0;
+  for (std::size_t i = 0; i < e.used; ++i)
+    sum += scores[order[i]];
+  Vector out(in.size());
+  for (std::size_t i = 0; i < e.used; ++i) {
+    const double weight = scores[order[i]] / (e.renormalise ? sum : 1) * e.scale;
+    add_to(out, gated(block, "_exps", in, order[i], e.fused), weight);
+  }
+  if (e.shared_width == 0) return out;
+  const double share = e.gated_share ? sigmoid(product(block + "ffn_gate_inp_shexp", in)[0]) : 1;
+  add_to(out, gated(block, "_shexp", in, 0, false), share);
+  return out;
+}
+
+Vector Model::feed_forward(std::uint32_t layer, const Vector& in) {
+  const std::string block = block_of(layer);
+  if (facts_.experts.count != 0 && layer >= facts_.experts.dense_layers) return experts(block, in);
+  return gated(block, "", in, 0, facts_.fused_gate);
+}
+
+Vector Model::logits(std::span<const std::uint32_t> tokens) {
+  const Facts& f = facts_;
+  std::vector<Vector> stream;
+  for (const std::uint32_t token : tokens) {
+    const float* const row =
+        tensors_.at("token_embd.weight").values.data() + std::size_t{token} * f.width;
+    Vector& made = stream.emplace_back(row, row + f.width);
+    for (double& value : made)
+      value *= f.embedding_scale;
+  }
+  for (std::uint32_t layer = 0; layer < f.layers; ++layer) {
+    const std::string block = block_of(layer);
+    std::vector<Vector> in = stream;
+    for (Vector& each : in) {
+      if (f.norms_before) each = norm(block + "attn_norm", each);
+    }
+    std::vector<Vector> branches = attention(layer, in);
+    for (std::size_t p = 0; p < stream.size(); ++p) {
+      if (f.norms_after) branches[p] = norm(block + "post_attention_norm", branches[p]);
+      add_to(stream[p], branches[p], f.residual_scale);
+      Vector branch = feed_forward(
+          layer, f.norms_before ? norm(block + f.feed_forward_norm, stream[p]) : stream[p]);
+      if (f.norms_after) branch = norm(block + "post_ffw_norm", branch);
+      add_to(stream[p], branch, f.residual_scale);
+    }
+  }
+  Vector made = product(f.tied ? "token_embd" : "output", norm("output_norm", stream.back()));
+  for (double& logit : made)
+    logit /= f.logit_divisor;
+  return made;
+}
+
+}  // namespace bulkhead::forward::tiny

@@ -1,0 +1,115 @@
+// Small transformers with random weights for architectures that no fixture has: their files, and what they compute, in
+// double and from the facts of their papers. Shares no code with the product, and knows no kernel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/unit/model/gguf_builder.hpp"
+
+namespace bulkhead::forward::tiny {
+
+using Vector = std::vector<double>;
+
+// A layer's experts; count 0: its feed-forward is dense.
+struct ExpertFacts {
+  std::uint32_t count = 0, used = 2, width = 32;
+  std::uint32_t shared_width = 0;  // of an expert that every token takes; 0: none
+  bool gated_share =
+      false;             // the shared expert's result is multiplied by a sigmoid of the token's own
+  bool sigmoid = false;  // scores are sigmoids of the logits, and a bias takes part in the choice
+  bool renormalise = false;
+  double scale = 1;
+  bool fused = false;  // gate and up are one tensor
+  std::uint32_t dense_layers = 0;
+};
+
+// YaRN; factor 0: none.
+struct YarnFacts {
+  double factor = 0;
+  std::uint32_t original = 0;  // positions
+  double attention = 1;        // another factor of cosines and sines
+};
+
+// What distinguishes architectures. Lengths are in entries.
+struct Facts {
+  std::string architecture;
+  std::uint32_t layers = 2, width = 64, heads = 4, kv_heads = 2, size = 32, hidden = 96;
+  std::uint32_t vocabulary = 96, context = 256;
+
+  bool halves = true;        // entries i and i + half turn together; else 2i and 2i + 1
+  std::uint32_t turned = 0;  // entries of a head that turn; 0: all
+  bool turns = true;
+  double base = 10000;
+  YarnFacts yarn = {};
+  std::uint32_t window = 0;  // positions that a windowed layer sees
+  std::function<bool(std::uint32_t layer)> windowed = [](std::uint32_t) { return false; };
+  double temperature =
+      0;  // q at position p is multiplied by 1 + temperature ln(1 + floor(p / span))
+  std::uint32_t temperature_span = 1;
+  double score_scale = 0;  // 0: 1 / sqrt(size)
+
+  bool layer_norms = false;  // with biases, and biases of all products
+  bool qkv_biases = false;
+  bool norms_before = true, norms_after = false;
+  bool norms_rows = false,
+       norms_heads = false;  // of q and k: over all heads together, or each head
+  const char* feed_forward_norm = "ffn_norm";
+  bool gelu = false, gated = true, fused_gate = false;
+  ExpertFacts experts = {};
+  double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
+  bool tied = false;
+
+  // Appends the keys that the facts above don't stand for.
+  std::function<void(model::testing::GgufBuilder&, const std::string& prefix)> add_keys = nullptr;
+};
+
+class Model {
+ public:
+  Model(const Facts& facts, unsigned seed);
+
+  // The bytes of a GGUF file.
+  std::string file() const;
+  // The logits behind the last of the tokens.
+  Vector logits(std::span<const std::uint32_t> tokens);
+  // The least difference, in any router's scores so far, between the last expert chosen and the next.
+  double least_gap() const { return least_gap_; }
+
+ private:
+  struct Tensor {
+    std::vector<std::uint64_t> ne;
+    std::vector<float> values;
+  };
+  void add(const std::string& name, std::vector<std::uint64_t> ne, double mean, double deviation);
+  void add_matrix(const std::string& name, std::uint64_t in, std::uint64_t out,
+                  std::uint64_t slices = 1);
+  void add_norm(const std::string& name, std::uint64_t width);
+  void add_layer(std::uint32_t layer);
+
+  Vector product(const std::string& name, const Vector& in, std::size_t slice = 0) const;
+  // Rows [first, first + count) of a slice of the matrix.
+  Vector rows(const std::string& name, const Vector& in, std::size_t slice, std::size_t first,
+              std::size_t count) const;
+  Vector norm(const std::string& name, const Vector& in) const;
+  void norm_part(const std::string& name, Vector& of, std::size_t first, std::size_t count) const;
+  void turn(Vector& heads, std::size_t count, std::uint32_t position, bool windowed) const;
+  std::vector<Vector> attention(std::uint32_t layer, const std::vector<Vector>& in) const;
+  Vector attended(const Vector& q, const std::vector<Vector>& keys,
+                  const std::vector<Vector>& values, std::uint32_t layer,
+                  std::size_t position) const;
+  Vector feed_forward(std::uint32_t layer, const Vector& in);
+  Vector gated(const std::string& block, const std::string& ending, const Vector& in,
+               std::size_t slice, bool fused) const;
+  Vector experts(const std::string& block, const Vector& in);
+
+  const Facts& facts_;
+  unsigned seed_;
+  std::map<std::string, Tensor> tensors_;
+  double least_gap_ = 1e9;
+};
+
+}  // namespace bulkhead::forward::tiny
