@@ -102,6 +102,21 @@ std::vector<std::uint32_t> GraphBuilder::counts(std::string_view name, std::uint
   return made;
 }
 
+std::vector<bool> GraphBuilder::windowed_layers(std::uint32_t period) {
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  std::vector<bool> made(layers_);
+  if (file_.array_length(key(kPattern))) {
+    const std::vector<std::uint32_t> marks = counts(kPattern, 1, 0);
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      made[i] = marks[i] != 0;
+  } else {
+    const std::uint32_t found = count(kPattern, kMaxLayers, period);
+    for (std::uint32_t i = 0; i < layers_; ++i)
+      made[i] = (i + 1) % found != 0;
+  }
+  return made;
+}
+
 double GraphBuilder::number(std::string_view name, double fallback) {
   read_keys_.emplace(name);
   const auto value = file_.get_float(key(name));

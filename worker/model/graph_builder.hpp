@@ -112,8 +112,11 @@ class GraphBuilder {
   // The rotation that the keys rope.* describe, of heads of that size: plain, stretched by a factor,
   // by Llama 3's factors or by YaRN (Peng et al. 2023, arXiv 2309.00071).
   RopeIndex rope(const HeadShape& heads, RopePairing pairing);
-  // That of layers with a sliding window: a base of its own (rope.freq_base_swa), and no stretching.
-  RopeIndex window_rope(const HeadShape& heads, RopePairing pairing);
+  // That of layers with a sliding window: a base of its own (rope.freq_base_swa), and no stretching. `base`: where the
+  // file has none.
+  RopeIndex window_rope(const HeadShape& heads, RopePairing pairing, double base = 10'000.0);
+  // The base of the other layers' frequencies.
+  double rope_base() { return number("rope.freq_base", 10'000.0); }
   // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
   // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
@@ -144,6 +147,9 @@ class GraphBuilder {
   std::uint32_t window(std::optional<std::uint64_t> fallback = std::nullopt) {
     return count("attention.sliding_window", kMaxContext, fallback);
   }
+  // Of each layer: whether it sees a window alone. attention.sliding_window_pattern has a boolean for each layer, or a
+  // period, whose last layer sees everything. `period`: where the file has neither.
+  std::vector<bool> windowed_layers(std::uint32_t period);
 
   LayerBuilder layer(std::uint32_t index);
 
@@ -177,8 +183,8 @@ class GraphBuilder {
   void read_names();
   std::vector<double> factors(const std::string& name, std::uint32_t pairs);
   // Dimensions that rotate, and the base of their frequencies, by keys that end so.
-  std::pair<std::uint32_t, double> rope_size(const HeadShape& heads,
-                                             const std::string& ending = "");
+  std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",
+                                             double usual_base = 10'000.0);
   double scaling_factor();
   void stretch_by_yarn(Rope& rope, double base);
   std::optional<Router> any_router();

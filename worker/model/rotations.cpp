@@ -27,14 +27,15 @@ std::vector<double> GraphBuilder::factors(const std::string& name, std::uint32_t
 }
 
 std::pair<std::uint32_t, double> GraphBuilder::rope_size(const HeadShape& heads,
-                                                         const std::string& ending) {
+                                                         const std::string& ending,
+                                                         double usual_base) {
   const std::string size_key = "rope.dimension_count" + ending;
   const std::string base_key = "rope.freq_base" + ending;
   const std::uint32_t dimensions = count(size_key, kMaxHeadSize, heads.size);
   if (dimensions % 2 != 0 || dimensions > heads.size)
     corrupt("metadata key " + key(size_key) + " is " + std::to_string(dimensions) +
             ", not even and at most the head size " + std::to_string(heads.size));
-  const double base = number(base_key, 10'000.0);
+  const double base = number(base_key, usual_base);
   if (!(base > 1.0 && base < 1e15))
     corrupt("metadata key " + key(base_key) + " is not a base for rotary positions");
   return {dimensions, static_cast<double>(static_cast<float>(base))};
@@ -118,8 +119,9 @@ double GraphBuilder::score_growth(RopeIndex rope) {
   return growth * growth;
 }
 
-RopeIndex GraphBuilder::window_rope(const HeadShape& heads, RopePairing pairing) {
-  const auto [dimensions, base] = rope_size(heads, "_swa");
+RopeIndex GraphBuilder::window_rope(const HeadShape& heads, RopePairing pairing,
+                                    double usual_base) {
+  const auto [dimensions, base] = rope_size(heads, "_swa", usual_base);
   Rope made;
   made.pairing = pairing;
   for (std::uint32_t i = 0; i < dimensions / 2; ++i)

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <fstream>
 
+#include <gmock/gmock.h>
+
 #include "tiny_model.hpp"
 #include "transformer_harness.hpp"
+#include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
 namespace {
@@ -171,6 +174,25 @@ TEST_F(Architectures, StarCoder2) {
                    .gelu = true,
                    .gated = false},
                   20);
+}
+
+// The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.
+TEST_F(Architectures, Olmo2WithWindows) {
+  Facts facts{.architecture = "olmo2", .layers = 4, .yarn = {.factor = 4, .original = 64}};
+  facts.norms_before = false;
+  facts.norms_after = facts.norms_rows = true;
+  facts.window = 16;
+  facts.windowed = [](std::uint32_t layer) { return layer % 4 != 3; };
+  expect_computes(facts, 40);
+  // A file may name the layers, and another base.
+  facts.windowed = [](std::uint32_t layer) { return layer == 1; };
+  facts.window_base = 500;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.numbers<std::uint8_t>(prefix + "attention.sliding_window_pattern", model::ValueType::kBool,
+                               {0, 1, 0, 0});
+    file.f32(prefix + "rope.freq_base_swa", 500);
+  };
+  expect_computes(facts, 40);
 }
 
 }  // namespace

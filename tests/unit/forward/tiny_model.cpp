@@ -205,12 +205,13 @@ void Model::turn(Vector& heads, std::size_t count, std::uint32_t position, bool 
   const Facts& f = facts_;
   const std::uint32_t turned = f.turned != 0 ? f.turned : f.size, pairs = turned / 2;
   const bool yarn = f.yarn.factor != 0 && !windowed;
+  const double base = windowed && f.window_base != 0 ? f.window_base : f.base;
   const auto pair_that_turns = [&](double times) {
     return turned * std::log(f.yarn.original / (times * 2 * std::numbers::pi)) /
            (2 * std::log(f.base));
   };
   for (std::uint32_t pair = 0; pair < pairs; ++pair) {
-    double frequency = std::pow(f.base, -2.0 * pair / turned), magnitude = 1;
+    double frequency = std::pow(base, -2.0 * pair / turned), magnitude = 1;
     if (yarn) {
       const double low = std::max(0.0, std::floor(pair_that_turns(32)));
       const double high = std::min(turned - 1.0, std::ceil(pair_that_turns(1)));

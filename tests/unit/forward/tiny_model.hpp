@@ -47,6 +47,7 @@ struct Facts {
   double base = 10000;
   YarnFacts yarn = {};
   std::uint32_t window = 0;  // positions that a windowed layer sees
+  double window_base = 0;    // of windowed layers; 0: the same
   std::function<bool(std::uint32_t layer)> windowed = [](std::uint32_t) { return false; };
   double temperature =
       0;  // q at position p is multiplied by 1 + temperature ln(1 + floor(p / span))

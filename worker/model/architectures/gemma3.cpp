@@ -18,7 +18,7 @@ void describe_gemma3(GraphBuilder& model) {
   const RopeIndex rope = model.rope(heads, RopePairing::kHalves);
   const RopeIndex window_rope = model.window_rope(heads, RopePairing::kHalves);
   const std::uint32_t window = model.window(0);
-  const std::uint32_t pattern = model.count("attention.sliding_window_pattern", kMaxLayers, 6);
+  const std::vector<bool> windowed = model.windowed_layers(6);
   const double score_scale =
       model.layer_count() == kGemma3LayersOf27B ? 1 / std::sqrt(1.0 * width / heads.heads) : 0;
   const ActivationIndex normed = model.input("normed stream", width);
@@ -30,7 +30,7 @@ void describe_gemma3(GraphBuilder& model) {
   model.embed(std::sqrt(static_cast<float>(width)));
   for (std::uint32_t i = 0; i < model.layer_count(); ++i) {
     LayerBuilder layer = model.layer(i);
-    const bool slides = window != 0 && (i + 1) % pattern != 0;
+    const bool slides = window != 0 && windowed[i];
     layer.norm(kStream, "attn_norm", normed, epsilon);
     layer.product(layer.qkv(heads, width), normed, qkv);
     layer.attention({.qkv = qkv,
