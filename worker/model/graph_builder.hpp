@@ -120,6 +120,9 @@ class GraphBuilder {
   // The same with tables of factors for short and for long contexts (LongRoPE, Ding et al. 2024,
   // arXiv 2402.13753): rope_factors_short.weight and rope_factors_long.weight.
   RopeIndex long_rope(const HeadShape& heads, RopePairing pairing);
+  // Whether the text's positions turn halves of heads because the file comes from a vision model, whose heads have
+  // sections (rope.dimension_sections) that turn by time, height and width. A text's three are equal.
+  bool has_rope_sections();
   // By how much scores grow where the file has YaRN with rope.scaling.yarn_log_multiplier, as DeepSeek's
   // have: then cosines and sines of that rotation don't. Else 1.
   double score_growth(RopeIndex rope);

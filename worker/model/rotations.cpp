@@ -48,6 +48,17 @@ double GraphBuilder::scaling_factor() {
   return static_cast<double>(static_cast<float>(factor));
 }
 
+bool GraphBuilder::has_rope_sections() {
+  constexpr const char* kSections = "rope.dimension_sections";
+  if (!file_.array_length(key(kSections))) return false;
+  const auto found = file_.get_ints(key(kSections));
+  if (!found.ok()) {
+    fail(found.error());
+    return false;
+  }
+  return (*found)->size() >= 2 && (**found)[0] > 0 && (**found)[1] > 0;
+}
+
 RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads);
   const std::string type = text("rope.scaling.type", "");

@@ -176,6 +176,27 @@ TEST_F(Architectures, StarCoder2) {
                   20);
 }
 
+// The text part of a vision model, whose heads' sections turn by equal positions.
+TEST_F(Architectures, Glm4WithSections) {
+  Facts facts{.architecture = "glm4",
+              .turned = 16,
+              .qkv_biases = true,
+              .norms_after = true,
+              .fused_gate = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.numbers<std::int32_t>(prefix + "rope.dimension_sections", model::ValueType::kInt32,
+                               {2, 3, 3, 0});
+  };
+  expect_computes(facts, 20);
+  // Sections of nothing are none.
+  facts.halves = false;
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.numbers<std::int32_t>(prefix + "rope.dimension_sections", model::ValueType::kInt32,
+                               {0, 0, 0, 0});
+  };
+  expect_computes(facts, 20);
+}
+
 // The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.
 TEST_F(Architectures, Olmo2WithWindows) {
   Facts facts{.architecture = "olmo2", .layers = 4, .yarn = {.factor = 4, .original = 64}};

@@ -1,5 +1,6 @@
 // GLM-4 (GLM team 2024, arXiv 2406.12793): Llama's graph with biases of q, k and v, half of a head's
-// entries turned, gate and up in one tensor, and a norm behind each branch as well as before it.
+// entries turned, gate and up in one tensor, and a norm behind each branch as well as before it. The text part of
+// GLM-4.1V has the same graph, but turns halves of heads.
 #include "worker/model/graph_builder.hpp"
 
 namespace bulkhead::model {
@@ -9,7 +10,8 @@ void describe_glm4(GraphBuilder& model) {
   const std::uint32_t width = model.embedding();
   const HeadShape heads = model.heads();
   const float epsilon = model.rms_epsilon();
-  const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
+  const RopeIndex rope =
+      model.rope(heads, model.has_rope_sections() ? RopePairing::kHalves : RopePairing::kAdjacent);
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
   const ActivationIndex attended = model.input("attention result", heads.query_width());
