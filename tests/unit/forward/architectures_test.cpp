@@ -197,6 +197,18 @@ TEST_F(Architectures, Glm4WithSections) {
   expect_computes(facts, 20);
 }
 
+TEST_F(Architectures, GraniteWithoutRotations) {
+  for (const bool turns : {false, true}) {
+    Facts facts = granite("granite");
+    facts.turns = turns;
+    facts.add_keys = [keys = facts.add_keys, turns](GgufBuilder& file, const std::string& prefix) {
+      keys(file, prefix);
+      file.boolean(prefix + "rope.scaling.finetuned", turns);
+    };
+    expect_computes(facts, 20);
+  }
+}
+
 // The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.
 TEST_F(Architectures, Olmo2WithWindows) {
   Facts facts{.architecture = "olmo2", .layers = 4, .yarn = {.factor = 4, .original = 64}};

@@ -22,7 +22,10 @@ void describe_granite(GraphBuilder& model) {
   const double residual = positive(model, "residual_scale", 1);
   const auto epsilon =
       static_cast<float>(static_cast<double>(model.rms_epsilon()) / (residual * residual));
-  const RopeIndex rope = model.rope(heads, RopePairing::kAdjacent);
+  // Files of models without rotary positions say that these are not fine-tuned.
+  const RopeIndex rope = model.flag("rope.scaling.finetuned", true)
+                             ? model.rope(heads, RopePairing::kAdjacent)
+                             : kAbsent;
   const double score_scale = model.number("attention.scale", 0);  // 0: as usual
   const ActivationIndex normed = model.input("normed stream", width);
   const ActivationIndex qkv = model.floats("q, k, v", heads.qkv_width());
