@@ -157,10 +157,13 @@ RopeWorkgroupConstants rope_workgroup(const Mapping& mapping, const AttentionSha
 
 }  // namespace
 
-KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape) {
+KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape, float temperature,
+                       std::uint32_t temperature_span) {
   RopeLatentConstants constants;
   constants.latent = shape.value_entries;
   constants.halves = flag(shape.rope_halves);
+  constants.temperature = std::bit_cast<std::uint32_t>(temperature);
+  constants.temperature_span = temperature_span;
   return {"rope and latent write", spirv::rope_latent, sizeof(RopeLatentPush),
           constants_of(rope_workgroup(mapping, shape), head_constants(shape), constants), 0};
 }

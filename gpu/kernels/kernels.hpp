@@ -190,7 +190,9 @@ KernelSpec rope_kv(const Mapping& mapping, const AttentionShape& shape,
 // For attention over latents (rope_latent.comp), where shape.value_entries is not 0. Each column has a workgroup
 // for each query head and one more for its row of the cache.
 static_assert(sizeof(RopeLatentPush) == 104);
-KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape);
+// Queries grow with the position as RopeKvRules says.
+KernelSpec rope_latent(const Mapping& mapping, const AttentionShape& shape, float temperature = 0,
+                       std::uint32_t temperature_span = 1);
 
 // Attention takes a column's positions in splits and folds their results in order.
 constexpr std::uint32_t kTogetherSubgroups = 16;

@@ -1,7 +1,8 @@
 // Makes what attention over latents reads (DeepSeek-V2, arXiv 2405.04434): a column's queries, and its position's row of the
 // cache. A workgroup makes one query head of a column. The last workgroup of a column makes the row.
 //
-//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that turn by position, all times q_scale
+//   query  the head's plain entries times its key matrix (`absorbed`), then its entries that turn by position, all times q_scale,
+//          which grows with long positions where there is a temperature
 //   row    the latent's norm times its gain, then the key entries that turn
 //
 // Order of additions of the norm: an invocation's entries k, k + kLanes, ... in rising order, then invocations by halving
@@ -42,6 +43,8 @@ layout(push_constant, std430) uniform Push {
 CONSTANTS(RopeLatentConstants, 5)
 CONSTANT(5, kLatent, latent, 64u)      // entries
 CONSTANT(6, kHalves, halves, 0u)       // pairs: 0: (2i, 2i + 1); 1: (i, i + pairs)
+CONSTANT(7, kTemperature, temperature, 0u)  // a float's bits: of queries at long positions; 0: none
+CONSTANT(8, kTemperatureSpan, temperature_span, 1u)  // positions
 CONSTANTS_END
 
 shared float entries[kHeadPadded];
@@ -121,6 +124,11 @@ void make_row() {
   uint page = 0;
   if (!is_query) page = Words(push.pages).v[info.z + position / kPageTokens];
   uint64_t page_at = push.keys + uint64_t(page) * kPageBytes;
+  precise float q_scale = push.q_scale;
+  if (kTemperature != 0u) {
+    precise float grown = fma(uintBitsToFloat(kTemperature), log(float(1u + position / kTemperatureSpan)), 1.0);
+    q_scale = q_scale * grown;
+  }
   FloatsOut q = FloatsOut(push.q_out + (uint64_t(column) * kHeads + head) * (kHeadPadded * 4u));
   for (uint pair = lane; pair < kHeadPadded / 2u; pair += kLanes) {
     float made[2];
@@ -132,7 +140,7 @@ void make_row() {
       } else if (i < kHead) {
         value = turned(i - kLatent, fine, coarse);
       }
-      if (is_query) value = value * push.q_scale;
+      if (is_query) value = value * q_scale;
       made[side] = value;
     }
     if (is_query) {

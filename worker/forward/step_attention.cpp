@@ -68,8 +68,9 @@ Status AttentionSteps::add(const RotateLatentStep& step) {
   push.q_head = stride(rotate.q) / rotate.heads.heads;
   push.row_stride = stride(rotate.row);
   const k::AttentionShape shape = attention_shape(context_.graph, rotate, context_.kv_format);
-  return emit_.dispatch(k::rope_latent(context_.mapping, shape), gpu::push_bytes(push),
-                        {columns_, shape.heads + 1});
+  return emit_.dispatch(
+      k::rope_latent(context_.mapping, shape, rotate.temperature, rotate.temperature_span),
+      gpu::push_bytes(push), {columns_, shape.heads + 1});
 }
 
 Status AttentionSteps::add(const AttendStep& step) {

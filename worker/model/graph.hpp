@@ -193,6 +193,9 @@ struct RotateLatent {
   RopeIndex rope = kAbsent;
   KvIndex kv = kAbsent;
   double scale = 0;  // of the scores
+  // As Rotate's.
+  float temperature = 0;
+  std::uint32_t temperature_span = 1;
 };
 
 // Which scores a column weighs, and how.

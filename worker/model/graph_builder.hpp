@@ -189,6 +189,8 @@ class GraphBuilder {
   std::pair<std::uint32_t, double> rope_size(const HeadShape& heads, const std::string& ending = "",
                                              double usual_base = 10'000.0);
   double scaling_factor();
+  // Another factor of cosines and sines: the product of two keys that mean the same.
+  double attention_factor();
   void stretch_by_yarn(Rope& rope, double base);
   std::optional<Router> any_router();
   TensorIndex require(TensorRow row);

@@ -32,8 +32,8 @@ Status GraphBuilder::refuse_other_computations() const {
           "has non-causal attention, as embedding models do; only models that "
           "generate text are supported");
   }
-  for (const char* scale :
-       {"logit_scale", "residual_scale", "embedding_scale", "attention.scale"}) {
+  for (const char* scale : {"logit_scale", "residual_scale", "embedding_scale", "attention.scale",
+                            "attention.temperature_scale"}) {
     if (!unread(scale)) continue;
     BULKHEAD_TRY(const auto value, file_.get_float(key(scale)));
     if (value && *value != 0.0 && *value != 1.0)

@@ -48,6 +48,10 @@ double GraphBuilder::scaling_factor() {
   return static_cast<double>(static_cast<float>(factor));
 }
 
+double GraphBuilder::attention_factor() {
+  return number("rope.scaling.attn_factor", 1.0) * number("rope.scaling.yarn_attn_factor", 1.0);
+}
+
 bool GraphBuilder::has_rope_sections() {
   constexpr const char* kSections = "rope.dimension_sections";
   if (!file_.array_length(key(kSections))) return false;
@@ -67,8 +71,8 @@ RopeIndex GraphBuilder::rope(const HeadShape& heads, RopePairing pairing) {
     refuse("rope scaling \"" + type.substr(0, 64) +
            "\" is not supported; supported are: none, linear, yarn, and Llama 3's factors in "
            "rope_freqs.weight");
-  if (type != "yarn" && number("rope.scaling.attn_factor", 1.0) != 1.0)
-    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported");
+  if (type != "yarn" && attention_factor() != 1.0)
+    refuse(key("rope.scaling.attn_factor") + " other than 1 is not supported without YaRN");
   const bool linear = (type.empty() || type == "linear") && scaling_factor() != 1.0;
 
   const std::vector<double> divisors = factors("rope_freqs.weight", dimensions / 2);
@@ -98,7 +102,7 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
   };
   const double most = number("rope.scaling.yarn_beta_fast", 32.0);
   const double least = number("rope.scaling.yarn_beta_slow", 1.0);
-  const double attention = number("rope.scaling.attn_factor", 1.0);
+  const double attention = attention_factor();
   if (!(most > 0 && least > 0 && share >= 0 && share <= 1 && attention > 0 && attention < 1e6))
     return corrupt("metadata keys " + key("rope.scaling.*") + " hold numbers that YaRN can't have");
   const double low = std::max(std::floor(pair_that_turns(most)), 0.0);
@@ -119,7 +123,7 @@ void GraphBuilder::stretch_by_yarn(Rope& rope, double base) {
 double GraphBuilder::score_growth(RopeIndex rope) {
   const double multiplier = number("rope.scaling.yarn_log_multiplier", 0);
   if (!status_.ok() || multiplier == 0 || text("rope.scaling.type", "") != "yarn") return 1;
-  const double attention = number("rope.scaling.attn_factor", 1.0);
+  const double attention = attention_factor();
   const double growth = attention * (1 + multiplier * std::log(std::max(scaling_factor(), 1.0)));
   if (!(growth > 0 && growth < 1e3)) {
     corrupt("metadata key " + key("rope.scaling.yarn_log_multiplier") +
@@ -143,19 +147,28 @@ RopeIndex GraphBuilder::window_rope(const HeadShape& heads, RopePairing pairing,
 RopeIndex GraphBuilder::long_rope(const HeadShape& heads, RopePairing pairing) {
   const auto [dimensions, base] = rope_size(heads);
   const std::uint32_t pairs = dimensions / 2;
-  const std::string type = text("rope.scaling.type", "longrope");
-  if (type != "none" && type != "longrope")
+  const std::string type = text("rope.scaling.type", "");
+  if (!type.empty() && type != "none" && type != "longrope")
     refuse("rope scaling \"" + type.substr(0, 64) + "\" is not supported for architecture " +
            prefix_ + "; supported are: none, longrope");
+  // A factor means another kind of scaling, as in rope().
+  if (type != "longrope" && scaling_factor() != 1.0)
+    refuse("metadata key " + key("rope.scaling.factor") +
+           " asks for rope scaling of another kind than longrope, which is not supported for "
+           "architecture " +
+           prefix_);
   Rope made;
   made.pairing = pairing;
-  made.magnitude = number("rope.scaling.attn_factor", 1.0);
+  made.magnitude = attention_factor();
   if (!(made.magnitude > 0 && made.magnitude < 1e6))
     corrupt("metadata key " + key("rope.scaling.attn_factor") + " is not a positive number");
   const std::vector<double> few = factors("rope_factors_short.weight", pairs);
   const std::vector<double> many = factors("rope_factors_long.weight", pairs);
   if (few.empty() != many.empty())
     corrupt("of rope_factors_short.weight and rope_factors_long.weight one is missing");
+  if (few.empty() && !has_ && type == "longrope")
+    corrupt("metadata key " + key("rope.scaling.type") +
+            " is longrope, but rope_factors_short.weight and rope_factors_long.weight are missing");
   made.short_context = count("rope.scaling.original_context_length", kMaxContext, graph_.context);
   for (std::uint32_t i = 0; i < pairs; ++i) {
     const double frequency = std::pow(base, -2.0 * i / dimensions);

@@ -209,6 +209,61 @@ TEST_F(Architectures, GraniteWithoutRotations) {
   }
 }
 
+TEST_F(Architectures, YarnWithAnAttentionFactor) {
+  Facts facts{.architecture = "llama", .halves = false};
+  facts.yarn = {.factor = 4, .original = 32, .attention = 1.3 * 1.1};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.f32(prefix + "rope.scaling.yarn_attn_factor", 1.3F)
+        .f32(prefix + "rope.scaling.attn_factor", 1.1F);
+  };
+  expect_computes(facts, 20);
+}
+
+// What a file of these facts is refused for.
+std::string refusal_of(const Facts& facts) {
+  const std::string bytes = tiny::Model(facts, 1).file();
+  const auto file = model::testing::open_bytes(bytes);
+  if (!file.ok()) return file.error().message();
+  const auto graph = model::read_model(**file);
+  return graph.ok() ? "nothing" : graph.error().message();
+}
+
+TEST(RefusedRotations, AreNamed) {
+  using ::testing::HasSubstr;
+  Facts facts{.architecture = "phi3"};
+  const auto with = [&facts](auto add) {
+    facts.add_keys = add;
+    return refusal_of(facts);
+  };
+  EXPECT_THAT(
+      with([](GgufBuilder& file, const std::string& prefix) {
+        file.f32(prefix + "rope.scaling.factor", 4);
+      }),
+      HasSubstr("phi3.rope.scaling.factor asks for rope scaling of another kind than longrope"));
+  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
+                file.text(prefix + "rope.scaling.type", "yarn");
+              }),
+              HasSubstr("rope scaling \"yarn\" is not supported"));
+  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
+                file.text(prefix + "rope.scaling.type", "longrope");
+              }),
+              HasSubstr("rope_factors_short.weight and rope_factors_long.weight are missing"));
+  facts.architecture = "qwen2";
+  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
+                file.f32(prefix + "attention.temperature_scale", 0.1F);
+              }),
+              HasSubstr("qwen2.attention.temperature_scale asks for a computation"));
+  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
+                file.f32(prefix + "rope.scaling.yarn_attn_factor", 1.1F);
+              }),
+              HasSubstr("other than 1 is not supported without YaRN"));
+  facts.architecture = "deepseek2";
+  EXPECT_THAT(with([](GgufBuilder& file, const std::string& prefix) {
+                file.u32(prefix + "attention.kv_lora_rank", 64);
+              }),
+              HasSubstr("take a newer file of this model, or convert the original weights anew"));
+}
+
 // The first layers see 16 positions, fewer than a page, and turn by plain frequencies; the last one is stretched.
 TEST_F(Architectures, Olmo2WithWindows) {
   Facts facts{.architecture = "olmo2", .layers = 4, .yarn = {.factor = 4, .original = 64}};

@@ -19,10 +19,13 @@ namespace k = gpu::kernels;
 
 constexpr double kLog2E = 1.4426950408889634;
 
+constexpr std::uint32_t kTemperatureSpan = 16;
+
 struct LatentShape {
   std::uint32_t heads, latent, turn, plain;
   k::KvFormat kv;
   std::uint32_t length;
+  float temperature = 0;  // with a span of 16 positions
 };
 
 std::uint32_t input_place(const k::Mapping& mapping, std::uint32_t i) {
@@ -109,7 +112,8 @@ void LatentAttention::store(Trial& t) {
   push.rope_pairs = each.turn / 2;
   push.epsilon = 1e-6F;
   push.q_scale = static_cast<float>(kLog2E * t.score_scale());
-  run(k::rope_latent(t.mapping, t.shape), push, each.length + 2, each.heads + 1);
+  run(k::rope_latent(t.mapping, t.shape, each.temperature, kTemperatureSpan), push, each.length + 2,
+      each.heads + 1);
 }
 
 // [column][head][stride], by the kernel for steps of so many columns.
@@ -182,8 +186,10 @@ void LatentAttention::compare(const Trial& t, const std::vector<float>& made) {
       q.insert(q.end(), turning, turning + each.turn);
       q = turned_row(std::move(q), each.latent, each.turn, column);
       std::vector<double> scores;
+      const double growth =
+          1 + static_cast<double>(each.temperature) * std::log(1.0 + column / kTemperatureSpan);
       for (std::uint32_t p = 0; p <= column; ++p)
-        scores.push_back(t.score_scale() *
+        scores.push_back(t.score_scale() * growth *
                          std::inner_product(q.begin(), q.end(), cache[p].begin(), 0.0));
       const double largest = *std::max_element(scores.begin(), scores.end());
       std::vector<double> result(each.latent);
@@ -213,11 +219,9 @@ void LatentAttention::compare(const Trial& t, const std::vector<float>& made) {
 
 TEST_F(LatentAttention, AgreesWithDoubleHoweverItIsShared) {
   using enum k::KvFormat;
-  const LatentShape shapes[] = {{4, 96, 32, 48, kF32, 140},
-                                {4, 64, 32, 64, kF16, 300},
-                                {5, 64, 16, 32, kQ8, 129},
-                                {3, 512, 64, 128, kF16, 40},
-                                {1, 20, 6, 10, kF32, 67}};
+  const LatentShape shapes[] = {{4, 96, 32, 48, kF32, 140}, {4, 64, 32, 64, kF16, 300},
+                                {5, 64, 16, 32, kQ8, 129},  {3, 512, 64, 128, kF16, 40},
+                                {1, 20, 6, 10, kF32, 67},   {2, 64, 16, 32, kF32, 90, 0.5F}};
   for (const auto& [name, mapping] : test_mappings(device())) {
     for (const LatentShape& each : shapes) {
       SCOPED_TRACE(testing::Message() << name << ", latents of " << each.latent);

@@ -29,8 +29,12 @@ Latents read_latents(GraphBuilder& model) {
   made.q_rank = model.count("attention.q_lora_rank", kMaxWidth, 0);
   if (model.status().ok() && !model.has_key("attention.key_length_mla"))
     model.refuse(
-        "was converted before attn_kv_b was split into attn_k_b and attn_v_b, which "
-        "attention over latents takes; convert it anew");
+        "was converted before April 2025, when converters began to split attn_kv_b into attn_k_b "
+        "and "
+        "attn_v_b, which "
+        "attention over latents takes (metadata key " +
+        std::string("deepseek2.attention.key_length_mla") +
+        " is missing); take a newer file of this model, or convert the original weights anew");
   const std::uint32_t key = model.count("attention.key_length_mla", kMaxHeadSize);
   made.value = model.count("attention.value_length_mla", kMaxHeadSize);
   made.turn = model.count("rope.dimension_count", kMaxHeadSize);
@@ -44,6 +48,23 @@ Latents read_latents(GraphBuilder& model) {
        !agrees("attention.value_length", made.latent)))
     model.corrupt("the sizes of heads, latents and the entries that turn don't agree");
   return made;
+}
+
+// By how much queries grow at positions beyond the original context, as in Mistral Large 3.
+struct Temperature {
+  float scale = 0;
+  std::uint32_t span = 1;  // positions
+};
+
+Temperature read_temperature(GraphBuilder& model) {
+  const double scale = model.number("attention.temperature_scale", 0);
+  if (!(scale >= 0 && scale < 1e3))
+    model.corrupt("attention.temperature_scale is not a number from 0 to 1000");
+  if (scale == 0) return {};
+  const bool named = model.has_key("attention.temperature_length");
+  return {static_cast<float>(scale), model.count(named ? "attention.temperature_length"
+                                                       : "rope.scaling.original_context_length",
+                                                 kMaxContext)};
 }
 
 struct Buffers {
@@ -82,6 +103,7 @@ void describe_deepseek2(GraphBuilder& model) {
   at.absorbed = model.floats("q of latents", sizes.latent, sizes.heads);
   at.latents = model.input("attention's latents", sizes.latent, sizes.heads);
   at.values = model.floats("heads' values", std::uint64_t{sizes.heads} * sizes.value);
+  const Temperature temperature = read_temperature(model);
   at.gathered = model.input("attention result", std::uint64_t{sizes.heads} * sizes.value);
   // A file with biases of scores that doesn't say how scores are made comes from a model of V3's kind.
   const FeedForwards feed_forwards = model.feed_forwards(model.some_layer_has("exp_probs_b.bias"));
@@ -105,6 +127,8 @@ void describe_deepseek2(GraphBuilder& model) {
     rotate.rope = rope;
     rotate.kv = model.add(KvStore{1, sizes.row(), sizes.latent});
     rotate.scale = scale;
+    rotate.temperature = temperature.scale;
+    rotate.temperature_span = temperature.span;
     layer.append(rotate);
     layer.append(Attend{rotate.heads, rotate.kv, at.latents, {}});
     layer.slice_product("attn_v_b", sizes.heads, sizes.value, at.latents, at.values);
