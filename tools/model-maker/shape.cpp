@@ -151,6 +151,7 @@ Result<model::ModelGraph> imagine(const Shape& shape) {
     if (name.ends_with(".exp_probs_b.bias")) return shape.sigmoid;
     if (shape.full_interval != 0) {
       if (name.ends_with(".scale") || name.ends_with("_scale.weight")) return true;
+      if (name.ends_with(".ffn_gate_up_exps.weight")) return true;
       if (name.ends_with(".attn_v.weight")) return (layer_of(name) + 1) % shape.full_interval != 0;
     }
     return shape.qkv_bias && name.find(".attn_") != std::string::npos && name.ends_with(".bias");

@@ -294,6 +294,8 @@ class LayerBuilder {
   // ffn_gate_inp. `norm`: the gain of the norm whose result is `in`.
   Experts experts(Router router, const std::string& norm, float epsilon, ActivationIndex in,
                   std::uint32_t width);
+  // Names the tensors of the experts' gates and ups: ffn_gate_up_exps, which holds both, or one each.
+  void add_gates_and_ups(Experts& experts, std::uint64_t embedding);
   // Adds experts as experts() does, with the shared expert of `shape` before them.
   Experts experts_beside_shared(const FeedForwards& shape, const std::string& norm, float epsilon,
                                 ActivationIndex in);

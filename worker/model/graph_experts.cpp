@@ -93,6 +93,20 @@ std::vector<MatrixPart> LayerBuilder::expert_rows(const std::string& name, std::
   return parts;
 }
 
+void LayerBuilder::add_gates_and_ups(Experts& experts, std::uint64_t embedding) {
+  const std::uint64_t width = experts.width;
+  const std::uint32_t count = experts.router.experts;
+  const TensorIndex both =
+      model_.optional_tensor(name("ffn_gate_up_exps.weight"), embedding, 2 * width, count);
+  if (both != kAbsent) {
+    experts.gate = {{both, 0, width}};
+    experts.up = {{both, width, width}};
+    return;
+  }
+  experts.gate = expert_rows("ffn_gate", embedding, width, count);
+  experts.up = expert_rows("ffn_up", embedding, width, count);
+}
+
 Experts LayerBuilder::experts(Router router, const std::string& norm, float epsilon,
                               ActivationIndex in, std::uint32_t width) {
   const std::uint32_t embedding = model_.embedding();
@@ -104,8 +118,7 @@ Experts LayerBuilder::experts(Router router, const std::string& norm, float epsi
       VectorRow{{{model_.float_rows(name("ffn_gate_inp.weight"), embedding, router.experts)}}});
   made.router.gain = vector(norm, embedding);
   made.router.epsilon = epsilon;
-  made.gate = expert_rows("ffn_gate", embedding, width, router.experts);
-  made.up = expert_rows("ffn_up", embedding, width, router.experts);
+  add_gates_and_ups(made, embedding);
   made.down = expert_rows("ffn_down", width, embedding, router.experts);
   return made;
 }

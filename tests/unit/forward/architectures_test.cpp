@@ -219,6 +219,15 @@ TEST_F(Architectures, YarnWithAnAttentionFactor) {
   expect_computes(facts, 20);
 }
 
+TEST_F(Architectures, ExpertsWithGateAndUpInOneTensor) {
+  Facts facts{.architecture = "qwen3moe", .norms_heads = true};
+  facts.experts = {.count = 8, .used = 3, .width = 32, .renormalise = true, .fused = true};
+  facts.add_keys = [](GgufBuilder& file, const std::string& prefix) {
+    file.u32(prefix + "expert_feed_forward_length", 32);
+  };
+  expect_computes(facts, 10);
+}
+
 // What a file of these facts is refused for.
 std::string refusal_of(const Facts& facts) {
   const std::string bytes = tiny::Model(facts, 1).file();

@@ -179,15 +179,12 @@ class Gemma4 {
     experts.router.epsilon = epsilon_;
     const TensorIndex scales = model_.optional_tensor(layer.name("ffn_down_exps.scale"), count);
     if (scales != kAbsent) experts.router.expert_scales = model_.add(VectorRow{{{scales}}});
-    const TensorIndex gate_up =
-        model_.tensor(layer.name("ffn_gate_up_exps.weight"), width, 2ULL * hidden, count);
-    experts.gate = {{gate_up, 0, hidden}};
-    experts.up = {{gate_up, hidden, hidden}};
+    experts.width = hidden;
+    layer.add_gates_and_ups(experts, width);
     experts.down = {
         {model_.tensor(layer.name("ffn_down_exps.weight"), hidden, width, count), 0, width}};
     experts.in = normed_;
     experts.out = branch_;
-    experts.width = hidden;
     experts.function = Gate::kGelu;
     layer.append(std::move(experts));
   }
