@@ -10,6 +10,18 @@
 
 namespace bulkhead::model {
 
+namespace {
+
+// Tensors of encoders and projectors, which some files hold beside the language model.
+bool of_another_sense(std::string_view name) {
+  constexpr std::string_view kParts[] = {"v.",     "a.",    "mm.",        "mm_",         "vision",
+                                         "visual", "audio", "resampler.", "model.vision"};
+  return std::ranges::any_of(kParts,
+                             [name](std::string_view part) { return name.starts_with(part); });
+}
+
+}  // namespace
+
 Error GraphBuilder::refused_tensor(std::string_view name) const {
   return unsupported("tensor " + std::string(name) +
                      " takes part in a computation that is not supported for architecture " +
@@ -47,13 +59,17 @@ Status GraphBuilder::refuse_other_tensors() const {
   // Tables of rotary frequencies that old converters copied; they hold what is computed anyway.
   static constexpr std::string_view kInert[] = {"attn_rot_embd.weight", "attn_rot_embd.freqs",
                                                 "attn.rotary_emb.inv_freq"};
-  std::size_t drafting = 0;
+  std::size_t drafting = 0, seeing = 0;
   for (const TensorInfo& each : file_.tensors()) {
     const std::string_view name = each.name;
     if (used_tensors_.contains(name)) continue;
     if (name == "output.bias" || name == "output_norm.bias" || name == "rope_freqs.weight" ||
         name.starts_with("rope_factors_"))
       return refused_tensor(name);
+    if (of_another_sense(name)) {
+      ++seeing;
+      continue;
+    }
     if (!name.starts_with("blk.")) {
       spdlog::debug("{}: tensor {} is not used", file_.name(), name);
       continue;
@@ -78,6 +94,10 @@ Status GraphBuilder::refuse_other_tensors() const {
   if (drafting > 0)
     spdlog::info("{}: {} tensors of blocks that draft several tokens at once are not used",
                  file_.name(), drafting);
+  if (seeing > 0)
+    spdlog::info(
+        "{}: {} tensors of a part that reads images or sound are not used; the model serves text",
+        file_.name(), seeing);
   return {};
 }
 

@@ -113,7 +113,9 @@ inline const Broken kBroken[] = {
        f.tensors[0].ne = {33, 260};
      }),
      "block"},
-    {"type_unsupported", changed([](GgufBuilder& f) { f.tensors[0].type = 16; }), "IQ2_XXS"},
+    {"type_nvfp4", changed([](GgufBuilder& f) { f.tensors[0].type = 40; }), "is of type NVFP4"},
+    {"type_unsupported", changed([](GgufBuilder& f) { f.tensors[0].type = 35; }),
+     "is of type TQ2_0"},
     {"type_unknown", changed([](GgufBuilder& f) { f.tensors[0].type = 12345; }), "number 12345"},
     {"offset_past_file", changed([](GgufBuilder& f) { f.tensors[1].offset = 1ULL << 40; }),
      "past the end"},
