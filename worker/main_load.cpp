@@ -8,6 +8,7 @@
 #include "worker/main_draft.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/template_file.hpp"
+#include "worker/model/tokenizer_check.hpp"
 
 namespace bulkhead::worker {
 namespace {
@@ -79,6 +80,8 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   progress("reading the model file", 0, 1);
   BULKHEAD_TRY(loaded.file, vault.open_model(arguments.model));
   BULKHEAD_TRY(loaded.graph, model::read_model(*loaded.file));
+  // The vocabulary is read beside the weights, which may take minutes. What is not supported is refused before.
+  BULKHEAD_RETURN_IF_ERROR(model::check_tokenizer(*loaded.file));
   progress("reading the model file", 1, 1);
 
   progress("opening the device", 0, 1);

@@ -168,6 +168,20 @@ TEST_F(BrokenModelFiles, WhatIsNoFileIsRefused) {
   EXPECT_THAT(none.err, HasSubstr("none.gguf"));
 }
 
+// Weights may take minutes; a tokenizer that is not supported is told before. Here there is not even a device.
+TEST_F(BrokenModelFiles, AnUnknownTokenizerIsRefusedBeforeTheDeviceIsOpened) {
+  auto made = small_llama();
+  made.drop("tokenizer.ggml.model");
+  made.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "made-up");
+  const std::string file = write("tokenizer.gguf", made.bytes());
+  Daemon daemon(
+      std::string(BULKHEAD_BIN_DIR) + "/bulkheadd",
+      {{"--model", file, "--set", "models.0.device=999"}, {{"XDG_CACHE_HOME", path("cache")}}});
+  EXPECT_EQ(daemon.wait_for_exit(60000), 1);
+  EXPECT_THAT(daemon.log(),
+              AllOf(HasSubstr(file), HasSubstr("tokenizer.ggml.pre \"made-up\" is not supported")));
+}
+
 // The worker reads the file; the daemon, which never does, tells its last words and ends.
 TEST_F(BrokenModelFiles, DaemonEndsWithTheWorkersReason) {
   for (const std::string name :

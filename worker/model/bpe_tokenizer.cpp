@@ -9,7 +9,7 @@
 #include "worker/model/hash_maps.hpp"
 #include "worker/model/merge_list.hpp"
 #include "worker/model/pre_tokenizer.hpp"
-#include "worker/model/tokenizer_json.hpp"
+#include "worker/model/tokenizer_check.hpp"
 #include "worker/model/unicode.hpp"
 #include "worker/model/vocabulary.hpp"
 #include "worker/model/word_cache.hpp"
@@ -46,22 +46,17 @@ class ByteTable {
 class BpeTokenizer final : public VocabularyTokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> make(const GgufFile& file) {
-    BULKHEAD_TRY(const auto pre, file.get_string("tokenizer.ggml.pre"));
-    if (!pre)
+    const auto rule = pre_tokenizer_of(file);
+    if (!rule.ok()) return rule.error();
+    if (!file.has("tokenizer.ggml.pre"))
       spdlog::warn(
           "{}: metadata key tokenizer.ggml.pre is missing; the pre-tokenizer \"default\" is "
           "used, which may not be the model's own",
           file.name());
-    auto rule = find_pre_tokenizer(pre.value_or("default"));
-    if (!rule.ok()) {
-      // Never guessed: what the file says of it itself, or nothing.
-      BULKHEAD_TRY(const auto own, file.get_string("tokenizer.huggingface.json"));
-      if (!own) return rule.error().within(file.name());
+    BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.pre"));
+    if (name && !find_pre_tokenizer(*name).ok())
       spdlog::info("{}: the pre-tokenizer \"{}\" is taken from tokenizer.huggingface.json",
-                   file.name(), cleaned(pre->substr(0, 64)));
-      rule = pre_tokenizer_of_json(*own);
-      if (!rule.ok()) return rule.error().within(file.name());
-    }
+                   file.name(), cleaned(name->substr(0, 64)));
     VocabularyDefaults defaults;
     defaults.add_bos = rule->adds_bos && file.has("tokenizer.ggml.bos_token_id");
     BULKHEAD_TRY(auto vocabulary, read_vocabulary(file, defaults));

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/tokenizer_check.hpp"
+#include "worker/model/tokenizer_json.hpp"
 
 namespace bulkhead::model {
 namespace {
@@ -196,6 +198,17 @@ Result<PreTokenizerInfo> find_pre_tokenizer(std::string_view name) {
     list += (list.empty() ? "" : ", ") + std::string(each.name);
   return Error(ErrorCode::kUnsupported, "tokenizer.ggml.pre \"" + std::string(name.substr(0, 64)) +
                                             "\" is not supported; supported are: " + list);
+}
+
+Result<PreTokenizerInfo> pre_tokenizer_of(const GgufFile& file) {
+  BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.pre"));
+  auto rule = find_pre_tokenizer(name.value_or("default"));
+  if (rule.ok()) return rule;
+  BULKHEAD_TRY(const auto own, file.get_string("tokenizer.huggingface.json"));
+  if (!own) return rule.error().within(file.name());
+  rule = pre_tokenizer_of_json(*own);
+  if (!rule.ok()) return rule.error().within(file.name());
+  return rule;
 }
 
 }  // namespace bulkhead::model

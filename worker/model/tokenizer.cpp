@@ -1,5 +1,6 @@
 #include "worker/model/tokenizer.hpp"
 
+#include "worker/model/tokenizer_check.hpp"
 #include "worker/model/vocabulary.hpp"
 
 namespace bulkhead::model {
@@ -29,21 +30,41 @@ class Run {
   std::string copy_;
 };
 
-}  // namespace
+// By tokenizer.ggml.model.
+struct Kind {
+  std::string_view name;
+  Result<std::unique_ptr<Tokenizer>> (*make)(const GgufFile&);
+};
+constexpr Kind kKinds[] = {
+    {"llama", make_spm_tokenizer}, {"gpt2", make_bpe_tokenizer}, {"gemma4", make_gemma_tokenizer}};
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::from_gguf(const GgufFile& file) {
-  BULKHEAD_TRY(const auto model, file.get_string("tokenizer.ggml.model"));
-  if (!model)
+Result<const Kind*> kind_of(const GgufFile& file) {
+  BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.model"));
+  if (!name)
     return Error(
         ErrorCode::kUnsupported,
         file.name() + ": holds no tokenizer (metadata key tokenizer.ggml.model is missing)");
-  if (*model == "llama") return make_spm_tokenizer(file);
-  if (*model == "gpt2") return make_bpe_tokenizer(file);
-  if (*model == "gemma4") return make_gemma_tokenizer(file);
+  for (const Kind& kind : kKinds) {
+    if (*name == kind.name) return &kind;
+  }
   return Error(ErrorCode::kUnsupported,
-               file.name() + ": tokenizer.ggml.model \"" + std::string(model->substr(0, 64)) +
+               file.name() + ": tokenizer.ggml.model \"" + std::string(name->substr(0, 64)) +
                    "\" is not supported; supported are: llama (SentencePiece with scores), gpt2 "
                    "(byte-level BPE), gemma4 (BPE of characters)");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::from_gguf(const GgufFile& file) {
+  BULKHEAD_TRY(const Kind* const kind, kind_of(file));
+  return kind->make(file);
+}
+
+Status check_tokenizer(const GgufFile& file) {
+  BULKHEAD_TRY(const Kind* const kind, kind_of(file));
+  if (kind->make != make_bpe_tokenizer) return {};
+  const auto rule = pre_tokenizer_of(file);
+  return rule.ok() ? Status() : rule.error();
 }
 
 std::vector<TokenId> VocabularyTokenizer::encode(std::span<const Segment> segments,

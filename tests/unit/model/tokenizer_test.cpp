@@ -11,6 +11,7 @@
 
 #include "tests/unit/model/gguf_builder.hpp"
 #include "worker/model/pre_tokenizer.hpp"
+#include "worker/model/tokenizer_check.hpp"
 #include "worker/model/tokenizer_json.hpp"
 #include "worker/model/unicode.hpp"
 
@@ -169,6 +170,14 @@ TEST(Tokenizer, AnswersOfChannelsGoOnBehindAMessage) {
   EXPECT_FALSE(harmony->ends_generation(256)) << "it closes one message";
   EXPECT_TRUE(harmony->ends_generation(257));
   EXPECT_TRUE(harmony->ends_generation(258));
+}
+
+TEST(Tokenizer, GemmasTurnsEnd) {
+  const auto t = byte_level({"<turn|>", "<turn>"}, {});
+  ASSERT_NE(t, nullptr);
+  EXPECT_TRUE(t->ends_generation(256));
+  EXPECT_TRUE(t->is_control(256)) << "a user's text must not end a turn";
+  EXPECT_FALSE(t->ends_generation(257));
 }
 
 TEST(Tokenizer, TextOfNeighbouringSegmentsIsOneRun) {
@@ -374,7 +383,9 @@ TEST(PreTokenizer, AnUnknownNameNeedsTheFilesOwnExpressions) {
     ASSERT_TRUE(gguf.ok());
     const auto tokenizer = Tokenizer::from_gguf(**gguf);
     ASSERT_EQ(tokenizer.ok(), given);
+    ASSERT_EQ(check_tokenizer(**gguf).ok(), given);
     if (!given) {
+      EXPECT_EQ(check_tokenizer(**gguf).error().message(), tokenizer.error().message());
       EXPECT_THAT(tokenizer.error().message(), HasSubstr("made-up"));
     } else {
       EXPECT_THAT((*tokenizer)->encode("a11", false, false), ElementsAre(0, 1, 1));
