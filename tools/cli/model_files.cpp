@@ -8,7 +8,9 @@
 
 #include "config/base/clean_text.hpp"
 #include "config/settings.hpp"
+#include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/model_fit.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
@@ -73,6 +75,16 @@ Result<std::string> memory_text(const model::GgufFile& file, const model::ModelG
          in_mib(least.host_logits) + " of the host's\n";
 }
 
+// On which devices of this computer the model fits, and with which context. A computer without any can still look into
+// files.
+std::string devices_text(const model::GgufFile& file, const model::ModelGraph& graph) {
+  std::string out = "\nDevices here, by what is free now\n";
+  const auto devices = gpu::list_devices();
+  if (!devices.ok()) return out + "  none: " + devices.error().message() + "\n";
+  const Result<ModelFit> fit = model_fit(file, graph, *devices);
+  return out + (fit.ok() ? fit->text : "  " + fit.error().message() + "\n");
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
@@ -120,6 +132,7 @@ int run_inspect(const InspectOptions& options) {
     const Result<std::string> memory = memory_text(**file, *graph);
     if (!memory.ok()) return fail(memory.error());
     out += *memory;
+    out += devices_text(**file, *graph);
   }
   return put(out) ? 0 : 1;
 }

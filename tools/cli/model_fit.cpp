@@ -1,5 +1,6 @@
 #include "tools/cli/model_fit.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "config/base/clean_text.hpp"
@@ -33,18 +34,22 @@ Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceI
   BULKHEAD_TRY(const auto opened, model::GgufFile::open(file));
   const Result<model::ModelGraph> read = model::read_model(*opened);
   if (!read.ok()) return read.error().within(file);
-  const model::ModelGraph& graph = *read;
+  BULKHEAD_TRY(ModelFit fit, model_fit(*opened, *read, devices));
+  fit.text = "Model " + cleaned(file) + ", by what is free now\n" + fit.text;
+  return fit;
+}
+
+Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph& graph,
+                           std::span<const gpu::DeviceInfo> devices) {
   ModelFit fit;
-  fit.text = "Model " + cleaned(file) + ", by what is free now\n";
   std::vector<std::string> good;
   for (const gpu::DeviceInfo& device : devices) {
     if (!device.missing.empty()) continue;
     const bool cpu = device.kind == gpu::DeviceKind::kCpu;
     const config::EngineSettings engine =
-        forward::with_sizes({}, *opened, graph, {cpu, device.device_memory_bytes});
+        forward::with_sizes({}, file, graph, {cpu, device.device_memory_bytes});
     // Only an open device tells whether it has matrix units, with which weights may take more memory.
-    BULKHEAD_TRY(const forward::MemoryNeed need,
-                 forward::memory_need(*opened, graph, engine, !cpu));
+    BULKHEAD_TRY(const forward::MemoryNeed need, forward::memory_need(file, graph, engine, !cpu));
     const std::uint64_t fixed = need.weights + need.transient + need.states;
     const std::uint64_t least = need.kv.bytes(kLeastTokens);
     const std::uint64_t free = device.free_memory_bytes;
@@ -56,10 +61,13 @@ Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceI
                   " of keys and values at least, and " + whole_mib(free) + " are free\n";
       continue;
     }
+    const std::uint64_t tokens = tokens_in(need.kv, free - fixed);
     fit.text += "fits: it takes " + whole_mib(fixed) + " (weights " + whole_mib(need.weights) +
                 "), and " + whole_mib(free - fixed) +
-                " are left, which hold the keys and values of " +
-                std::to_string(tokens_in(need.kv, free - fixed)) + " tokens\n";
+                " are left, which hold the keys and values of " + std::to_string(tokens) +
+                " tokens; the longest context is " +
+                std::to_string(std::min<std::uint64_t>(tokens, graph.context)) + " of " +
+                std::to_string(graph.context) + "\n";
     fit.fits = true;
     if (!cpu) good.push_back(number);
   }

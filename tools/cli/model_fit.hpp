@@ -1,4 +1,4 @@
-// Finds the devices on which a model fits, for `bulkhead doctor --model FILE`.
+// Finds the devices on which a model fits, for `bulkhead doctor --model FILE` and `bulkhead inspect FILE`.
 #pragma once
 
 #include <span>
@@ -6,6 +6,7 @@
 
 #include "config/base/error.hpp"
 #include "gpu/device.hpp"
+#include "worker/model/graph.hpp"
 
 namespace bulkhead::cli {
 
@@ -17,5 +18,8 @@ struct ModelFit {
 // Reads the model file's header, and allocates nothing on a device. The sizes are those of the default settings.
 // Returns an error if the file can't be read or its model can't be served.
 Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceInfo> devices);
+// The same of a file that has been read.
+Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph& graph,
+                           std::span<const gpu::DeviceInfo> devices);
 
 }  // namespace bulkhead::cli

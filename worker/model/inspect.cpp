@@ -51,7 +51,8 @@ std::string padded(std::string text, std::size_t width) {
 
 // What is broken is the caller's error; what is only more than this program can do is said in the
 // text.
-Status describe_architecture(std::string& out, const GgufFile& file) {
+Status describe_architecture(std::string& out, const GgufFile& file,
+                             const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
   const auto graph = read_model(file);
   if (!graph.ok()) {
     if (graph.error().code() == ErrorCode::kCorrupt) return graph.error();
@@ -61,7 +62,7 @@ Status describe_architecture(std::string& out, const GgufFile& file) {
   const auto line = [&out](const char* label, const std::string& text) {
     out += padded(label, 14) + text + "\n";
   };
-  line("runs:", "yes");
+  line("runs:", tokenizer.ok() ? "yes" : "no: " + tokenizer.error().message());
   line("architecture:", graph->architecture);
   line("layers:", std::to_string(graph->layers.size()));
   const auto* const gated = first_operation<GatedProduct>(*graph);
@@ -109,9 +110,9 @@ std::string abilities_text(const jinja::Chat& chat) {
   return text;
 }
 
-Status describe_text(std::string& out, const GgufFile& file) {
+Status describe_text(std::string& out, const GgufFile& file,
+                     const Result<std::unique_ptr<Tokenizer>>& tokenizer) {
   if (!file.has("tokenizer.ggml.model")) return {};
-  const auto tokenizer = Tokenizer::from_gguf(file);
   if (!tokenizer.ok() && tokenizer.error().code() == ErrorCode::kCorrupt) return tokenizer.error();
   out += "tokenizer:    " +
          (tokenizer.ok() ? std::to_string((*tokenizer)->size()) + " tokens"
@@ -159,8 +160,9 @@ Result<std::string> describe(const GgufFile& file, bool all_tensors) {
   std::string out = "file:         " + file.name() + "\n";
   out += "format:       GGUF v" + std::to_string(file.version()) + ", " +
          bytes_text(file.file_bytes()) + "\n";
-  BULKHEAD_RETURN_IF_ERROR(describe_architecture(out, file));
-  BULKHEAD_RETURN_IF_ERROR(describe_text(out, file));
+  const auto tokenizer = Tokenizer::from_gguf(file);
+  BULKHEAD_RETURN_IF_ERROR(describe_architecture(out, file, tokenizer));
+  BULKHEAD_RETURN_IF_ERROR(describe_text(out, file, tokenizer));
 
   const auto metadata = file.metadata();
   out += "\nMetadata (" + std::to_string(metadata.size()) + " keys)\n";

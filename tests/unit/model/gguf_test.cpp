@@ -3,9 +3,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include "tests/unit/model/broken_files.hpp"
 #include "tests/unit/model/gguf_builder.hpp"
@@ -101,6 +105,52 @@ TEST(Gguf, AnyFlippedByteOfTheHeaderIsSurvived) {
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
     (void)load_all(bytes);  // no crash, under the sanitizers too; many flips leave a valid file
   }
+}
+
+// Keeps what is logged while it lives.
+class Logged {
+ public:
+  Logged() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "logged", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_)));
+  }
+  ~Logged() { spdlog::set_default_logger(before_); }
+  std::string text() const { return lines_.str(); }
+
+ private:
+  std::ostringstream lines_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+TEST(Leftovers, PartsThatSeeAreToldOnce) {
+  GgufBuilder file = small_llama();
+  for (const char* name : {"v.blk.0.attn_q.weight", "v.patch_embd.weight", "mm.0.weight"})
+    file.tensor(name, {32});
+  const std::string bytes = file.bytes();
+  const Logged logged;
+  ASSERT_TRUE(load_all(bytes).ok()) << load_all(bytes).error().message();
+  EXPECT_THAT(
+      logged.text(),
+      HasSubstr("[info] test.gguf: 3 tensors of a part that reads images or sound are not used"));
+}
+
+TEST(Inspect, AModelDoesNotRunWithoutItsTokenizer) {
+  GgufBuilder file = small_llama();
+  file.drop("tokenizer.ggml.model");
+  file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "made-up");
+  const std::string bytes = file.bytes();
+  const auto opened = open_bytes(bytes);
+  ASSERT_TRUE(opened.ok());
+  const auto text = describe(**opened, false);
+  ASSERT_TRUE(text.ok()) << text.error().message();
+  EXPECT_THAT(
+      *text,
+      HasSubstr("runs:         no: test.gguf: tokenizer.ggml.pre \"made-up\" is not supported"));
+  EXPECT_THAT(*text, HasSubstr("architecture: llama"));
+  const std::string whole = small_llama().bytes();
+  const auto good = open_bytes(whole);
+  ASSERT_TRUE(good.ok());
+  EXPECT_THAT(*describe(**good, false), HasSubstr("runs:         yes"));
 }
 
 class SplitModel : public ::testing::Test {

@@ -139,6 +139,11 @@ TEST_F(Cli, InspectDescribesAMadeModel) {
                                  HasSubstr("engine.max_batch: 0 becomes 256 on a GPU of "),
                                  HasSubstr("a CPU device gets 16. With 16:\n  working memory ")));
 
+  EXPECT_THAT(
+      inspect.out,
+      AllOf(HasSubstr("\nDevices here, by what is free now\n  device 0          fits: it takes "),
+            HasSubstr("; the longest context is ")));
+
   const Outcome fit = run(kTool + " doctor --model " + model);
   EXPECT_EQ(fit.code, 0) << fit.err;
   EXPECT_THAT(fit.out, HasSubstr("\n  device 0          fits: it takes "));
