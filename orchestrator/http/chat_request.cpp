@@ -28,7 +28,8 @@ bool is_object_with(const json& value, const char* name, json::value_t type) {
   return found != value.end() && found->type() == type;
 }
 
-void check_content(Fields& fields, const json& content, const std::string& where) {
+// An assistant's parts may be refusals, as OpenAI's own answers have them; the template shows them as text.
+void check_content(Fields& fields, const json& content, bool assistant, const std::string& where) {
   if (content.is_string()) return;
   if (!content.is_array()) {
     return fields.refuse(where, "must be a string or an array of parts of type 'text'.",
@@ -39,12 +40,14 @@ void check_content(Fields& fields, const json& content, const std::string& where
     const std::string here = fmt::format("{}[{}]", where, i);
     if (!is_object_with(part, "type", json::value_t::string))
       return fields.refuse(here, "must be an object with a 'type'.", "invalid_type");
-    if (part["type"] != "text") {
+    const bool refusal = assistant && part["type"] == "refusal";
+    if (part["type"] != "text" && !refusal) {
       return fields.refuse(here, "is not of type 'text', the only one this server supports.",
                            "unsupported_parameter");
     }
-    if (!is_object_with(part, "text", json::value_t::string))
-      return fields.refuse(here, "has no string 'text'.", "invalid_type");
+    const char* const name = refusal ? "refusal" : "text";
+    if (!is_object_with(part, name, json::value_t::string))
+      return fields.refuse(here, fmt::format("has no string '{}'.", name), "invalid_type");
   }
 }
 
@@ -112,14 +115,15 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
     }
     check_calls(fields, *calls, where + ".tool_calls");
   }
-  for (const char* name : {"tool_call_id", "reasoning_content", "name"}) {
+  for (const char* name : {"tool_call_id", "reasoning_content", "name", "refusal"}) {
     if (const json* text = member(name); text != nullptr && !text->is_string())
       return fields.refuse(where + "." + name, "must be a string.", "invalid_type");
   }
   if (const json* content = member("content"))
-    return check_content(fields, *content, where + ".content");
+    return check_content(fields, *content, assistant, where + ".content");
   // OpenAI's own answers have it so where there was only a refusal or a call.
-  const bool may_lack = assistant && (item.contains("content") || calls != nullptr);
+  const bool may_lack = assistant && (item.contains("content") || calls != nullptr ||
+                                      member("refusal") != nullptr);
   if (!may_lack) fields.refuse(where + ".content", "is missing.", "missing_parameter");
 }
 

@@ -49,6 +49,24 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
   EXPECT_EQ(std::get<0>(response).parameters.allowed_tools, std::vector<std::string>{"f"});
 }
 
+TEST(History, MayHaveRefusals) {
+  const auto error_for = [](const char* role, const char* members) {
+    const auto parsed = parse_chat(
+        R"({"messages":[{"role":"user","content":"x"},{"role":")" + std::string(role) + "\"," +
+        members + "}]}");
+    const ApiError* error = error_of(parsed);
+    return error == nullptr ? std::string() : error->parameter;
+  };
+  EXPECT_EQ(error_for("assistant", R"("content":[{"type":"refusal","refusal":"no"}])"), "");
+  EXPECT_EQ(error_for("assistant", R"("refusal":"no")"), "");
+  EXPECT_EQ(error_for("assistant", R"("content":null,"refusal":"no")"), "");
+  EXPECT_EQ(error_for("assistant", R"("content":[{"type":"refusal","text":"no"}])"),
+            "messages[1].content[0]");
+  EXPECT_EQ(error_for("assistant", R"("refusal":5)"), "messages[1].refusal");
+  EXPECT_EQ(error_for("user", R"("content":[{"type":"refusal","refusal":"no"}])"),
+            "messages[1].content[0]");
+}
+
 TEST(AllowedTools, MistakesAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"type":"allowed_tools"})", "tool_choice.tools"},

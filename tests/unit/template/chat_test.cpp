@@ -69,6 +69,24 @@ TEST(ChatRequests, AreCheckedBeforeTheTemplateSeesThem) {
               HasSubstr("messages[0].content has a part that is no text"));
 }
 
+TEST(ChatRequests, RefusalsAreText) {
+  constexpr std::string_view kWithParts =
+      "{% for m in messages %}{% if m.content is string %}[{{ m.content }}]{% else %}"
+      "{% for part in m.content %}({{ part.type }}:{{ part.text }}){% endfor %}{% endif %}"
+      "{% endfor %}";
+  constexpr std::string_view kParts =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant",
+          "content": [{"type": "refusal", "refusal": "No."}]}]})";
+  constexpr std::string_view kMember =
+      R"({"messages": [{"role": "user", "content": "q"},
+                       {"role": "assistant", "content": null, "refusal": "No."},
+                       {"role": "assistant", "refusal": "Never."}]})";
+  EXPECT_EQ(prompt_of(kWithParts, kParts).value().text(), "[q](text:No.)");
+  EXPECT_EQ(prompt_of(kWithParts, kMember).value().text(), "[q][No.][Never.]");
+  EXPECT_THAT(prompt_of(kChatMl, kParts).value().text(), HasSubstr("assistant\nNo.<|im_end|>"));
+  EXPECT_THAT(prompt_of(kChatMl, kMember).value().text(), HasSubstr("assistant\nNever.<|im_end|>"));
+}
+
 TEST(ChatRequests, FinalMessageIsContinued) {
   const auto prompt = prompt_of(kChatMl, R"({"continue_final_message": true, "messages": [
       {"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}]})");

@@ -28,14 +28,39 @@ std::string where(std::size_t message) {
   return "messages[" + std::to_string(message) + "]";
 }
 
-// The text of a part of OpenAI's: text, and an assistant's refusal.
+// Makes refusals text, for templates know nothing else: parts of type refusal, and the member `refusal` of a message
+// that has no content.
+void refusals_as_text(Run& run, Dict& message) {
+  if (!has_role(message, "assistant")) return;
+  Value* content = message.get("content");
+  if (content == nullptr || content->none()) {
+    const Value* refusal = message.get("refusal");
+    if (refusal != nullptr && refusal->as_text() != nullptr && calls_of(message) == nullptr)
+      message.set(plain("content"), Value(*refusal));
+    return;
+  }
+  List* parts = content->as_list();
+  for (std::size_t i = 0; parts != nullptr && i < parts->items.size(); ++i) {
+    run.tick();
+    Dict* part = parts->items[i].as_dict();
+    const Value* type = part == nullptr ? nullptr : part->get("type");
+    const Value* refusal = part == nullptr ? nullptr : part->get("refusal");
+    if (type == nullptr || type->as_text() == nullptr || type->as_text()->view() != "refusal" ||
+        refusal == nullptr || refusal->as_text() == nullptr)
+      continue;
+    Dict* made = run.heap().make<Dict>();
+    made->set(plain("type"), plain("text"));
+    made->set(plain("text"), *refusal);
+    parts->items[i] = made;
+  }
+}
+
+// The text of a part of OpenAI's.
 const Text& part_text(const Value& part, std::size_t message) {
   if (const Text* text = part.as_text()) return *text;
   if (Dict* dict = part.as_dict()) {
-    for (const char* key : {"text", "refusal"}) {
-      const Value* text = dict->get(key);
-      if (text != nullptr && text->as_text() != nullptr) return *text->as_text();
-    }
+    const Value* text = dict->get("text");
+    if (text != nullptr && text->as_text() != nullptr) return *text->as_text();
   }
   fail(where(message) +
        ".content has a part that is no text, which this model's template can't take");
@@ -223,6 +248,7 @@ void adapt(Run& run, List& messages, const Adaptations& needed) {
   CallIds ids(run);
   for (std::size_t i = 0; i < messages.items.size(); ++i) {
     Dict& message = *messages.items[i].as_dict();
+    refusals_as_text(run, message);
     if (needed.has(Adaptation::kDeveloperAsSystem) && has_role(message, "developer"))
       message.set(plain("role"), plain("system"));
     if (needed.has(Adaptation::kContentPartsJoined) ||
