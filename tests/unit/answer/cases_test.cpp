@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/base/splitmix.hpp"
 #include "tests/support/fixtures.hpp"
 
 namespace bulkhead::model::answer::testing {
@@ -46,6 +47,35 @@ TEST(AnswerCases, GiveTheirMessageWholeAndInPieces) {
 TEST(AnswerCases, CanBeCutAnywhere) {
   for (const Case& each : all_cases())
     expect_cut_anywhere(each);
+}
+
+// Answers as no model writes them: a part of one is left out, written twice, or put into another. A limit may cut them
+// anywhere, too, and the arguments so far must be a beginning of the whole arguments.
+TEST(AnswerCases, CutArgumentsBeginTheWholeOnesWhateverWasWritten) {
+  std::uint64_t state = 1;
+  const auto below = [&](std::size_t bound) { return splitmix(state += kSplitmixStep) % bound; };
+  const std::vector<Case> cases = all_cases();
+  for (const Case& each : cases) {
+    if (each.raw.empty()) continue;
+    const std::size_t at = below(each.raw.size()), bytes = 1 + below(12);
+    const std::string part = each.raw.substr(at, bytes);
+    std::string without = each.raw, twice = each.raw, within = each.raw;
+    without.erase(at, bytes);
+    twice.insert(at, part);
+    within.insert(below(within.size()), part);
+    for (const std::string& raw : {without, twice, within}) {
+      const Message whole = parse(each, raw, 0, Ended::kStop);
+      for (std::size_t end = 0; end < raw.size(); ++end) {
+        SCOPED_TRACE(each.family + "/" + each.name + ": " + raw.substr(0, end));
+        const Message cut = parse(each, raw.substr(0, end), 0, Ended::kLength);
+        for (std::size_t i = 0; i < std::min(cut.calls.size(), whole.calls.size()); ++i) {
+          if (cut.calls[i].name != whole.calls[i].name) continue;
+          EXPECT_TRUE(whole.calls[i].arguments.starts_with(cut.calls[i].arguments))
+              << cut.calls[i].arguments << " and not " << whole.calls[i].arguments;
+        }
+      }
+    }
+  }
 }
 
 TEST(AnswerCases, GiveDeltasAsSoonAsTheyAreDecided) {

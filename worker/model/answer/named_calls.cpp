@@ -153,6 +153,7 @@ Routine Machine::skip_fence() {
     co_await input();
     next = scan(marks);
   }
+  if (next.found == Found::kPartial && cut()) take(next.text.size());  // it began the fence
   if (next.found != Found::kMark) co_return next.found == Found::kText;
   take(kFence.size());
   for (;;) {
