@@ -133,6 +133,13 @@ TEST(AnswerFamilies, AreToldFromATemplatesText) {
   }
 }
 
+TEST(AnswerFamilies, AreToldFromTemplatesThatNameFewMarks) {
+  EXPECT_EQ(family_of_template("'<|tool_call|>' ~ call ~ '<|/tool_call|>'").name, "phi-4-mini");
+  EXPECT_EQ(family_of_template("'<|tool_call|>' ~ calls").name, "granite-3.3");
+  EXPECT_EQ(family_of_template("\"List of tools: [\" + '</think>'").name, "lfm2");
+  EXPECT_EQ(family_of_template("'<|tool_call_start|>['").name, "lfm2");
+}
+
 // Special tokens are shown to the parser where a family writes with them, and nowhere else.
 TEST(Families, KnowTheirMarks) {
   const auto knows = [](const char* family, const char* mark) {

@@ -144,6 +144,15 @@ Family json_list(std::string name, std::string sign, std::string open, std::stri
   return family;
 }
 
+Family phi4_mini() {
+  return {.name = "phi-4-mini",
+          .signs = {"<|/tool_call|>"},
+          .reasoning = kThink,
+          .calls = {.syntax = CallSyntax::kJson,
+                    .opens = {"<|tool_call|>"},
+                    .closers = {"<|/tool_call|>"}}};
+}
+
 Family granite33() {
   Family family = json_list("granite-3.3", "<|tool_call|>", "<|tool_call|>", "");
   family.response = {.open = "<response>", .close = "</response>"};
@@ -171,9 +180,10 @@ Family apertus() {
                     .closers = {"<|tools_suffix|>"}}};
 }
 
-Family lfm2() {
+// Templates of LFM2.5 name no mark of the model's calls: they are told by how they list the tools.
+Family lfm2(std::string sign) {
   return {.name = "lfm2",
-          .signs = {"<|tool_list_start|>"},
+          .signs = {std::move(sign)},
           .reasoning = kThink,
           .calls = {.syntax = CallSyntax::kPython,
                     .opens = {"<|tool_call_start|>"},
@@ -243,7 +253,10 @@ std::vector<Family> rows() {
       command_r(),
       json_list("nemotron-v2", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
       apertus(),
-      lfm2(),
+      lfm2("<|tool_list_start|>"),
+      lfm2("<|tool_call_start|>"),
+      lfm2("\"List of tools: [\""),
+      phi4_mini(),
       granite33(),
       apriel(),
       seed_oss(),

@@ -14,9 +14,12 @@ bool is_one_of(const std::vector<std::string>& words, std::string_view word) {
 
 }  // namespace
 
+// Models write a list where their template shows single calls, and the reverse: both are read.
 Routine Machine::json_block() {
-  const bool object = co_await next_is('{');
-  if (!object) co_return false;
+  const bool more = co_await blanks();
+  if (!more) co_return false;
+  if (front() == '[') co_return co_await json_list(false);
+  if (front() != '{') co_return false;
   co_return co_await json_call(family_.calls.bare_json);
 }
 
@@ -95,7 +98,10 @@ void Machine::end_json_call(JsonCall& call, bool complete) {
 }
 
 Routine Machine::json_list(bool keyed) {
-  if (!co_await next_is('[')) co_return false;
+  const bool more = co_await blanks();
+  if (!more) co_return false;
+  if (front() == '{' && !keyed) co_return co_await json_call(false);
+  if (front() != '[') co_return false;
   take(1);
   bool any = false;
   while (co_await blanks()) {
