@@ -23,6 +23,7 @@ CONSTANT(23, kAhead, ahead, 0u)
 CONSTANT(24, kPartialFloats, partial_floats, 1u)  // shared: kSubgroups * kRows * kColumnTiles * 128
 CONSTANT(25, kScaling, scaling, 0u)               // Scaling
 CONSTANT(26, kNormColumns, norm_columns, 1u)      // kScaledHere: columns
+CONSTANT(27, kLocalTotals, local_totals, 0u)      // kSerial: totals lie in memory, not in registers
 CONSTANTS_END
 #ifdef BULKHEAD_EXPERTS
 #define BULKHEAD_CHOOSES_HERE

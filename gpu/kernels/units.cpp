@@ -98,6 +98,7 @@ MatvecVariant unit_product(const MatvecShape& shape, const UnitTiling& tiling) {
   units.ahead = tiling.ahead;
   units.partial_floats = std::max(shared_floats(segments, tiling), 1U);
   units.scaling = static_cast<std::uint32_t>(shape.scaling);
+  units.local_totals = tiling.serial && tiling.local_totals ? 1 : 0;
   units.norm_columns = shape.scaling == Scaling::kHere ? tiling.columns : 1;
   variant.spec.constants =
       constants_of(unit_constants(shape.type), product, units, bias_constants(shape));

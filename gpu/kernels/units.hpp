@@ -29,6 +29,7 @@ struct UnitTiling {
   bool serial = false;                 // a subgroup makes all of a row's segments
   std::uint32_t column_subgroups = 1;  // serial: side by side over columns
   std::uint32_t ahead = 0;             // kAhead of matvec_units.comp
+  bool local_totals = false;           // serial: totals in memory, so that more subgroups run
 };
 // What has been fastest on an H200 (unit_tilings.cpp).
 UnitTiling unit_tiling(const MatvecShape& shape, std::uint32_t columns, bool in_chain = false);

@@ -2,13 +2,13 @@
 //
 // Two ways to share the work, of equal bits. For few columns the segments of a block of rows go to neighbouring subgroups,
 // which add through shared memory: even a small matrix then has all its loads in flight. For many columns a subgroup makes
-// all segments one after another, and keeps the total beside the segment's sums.
+// all segments one after another, and keeps the total beside the segment's sums, or in memory (kLocalTotals).
 //
 // Loops over steps stay rolled: unrolled, the compiler hoists loads until registers spill, and the kernel falls off a cliff.
 //
 // The includer has push (matvec_push.glsl), epilogue.glsl, the constants kColumns, kRows (blocks of a subgroup),
-// kColumnTiles, kSubgroups, kStepGroups, kAhead, and SEGMENTS and SEGMENT_STAGES; for split_product() the shared
-// array `partials` of kSubgroups * kRows * kColumnTiles * 128 floats.
+// kColumnTiles, kSubgroups, kStepGroups, kAhead, kLocalTotals, and SEGMENTS and SEGMENT_STAGES; for split_product() the
+// shared array `partials` of kSubgroups * kRows * kColumnTiles * 128 floats.
 const uint kTiles = kRows * kColumnTiles;
 
 uint lane;
@@ -148,16 +148,21 @@ void finish_pair(uint column, uint block, float first, float second, float scale
 }
 
 // All segments by the subgroup itself. The input is normed, or its scales are in memory.
+//
+// With kLocalTotals the totals lie in the invocation's memory: a segment needs them once, and in registers they would
+// keep half of the subgroups off a processor.
 void serial_product(uint block0, uint tile0, uint count) {
   take_place(block0, tile0);
   precise float totals[kTiles * 4];
+  // Zero, as no address is that high. The compiler can't know it, so the array stays in memory.
+  uint place = kLocalTotals != 0u ? uint(push.quants >> 63) : 0u;
   [[dont_unroll]] for (uint s = 0; s < SEGMENTS; s++) {
     uint last = min((s + 1u) * SEGMENT_STAGES * 4u, push.groups);
     if (kAhead != 0u) load_step(kEarly, s * SEGMENT_STAGES * 4u, last);
     multiply(s * SEGMENT_STAGES * 4u, last);
     [[unroll]] for (uint i = 0; i < kTiles * 4u; i++) {
       float sum = sums[i / 4u][i % 4u];
-      totals[i] = s == 0u ? sum : totals[i] + sum;
+      totals[place + i] = s == 0u ? sum : totals[place + i] + sum;
     }
   }
   FusedRef fused = FusedRef(push.fused);
@@ -166,7 +171,7 @@ void serial_product(uint block0, uint tile0, uint count) {
     uint t = i / 2u, e = i & 1u;
     uint block = block0 + t / kColumnTiles, column = result_column(tile0 + t % kColumnTiles, e);
     if (column < count && block < block_count) {
-      finish_pair(RESULT_COLUMN(column), block, totals[t * 4u + e], totals[t * 4u + e + 2u], 1.0,
+      finish_pair(RESULT_COLUMN(column), block, totals[place + t * 4u + e], totals[place + t * 4u + e + 2u], 1.0,
                   pair_operands(RESULT_COLUMN(column), block, count, fused), fused);
     }
   }

@@ -87,8 +87,9 @@ TEST_F(EmulatedUnits, OneColumnAndSegmentsInTurn) {
     const gpu::Buffer weights = buffer(std::span<const std::byte>(m.packed));
     const auto x = columns(1, 1536);
     std::vector<float> first;
-    for (const std::uint32_t ahead : {0U, 1U, 2U}) {
-      const k::UnitTiling tiling{1, 1, 1, 1, 2, true, 1, ahead};
+    for (const auto& [ahead, local_totals] :
+         {std::pair{0U, false}, std::pair{1U, false}, std::pair{2U, false}, std::pair{0U, true}}) {
+      const k::UnitTiling tiling{1, 1, 1, 1, 2, true, 1, ahead, local_totals};
       const std::vector<float> y = multiply(m, weights, x, k::Epilogue::kStore, tiling);
       if (first.empty()) first = y;
       ASSERT_EQ(y, first) << model::traits(type)->name;

@@ -233,7 +233,8 @@ TEST(UnitTilings, FitADevice) {
                                      k::unit_layout(weight_type(type), rows, width).groups,
                                      epilogue};
           const std::uint32_t segments = k::unit_segments(shape).count;
-          for (const std::uint32_t columns : {1U, 2U, 4U, 8U, 16U, 32U, 64U, 128U, 272U, 512U}) {
+          for (const std::uint32_t columns :
+               {1U, 2U, 4U, 8U, 16U, 32U, 64U, 128U, 272U, 512U, 1024U, 2048U}) {
             for (const bool in_chain : {false, true}) {
               const k::UnitTiling tiling = k::unit_tiling(shape, columns, in_chain);
               SCOPED_TRACE(testing::Message()
@@ -342,8 +343,10 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
         for (const std::uint32_t ahead : {0U, 1U, 2U}) {
           for (const std::uint32_t step : {1U, 2U, 4U, 8U})
             tilings.push_back({130, blocks, tiles, segments, step, false, 1, ahead});
-          for (const std::uint32_t step : {1U, 2U})
+          for (const std::uint32_t step : {1U, 2U}) {
             tilings.push_back({130, blocks, tiles * 4, 4, step, true, 2, ahead});
+            if (ahead == 0) tilings.push_back({130, blocks, tiles * 4, 4, step, true, 2, 0, true});
+          }
         }
       }
     }
@@ -351,7 +354,8 @@ TEST_F(Units, BitsDoNotDependOnHowTheWorkIsShared) {
     for (const k::UnitTiling& each : tilings) {
       SCOPED_TRACE(testing::Message()
                    << each.row_blocks << " blocks, " << each.column_tiles << " tiles, steps of "
-                   << each.step_groups << ", ahead " << each.ahead);
+                   << each.step_groups << ", ahead " << each.ahead
+                   << (each.local_totals ? ", totals in memory" : ""));
       compare(multiply(m, weights, x, k::Epilogue::kStore, each), x.size(),
               each.serial ? "serial" : "split");
     }
