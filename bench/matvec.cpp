@@ -2,13 +2,18 @@
 // same bits (gpu/kernels/README.md), so that the fastest may be chosen by shape and columns. On a
 // device with matrix units it is their product, unless --lanes asks for the other.
 //
-//   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--lanes] [--splits] [--json FILE]
+//   bench-matvec [--device SELECTOR] [--columns 1,16] [--shapes SUBSTRING] [--tilings SUBSTRING]
+//                [--lanes] [--splits] [--registers] [--json FILE]
+//
+// --registers shows all variants, each with a hash of its results, which is the same for all, and
+// what the compiler says of it.
 #include "gpu/kernels/matvec.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,9 +69,9 @@ constexpr Shape kShapes[] = {
 };
 
 struct Plan {
-  std::string device = "auto", shapes, json_path;
+  std::string device = "auto", shapes, tilings, json_path;
   std::vector<std::uint32_t> columns{1, 16};
-  bool splits = false, lanes = false;
+  bool splits = false, lanes = false, registers = false;
 };
 
 struct Variant {
@@ -75,6 +80,8 @@ struct Variant {
   std::string label;
   bool standard = false;  // what k::matvec chooses
   double microseconds = 0;
+  std::uint64_t hash = 0;  // of the results
+  std::string registers;   // what the compiler says
 };
 
 std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& shape,
@@ -92,7 +99,8 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
     if (subgroups < split || matrix_rows * tile > 64 || quads > 32) return;
     if (shape.rows > std::uint64_t{subgroups / split * rows} * most_groups) return;
     const k::MatvecVariant made = k::lanes_product(mapping, shape, {tile, rows, subgroups, split});
-    Variant variant{made.spec, made.columns_per_workgroup, made.rows_per_workgroup, {}, false, 0};
+    Variant variant{made.spec, made.columns_per_workgroup, made.rows_per_workgroup, {}, false, 0, 0,
+                    {}};
     variant.label = std::to_string(tile) + "/r" + std::to_string(rows) + "/s" +
                     std::to_string(subgroups) + "/k" + std::to_string(split);
     variant.standard = made.spec.constants == standard.constants;
@@ -112,8 +120,9 @@ std::vector<Variant> variants(const k::Mapping& mapping, const k::MatvecShape& s
   return list;
 }
 
-// The matrix units' (k::UnitTiling).
-std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t columns) {
+// The matrix units' (k::UnitTiling): the one in use, and those whose label has `wanted` in it.
+std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t columns,
+                                   const std::string& wanted) {
   const k::UnitTiling usual = k::unit_tiling(shape, columns);
   const std::uint32_t segments = k::unit_segments(shape).count;
   std::vector<Variant> list;
@@ -124,13 +133,21 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
       if (known.spec.constants == made.spec.constants) return;
     }
     const auto text = [](std::uint32_t number) { return std::to_string(number); };
-    list.push_back(
-        {std::move(made.spec), made.columns_per_workgroup, made.rows_per_workgroup,
-         std::string(tiling.serial ? "serial" : "split") + "/r" + text(tiling.row_blocks) + "/n" +
-             text(tiling.column_tiles) + "/s" + text(tiling.subgroups) +
-             (tiling.column_subgroups > 1 ? "x" + text(tiling.column_subgroups) : "") + "/g" +
-             text(tiling.step_groups) + (tiling.ahead != 0 ? "/ahead" : "") + "/k" + text(segments),
-         standard, 0});
+    std::string label = std::string(tiling.serial ? "serial" : "split") + "/r" +
+                        text(tiling.row_blocks) + "/n" + text(tiling.column_tiles) + "/s" +
+                        text(tiling.subgroups) +
+                        (tiling.column_subgroups > 1 ? "x" + text(tiling.column_subgroups) : "") +
+                        "/g" + text(tiling.step_groups) + (tiling.ahead != 0 ? "/ahead" : "") +
+                        (tiling.local_totals ? "/local" : "") + "/k" + text(segments);
+    if (!standard && label.find(wanted) == std::string::npos) return;
+    list.push_back({std::move(made.spec),
+                    made.columns_per_workgroup,
+                    made.rows_per_workgroup,
+                    std::move(label),
+                    standard,
+                    0,
+                    0,
+                    {}});
   };
   add(usual);
   for (const std::uint32_t blocks : {1U, 2U, 4U}) {
@@ -145,6 +162,11 @@ std::vector<Variant> unit_variants(const k::MatvecShape& shape, std::uint32_t co
           if (columns <= 128 && blocks <= 2 && tiles * step <= 8 && step > 1 && useful &&
               k::unit_sums_fit(shape, split)) {
             add(split);
+          }
+          if (columns > 128 && step < 4 && !ahead && blocks * tiles == 16) {
+            constexpr std::uint32_t kWorkgroups[][2] = {{4, 1}, {4, 2}, {8, 1}, {8, 2}, {8, 4}};
+            for (const auto& [subgroups, beside] : kWorkgroups)
+              add({columns, blocks, tiles, subgroups, step, true, beside, 0, true});
           }
           if (columns > 32 && step < 4 && tiles >= 2 && (blocks >= 2 || tiles == 8) &&
               blocks * tiles <= 16) {
@@ -183,13 +205,12 @@ class Bench {
                                         gpu::Memory::kDeviceLocal, "out"));
     BULKHEAD_TRY(parameters_, device_.allocate(4096, gpu::Memory::kUpload, "parameters"));
     BULKHEAD_TRY(const auto fill, ring_->record([&](gpu::Recorder& recorder) {
-      recorder.fill(gpu::slice(weights_), 0x2c5a1b19);
-      recorder.fill(gpu::slice(x_), 0x3f8ccccd);
       recorder.fill(gpu::slice(out_), 0);
     }));
     BULKHEAD_TRY(const auto filled, ring_->submit(fill));
     BULKHEAD_RETURN_IF_ERROR(ring_->wait(filled));
     ring_->drop(fill);
+    BULKHEAD_RETURN_IF_ERROR(fill_randomly());
 
     BULKHEAD_TRY(const gpu::Kernel read, device_.make_kernel(k::read_bandwidth()));
     const k::ReadBandwidthPush read_push{weights_.address(), out_.address(),
@@ -213,6 +234,50 @@ class Bench {
   }
 
  private:
+  // Halves of either sign from 2^-6 to 2^-3 in magnitude, two in a word. A device computes faster
+  // with equal numbers.
+  Status fill_randomly() {
+    constexpr std::uint64_t kUpload = 64 << 20;
+    BULKHEAD_TRY(const auto upload, device_.allocate(kUpload, gpu::Memory::kUpload, "upload"));
+    BULKHEAD_TRY(read_, device_.allocate(x_.bytes(), gpu::Memory::kReadback, "results"));
+    std::mt19937 random(7);
+    auto* words = reinterpret_cast<std::uint32_t*>(upload.mapped().data());
+    for (std::uint64_t i = 0; i < kUpload / 4; ++i)
+      words[i] = (static_cast<std::uint32_t>(random()) & 0x8bff8bffU) | 0x24002400U;
+    BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
+      for (const gpu::Buffer* each : {&weights_, &x_}) {
+        for (std::uint64_t at = 0; at < each->bytes(); at += kUpload) {
+          const std::uint64_t bytes = std::min(kUpload, each->bytes() - at);
+          recorder.copy(gpu::slice(upload, 0, bytes), gpu::slice(*each, at, bytes));
+        }
+      }
+    }));
+    BULKHEAD_TRY(const auto filled, ring_->submit(id));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(filled));
+    ring_->drop(id);
+    return {};
+  }
+
+  // FNV-1a of the results of one dispatch.
+  Result<std::uint64_t> hash_of_results(const gpu::Kernel& kernel, const k::MatvecPush& push,
+                                        std::uint32_t x, std::uint32_t y, std::uint64_t bytes) {
+    BULKHEAD_TRY(const auto id, ring_->record([&](gpu::Recorder& recorder) {
+      recorder.fill(gpu::slice(out_, 0, bytes), 0);
+      recorder.barrier();
+      recorder.dispatch(kernel, gpu::push_bytes(push), x, y);
+      recorder.barrier();
+      recorder.copy(gpu::slice(out_, 0, bytes), gpu::slice(read_, 0, bytes));
+    }));
+    BULKHEAD_TRY(const auto ticket, ring_->submit(id));
+    BULKHEAD_RETURN_IF_ERROR(ring_->wait(ticket));
+    ring_->drop(id);
+    std::uint64_t hash = 14695981039346656037U;
+    const auto* words = reinterpret_cast<const std::uint64_t*>(read_.mapped().data());
+    for (std::uint64_t i = 0; i < bytes / 8; ++i)
+      hash = (hash ^ words[i]) * 1099511628211U;
+    return hash;
+  }
+
   Status measure(const Shape& shape, std::uint32_t columns) {
     const std::uint32_t matrix_rows = shape.rows * (shape.epilogue == k::Epilogue::kGated ? 2 : 1);
     const k::WeightLayout layout = mapping_.units
@@ -224,7 +289,7 @@ class Bench {
     const k::MatvecShape asked{shape.type, shape.rows, layout.groups, shape.epilogue,
                                shape.epilogue == k::Epilogue::kGated};
     std::vector<Variant> list =
-        mapping_.units ? unit_variants(asked, columns)
+        mapping_.units ? unit_variants(asked, columns, plan_.tilings)
                        : variants(mapping_, asked, columns, plan_.splits, device_.max_groups(1));
     BULKHEAD_TRY(const std::vector<gpu::Kernel> made, compile(list));
     // A device that waited for the compiler clocks down, and takes a while to come back.
@@ -235,6 +300,7 @@ class Bench {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const gpu::Kernel& kernel = made[i];
       BULKHEAD_TRY(list[i].microseconds, time(shape, layout, kernel, list[i], columns));
+      if (plan_.registers) list[i].registers = device_.statistics(kernel);
     }
     std::sort(list.begin(), list.end(),
               [](const Variant& a, const Variant& b) { return a.microseconds < b.microseconds; });
@@ -256,6 +322,15 @@ class Bench {
       }
     }
     std::printf("\n");
+    if (plan_.registers) {
+      for (const Variant& v : list) {
+        std::printf(
+            "  %9.1f us  %6.1f TFLOP/s  %016llx  %s%s  [%s]\n", v.microseconds,
+            2.0 * static_cast<double>(layout.rows) * shape.width * columns / v.microseconds / 1e6,
+            static_cast<unsigned long long>(v.hash), v.standard ? "*" : "", v.label.c_str(),
+            v.registers.c_str());
+      }
+    }
     std::fflush(stdout);
     return {};
   }
@@ -316,7 +391,7 @@ class Bench {
 
   // Of one product among several that wait for each other, as a step's do.
   Result<double> time(const Shape& shape, const k::WeightLayout& layout, const gpu::Kernel& kernel,
-                      const Variant& variant, std::uint32_t columns) {
+                      Variant& variant, std::uint32_t columns) {
     auto* words = reinterpret_cast<std::uint32_t*>(parameters_.mapped().data());
     words[k::kColumnCountWord] = columns;
     k::MatvecPush push{};
@@ -343,6 +418,13 @@ class Bench {
         recorder.compute_barrier();
       }
     }));
+    if (plan_.registers) {
+      BULKHEAD_TRY(
+          variant.hash,
+          hash_of_results(kernel, push, (columns + variant.columns_each - 1) / variant.columns_each,
+                          (shape.rows + variant.rows_each - 1) / variant.rows_each,
+                          std::uint64_t{columns} * shape.rows * 4));
+    }
     double best = 1e30;
     for (int pass = 0; pass < 4; ++pass) {
       BULKHEAD_TRY(const auto times, ring_->profile(id));
@@ -360,13 +442,14 @@ class Bench {
   const k::Mapping mapping_;
   std::unique_ptr<gpu::CommandRing> ring_;
   gpu::CommandRing::RecordingId reading_ = 0;
-  gpu::Buffer weights_, x_, out_, parameters_;
+  gpu::Buffer weights_, x_, out_, parameters_, read_;
   nlohmann::json report_ = nlohmann::json::array();
 };
 
 Status run(const Plan& plan) {
   gpu::DeviceOptions options;
   options.selector = plan.device;
+  options.statistics = plan.registers;
   BULKHEAD_TRY(const auto device, gpu::Device::open(options));
   return Bench(*device, plan).run();
 }
@@ -382,9 +465,13 @@ int main(int argc, char** argv) {
       .comma_separated()
       .within(1, kMostColumns);
   options.add("--shapes", plan.shapes, "only shapes whose name has this in it");
+  options.add("--tilings", plan.tilings,
+              "matrix units: only variants whose label has this in it, and the one in use");
   options.flag("--lanes", plan.lanes, "the lanes' product on a device with matrix units, too");
   options.flag("--splits", plan.splits,
                "other splits of a row too: they are another order of additions");
+  options.flag("--registers", plan.registers,
+               "all variants, with a hash of their results and what the compiler says of each");
   options.add("--json", plan.json_path, "write the figures there, too");
   if (const auto code = options.parse(argc, argv)) return *code;
   const Status status = run(plan);
