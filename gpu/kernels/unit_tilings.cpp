@@ -120,7 +120,7 @@ struct Serial {
 // A step of more columns has its segments by one subgroup in each product; one of fewer where a row of kSerials says so.
 constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
-// column_subgroups, ahead.
+// column_subgroups, ahead, local_totals.
 constexpr Serial kSerials[] = {
     // Matrices of many rows keep the device busy without sharing a row.
     {kHalves, Part::kGateUp, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 0}},
@@ -128,7 +128,7 @@ constexpr Serial kSerials[] = {
     {kHalves, Part::kQkv, 65, kSplitColumns, {0, 2, 2, 4, 2, true, 1, 1}},
     {kAny, Part::kLogits, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 1}},
     // Small matrices by small tiles, or the device is not full; of many columns there is enough.
-    {kHalves, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kGateUp, kWide, 1535, {0, 2, 8, 4, 2, true, 1, 0, true}},
     {kHalves, Part::kQkv, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
     {kHalves, Part::kOut, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
     {kHalves, Part::kDown, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
@@ -140,16 +140,19 @@ constexpr Serial kSerials[] = {
     {kSixBits, Part::kDown, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kBytes, Part::kGateUp, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kNibbles, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 1, true, 1, 0}},
-    // Many columns.
+    // Many columns. Totals in memory leave registers for twice as many subgroups.
+    {kHalves, Part::kQkv, kWide, 767, {0, 2, 8, 4, 2, true, 1, 0, true}},
+    {kHalves, Part::kDown, 768, kNoMatter, {0, 2, 8, 8, 1, true, 2, 0, true}},
+    {kBytes | kNibbles, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 2, 0, true}},
+    {kSixBits, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0, true}},
+    {kBytes | kNibbles, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 1, 0, true}},
     {kHalves, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 8, 2, true, 1, 0}},
     {kHalves, Part::kLogits, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
     {kHalves, Part::kOther, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
-    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
-    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 1, 0}},
+    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 4, 0}},
     {kHalves, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
     {kBytes | kNibbles, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
-    {kBytes, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 8, 2, true, 1, 1}},
-    {kNibbles, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
     {kBytes, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
     {kOtherNibbles, Part::kDown, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 1, 1}},
     {kSixBits, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 1}},
