@@ -6,14 +6,14 @@
 # QUICK or SLOW makes two CTest tests of a program that is one (SINGLE): NAME, which is slow, and NAME_quick.
 set(BULKHEAD_SLOW_TESTS
   # Models and kernels on the CPU's Vulkan device.
-  "forward_model_test QUICK Builtin/Fixture.*:Sizes.*:TransformerTest.RefusesWhatWouldReadElsewhere"
+  "forward_model_test QUICK Architectures.Mistral3:RefusedRotations.*:Builtin/Fixture.*:Sizes.*:TransformerTest.RefusesWhatWouldReadElsewhere"
   "forward_kernels_test QUICK SmallKernels.*"
   "forward_units_test QUICK UnitPacking.*:UnitSegments.*:UnitTilings.*"
   "forward_failures_test QUICK FailingDevice.AnEndBesideAHangIsBounded:FailingDevice.ASlowFirstStepGivesSignsOfLife"
   "forward_steady_test"
 
   # The real worker, alone and behind the daemon: one model of the fixtures on all transports, and one over HTTP.
-  "worker_integration_test SLOW All/FixtureModel.*:KilledWorker.*:Worker.CachedPrefixesChangeNoBit:Worker.SixteenStreams*"
+  "worker_integration_test SLOW All/FixtureModel.*:Families/FamilyPrefix.*:KilledWorker.*:Worker.CachedPrefixesChangeNoBit:Worker.SixteenStreams*"
   "model_integration_test QUICK Models/Fixture.*/tiny_qwen3_Q4_K_M:Settings/Setting.ChangesNoToken/ipc_transport_stdio_*:Perplexity*:Embeddings.*:WorkerFigures.*:KilledWorker.StreamContinuesWithTheSameTokens"
   "structured_output"
   "openai_client"

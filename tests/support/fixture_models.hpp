@@ -19,4 +19,11 @@ inline constexpr const char* kFixtureModels[] = {
     "tiny-qwen35-Q4_K_M",    "tiny-qwen35moe-Q8_0",
 };
 
+// One of each family whose attention, cache or feed-forward is of another kind: sinks and biased experts; windows; heads
+// of two sizes, shared keys and an input for each layer; experts; latents; states.
+inline constexpr const char* kFamilies[] = {
+    "tiny-gpt-oss-MXFP4", "tiny-gemma3-Q4_K_M",         "tiny-gemma4-Q4_K_M",
+    "tiny-qwen3moe-Q8_0", "tiny-deepseek2-yarn-Q4_K_M", "tiny-qwen35-Q4_K_M",
+};
+
 }  // namespace bulkhead::test

@@ -1,0 +1,68 @@
+// kill -9 in the prompt and in the generation of one model of each family: the stream is what it would have been.
+// BULKHEAD_CRASH_KILLS: how many for each (one by default); BULKHEAD_CRASH_SEED: which moments.
+#include <random>
+
+#include "tests/integration/crash/streams.hpp"
+#include "tests/support/fixture_models.hpp"
+#include "tests/support/fixtures.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+int number_from(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+class FamilyKills : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyKills, testing::ValuesIn(kFamilies), [](const auto& test) {
+  std::string name = test.param;
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+});
+
+TEST_P(FamilyKills, StreamsAreWhole) {
+  const std::filesystem::path model = fixtures() / "models" / (std::string(GetParam()) + ".gguf");
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << "no " << model << "; set BULKHEAD_FIXTURES";
+  const int kills = number_from("BULKHEAD_CRASH_KILLS", 1);
+  const int seed = number_from("BULKHEAD_CRASH_SEED", 1);
+  std::mt19937 random(static_cast<unsigned>(seed));
+  const auto between = [&random](int least, int most) {
+    return std::uniform_int_distribution(least, most)(random);
+  };
+  const Serving serving = serve_model(model.string(), {"engine.speculation=off"});
+  // Of three pages and more, beyond the windows; a token a piece.
+  std::string prompt;
+  for (int i = 0; i < 40; ++i)
+    prompt += "word " + std::to_string(i) + ", ";
+  constexpr int kTokens = 20;
+  std::vector<json> requests;
+  std::vector<Heard> undisturbed;
+  for (const bool sampled : {false, true}) {
+    if (sampled && kills == 1) continue;
+    requests.push_back(request_of(sampled, kTokens, prompt, 1234));
+    undisturbed.push_back(stream(serving.port, requests.back()).heard);
+    ASSERT_EQ(undisturbed.back().ids.size(), static_cast<std::size_t>(kTokens));
+    ASSERT_TRUE(undisturbed.back().done);
+  }
+  for (int i = 0; i < kills; ++i) {
+    // Every third in the prompt.
+    const int pieces = i % 3 == 2 ? 0 : between(1, kTokens - 2);
+    const std::chrono::microseconds more{between(0, pieces == 0 ? 200000 : 3000)};
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", kill " + std::to_string(i) + ": " +
+                 std::to_string(more.count()) + " us after piece " + std::to_string(pieces));
+    const std::size_t which = static_cast<std::size_t>(i) % requests.size();
+    const pid_t victim = serving_worker(serving);
+    const Timed killed = stream(serving.port, requests[which], pieces, [&] {
+      std::this_thread::sleep_for(more);
+      send_signal(victim, SIGKILL);
+    });
+    EXPECT_EQ(killed.heard, undisturbed[which]);
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["restarts"] == i + 1; }));
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::test
