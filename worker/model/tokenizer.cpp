@@ -31,20 +31,20 @@ class Run {
 };
 
 // By tokenizer.ggml.model.
-struct Kind {
+struct TokenizerKind {
   std::string_view name;
   Result<std::unique_ptr<Tokenizer>> (*make)(const GgufFile&);
 };
-constexpr Kind kKinds[] = {
+constexpr TokenizerKind kTokenizerKinds[] = {
     {"llama", make_spm_tokenizer}, {"gpt2", make_bpe_tokenizer}, {"gemma4", make_gemma_tokenizer}};
 
-Result<const Kind*> kind_of(const GgufFile& file) {
+Result<const TokenizerKind*> tokenizer_kind_of(const GgufFile& file) {
   BULKHEAD_TRY(const auto name, file.get_string("tokenizer.ggml.model"));
   if (!name)
     return Error(
         ErrorCode::kUnsupported,
         file.name() + ": holds no tokenizer (metadata key tokenizer.ggml.model is missing)");
-  for (const Kind& kind : kKinds) {
+  for (const TokenizerKind& kind : kTokenizerKinds) {
     if (*name == kind.name) return &kind;
   }
   return Error(ErrorCode::kUnsupported,
@@ -56,12 +56,12 @@ Result<const Kind*> kind_of(const GgufFile& file) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::from_gguf(const GgufFile& file) {
-  BULKHEAD_TRY(const Kind* const kind, kind_of(file));
+  BULKHEAD_TRY(const TokenizerKind* const kind, tokenizer_kind_of(file));
   return kind->make(file);
 }
 
 Status check_tokenizer(const GgufFile& file) {
-  BULKHEAD_TRY(const Kind* const kind, kind_of(file));
+  BULKHEAD_TRY(const TokenizerKind* const kind, tokenizer_kind_of(file));
   if (kind->make != make_bpe_tokenizer) return {};
   const auto rule = pre_tokenizer_of(file);
   return rule.ok() ? Status() : rule.error();
