@@ -1,6 +1,7 @@
 #include "orchestrator/http/answer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "config/base/log.hpp"
 #include "orchestrator/http/key_limits.hpp"
@@ -73,17 +74,33 @@ const char* Answer::count_lost(Exchange::Lost how) {
   return "client hung up";
 }
 
-void Answer::end(int status) {
+void Answer::fail(const ApiError& error) {
+  end_with(error.status, error.code, [&] { tell(error); });
+}
+
+void Answer::lost(Exchange::Lost how) {
+  if (over_) return;
+  end_with(499, generates() ? count_lost(how) : "", [] {});
+}
+
+void Answer::end_with(int status, std::string_view how, const std::function<void()>& tell_client) {
+  if (std::exchange(over_, true)) return;
+  auto self = shared_from_this();
+  cancel();
+  tell_client();
+  count_end(status, how);
+  ended();
+}
+
+void Answer::count_end(int status, std::string_view how) {
+  const std::string key(key_name());
+  const Facts facts = this->facts();
+  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
   deadline_.cancel();
   silence_.cancel();
   services_.metrics.count(events::kRequestsDone, {endpoint_, std::to_string(status)});
   ticket_.reset();
-}
-
-void Answer::end(int status, std::string_view how, const Facts& facts) {
-  const std::string key(key_name());
-  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
-  end(status);
+  if (facts.id.empty()) return;
   const Clock::time_point now = Clock::now();
   const auto ms = [](Clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
@@ -101,21 +118,38 @@ void Answer::end(int status, std::string_view how, const Facts& facts) {
       key.empty() ? "" : " key=" + key, facts.recovered ? " recovered=true" : "");
 }
 
-void WholeAnswer::lost(Exchange::Lost) {
-  auto self = shared_from_this();
-  cancel();
-  end(499);
-  release();
+// ---- for as long as its client's connection ----
+
+void ConnectedAnswer::begin(std::chrono::seconds timeout) {
+  hold();
+  watch(*exchange_);
+  start_deadline(timeout);
 }
 
-void WholeAnswer::finish(HttpResponse response) {
-  auto self = shared_from_this();
-  cancel();
-  const int status = response.status;
+void ConnectedAnswer::finish(std::string_view how, std::string_view last_events) {
+  end_with(200, how, [&] {
+    exchange_->on_lost = nullptr;
+    if (streaming_) {
+      if (!last_events.empty()) exchange_->write(last_events);
+      return exchange_->end_stream(false);
+    }
+    HttpResponse response;
+    response.body = whole();
+    respond(std::move(response));
+  });
+}
+
+void ConnectedAnswer::tell(const ApiError& error) {
   exchange_->on_lost = nullptr;
+  if (!streaming_) return respond(refuse_(error));
+  if (const std::string event = failure(error); !event.empty()) exchange_->write(event);
+  exchange_->end_stream(true);
+}
+
+void ConnectedAnswer::respond(HttpResponse response) {
+  if (const std::string_view id = facts().id; !id.empty())
+    response.headers.emplace_back("X-Request-Id", id);
   exchange_->respond(std::move(response));
-  end(status);
-  release();
 }
 
 }  // namespace bulkhead::orchestrator

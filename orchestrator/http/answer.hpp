@@ -1,5 +1,11 @@
-// What all answers in progress have in common, whether they are streamed, resumable or looked up:
-// the deadline, the figures for the metrics, the line in the log, and the end.
+// What all answers in progress have in common, whether they are streamed, resumable or looked up: the deadline, the
+// figures for the metrics, the line in the log, and the end.
+//
+// An answer ends once, in one of three ways; what comes after the end changes nothing:
+//
+//   under way --- the client has all of it: end_with(200, ...) ---> over
+//             --- an error or the deadline: fail() -------------->
+//             --- the client is gone: lost() -------------------->
 #pragma once
 
 #include <chrono>
@@ -48,6 +54,7 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
     bool recovered = false;  // an earlier daemon began it
   };
   virtual Facts facts() const { return {}; }
+  bool over() const { return over_; }
   // Returns the router's requests that this answer waits for.
   virtual std::vector<RequestId> unfinished() const = 0;
   const std::string& endpoint() const { return endpoint_; }
@@ -65,12 +72,24 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
         deadline_(services.loop),
         silence_(services.loop) {}
 
-  // Tells the client, cancels what is under way, and ends.
-  virtual void fail(const ApiError& error) = 0;
+  // Cancels the router's requests that are unfinished.
+  virtual void cancel() = 0;
+  // Tells the client that the answer fails.
+  virtual void tell(const ApiError& error) = 0;
+  // Is called when the answer has ended. The log and the metrics have it by then.
+  virtual void ended() = 0;
+  // The client is gone, which ends the answer unless others can read it.
+  virtual void lost(Exchange::Lost how);
+
+  // Cancels what is under way, tells the client, and ends.
+  void fail(const ApiError& error);
+  // Ends the answer, unless it is over: cancels what is under way, calls `tell_client`, counts and logs the answer.
+  // `how`: the finish reason, the error's code, or why the client was lost.
+  void end_with(int status, std::string_view how, const std::function<void()>& tell_client);
+  // Says that an earlier daemon ended the answer.
+  void was_over() { over_ = true; }
   // Tells the client what of its request is not heeded, in a field of the head: X-Bulkhead-Warning.
   static void add_warnings(Exchange& exchange, std::span<const std::string> warnings);
-  // The client is gone.
-  virtual void lost(Exchange::Lost how) = 0;
 
   // Keeps this object until release().
   void hold() { services_.held.insert(shared_from_this()); }
@@ -89,24 +108,22 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void watch_silence(std::function<void()> send);
   void stream_spoke() { spoke_ = true; }
 
-  // Counts tokens against the limits of the client's key, beyond those that tokens_came() and end()
-  // count.
+  // Counts tokens against the limits of the client's key, beyond those that tokens_came() and the
+  // end count.
   void charge(std::uint64_t tokens);
   // Counts tokens that came. `last`: the time at which the choice's last tokens came.
   void tokens_came(Clock::time_point& last, std::size_t count);
   // Counts a client that is gone. Returns the words for the log.
   const char* count_lost(Exchange::Lost how);
 
-  // Ends the answer; called once. `how`: the finish reason, the error's code, or why the client was
-  // lost.
-  void end(int status, std::string_view how, const Facts& facts);
-  // Ends an answer that generates no text: the log has no line about it.
-  void end(int status);
-
   AnswerServices& services_;
   const std::string endpoint_;
 
  private:
+  bool generates() const { return !facts().id.empty(); }
+  void count_end(int status, std::string_view how);
+
+  bool over_ = false;
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
   bool spoke_ = false;  // whether the stream spoke since silence_ was started
@@ -114,19 +131,33 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   Clock::time_point first_token_;
 };
 
-// An answer that is sent whole, in one piece.
-class WholeAnswer : public Answer {
+// An answer that lives as long as its client's connection, and holds itself until it ends.
+class ConnectedAnswer : public Answer {
  protected:
-  WholeAnswer(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange)
-      : Answer(services, std::move(endpoint)), exchange_(std::move(exchange)) {}
+  // `refuse`: the form of an error that comes before a stream's head.
+  ConnectedAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
+                  std::shared_ptr<Exchange> exchange)
+      : Answer(services, std::move(endpoint)), exchange_(std::move(exchange)), refuse_(refuse) {}
 
-  void lost(Exchange::Lost how) override;
-  // Sends the response and ends the answer.
-  void finish(HttpResponse response);
-  // Cancels the requests that have no answer yet.
-  virtual void cancel() = 0;
+  // Returns the body of an answer that is not streamed.
+  virtual std::string whole() = 0;
+  // Returns the event that ends a stream that fails.
+  virtual std::string failure(const ApiError& error) { return sse_error(error); }
+
+  // Begins: holds this object, watches the client and starts the deadline.
+  void begin(std::chrono::seconds timeout);
+  // The client has or gets the whole answer: sends it, or ends the stream with `last_events`.
+  void finish(std::string_view how, std::string_view last_events = "");
+  void tell(const ApiError& error) override;
+  void ended() override { release(); }
 
   std::shared_ptr<Exchange> exchange_;
+  bool streaming_ = false;  // the stream's head is out
+
+ private:
+  void respond(HttpResponse response);  // with the id under which the log has it
+
+  const RefusalForm refuse_;
 };
 
 }  // namespace bulkhead::orchestrator

@@ -7,20 +7,17 @@
 
 namespace bulkhead::orchestrator {
 
-DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint,
+DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
                              std::shared_ptr<Exchange> exchange, GenerationRequest request,
                              std::unique_ptr<Dialect> dialect)
-    : Answer(services, std::move(endpoint)),
-      exchange_(std::move(exchange)),
+    : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
       request_(std::move(request)),
       dialect_(std::move(dialect)) {}
 
 void DialectAnswer::start(std::size_t model, std::chrono::seconds timeout) {
-  hold();
+  begin(timeout);
   head_ = {true, dialect_->new_id(), std::time(nullptr), services_.router.models()[model].id};
   resolve(request_);
-  watch(*exchange_);
-  start_deadline(timeout);
   ipc::Submit submit = std::move(request_.parameters);
   submit.prompt = std::move(request_.prompts.front());
   id_ = services_.router.start(model, std::move(submit), *this);
@@ -31,7 +28,7 @@ void DialectAnswer::on_warnings(RequestId, std::span<const std::string> warnings
 }
 
 void DialectAnswer::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
-  if (over_) return;
+  if (over()) return;
   usage_.prompt_tokens = prompt_tokens.size();
   if (request_.stream) {
     streaming_ = true;
@@ -44,7 +41,7 @@ void DialectAnswer::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_
 }
 
 void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
-  if (over_) return;
+  if (over()) return;
   tokens_came(last_tokens_, view.tokens.size());
   usage_.completion_tokens += view.tokens.size();
   std::string events;
@@ -53,8 +50,7 @@ void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
 }
 
 void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
-  auto self = shared_from_this();
-  if (over_) return;
+  if (over()) return;
   id_ = {};
   usage_.cached_tokens = finished.cached_tokens;
   usage_.reasoning_tokens = finished.reasoning_tokens;
@@ -62,16 +58,7 @@ void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
   if (!finished.text.empty() || !finished.parts.empty())
     dialect_->add(finished.text, finished.parts, events);
   dialect_->end(finished.reason, usage_, events);
-  send(events);
-  exchange_->on_lost = nullptr;
-  if (streaming_) {
-    exchange_->end_stream(false);
-  } else {
-    HttpResponse response;
-    response.body = dialect_->whole();
-    respond(std::move(response));
-  }
-  end_as(200, finish_reason_name(finished.reason, false));
+  finish(finish_reason_name(finished.reason, false), events);
 }
 
 void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
@@ -79,27 +66,10 @@ void DialectAnswer::on_failed(RequestId request, const Failure& failure) {
   Answer::on_failed(request, failure);
 }
 
-void DialectAnswer::fail(const ApiError& error) {
-  if (over_) return;
-  auto self = shared_from_this();
-  cancel();
-  exchange_->on_lost = nullptr;
-  if (streaming_) {
-    std::string events;
-    dialect_->fail(error, events);
-    send(events);
-    exchange_->end_stream(true);
-  } else {
-    respond(dialect_->refusal(error));
-  }
-  end_as(error.status, error.code);
-}
-
-void DialectAnswer::lost(Exchange::Lost how) {
-  if (over_) return;
-  auto self = shared_from_this();
-  cancel();
-  end_as(499, count_lost(how));
+std::string DialectAnswer::failure(const ApiError& error) {
+  std::string events;
+  dialect_->fail(error, events);
+  return events;
 }
 
 void DialectAnswer::send(const std::string& events) {
@@ -108,28 +78,15 @@ void DialectAnswer::send(const std::string& events) {
   exchange_->write(events);
 }
 
-void DialectAnswer::respond(HttpResponse response) {
-  response.headers.emplace_back("X-Request-Id", head_.id);
-  exchange_->respond(std::move(response));
-}
-
 void DialectAnswer::cancel() {
   if (id_ != RequestId{}) services_.router.cancel(std::exchange(id_, RequestId{}));
-}
-
-void DialectAnswer::end_as(int status, std::string_view how) {
-  over_ = true;
-  end(status, how, facts());
-  release();
 }
 
 // ---- counting ----
 
 void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout) {
-  hold();
+  begin(timeout);
   resolve(request);
-  watch(*exchange_);
-  start_deadline(timeout);
   ipc::Submit submit = std::move(request.parameters);
   submit.prompt = std::move(request.prompts.front());
   submit.max_tokens = 1;
@@ -137,18 +94,13 @@ void TokenCount::start(std::size_t model, GenerationRequest request, std::chrono
 }
 
 void TokenCount::on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) {
-  HttpResponse response;
-  response.body = render_(prompt_tokens.size());
-  finish(std::move(response));
+  tokens_ = prompt_tokens.size();
+  finish("");
 }
 
 void TokenCount::on_failed(RequestId request, const Failure& failure) {
   id_ = {};
   Answer::on_failed(request, failure);
-}
-
-void TokenCount::fail(const ApiError& error) {
-  finish(refusal_(error));
 }
 
 void TokenCount::cancel() {

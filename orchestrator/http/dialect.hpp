@@ -28,17 +28,17 @@ class Dialect {
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // The body of an answer that is not streamed, after end().
   virtual std::string whole() const = 0;
-  virtual HttpResponse refusal(const ApiError& error) const = 0;
   // A stream's Content-Type.
   virtual std::string_view content_type() const { return kEventStream; }
   // What the server sends on a silent stream after begin(): it shows that the answer goes on, and adds nothing to it.
   virtual std::string keep_alive() const { return std::string(kSseComment); }
 };
 
-class DialectAnswer final : public Answer {
+class DialectAnswer final : public ConnectedAnswer {
  public:
-  DialectAnswer(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
-                GenerationRequest request, std::unique_ptr<Dialect> dialect);
+  DialectAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
+                std::shared_ptr<Exchange> exchange, GenerationRequest request,
+                std::unique_ptr<Dialect> dialect);
 
   // Admitted to `model` already; one prompt, n = 1. It holds itself until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
@@ -49,50 +49,44 @@ class DialectAnswer final : public Answer {
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId, const ipc::Finished& finished) override;
   void on_failed(RequestId request, const Failure& failure) override;
-  void fail(const ApiError& error) override;
-  void lost(Exchange::Lost how) override;
+  void cancel() override;
+  std::string whole() override { return dialect_->whole(); }
+  std::string failure(const ApiError& error) override;
 
   void send(const std::string& events);
-  void respond(HttpResponse response);
-  void cancel();
   Facts facts() const override { return {head_.id, head_.model, request_.stream, 1, usage_}; }
   std::vector<RequestId> unfinished() const override { return {id_}; }
-  void end_as(int status, std::string_view how);
 
-  std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;
   std::unique_ptr<Dialect> dialect_;
   AnswerHead head_;
   Usage usage_;
   RequestId id_ = {};  // 0 once it is over
   Clock::time_point last_tokens_ = {};
-  bool streaming_ = false;  // the status line is out
-  bool over_ = false;
 };
 
 // Answers with the number of a prompt's tokens, as its worker counts them, and generates nothing.
-class TokenCount final : public WholeAnswer {
+class TokenCount final : public ConnectedAnswer {
  public:
   using Render = std::string (*)(std::size_t tokens);
-  TokenCount(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
-             Render render, RefusalForm refusal)
-      : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
-        render_(render),
-        refusal_(refusal) {}
+  TokenCount(AnswerServices& services, std::string endpoint, RefusalForm refuse,
+             std::shared_ptr<Exchange> exchange, Render render)
+      : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
+        render_(render) {}
 
-  // Admitted to `model` already. It holds itself until it ends.
+  // Admitted to `model` already.
   void start(std::size_t model, GenerationRequest request, std::chrono::seconds timeout);
 
  private:
   void on_accepted(RequestId, std::span<const ipc::TokenId> prompt_tokens) override;
   void on_failed(RequestId request, const Failure& failure) override;
-  void fail(const ApiError& error) override;
   std::vector<RequestId> unfinished() const override { return {id_}; }
   void cancel() override;
+  std::string whole() override { return render_(tokens_); }
 
   Render render_;
-  RefusalForm refusal_;
   RequestId id_ = {};
+  std::size_t tokens_ = 0;
 };
 
 // Says whether a call's arguments are a JSON object; the end of an answer may have cut them. The

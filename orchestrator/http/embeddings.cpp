@@ -117,9 +117,7 @@ std::string base64_of(std::span<const float> values) {
 }
 
 void EmbeddingAnswer::start(std::size_t model, std::chrono::seconds timeout) {
-  hold();
-  watch(*exchange_);
-  start_deadline(timeout);
+  begin(timeout);
   model_ = model;
   model_name_ = services_.router.models()[model].id;
   values_.resize(request_.inputs.size());
@@ -151,18 +149,12 @@ void EmbeddingAnswer::on_answer(RequestId request, const ipc::FromWorker& answer
   charge(embedded.tokens);
   if (next_ < request_.inputs.size()) return ask_next();
   if (!asked_.empty()) return;
-  HttpResponse response;
-  response.body = body();
-  finish(std::move(response));
+  finish("");
 }
 
 void EmbeddingAnswer::on_failed(RequestId request, const Failure& failure) {
   asked_.erase(request);
   Answer::on_failed(request, failure);
-}
-
-void EmbeddingAnswer::fail(const ApiError& error) {
-  finish(request_.form == EmbeddingForm::kOpenAi ? to_response(error) : ollama_refusal(error));
 }
 
 std::vector<RequestId> EmbeddingAnswer::unfinished() const {
@@ -185,7 +177,7 @@ std::string EmbeddingAnswer::value_of(std::size_t index) const {
   return out + "]";
 }
 
-std::string EmbeddingAnswer::body() const {
+std::string EmbeddingAnswer::whole() {
   if (request_.form == EmbeddingForm::kOllamaSingle) return "{\"embedding\":" + value_of(0) + "}";
   const bool openai = request_.form == EmbeddingForm::kOpenAi;
   std::string out = openai ? "{\"object\":\"list\",\"data\":[" : "{\"embeddings\":[";

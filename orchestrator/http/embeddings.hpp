@@ -40,25 +40,24 @@ std::vector<float> normalised(std::vector<float> values, std::uint32_t dimension
 // Writes the values as base64 of little-endian floats, as OpenAI's clients read them.
 std::string base64_of(std::span<const float> values);
 
-class EmbeddingAnswer final : public WholeAnswer {
+class EmbeddingAnswer final : public ConnectedAnswer {
  public:
-  EmbeddingAnswer(AnswerServices& services, std::string endpoint,
+  EmbeddingAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
                   std::shared_ptr<Exchange> exchange, EmbeddingRequest request)
-      : WholeAnswer(services, std::move(endpoint), std::move(exchange)),
+      : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
         request_(std::move(request)) {}
 
-  // The router has admitted the request to `model`. The answer holds itself until it ends.
+  // The router has admitted the request to `model`.
   void start(std::size_t model, std::chrono::seconds timeout);
 
  private:
   void on_answer(RequestId request, const ipc::FromWorker& answer) override;
   void on_failed(RequestId request, const Failure& failure) override;
-  void fail(const ApiError& error) override;
 
   std::vector<RequestId> unfinished() const override;
   void ask_next();
   void cancel() override;
-  std::string body() const;
+  std::string whole() override;
   std::string value_of(std::size_t index) const;
 
   EmbeddingRequest request_;

@@ -9,10 +9,9 @@
 
 namespace bulkhead::orchestrator {
 
-Generation::Generation(AnswerServices& services, std::string endpoint,
+Generation::Generation(AnswerServices& services, std::string endpoint, RefusalForm refuse,
                        std::shared_ptr<Exchange> exchange, GenerationRequest request)
-    : Answer(services, std::move(endpoint)),
-      exchange_(std::move(exchange)),
+    : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
       request_(std::move(request)),
       emit_([this](std::string_view event) {
         if (streaming_) {
@@ -24,14 +23,12 @@ Generation::Generation(AnswerServices& services, std::string endpoint,
       }) {}
 
 void Generation::start(std::size_t model, std::chrono::seconds timeout) {
-  hold();
+  begin(timeout);
   head_.chat = request_.chat;
   head_.id = fmt::format("{}-{:016x}", request_.chat ? "chatcmpl" : "cmpl", random_u64());
   head_.created = std::time(nullptr);
   head_.model = services_.router.models()[model].id;
   resolve(request_);
-  watch(*exchange_);
-  start_deadline(timeout);
 
   const ChoiceOptions options{request_.stream, request_.include_usage, request_.return_token_ids,
                               request_.parameters.logprobs, request_.echo};
@@ -53,7 +50,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
 
 Generation::Running* Generation::find(RequestId request) {
   auto found = std::ranges::find(choices_, request, &Running::request);
-  return found == choices_.end() || over_ ? nullptr : &*found;
+  return found == choices_.end() || over() ? nullptr : &*found;
 }
 
 void Generation::on_warnings(RequestId, std::span<const std::string> warnings) {
@@ -97,25 +94,18 @@ void Generation::on_finished(RequestId request, const ipc::Finished& finished) {
   if (running == nullptr) return;
   running->request = {};
   running->choice.finished(finished, emit_);
-  if (std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_done(); }))
-    finish();
+  if (!std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_done(); }))
+    return;
+  std::string last_events = request_.include_usage ? sse_usage(head_, usage()) : std::string();
+  last_events += kSseDone;
+  finish(choices_.size() == 1 ? choices_.front().choice.finish_reason() : "all", last_events);
 }
 
-void Generation::finish() {
-  exchange_->on_lost = nullptr;
-  if (request_.stream) {
-    if (request_.include_usage) emit_(sse_usage(head_, usage()));
-    emit_(kSseDone);
-    exchange_->end_stream(false);
-  } else {
-    std::vector<ChoicePart> parts;
-    for (Running& each : choices_)
-      parts.push_back(each.choice.whole());
-    HttpResponse response;
-    response.body = answer_body(head_, parts, usage());
-    respond(std::move(response));
-  }
-  end_as(200, choices_.size() == 1 ? choices_.front().choice.finish_reason() : "all");
+std::string Generation::whole() {
+  std::vector<ChoicePart> parts;
+  for (Running& each : choices_)
+    parts.push_back(each.choice.whole());
+  return answer_body(head_, parts, usage());
 }
 
 void Generation::on_failed(RequestId request, const Failure& failure) {
@@ -125,33 +115,7 @@ void Generation::on_failed(RequestId request, const Failure& failure) {
   Answer::on_failed(request, failure);
 }
 
-void Generation::fail(const ApiError& error) {
-  if (over_) return;
-  auto self = shared_from_this();
-  cancel_all();
-  exchange_->on_lost = nullptr;
-  if (streaming_) {
-    exchange_->write(sse_error(error));
-    exchange_->end_stream(true);
-  } else {
-    respond(to_response(error));
-  }
-  end_as(error.status, error.code);
-}
-
-void Generation::lost(Exchange::Lost how) {
-  if (over_) return;
-  auto self = shared_from_this();
-  cancel_all();
-  end_as(499, count_lost(how));
-}
-
-void Generation::respond(HttpResponse response) {
-  response.headers.emplace_back("X-Request-Id", head_.id);
-  exchange_->respond(std::move(response));
-}
-
-void Generation::cancel_all() {
+void Generation::cancel() {
   for (Running& each : choices_) {
     if (each.request != RequestId{})
       services_.router.cancel(std::exchange(each.request, RequestId{}));
@@ -175,12 +139,6 @@ std::vector<RequestId> Generation::unfinished() const {
     if (each.request != RequestId{}) requests.push_back(each.request);
   }
   return requests;
-}
-
-void Generation::end_as(int status, std::string_view how) {
-  over_ = true;
-  end(status, how, facts());
-  release();
 }
 
 }  // namespace bulkhead::orchestrator

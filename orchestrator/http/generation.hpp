@@ -15,10 +15,10 @@
 
 namespace bulkhead::orchestrator {
 
-class Generation final : public Answer {
+class Generation final : public ConnectedAnswer {
  public:
-  Generation(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
-             GenerationRequest request);
+  Generation(AnswerServices& services, std::string endpoint, RefusalForm refuse,
+             std::shared_ptr<Exchange> exchange, GenerationRequest request);
 
   // Admitted to `model` already. It holds itself until it ends.
   void start(std::size_t model, std::chrono::seconds timeout);
@@ -36,26 +36,19 @@ class Generation final : public Answer {
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId request, const ipc::Finished& finished) override;
   void on_failed(RequestId request, const Failure& failure) override;
-  void fail(const ApiError& error) override;
-  void lost(Exchange::Lost how) override;
+  void cancel() override;
+  std::string whole() override;
 
   Running* find(RequestId request);
   std::string echoed(std::size_t prompt) const;  // the prompt's text, if it is one and to be echoed
-  void finish();
-  void respond(HttpResponse response);  // with the id under which the log has it
-  void cancel_all();
-  void end_as(int status, std::string_view how);
   Usage usage() const;
   Facts facts() const override;
   std::vector<RequestId> unfinished() const override;
 
-  std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;
   AnswerHead head_;
   std::vector<Running> choices_;
-  Choice::Emit emit_;       // held back until the status line is out
-  bool streaming_ = false;  // it is
-  bool over_ = false;
+  Choice::Emit emit_;  // held back until the stream's head is out
   std::string held_;
 };
 

@@ -99,8 +99,6 @@ class LlamaCompletion final : public Dialect {
     return out + end_;
   }
 
-  HttpResponse refusal(const ApiError& error) const override { return to_response(error); }
-
  private:
   AnswerHead head_;
   std::string said_, end_;

@@ -14,26 +14,24 @@ namespace bulkhead::orchestrator {
 // Renders the body of a 200.
 using RenderAnswer = std::string (*)(const ipc::FromWorker& answer);
 
-class Lookup final : public WholeAnswer {
+class Lookup final : public ConnectedAnswer {
  public:
-  Lookup(AnswerServices& services, std::string endpoint, std::shared_ptr<Exchange> exchange,
-         RenderAnswer render)
-      : WholeAnswer(services, std::move(endpoint), std::move(exchange)), render_(render) {}
+  Lookup(AnswerServices& services, std::string endpoint, RefusalForm refuse,
+         std::shared_ptr<Exchange> exchange, RenderAnswer render)
+      : ConnectedAnswer(services, std::move(endpoint), refuse, std::move(exchange)),
+        render_(render) {}
 
-  // The router has admitted the request to `model`. The answer holds itself until it ends.
+  // The router has admitted the request to `model`.
   void start(std::size_t model, Work work, std::chrono::seconds timeout) {
-    hold();
-    watch(*exchange_);
-    start_deadline(timeout);
+    begin(timeout);
     request_ = services_.router.start(model, std::move(work), *this);
   }
 
  private:
   void on_answer(RequestId, const ipc::FromWorker& answer) override {
     request_ = {};
-    HttpResponse response;
-    response.body = render_(answer);
-    finish(std::move(response));
+    body_ = render_(answer);
+    finish("");
   }
   void on_failed(RequestId request, const Failure& failure) override {
     request_ = {};
@@ -43,7 +41,7 @@ class Lookup final : public WholeAnswer {
     if (never_fits) return fail(api_error(kBodyTooLarge, failure.message));
     Answer::on_failed(request, failure);
   }
-  void fail(const ApiError& error) override { finish(to_response(error)); }
+  std::string whole() override { return std::move(body_); }
   std::vector<RequestId> unfinished() const override { return {request_}; }
   void cancel() override {
     if (request_ != RequestId{}) services_.router.cancel(std::exchange(request_, RequestId{}));
@@ -51,6 +49,7 @@ class Lookup final : public WholeAnswer {
 
   RenderAnswer render_;
   RequestId request_;
+  std::string body_;
 };
 
 }  // namespace bulkhead::orchestrator

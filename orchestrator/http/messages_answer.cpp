@@ -110,8 +110,6 @@ class MessagesDialect final : public Dialect {
     return message(content + "]", "\"" + stop_reason_ + "\"", usage_);
   }
 
-  HttpResponse refusal(const ApiError& error) const override { return messages_refusal(error); }
-
   std::string keep_alive() const override { return "event: ping\ndata: {\"type\":\"ping\"}\n\n"; }
 
  private:

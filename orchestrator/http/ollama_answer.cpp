@@ -116,8 +116,6 @@ class OllamaDialect final : public Dialect {
 
   std::string whole() const override { return line(said_, thought_, calls_) + end_; }
 
-  HttpResponse refusal(const ApiError& error) const override { return ollama_refusal(error); }
-
   // Clients take each line for a piece of the answer; this one is empty.
   std::string keep_alive() const override { return line("", "", "") + ",\"done\":false}\n"; }
 

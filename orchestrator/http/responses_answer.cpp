@@ -105,8 +105,6 @@ class ResponsesDialect final : public Dialect {
 
   std::string whole() const override { return response(cut_ ? "incomplete" : "completed"); }
 
-  HttpResponse refusal(const ApiError& error) const override { return responses_refusal(error); }
-
  private:
   void event(std::string& events, std::string_view type, const std::string& members) {
     fmt::format_to(std::back_inserter(events),

@@ -59,6 +59,7 @@ void ResumableStream::restore(DiskRequest& from) {
   }
   if (from.finished) render_finished(*from.finished);
   if (!from.failed.empty()) render_failed(from.failed);
+  if (from.finished || !from.failed.empty()) was_over();
   announced_ = true;
   durable_ = ends_.size();
 }
@@ -103,7 +104,7 @@ void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t fir
   reader_ = std::move(exchange);
   streaming_ = false;
   next_event_ = first_event;
-  if (!over_) expiry_.cancel();
+  if (!over()) expiry_.cancel();
   watch(*reader_);
 }
 
@@ -128,7 +129,7 @@ void ResumableStream::pump() {
     stream_spoke();
     reader_->write(std::string_view(events_).substr(from, ends_[next_event_ - 1] - from));
   }
-  if (!over_ || next_event_ < ends_.size()) return;
+  if (!over() || next_event_ < ends_.size()) return;
   reader_->on_lost = nullptr;
   reader_->end_stream(failed_);
   reader_ = nullptr;
@@ -174,14 +175,12 @@ void ResumableStream::on_finished(RequestId, const ipc::Finished& finished) {
   auto self = shared_from_this();
   request_ = {};
   render_finished(finished);
-  if (owner_.disk_ == nullptr) {
-    made_durable(ends_.size());
-  } else {
+  end_with(200, choice_.finish_reason(), [&] {
+    if (owner_.disk_ == nullptr) return made_durable(ends_.size());
     ipc::Finished record = finished;
     record.request = RequestId{key_};
     keep(RecordType::kFinished, encode_message(record));
-  }
-  end_as(200, choice_.finish_reason());
+  });
 }
 
 void ResumableStream::on_failed(RequestId request, const Failure& failure) {
@@ -199,14 +198,12 @@ void ResumableStream::add_event(std::string_view event) {
 }
 
 void ResumableStream::render_finished(const ipc::Finished& finished) {
-  over_ = true;
   choice_.finished(finished, emit_);
   if (begun_.include_usage) add_event(sse_usage(head_, usage()));
   add_event(kSseDone);
 }
 
 void ResumableStream::render_failed(std::string_view event) {
-  over_ = true;
   failed_ = true;
   add_event(event);
 }
@@ -252,7 +249,7 @@ void ResumableStream::lost(Exchange::Lost how) {
   reader_ = nullptr;
   full_reader_.cancel();
   if (!announced_) return give_up("client hung up");  // it can't come back: it has no id
-  if (!over_) wait_for_reader();
+  if (!over()) wait_for_reader();
 }
 
 void ResumableStream::wait_for_reader() {
@@ -262,14 +259,12 @@ void ResumableStream::wait_for_reader() {
 void ResumableStream::expired() {
   auto self = shared_from_this();
   if (reader_ != nullptr) return wait_for_reader();  // still reading an answer that is over
-  over_ ? drop() : give_up("nobody resumed it");
+  over() ? drop() : give_up("nobody resumed it");
 }
 
-// It has no end, so it can't be read again either.
 void ResumableStream::give_up(const char* why) {
-  cancel_request();
-  if (!std::exchange(over_, true)) end_as(499, why);
-  drop();
+  given_up_ = true;
+  over() ? drop() : end_with(499, why, [] {});
 }
 
 void ResumableStream::drop() {
@@ -278,38 +273,28 @@ void ResumableStream::drop() {
   owner_.forget(begun_.id);
 }
 
-void ResumableStream::cancel_request() {
+void ResumableStream::cancel() {
   if (request_ != RequestId{}) services_.router.cancel(std::exchange(request_, RequestId{}));
 }
 
-void ResumableStream::fail(const ApiError& error) {
-  if (over_) return;
-  auto self = shared_from_this();
-  cancel_request();
-  if (!choice_.is_accepted()) {  // nobody knows its id: an ordinary error with its status
-    over_ = true;
-    if (reader_ != nullptr) {
-      reader_->on_lost = nullptr;
-      reader_->respond(to_response(error));
-      reader_ = nullptr;
-    }
-    end_as(error.status, error.code);
-    return drop();
+void ResumableStream::tell(const ApiError& error) {
+  if (choice_.is_accepted()) {
+    const std::string event = sse_error(error);
+    render_failed(event);
+    if (owner_.disk_ == nullptr) return made_durable(ends_.size());
+    return keep(RecordType::kFailed, event);
   }
-  const std::string event = sse_error(error);
-  render_failed(event);
-  if (owner_.disk_ == nullptr) {
-    made_durable(ends_.size());
-  } else {
-    keep(RecordType::kFailed, event);
-  }
-  end_as(error.status, error.code);
+  given_up_ = true;  // nobody knows its id: an ordinary error with its status
+  if (reader_ == nullptr) return;
+  reader_->on_lost = nullptr;
+  reader_->respond(to_response(error));
+  reader_ = nullptr;
 }
 
-void ResumableStream::end_as(int status, std::string_view how) {
-  end(status, how, facts());
+void ResumableStream::ended() {
   expire_after(owner_.options_.window);
   owner_.finished(begun_.id, bytes());
+  if (given_up_) drop();
 }
 
 }  // namespace bulkhead::orchestrator

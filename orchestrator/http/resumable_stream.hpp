@@ -22,7 +22,6 @@ class ResumableStream final : public Answer {
   ResumableStream(ResumableStreams& owner, BegunRequest begun);
 
   std::size_t bytes() const { return events_.size(); }
-  bool over() const { return over_; }
   bool being_read() const { return reader_ != nullptr; }
   std::size_t known_events() const { return durable_; }
 
@@ -47,7 +46,9 @@ class ResumableStream final : public Answer {
   void on_tokens(const ipc::SequenceTokensView& view) override;
   void on_finished(RequestId, const ipc::Finished& finished) override;
   void on_failed(RequestId, const Failure& failure) override;
-  void fail(const ApiError& error) override;
+  void cancel() override;
+  void tell(const ApiError& error) override;
+  void ended() override;
   void lost(Exchange::Lost how) override;
 
   void add_event(std::string_view event);
@@ -64,8 +65,6 @@ class ResumableStream final : public Answer {
   void wait_for_reader();
   void expired();
   void give_up(const char* why);
-  void cancel_request();
-  void end_as(int status, std::string_view how);
 
   ResumableStreams& owner_;
   BegunRequest begun_;
@@ -81,8 +80,8 @@ class ResumableStream final : public Answer {
   std::vector<std::size_t> ends_;  // of each event in it
   std::size_t durable_ = 0;        // events that may be sent
   bool announced_ = false;         // durably accepted: a client may know its id
-  bool over_ = false;
   bool failed_ = false;
+  bool given_up_ = false;  // it has no end, so it can't be read again
   bool recovered_ = false;
 
   std::shared_ptr<Exchange> reader_;

@@ -106,8 +106,8 @@ template <RenderAnswer render, typename Message>
 void look_up(Call call, QuestionRequest<Message> wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<Lookup>(call.context.services, call.route.label, std::move(call.exchange),
-                           render)
+  std::make_shared<Lookup>(call.context.services, call.route.label, call.route.refuse,
+                           std::move(call.exchange), render)
       ->start(*model, std::move(wanted.message), timeout_of(call));
 }
 
@@ -119,8 +119,8 @@ void generate(Call call, GenerationRequest wanted) {
       call.refuse(*error);
     return;
   }
-  std::make_shared<Generation>(call.context.services, call.route.label, std::move(call.exchange),
-                               std::move(wanted))
+  std::make_shared<Generation>(call.context.services, call.route.label, call.route.refuse,
+                               std::move(call.exchange), std::move(wanted))
       ->start(*model, timeout_of(call));
 }
 
@@ -145,8 +145,8 @@ void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call 
   }
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<DialectAnswer>(call.context.services, call.route.label, std::move(call.exchange),
-                                  std::move(wanted), std::move(dialect))
+  std::make_shared<DialectAnswer>(call.context.services, call.route.label, call.route.refuse,
+                                  std::move(call.exchange), std::move(wanted), std::move(dialect))
       ->start(*model, timeout_of(call));
 }
 
@@ -161,15 +161,15 @@ template <TokenCount::Render render>
 void count_tokens(Call call, GenerationRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<TokenCount>(call.context.services, call.route.label, std::move(call.exchange),
-                               render, call.route.refuse)
+  std::make_shared<TokenCount>(call.context.services, call.route.label, call.route.refuse,
+                               std::move(call.exchange), render)
       ->start(*model, std::move(wanted), timeout_of(call));
 }
 
 void embed(Call call, EmbeddingRequest wanted) {
   const auto model = admit(call, wanted.model, 1);
   if (!model) return;
-  std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label,
+  std::make_shared<EmbeddingAnswer>(call.context.services, call.route.label, call.route.refuse,
                                     std::move(call.exchange), std::move(wanted))
       ->start(*model, timeout_of(call));
 }
