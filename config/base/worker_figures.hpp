@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -20,6 +22,8 @@ struct WorkerFigure {
   Kind kind = Kind::kGauge;
   std::string_view unit;  // "bytes", "s", ...
   std::string_view help;
+  // Set for a counter that FigureCounts keeps: the worker reports it from its start on.
+  bool counted = false;
 
   // Returns a text such as "Memory that the pool has lent (bytes)".
   std::string help_with_unit() const { return std::string(help) + " (" + std::string(unit) + ")"; }
@@ -29,6 +33,7 @@ namespace worker_figures {
 
 inline constexpr auto kCounter = WorkerFigure::Kind::kCounter;
 inline constexpr auto kGauge = WorkerFigure::Kind::kGauge;
+inline constexpr bool kCounted = true;
 
 // The rows are in the order of their names.
 inline constexpr WorkerFigure kRows[] = {
@@ -56,7 +61,8 @@ inline constexpr WorkerFigure kRows[] = {
      "Records that the worker sent to the daemon"},
     {"command_buffers_begun", kCounter, "command buffers", "Command buffers that recording began"},
     {"device_allocations", kCounter, "allocations", "Allocations of device memory"},
-    {"discarded_outputs_total", kCounter, "outputs", "Outputs of requests that had ended"},
+    {"discarded_outputs_total", kCounter, "outputs", "Outputs of requests that had ended",
+     kCounted},
     {"draft_model_accepted_tokens_total", kCounter, "tokens",
      "Tokens guessed by the draft model that were right"},
     {"draft_model_bytes", kGauge, "bytes",
@@ -66,8 +72,8 @@ inline constexpr WorkerFigure kRows[] = {
      "Tokens of prompts and answers that the draft model read"},
     {"draft_model_seconds_total", kCounter, "s", "Time that the draft model took"},
     {"draws_below_accepted_total", kCounter, "tokens",
-     "Tokens that were drawn again although the daemon had them"},
-    {"generated_tokens_total", kCounter, "tokens", "Tokens generated"},
+     "Tokens that were drawn again although the daemon had them", kCounted},
+    {"generated_tokens_total", kCounter, "tokens", "Tokens generated", kCounted},
     {"gpu_allocated_bytes", kGauge, "bytes", "Device memory allocated"},
     {"gpu_allocated_bytes_peak", kGauge, "bytes", "Most device memory allocated at one time"},
     {"gpu_busy_seconds", kCounter, "s", "Time that the device computed"},
@@ -95,8 +101,8 @@ inline constexpr WorkerFigure kRows[] = {
     {"load_weights_seconds", kGauge, "s",
      "Time of the load that bringing weights to the device took"},
     {"max_batch", kGauge, "sequences", "Most sequences that the worker computes at a time"},
-    {"nonfinite_outputs_total", kCounter, "outputs",
-     "Outputs whose logits were not finite numbers"},
+    {"nonfinite_outputs_total", kCounter, "outputs", "Outputs whose logits were not finite numbers",
+     kCounted},
     {"plan_seconds", kCounter, "s", "Time that making the programs of steps took"},
     {"pool_acquires", kCounter, "buffers", "Buffers that the pool lent"},
     {"pool_active_heaps", kGauge, "heaps", "Heaps of the pool that have lent a buffer"},
@@ -117,7 +123,7 @@ inline constexpr WorkerFigure kRows[] = {
     {"pool_release_seconds", kCounter, "s", "Time that taking buffers back took"},
     {"pool_utilisation", kGauge, "0 to 1", "Share of the pool's memory that is lent"},
     {"preemptions_total", kCounter, "preemptions",
-     "Times that a sequence lost its KV pages to another one"},
+     "Times that a sequence lost its KV pages to another one", kCounted},
     {"prefix_cache_evictions_total", kCounter, "pages",
      "Pages of the prefix cache whose room was needed"},
     {"prefix_cache_hit_pages_total", kCounter, "pages",
@@ -130,10 +136,11 @@ inline constexpr WorkerFigure kRows[] = {
      "Full pages of prompts that were computed"},
     {"prefix_cache_miss_tokens_total", kCounter, "tokens", "Prompts' tokens that were computed"},
     {"prefix_cache_pages", kGauge, "pages", "Pages that the prefix cache can find"},
-    {"prompt_tokens_total", kCounter, "tokens", "Tokens of all prompts"},
+    {"prompt_tokens_total", kCounter, "tokens", "Tokens of all prompts", kCounted},
     {"requests_computed_again_total", kCounter, "requests",
-     "Requests computed again after their results were spoilt"},
-    {"resumed_requests_total", kCounter, "requests", "Requests that another worker had begun"},
+     "Requests computed again after their results were spoilt", kCounted},
+    {"resumed_requests_total", kCounter, "requests", "Requests that another worker had begun",
+     kCounted},
     {"ring_average_wait_microseconds", kGauge, "us",
      "Mean time that the host waits for the device"},
     {"ring_recording_seconds", kCounter, "s", "Time that recording commands took"},
@@ -151,13 +158,14 @@ inline constexpr WorkerFigure kRows[] = {
     {"state_snapshot_evictions_total", kCounter, "snapshots",
      "Snapshots of states whose room was needed"},
     {"state_snapshots", kGauge, "snapshots", "Snapshots of states that sequences may go on from"},
-    {"step_columns_total", kCounter, "columns", "Columns of all steps"},
+    {"step_columns_total", kCounter, "columns", "Columns of all steps", kCounted},
     {"step_seconds_total", kCounter, "s", "Time of all steps"},
     {"steps", kCounter, "steps", "Steps of the device"},
-    {"steps_ahead_total", kCounter, "steps", "Steps submitted while another one was in flight"},
+    {"steps_ahead_total", kCounter, "steps", "Steps submitted while another one was in flight",
+     kCounted},
     {"steps_computed_again", kCounter, "steps", "Steps computed again with barriers"},
     {"steps_in_flight", kGauge, "steps", "Steps that may be in flight at one time"},
-    {"token_batches_total", kCounter, "batches", "Batches of tokens sent"},
+    {"token_batches_total", kCounter, "batches", "Batches of tokens sent", kCounted},
     {"vault_check_seconds", kGauge, "s", "Time that checking a predecessor's memory took"},
     {"vault_import_seconds", kGauge, "s", "Time that importing a predecessor's memory took"},
     {"weights_checked_total", kCounter, "passes",
@@ -183,16 +191,57 @@ constexpr const WorkerFigure* find_worker_figure(std::string_view name) {
   return row != std::end(worker_figures::kRows) && row->name == name ? row : nullptr;
 }
 
-// The name of a row. The compiler refuses a text that is no row's name.
+// The name of a row for a figure that is reported with its value. The compiler refuses a text that is no such row's name.
 class FigureName {
  public:
-  consteval FigureName(const char* name) : text_(name) {  // NOLINT(google-explicit-constructor)
-    if (find_worker_figure(name) == nullptr) throw "this figure has no row in worker_figures.hpp";
+  consteval FigureName(const char* name)  // NOLINT(google-explicit-constructor)
+      : text_(name) {
+    const WorkerFigure* const row = find_worker_figure(name);
+    if (row == nullptr) throw "this figure has no row in worker_figures.hpp";
+    if (row->counted) throw "FigureCounts reports this figure";
   }
   constexpr const char* text() const { return text_; }
 
  private:
   const char* text_;
+};
+
+// The name of a row for a figure that FigureCounts keeps.
+class CountedFigure {
+ public:
+  consteval CountedFigure(const char* name)  // NOLINT(google-explicit-constructor)
+      : index_(static_cast<std::size_t>(find_worker_figure(name) - worker_figures::kRows)) {
+    const WorkerFigure* const row = find_worker_figure(name);
+    if (row == nullptr || !row->counted)
+      throw "worker_figures.hpp has no counted row for this figure";
+  }
+  constexpr std::size_t index() const { return index_; }
+
+ private:
+  std::size_t index_;
+};
+
+// Counts what a part of the worker does: the place that counts a figure needs no other place beside the row.
+class FigureCounts {
+ public:
+  void add(CountedFigure figure, std::uint64_t count = 1) { values_[figure.index()] += count; }
+  std::uint64_t operator[](CountedFigure figure) const { return values_[figure.index()]; }
+  FigureCounts& operator+=(const FigureCounts& other) {
+    for (std::size_t i = 0; i < values_.size(); ++i)
+      values_[i] += other.values_[i];
+    return *this;
+  }
+  // Calls `visit(name, value)` for each row that is `counted`.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const WorkerFigure& row = worker_figures::kRows[i];
+      if (row.counted) visit(row.name, static_cast<double>(values_[i]));
+    }
+  }
+
+ private:
+  std::array<std::uint64_t, std::size(worker_figures::kRows)> values_{};
 };
 
 // A figure and its value now.

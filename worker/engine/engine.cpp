@@ -127,11 +127,12 @@ Result<bool> Engine::turn(const std::function<void()>& meanwhile) {
   const Clock::duration took = end - step_ended_.value_or(begin);
   scheduler_.took(took - speculator_.model_time());
   last_step_ = scheduler_.step_number();
-  const std::uint64_t tokens_before = generated_tokens_;
+  const std::uint64_t tokens_before = counts_["generated_tokens_total"];
   handle_outputs(outputs);
   if (ended.generates) {
-    speculator_.ended({ended.columns - ended.drafts, ended.drafts,
-                       static_cast<std::uint32_t>(generated_tokens_ - tokens_before), took});
+    speculator_.ended(
+        {ended.columns - ended.drafts, ended.drafts,
+         static_cast<std::uint32_t>(counts_["generated_tokens_total"] - tokens_before), took});
   } else {
     speculator_.forget_model_time();
   }
@@ -173,7 +174,7 @@ Status Engine::submit_steps() {
     const Step* step = scheduler_.plan();
     if (step == nullptr) return {};
     mark_started();
-    step_columns_ += step->columns.size();
+    counts_.add("step_columns_total", step->columns.size());
     StepFacts& facts = step_facts_[steps_submitted_++ % step_facts_.size()];
     facts = {static_cast<std::uint32_t>(step->columns.size()),
              static_cast<std::uint32_t>(step->sequences.size()), scheduler_.planned_drafts(),
@@ -183,7 +184,7 @@ Status Engine::submit_steps() {
     BULKHEAD_RETURN_IF_ERROR(guard_.start(steps_submitted_));
     if (const Status submitted = executor_.submit(*step); !submitted.ok())
       return submitted.error().within(facts.name(steps_submitted_));
-    if (scheduler_.in_flight() > 1) ++steps_ahead_;
+    if (scheduler_.in_flight() > 1) counts_.add("steps_ahead_total");
   }
   return {};
 }
@@ -228,7 +229,7 @@ void Engine::handle_outputs(std::span<const ColumnOutput> outputs) {
   for (const ColumnOutput& output : outputs) {
     Sequence* sequence = scheduler_.sequence_of(output.column);
     if (sequence == nullptr) {
-      ++discarded_outputs_;
+      counts_.add("discarded_outputs_total");
       continue;
     }
     auto& request = static_cast<Request&>(*sequence);
@@ -260,13 +261,13 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
   const bool finite = std::isfinite(output.best_logprob);
   if (!finite && compute_again(request)) return;
   if (request.output == Output::kSampled && request.generated < request.accepted_count)
-    ++draws_below_accepted_;
+    counts_.add("draws_below_accepted_total");
   if (request.output != Output::kLogits) {
     if (!finite || token >= executor_.limits().vocabulary) {
       failure = kNotFinite;
     }
   } else {
-    if (request.generated < request.accepted_count) ++draws_below_accepted_;
+    if (request.generated < request.accepted_count) counts_.add("draws_below_accepted_total");
     const auto sampled = sample(request, output.logits);
     if (sampled.ok()) {
       token = *sampled;
@@ -294,13 +295,13 @@ void Engine::handle_output(Request& request, const ColumnOutput& output) {
 // What spoilt its outputs may have been in passing, or lie in its pages: the first time it is computed
 // again, in other pages. Else false, and the weights are looked at.
 bool Engine::compute_again(Request& request) {
-  ++nonfinite_outputs_;
+  counts_.add("nonfinite_outputs_total");
   if (std::exchange(request.computed_again, true)) {
     guard_.doubt_weights();
     return false;
   }
   spdlog::warn("the model's outputs for a request are not finite numbers: it is computed again");
-  ++requests_computed_again_;
+  counts_.add("requests_computed_again_total");
   scheduler_.compute_again(request);
   return true;
 }
@@ -318,7 +319,7 @@ void Engine::take_token(Request& request, TokenId token) {
   speculator_.appended(request);
   request.history.add_generated(token);
   ++request.generated;
-  ++generated_tokens_;
+  counts_.add("generated_tokens_total");
   if (request.unsent.tokens.empty()) {
     if (pending_.empty()) oldest_pending_ = options_.now();
     pending_.push_back(&request);
@@ -430,11 +431,11 @@ void Engine::emit_batch() {
   if (batch.sequences.size() > 1 && ipc::encoded_bound(batch_) > options_.max_message_bytes) {
     for (ipc::SequenceTokens& sequence : batch.sequences) {
       emit_(ipc::TokenBatch{batch.step, {sequence}});
-      ++batches_;
+      counts_.add("token_batches_total");
     }
   } else {
     emit_(batch_);
-    ++batches_;
+    counts_.add("token_batches_total");
   }
   // The buffers go back to their requests, emptied but not freed.
   for (std::size_t i = 0; i < pending_.size(); ++i) {
@@ -470,18 +471,12 @@ ipc::Stats Engine::stats() const {
   const auto add = [&](FigureName name, double value) {
     stats.counters.push_back({name.text(), value});
   };
-  add("prompt_tokens_total", static_cast<double>(prompt_tokens_));
-  add("generated_tokens_total", static_cast<double>(generated_tokens_));
-  add("step_columns_total", static_cast<double>(step_columns_));
+  FigureCounts counts = counts_;
+  counts += scheduler_.counts();
+  counts.for_each([&stats](std::string_view name, double value) {
+    stats.counters.push_back({std::string(name), value});
+  });
   add("step_seconds_total", std::chrono::duration<double>(device_time_).count());
-  add("token_batches_total", static_cast<double>(batches_));
-  add("preemptions_total", static_cast<double>(scheduler_.preemptions()));
-  add("resumed_requests_total", static_cast<double>(resumed_requests_));
-  add("steps_ahead_total", static_cast<double>(steps_ahead_));
-  add("discarded_outputs_total", static_cast<double>(discarded_outputs_));
-  add("draws_below_accepted_total", static_cast<double>(draws_below_accepted_));
-  add("nonfinite_outputs_total", static_cast<double>(nonfinite_outputs_));
-  add("requests_computed_again_total", static_cast<double>(requests_computed_again_));
   const GuardFigures& guarded = guard_.figures();
   add("kv_pages_summed_total", static_cast<double>(guarded.summed));
   add("kv_pages_checked_total", static_cast<double>(guarded.checked));

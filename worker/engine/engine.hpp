@@ -221,18 +221,9 @@ class Engine {
   bool profile_wanted_ = false;
   bool draining_ = false;
   bool drained_ = false;  // and Drained was sent
-  std::uint64_t prompt_tokens_ = 0;
-  std::uint64_t generated_tokens_ = 0;
-  std::uint64_t resumed_requests_ = 0;
-  std::uint64_t draws_below_accepted_ = 0;
-  std::uint64_t batches_ = 0;
-  std::uint64_t last_step_ = 0;                // the number of the step that ended last
-  std::uint64_t steps_ahead_ = 0;              // steps submitted while another was in flight
-  std::uint64_t requests_computed_again_ = 0;  // because memory of theirs had changed
-  std::uint64_t nonfinite_outputs_ = 0;
-  std::uint64_t discarded_outputs_ = 0;          // of requests that had ended
+  FigureCounts counts_;
+  std::uint64_t last_step_ = 0;                  // the number of the step that ended last
   std::optional<Clock::time_point> step_ended_;  // when the last step ended, if more was to compute
-  std::uint64_t step_columns_ = 0;
   std::chrono::nanoseconds device_time_{0};
 
   Preparer preparer_;  // the last member: its thread ends first

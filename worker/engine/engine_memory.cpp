@@ -21,7 +21,7 @@ Status Engine::look_at_memory(std::uint64_t step) {
                      " KV pages are not what they were, and the cache is too small without them");
   }
   const std::size_t again = scheduler_.distrust(damaged, PagePool::Fate::kLeaveOut);
-  requests_computed_again_ += again;
+  counts_.add("requests_computed_again_total", again);
   spdlog::error(
       "{} KV pages are not what they were, page {} among them: they are not used any more, and {} "
       "requests are computed again; the device's memory, or what writes to it, can't be trusted",
@@ -36,7 +36,7 @@ void Engine::leave_out_states(std::span<const KeptState> states) {
   for (const KeptState& state : states)
     pages.push_back(state.page);
   const std::size_t again = scheduler_.distrust(pages, PagePool::Fate::kUseAgain);
-  requests_computed_again_ += again;
+  counts_.add("requests_computed_again_total", again);
   std::size_t left_out = 0;
   for (const KeptState& state : states)
     left_out += scheduler_.leave_out_state(state.slot) ? 1 : 0;

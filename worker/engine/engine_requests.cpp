@@ -287,7 +287,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
     request.output = Output::kHidden;
     if (options_.pooling == Pooling::kMean) request.prompt_output = Output::kHidden;
     request.prompt_length = request.most_tokens = request.prompt_tokens;
-    prompt_tokens_ += request.prompt_tokens;
+    counts_.add("prompt_tokens_total", request.prompt_tokens);
     return scheduler_.add(request);
   }
   if (const Status reserved = reserve_logits(request); !reserved.ok()) {
@@ -321,7 +321,7 @@ void Engine::start(Request& request, std::vector<TokenId> prompt,
   request.finished.request = id;
   request.unsent.request = request.untold.request = id;
   if (request.tell_prompt) begin_telling(request);
-  prompt_tokens_ += request.prompt_tokens;
+  counts_.add("prompt_tokens_total", request.prompt_tokens);
   const std::vector<TokenId> before = std::move(request.accepted);
   resume(request, before);
 }
@@ -421,7 +421,7 @@ void Engine::resume(Request& request, std::span<const TokenId> accepted) {
   std::string sent_before;
   std::vector<ipc::AnswerPart> parts_before;
   bool stopped = false;
-  if (!accepted.empty()) ++resumed_requests_;
+  if (!accepted.empty()) counts_.add("resumed_requests_total");
   for (const TokenId token : accepted) {
     request.tokens.push_back(token);
     request.history.add_generated(token);

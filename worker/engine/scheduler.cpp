@@ -363,7 +363,7 @@ void Scheduler::preempt_youngest() {
   victim.computed = victim.done = 0;
   victim.state = Sequence::State::kWaiting;
   ++victim.preemptions;
-  ++preemptions_;
+  counts_.add("preemptions_total");
   too_few_pages_.reset();
   waiting_.push_front(&victim);
 }

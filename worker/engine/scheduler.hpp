@@ -259,7 +259,8 @@ class Scheduler {
   std::size_t running() const { return running_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
   std::uint64_t steps() const { return step_number_; }
-  std::uint64_t preemptions() const { return preemptions_; }
+  const FigureCounts& counts() const { return counts_; }
+  std::uint64_t preemptions() const { return counts_["preemptions_total"]; }
   const PrefixFigures& prefix_figures() const { return prefix_figures_; }
 
  private:
@@ -342,7 +343,7 @@ class Scheduler {
   Step step_;
   std::uint64_t step_number_ = 0;
   std::uint64_t turns_ = 0;
-  std::uint64_t preemptions_ = 0;
+  FigureCounts counts_;
   // The free pages of both kinds when the scheduler last found the first waiting sequence too long
   // for them.
   struct FreePages {
