@@ -1,6 +1,10 @@
-// Every setting of Bulkhead as plain data; the initialisers here are the defaults. The one table in
-// settings_table.cpp names each key, its limits and its help line, and drives YAML loading, --set,
-// validation and the printed reference, config/runtime.yaml.
+// Every setting of Bulkhead as plain data. Each is a row of a file in config/rows/:
+//
+//   SETTING(type, name, default, .help = "...", limits, .reload = what a reload does with it, .worker = whether a worker
+//           reads it)
+//
+// Here a row makes a member. In settings_table.cpp it makes an entry of the table that drives YAML loading, --set,
+// validation and the printed reference, config/runtime.yaml; `Field` (settings_table.hpp) has what a row may say.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +14,12 @@
 
 namespace bulkhead::config {
 
+#define SETTING(type, name, initial, ...) type name = initial;
+
 enum class AnyModelName { kAuto, kOn, kOff };
 
 struct ServerSettings {
-  std::string host = "127.0.0.1";
-  std::uint32_t port = 8484;      // 0 picks a free one
-  std::string api_key;            // empty: none needed
-  std::uint32_t max_queue = 256;  // requests accepted and unfinished, all models together
-  std::uint32_t request_timeout_s = 600;
-  std::uint32_t stream_keep_alive_s = 15;  // 0: silent streams stay silent
-  std::uint32_t max_body_mb = 16;
-  std::uint32_t max_memory_mb = 512;  // of all clients' bodies and unsent answers together
-  AnyModelName any_model_name = AnyModelName::kAuto;  // kAuto: while one model is served
-  std::vector<std::string> allowed_hosts;             // besides localhost and `host`
-  std::vector<std::string> allowed_origins;           // "*": all
-  std::vector<std::string> keys;                      // clients' keys: access_key.hpp
-  bool allow_kill = false;                            // POST /v1/workers/NAME/kill
-  std::string models_folder;           // every GGUF file in it is served; empty: none
-  std::uint32_t device_memory_mb = 0;  // of all models on one device; 0: no bound
+#include "config/rows/server.inc"
 };
 
 // When a model's workers are started.
@@ -37,80 +29,42 @@ enum class Load { kStart, kFirstUse };
 inline constexpr std::size_t kMostWorkersOfModel = 64;
 
 struct ModelSettings {
-  std::string name;              // empty: the file's own general.name, or its file name
-  std::string path = "builtin";  // a GGUF file; "builtin": the embedded model
-  std::string device = "auto";   // auto | cpu | an index | part of a device's name
-  // Devices of replicas, each written as in `device`. The only entry "all": every usable GPU. Empty:
-  // `device` alone.
-  std::vector<std::string> devices;
-  std::uint32_t workers = 1;  // on each device
-  std::uint32_t context = 0;  // tokens a sequence may have; 0: the model's own limit, within memory
-  std::vector<std::string> aliases;  // further names in the API
-  Load load = Load::kStart;
-  std::uint32_t reasoning_budget = 0;  // tokens, where a chat names no limit; 0: none
-  std::vector<std::uint32_t> cores;    // cores that the workers may run on; empty: any
-  std::string chat_template;           // a file, or a name in the model file; empty: the file's own
-  std::string draft;  // a GGUF file of a small model that guesses tokens; empty: none
+#include "config/rows/model.inc"
 };
 
 enum class Transport { kShm, kStdio };
 enum class RegionKind { kMemfd, kPosix };
 
 struct IpcSettings {
-  Transport transport = Transport::kShm;
-  RegionKind region = RegionKind::kMemfd;
-  std::uint32_t ring_kib = 1024;   // each direction; a power of two
-  std::uint32_t spin_us = 50;      // before sleeping on the socket; 0: at once
-  std::uint32_t flush_tokens = 1;  // tokens of a sequence put in one record after its first token
-  std::uint32_t flush_interval_us = 2000;  // a token waits no longer than this for others
+#include "config/rows/ipc.inc"
 };
 
 struct MemoryPoolSettings {
-  bool enabled = true;
-  std::uint32_t heap_size_mb = 256;
-  std::uint32_t num_heaps = 2;
-  std::vector<std::uint32_t> warmup_sizes = {32, 128};  // MiB, each at most heap_size_mb
-  bool track_statistics = true;
-  bool log_exhaustion = true;
+#include "config/rows/memory_pool.inc"
 };
 
 struct BlitQueueSettings {
-  bool enabled = true;
-  std::uint32_t max_pending_ops = 64;
-  bool use_shared_events = true;  // timeline semaphores; else fences
-  std::uint32_t staging_buffer_size_mb = 64;
-  bool track_metrics = true;
-  bool verbose_logging = false;
+#include "config/rows/blit_queue.inc"
 };
 
 struct CommandBufferRingSettings {
-  bool enabled = true;
-  std::uint32_t ring_size = 12;
-  std::uint32_t timeout_ms = 0;       // 0: isolation.heartbeat_timeout_ms (device_wait_ms())
-  std::uint32_t steps_in_flight = 2;  // given to the device before the first is waited for
-  bool log_wait_events = false;
-  bool track_statistics = true;
+#include "config/rows/command_buffer_ring.inc"
 };
 
 // Measures bit-equal variants of kernels on the device, once, and keeps the fastest.
 struct AutotuneSettings {
-  bool enabled = false;
-  std::uint32_t budget_ms = 200;  // of a start; 0: only what is known already is used
+#include "config/rows/autotune.inc"
 };
 
 // Whether narrow steps go without barriers between their kernels. auto: where it has been found faster.
 enum class ChainedKernels { kAuto, kOn, kOff };
 
 struct GpuOptimizations {
-  bool enabled = true;  // false: the baseline, all three parts off
-  bool graceful_fallback = true;
-  std::string fallback_log_level = "warn";
-  std::string trace_file;  // in the worker's cache folder; empty: none
+#include "config/rows/gpu_optimizations.inc"
   MemoryPoolSettings memory_pool;
   BlitQueueSettings blit_queue;
   CommandBufferRingSettings command_buffer_ring;
   AutotuneSettings autotune;
-  ChainedKernels chained_kernels = ChainedKernels::kAuto;
 };
 
 enum class KvType { kF16, kF32, kQ8_0 };
@@ -132,22 +86,7 @@ enum class Pooling { kAuto, kMean, kLast };  // kAuto: the model file's, else th
 enum class Speculation { kOff, kNgram, kAlways };
 
 struct EngineSettings {
-  // most sequences in a step; 0: as forward::with_sizes() chooses
-  std::uint32_t max_batch = 0;
-  std::uint32_t kv_cache_mb = 0;  // 0: what the model and the device's free memory suggest
-  KvType kv_type = KvType::kF16;
-  std::uint32_t prefill_chunk =
-      0;  // most columns of a step with prompts; 0: what max_token_gap_ms allows
-  std::uint32_t prefill_chunk_alone = 2048;  // where no sequence generates; less is prefill_chunk
-  std::uint32_t max_token_gap_ms = 50;       // most time between tokens beside prompts; 0: no bound
-  bool prefix_cache = true;
-  std::uint32_t state_cache_mb =
-      0;  // of models with states; 0: for two of each sequence, if 2 GiB do
-  Numerics numerics = Numerics::kExact;
-  MatrixUnits matrix_units = MatrixUnits::kAuto;
-  MatrixAttention matrix_attention = MatrixAttention::kAuto;
-  Pooling pooling = Pooling::kAuto;  // of embeddings
-  Speculation speculation = Speculation::kNgram;
+#include "config/rows/engine.inc"
 };
 
 enum class SandboxMode { kOn, kOff, kLog };
@@ -155,29 +94,14 @@ enum class NamespaceMode { kAuto, kOff };
 enum class ControlGroupMode { kAuto, kOff };
 
 struct IsolationSettings {
-  std::uint32_t heartbeat_timeout_ms = 10000;
-  std::uint32_t exit_timeout_ms = 15000;
-  std::uint32_t max_strikes = 2;
-  bool vault = true;
-  std::uint32_t standby = 0;       // spare processes of each worker
-  std::uint32_t crash_budget = 8;  // deaths in a row with no request to blame
-  std::uint32_t retry_failed_s = 60;
-  std::uint32_t cache_mb = 2048;       // most a worker's cache folder may take; 0: no limit
-  std::uint32_t check_memory_s = 600;  // 0: not in the background
-  SandboxMode sandbox = SandboxMode::kOn;
-  NamespaceMode namespaces = NamespaceMode::kAuto;  // counts only with the sandbox
-  ControlGroupMode cgroups = ControlGroupMode::kAuto;
-  std::uint32_t worker_memory_mb = 0;  // most memory of a worker with a control group; 0: no limit
-  std::string sandbox_calls;  // names of system calls, beside those that workers may make anyway
-  std::string sandbox_paths;  // files and folders that workers may read, separated by colons
-  std::string journal_path;   // empty: memory only
-  std::uint32_t resume_window_s = 300;
+#include "config/rows/isolation.inc"
 };
 
 struct LogSettings {
-  std::string level = "info";
-  std::string format = "text";
+#include "config/rows/log.inc"
 };
+
+#undef SETTING
 
 struct Settings {
   ServerSettings server;

@@ -1,5 +1,6 @@
 // The one table of settings: which keys there are, where each lives in Settings, what it may be and
-// what it is for. Private to config/: the rest of the product sees Settings and config.hpp.
+// what it is for. The rows stand in config/rows/. Private to config/: the rest of the product sees Settings and
+// config.hpp.
 //
 // A key's text form is the same everywhere: what --set takes, a YAML scalar (or list) reads and the
 // reference prints.
@@ -42,12 +43,12 @@ enum class Worker { kNo, kYes };
 
 template <typename Owner>
 struct Field {
-  const char* key;   // "gpu_optimizations.memory_pool.heap_size_mb"; within a model entry "path"
-  const char* help;  // one line
+  const char* key;  // "gpu_optimizations.memory_pool.heap_size_mb"; within a model entry "path"
   std::variant<Reach<Owner, bool>, Reach<Owner, std::uint32_t>, Reach<Owner, std::string>,
                Reach<Owner, std::vector<std::uint32_t>>, Reach<Owner, std::vector<std::string>>,
                EnumReach<Owner>>
       reach;
+  const char* help;  // one line
   // Numbers, and each entry of a list.
   std::uint32_t least = 0;
   std::uint32_t most = UINT32_MAX;

@@ -22,7 +22,7 @@ TEST(Reference, ShippedFileIsWhatTheTablePrints) {
   std::stringstream shipped;
   shipped << stream.rdbuf();
   EXPECT_EQ(shipped.str(), reference_yaml())
-      << "write it anew: build/release/bin/bulkhead check --reference > config/runtime.yaml";
+      << "write it anew: cmake --build build/release --target reference";
 }
 
 TEST(Reference, LoadsToTheDefaultsWithoutANotice) {
