@@ -30,6 +30,7 @@ void leave_out_what_it_has(const HttpRequest& request, HttpResponse& response) {
 Api::Api(EventLoop& loop, Router& router, Metrics& metrics, ResumableStreams& streams,
          ApiOptions options)
     : context_{{loop, router, metrics}, streams, std::move(options)} {
+  context_.bodies = std::make_unique<BodyReader>(loop);
   configure(context_.options.server);
 }
 

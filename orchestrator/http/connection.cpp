@@ -1,5 +1,6 @@
 #include "orchestrator/http/connection.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -242,6 +243,10 @@ bool ClientConnection::hold_body(std::size_t bytes) {
 
 void ClientConnection::body_read() {
   read_timer_.cancel();
+  // What the parser takes counts as the body does.
+  const std::size_t bytes = request_.body.size();
+  const std::size_t parser = std::min(bytes_of_parser(bytes), server_->memory.total() / 4);
+  if (parser > 0 && !hold_body(bytes + parser / 2)) return;
   reading_body_ = false;
   watch_for_end();
   server_->api->handle(std::exchange(request_, {}), shared_from_this());

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <chrono>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -27,6 +29,12 @@
 namespace bulkhead::orchestrator {
 
 using nlohmann::json;
+
+// A request in a protocol other than OpenAI's chats, and the writer of its answer.
+struct Conversation {
+  GenerationRequest wanted;
+  std::unique_ptr<Dialect> dialect;
+};
 
 namespace {
 
@@ -150,11 +158,16 @@ void answer_in(std::unique_ptr<Dialect> dialect, GenerationRequest wanted, Call 
       ->start(*model, timeout_of(call));
 }
 
-// Handles a request in a protocol other than OpenAI's chats; `make` makes the writer of one answer.
-template <auto make>
-void converse(Call call, GenerationRequest wanted) {
-  auto dialect = make(call.request.body);
-  answer_in(std::move(dialect), std::move(wanted), std::move(call));
+// Reads a request in a protocol other than OpenAI's chats; `make` makes the writer of one answer.
+template <auto parse, auto make>
+Parsed<Conversation> read_conversation(std::string_view body) {
+  auto parsed = parse(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  return Conversation{std::get<GenerationRequest>(std::move(parsed)), make(body)};
+}
+
+void converse(Call call, Conversation conversation) {
+  answer_in(std::move(conversation.dialect), std::move(conversation.wanted), std::move(call));
 }
 
 template <TokenCount::Render render>
@@ -274,14 +287,17 @@ constexpr Route kRoutes[] = {
     {kPost, "/v1/workers/{name}/kill", kActionLabel, kOwnPages, kOpenAi, nullptr, kill_worker},
     {kPost, "/v1/completions", "/v1/completions", kClients, kOpenAi, parse_completion, generate},
     {kPost, "/v1/chat/completions", "/v1/chat/completions", kClients, kOpenAi, parse_chat, generate},
-    {kPost, "/v1/responses", "/v1/responses", kClients, kResponses, parse_responses, converse<responses_dialect>},
-    {kPost, "/v1/messages", "/v1/messages", kClients, kMessages, parse_messages, converse<messages_dialect>},
+    {kPost, "/v1/responses", "/v1/responses", kClients, kResponses,
+     read_conversation<parse_responses, responses_dialect>, converse},
+    {kPost, "/v1/messages", "/v1/messages", kClients, kMessages,
+     read_conversation<parse_messages, messages_dialect>, converse},
     {kPost, "/v1/messages/count_tokens", "/v1/messages/count_tokens", kClients, kMessages,
      parse_messages, count_tokens<counted_tokens_body>},
     {kPost, "/v1/embeddings", "/v1/embeddings", kClients, kOpenAi, parse_openai_embeddings, embed},
     {kPost, "/completion", "/completion", kClients, kOpenAi,
-     parse_llama_completion, converse<llama_completion_dialect>},
-    {kPost, "/infill", "/infill", kClients, kOpenAi, parse_llama_infill, converse<llama_completion_dialect>},
+     read_conversation<parse_llama_completion, llama_completion_dialect>, converse},
+    {kPost, "/infill", "/infill", kClients, kOpenAi,
+     read_conversation<parse_llama_infill, llama_completion_dialect>, converse},
     {kPost, "/v1/rerank", "/v1/rerank", kClients, kOpenAi, nullptr, refuse_rerank},
     {kGet, "/props", "/props", kClients, kOpenAi, get_llama_props},
     {kPost, "/api/chat", "/api/chat", kClients, kOllama, parse_ollama_chat, ask_as_ollama},
@@ -359,6 +375,46 @@ std::size_t shared_parts(std::string_view a, std::string_view b) {
   return parts;
 }
 
+template <typename Wanted>
+void hand_on(Call call, const Takes<Wanted>& takes, Parsed<Wanted> parsed) {
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
+  takes.handle(std::move(call), std::get<Wanted>(std::move(parsed)));
+}
+
+// Parses the call's body and hands the result to the route's handler: at once, or, if the body is large, when a thread
+// has parsed it and the client is still there. So a parser must be a function of the body alone.
+template <typename Wanted>
+void read_body(Call call, const Takes<Wanted>& takes) {
+  if (call.request.body.size() <= BodyReader::kLarge) {
+    Parsed<Wanted> parsed = takes.parse(call.request.body);
+    return hand_on(std::move(call), takes, std::move(parsed));
+  }
+  struct Reading {
+    Call call;
+    std::optional<Parsed<Wanted>> parsed;
+    bool lost = false;
+  };
+  auto reading = std::make_shared<Reading>(Reading{std::move(call), {}, false});
+  reading->call.exchange->on_lost = [lost = std::weak_ptr(reading)](Exchange::Lost) {
+    if (const auto there = lost.lock()) there->lost = true;
+  };
+  reading->call.context.bodies->read(
+      [&parse_into = *reading, parse = takes.parse] {
+        try {
+          parse_into.parsed.emplace(parse(parse_into.call.request.body));
+        } catch (const std::exception&) {  // no memory: nothing was made
+        }
+      },
+      [reading, takes] {
+        if (reading->lost) return;
+        reading->call.exchange->on_lost = nullptr;
+        if (reading->parsed.has_value())
+          return hand_on(std::move(reading->call), takes, *std::move(reading->parsed));
+        reading->call.refuse(
+            api_error(kOutOfMemory, "The server has no memory to read this request now."));
+      });
+}
+
 }  // namespace
 
 std::string_view Call::key_name() const {
@@ -379,11 +435,7 @@ void handle(Call call) {
   std::visit(Overloaded{
                  [](Route::AtOnce) {},  // it has been answered from its head
                  [&call](Route::Handle handler) { handler(std::move(call)); },
-                 [&call](const auto& takes) {
-                   auto parsed = takes.parse(call.request.body);
-                   if (auto* error = std::get_if<ApiError>(&parsed)) return call.refuse(*error);
-                   takes.handle(std::move(call), std::get<0>(std::move(parsed)));
-                 },
+                 [&call](const auto& takes) { read_body(std::move(call), takes); },
              },
              call.route.way);
 }

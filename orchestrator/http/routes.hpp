@@ -12,6 +12,7 @@
 
 #include "orchestrator/http/access.hpp"
 #include "orchestrator/http/answer.hpp"
+#include "orchestrator/http/body_reader.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/key_limits.hpp"
 #include "orchestrator/http/questions.hpp"
@@ -26,9 +27,11 @@ struct ApiContext {
   ApiOptions options;
   std::function<std::size_t()> connection_count = {};
   KeyLimits limits = {};
+  std::unique_ptr<BodyReader> bodies = {};
 };
 
 struct Route;
+struct Conversation;
 struct EmbeddingRequest;
 struct OllamaRequest;
 
@@ -69,8 +72,8 @@ struct Route {
   // Handles a request once it has come whole, for as long as that takes, and does not read its body.
   using Handle = void (*)(Call call);
   using Way =
-      WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<EmbeddingRequest>,
-             Takes<OllamaRequest>, Takes<std::string>, Takes<Worker::Start>>::Type;
+      WaysOf<ipc::Question, AtOnce, Handle, Takes<GenerationRequest>, Takes<Conversation>,
+             Takes<EmbeddingRequest>, Takes<OllamaRequest>, Takes<std::string>, Takes<Worker::Start>>::Type;
 
   constexpr Route(Method row_method, std::string_view row_path, const char* row_label, Who may_call,
                   RefusalForm form, Way row_way)

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -232,6 +233,46 @@ TEST(Loop, IsHeldUpByNeitherLogNorDiskNorSettings) {
   serving.daemon->signal(SIGTERM);
   EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
   std::filesystem::remove_all(folder);
+}
+
+// Bodies of as many values as there may be, which take a parser longest, beside small requests.
+TEST(Loop, IsNotHeldUpByTheParserOfLargeBodies) {
+  const Serving serving = serve();
+  std::string body = R"({"prompt": "x", "max_tokens": 2, "nobodys": [1)";
+  for (int i = 1; i < 1000000; ++i)
+    body += ",           1";  // 13 MB
+  body += "]}";
+  const auto ask = [&] {
+    return HttpClient(serving.port).request("POST", "/v1/completions", body);
+  };
+  ASSERT_EQ(ask().status, 200);
+  // The parser's values count, beside the body and what is made of it.
+  EXPECT_GT(serving.metric("bulkhead_http_memory_most_bytes"),
+            3.0 * static_cast<double>(body.size()));
+  HttpClient gone(serving.port);
+  ASSERT_TRUE(gone.send("POST", "/v1/completions", body));
+  gone.hang_up();
+  Control control;
+  std::vector<std::thread> clients;
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back([&] {
+      EXPECT_EQ(ask().status, 200);
+      ++answered;
+    });
+  }
+  while (answered < 3)
+    ASSERT_TRUE(answers(serving));
+  for (std::thread& each : clients)
+    each.join();
+  const double stall = serving.metric("bulkhead_loop_longest_stall_seconds");
+  EXPECT_LT(stall, 0.05 + 10 * control.worst_seconds());
+  EXPECT_TRUE(
+      Serving::eventually([&] { return serving.metric("bulkhead_http_memory_bytes") == 0; }));
+  const HttpReply broken =
+      HttpClient(serving.port).request("POST", "/v1/completions", body.substr(0, body.size() - 1));
+  EXPECT_EQ(broken.status, 400) << "it lacks its end";
+  EXPECT_NE(broken.body.find("not valid JSON"), std::string::npos) << broken.body;
 }
 
 TEST(WorkersLog, IsPrefixedAndCleaned) {

@@ -1,0 +1,69 @@
+#include "orchestrator/http/body_reader.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "orchestrator/http/openai.hpp"
+
+namespace bulkhead::orchestrator {
+
+struct BodyReader::Shared {
+  std::mutex mutex;
+  std::condition_variable idle;
+  EventLoop* loop = nullptr;  // null: the reader is gone
+  bool busy = false;
+};
+
+BodyReader::BodyReader(EventLoop& loop) : shared_(std::make_shared<Shared>()), again_(loop) {
+  shared_->loop = &loop;
+}
+
+BodyReader::~BodyReader() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->loop = nullptr;
+  shared_->idle.wait(lock, [this] { return !shared_->busy; });
+}
+
+void BodyReader::read(std::function<void()> read, std::function<void()> done) {
+  const std::uint64_t number = ++last_;
+  waiting_.emplace(number, std::move(done));
+  thread_->add([this, number, read = std::move(read), shared = shared_] {
+    {
+      const std::lock_guard lock(shared->mutex);
+      if (shared->loop == nullptr) return;
+      shared->busy = true;
+    }
+    read();
+    const std::lock_guard lock(shared->mutex);
+    shared->busy = false;
+    shared->idle.notify_all();
+    if (shared->loop == nullptr) return;
+    shared->loop->post([this, number, shared] {
+      if (shared->loop == nullptr) return;
+      const std::function<void()> then = std::move(waiting_.extract(number).mapped());
+      then();
+    });
+  });
+  look_again();
+}
+
+void BodyReader::look_again() {
+  constexpr std::chrono::milliseconds kPause{100};
+  if (waiting_.empty() || again_.running()) return;
+  again_.start(kPause, [this] {
+    thread_->go_on();
+    look_again();
+  });
+}
+
+std::size_t bytes_of_parser(std::size_t body) {
+  if (body <= BodyReader::kLarge) return 0;
+  constexpr std::size_t kBytesOfValue = 32;
+  // The shortest value is a digit and a comma.
+  return body + kBytesOfValue * std::min(body / 2, kMaxJsonValues);
+}
+
+}  // namespace bulkhead::orchestrator
