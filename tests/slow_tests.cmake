@@ -16,6 +16,7 @@ set(BULKHEAD_SLOW_TESTS
   "worker_integration_test SLOW All/FixtureModel.*:Families/FamilyPrefix.*:KilledWorker.*:Worker.CachedPrefixesChangeNoBit:Worker.SixteenStreams*"
   "model_integration_test QUICK Models/Fixture.*/tiny_qwen3_Q4_K_M:Settings/Setting.ChangesNoToken/ipc_transport_stdio_*:Perplexity*:Embeddings.*:WorkerFigures.*:KilledWorker.StreamContinuesWithTheSameTokens"
   "structured_output"
+  "agent_requests"
   "openai_client"
   "web_page"
   "serving_load_.*"

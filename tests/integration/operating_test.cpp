@@ -18,6 +18,16 @@ std::unique_ptr<HttpClient> begin(const Serving& serving, const json& body) {
   return client;
 }
 
+// People try what other servers take.
+TEST(CommandLineOfTheDaemon, SaysWhatToWriteInstead) {
+  const Outcome file = run_shell(std::string(BULKHEADD) + " model.gguf");
+  EXPECT_EQ(file.code, 2);
+  EXPECT_NE(file.out.find("bulkheadd --model model.gguf"), std::string::npos) << file.out;
+  const Outcome port = run_shell(std::string(BULKHEADD) + " --port 8080");
+  EXPECT_EQ(port.code, 2);
+  EXPECT_NE(port.out.find("--set server.port="), std::string::npos) << port.out;
+}
+
 TEST(Operating, RequestsInProgressAreListedAsLongAsTheyLast) {
   const Serving serving = serve();
   EXPECT_EQ(requests(serving), json::array());

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/unit/template/limits.hpp"
 #include "tests/unit/template/render.hpp"
 #include "worker/model/template/chat.hpp"
 
@@ -210,6 +211,7 @@ TEST_F(TemplateFixtures, MutatedTemplatesNeverCrash) {
           break;
       }
     }
+    const testing::WithinLimits watched;
     const Result<Template> parsed = Template::parse(source);
     if (!parsed.ok()) continue;
     const auto result =
