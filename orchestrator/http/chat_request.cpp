@@ -3,7 +3,6 @@
 // The worker gets these members' texts as the client wrote them. A parsed value would lose what templates
 // show to models: the order of keys in a tool's schema, and how numbers are written.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <spdlog/fmt/fmt.h>
@@ -267,18 +266,6 @@ void read_tool_choice(Fields& fields, ipc::Submit& parameters) {
   }
 }
 
-void read_reasoning_budget(Fields& fields, ipc::Submit& parameters) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // The first name is Bulkhead's own; the others come from Qwen, vLLM and llama.cpp.
-  for (const char* name :
-       {"reasoning_budget", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"}) {
-    if (fields.get(name) == nullptr) continue;
-    const std::int64_t budget = fields.integer(name, -1, -1, kMost);
-    parameters.reasoning_budget = static_cast<std::int32_t>(budget < 0 ? kMost : budget);
-    return;
-  }
-}
-
 void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
   if (parameters.tool_choice == ipc::ToolChoice::kAuto) return;
   if (parameters.constraint.kind != ipc::ConstraintKind::kNone) {
@@ -293,6 +280,7 @@ void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
   }
 }
 
+  const std::string reasoning = reasoning_members(fields);
 std::string read_chat(Fields& fields, std::string_view body) {
   check_messages(fields);
   check_tools(fields);
@@ -316,7 +304,7 @@ std::string read_chat(Fields& fields, std::string_view body) {
     chat += fmt::format("{}\"{}\":", chat.empty() ? '{' : ',', member.name);
     chat += member.text;
   }
-  return chat + '}';
+  return chat + reasoning + '}';
 }
 
 }  // namespace bulkhead::orchestrator

@@ -5,6 +5,13 @@
 
 namespace bulkhead::orchestrator {
 
+std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts) {
+  std::vector<ipc::AnswerPart> rest(parts.begin(), parts.end());
+  std::erase_if(
+      rest, [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kReasoning; });
+  return rest;
+}
+
 Choice::Choice(const AnswerHead& head, const ChoiceOptions& options, std::uint32_t index,
                bool first_of_prompt, std::string prompt)
     : head_(&head),
@@ -66,12 +73,21 @@ void Choice::put_echo(const Emit& emit) {
   echo_.clear();
 }
 
+std::span<const ipc::AnswerPart> Choice::shown(std::span<const ipc::AnswerPart> parts,
+                                               std::vector<ipc::AnswerPart>& storage) const {
+  if (!options_.hide_reasoning) return parts;
+  storage = without_reasoning(parts);
+  return storage;
+}
+
 void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
   completion_tokens_ += view.tokens.size();
   if (!view.logprobs.empty()) logprobs_.add(view.logprobs);
-  note_calls(view.parts);
+  std::vector<ipc::AnswerPart> storage;
+  const std::span<const ipc::AnswerPart> parts = shown(view.parts, storage);
+  note_calls(parts);
   if (!options_.stream) {
-    keep(view.text, view.parts);
+    keep(view.text, parts);
     if (options_.return_token_ids)
       tokens_.insert(tokens_.end(), view.tokens.begin(), view.tokens.end());
     return;
@@ -79,10 +95,9 @@ void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
   const std::string logprobs = view.logprobs.empty() ? "" : logprobs_.take();
   // Tokens that released no text yet are worth a chunk only to those who asked for something else
   // about them.
-  if (view.text.empty() && view.parts.empty() && view.logprobs.empty() &&
-      !options_.return_token_ids)
+  if (view.text.empty() && parts.empty() && view.logprobs.empty() && !options_.return_token_ids)
     return;
-  emit_chunks(view.text, view.parts, view.tokens, logprobs, emit);
+  emit_chunks(view.text, parts, view.tokens, logprobs, emit);
 }
 
 void Choice::note_calls(std::span<const ipc::AnswerPart> parts) {
@@ -125,19 +140,20 @@ void Choice::keep(std::string_view text, std::span<const ipc::AnswerPart> parts)
 }
 
 void Choice::finished(const ipc::Finished& finished, const Emit& emit) {
-  note_calls(finished.parts);
+  std::vector<ipc::AnswerPart> storage;
+  const std::span<const ipc::AnswerPart> parts = shown(finished.parts, storage);
+  note_calls(parts);
   finish_reason_ = finish_reason_name(finished.reason, calls_tools_);
   cached_tokens_ = finished.cached_tokens;
   reasoning_tokens_ = finished.reasoning_tokens;
   accepted_drafts_ = finished.accepted_drafts;
   rejected_drafts_ = finished.rejected_drafts;
   if (!options_.stream) {
-    keep(finished.text, finished.parts);
+    keep(finished.text, parts);
     if (options_.logprobs >= 0) logprobs_text_ = logprobs_.take();
     return;
   }
-  if (!finished.text.empty() || !finished.parts.empty())
-    emit_chunks(finished.text, finished.parts, {}, {}, emit);
+  if (!finished.text.empty() || !parts.empty()) emit_chunks(finished.text, parts, {}, {}, emit);
   ChoicePart last = part("", {});
   last.finish_reason = finish_reason_;
   emit_chunk(last, emit);

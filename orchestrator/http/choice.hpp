@@ -19,7 +19,11 @@ struct ChoiceOptions {
   bool return_token_ids = false;
   std::int32_t logprobs = -1;  // as in ipc::Submit
   bool echo = false;           // the prompt stands before the answer
+  bool hide_reasoning = false;
 };
+
+// What a client sees of an answer's parts that does not want the reasoning.
+std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts);
 
 class Choice {
  public:
@@ -53,6 +57,9 @@ class Choice {
                    std::span<const ipc::TokenId> tokens, std::string_view logprobs,
                    const Emit& emit);
   void put_echo(const Emit& emit);
+  // The parts that the client sees; `storage` holds them where they are not all.
+  std::span<const ipc::AnswerPart> shown(std::span<const ipc::AnswerPart> parts,
+                                         std::vector<ipc::AnswerPart>& storage) const;
   void note_calls(std::span<const ipc::AnswerPart> parts);
   void keep(std::string_view text, std::span<const ipc::AnswerPart> parts);
   void emit_chunk(const ChoicePart& part, const Emit& emit) const {

@@ -35,6 +35,7 @@ class ConstraintReader {
     read_schema("guided_json");
     read_text("grammar", ConstraintKind::kGrammar);
     read_text("guided_grammar", ConstraintKind::kGrammar);
+    read_text("ebnf", ConstraintKind::kGrammar);  // SGLang's
     read_text("regex", ConstraintKind::kRegex);
     read_text("guided_regex", ConstraintKind::kRegex);
     read_choice();

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "orchestrator/http/choice.hpp"
+
 namespace bulkhead::orchestrator {
 
 DialectAnswer::DialectAnswer(AnswerServices& services, std::string endpoint, RefusalForm refuse,
@@ -44,8 +46,16 @@ void DialectAnswer::on_tokens(const ipc::SequenceTokensView& view) {
   if (over()) return;
   tokens_came(last_tokens_, view.tokens.size());
   usage_.completion_tokens += view.tokens.size();
+  add(view.text, view.parts);
+}
+
+void DialectAnswer::add(std::string_view text, std::span<const ipc::AnswerPart> parts) {
   std::string events;
-  dialect_->add(view.text, view.parts, events);
+  if (request_.hide_reasoning) {
+    dialect_->add(text, without_reasoning(parts), events);
+  } else {
+    dialect_->add(text, parts, events);
+  }
   send(events);
 }
 
@@ -54,9 +64,8 @@ void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
   id_ = {};
   usage_.cached_tokens = finished.cached_tokens;
   usage_.reasoning_tokens = finished.reasoning_tokens;
+  if (!finished.text.empty() || !finished.parts.empty()) add(finished.text, finished.parts);
   std::string events;
-  if (!finished.text.empty() || !finished.parts.empty())
-    dialect_->add(finished.text, finished.parts, events);
   dialect_->end(finished.reason, usage_, events);
   finish(finish_reason_name(finished.reason, false), events);
 }

@@ -54,6 +54,7 @@ class DialectAnswer final : public ConnectedAnswer {
   std::string failure(const ApiError& error) override;
 
   void send(const std::string& events);
+  void add(std::string_view text, std::span<const ipc::AnswerPart> parts);
   Facts facts() const override { return {head_.id, head_.model, request_.stream, 1, usage_}; }
   std::vector<RequestId> unfinished() const override { return {id_}; }
 

@@ -30,8 +30,10 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   head_.model = services_.router.models()[model].id;
   resolve(request_);
 
-  const ChoiceOptions options{request_.stream, request_.include_usage, request_.return_token_ids,
-                              request_.parameters.logprobs, request_.echo};
+  const ChoiceOptions options{
+      request_.stream, request_.include_usage,  request_.return_token_ids, request_.parameters.logprobs,
+      request_.echo,   request_.hide_reasoning,
+  };
   const auto count = static_cast<std::uint32_t>(request_.prompts.size()) * request_.n;
   for (std::uint32_t i = 0; i < count; ++i)
     choices_.push_back({Choice(head_, options, i, i % request_.n == 0, echoed(i / request_.n))});

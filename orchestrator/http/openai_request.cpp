@@ -83,6 +83,7 @@ Parsed<GenerationRequest> parse_chat(std::string_view body) {
     request.prompts.emplace_back(ipc::ChatPrompt{read_chat(fields, body)});
     read_tool_choice(fields, request.parameters);
     read_reasoning_budget(fields, request.parameters);
+    request.hide_reasoning = hides_reasoning(fields);
     bool logprobs = fields.boolean("logprobs", false);
     std::int64_t top = fields.integer("top_logprobs", 0, 0, 20);
     if (!logprobs && top > 0)

@@ -102,7 +102,12 @@ void read_constraint(Fields& fields, std::string_view body, ipc::Constraint& con
 std::string read_chat(Fields& fields, std::string_view body);
 // Reads which tools the answer must call. Call it after read_chat() (chat_request.cpp).
 void read_tool_choice(Fields& fields, ipc::Submit& parameters);
-// Reads how many tokens of reasoning the answer may have; -1 is no limit.
+// Reads other servers' names for what the template is told about reasoning. Returns the members that the chat gets for
+// them, each with a comma before it (reasoning_request.cpp).
+std::string reasoning_members(Fields& fields);
+// Says whether the client wants the answer without its reasoning (reasoning_request.cpp).
+bool hides_reasoning(Fields& fields);
+// Reads how many tokens of reasoning the answer may have; -1 is no limit (reasoning_request.cpp).
 void read_reasoning_budget(Fields& fields, ipc::Submit& parameters);
 // Refuses fields that can't be combined with an answer that must be a call. Call it after all other
 // members have been read.

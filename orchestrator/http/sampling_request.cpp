@@ -131,6 +131,9 @@ void refuse_samplers(Fields& fields) {
       {"n_indent", 0},
       {"n_probs", 0},
       {"t_max_predict_ms", 0},
+      {"penalty_alpha", 0},
+      {"guidance_scale", 1},
+      {"skew", 0},
   };
   for (const Sampler& sampler : kSamplers) {
     const json* value = fields.get(sampler.name);
@@ -145,8 +148,30 @@ void refuse_samplers(Fields& fields) {
                     "unsupported_parameter");
     }
   }
+  // llama.cpp's sampler towards a probability is off below 0.
+  if (fields.number("adaptive_target", -1, -1e9, 1e9) >= 0) {
+    fields.refuse("adaptive_target", "is not supported by this server; leave it out, or send -1.",
+                  "unsupported_parameter");
+  }
   if (fields.boolean("use_beam_search", false)) {
     fields.refuse("use_beam_search", "is not supported by this server; leave it out.",
+                  "unsupported_parameter");
+  }
+}
+
+// How many tokens a penalty counts, in the words of llama.cpp and of text-generation-webui, whose range is for all
+// penalties and unlimited at 0. Here a penalty counts all tokens.
+void refuse_penalty_ranges(Fields& fields, const ipc::Sampling& sampling) {
+  const bool repeats = sampling.repetition_penalty != 1.0F;
+  const bool any = repeats || sampling.frequency_penalty != 0 || sampling.presence_penalty != 0;
+  if (repeats && fields.integer("repeat_last_n", -1, -1, 1 << 30) != -1) {
+    fields.refuse("repeat_last_n",
+                  "other than -1 is not supported by this server: the penalty counts all tokens.",
+                  "unsupported_parameter");
+  }
+  if (any && fields.integer("repetition_penalty_range", 0, -1, 1 << 30) > 0) {
+    fields.refuse("repetition_penalty_range",
+                  "other than 0 is not supported by this server: penalties count all tokens.",
                   "unsupported_parameter");
   }
 }
@@ -158,8 +183,13 @@ void refuse_switches(Fields& fields) {
     bool always;
   };
   static constexpr Switch kSwitches[] = {
+      {"add_special_tokens", true},
+      {"ban_eos_token", false},
+      {"dynamic_temperature", false},
       {"include_stop_str_in_output", false},
+      {"no_stop_trim", false},
       {"post_sampling_probs", false},
+      {"separate_reasoning", true},
       {"skip_special_tokens", true},
   };
   for (const Switch& each : kSwitches) {
@@ -179,9 +209,26 @@ void refuse_unsupported(Fields& fields, bool chat) {
   if (const json* tools = fields.get("tools");
       !chat && tools != nullptr && !is_empty(*tools) && (choice == nullptr || *choice != "none"))
     unsupported("tools");
-  for (const char* name : {"functions", "suffix", "bad_words", "audio", "allowed_token_ids",
-                           "logits_processors", "lora", "prompt_logprobs", "samplers",
-                           "structured_outputs", "truncate_prompt_tokens", "web_search_options"}) {
+  for (const char* name : {"functions",
+                           "suffix",
+                           "bad_words",
+                           "banned_strings",
+                           "banned_tokens",
+                           "audio",
+                           "allowed_token_ids",
+                           "chat_template",
+                           "custom_logit_processor",
+                           "custom_token_bans",
+                           "logits_processors",
+                           "lora",
+                           "negative_prompt",
+                           "prompt_logprobs",
+                           "samplers",
+                           "stop_regex",
+                           "structural_tag",
+                           "structured_outputs",
+                           "truncate_prompt_tokens",
+                           "web_search_options"}) {
     const json* value = fields.get(name);
     if (value != nullptr && !is_empty(*value)) unsupported(name);
   }
@@ -252,6 +299,7 @@ void read_common(Fields& fields, GenerationRequest& request) {
 
   ipc::Sampling& sampling = request.parameters.sampling;
   sampling.temperature = fields.number("temperature", 1.0F, 0, 2);
+  if (!fields.boolean("do_sample", true)) sampling.temperature = 0;  // transformers' word for that
   // 0 is allowed by OpenAI; what it means is the most probable token alone.
   sampling.top_p = std::max(fields.number("top_p", 1.0F, 0, 1), 1e-6F);
   sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
@@ -260,14 +308,9 @@ void read_common(Fields& fields, GenerationRequest& request) {
   // llama.cpp's name first.
   sampling.repetition_penalty = fields.number(
       "repetition_penalty", fields.number("repeat_penalty", 1.0F, 0.01, 10), 0.01, 10);
-  if (sampling.repetition_penalty != 1.0F &&
-      fields.integer("repeat_last_n", -1, -1, 1 << 30) != -1) {
-    fields.refuse("repeat_last_n",
-                  "other than -1 is not supported by this server: the penalty counts all tokens.",
-                  "unsupported_parameter");
-  }
   sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);
   sampling.presence_penalty = fields.number("presence_penalty", 0.0F, -2, 2);
+  refuse_penalty_ranges(fields, sampling);
   if (const json* seed = fields.get("seed")) {
     request.has_seed = true;
     if (seed->is_number_unsigned()) {

@@ -82,6 +82,22 @@ TEST(ToolCalls, AreParsedFromTheModelsText) {
   EXPECT_EQ(json::parse(reply.body)["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
 }
 
+TEST(ToolCalls, ReasoningIsHiddenFromThoseWhoDoNotWantIt) {
+  Serving serving = serve();
+  json request = chat("hi");
+  request["include_reasoning"] = false;
+  const HttpReply reply = serving.post("/v1/chat/completions", request.dump());
+  const json whole = message_of(reply);
+  EXPECT_FALSE(whole["message"].contains("reasoning_content"));
+  EXPECT_EQ(whole["message"]["content"], "Let me look.");
+  EXPECT_EQ(whole["message"]["tool_calls"].size(), 2U);
+  EXPECT_EQ(json::parse(reply.body)["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
+  request["stream"] = true;
+  const json streamed = assembled(serving.post("/v1/chat/completions", request.dump()));
+  EXPECT_EQ(streamed["message"]["reasoning_content"], "");
+  EXPECT_EQ(streamed["message"]["content"], "Let me look.");
+}
+
 TEST(ToolCalls, WithoutContentItIsNull) {
   Serving serving = serve();
   const json choice = message_of(serving.post(

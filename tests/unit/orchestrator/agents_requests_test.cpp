@@ -134,6 +134,75 @@ TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
     EXPECT_NE(error_of(parsed_with(wrong)), nullptr) << wrong;
 }
 
+// Every server has its own words for reasoning.
+TEST(Reasoning, IsAskedForInManyWords) {
+  const auto read = [](const std::string& members) {
+    return parse_chat(R"({"messages":[{"role":"user","content":"x"}],)" + members + "}");
+  };
+  const auto chat = [&](const std::string& members) {
+    auto parsed = read(members);
+    if (const ApiError* error = error_of(parsed)) ADD_FAILURE() << error->message;
+    return json::parse(std::get<ipc::ChatPrompt>(std::get<0>(parsed).prompts.at(0)).json);
+  };
+  EXPECT_EQ(chat(R"("thinking":{"type":"disabled"})").at("enable_thinking"), false);
+  EXPECT_EQ(chat(R"("thinking":{"type":"enabled"})").at("enable_thinking"), true);
+  EXPECT_FALSE(chat(R"("thinking":{"type":"adaptive"})").contains("enable_thinking"));
+  EXPECT_EQ(chat(R"("thinking":{"type":"disabled"},"enable_thinking":true)").at("enable_thinking"),
+            true);
+  EXPECT_EQ(chat(R"("reasoning":{"effort":"low"})").at("reasoning_effort"), "low");
+  EXPECT_EQ(chat(R"("reasoning":{"enabled":false})").at("enable_thinking"), false);
+  EXPECT_EQ(chat(R"("reasoning":{})").size(), 1U);
+  EXPECT_EQ(std::get<0>(read(R"("reasoning":{"max_tokens":7})")).parameters.reasoning_budget, 7);
+  EXPECT_EQ(std::get<0>(read(R"("thinking":{"type":"enabled","budget_tokens":9})"))
+                .parameters.reasoning_budget,
+            9);
+  for (const char* hidden : {R"("include_reasoning":false)", R"("reasoning_format":"hidden")",
+                             R"("reasoning":{"exclude":true})"})
+    EXPECT_TRUE(std::get<0>(read(hidden)).hide_reasoning) << hidden;
+  for (const char* shown : {R"("include_reasoning":true)", R"("reasoning_format":"auto")",
+                            R"("reasoning_format":"parsed")", R"("reasoning":{"effort":"low"})"})
+    EXPECT_FALSE(std::get<0>(read(shown)).hide_reasoning) << shown;
+  const std::pair<const char*, const char*> refused[] = {
+      {R"("thinking":5)", "thinking"},
+      {R"("thinking":{})", "thinking.type"},
+      {R"("reasoning":"high")", "reasoning"},
+      {R"("reasoning":{"effort":5})", "reasoning.effort"},
+      {R"("reasoning":{"max_tokens":"x"})", "reasoning.max_tokens"},
+      {R"("reasoning_format":"raw")", "reasoning_format"},
+      {R"("include_reasoning":false,"resumable":true,"stream":true)", "resumable"},
+  };
+  for (const auto& [members, parameter] : refused) {
+    const auto parsed = read(members);
+    ASSERT_NE(error_of(parsed), nullptr) << members;
+    EXPECT_EQ(error_of(parsed)->parameter, parameter) << error_of(parsed)->message;
+  }
+}
+
+TEST(OtherServersFields, AreHonouredOrRefusedByName) {
+  const auto read = [](const std::string& members) {
+    return parse_chat(R"({"messages":[{"role":"user","content":"x"}],)" + members + "}");
+  };
+  for (const char* field :
+       {R"("chat_template":"{{ messages }}")", R"("add_special_tokens":false)",
+        R"("stop_regex":"a+")", R"("structural_tag":"{}")", R"("adaptive_target":0.5)",
+        R"("penalty_alpha":0.6)", R"("separate_reasoning":false)",
+        R"("repetition_penalty_range":1024,"repetition_penalty":1.1)"}) {
+    const auto parsed = read(field);
+    ASSERT_NE(error_of(parsed), nullptr) << field;
+    EXPECT_EQ(error_of(parsed)->parameter,
+              std::string(field).substr(1, error_of(parsed)->parameter.size()));
+  }
+  for (const char* harmless :
+       {R"("chat_template":null,"stop_regex":[],"structural_tag":"")",
+        R"("adaptive_target":-1,"adaptive_decay":0.9,"penalty_alpha":0,"do_sample":true)",
+        R"("repetition_penalty_range":1024)", R"("add_special_tokens":true)"})
+    EXPECT_EQ(error_of(read(harmless)), nullptr) << harmless;
+  EXPECT_EQ(std::get<0>(read(R"("do_sample":false)")).parameters.sampling.temperature, 0);
+  const auto grammar = read(R"("ebnf":"root ::= \"a\"")");
+  ASSERT_EQ(error_of(grammar), nullptr);
+  EXPECT_EQ(std::get<0>(grammar).parameters.constraint.kind, ipc::ConstraintKind::kGrammar);
+}
+
 TEST(Verbosity, IsRefusedWhereItWouldChangeTheAnswer) {
   for (const char* words : {"low", "high"}) {
     json body = with_tools();
