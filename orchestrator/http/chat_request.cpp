@@ -142,6 +142,7 @@ void check_tools(Fields& fields) {
   if (tools->size() > kMaxTools)
     return fields.refuse("tools", fmt::format("has more than {} tools.", kMaxTools),
                          "out_of_range");
+  if (has_wide_objects(*tools)) return fields.refuse("tools", too_many_members(), "out_of_range");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     const json& tool = (*tools)[i];
     const std::string where = fmt::format("tools[{}]", i);
@@ -157,11 +158,6 @@ void check_tools(Fields& fields) {
     const auto schema = function.find("parameters");
     if (schema != function.end() && !schema->is_object() && !schema->is_null())
       return fields.refuse(where + ".function.parameters", "must be an object.", "invalid_type");
-    if (has_wide_object(tool)) {
-      return fields.refuse(
-          where, fmt::format("has an object of more than {} members.", kMaxOrderedMembers),
-          "out_of_range");
-    }
     const auto strict = function.find("strict");
     if (strict != function.end() && !strict->is_null() && !strict->is_boolean())
       return fields.refuse(where + ".function.strict", "must be a boolean.", "invalid_type");
@@ -280,11 +276,11 @@ void refuse_beside_tool_choice(Fields& fields, const ipc::Submit& parameters) {
   }
 }
 
-  const std::string reasoning = reasoning_members(fields);
 std::string read_chat(Fields& fields, std::string_view body) {
   check_messages(fields);
   check_tools(fields);
   check_template_options(fields);
+  const std::string reasoning = reasoning_members(fields);
   if (!fields.ok()) return {};
   // Tools that the answer must not use are not shown to the model.
   const json* choice = fields.get("tool_choice");

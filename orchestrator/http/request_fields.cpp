@@ -79,17 +79,33 @@ bool is_empty(const json& value) {
   return value.is_null() || ((value.is_array() || value.is_object()) && value.empty());
 }
 
-bool has_wide_object(const json& value) {
-  if (value.is_object() && value.size() > kMaxOrderedMembers) return true;
-  return value.is_structured() && std::any_of(value.begin(), value.end(), has_wide_object);
+namespace {
+
+std::size_t cost_of_order(const json& value) {
+  std::size_t cost = 0;
+  if (value.is_object() && value.size() > kSmallObjectMembers) cost = value.size() * value.size();
+  if (value.is_structured()) {
+    for (const json& each : value)
+      cost += cost_of_order(each);
+  }
+  return cost;
+}
+
+}  // namespace
+
+bool has_wide_objects(const json& value) {
+  return cost_of_order(value) > kMaxOrderedMembers * kMaxOrderedMembers;
+}
+
+std::string too_many_members() {
+  return fmt::format("has objects of too many members; one object may have up to {}.",
+                     kMaxOrderedMembers);
 }
 
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body) {
   Parsed<json> checked = parse_object(body);
   if (auto* error = std::get_if<ApiError>(&checked)) return *error;
-  if (has_wide_object(std::get<json>(checked)))
-    return invalid(
-        fmt::format("The body has an object of more than {} members.", kMaxOrderedMembers));
+  if (has_wide_objects(std::get<json>(checked))) return invalid("The body " + too_many_members());
   return nlohmann::ordered_json::parse(body);
 }
 

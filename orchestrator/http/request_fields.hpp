@@ -24,12 +24,16 @@ Parsed<nlohmann::json> parse_object(std::string_view body);
 // Says whether the value is null, "", [] or {}.
 bool is_empty(const nlohmann::json& value);
 
-// Ordered objects find a member by looking at one after another, so larger ones are refused first.
-inline constexpr std::size_t kMaxOrderedMembers = 512;
-// Says whether the value is or holds an object of more members than that.
-bool has_wide_object(const nlohmann::json& value);
+// Ordered objects find a member by looking at one after another, so an object's cost is the square of its size. Small
+// objects cost nothing here; one object may have kMaxOrderedMembers members, and several large ones fewer each.
+inline constexpr std::size_t kSmallObjectMembers = 512;
+inline constexpr std::size_t kMaxOrderedMembers = 4096;
+// Says whether the objects in the value are too large to keep their members in order.
+bool has_wide_objects(const nlohmann::json& value);
+// "has objects of too many members ..."
+std::string too_many_members();
 // Parses the body of a request in another protocol, with its members in their order. Checks it as
-// parse_object() does, and refuses it if an object in it has more than kMaxOrderedMembers members.
+// parse_object() does, and refuses it if has_wide_objects().
 Parsed<nlohmann::ordered_json> parse_ordered_object(std::string_view body);
 
 // Copies members of a request in another protocol to the chat `out`, except those in `own`, which

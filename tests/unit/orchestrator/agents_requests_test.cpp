@@ -103,6 +103,26 @@ TEST(AllowedTools, MistakesAreNamed) {
   }
 }
 
+// No agent's tools may make its whole request fail.
+TEST(LargeTools, AreTakenInEveryProtocol) {
+  json properties = json::object();
+  for (int i = 0; i < 1000; ++i)
+    properties["k" + std::to_string(i)] = {{"type", "string"}};
+  const json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+  const json message = {{"role", "user"}, {"content", "x"}};
+  const json messages = {
+      {"messages", {message}},
+      {"max_tokens", 1},
+      {"tools", {{{"name", "f"}, {"input_schema", schema}}}},
+  };
+  EXPECT_EQ(error_of(parse_messages(messages.dump())), nullptr);
+  const json responses = {
+      {"input", "x"},
+      {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", schema}}}},
+  };
+  EXPECT_EQ(error_of(parse_responses(responses.dump())), nullptr);
+}
+
 // Claude Code asks for a session's title in this form.
 TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
   const std::string schema = R"({"type":"object","properties":{"z":{},"a":{}}})";
