@@ -1,4 +1,5 @@
 // Requests of the Messages API, made chats of OpenAI's form: one parser checks what both have in common.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,30 @@ constexpr std::string_view kMessagesOwn[] = {"system",
                                              "output_config",
                                              "service_tier",
                                              "context_management"};
+
+// Tools of the client whose schema Anthropic's models know by the tool's type. Other models are told it.
+struct KnownTool {
+  std::string_view type;  // begins so; a date follows
+  const char* description;
+  const char* schema;
+};
+constexpr KnownTool kKnownTools[] = {
+    {"bash_", "Runs a command in a bash shell that stays open between calls.",
+     R"({"type":"object","properties":{"command":{"type":"string","description":"The command to run."},)"
+     R"("restart":{"type":"boolean","description":"Restarts the shell; no command is run."}}})"},
+    {"text_editor_", "Shows, creates and edits text files.",
+     R"({"type":"object","properties":{)"
+     R"("command":{"type":"string","enum":["view","create","str_replace","insert"]},)"
+     R"("path":{"type":"string","description":"The file, or a folder to view."},)"
+     R"("view_range":{"type":"array","items":{"type":"integer"},"description":"view: first and last line; -1 is the end."},)"
+     R"("file_text":{"type":"string","description":"create: the file's text."},)"
+     R"("old_str":{"type":"string","description":"str_replace: text that stands in the file once."},)"
+     R"("new_str":{"type":"string","description":"str_replace: the new text; insert, in older versions: the text."},)"
+     R"("insert_line":{"type":"integer","description":"insert: the line behind which the text comes."},)"
+     R"("insert_text":{"type":"string","description":"insert: the text."}},"required":["command","path"]})"},
+};
+// Types of tools that the client runs, too, and whose schema is not known here.
+constexpr std::string_view kUnknownClientTools[] = {"computer_", "memory_"};
 
 class Translation : Translating {
  public:
@@ -197,20 +222,36 @@ class Translation : Translating {
       const Ordered& tool = (*list)[i];
       const std::string where = fmt::format("tools[{}]", i);
       if (!tool.is_object()) return refuse(where, "must be an object.");
-      if (const std::string type = text_of(tool, "type"); !type.empty() && type != "custom") {
-        return refuse(where,
-                      fmt::format("is of type '{}', which Anthropic's own servers run; this "
-                                  "server takes tools of the client.",
-                                  type),
-                      "unsupported_parameter");
-      }
       Ordered function = {{"name", text_of(tool, "name")}};
+      if (const std::string type = text_of(tool, "type"); !type.empty() && type != "custom") {
+        if (!known_tool(type, function)) return refuse_tool(type, where);
+      }
       if (const Ordered* about = find(tool, "description")) function["description"] = *about;
       if (const Ordered* schema = find(tool, "input_schema")) function["parameters"] = *schema;
       if (const Ordered* strict = find(tool, "strict")) function["strict"] = *strict;
       tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
     out_["tools"] = std::move(tools);
+  }
+
+  static bool known_tool(const std::string& type, Ordered& function) {
+    for (const KnownTool& known : kKnownTools) {
+      if (!type.starts_with(known.type)) continue;
+      function["description"] = known.description;
+      function["parameters"] = Ordered::parse(known.schema);
+      return true;
+    }
+    return false;
+  }
+
+  void refuse_tool(const std::string& type, const std::string& where) {
+    const bool client = std::ranges::any_of(
+        kUnknownClientTools, [&](std::string_view each) { return type.starts_with(each); });
+    const char* const why = client ? "whose schema only Anthropic's models know; give the tool a "
+                                     "description and an 'input_schema', and no type"
+                                   : "which Anthropic's own servers run; this server takes tools "
+                                     "of the client";
+    refuse(where, fmt::format("is of type '{}', {}.", type, why), "unsupported_parameter");
   }
 
   void tool_choice() {

@@ -137,11 +137,12 @@ class OllamaTranslation : Translating {
     if (think == nullptr) return;
     if (think->is_boolean()) {
       out_["enable_thinking"] = *think;
-    } else if (*think == "low" || *think == "medium" || *think == "high") {
+    } else if (*think == "low" || *think == "medium" || *think == "high" || *think == "max") {
       out_["enable_thinking"] = true;
-      out_["reasoning_effort"] = *think;
+      // Templates know nothing beyond high.
+      out_["reasoning_effort"] = *think == "max" ? Ordered("high") : *think;
     } else {
-      refuse("think", "must be a boolean, or 'low', 'medium' or 'high'.");
+      refuse("think", "must be a boolean, or 'low', 'medium', 'high' or 'max'.");
     }
   }
 

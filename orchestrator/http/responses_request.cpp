@@ -18,7 +18,7 @@ using Ordered = nlohmann::ordered_json;  // templates show schemas in their orde
 constexpr std::string_view kResponsesOwn[] = {
     "instructions",  "input",    "tools",        "max_output_tokens",    "reasoning",
     "text",          "include",  "conversation", "previous_response_id", "prompt",
-    "background",    "store",    "top_logprobs", "response_format",      "messages",
+    "background",    "store",    "tool_choice",     "top_logprobs", "response_format",      "messages",
     "truncation",    "metadata", "service_tier", "stream_options",       "user",
     "max_tool_calls"};
 
@@ -101,29 +101,40 @@ class Conversation : Translating {
         thought = text(*summary, where + ".summary");
       if (!thought.empty()) assistant()["reasoning_content"] = std::move(thought);
     } else if (type == "function_call") {
-      if (text_of(item, "name").empty())
-        return refuse(where + ".name", "must be a string that is not empty.");
       if (const Ordered* arguments = find(item, "arguments");
           arguments != nullptr && !arguments->is_string())
         return refuse(where + ".arguments", "must be a string of JSON.");
-      assistant()["tool_calls"].push_back(
-          {{"id", text_of(item, "call_id")},
-           {"type", "function"},
-           {"function",
-            {{"name", text_of(item, "name")}, {"arguments", text_of(item, "arguments")}}}});
-    } else if (type == "function_call_output") {
+      call(item, text_of(item, "name"), text_of(item, "arguments"), where);
+    } else if (type == "custom_tool_call") {
+      call(item, text_of(item, "name"), Ordered({{"input", text_of(item, "input")}}).dump(), where);
+    } else if (type == "local_shell_call") {
+      const Ordered* action = find(item, "action");
+      call(item, "local_shell", action == nullptr ? "{}" : action->dump(), where);
+    } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
+               type == "local_shell_call_output") {
       flush();
       const Ordered* output = find(item, "output");
       add({{"role", "tool"},
            {"tool_call_id", text_of(item, "call_id")},
            {"content", output == nullptr ? std::string() : text(*output, where + ".output")}});
-    } else {
+    } else if (!type.ends_with("_call") && !type.ends_with("_call_output") &&
+               !type.starts_with("mcp_")) {
+      // The others tell of tools that OpenAI's own servers ran: they are left out, as the tools are.
       refuse(where,
-             fmt::format("is of type '{}'; this server takes message, reasoning, function_call and "
-                         "function_call_output.",
+             fmt::format("is of type '{}'; this server takes message, reasoning, calls and their "
+                         "outputs.",
                          type),
              "unsupported_parameter");
     }
+  }
+
+  void call(const Ordered& item, std::string name, std::string arguments,
+            const std::string& where) {
+    if (name.empty()) return refuse(where + ".name", "must be a string that is not empty.");
+    assistant()["tool_calls"].push_back(
+        {{"id", text_of(item, "call_id")},
+         {"type", "function"},
+         {"function", {{"name", std::move(name)}, {"arguments", std::move(arguments)}}}});
   }
 
   void message(const Ordered& item, const std::string& where) {
@@ -188,7 +199,17 @@ class Conversation : Translating {
     if (const Ordered* background = find(body_, "background");
         background != nullptr && *background == true)
       unsupported("background");
+    tool_choice();
     pass_on(body_, kResponsesOwn, out_);
+  }
+
+  // A tool that was left out can't be chosen: the model decides.
+  void tool_choice() {
+    const Ordered* choice = find(body_, "tool_choice");
+    if (choice == nullptr) return;
+    const std::string type = choice->is_object() ? text_of(*choice, "type") : std::string();
+    if (type.empty() || type == "function" || type == "allowed_tools")
+      out_["tool_choice"] = *choice;
   }
 
   // Refuses log-probabilities and ignores the other values: they ask for what OpenAI's own tools add

@@ -8,6 +8,7 @@
 
 #include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/messages.hpp"
+#include "orchestrator/http/ollama.hpp"
 #include "orchestrator/http/openai.hpp"
 #include "orchestrator/http/responses.hpp"
 #include "orchestrator/http/routes.hpp"
@@ -101,6 +102,62 @@ TEST(AllowedTools, MistakesAreNamed) {
     ASSERT_NE(error_of(parsed), nullptr) << choice;
     EXPECT_EQ(error_of(parsed)->parameter, parameter) << choice;
   }
+}
+
+json chat_of(const Parsed<GenerationRequest>& parsed) {
+  if (const ApiError* error = error_of(parsed)) {
+    ADD_FAILURE() << error->message;
+    return {};
+  }
+  return json::parse(std::get<ipc::ChatPrompt>(std::get<0>(parsed).prompts.at(0)).json);
+}
+
+// Codex's history may come from another provider, and name tools that are left out here.
+TEST(Responses, TakesCallsOfToolsThatItLeavesOut) {
+  const json chat = chat_of(parse_responses(
+      R"({"input":[{"role":"user","content":"x"},
+                   {"type":"web_search_call","id":"ws_1","status":"completed"},
+                   {"type":"custom_tool_call","call_id":"c1","name":"apply_patch","input":"*** \"a\""},
+                   {"type":"custom_tool_call_output","call_id":"c1","output":"done"},
+                   {"type":"local_shell_call","call_id":"c2","action":{"command":["ls"]}},
+                   {"type":"local_shell_call_output","call_id":"c2","output":"a b"}],
+          "tools":[{"type":"web_search"},{"type":"function","name":"f"}],
+          "tool_choice":{"type":"web_search"}})"));
+  const json& messages = chat.at("messages");
+  ASSERT_EQ(messages.size(), 5U);
+  const json& patch = messages[1]["tool_calls"][0]["function"];
+  EXPECT_EQ(patch["name"], "apply_patch");
+  EXPECT_EQ(json::parse(patch["arguments"].get<std::string>()), (json{{"input", "*** \"a\""}}));
+  EXPECT_EQ(messages[2], (json{{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "done"}}));
+  EXPECT_EQ(messages[3]["tool_calls"][0]["function"]["name"], "local_shell");
+  EXPECT_EQ(messages[4]["content"], "a b");
+  const auto unknown = parse_responses(R"({"input":[{"type":"item_reference","id":"x"}]})");
+  ASSERT_NE(error_of(unknown), nullptr);
+  EXPECT_EQ(error_of(unknown)->parameter, "input[0]");
+}
+
+TEST(MessagesTools, OfTheClientAreTaken) {
+  const auto read = [](const std::string& type) {
+    return parse_messages(R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":")" +
+                          type + R"(","name":"bash"}]})");
+  };
+  const json bash = chat_of(read("bash_20250124")).at("tools")[0]["function"];
+  EXPECT_EQ(bash["name"], "bash");
+  EXPECT_TRUE(bash["parameters"]["properties"].contains("command"));
+  EXPECT_TRUE(chat_of(read("text_editor_20250728"))["tools"][0]["function"]["parameters"]
+                     ["properties"]
+                         .contains("old_str"));
+  const auto computer = read("computer_20250124"), search = read("web_search_20250305");
+  ASSERT_NE(error_of(computer), nullptr);
+  EXPECT_EQ(error_of(computer)->message.find("servers run"), std::string::npos);
+  ASSERT_NE(error_of(search), nullptr);
+  EXPECT_NE(error_of(search)->message.find("servers run"), std::string::npos);
+}
+
+TEST(Ollama, ThinksAsHardAsTemplatesKnow) {
+  const auto request = parse_ollama(
+      OllamaCall::kChat, R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
+  EXPECT_EQ(chat_of(request.wanted).at("reasoning_effort"), "high");
 }
 
 // No agent's tools may make its whole request fail.
