@@ -196,10 +196,11 @@ struct Finished {
   // How many of this worker's guesses were right and wrong. `completion_tokens` counts the right
   // ones, too.
   std::uint32_t accepted_drafts = 0, rejected_drafts = 0;
+  std::string stopped_by = {};  // the stop string that ended the answer; empty: none did
   bool operator==(const Finished&) const = default;
   BULKHEAD_MESSAGE(5, "finished", request, reason, whole_text(text), prompt_tokens,
                    completion_tokens, prefill_microseconds, decode_microseconds, cached_tokens,
-                   parts, reasoning_tokens, accepted_drafts, rejected_drafts)
+                   parts, reasoning_tokens, accepted_drafts, rejected_drafts, stopped_by)
 };
 
 // Why a request failed: workers, daemon and clients use the same list (http/errors.cpp has the HTTP

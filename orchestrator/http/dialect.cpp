@@ -66,7 +66,7 @@ void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
   usage_.reasoning_tokens = finished.reasoning_tokens;
   if (!finished.text.empty() || !finished.parts.empty()) add(finished.text, finished.parts);
   std::string events;
-  dialect_->end(finished.reason, usage_, events);
+  dialect_->end(finished.reason, finished.stopped_by, usage_, events);
   finish(finish_reason_name(finished.reason, false), events);
 }
 

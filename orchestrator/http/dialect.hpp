@@ -24,7 +24,9 @@ class Dialect {
   // `text`: of an answer that does not come in parts.
   virtual void add(std::string_view text, std::span<const ipc::AnswerPart> parts,
                    std::string& events) = 0;
-  virtual void end(ipc::FinishReason reason, const Usage& usage, std::string& events) = 0;
+  // `stopped_by`: the stop string that ended the answer; empty: none did.
+  virtual void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
+                   std::string& events) = 0;
   virtual void fail(const ApiError& error, std::string& events) = 0;
   // The body of an answer that is not streamed, after end().
   virtual std::string whole() const = 0;
@@ -53,8 +55,8 @@ class DialectAnswer final : public ConnectedAnswer {
   std::string whole() override { return dialect_->whole(); }
   std::string failure(const ApiError& error) override;
 
-  void send(const std::string& events);
   void add(std::string_view text, std::span<const ipc::AnswerPart> parts);
+  void send(const std::string& events);
   Facts facts() const override { return {head_.id, head_.model, request_.stream, 1, usage_}; }
   std::vector<RequestId> unfinished() const override { return {id_}; }
 

@@ -65,7 +65,8 @@ class LlamaCompletion final : public Dialect {
     events += ",\"tokens\":[],\"stop\":false}\n\n";
   }
 
-  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+  void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
+           std::string& events) override {
     const Clock::time_point now = Clock::now();
     const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;
     const auto ms = [](Clock::duration time) {
@@ -76,16 +77,21 @@ class LlamaCompletion final : public Dialect {
     };
     const std::uint64_t read = usage.prompt_tokens - usage.cached_tokens;
     const double prompt_ms = ms(first - accepted_), predicted_ms = ms(now - first);
+    const char* const stop_type = reason == ipc::FinishReason::kLength ? "limit"
+                                  : stopped_by.empty()                 ? "eos"
+                                                                       : "word";
+    std::string word;
+    append_json_string(word, stopped_by);
     end_ = ",\"tokens\":[],\"id_slot\":-1,\"stop\":true,\"model\":";
     append_json_string(end_, head_.model);
     fmt::format_to(
         std::back_inserter(end_),
         ",\"tokens_predicted\":{},\"tokens_evaluated\":{},\"tokens_cached\":{},\"truncated\":false,"
-        "\"stop_type\":\"{}\",\"stopping_word\":\"\",\"timings\":{{\"cache_n\":{},\"prompt_n\":{},"
+        "\"stop_type\":\"{}\",\"stopping_word\":{},\"timings\":{{\"cache_n\":{},\"prompt_n\":{},"
         "\"prompt_ms\":{:.3f},\"prompt_per_second\":{:.3f},\"predicted_n\":{},"
         "\"predicted_ms\":{:.3f},\"predicted_per_second\":{:.3f}}}}}",
         usage.completion_tokens, usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
-        reason == ipc::FinishReason::kLength ? "limit" : "eos", usage.cached_tokens, read,
+        stop_type, word, usage.cached_tokens, read,
         prompt_ms, rate(read, prompt_ms), usage.completion_tokens, predicted_ms,
         rate(usage.completion_tokens, predicted_ms));
     events += "data: {\"index\":0,\"content\":\"\"" + end_ + "\n\n";

@@ -20,6 +20,9 @@ constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
                                         {".function.parameters", ".input_schema"},
                                         {".function", ""}};
 
+// Nobody checks it here. But clients send thoughts back only with a signature that is not empty.
+constexpr std::string_view kSignature = "unsigned";
+
 void append_member(std::string& out, std::string_view name, std::string_view text) {
   fmt::format_to(std::back_inserter(out), "\"{}\":", name);
   append_json_string(out, text);
@@ -80,18 +83,24 @@ class MessagesDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+  void end(ipc::FinishReason reason, std::string_view stopped_by, const Usage& usage,
+           std::string& events) override {
     close(events);
     usage_ = usage;
     bool calls = false;
     for (const Block& block : blocks_)
       calls |= block.kind == ipc::PartKind::kCall;
     stop_reason_ = reason == ipc::FinishReason::kLength ? "max_tokens"
+                   : !stopped_by.empty()                ? "stop_sequence"
                    : calls                              ? "tool_use"
                                                         : "end_turn";
+    if (stop_reason_ == "stop_sequence") {
+      stop_sequence_.clear();
+      append_json_string(stop_sequence_, stopped_by);
+    }
     event(events, "message_delta",
-          fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":null}},\"usage\":{}",
-                      stop_reason_, usage_object(usage)));
+          fmt::format(",\"delta\":{{\"stop_reason\":\"{}\",\"stop_sequence\":{}}},\"usage\":{}",
+                      stop_reason_, stop_sequence_, usage_object(usage)));
     event(events, "message_stop", "");
   }
 
@@ -125,8 +134,8 @@ class MessagesDialect final : public Dialect {
     out += ",\"type\":\"message\",\"role\":\"assistant\",";
     append_member(out, "model", head_.model);
     fmt::format_to(std::back_inserter(out),
-                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":null,\"usage\":{}}}",
-                   content, stop_reason, usage_object(usage));
+                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":{},\"usage\":{}}}", content,
+                   stop_reason, stop_sequence_, usage_object(usage));
     return out;
   }
 
@@ -137,7 +146,8 @@ class MessagesDialect final : public Dialect {
       case ipc::PartKind::kReasoning:
         out = "\"type\":\"thinking\",";
         append_member(out, "thinking", text);
-        return out + ",\"signature\":\"\"";
+        // Where a block begins, its signature is still to come, as its text is.
+        return out + fmt::format(",\"signature\":\"{}\"", text.empty() ? "" : kSignature);
       case ipc::PartKind::kCall:
         out = "\"type\":\"tool_use\",";
         append_member(out, "id", block.id);
@@ -162,8 +172,15 @@ class MessagesDialect final : public Dialect {
   }
 
   void close(std::string& events) {
-    if (std::exchange(open_, false))
-      event(events, "content_block_stop", fmt::format(",\"index\":{}", blocks_.size() - 1));
+    if (!std::exchange(open_, false)) return;
+    const std::size_t index = blocks_.size() - 1;
+    if (blocks_.back().kind == ipc::PartKind::kReasoning) {
+      event(events, "content_block_delta",
+            fmt::format(
+                ",\"index\":{},\"delta\":{{\"type\":\"signature_delta\",\"signature\":\"{}\"}}",
+                index, kSignature));
+    }
+    event(events, "content_block_stop", fmt::format(",\"index\":{}", index));
   }
 
   void piece(ipc::PartKind kind, std::string_view text, std::string& events) {
@@ -188,6 +205,7 @@ class MessagesDialect final : public Dialect {
   std::vector<Block> blocks_;
   bool open_ = false;  // the last block
   std::string stop_reason_;
+  std::string stop_sequence_ = "null";  // JSON
 };
 
 }  // namespace

@@ -93,7 +93,8 @@ class OllamaDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+  void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
+           std::string& events) override {
     close_call(events);
     const Clock::time_point now = Clock::now();
     const Clock::time_point first = first_ == Clock::time_point{} ? now : first_;

@@ -86,7 +86,8 @@ class ResponsesDialect final : public Dialect {
     }
   }
 
-  void end(ipc::FinishReason reason, const Usage& usage, std::string& events) override {
+  void end(ipc::FinishReason reason, std::string_view, const Usage& usage,
+           std::string& events) override {
     cut_ = reason == ipc::FinishReason::kLength;
     usage_ = usage;
     close(cut_ ? "incomplete" : "completed", events);

@@ -62,7 +62,7 @@ json assembled(const HttpReply& reply) {
     } else if (event.name == "content_block_delta") {
       json& block = message["content"].at(data["index"].get<std::size_t>());
       const json& delta = data["delta"];
-      for (const char* text : {"text", "thinking"}) {
+      for (const char* text : {"text", "thinking", "signature"}) {
         if (delta.contains(text))
           block[text] = block[text].get<std::string>() + delta[text].get<std::string>();
       }

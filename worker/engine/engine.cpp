@@ -385,6 +385,7 @@ void Engine::finish(Request& request, ipc::FinishReason reason) {
     request.reader->finish(reason, parts);
   }
   message.reason = reason;
+  message.stopped_by = request.text.stopped_by();
   message.prompt_tokens = request.prompt_tokens;
   message.completion_tokens = request.generated;
   message.cached_tokens = std::min(request.adopted, request.prompt_tokens);

@@ -27,8 +27,12 @@ bool TextStream::take(std::string_view text, std::string& released) {
   }
   held_ += text;
   std::size_t match = std::string::npos;
-  for (const std::string& stop : stop_)
-    match = std::min(match, held_.find(stop));
+  for (const std::string& stop : stop_) {
+    const std::size_t found = held_.find(stop);
+    if (found >= match) continue;
+    match = found;
+    stopped_by_ = stop;
+  }
   if (match != std::string::npos) {
     released.append(held_, 0, match);
     held_.clear();

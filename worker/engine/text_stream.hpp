@@ -24,12 +24,16 @@ class TextStream {
   // At an end without stop string: releases what was held back; an unfinished character becomes
   // U+FFFD. True when that completed a stop string.
   bool finish(std::string& released);
+  // The stop string that ended the text; empty while none did. Of several that begin at the same byte, the one that
+  // the request names first.
+  const std::string& stopped_by() const { return stopped_by_; }
 
  private:
   bool take(std::string_view text, std::string& released);
 
   std::vector<std::string> stop_;
   model::Utf8Assembler assembler_;
+  std::string stopped_by_;
   std::string held_;  // the longest end of the text that begins a stop string
 };
 

@@ -238,6 +238,7 @@ TEST(EngineTokens, ResumedRequestKeepsHeldTextAndHalfCharacters) {
             "ab\xF0\x9F\x90\x8D"
             "abSTx");
   EXPECT_EQ(harness.answer(1).tokens.size(), 9U) << "the tokens of the stop string are included";
+  EXPECT_EQ(harness.answer(1).finished->stopped_by, "STOP");
   EXPECT_EQ(harness.answer(1).finished->reason, ipc::FinishReason::kStop);
   expect_resumes(request, words, script);
 }

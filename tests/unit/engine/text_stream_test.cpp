@@ -36,6 +36,18 @@ TEST(TextStream, PassesTextThroughAtOnceWithoutStopStrings) {
   EXPECT_EQ(streamed({}, {"one ", "two"}).released, (std::vector<std::string>{"one ", "two", ""}));
 }
 
+TEST(TextStream, SaysWhichStopStringEndedIt) {
+  const auto stopped_by = [](std::vector<std::string> stop, std::string_view text) {
+    TextStream stream(std::move(stop));
+    std::string released;
+    if (!stream.push(text, released)) stream.finish(released);
+    return stream.stopped_by();
+  };
+  EXPECT_EQ(stopped_by({"END", "STOP"}, "a STOP b END"), "STOP");
+  EXPECT_EQ(stopped_by({"", "ab", "abc"}, "xabc"), "ab");
+  EXPECT_EQ(stopped_by({"END"}, "a EN"), "");
+}
+
 TEST(TextStream, HoldsBackWhatMayBeginAStopString) {
   const Streamed held = streamed({"END"}, {"a E", "N", "x"});
   EXPECT_EQ(held.released, (std::vector<std::string>{"a ", "", "ENx", ""}));

@@ -57,7 +57,7 @@ inline std::vector<FromWorker> samples_from_worker() {
       sample_batch(1, 5, true),
       TokenBatch{},
       Finished{
-          RequestId{2}, FinishReason::kLength, "rest \u00e9", 5, 6, 7000, 8000, 4, {}, 2, 3, 9},
+          RequestId{2}, FinishReason::kLength, "rest \u00e9", 5, 6, 7000, 8000, 4, {}, 2, 3, 9, "END"},
       Failed{RequestId{3}, FailureCode::kContextExceeded, "too long", "prompt"},
       Tokenized{RequestId{4}, {9, 8, 7}},
       Detokenized{RequestId{5}, std::string("any\xFF\x00 bytes", 11)},

@@ -1,5 +1,7 @@
 // What coding agents and their protocols ask for besides text: the tools that they may call, and the answer's form.
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -209,6 +211,27 @@ TEST(OutputConfig, HoldsTheAnswerAndTellsTheEffort) {
         R"("output_config":{"format":{"type":"text"}})",
         R"("output_config":{"format":{"type":"json_schema"}})", R"("output_format":[])"})
     EXPECT_NE(error_of(parsed_with(wrong)), nullptr) << wrong;
+}
+
+TEST(MessagesAnswer, NamesTheStopStringThatEndedIt) {
+  for (const auto& [stop, reason, sequence] :
+       {std::tuple("END", "stop_sequence", json("END")), std::tuple("", "end_turn", json())}) {
+    const std::unique_ptr<Dialect> dialect = messages_dialect("");
+    std::string events;
+    dialect->begin({}, {}, events);
+    const ipc::AnswerPart thought = {ipc::PartKind::kReasoning, 0, "hm", ""};
+    dialect->add("", {&thought, 1}, events);
+    dialect->end(ipc::FinishReason::kStop, stop, {}, events);
+    const json whole = json::parse(dialect->whole());
+    EXPECT_EQ(whole["stop_reason"], reason);
+    EXPECT_EQ(whole["stop_sequence"], sequence);
+    EXPECT_NE(events.find(R"("stop_sequence":)" + sequence.dump()), std::string::npos) << events;
+    // A client puts a thought's signature together from its events.
+    EXPECT_NE(events.find(R"("type":"signature_delta","signature":)" +
+                          whole["content"][0]["signature"].dump()),
+              std::string::npos)
+        << events;
+  }
 }
 
 // Every server has its own words for reasoning.
