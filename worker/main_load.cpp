@@ -6,6 +6,7 @@
 
 #include "config/base/log.hpp"
 #include "worker/main_draft.hpp"
+#include "worker/model/answer/derived_family.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/template_file.hpp"
 #include "worker/model/tokenizer_check.hpp"
@@ -106,7 +107,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
                    model::load_asked_chat(*loaded.file, arguments.chat_template));
     }
     if (loaded.language.chat.ok())
-      loaded.language.family = &model::answer::family_of_template(loaded.language.chat->source());
+      loaded.language.family = &model::answer::family_of_chat(*loaded.language.chat);
     return {};
   };
 

@@ -5,6 +5,7 @@
 #include "config/base/fnv1a.hpp"
 #include "tools/cli/commands.hpp"
 #include "worker/model/answer/answer_parser.hpp"
+#include "worker/model/answer/derived_family.hpp"
 #include "worker/model/gguf.hpp"
 #include "worker/model/unicode.hpp"
 
@@ -90,7 +91,10 @@ int run_parse_answer(const ParseAnswerOptions& options) {
   Result<RawAnswer> answer = read_answer(*text);
   if (!answer.ok()) return fail(answer.error());
 
-  answer::AnswerParser parser(answer::family_of_template(*source), std::move(answer->request));
+  const Result<jinja::Chat> chat = jinja::Chat::load(*source, "", "");
+  const answer::Family& family =
+      chat.ok() ? answer::family_of_chat(*chat) : answer::family_of_template(*source);
+  answer::AnswerParser parser(family, std::move(answer->request));
   answer::Message message;
   for (std::string_view rest = answer->raw; !rest.empty();) {
     const std::size_t bytes = leading_bytes(rest, options.pieces);

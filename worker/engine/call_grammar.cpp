@@ -88,7 +88,7 @@ class Builder {
   NodeId block(NodeId next) {
     switch (calls_.syntax) {
       case CallSyntax::kJson:
-        return json_block(next);
+        return calls_.section.empty() ? json_block(calls_.closers.size(), next) : sections(next);
       case CallSyntax::kJsonList:
       case CallSyntax::kKeyedList:
       case CallSyntax::kPython:
@@ -112,8 +112,8 @@ class Builder {
     return next;
   }
 
-  NodeId json_block(NodeId next) {
-    const NodeId call = json_call(closers(0, calls_.closers.size(), next));
+  NodeId json_block(std::size_t closers_of_call, NodeId next) {
+    const NodeId call = json_call(closers(0, closers_of_call, next));
     std::vector<NodeId> ways;
     for (const std::string& open : calls_.opens)
       ways.push_back(mark(open, blanks(call)));
@@ -212,6 +212,7 @@ class Builder {
   // NAME end, its arguments in the schema's order, call_close
   NodeId tagged_call(NodeId next) {
     const NodeId close = mark(calls_.tags.call_close, next);
+    if (calls_.syntax == CallSyntax::kJson) return json_block(closers_of_call, next);
     const std::string name_end = calls_.name_ends.empty() ? "" : calls_.name_ends[0];
     const NodeId name = any_tool([&](const OfferedTool& tool) {
       NodeId rest = close;

@@ -359,6 +359,22 @@ TEST(CallGrammar, KnowsEveryFamily) {
   }
 }
 
+// Families that are derived from a template have them.
+TEST(CallGrammar, ASectionMayHoldCallsInJson) {
+  model::answer::Family family = *model::answer::family_named("hermes");
+  family.calls.section = "<calls>";
+  family.calls.closers = {"</tool_call>", "</calls>"};
+  engine::CallWish wish;
+  wish.tools = kTools;
+  const auto made = engine::make_call_grammar(family, wish, as_text);
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  const std::string call = "<tool_call>{\"name\":\"get_weather\",\"arguments\":{\"city\":\"a\"}}</tool_call>";
+  for (const std::string& right :
+       {"<calls>" + call + "</calls>", "<calls>\n" + call + "\n" + call + "\n</calls>", call})
+    EXPECT_TRUE(constrain::check_text(made->grammar, right).passed) << right;
+  EXPECT_FALSE(constrain::check_text(made->grammar, "<calls></calls>").passed);
+}
+
 TEST(CallGrammar, OneCallOrMore) {
   const std::string one = "<tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
   EXPECT_TRUE(passes("hermes", one + "\n" + one));

@@ -1,0 +1,167 @@
+// Families of templates that no row of the table knows.
+#include "worker/model/answer/derived_family.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/fixtures.hpp"
+#include "worker/model/answer/answer_parser.hpp"
+
+namespace bulkhead::model::answer {
+namespace {
+
+constexpr const char* kTools =
+    R"([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
+        {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}])";
+
+// A template whose assistant writes calls as `calls` says, which sees them as `m.tool_calls`.
+std::string with_calls(const std::string& calls) {
+  return "{% for m in messages %}<|{{ m.role }}|>\n{% if m.tool_calls %}" + calls +
+         "{% else %}{{ m.content }}{% endif %}<|over|>\n{% endfor %}"
+         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
+}
+
+const Family& family_of(const std::string& source) {
+  const Result<jinja::Chat> chat = jinja::Chat::load(source, "", "");
+  EXPECT_TRUE(chat.ok()) << chat.error().message();
+  return family_of_chat(*chat);
+}
+
+Message read(const Family& family, std::string_view raw, std::size_t piece = 1000) {
+  AnswerParser parser(family, {.tools = *Tools::from_json(kTools), .prompt_end = {}, .id_seed = 1});
+  Message message;
+  for (std::size_t at = 0; at < raw.size(); at += piece)
+    message.add(parser.feed(raw.substr(at, piece)));
+  message.add(parser.finish(Ended::kStop));
+  return message;
+}
+
+void expect_weather(const Family& family, const std::string& raw) {
+  for (const std::size_t piece : {1, 1000}) {
+    const Message message = read(family, raw, piece);
+    EXPECT_EQ(message.content, "");
+    ASSERT_EQ(message.calls.size(), 1U) << raw;
+    EXPECT_EQ(message.calls[0].name, "get_weather");
+    EXPECT_EQ(message.calls[0].arguments, R"({"city": "Oslo"})");
+  }
+}
+
+constexpr const char* kEach =
+    "{% for c in m.tool_calls %}<call>{\"fn\":{{ c.function.name | tojson }},\"args\":"
+    "{{ c.function.arguments | tojson }}}</call>{% endfor %}";
+
+TEST(DerivedFamily, HasAnObjectBetweenItsMarks) {
+  const Family& family = family_of(with_calls(kEach));
+  EXPECT_EQ(family.name, "derived");
+  EXPECT_EQ(family.calls.opens, std::vector<std::string>{"<call>"});
+  EXPECT_EQ(family.calls.closers, std::vector<std::string>{"</call>"});
+  EXPECT_EQ(family.calls.section, "");
+  expect_weather(family, R"(<call>{"fn": "get_weather", "args": {"city": "Oslo"}}</call>)");
+  const Message two = read(family,
+                           "On it.\n<call>{\"fn\":\"now\",\"args\":{}}</call>\n"
+                           "<call>{\"fn\":\"get_weather\",\"args\":{\"city\":1}}</call>");
+  EXPECT_EQ(two.content, "On it.");
+  EXPECT_EQ(two.calls.size(), 2U);
+}
+
+TEST(DerivedFamily, HasASectionAroundSeveralCalls) {
+  const Family& family =
+      family_of(with_calls("<calls>\n" + std::string(kEach) + "\n</calls>"));
+  EXPECT_EQ(family.calls.section, "<calls>");
+  EXPECT_EQ(family.calls.opens, std::vector<std::string>{"<call>"});
+  EXPECT_EQ(family.calls.closers, (std::vector<std::string>{"</call>", "</calls>"}));
+  expect_weather(family,
+                 "<calls>\n<call>{\"fn\": \"get_weather\", \"args\": {\"city\": \"Oslo\"}}</call>\n"
+                 "</calls>");
+}
+
+TEST(DerivedFamily, HasAListOfCalls) {
+  const Family& family = family_of(with_calls(
+      "[[do]][{% for c in m.tool_calls %}{{ \", \" if not loop.first }}{\"tool\": \"{{ c.function.name "
+      "}}\", \"input\": {{ c.function.arguments | tojson }}, \"id\": \"{{ c.id }}\"}{% endfor %}]"));
+  EXPECT_EQ(family.calls.syntax, CallSyntax::kJsonList);
+  EXPECT_TRUE(family.calls.keys.id_last);
+  const Message message = read(
+      family, R"([[do]][{"tool": "get_weather", "input": {"city": 1}, "id": "abcdefghi"}])");
+  ASSERT_EQ(message.calls.size(), 1U);
+  EXPECT_EQ(message.calls[0].id, "abcdefghi");
+}
+
+TEST(DerivedFamily, HasANameAndThenAnObject) {
+  for (const char* between : {"\">\n", ": ", ""}) {
+    const Family& family = family_of(
+        with_calls("{% for c in m.tool_calls %}<use tool=\"{{ c.function.name }}" +
+                   std::string(between) + "{{ c.function.arguments | tojson }}</use>{% endfor %}"));
+    EXPECT_EQ(family.calls.syntax, CallSyntax::kNamed) << between;
+    expect_weather(family, "<use tool=\"get_weather" + std::string(between) +
+                               R"({"city": "Oslo"}</use>)");
+  }
+}
+
+TEST(DerivedFamily, MayHaveNoMark) {
+  const Family& family = family_of(with_calls(
+      "{% for c in m.tool_calls %}{\"action\": \"{{ c.function.name }}\", \"action_input\": "
+      "{{ c.function.arguments | tojson }}}{% endfor %}"));
+  EXPECT_TRUE(family.calls.bare_json);
+  expect_weather(family, R"({"action": "get_weather", "action_input": {"city": "Oslo"}})");
+  EXPECT_EQ(read(family, R"({"action": "think"})").content, R"({"action": "think"})");
+}
+
+TEST(DerivedFamily, TakesArgumentsThatAreAText) {
+  const Family& family = family_of(
+      with_calls("{% for c in m.tool_calls %}<call>{\"fn\": \"{{ c.function.name }}\", \"args\": "
+                 "{{ c.function.arguments }}}</call>{% endfor %}"));
+  expect_weather(family, R"(<call>{"fn": "get_weather", "args": {"city": "Oslo"}}</call>)");
+}
+
+TEST(DerivedFamily, HasTheMarksOfReasoning) {
+  const Family& family = family_of(
+      "{% for m in messages %}<|{{ m.role }}|>\n{% if m.reasoning_content %}<musing>\n"
+      "{{ m.reasoning_content }}\n</musing>\n\n{% endif %}{{ m.content }}<|over|>\n{% endfor %}");
+  EXPECT_EQ(family.reasoning.open, "<musing>");
+  EXPECT_EQ(family.reasoning.close, "</musing>");
+  const Message message = read(family, "<musing>\nWell.\n</musing>\n\nYes.");
+  EXPECT_EQ(message.reasoning, "Well.");
+  EXPECT_EQ(message.content, "Yes.");
+}
+
+TEST(DerivedFamily, IsNoneWhereTheTemplateShowsNoCall) {
+  const char* const ignores =
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  EXPECT_EQ(&family_of(ignores), &plain_family());
+  // Neither JSON nor a name before it.
+  EXPECT_EQ(&family_of(with_calls("{{ m.tool_calls }}")), &plain_family());
+  EXPECT_EQ(&family_of(with_calls("a call")), &plain_family());
+}
+
+TEST(DerivedFamily, OfAKnownTemplateIsTheTables) {
+  const auto folder = test::fixtures() / "templates";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no fixtures; set BULKHEAD_FIXTURES";
+  const auto source = [&](const char* name) {
+    std::ifstream in(folder / (std::string(name) + ".jinja"));
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  EXPECT_EQ(&family_of(source("Qwen-Qwen2.5-7B-Instruct")), family_named("hermes"));
+  for (const char* name : {"microsoft-Phi-3.5-mini-instruct", "google-gemma-2-2b-it"})
+    EXPECT_EQ(family_of(source(name)).calls.syntax, CallSyntax::kNone) << name;
+  // What the table says of these can be derived, too.
+  for (const char* name :
+       {"Qwen-Qwen2.5-7B-Instruct", "NVIDIA-Nemotron-Nano-v2", "mistralai-Mistral-Nemo-Instruct-2407",
+        "deepseek-ai-DeepSeek-V3.1"}) {
+    const Result<jinja::Chat> chat = jinja::Chat::load(source(name), "", "");
+    ASSERT_TRUE(chat.ok());
+    const auto derived = derive_family(*chat, plain_family());
+    const Family& known = family_of_template(source(name));
+    ASSERT_TRUE(derived.has_value()) << name;
+    EXPECT_EQ(derived->calls.syntax, known.calls.syntax) << name;
+    EXPECT_EQ(derived->calls.section, known.calls.section) << name;
+    EXPECT_EQ(derived->calls.opens, known.calls.opens) << name;
+  }
+}
+
+}  // namespace
+}  // namespace bulkhead::model::answer
