@@ -37,6 +37,11 @@ std::vector<std::string> short_warnings(std::vector<std::string> all) {
   return all;
 }
 
+std::string key_of(const ipc::Constraint& wanted) {
+  return std::to_string(static_cast<int>(wanted.kind)) + ' ' + std::to_string(wanted.text.size()) +
+         '\n' + wanted.text;
+}
+
 // A grammar that is too complex stays too complex, so a later request need not try again.
 Error for_good(const Error& error) {
   const bool limit = error.code() == ErrorCode::kResourceExhausted;
@@ -103,18 +108,54 @@ Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_calls(
   return std::shared_ptr<GrammarMasks>();
 }
 
+Result<std::shared_ptr<const constrain::Grammar>> CallConstraints::content_grammar(
+    const ipc::Constraint& wanted) {
+  BULKHEAD_TRY(constrain::Compiled compiled, compile_constraint(wanted));
+  if (family_.calls.syntax != CallSyntax::kChannels) return std::move(compiled.grammar);
+  return in_final_channel(*compiled.grammar,
+                          [this](std::string_view mark) { return tokens_->spell(mark); });
+}
+
+Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_either(
+    const ToolUse& use, const ipc::Constraint& wanted, std::string& parameter,
+    std::vector<std::string>& warnings) {
+  if (family_.calls.syntax == CallSyntax::kNone) return std::shared_ptr<GrammarMasks>();
+  parameter = wanted.parameter;
+  const Result<const Kept*> either =
+      kept((use.one_call ? "or a call\n" : "or calls\n") + key_of(wanted) + '\n' + use.tools,
+           [&]() -> Made {
+             BULKHEAD_TRY(const auto content, content_grammar(wanted));
+             parameter = "tools";
+             const CallWish wish{
+                 .tools = use.tools, .one_call = use.one_call, .content = content.get()};
+             return make_call_grammar(
+                 family_, wish, [this](std::string_view mark) { return tokens_->spell(mark); });
+           });
+  if (either.ok()) {
+    warnings = (*either)->warnings;
+    return (*either)->masks;
+  }
+  if (parameter != "tools" || any_strict_tool(use.tools)) return for_good(either.error());
+  warnings = short_warnings({"the tools can't be called beside '" + wanted.parameter +
+                             "': " + either.error().message()});
+  spdlog::warn("{}", warnings.front());
+  return std::shared_ptr<GrammarMasks>();
+}
+
 Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_content(const ipc::Constraint& wanted) {
-  const std::string kind = std::to_string(static_cast<int>(wanted.kind));
-  const Result<const Kept*> content = kept("content\n" + kind + '\n' + wanted.text, [&]() -> Made {
-    BULKHEAD_TRY(const constrain::Compiled compiled, compile_constraint(wanted));
+  const Result<const Kept*> content = kept("content\n" + key_of(wanted), [&]() -> Made {
     CallGrammar made;
-    BULKHEAD_TRY(made.grammar, in_final_channel(*compiled.grammar, [this](std::string_view mark) {
-                   return tokens_->spell(mark);
-                 }));
+    BULKHEAD_TRY(made.grammar, content_grammar(wanted));
     return made;
   });
   if (!content.ok()) return for_good(content.error());
   return (*content)->masks;
+}
+
+bool CallConstraints::begins_with_header(const model::answer::AnswerRequest& request) const {
+  model::answer::AnswerParser parser(family_, request);
+  static_cast<void>(parser.feed({}));
+  return parser.place().may_reason;
 }
 
 Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constraint& wanted,
@@ -122,18 +163,24 @@ Result<HeldCalls> CallConstraints::hold(const ToolUse& use, const ipc::Constrain
                                         std::string& parameter) {
   HeldCalls held;
   std::shared_ptr<GrammarMasks> masks;
-  if (!request.tools.empty()) {
+  const bool wants = wanted.kind != ipc::ConstraintKind::kNone;
+  const bool channels = family_.calls.syntax == CallSyntax::kChannels;
+  // If the prompt goes on with a message, it has that message's header already.
+  const bool in_message = wants && channels && !begins_with_header(request);
+  if (!request.tools.empty() && !wants) {
     BULKHEAD_TRY(masks, held_calls(use, parameter, held.warnings));
-  } else if (wanted.kind != ipc::ConstraintKind::kNone &&
-             family_.calls.syntax == CallSyntax::kChannels) {
-    // If the prompt goes on with a message, it has that message's header already.
-    model::answer::AnswerParser parser(family_, request);
-    static_cast<void>(parser.feed({}));
-    held.content = parser.place().may_reason;
-    parameter = wanted.parameter;
-    if (held.content) {
-      BULKHEAD_TRY(masks, held_content(wanted));
+  } else if (!request.tools.empty()) {
+    if (!in_message) {
+      BULKHEAD_TRY(masks, held_either(use, wanted, parameter, held.warnings));
     }
+    held.content = masks != nullptr;
+    held.no_calls = masks == nullptr;
+    if (held.no_calls) request.tools = {};
+  }
+  if (wants && channels && !in_message && masks == nullptr) {
+    parameter = wanted.parameter;
+    held.content = true;
+    BULKHEAD_TRY(masks, held_content(wanted));
   }
   const bool bounded = use.reasoning_budget >= 0 && use.reasoning_budget != kNoBudget &&
                        !family_.reasoning.open.empty();

@@ -32,6 +32,7 @@ struct ToolUse {
 struct HeldCalls {
   std::unique_ptr<TokenConstraint> constraint;  // null: nothing is held
   bool content = false;               // the constraint holds the content to what is wanted
+  bool no_calls = false;              // the answer can only be content: no call may be read in it
   std::vector<std::string> warnings;  // what is not, in few and short lines of ASCII
 };
 
@@ -44,7 +45,8 @@ class CallConstraints {
 
   // `request`: as the answer's reader has it. kUnsupported where a call is wanted that can't be forced with this
   // family, or a strict tool has a keyword that can't be held; `parameter` then is the request's field. `wanted`,
-  // what the content must be, is held here where the family writes its content in a channel.
+  // what the content must be, is held here where the family writes its content in a channel, or where the answer may
+  // be calls in its place.
   Result<HeldCalls> hold(const ToolUse& use, const ipc::Constraint& wanted,
                          model::answer::AnswerRequest request, std::string& parameter);
 
@@ -61,7 +63,17 @@ class CallConstraints {
   // Null: they are free.
   Result<std::shared_ptr<GrammarMasks>> held_calls(const ToolUse& use, std::string& parameter,
                                                    std::vector<std::string>& warnings);
+  // Of answers that are calls or what is wanted. Null: they can't be calls.
+  Result<std::shared_ptr<GrammarMasks>> held_either(const ToolUse& use,
+                                                    const ipc::Constraint& wanted,
+                                                    std::string& parameter,
+                                                    std::vector<std::string>& warnings);
+  // The grammar of what is wanted, as the family writes content.
+  Result<std::shared_ptr<const constrain::Grammar>> content_grammar(const ipc::Constraint& wanted);
   Result<std::shared_ptr<GrammarMasks>> held_content(const ipc::Constraint& wanted);
+
+  // Whether an answer in channels begins with a message's header.
+  bool begins_with_header(const model::answer::AnswerRequest& request) const;
 
   const model::Tokenizer& tokenizer_;
   const model::answer::Family& family_;

@@ -25,9 +25,14 @@ class Builder {
  public:
   Builder(const Family& family, const CallWish& wish,
           const std::function<std::string(std::string_view)>& spell)
-      : calls_(family.calls), wish_(wish), spell_(spell), grammar_(std::make_shared<Grammar>()) {}
+      : calls_(family.calls),
+        wish_(wish),
+        spell_(spell),
+        grammar_(wish.content == nullptr ? std::make_shared<Grammar>()
+                                         : std::make_shared<Grammar>(*wish.content)) {}
 
   Result<CallGrammar> make() {
+    const RuleId content = grammar_->root;
     grammar_->root = grammar_->add_rule();
     BULKHEAD_TRY(OfferedTools offered,
                  add_tools(*grammar_, calls_, wish_.tools, wish_.named, spell_));
@@ -39,7 +44,9 @@ class Builder {
     const NodeId first = block(after);
     // The blanks behind a block may be the answer's last.
     if (more) grammar_->nodes[after].branches = {end, blanks(grammar_->add(choice({end, first})))};
-    grammar_->rules[grammar_->root] = blanks(first);
+    const NodeId calls = blanks(first);
+    grammar_->rules[grammar_->root] =
+        wish_.content == nullptr ? calls : maybe(calls, run(content, end));
     BULKHEAD_RETURN_IF_ERROR(grammar_->finish());
     return CallGrammar{std::move(grammar_), std::move(offered.warnings)};
   }
@@ -205,6 +212,7 @@ class Builder {
   }
 
   NodeId one_call(std::size_t closers_of_call, NodeId next) {
+    if (calls_.syntax == CallSyntax::kJson) return json_block(closers_of_call, next);
     return calls_.syntax == CallSyntax::kTagged ? tagged_call(next)
                                                 : named_call(closers_of_call, next);
   }
@@ -212,7 +220,6 @@ class Builder {
   // NAME end, its arguments in the schema's order, call_close
   NodeId tagged_call(NodeId next) {
     const NodeId close = mark(calls_.tags.call_close, next);
-    if (calls_.syntax == CallSyntax::kJson) return json_block(closers_of_call, next);
     const std::string name_end = calls_.name_ends.empty() ? "" : calls_.name_ends[0];
     const NodeId name = any_tool([&](const OfferedTool& tool) {
       NodeId rest = close;

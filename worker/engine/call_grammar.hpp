@@ -25,6 +25,8 @@ struct CallWish {
   std::string_view tools = {};  // the request's `tools`, as JSON
   std::string_view named = {};  // the only tool that may be called; empty: any
   bool one_call = false;        // else as many as the family can write
+  // What the answer may be in place of calls; null: it is calls.
+  const constrain::Grammar* content = nullptr;
 };
 
 struct CallGrammar {

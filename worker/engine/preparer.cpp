@@ -57,16 +57,15 @@ std::string_view tools_of(const ipc::ChatPrompt& prompt) {
 }
 
 // Returns what the reader of the chat's answer must know. `tools`: the tools that may be called, as JSON; text that
-// looks like a call of another tool stays text. `constrained`: the answer holds no calls, whatever tools the chat has.
+// looks like a call of another tool stays text. `constrained`: the answer is calls, or what the request wants it to be.
 Result<model::answer::AnswerRequest> answer_request(const Preparer::Chat& chat,
                                                     std::string_view tools,
                                                     std::string_view prompt_text,
                                                     bool constrained) {
   constexpr std::size_t kPromptEnd = 4096;  // more than any mark
   model::answer::AnswerRequest request;
-  if (!constrained) {
-    BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools));
-  }
+  BULKHEAD_TRY(request.tools, model::answer::Tools::from_json(tools));
+  request.calls_or_content = constrained;
   request.prompt_end =
       prompt_text.substr(prompt_text.size() - std::min(prompt_text.size(), kPromptEnd));
   request.id_seed = chat.seed;
@@ -231,6 +230,7 @@ Status Preparer::prepare_chat(const Chat& chat, const ipc::Constraint& wanted, O
   outcome.parameter.clear();
   outcome.constraint = std::move(held.constraint);
   outcome.content_held = held.content;
+  if (held.no_calls) request.tools = {};
   outcome.warnings.insert(outcome.warnings.end(), held.warnings.begin(), held.warnings.end());
   const bool calls =
       !request.tools.empty() && family.calls.syntax != model::answer::CallSyntax::kNone;

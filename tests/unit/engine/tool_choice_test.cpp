@@ -11,10 +11,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/tool_harness.hpp"
 #include "worker/constrain/constraint.hpp"
 #include "worker/engine/call_constraints.hpp"
 #include "worker/engine/call_grammar.hpp"
+#include "worker/model/answer/derived_family.hpp"
 
 namespace bulkhead::test {
 namespace {
@@ -25,85 +26,6 @@ using ipc::ToolChoice;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-const char* const kSchema =
-    R"({"type": "object", "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 6},
-        "days": {"type": "integer", "minimum": 1, "maximum": 14}}, "required": ["city", "days"],
-        "additionalProperties": false})";
-
-std::string tools(const char* more = "") {
-  return R"("tools":[{"type":"function","function":{"name":"get_weather","parameters":)" +
-         std::string(kSchema) + more +
-         R"(}},{"type":"function","function":{"name":"get_time","parameters":{"type":"object",
-          "properties":{},"additionalProperties":false}}}])";
-}
-
-// The words of a vocabulary in which the family's marks are tokens of their own.
-const std::vector<std::string> kWords = {"<tool_call>", "</tool_call>",  "<think>",
-                                         "</think>",    "{\"name\": \"", "\"arguments\": {",
-                                         "\"}}",        "}}\n",          ">{\"name\""};
-
-engine::ExecutorLimits tool_limits() {
-  engine::ExecutorLimits limits = small_limits();
-  limits.context = 1000;
-  return limits;
-}
-
-class ToolHarness : public EngineHarness {
- public:
-  explicit ToolHarness(const char* family = "hermes", const char* prompt_end = "",
-                       std::vector<std::string> words = kWords,
-                       const engine::ExecutorLimits& limits = tool_limits(),
-                       const engine::EngineOptions& options = {})
-      : EngineHarness(limits, options, std::move(words)) {
-    language.chat =
-        jinja::Chat::load("{{ messages[0].content }}" + std::string(prompt_end), "", "");
-    language.family = model::answer::family_named(family);
-  }
-  // Says `raw` where what it is held to lets it, then ends.
-  void says(const std::string& raw, std::size_t prompt_tokens) {
-    const std::vector<engine::TokenId> tokens = tokenizer.encode(raw, false, false);
-    executor.script = [tokens, prompt_tokens](std::span<const engine::TokenId> history) {
-      const std::size_t next = history.size() - prompt_tokens;
-      return std::optional<engine::TokenId>(next < tokens.size() ? tokens[next]
-                                                                 : FakeTokenizer::kEos);
-    };
-  }
-};
-
-ipc::Submit asks(std::uint64_t id, ToolChoice choice, const std::string& more = tools()) {
-  ipc::Submit submit = sampled_request(id, {}, 300, 900 + id);
-  submit.prompt = ipc::ChatPrompt{R"({"messages":[{"role":"user","content":"hi"}],)" + more + "}"};
-  submit.sampling.temperature = 1.5F;
-  submit.ignore_eos = false;
-  submit.tool_choice = choice;
-  if (choice == ToolChoice::kNamed) submit.tool_name = "get_weather";
-  return submit;
-}
-
-struct Call {
-  std::string name, arguments;
-};
-std::vector<Call> calls_of(const Answer& answer) {
-  std::vector<Call> calls;
-  for (const ipc::AnswerPart& part : answer.parts) {
-    if (part.kind == PartKind::kCall) calls.push_back({part.text, {}});
-    if (part.kind == PartKind::kArguments) calls.back().arguments += part.text;
-  }
-  return calls;
-}
-
-void expect_valid(const Answer& answer) {
-  static const auto schema = constrain::compile_schema(kSchema, constrain::Strictness::kStrict);
-  for (const Call& call : calls_of(answer)) {
-    if (call.name == "get_time") {
-      EXPECT_EQ(json::parse(call.arguments), json::object()) << call.arguments;
-    } else {
-      EXPECT_EQ(call.name, "get_weather");
-      EXPECT_TRUE(constrain::check_text(schema->grammar, call.arguments).passed) << call.arguments;
-    }
-  }
-}
 
 Answer alone(const ipc::Submit& request, const char* family = "hermes",
              const char* prompt_end = "") {
@@ -157,6 +79,70 @@ TEST(ToolChoice, ReasoningComesBeforeTheCall) {
     ++reasoned;
   }
   EXPECT_GT(reasoned, 0);
+}
+
+// No row of the table knows this template: what a call looks like is derived from it.
+TEST(ToolChoice, CallsOfADerivedFamilyAreHeld) {
+  int ended = 0;
+  for (std::uint64_t id = 0; id < 6; ++id) {
+    ToolHarness harness;
+    harness.language.chat = jinja::Chat::load(
+        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}<call>{\"fn\":"
+        "{{ c.function.name | tojson }},\"args\":{{ c.function.arguments | tojson }}}</call>"
+        "{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        "", "");
+    harness.language.family = &model::answer::family_of_chat(*harness.language.chat);
+    harness.engine.submit(asks(id, ToolChoice::kRequired));
+    harness.run();
+    const Answer& answer = harness.answer(id);
+    ASSERT_TRUE(answer.finished) << answer.failed->message;
+    EXPECT_FALSE(has_content(answer));
+    if (answer.finished->reason == FinishReason::kLength) continue;
+    EXPECT_THAT(harness.tokenizer.decode(answer.tokens), HasSubstr("<call>"));
+    EXPECT_GE(calls_of(answer).size(), 1U);
+    expect_valid(answer);
+    ++ended;
+  }
+  EXPECT_GT(ended, 0);
+}
+
+// Agents send both: a call is a call, and what is no call follows the schema.
+TEST(ToolChoice, BesideASchemaAnAnswerIsCallsOrFollowsIt) {
+  const std::string schema =
+      R"({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false})";
+  const auto answer_to = [&](std::uint64_t id, const std::string& raw) {
+    ToolHarness harness;
+    if (!raw.empty()) harness.says(raw, 2);
+    ipc::Submit request = asks(id, ToolChoice::kAuto);
+    request.constraint = {ipc::ConstraintKind::kJsonSchema, schema, "response_format"};
+    harness.engine.submit(request);
+    harness.run();
+    const Answer answer = harness.answer(id);
+    EXPECT_TRUE(answer.finished.has_value());
+    return answer;
+  };
+  const auto content_of = [](const Answer& answer) {
+    std::string content = answer.text;
+    for (const ipc::AnswerPart& part : answer.parts)
+      if (part.kind == PartKind::kContent) content += part.text;
+    return content;
+  };
+  const Answer call = answer_to(
+      1, R"(<tool_call>{"name": "get_weather", "arguments": {"days": "many"}}</tool_call>)");
+  ASSERT_FALSE(calls_of(call).empty());
+  EXPECT_EQ(content_of(call), "");
+  const Answer text = answer_to(2, R"({"ok":true})");
+  EXPECT_TRUE(calls_of(text).empty());
+  EXPECT_EQ(json::parse(content_of(text)), (json{{"ok", true}}));
+  for (std::uint64_t id = 3; id < 11; ++id) {
+    const Answer answer = answer_to(id, id % 2 == 0 ? "Look: " : "");
+    if (answer.finished->reason == FinishReason::kLength) continue;
+    expect_valid(answer);
+    EXPECT_NE(calls_of(answer).empty(), content_of(answer).empty());
+    if (calls_of(answer).empty()) {
+      EXPECT_TRUE(json::parse(content_of(answer)).at("ok").is_boolean());
+    }
+  }
 }
 
 TEST(ToolChoice, AutoHoldsACallFromItsMarkOn) {

@@ -20,6 +20,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 Machine::Machine(const Family& family, AnswerRequest request)
     : family_(family),
       tools_(std::move(request.tools)),
+      calls_or_content_(request.calls_or_content),
       out_(request.id_seed),
       answer_((read_prompt(request.prompt_end), answer())) {
   answer_.enter();
@@ -192,6 +193,7 @@ Machine::Acts Machine::acts() const {
       result.add(family_.response.open, Act::kOpen);
   }
   if (tools_.empty() || calls.syntax == CallSyntax::kNone) return result;
+  if (calls_or_content_ && out_.has_content()) return result;
   for (std::size_t i = 0; i < calls.opens.size(); ++i)
     result.add(calls.opens[i], Act::kCall, i);
   result.add(calls.code_open, Act::kCode);

@@ -195,6 +195,7 @@ class Machine {
 
   const Family& family_;
   Tools tools_;
+  bool calls_or_content_;
   std::string input_;
   std::size_t at_ = 0;
   bool ended_ = false;
