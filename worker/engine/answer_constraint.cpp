@@ -219,6 +219,15 @@ std::string_view AnswerConstraint::opener_left() const {
   return may ? std::string_view(opener_).substr(held_text_.size()) : std::string_view();
 }
 
+// Up to the first mark, which no text spells.
+std::string AnswerConstraint::forced_text(std::size_t most) {
+  if (phase_ != Phase::kHeld || !opener_left().empty()) return {};
+  locate();
+  if (at_ == constrain::kNowhere) return {};
+  const std::string text = rules_.held->get().forced(at_, most);
+  return text.substr(0, text.find(kMarkByte));
+}
+
 bool AnswerConstraint::complete() {
   if (phase_ == Phase::kDone) return true;
   if (phase_ != Phase::kHeld || !rules_.from_start) return false;

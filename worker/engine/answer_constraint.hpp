@@ -62,6 +62,7 @@ class AnswerConstraint : public TokenConstraint {
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
   bool is_free() override;
+  std::string forced_text(std::size_t most) override;
   bool complete() override;
 
  private:

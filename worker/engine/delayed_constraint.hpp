@@ -32,6 +32,9 @@ class DelayedConstraint : public TokenConstraint {
 
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
+  std::string forced_text(std::size_t most) override {
+    return begun_ ? inner_->forced_text(most) : std::string();
+  }
   bool complete() override { return begun_ && inner_->complete(); }
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "worker/engine/engine_request.hpp"
+#include "worker/engine/forced_source.hpp"
 
 namespace bulkhead::engine {
 namespace {
@@ -413,6 +414,10 @@ void Engine::start_drafts(Request& request) {
   speculator_.start(request, options_.draft_source
                                  ? options_.draft_source(request.tokens)
                                  : std::make_unique<NgramSource>(request.most_tokens));
+  if (request.constraint != nullptr) {
+    request.drafting.forced =
+        std::make_unique<ForcedSource>(*request.constraint, *language_.tokenizer);
+  }
 }
 
 void Engine::resume(Request& request, std::span<const TokenId> accepted) {

@@ -71,6 +71,11 @@ Result<std::span<const std::uint32_t>> GrammarConstraint::mask() {
   return std::span<const std::uint32_t>(*mask);
 }
 
+std::string GrammarConstraint::forced_text(std::size_t most) {
+  locate();
+  return at_ == constrain::kNowhere ? std::string() : masks_->get().forced(at_, most);
+}
+
 bool GrammarConstraint::complete() {
   locate();
   return masks_->get().only_end(at_);

@@ -56,6 +56,7 @@ class GrammarConstraint : public TokenConstraint {
 
   void advance(TokenId token) override;
   Result<std::span<const std::uint32_t>> mask() override;
+  std::string forced_text(std::size_t most) override;
   bool complete() override;
 
  private:

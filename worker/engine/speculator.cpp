@@ -41,6 +41,7 @@ void Speculator::appended(DraftedSequence& sequence) {
   if (drafting.source == nullptr) return;
   const std::span<const TokenId> tokens = sequence.tokens;
   if (model_ != nullptr) learn_of_model(drafting, tokens);
+  if (learn_of_forced(drafting, tokens)) return drafting.source->advance(tokens);
   TokenId guess = 0;
   if (drafting.source->guess(tokens.first(tokens.size() - 1), {&guess, 1}) == 1) {
     const bool right = guess == tokens.back();
@@ -52,6 +53,17 @@ void Speculator::appended(DraftedSequence& sequence) {
     drafting.run = 0;
   }
   drafting.source->advance(tokens);
+}
+
+// Says whether the newest of the tokens was to be guessed by the constraint.
+bool Speculator::learn_of_forced(Drafting& drafting, std::span<const TokenId> tokens) {
+  TokenId guess = 0;
+  if (drafting.forced == nullptr ||
+      drafting.forced->guess(tokens.first(tokens.size() - 1), {&guess, 1}) == 0)
+    return false;
+  const float right = guess == tokens.back() ? 1.0F : 0.0F;
+  drafting.forced_chance += (right - drafting.forced_chance) * kLearning;
+  return true;
 }
 
 void Speculator::propose(const Scheduler& scheduler) {
@@ -72,12 +84,18 @@ void Speculator::propose(const Scheduler& scheduler) {
     if (drafting.source == nullptr || ahead + kMostDrafts > drafting.guesses.size()) continue;
     const std::size_t wanted = ahead + std::min(room, kMostDrafts);
     const std::span guesses = std::span(drafting.guesses).first(wanted);
-    std::size_t count = ahead == 0 ? take_from_model(drafting, sequence.tokens.size(), guesses) : 0;
-    drafting.by_model = count > 0;
+    std::size_t count = 0;
+    if (ahead == 0 && drafting.forced != nullptr)
+      count = drafting.forced->guess(sequence.tokens, guesses);
+    const bool forced = count > 0;
+    if (!forced && ahead == 0) count = take_from_model(drafting, sequence.tokens.size(), guesses);
+    drafting.by_model = !forced && count > 0;
     if (count == 0) count = drafting.source->guess(sequence.tokens, guesses);
     float chance = 1;
     for (std::size_t i = 0; i < count; ++i) {
-      chance *= drafting.by_model ? drafting.model_chance : ngram_chance(drafting, i);
+      chance *= forced             ? drafting.forced_chance
+                : drafting.by_model ? drafting.model_chance
+                                    : ngram_chance(drafting, i);
       if (chance < least) break;
       if (i >= ahead) candidates_.push_back({chance, &sequence});
     }

@@ -30,6 +30,9 @@
 // that is a part of what the prompt costs. Where a device computes steps ahead, steps whose guesses the model makes are
 // not planned ahead.
 //
+// What a constraint leaves no choice about (forced_source.hpp) is guessed before all else. It takes a device's time as
+// other guesses do, and is worth a column as often as its spelling is right.
+//
 // A device that can't compute a position again says so once for all (ExecutorLimits::max_drafts is 0
 // for models whose layers carry a state from position to position), and nothing is speculated there.
 //
@@ -58,6 +61,8 @@ enum class Speculation : std::uint8_t {
 // What speculation knows of one sequence.
 struct Drafting {
   std::unique_ptr<DraftSource> source;  // null: nothing is guessed
+  std::unique_ptr<DraftSource> forced;  // asked first, where a constraint may leave no choice; or null
+  float forced_chance = 0.9F;           // that its next guess is right
   // That a guess is right after this many right ones in a row; the last is for as many and more.
   std::array<float, 8> chance{0.2F, 0.3F, 0.4F, 0.5F, 0.6F, 0.7F, 0.75F, 0.8F};
   std::uint32_t run = 0;  // right guesses in a row until now
@@ -158,6 +163,7 @@ class Speculator {
   double lost_before(std::uint32_t columns, std::uint32_t before, double took, double plain) const;
   void lost_after_drafts(std::uint32_t columns, double lost, double plain);
   void settle(std::uint32_t columns, double gained);
+  static bool learn_of_forced(Drafting& drafting, std::span<const TokenId> tokens);
   static float ngram_chance(const Drafting& drafting, std::size_t guess);
   static float ngram_tokens(Drafting& drafting, std::span<const TokenId> tokens);
   static float model_tokens(const Drafting& drafting, std::uint32_t guesses);

@@ -5,8 +5,10 @@
 // another process and another batch, gets the same one. One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "config/base/error.hpp"
 #include "worker/engine/executor.hpp"
@@ -25,6 +27,8 @@ class TokenConstraint {
   // Says whether mask() is empty, so that the device may choose the token. May return false although the mask is
   // empty, if finding out takes as much work as making the mask; then mask() decides. As pure as mask().
   virtual bool is_free() { return false; }
+  // The text that must come next, as far as nothing else may; at most `most` bytes, and perhaps less than must come.
+  virtual std::string forced_text(std::size_t) { return {}; }
   // Nothing but the end may come.
   virtual bool complete() = 0;
 };

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/engine_harness.hpp"
+#include "tests/unit/engine/speculating.hpp"
 #include "worker/engine/delayed_constraint.hpp"
 #include "worker/engine/grammar_constraint.hpp"
 
@@ -85,6 +86,38 @@ TEST(Constrained, AnswersFollowWhatTheyAreHeldTo) {
     }
   }
   EXPECT_GT(stopped, 60);
+}
+
+// Text that can only go on in one way takes few steps, and has the tokens and probabilities that it has alone.
+TEST(Constrained, TextThatMustComeIsGuessedAndNoTokenChanges) {
+  const Constraint grammar = {
+      ConstraintKind::kGrammar,
+      R"(root ::= "The temperature outside is " [0-9]{1,2} " degrees and it will be " ("rainy" | "dry") " tomorrow.")",
+      "grammar"};
+  const auto answer_with = [&](engine::Speculation speculation, std::uint64_t seed,
+                               std::size_t& steps) {
+    engine::ExecutorLimits limits = limits_of(1);
+    limits.context = 512;
+    EngineHarness harness(limits, options_of(speculation));
+    ipc::Submit request = held(1, grammar);
+    request.sampling.seed = seed;
+    request.logprobs = 2;
+    harness.engine.submit(request);
+    harness.run();
+    steps = harness.executor.steps.size();
+    return harness.answer(1);
+  };
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    std::size_t plain_steps = 0, guessed_steps = 0;
+    const Answer plain = answer_with(engine::Speculation::kOff, seed, plain_steps);
+    const Answer guessed = answer_with(engine::Speculation::kAlways, seed, guessed_steps);
+    ASSERT_TRUE(guessed.finished.has_value());
+    EXPECT_EQ(guessed.tokens, plain.tokens);
+    EXPECT_EQ(guessed.text, plain.text);
+    EXPECT_EQ(guessed.logprobs, plain.logprobs);
+    EXPECT_GT(guessed.finished->accepted_drafts, plain.tokens.size() / 2);
+    EXPECT_LT(guessed_steps * 2, plain_steps) << plain.text;
+  }
 }
 
 TEST(Constrained, NeighboursAndTheySayTheSameAsAlone) {
