@@ -121,8 +121,8 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
   if (const json* content = member("content"))
     return check_content(fields, *content, assistant, where + ".content");
   // OpenAI's own answers have it so where there was only a refusal or a call.
-  const bool may_lack = assistant && (item.contains("content") || calls != nullptr ||
-                                      member("refusal") != nullptr);
+  const bool may_lack =
+      assistant && (item.contains("content") || calls != nullptr || member("refusal") != nullptr);
   if (!may_lack) fields.refuse(where + ".content", "is missing.", "missing_parameter");
 }
 

@@ -7,8 +7,8 @@ namespace bulkhead::orchestrator {
 
 std::vector<ipc::AnswerPart> without_reasoning(std::span<const ipc::AnswerPart> parts) {
   std::vector<ipc::AnswerPart> rest(parts.begin(), parts.end());
-  std::erase_if(
-      rest, [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kReasoning; });
+  std::erase_if(rest,
+                [](const ipc::AnswerPart& each) { return each.kind == ipc::PartKind::kReasoning; });
   return rest;
 }
 

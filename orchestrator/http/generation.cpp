@@ -31,8 +31,12 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
   resolve(request_);
 
   const ChoiceOptions options{
-      request_.stream, request_.include_usage,  request_.return_token_ids, request_.parameters.logprobs,
-      request_.echo,   request_.hide_reasoning,
+      request_.stream,
+      request_.include_usage,
+      request_.return_token_ids,
+      request_.parameters.logprobs,
+      request_.echo,
+      request_.hide_reasoning,
   };
   const auto count = static_cast<std::uint32_t>(request_.prompts.size()) * request_.n;
   for (std::uint32_t i = 0; i < count; ++i)

@@ -91,9 +91,8 @@ class LlamaCompletion final : public Dialect {
         "\"prompt_ms\":{:.3f},\"prompt_per_second\":{:.3f},\"predicted_n\":{},"
         "\"predicted_ms\":{:.3f},\"predicted_per_second\":{:.3f}}}}}",
         usage.completion_tokens, usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
-        stop_type, word, usage.cached_tokens, read,
-        prompt_ms, rate(read, prompt_ms), usage.completion_tokens, predicted_ms,
-        rate(usage.completion_tokens, predicted_ms));
+        stop_type, word, usage.cached_tokens, read, prompt_ms, rate(read, prompt_ms),
+        usage.completion_tokens, predicted_ms, rate(usage.completion_tokens, predicted_ms));
     events += "data: {\"index\":0,\"content\":\"\"" + end_ + "\n\n";
   }
 

@@ -134,8 +134,8 @@ class MessagesDialect final : public Dialect {
     out += ",\"type\":\"message\",\"role\":\"assistant\",";
     append_member(out, "model", head_.model);
     fmt::format_to(std::back_inserter(out),
-                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":{},\"usage\":{}}}", content,
-                   stop_reason, stop_sequence_, usage_object(usage));
+                   ",\"content\":{},\"stop_reason\":{},\"stop_sequence\":{},\"usage\":{}}}",
+                   content, stop_reason, stop_sequence_, usage_object(usage));
     return out;
   }
 

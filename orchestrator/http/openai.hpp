@@ -55,9 +55,9 @@ struct GenerationRequest {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
-  bool resumable = false;  // then `stream`, and one choice
+  bool resumable = false;       // then `stream`, and one choice
   bool hide_reasoning = false;  // the client gets the answer without its reasoning
-  bool echo = false;            // the prompt before the answer, in its text and its log-probabilities
+  bool echo = false;  // the prompt before the answer, in its text and its log-probabilities
 };
 // Choice number `index` is the (index % n)-th answer to prompt index / n; its seed is the request's
 // plus index % n.

@@ -16,11 +16,11 @@ using Ordered = nlohmann::ordered_json;  // templates show schemas in their orde
 
 // Members that this parser reads itself, and members that do not change an answer.
 constexpr std::string_view kResponsesOwn[] = {
-    "instructions",  "input",    "tools",        "max_output_tokens",    "reasoning",
-    "text",          "include",  "conversation", "previous_response_id", "prompt",
-    "background",    "store",    "tool_choice",     "top_logprobs", "response_format",      "messages",
-    "truncation",    "metadata", "service_tier", "stream_options",       "user",
-    "max_tool_calls"};
+    "instructions", "input",         "tools",        "max_output_tokens",    "reasoning",
+    "text",         "include",       "conversation", "previous_response_id", "prompt",
+    "background",   "store",         "tool_choice",  "top_logprobs",         "response_format",
+    "messages",     "truncation",    "metadata",     "service_tier",         "stream_options",
+    "user",         "max_tool_calls"};
 
 class Conversation : Translating {
  public:

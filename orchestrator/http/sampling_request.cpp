@@ -183,14 +183,10 @@ void refuse_switches(Fields& fields) {
     bool always;
   };
   static constexpr Switch kSwitches[] = {
-      {"add_special_tokens", true},
-      {"ban_eos_token", false},
-      {"dynamic_temperature", false},
-      {"include_stop_str_in_output", false},
-      {"no_stop_trim", false},
-      {"post_sampling_probs", false},
-      {"separate_reasoning", true},
-      {"skip_special_tokens", true},
+      {"add_special_tokens", true},   {"ban_eos_token", false},
+      {"dynamic_temperature", false}, {"include_stop_str_in_output", false},
+      {"no_stop_trim", false},        {"post_sampling_probs", false},
+      {"separate_reasoning", true},   {"skip_special_tokens", true},
   };
   for (const Switch& each : kSwitches) {
     if (fields.boolean(each.name, each.always) == each.always) continue;

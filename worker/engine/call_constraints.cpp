@@ -121,23 +121,22 @@ Result<std::shared_ptr<GrammarMasks>> CallConstraints::held_either(
     std::vector<std::string>& warnings) {
   if (family_.calls.syntax == CallSyntax::kNone) return std::shared_ptr<GrammarMasks>();
   parameter = wanted.parameter;
-  const Result<const Kept*> either =
-      kept((use.one_call ? "or a call\n" : "or calls\n") + key_of(wanted) + '\n' + use.tools,
-           [&]() -> Made {
-             BULKHEAD_TRY(const auto content, content_grammar(wanted));
-             parameter = "tools";
-             const CallWish wish{
-                 .tools = use.tools, .one_call = use.one_call, .content = content.get()};
-             return make_call_grammar(
-                 family_, wish, [this](std::string_view mark) { return tokens_->spell(mark); });
-           });
+  const Result<const Kept*> either = kept(
+      (use.one_call ? "or a call\n" : "or calls\n") + key_of(wanted) + '\n' + use.tools,
+      [&]() -> Made {
+        BULKHEAD_TRY(const auto content, content_grammar(wanted));
+        parameter = "tools";
+        const CallWish wish{.tools = use.tools, .one_call = use.one_call, .content = content.get()};
+        return make_call_grammar(family_, wish,
+                                 [this](std::string_view mark) { return tokens_->spell(mark); });
+      });
   if (either.ok()) {
     warnings = (*either)->warnings;
     return (*either)->masks;
   }
   if (parameter != "tools" || any_strict_tool(use.tools)) return for_good(either.error());
-  warnings = short_warnings({"the tools can't be called beside '" + wanted.parameter +
-                             "': " + either.error().message()});
+  warnings = short_warnings(
+      {"the tools can't be called beside '" + wanted.parameter + "': " + either.error().message()});
   spdlog::warn("{}", warnings.front());
   return std::shared_ptr<GrammarMasks>();
 }

@@ -11,8 +11,7 @@ constexpr std::size_t kMostBytes = 96;  // about what a step's drafts spell
 
 }  // namespace
 
-std::size_t ForcedSource::guess(std::span<const TokenId> tokens,
-                                std::span<TokenId> guesses) const {
+std::size_t ForcedSource::guess(std::span<const TokenId> tokens, std::span<TokenId> guesses) const {
   if (known_for_ != tokens.size()) {
     known_ = spelled();
     known_for_ = tokens.size();

@@ -1,7 +1,8 @@
-// Guesses the text that a constraint leaves no choice about, such as a grammar's literals. (A schema leaves a choice
-// about the spelling of most names: JSON has escapes.) As for every source, a guess changes no token: the step that has it computes and draws each token of that text
-// as it would alone, with its own log-probability and number of draw, only several at once. So which tokens spell the
-// text is the model's to say, and a wrong spelling costs a column.
+// Guesses the text that a constraint leaves no choice about, such as a grammar's literals. (A schema leaves a
+// choice about the spelling of most names: JSON has escapes.) As for every source, a guess changes no token: the
+// step that has it computes and draws each token of that text as it would alone, with its own log-probability and
+// number of draw, only several at once. So which tokens spell the text is the model's to say, and a wrong spelling
+// costs a column.
 #pragma once
 
 #include <vector>

@@ -93,7 +93,7 @@ void Speculator::propose(const Scheduler& scheduler) {
     if (count == 0) count = drafting.source->guess(sequence.tokens, guesses);
     float chance = 1;
     for (std::size_t i = 0; i < count; ++i) {
-      chance *= forced             ? drafting.forced_chance
+      chance *= forced              ? drafting.forced_chance
                 : drafting.by_model ? drafting.model_chance
                                     : ngram_chance(drafting, i);
       if (chance < least) break;

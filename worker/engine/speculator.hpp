@@ -61,8 +61,9 @@ enum class Speculation : std::uint8_t {
 // What speculation knows of one sequence.
 struct Drafting {
   std::unique_ptr<DraftSource> source;  // null: nothing is guessed
-  std::unique_ptr<DraftSource> forced;  // asked first, where a constraint may leave no choice; or null
-  float forced_chance = 0.9F;           // that its next guess is right
+  std::unique_ptr<DraftSource>
+      forced;                  // asked first, where a constraint may leave no choice; or null
+  float forced_chance = 0.9F;  // that its next guess is right
   // That a guess is right after this many right ones in a row; the last is for as many and more.
   std::array<float, 8> chance{0.2F, 0.3F, 0.4F, 0.5F, 0.6F, 0.7F, 0.75F, 0.8F};
   std::uint32_t run = 0;  // right guesses in a row until now

@@ -69,8 +69,7 @@ TEST(DerivedFamily, HasAnObjectBetweenItsMarks) {
 }
 
 TEST(DerivedFamily, HasASectionAroundSeveralCalls) {
-  const Family& family =
-      family_of(with_calls("<calls>\n" + std::string(kEach) + "\n</calls>"));
+  const Family& family = family_of(with_calls("<calls>\n" + std::string(kEach) + "\n</calls>"));
   EXPECT_EQ(family.calls.section, "<calls>");
   EXPECT_EQ(family.calls.opens, std::vector<std::string>{"<call>"});
   EXPECT_EQ(family.calls.closers, (std::vector<std::string>{"</call>", "</calls>"}));
@@ -80,13 +79,15 @@ TEST(DerivedFamily, HasASectionAroundSeveralCalls) {
 }
 
 TEST(DerivedFamily, HasAListOfCalls) {
-  const Family& family = family_of(with_calls(
-      "[[do]][{% for c in m.tool_calls %}{{ \", \" if not loop.first }}{\"tool\": \"{{ c.function.name "
-      "}}\", \"input\": {{ c.function.arguments | tojson }}, \"id\": \"{{ c.id }}\"}{% endfor %}]"));
+  const Family& family =
+      family_of(with_calls("[[do]][{% for c in m.tool_calls %}{{ \", \" if not loop.first "
+                           "}}{\"tool\": \"{{ c.function.name "
+                           "}}\", \"input\": {{ c.function.arguments | tojson }}, \"id\": \"{{ "
+                           "c.id }}\"}{% endfor %}]"));
   EXPECT_EQ(family.calls.syntax, CallSyntax::kJsonList);
   EXPECT_TRUE(family.calls.keys.id_last);
-  const Message message = read(
-      family, R"([[do]][{"tool": "get_weather", "input": {"city": 1}, "id": "abcdefghi"}])");
+  const Message message =
+      read(family, R"([[do]][{"tool": "get_weather", "input": {"city": 1}, "id": "abcdefghi"}])");
   ASSERT_EQ(message.calls.size(), 1U);
   EXPECT_EQ(message.calls[0].id, "abcdefghi");
 }
@@ -97,8 +98,8 @@ TEST(DerivedFamily, HasANameAndThenAnObject) {
         with_calls("{% for c in m.tool_calls %}<use tool=\"{{ c.function.name }}" +
                    std::string(between) + "{{ c.function.arguments | tojson }}</use>{% endfor %}"));
     EXPECT_EQ(family.calls.syntax, CallSyntax::kNamed) << between;
-    expect_weather(family, "<use tool=\"get_weather" + std::string(between) +
-                               R"({"city": "Oslo"}</use>)");
+    expect_weather(family,
+                   "<use tool=\"get_weather" + std::string(between) + R"({"city": "Oslo"}</use>)");
   }
 }
 
@@ -130,8 +131,7 @@ TEST(DerivedFamily, HasTheMarksOfReasoning) {
 }
 
 TEST(DerivedFamily, IsNoneWhereTheTemplateShowsNoCall) {
-  const char* const ignores =
-      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  const char* const ignores = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
   EXPECT_EQ(&family_of(ignores), &plain_family());
   // Neither JSON nor a name before it.
   EXPECT_EQ(&family_of(with_calls("{{ m.tool_calls }}")), &plain_family());
@@ -149,9 +149,8 @@ TEST(DerivedFamily, OfAKnownTemplateIsTheTables) {
   for (const char* name : {"microsoft-Phi-3.5-mini-instruct", "google-gemma-2-2b-it"})
     EXPECT_EQ(family_of(source(name)).calls.syntax, CallSyntax::kNone) << name;
   // What the table says of these can be derived, too.
-  for (const char* name :
-       {"Qwen-Qwen2.5-7B-Instruct", "NVIDIA-Nemotron-Nano-v2", "mistralai-Mistral-Nemo-Instruct-2407",
-        "deepseek-ai-DeepSeek-V3.1"}) {
+  for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "NVIDIA-Nemotron-Nano-v2",
+                           "mistralai-Mistral-Nemo-Instruct-2407", "deepseek-ai-DeepSeek-V3.1"}) {
     const Result<jinja::Chat> chat = jinja::Chat::load(source(name), "", "");
     ASSERT_TRUE(chat.ok());
     const auto derived = derive_family(*chat, plain_family());

@@ -368,7 +368,8 @@ TEST(CallGrammar, ASectionMayHoldCallsInJson) {
   wish.tools = kTools;
   const auto made = engine::make_call_grammar(family, wish, as_text);
   ASSERT_TRUE(made.ok()) << made.error().message();
-  const std::string call = "<tool_call>{\"name\":\"get_weather\",\"arguments\":{\"city\":\"a\"}}</tool_call>";
+  const std::string call =
+      "<tool_call>{\"name\":\"get_weather\",\"arguments\":{\"city\":\"a\"}}</tool_call>";
   for (const std::string& right :
        {"<calls>" + call + "</calls>", "<calls>\n" + call + "\n" + call + "\n</calls>", call})
     EXPECT_TRUE(constrain::check_text(made->grammar, right).passed) << right;

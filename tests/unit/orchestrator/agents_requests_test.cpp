@@ -54,9 +54,8 @@ TEST(AllowedTools, ListsThoseThatMayBeCalled) {
 
 TEST(History, MayHaveRefusals) {
   const auto error_for = [](const char* role, const char* members) {
-    const auto parsed = parse_chat(
-        R"({"messages":[{"role":"user","content":"x"},{"role":")" + std::string(role) + "\"," +
-        members + "}]}");
+    const auto parsed = parse_chat(R"({"messages":[{"role":"user","content":"x"},{"role":")" +
+                                   std::string(role) + "\"," + members + "}]}");
     const ApiError* error = error_of(parsed);
     return error == nullptr ? std::string() : error->parameter;
   };
@@ -146,9 +145,9 @@ TEST(MessagesTools, OfTheClientAreTaken) {
   const json bash = chat_of(read("bash_20250124")).at("tools")[0]["function"];
   EXPECT_EQ(bash["name"], "bash");
   EXPECT_TRUE(bash["parameters"]["properties"].contains("command"));
-  EXPECT_TRUE(chat_of(read("text_editor_20250728"))["tools"][0]["function"]["parameters"]
-                     ["properties"]
-                         .contains("old_str"));
+  EXPECT_TRUE(
+      chat_of(read("text_editor_20250728"))["tools"][0]["function"]["parameters"]["properties"]
+          .contains("old_str"));
   const auto computer = read("computer_20250124"), search = read("web_search_20250305");
   ASSERT_NE(error_of(computer), nullptr);
   EXPECT_EQ(error_of(computer)->message.find("servers run"), std::string::npos);
@@ -157,8 +156,9 @@ TEST(MessagesTools, OfTheClientAreTaken) {
 }
 
 TEST(Ollama, ThinksAsHardAsTemplatesKnow) {
-  const auto request = parse_ollama(
-      OllamaCall::kChat, R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
+  const auto request =
+      parse_ollama(OllamaCall::kChat,
+                   R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
   EXPECT_EQ(chat_of(request.wanted).at("reasoning_effort"), "high");
 }
 

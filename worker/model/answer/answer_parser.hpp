@@ -30,7 +30,8 @@ struct AnswerRequest {
   Tools tools;             // none: whatever looks like a call is text
   std::string prompt_end;  // the end of the prompt's text; it may have opened reasoning
   std::uint64_t id_seed = 0;
-  bool calls_or_content = false;  // behind the first content no call is read: the answer is one or the other
+  bool calls_or_content =
+      false;  // behind the first content no call is read: the answer is one or the other
 };
 
 // Where in an answer its parser stands: what holds an answer to a grammar (engine/answer_constraint.hpp) begins

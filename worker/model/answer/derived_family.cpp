@@ -44,8 +44,9 @@ Json call_of(const std::string& name, const std::string& id, const Json& argumen
 std::optional<std::string> render(const jinja::Chat& chat, const Json& assistant,
                                   bool as_is = false) {
   // The tool that is offered has another name than the call: the name then stands in the call alone.
-  const Json parameters = {{"type", "object"},
-                           {"properties", {{"key", {{"type", "string"}, {"description", "A key."}}}}}};
+  const Json parameters = {
+      {"type", "object"},
+      {"properties", {{"key", {{"type", "string"}, {"description", "A key."}}}}}};
   const Json tool = {
       {"type", "function"},
       {"function", {{"name", "Qf7tool"}, {"description", "A tool."}, {"parameters", parameters}}}};
@@ -78,7 +79,8 @@ std::string_view difference(std::string_view text, std::string_view other) {
   if (mark != std::string_view::npos && (text[mark] == '<' || text[mark] == '[')) start = mark;
   text.remove_prefix(start);
   other.remove_prefix(start);
-  const auto [end, unused] = std::mismatch(text.rbegin(), text.rend(), other.rbegin(), other.rend());
+  const auto [end, unused] =
+      std::mismatch(text.rbegin(), text.rend(), other.rbegin(), other.rend());
   text.remove_suffix(static_cast<std::size_t>(end - text.rbegin()));
   return text;
 }
@@ -102,7 +104,8 @@ std::optional<Span> json_around(std::string_view text, std::size_t from, std::si
 
 // An object with the call's argument, or its text.
 bool are_arguments(const Json& value) {
-  if (value.is_string()) return Json::parse(value.get<std::string>(), nullptr, false) == arguments_object();
+  if (value.is_string())
+    return Json::parse(value.get<std::string>(), nullptr, false) == arguments_object();
   return value == arguments_object();
 }
 
@@ -237,8 +240,8 @@ std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said
 }
 
 std::optional<Reasoning> derive_reasoning(const jinja::Chat& chat, std::string_view said) {
-  const auto both = render(
-      chat, {{"role", "assistant"}, {"content", kSaid}, {"reasoning_content", kThought}});
+  const auto both =
+      render(chat, {{"role", "assistant"}, {"content", kSaid}, {"reasoning_content", kThought}});
   if (!both) return std::nullopt;
   const std::string_view text = std::string_view(*both).substr(common_start(*both, said));
   const std::size_t thought = text.find(kThought), content = text.find(kSaid);

@@ -145,12 +145,12 @@ Family json_list(std::string name, std::string sign, std::string open, std::stri
 }
 
 Family phi4_mini() {
-  return {.name = "phi-4-mini",
-          .signs = {"<|/tool_call|>"},
-          .reasoning = kThink,
-          .calls = {.syntax = CallSyntax::kJson,
-                    .opens = {"<|tool_call|>"},
-                    .closers = {"<|/tool_call|>"}}};
+  return {
+      .name = "phi-4-mini",
+      .signs = {"<|/tool_call|>"},
+      .reasoning = kThink,
+      .calls = {
+          .syntax = CallSyntax::kJson, .opens = {"<|tool_call|>"}, .closers = {"<|/tool_call|>"}}};
 }
 
 Family granite33() {

@@ -40,8 +40,9 @@ class Adaptations {
   std::uint32_t bits_ = 0;
 };
 
-// Changes the messages in place; they are a request's own. Refusals become text for every template. Fails, with the message's number, for
-// what can't be adapted: a part that is no text, arguments that are no JSON.
+// Changes the messages in place; they are a request's own. Refusals become text for every template.
+// Fails, with the message's number, for what can't be adapted: a part that is no text, arguments
+// that are no JSON.
 void adapt(Run& run, List& messages, const Adaptations& needed);
 
 }  // namespace bulkhead::jinja
