@@ -60,6 +60,12 @@ std::string doubt_about(const struct stat& folder) {
   return {};
 }
 
+// The same of what is at the path; empty if nothing is there.
+std::string doubt_about_path(const std::string& path) {
+  struct stat folder {};
+  return ::lstat(path.c_str(), &folder) != 0 ? std::string() : doubt_about(folder);
+}
+
 // A folder of this user's alone, made where it is not there, whatever the umask. The last name is no
 // link. Otherwise why not.
 std::string make_own_folder(const std::string& path) {
@@ -177,6 +183,7 @@ void delete_later(std::string folder) {
 struct CacheLook {
   CacheSeal::Check check;
   CacheSeal::Size size;
+  std::string doubt;  // about the folder itself; nothing in it was read then
   std::string failure;
   std::atomic<bool> done = false;  // once true, the event loop may read the other members
 };
@@ -215,8 +222,9 @@ void try_for_a_while(LookOnce look) {
 
 void CacheFolder::begin(Check& check) {
   if (path_.empty() || check.begun()) return;
-  take_away_if_doubtful();
-  check.look_ = look([](const CacheSeal& seal, Look& look) {
+  check.look_ = look([path = path_](const CacheSeal& seal, Look& look) {
+    look.doubt = doubt_about_path(path);
+    if (!look.doubt.empty()) return;
     std::uint64_t deleted = 0;  // by earlier tries
     try_for_a_while([&] {
       look.check = seal.check();
@@ -232,7 +240,9 @@ bool CacheFolder::passed(Check& check) {
   reader_->go_on();
   if (!check.look_->done) return false;
   const CacheSeal::Check found = std::move(check.look_->check);
+  const std::string doubt = std::move(check.look_->doubt);
   check.forget();
+  if (!doubt.empty()) take_away_doubtful(doubt);
   if (sealing_ != nullptr && sealing_->done && !sealing_->failure.empty())
     spdlog::warn("worker {}: its cache folder is not kept: {}", name_, sealing_->failure);
   sealing_.reset();
@@ -327,17 +337,12 @@ bool CacheFolder::claim(const std::string& folder_name) {
   return true;
 }
 
-void CacheFolder::take_away_if_doubtful() {
-  struct stat folder {};
-  if (path_.empty() || ::lstat(path_.c_str(), &folder) != 0) return;
-  const std::string doubt = doubt_about(folder);
-  if (doubt.empty()) return;
+void CacheFolder::take_away_doubtful(const std::string& doubt) {
   spdlog::warn("worker {}: its cache folder {} is not used and deleted: {}", name_, path_, doubt);
   take_away();
 }
 
 std::vector<std::string> CacheFolder::arguments() {
-  take_away_if_doubtful();
   if (path_.empty() || withheld_) return {"--no-cache"};
   return {"--cache", path_};
 }

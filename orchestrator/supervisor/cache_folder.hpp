@@ -59,7 +59,8 @@ class CacheFolder {
   // Begins the check, unless it has begun.
   void begin(Check& check);
   // Begins the check, unless it has begun. Returns true once the check has ended: the folder then holds only files
-  // that its seal vouches for, and the check is forgotten. If the daemon has no descriptors or memory to check it for
+  // that its seal vouches for, and the check is forgotten. A folder that others could write to or that belongs to
+  // another user, and a link in its place, is moved away. If the daemon has no descriptors or memory to check it for
   // some seconds, the folder stays as it is and is withheld: arguments() names none until a later check has gone
   // through. After false, ask again after kAskAgain.
   bool passed(Check& check);
@@ -71,8 +72,7 @@ class CacheFolder {
   // measurement. Empty: nothing was too much, or no measurement has ended yet.
   std::string excess(std::uint64_t most_bytes);
 
-  // Returns the arguments of a worker's command line that name the folder; call it after passed(). First moves away a
-  // folder that others could write to or that belongs to another user, and a link in its place.
+  // Returns the arguments of a worker's command line that name the folder; call it after passed().
   std::vector<std::string> arguments();
   // Takes the folder away. Call it when the process that can't be trusted is gone; `why` is for the
   // log. If the folder can't be taken away, later processes get none.
@@ -92,7 +92,7 @@ class CacheFolder {
   using Look = CacheLook;
 
   bool claim(const std::string& folder_name);
-  void take_away_if_doubtful();
+  void take_away_doubtful(const std::string& doubt);
   template <typename Run>
   std::shared_ptr<Look> look(Run run) const;
   // Whether there was one, and it is gone from its name.

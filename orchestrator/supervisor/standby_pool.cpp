@@ -51,10 +51,12 @@ void Spare::start() {
     spdlog::error("worker {}: not started: too many processes of its worker have not ended", name_);
     return set_state(State::kFailed);
   }
-  if (!cache_.passed(cache_check_)) return start_in(CacheFolder::kAskAgain);
+  const bool checked = start_files_.begun() || cache_.passed(cache_check_);
+  const StartFilesLook::Paths paths{options_.model_file, options_.chat_template, options_.program};
+  if (!checked || !start_files_.passed(paths, name_)) return start_in(CacheFolder::kAskAgain);
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name_, true,
                                              static_cast<ProcessEvents&>(*this));
-  Status started = process_->start();
+  Status started = process_->start(start_files_.take());
   if (started.ok()) return set_state(State::kStarting);
   process_.reset();
   died({.cause = DeathCause::kFailedStart, .words = "failed start: " + started.error().message()});

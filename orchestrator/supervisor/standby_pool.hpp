@@ -71,6 +71,7 @@ class Spare : private ProcessEvents {
   Vault& vault_;
   CacheFolder& cache_;
   CacheFolder::Check cache_check_;  // for the process that the pool starts next
+  StartFilesLook start_files_;      // begins when that check has passed
   std::string name_;
   const Hooks& hooks_;
   State state_ = State::kStarting;

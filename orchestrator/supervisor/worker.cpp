@@ -100,14 +100,14 @@ void Worker::start_process() {
     vault_.drop("a cold start was asked for");
     cache_.drop("a cold start was asked for");
   }
-  if (!cache_.passed(cache_check_))
+  if (!looked_at_files())
     return restart_timer_.start(CacheFolder::kAskAgain, [this] { start_process(); });
   watch_cache();
   restart_after_drain_ = unload_after_drain_ = false;
   way_ = Recovery::Way::kLoaded;
   process_ = std::make_unique<WorkerProcess>(loop_, options_, vault_, cache_, name(), false,
                                              static_cast<ProcessEvents&>(*this));
-  Status started = process_->start();
+  Status started = process_->start(start_files_.take());
   if (!started.ok()) {
     // Not the worker's doing, and trying again at once won't help.
     process_.reset();
@@ -124,6 +124,13 @@ void Worker::start_process() {
   events_.worker_changed(*this);
 }
 
+// The files come last, so that what is found is of this start.
+bool Worker::looked_at_files() {
+  return (start_files_.begun() || cache_.passed(cache_check_)) &&
+         start_files_.passed({options_.model_file, options_.chat_template, options_.program},
+                             name());
+}
+
 bool Worker::take_over() {
   if (next_is_cold_) return false;
   // What it had the device do may go on for as long as it is there: nothing of it is taken over.
@@ -133,6 +140,7 @@ bool Worker::take_over() {
   if (spare == nullptr) return false;
   restart_timer_.cancel();
   cache_check_.forget();  // the check says nothing about what this process writes
+  start_files_.forget();
   starts_when_it_is_gone_ = false;
   restart_after_drain_ = false;
   process_ = std::move(spare);

@@ -200,6 +200,7 @@ class Worker : private ProcessEvents {
   void give_up(const std::string& reason);
   void retry_later();
   void watch_cache();
+  bool looked_at_files();
   void end_after_drain();
   void unloaded();
   void become_next();
@@ -217,6 +218,7 @@ class Worker : private ProcessEvents {
   Vault vault_;                             // outlives those that are given from it
   CacheFolder cache_;                       // outlives those that write to it
   CacheFolder::Check cache_check_;          // for the next process; begins when no process runs
+  StartFilesLook start_files_;              // begins when that check has passed
   std::uint32_t kills_at_take_over_ = 0;    // in a row
   std::unique_ptr<WorkerProcess> process_;  // null between two
   // A process before it that has stopped and whose exit is not over: somebody else serves already.

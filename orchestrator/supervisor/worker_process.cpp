@@ -55,10 +55,10 @@ WorkerProcess::WorkerProcess(EventLoop& loop, const WorkerOptions& options, Vaul
       exit_timer_(loop),
       alive_(std::make_shared<bool>(true)) {}
 
-Status WorkerProcess::start() {
+Status WorkerProcess::start(StartFiles files) {
   OomKills::of_workers();  // counts from the first start on
-  file_mark_ = file_mark_of(options_.model_file);
-  template_mark_ = template_mark_of(options_.chat_template);
+  file_mark_ = std::move(files.file_mark);
+  template_mark_ = std::move(files.template_mark);
   if (vault_.closer()->full()) {
     return Error(
         ErrorCode::kResourceExhausted,

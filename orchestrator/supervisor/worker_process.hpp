@@ -26,6 +26,7 @@
 #include "orchestrator/supervisor/file_mark.hpp"
 #include "orchestrator/supervisor/heartbeat.hpp"
 #include "orchestrator/supervisor/process.hpp"
+#include "orchestrator/supervisor/start_files.hpp"
 #include "orchestrator/supervisor/vault.hpp"
 #include "orchestrator/supervisor/worker_limits.hpp"
 
@@ -134,7 +135,8 @@ class WorkerProcess {
                 std::string name, bool standby, ProcessEvents& events);
   ~WorkerProcess();  // a stuck process is reaped when it ends after all
 
-  Status start();
+  // `files`: what was found when a thread looked for this start.
+  Status start(StartFiles files);
   void set_events(ProcessEvents& events) { events_ = &events; }
   // Makes a standby serve from now on. `name`: its name in the log from here. `unsettled`: the device may still
   // compute for the process before it, until settle() says that this is over.

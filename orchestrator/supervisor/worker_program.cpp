@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -28,27 +29,50 @@ bool same(const struct stat& a, const struct stat& b) {
   return identity(a) == identity(b);
 }
 
+struct AllPinned {
+  std::mutex mutex;
+  std::map<std::string, Pinned> programs;
+};
+AllPinned& all_pinned() {
+  static AllPinned all;
+  return all;
+}
+
 }  // namespace
 
 Result<std::string> pinned_program(const std::string& path) {
-  static std::map<std::string, Pinned> all;
-  Pinned& program = all[path];
-  struct stat now {};
+  AllPinned& all = all_pinned();
+  const std::lock_guard lock(all.mutex);
+  Pinned& program = all.programs[path];
   if (!program.file.valid()) {
     UniqueFd file(::open(path.c_str(), O_PATH | O_CLOEXEC));
     if (!file.valid() || ::fstat(file.get(), &program.first) != 0)
       return errno_error(ErrorCode::kNotFound, "starting the worker program " + path, errno);
     program.file = std::move(file);
-  } else if (!program.told && (::stat(path.c_str(), &now) != 0 || !same(now, program.first))) {
-    program.told = true;
-    spdlog::warn(
-        "the worker program {} is not the one any more that this daemon began with (an upgrade?); "
-        "workers go on being started from that one, until the daemon is restarted",
-        path);
   }
   // By the daemon's own number: a child that starts it has closed the descriptor by then.
   std::string name = fmt::format("/proc/{}/fd/{}", ::getpid(), program.file.get());
   return ::access(name.c_str(), X_OK) == 0 ? name : path;
+}
+
+void look_at_program(const std::string& path) {
+  AllPinned& all = all_pinned();
+  struct stat first {
+  }, now{};
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto pinned = all.programs.find(path);
+    if (pinned == all.programs.end() || !pinned->second.file.valid() || pinned->second.told) return;
+    first = pinned->second.first;
+  }
+  // Nobody waits for the lock meanwhile.
+  if (::stat(path.c_str(), &now) == 0 && same(now, first)) return;
+  const std::lock_guard lock(all.mutex);
+  if (std::exchange(all.programs[path].told, true)) return;
+  spdlog::warn(
+      "the worker program {} is not the one any more that this daemon began with (an upgrade?); "
+      "workers go on being started from that one, until the daemon is restarted",
+      path);
 }
 
 }  // namespace bulkhead::orchestrator

@@ -9,9 +9,11 @@
 
 namespace bulkhead::orchestrator {
 
-// By which name to start the program that was at `path` when this was first asked. Logs once that
-// another is there now, or that the file itself has been changed. kNotFound, the first time, where
-// there is none. The event loop's thread.
+// By which name to start the program that was at `path` when this was first asked. kNotFound, the first time, where
+// there is none.
 Result<std::string> pinned_program(const std::string& path);
+// Logs once that another program is at `path` than the pinned one, or that the file itself has been changed. On a
+// network mount it may take long, so threads call it.
+void look_at_program(const std::string& path);
 
 }  // namespace bulkhead::orchestrator

@@ -275,6 +275,48 @@ TEST(Loop, IsNotHeldUpByTheParserOfLargeBodies) {
   EXPECT_NE(broken.body.find("not valid JSON"), std::string::npos) << broken.body;
 }
 
+// hung_mount.cpp plays the mount, of the model's file or of the cache folder.
+TEST(Loop, IsNotHeldUpByAMountThatHangsWhenAWorkerStarts) {
+  for (const bool of_model : {true, false}) {
+    SCOPED_TRACE(of_model ? "of the model" : "of the cache");
+    char name[] = "/tmp/bulkhead-mount-XXXXXX";
+    const std::filesystem::path folder = ::mkdtemp(name);
+    std::filesystem::create_directory(folder / "cache");
+    std::filesystem::create_directory(folder / "model");
+    const std::filesystem::path mount = folder / (of_model ? "model" : "cache");
+    std::ofstream(folder / "model" / "m.gguf") << "a model that the scripted worker does not read";
+    const Serving serving =
+        serve({"models.0.path=" + (folder / "model" / "m.gguf").string(), "models.0.name=m"},
+              {{"LD_PRELOAD", HUNG_MOUNT_LIBRARY},
+               {"HUNG_MOUNT", mount.string()},
+               {"XDG_CACHE_HOME", (folder / "cache").string()}});
+    ASSERT_TRUE(answers(serving)) << serving.daemon->log();
+    const json first = serving.worker();
+
+    std::ofstream(mount / "hangs") << "now";
+    send_signal(first["pid"].get<pid_t>(), SIGKILL);
+    // Its successor can't start, and everything else goes on.
+    const auto end = std::chrono::steady_clock::now() + milliseconds(of_model ? 6500 : 1500);
+    while (std::chrono::steady_clock::now() < end) {
+      ASSERT_EQ(serving.get("/livez").status, 200);
+      ASSERT_EQ(serving.get("/metrics").status, 200);
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    EXPECT_NE(serving.worker()["state"], "ready");
+    if (of_model) {
+      EXPECT_TRUE(serving.daemon->says("a network mount that it is on may hang"))
+          << serving.daemon->log();
+    }
+    std::filesystem::remove(mount / "hangs");
+    EXPECT_TRUE(Serving::eventually([&] { return serving.worker()["state"] == "ready"; }));
+    EXPECT_NE(serving.worker()["pid"], first["pid"]);
+    EXPECT_TRUE(answers(serving));
+    serving.daemon->signal(SIGTERM);
+    EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+    std::filesystem::remove_all(folder);
+  }
+}
+
 TEST(WorkersLog, IsPrefixedAndCleaned) {
   const Serving serving = serve();
   const std::string name = serving.worker()["name"];
