@@ -54,7 +54,6 @@ class Planner {
   Status add(const model::Operation& operation, const model::Operation* next) {
     return std::visit(Overloaded{
                           [this](const model::Norm& norm) { return add_norm(norm); },
-                          [this](const model::Copy& copy) { return add_copy(copy); },
                           [&](const model::Product& product) {
                             const auto* const rotate =
                                 next != nullptr ? std::get_if<model::Rotate>(next) : nullptr;
@@ -68,6 +67,7 @@ class Planner {
                           [this](const model::Experts& experts) { return add_experts(experts); },
                           [this](const model::Gated& gated) { return add_gate(gated); },
                           [this](const model::DeltaNet& net) { return add_delta(net); },
+                          [this](const model::StandsAlone auto& each) { return add_alone(each); },
                       },
                       operation);
   }
@@ -155,10 +155,14 @@ class Planner {
     return {};
   }
 
-  Status add_copy(const model::Copy& copy) {
-    if (copy.out == kStream) writer_ = {};
-    if (scaled_ && scaled_->input == copy.out) scaled_.reset();
-    plan_.steps.emplace_back(CopyStep{copy});
+  // The operation is the step. What it writes is not a norm's result any more.
+  template <model::StandsAlone Kind>
+  Status add_alone(const Kind& operation) {
+    for (const ActivationIndex written : operation.writes()) {
+      if (written == kStream) writer_ = {};
+      if (scaled_ && scaled_->input == written) scaled_.reset();
+    }
+    plan_.steps.emplace_back(operation);
     return {};
   }
 
@@ -237,19 +241,15 @@ class Planner {
   Status add_rotate(const model::Rotate& rotate) {
     plan_.q_width = std::max<std::uint64_t>(
         plan_.q_width, std::uint64_t{rotate.heads.heads} * k::kv_padded(rotate.heads.size, kv_));
-    if (!std::exchange(rotated_, false)) {
-      plan_.steps.emplace_back(RotateStep{rotate});
-    } else if (rotate.bias != kAbsent) {
-      plan_.vector_orders[rotate.bias] = row_order(rotate);
-    }
+    if (!std::exchange(rotated_, false)) return add_alone(rotate);
+    if (rotate.bias != kAbsent) plan_.vector_orders[rotate.bias] = row_order(rotate);
     return {};
   }
 
   Status add_latent(const model::RotateLatent& rotate) {
     plan_.q_width = std::max<std::uint64_t>(
         plan_.q_width, std::uint64_t{rotate.heads.heads} * k::kv_padded(rotate.heads.size, kv_));
-    plan_.steps.emplace_back(RotateLatentStep{rotate});
-    return {};
+    return add_alone(rotate);
   }
 
   Status add_slices(const model::SliceProduct& each) {
@@ -271,8 +271,7 @@ class Planner {
     plan_.most_heads = std::max(plan_.most_heads, attend.heads.heads);
     auto& shapes = plan_.attention_shapes;
     if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
-    plan_.steps.emplace_back(AttendStep{attend});
-    return {};
+    return add_alone(attend);
   }
 
   Status add_gate(const model::Gated& gated) {

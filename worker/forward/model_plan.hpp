@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -52,15 +53,13 @@ struct PlannedOperands {
   model::VectorIndex bias = kAbsent, second_bias = kAbsent;  // of a product that is biased
 };
 
-// The steps. Each says what it reads and writes (places_of), from which barriers follow.
+// The steps that are planned. What each reads and writes stands in places_of, from which barriers follow. Operations
+// that stand alone are steps, too, and say it themselves.
 
 // A norm in a pass of its own.
 struct NormStep {
   model::Norm norm;
   OperandsIndex operands = kAbsent;  // of the next norm, where this one is added to the stream
-};
-struct CopyStep {
-  model::Copy copy;
 };
 // The factor of each column that a norm comes to, for products that are scaled.
 struct ScalesStep {
@@ -87,12 +86,6 @@ struct GateStep {
   gpu::kernels::Gate function = gpu::kernels::Gate::kSilu;
   std::uint32_t first_gate = 0;  // entry of `gate`
 };
-struct RotateStep {
-  model::Rotate rotate;
-};
-struct RotateLatentStep {
-  model::RotateLatent rotate;
-};
 // Each slice of a matrix times inputs of its own.
 struct SliceProductStep {
   ProductStep product;
@@ -114,17 +107,26 @@ struct MixStep {
   model::ActivationIndex routes = kAbsent, results = kAbsent, shared = kAbsent, out = kAbsent;
   OperandsIndex operands = kAbsent;  // of the next norm, where `out` is the residual stream
 };
-struct AttendStep {
-  model::Attend attend;
-};
 // The three kernels of a gated delta net (gpu/kernels/delta.hpp), with what they hand on.
 struct DeltaStep {
   model::DeltaNet net;
   model::ActivationIndex convolved = kAbsent, read = kAbsent;
 };
-using PlanStep = std::variant<NormStep, CopyStep, ScalesStep, ProductsStep, SliceProductStep,
-                              GateStep, RotateStep, RotateLatentStep, AttendStep, RouteStep,
-                              ExpertProductsStep, MixStep, DeltaStep>;
+// A variant of `Steps` and of those operations that stand alone.
+template <typename Operations, typename... Steps>
+struct StepsOf;
+template <typename... Steps>
+struct StepsOf<std::variant<>, Steps...> {
+  using Type = std::variant<Steps...>;
+};
+template <typename First, typename... Others, typename... Steps>
+struct StepsOf<std::variant<First, Others...>, Steps...> {
+  using Type = typename std::conditional_t<model::StandsAlone<First>,
+                                           StepsOf<std::variant<Others...>, Steps..., First>,
+                                           StepsOf<std::variant<Others...>, Steps...>>::Type;
+};
+using PlanStep = StepsOf<model::Operation, NormStep, ScalesStep, ProductsStep, SliceProductStep,
+                         GateStep, RouteStep, ExpertProductsStep, MixStep, DeltaStep>::Type;
 
 // A set of activations and of what steps hand on beside them.
 using Places = std::uint64_t;

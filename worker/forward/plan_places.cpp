@@ -1,4 +1,6 @@
 // What each of a plan's steps reads and writes, from which barriers follow.
+#include <array>
+
 #include "config/base/overloaded.hpp"
 #include "worker/forward/model_plan.hpp"
 
@@ -13,12 +15,17 @@ namespace {
 constexpr std::uint32_t kScalesPlace = kMostActivations, kQPlace = 62, kKvPlace = 63;
 
 constexpr Places place(std::uint32_t index) {
+  if (index == model::kWaitingQ) index = kQPlace;
+  if (index == model::kKept) index = kKvPlace;
   return Places{1} << index;
 }
 
-Access access_of(const model::RotateLatent& rotate) {
-  return {place(rotate.q) | place(rotate.absorbed) | place(rotate.row),
-          place(kQPlace) | place(kKvPlace)};
+template <std::size_t count>
+Places places(const std::array<model::ActivationIndex, count>& activations) {
+  Places all = 0;
+  for (const model::ActivationIndex each : activations)
+    all |= place(each);
+  return all;
 }
 
 }  // namespace
@@ -35,8 +42,8 @@ Access ModelPlan::places_of(const PlanStep& step) const {
             return Access{place(s.norm.in) | (s.norm.adds ? out : 0),
                           out | next_input_of(s.operands)};
           },
-          [](const CopyStep& s) {
-            return Access{place(s.copy.in), place(s.copy.out)};
+          [](const model::StandsAlone auto& operation) {
+            return Access{places(operation.reads()), places(operation.writes())};
           },
           [](const ScalesStep&) {
             return Access{place(kStream), place(kScalesPlace)};
@@ -60,13 +67,6 @@ Access ModelPlan::places_of(const PlanStep& step) const {
           },
           [](const GateStep& s) {
             return Access{place(s.gate) | (s.up != kAbsent ? place(s.up) : 0), place(s.out)};
-          },
-          [](const RotateStep& s) {
-            return Access{place(s.rotate.qkv), place(kQPlace) | place(kKvPlace)};
-          },
-          [](const RotateLatentStep& s) { return access_of(s.rotate); },
-          [](const AttendStep& s) {
-            return Access{place(kQPlace) | place(kKvPlace), place(s.attend.out)};
           },
           [](const RouteStep& s) {
             return Access{place(kStream),

@@ -37,8 +37,7 @@ void AttentionSteps::fill_output(const model::Attend& attend, const k::Attention
   push.sinks = context_.weights.vector(attend.rules.sinks);
 }
 
-Status AttentionSteps::add(const RotateStep& step) {
-  const model::Rotate& rotate = step.rotate;
+Status AttentionSteps::add(const model::Rotate& rotate) {
   k::RopeKvPush push{};
   fill_rotation(rotate, push);
   push.qkv = at(rotate.qkv);
@@ -57,8 +56,7 @@ Status AttentionSteps::add(const RotateStep& step) {
                         {columns_, shape.heads + (rotate.stores_nothing ? 0 : 2 * shape.kv_heads)});
 }
 
-Status AttentionSteps::add(const RotateLatentStep& step) {
-  const model::RotateLatent& rotate = step.rotate;
+Status AttentionSteps::add(const model::RotateLatent& rotate) {
   k::RopeLatentPush push{};
   fill_rotation(rotate, push);
   push.q = at(rotate.q);
@@ -73,8 +71,7 @@ Status AttentionSteps::add(const RotateLatentStep& step) {
       gpu::push_bytes(push), {columns_, shape.heads + 1});
 }
 
-Status AttentionSteps::add(const AttendStep& step) {
-  const model::Attend& attend = step.attend;
+Status AttentionSteps::add(const model::Attend& attend) {
   const k::AttentionShape shape = attention_shape(context_.graph, attend, context_.kv_format);
   k::AttentionPush push{};
   fill_output(attend, shape, push);

@@ -13,9 +13,9 @@ class AttentionSteps : public StepPart {
  public:
   using StepPart::StepPart;
 
-  Status add(const RotateStep& step);
-  Status add(const RotateLatentStep& step);
-  Status add(const AttendStep& step);
+  Status add(const model::Rotate& rotate);
+  Status add(const model::RotateLatent& rotate);
+  Status add(const model::Attend& attend);
 
  private:
   Status attend_range(const model::Attend& attend, const gpu::kernels::AttentionShape& shape,

@@ -169,20 +169,20 @@ class Builder {
     return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.norm.out)), push,
                     norm_extent(step.norm.width));
   }
-  Status add(const CopyStep& step) {
+  Status add(const model::Copy& copy) {
     model::Norm norm;
-    norm.in = step.copy.in;
-    norm.out = step.copy.out;
+    norm.in = copy.in;
+    norm.out = copy.out;
     const model::Activation &in = plan_.activations[norm.in], &out = plan_.activations[norm.out];
     const std::uint32_t parts = out.per_column / in.per_column;
     norm.width = parts == 1 ? in.width : out.width;
-    norm.gain = step.copy.factor;
-    const auto makes = step.copy.factor == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kTimes;
+    norm.gain = copy.factor;
+    const auto makes = copy.factor == kAbsent ? k::NormMakes::kCopy : k::NormMakes::kTimes;
     k::RmsNormPush push = norm_push(norm);
     push.in_stride /= parts;
     Extent extent = norm_extent(norm.width * parts);
     extent.y = parts;
-    return dispatch(k::rms_norm(context_.mapping, makes, form_of(step.copy.out)), push, extent);
+    return dispatch(k::rms_norm(context_.mapping, makes, form_of(copy.out)), push, extent);
   }
 
   // The stream's gain is in the input already; what is left is a factor for each column.
@@ -298,9 +298,9 @@ class Builder {
   Status add_by(const Step& step) {
     return Steps(context_, activations_, shape_.columns, slot_, *emit_).add(step);
   }
-  Status add(const RotateStep& step) { return add_by<AttentionSteps>(step); }
-  Status add(const RotateLatentStep& step) { return add_by<AttentionSteps>(step); }
-  Status add(const AttendStep& step) { return add_by<AttentionSteps>(step); }
+  Status add(const model::Rotate& rotate) { return add_by<AttentionSteps>(rotate); }
+  Status add(const model::RotateLatent& rotate) { return add_by<AttentionSteps>(rotate); }
+  Status add(const model::Attend& attend) { return add_by<AttentionSteps>(attend); }
   Status add(const RouteStep& step) { return add_by<ExpertSteps>(step); }
   Status add(const ExpertProductsStep& step) { return add_by<ExpertSteps>(step); }
   Status add(const SliceProductStep& step) { return add_by<ExpertSteps>(step); }

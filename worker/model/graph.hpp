@@ -4,6 +4,7 @@
 // iterate over it. Knows no GPU.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -121,7 +122,14 @@ struct HeadShape {
   std::uint32_t qkv_width() const { return query_width() + 2 * kv_width(); }
 };
 
+// What operations hand on beside activations: the rotated q, which waits for Attend, and what sequences keep, their
+// pages and states.
+inline constexpr ActivationIndex kWaitingQ = kAbsent - 1, kKept = kAbsent - 2;
+
 // The operations. A column's result depends on its own sequence alone.
+//
+// An operation that says what it reads and writes is a step as it stands, unless a device makes it part of another one
+// (forward/model_plan.hpp). The others are planned: devices fuse them or make several steps of them.
 
 // out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or added to
 // what `out` holds. With a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
@@ -139,6 +147,9 @@ struct Norm {
 struct Copy {
   ActivationIndex in = kStream, out = kAbsent;
   VectorIndex factor = kAbsent;
+
+  std::array<ActivationIndex, 1> reads() const { return {in}; }
+  std::array<ActivationIndex, 1> writes() const { return {out}; }
 };
 
 // out = matrix * in, or added to what `out` holds. The matrix is its parts' rows, one after another.
@@ -177,6 +188,9 @@ struct Rotate {
   bool stores_nothing = false;
   // Values are normed like q and k, but without a gain.
   bool norms_values = false;
+
+  std::array<ActivationIndex, 1> reads() const { return {qkv}; }
+  std::array<ActivationIndex, 2> writes() const { return {kWaitingQ, kKept}; }
 };
 
 // Rotate for attention over latents (DeepSeek-V2, arXiv 2405.04434). The cache has one row for each position:
@@ -196,6 +210,9 @@ struct RotateLatent {
   // As Rotate's.
   float temperature = 0;
   std::uint32_t temperature_span = 1;
+
+  std::array<ActivationIndex, 3> reads() const { return {q, absorbed, row}; }
+  std::array<ActivationIndex, 2> writes() const { return {kWaitingQ, kKept}; }
 };
 
 // Which scores a column weighs, and how.
@@ -212,6 +229,9 @@ struct Attend {
   KvIndex kv = kAbsent;
   ActivationIndex out = kAbsent;
   ScoreRules rules;
+
+  std::array<ActivationIndex, 2> reads() const { return {kWaitingQ, kKept}; }
+  std::array<ActivationIndex, 1> writes() const { return {out}; }
 };
 
 // kGelu: in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415). kClamped: gpt-oss's SwiGLU
@@ -289,6 +309,13 @@ struct Experts {
 
 using Operation = std::variant<Norm, Copy, Product, SliceProduct, Rotate, RotateLatent, Attend,
                                GatedProduct, Experts, Gated, DeltaNet>;
+
+// Says whether an operation is a step of its own.
+template <typename Kind>
+concept StandsAlone = requires(const Kind& operation) {
+  operation.reads();
+  operation.writes();
+};
 
 struct Layer {
   std::vector<Operation> operations;
