@@ -1,6 +1,6 @@
-// The figures that workers report beside those of ipc::Stats, a row for each name. A worker sends names and values alone,
-// because the daemon does not trust a worker with types and texts. The worker can report no name without a row: that
-// does not compile.
+// The figures that workers report beside those of ipc::Stats, a row for each name. A worker sends names and values
+// alone, because the daemon does not trust a worker with types and texts. The worker can report no name without a
+// row: that does not compile.
 #pragma once
 
 #include <algorithm>
@@ -191,7 +191,8 @@ constexpr const WorkerFigure* find_worker_figure(std::string_view name) {
   return row != std::end(worker_figures::kRows) && row->name == name ? row : nullptr;
 }
 
-// The name of a row for a figure that is reported with its value. The compiler refuses a text that is no such row's name.
+// The name of a row for a figure that is reported with its value. The compiler refuses a text that is no such row's
+// name.
 class FigureName {
  public:
   consteval FigureName(const char* name)  // NOLINT(google-explicit-constructor)
