@@ -215,6 +215,7 @@ class StagedQueue final : public BlitBase {
     stats.download_nanoseconds = down.copy_ns;
     stats.sync_waits = up.waits + down.waits;
     stats.sync_wait_nanoseconds = up.wait_ns + down.wait_ns;
+    stats.pending_limit = std::uint64_t{2} * std::max(settings_.max_pending_ops, 1U);
     stats.pending = under_way(uploads_) + under_way(downloads_);
     stats.pending_peak = std::max(up.most_pending, down.most_pending);
     return stats;

@@ -34,6 +34,7 @@ struct BlitQueueStats {
   std::uint64_t download_copies = 0, download_nanoseconds = 0;
   std::uint64_t sync_waits = 0, sync_wait_nanoseconds = 0;  // the host waited for a copy
   std::uint64_t pending = 0, pending_peak = 0;              // copies under way, of both directions
+  std::uint64_t pending_limit = 1;                          // the most that may be, of both
 
   double average_upload_us() const { return average_us(upload_nanoseconds, upload_copies); }
   double average_download_us() const { return average_us(download_nanoseconds, download_copies); }

@@ -107,6 +107,7 @@ std::vector<FigureValue> figures(const Optimizations& parts, Device& device) {
   add("blit_average_sync_wait_microseconds", blit.average_sync_wait_us());
   add("blit_pending", blit.pending);
   add("blit_pending_peak", blit.pending_peak);
+  add("blit_pending_limit", blit.pending_limit);
   add("blit_transfer_seconds", seconds(activity.transfer_ns));
   add("blit_overlapped_seconds", seconds(activity.overlapped_ns));
   add("blit_overlap_ratio", activity.overlap_ratio());
@@ -123,6 +124,8 @@ std::vector<FigureValue> figures(const Optimizations& parts, Device& device) {
   add("ring_recording_seconds", seconds(ring.recording_nanoseconds));
   add("ring_submit_seconds", seconds(ring.submit_nanoseconds));
 
+  add("device_memory_bytes", device.info().device_memory_bytes);
+  add("device_memory_free_bytes", device.free_memory_bytes());
   add("gpu_allocated_bytes", device.allocated_bytes());
   add("gpu_allocated_bytes_peak", device.allocated_bytes_peak());
   add("gpu_busy_seconds", seconds(activity.compute_ns));

@@ -25,6 +25,7 @@
 #include "orchestrator/http/server.hpp"
 #include "orchestrator/journal/disk_journal.hpp"
 #include "orchestrator/memory_reserve.hpp"
+#include "orchestrator/metrics/host_figures.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/reloader.hpp"
 #include "orchestrator/router/router.hpp"
@@ -264,6 +265,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Metrics metrics(router, disk.journal.get());
   metrics.add_figures([&loop] { return figures_of_loop_and_log(loop); });
   metrics.add_figures([&server] { return figures_of_server(server); });
+  HostWatch host;
+  metrics.add_figures([&host] { return host.figures(); });
   ResumableStreams streams(loop, router, metrics, disk.journal.get(),
                            {std::chrono::seconds(settings.isolation.resume_window_s),
                             std::chrono::seconds(settings.server.request_timeout_s),

@@ -18,9 +18,9 @@ struct WorkerFigure {
     kCounter,  // a value that only grows, from 0 at the start of the worker's process
     kGauge,
   };
-  std::string_view name;  // the name without "bulkhead_worker_"
+  std::string_view name;  // as workers send it; orchestrator/metrics/metric_name.hpp makes the metric's name of it
   Kind kind = Kind::kGauge;
-  std::string_view unit;  // "bytes", "s", ...
+  std::string_view unit;  // of the metric: "bytes", "s", ..., never "us"
   std::string_view help;
   // Set for a counter that FigureCounts keeps: the worker reports it from its start on.
   bool counted = false;
@@ -37,10 +37,10 @@ inline constexpr bool kCounted = true;
 
 // The rows are in the order of their names.
 inline constexpr WorkerFigure kRows[] = {
-    {"blit_average_download_microseconds", kGauge, "us", "Mean time of a download"},
-    {"blit_average_sync_wait_microseconds", kGauge, "us",
+    {"blit_average_download_microseconds", kGauge, "s", "Mean time of a download"},
+    {"blit_average_sync_wait_microseconds", kGauge, "s",
      "Mean time that the host waits for a transfer"},
-    {"blit_average_upload_microseconds", kGauge, "us", "Mean time of an upload"},
+    {"blit_average_upload_microseconds", kGauge, "s", "Mean time of an upload"},
     {"blit_bytes_downloaded", kCounter, "bytes", "Data copied from the device"},
     {"blit_bytes_uploaded", kCounter, "bytes", "Data copied to the device"},
     {"blit_downloads", kCounter, "transfers", "Downloads"},
@@ -48,6 +48,8 @@ inline constexpr WorkerFigure kRows[] = {
      "Share of the transfers' time that went on beside computing"},
     {"blit_overlapped_seconds", kCounter, "s", "Time of transfers beside computing"},
     {"blit_pending", kGauge, "transfers", "Transfers that have not ended"},
+    {"blit_pending_limit", kGauge, "transfers",
+     "Most transfers that may be under way at one time, in both directions"},
     {"blit_pending_peak", kGauge, "transfers", "Most transfers that had not ended at one time"},
     {"blit_stalls", kCounter, "waits", "Waits for staging memory or for an earlier transfer"},
     {"blit_sync_wait_seconds", kCounter, "s", "Time that the host waited for transfers"},
@@ -61,6 +63,9 @@ inline constexpr WorkerFigure kRows[] = {
      "Records that the worker sent to the daemon"},
     {"command_buffers_begun", kCounter, "command buffers", "Command buffers that recording began"},
     {"device_allocations", kCounter, "allocations", "Allocations of device memory"},
+    {"device_memory_bytes", kGauge, "bytes", "Memory of the worker's device"},
+    {"device_memory_free_bytes", kGauge, "bytes",
+     "Device memory that the worker could still have, by the driver's budget"},
     {"discarded_outputs_total", kCounter, "outputs", "Outputs of requests that had ended",
      kCounted},
     {"draft_model_accepted_tokens_total", kCounter, "tokens",
@@ -107,7 +112,7 @@ inline constexpr WorkerFigure kRows[] = {
     {"pool_acquires", kCounter, "buffers", "Buffers that the pool lent"},
     {"pool_active_heaps", kGauge, "heaps", "Heaps of the pool that have lent a buffer"},
     {"pool_allocation_seconds", kCounter, "s", "Time that lending buffers took"},
-    {"pool_average_allocation_microseconds", kGauge, "us", "Mean time of lending a buffer"},
+    {"pool_average_allocation_microseconds", kGauge, "s", "Mean time of lending a buffer"},
     {"pool_bytes_in_use", kGauge, "bytes", "Memory that the pool has lent"},
     {"pool_bytes_peak", kGauge, "bytes", "Most memory that the pool had lent at one time"},
     {"pool_bytes_reserved", kGauge, "bytes", "Memory that the pool holds"},
@@ -141,7 +146,7 @@ inline constexpr WorkerFigure kRows[] = {
      "Requests computed again after their results were spoilt", kCounted},
     {"resumed_requests_total", kCounter, "requests", "Requests that another worker had begun",
      kCounted},
-    {"ring_average_wait_microseconds", kGauge, "us",
+    {"ring_average_wait_microseconds", kGauge, "s",
      "Mean time that the host waits for the device"},
     {"ring_recording_seconds", kCounter, "s", "Time that recording commands took"},
     {"ring_recordings", kCounter, "recordings", "Command buffers recorded"},
@@ -149,7 +154,7 @@ inline constexpr WorkerFigure kRows[] = {
     {"ring_reuse_rate", kGauge, "0 to 1", "Share of the submissions that are replays"},
     {"ring_submissions", kCounter, "submissions", "Command buffers submitted"},
     {"ring_submit_seconds", kCounter, "s", "Time that submitting took"},
-    {"ring_wait_microseconds", kCounter, "us", "Time that the host waited for the device"},
+    {"ring_wait_microseconds", kCounter, "s", "Time that the host waited for the device"},
     {"ring_waits", kCounter, "waits", "Waits of the host for the device"},
     {"speculation_accepted_tokens_total", kCounter, "tokens", "Guessed tokens that were right"},
     {"speculation_drafted_tokens_total", kCounter, "tokens", "Tokens guessed"},

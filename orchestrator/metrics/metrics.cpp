@@ -183,23 +183,36 @@ class OfWorker {
   }
   void gauge_of(const ClientMetric::Label& label, const char* name, const char* help,
                 double value) {
-    Snapshot::Labels labels = labels_;
-    labels.push_back(label);
-    now_.add(MetricType::Gauge, name, help, value, std::move(labels));
+    add_of(MetricType::Gauge, label, name, help, value);
+  }
+  void counter_of(const ClientMetric::Label& label, const char* name, const char* help,
+                  std::uint64_t value) {
+    add_of(MetricType::Counter, label, name, help, static_cast<double>(value));
   }
   void reported(MetricType type, const std::string& name, const std::string& help, double value) {
     now_.add_reported(type, name, help, value, labels_);
   }
 
  private:
+  void add_of(MetricType type, const ClientMetric::Label& label, const char* name,
+              const char* help, double value) {
+    Snapshot::Labels labels = labels_;
+    labels.push_back(label);
+    now_.add(type, name, help, value, std::move(labels));
+  }
+
   Snapshot& now_;
   const Snapshot::Labels labels_;
 };
 
 // Of a worker and of each of its spares.
-void add_state(OfWorker& out, const char* state, std::uint64_t restarts) {
+void add_state(OfWorker& out, const char* state, const Restarts& restarts) {
   out.gauge_of({"state", state}, "bulkhead_worker_state", "1 for the state that a worker is in", 1);
-  out.counter("bulkhead_worker_restarts_total", "Successors started", restarts);
+  for (std::size_t i = 0; i < kDeathCauses; ++i) {
+    const auto cause = static_cast<DeathCause>(i);
+    out.counter_of({"cause", to_string(cause)}, "bulkhead_worker_restarts_total",
+                   "Successors started, by what ended the process before", restarts.of(cause));
+  }
 }
 
 void add_supervision(Snapshot& now, const Worker& worker) {
@@ -269,13 +282,13 @@ void add_engine(Snapshot& now, const Worker& worker) {
                  part.active ? 1 : 0);
   }
   const ipc::Stats& stats = worker.stats();
-  out.counter("bulkhead_worker_steps", "Steps of the engine", static_cast<double>(stats.steps));
+  out.counter("bulkhead_worker_steps_total", "Steps of the engine", static_cast<double>(stats.steps));
   out.gauge("bulkhead_worker_active_sequences", "Sequences being computed", stats.active_sequences);
   out.gauge("bulkhead_worker_waiting_sequences", "Sequences waiting in the worker",
             stats.waiting_sequences);
   out.gauge("bulkhead_worker_kv_pages_used", "KV pages in use",
             static_cast<double>(stats.kv_pages_used));
-  out.gauge("bulkhead_worker_kv_pages_total", "KV pages there are",
+  out.gauge("bulkhead_worker_kv_pages", "KV pages there are",
             static_cast<double>(stats.kv_pages_total));
 }
 
@@ -285,8 +298,10 @@ void add_reported(Snapshot& now, const Worker& worker) {
     if (!is_metric_name(own.name)) continue;
     const WorkerFigure* const row = find_worker_figure(own.name);
     const bool counts = row != nullptr && row->kind == WorkerFigure::Kind::kCounter;
-    out.reported(counts ? MetricType::Counter : MetricType::Gauge, "bulkhead_worker_" + own.name,
-                 row != nullptr ? row->help_with_unit() : "Reported by the worker", own.value);
+    const MetricName shown = metric_name(own.name, counts);
+    out.reported(counts ? MetricType::Counter : MetricType::Gauge, shown.name,
+                 row != nullptr ? row->help_with_unit() : "Reported by the worker",
+                 own.value * shown.scale);
   }
 }
 
@@ -312,6 +327,8 @@ std::string Metrics::text(std::size_t connections) const {
     for (const DaemonFigure& figure : part()) {
       Snapshot::Labels labels;
       if (!figure.label.empty()) labels.push_back({figure.label, figure.label_value});
+      if (!figure.more_label.empty())
+        labels.push_back({figure.more_label, figure.more_label_value});
       now.add(figure.counts ? MetricType::Counter : MetricType::Gauge, figure.name, figure.help,
               figure.value, std::move(labels));
     }

@@ -151,7 +151,7 @@ void Spare::died(const Death& death) {
                   name_, policy_.deaths(), name_);
     return set_state(State::kFailed);
   }
-  ++restarts_;
+  restarts_.add(death.cause);
   // Nobody waits for it: it leaves the machine to those who serve for a moment.
   start_in(std::max(policy_.delay(), milliseconds(250)));
   set_state(State::kRestarting);

@@ -48,7 +48,7 @@ class Spare : private ProcessEvents {
   State state() const { return state_; }
   const std::string& name() const { return name_; }
   const WorkerProcess* process() const { return process_.get(); }  // null between two
-  std::uint64_t restarts() const { return restarts_; }
+  const Restarts& restarts() const { return restarts_; }
   const std::string& last_death() const { return last_death_; }  // empty: it never died
   DeathCause last_death_cause() const { return last_death_cause_; }
 
@@ -81,7 +81,7 @@ class Spare : private ProcessEvents {
   RestartPolicy policy_;
   std::chrono::steady_clock::time_point ready_since_{};
   bool leaving_ = false;
-  std::uint64_t restarts_ = 0;
+  Restarts restarts_;
   std::string last_death_;
   DeathCause last_death_cause_ = DeathCause::kExit;
 };

@@ -145,7 +145,7 @@ bool Worker::take_over() {
   restart_after_drain_ = false;
   process_ = std::move(spare);
   process_->set_events(*this);
-  ++restarts_;
+  restarts_.add(restart_cause());
   ++takeovers_;
   way_ = Recovery::Way::kStandby;
   recovery.greeted();
@@ -171,7 +171,7 @@ void Worker::schedule_restart(bool immediately) {
   }
   set_state(WorkerState::kRestarting, Tell::kByCaller);
   restart_timer_.start(delay, [this] {
-    ++restarts_;
+    restarts_.add(restart_cause());
     start_process();
   });
 }

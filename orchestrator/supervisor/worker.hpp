@@ -135,7 +135,7 @@ class Worker : private ProcessEvents {
     return process_ == nullptr && (leaving_ == nullptr || leaving_->stuck()) && pool_.gone();
   }
   bool ever_ready() const { return ever_ready_; }
-  std::uint64_t restarts() const { return restarts_; }    // successors, of either kind
+  const Restarts& restarts() const { return restarts_; }  // successors, of either kind
   std::uint64_t takeovers() const { return takeovers_; }  // those of them that were spares
   StandbyPool& pool() { return pool_; }
   const StandbyPool& pool() const { return pool_; }
@@ -150,6 +150,10 @@ class Worker : private ProcessEvents {
   // words.
   const std::string& last_death() const { return last_death_; }
   DeathCause last_death_cause() const { return last_death_cause_; }
+  // Returns why the next process is, or the last one was, started.
+  DeathCause restart_cause() const {
+    return ended_as_asked_ || last_death_.empty() ? DeathCause::kAsked : last_death_cause_;
+  }
   const ipc::Ready& ready() const { return ready_; }
   // Returns what is in force of the control group of the process that serves or loads.
   GroupReport control_group() const {
@@ -245,7 +249,7 @@ class Worker : private ProcessEvents {
   bool unload_after_drain_ = false;
   bool next_is_cold_ = false;  // start_cold_next()
   bool ended_as_asked_ = false;
-  std::uint64_t restarts_ = 0;
+  Restarts restarts_;
   std::uint64_t takeovers_ = 0;
   std::string last_death_;
   DeathCause last_death_cause_ = DeathCause::kSignal;

@@ -356,7 +356,7 @@ TEST(Service, HealthWorkersAndMetrics) {
   EXPECT_EQ(text.find("Bad name"), std::string::npos);
   // What the daemon counts itself, no worker can take the name, the value or the type of.
   EXPECT_NE(text.find("# TYPE bulkhead_worker_restarts_total counter"), std::string::npos);
-  EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\"}"), 0);
+  EXPECT_EQ(serving.metric("bulkhead_worker_restarts_total{worker=\"builtin-0\",cause=\"signal\"}"), 0);
   EXPECT_EQ(text.find("bulkhead_worker_deaths_total"), std::string::npos);
 }
 

@@ -265,7 +265,7 @@ TEST(WorkerActions, ProfileBringsAStepsKernelTimes) {
   EXPECT_EQ(serving.worker()["gpu"]["memory_pool"]["hits"], 3);
   EXPECT_FALSE(serving.worker()["gpu"].contains("steps_ahead_total"));
   const std::string metrics = serving.get("/metrics").body;
-  EXPECT_NE(metrics.find("bulkhead_worker_kernel_norm_microseconds{worker=\"builtin-0\"} 12"),
+  EXPECT_NE(metrics.find("bulkhead_worker_kernel_norm_seconds{worker=\"builtin-0\"} 1.2"),
             std::string::npos)
       << metrics;
   EXPECT_NE(metrics.find(

@@ -61,15 +61,17 @@ export class Chart {
     setText(this.scale, row.format(top));
     const grade = this.gradeOf(last);
     this.element.dataset.grade = grade ?? "";
-    setText(this.grade, grade === null ? "" : `${grade === "bad" ? "far " : ""}below ${row.format(row.warn)}`);
+    setText(this.grade, grade === null ? ""
+      : `${grade === "bad" ? "far " : ""}${row.above ? "above" : "below"} ${row.format(row.warn)}`);
     const range = values.length > 0 ? `, between ${row.format(Math.min(...values))} and ${row.format(Math.max(...values))}` : "";
     this.drawing.setAttribute("aria-label", `${row.title}: ${shown} now${range} in the last two minutes`);
   }
 
   gradeOf(value) {
-    const { bad, warn } = this.row;
-    if (value === null || warn === undefined || value >= warn) return null;
-    return value < bad ? "bad" : "warn";
+    const { bad, warn, above } = this.row;
+    const beyond = (bound) => (above ? value > bound : value < bound);
+    if (value === null || warn === undefined || !beyond(warn)) return null;
+    return beyond(bad) ? "bad" : "warn";
   }
 
   // The line, with a gap where there was no value.

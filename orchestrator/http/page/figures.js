@@ -37,6 +37,12 @@ function share(before, now, part, whole) {
   return ever > 0 ? Math.min(1, sum(now, part) / ever) : null;
 }
 
+// The mean of what `count` counted lately; null: it counted nothing.
+function mean(before, now, total, count) {
+  const counted = growth(before, now, count);
+  return counted > 0 ? growth(before, now, total) / counted : null;
+}
+
 // Of what a histogram counted between two samples, in its unit, between the bounds of its bucket; null:
 // it counted nothing.
 export function quantile(before, now, name, q) {
@@ -61,7 +67,7 @@ export function quantile(before, now, name, q) {
 }
 
 function kvShare(sample) {
-  const total = sum(sample, "bulkhead_worker_kv_pages_total");
+  const total = sum(sample, "bulkhead_worker_kv_pages");
   return total > 0 ? sum(sample, "bulkhead_worker_kv_pages_used") / total : null;
 }
 
@@ -96,10 +102,20 @@ export function formatBytes(value) {
 
 // ---- the charts, a row each ----
 // `value`: from the sample `kWindowMs` ago and the newest; null: there is none now. `warn`, `bad`: bounds below
-// which the value should not be; the first is drawn as the target. `top`: the scale's end, where it is fixed.
+// which the value should not be, or above which with `above`; the first is drawn as the target. `top`: the scale's end,
+// where it is fixed.
 const kFirst = "bulkhead_time_to_first_token_seconds";
 const kNext = "bulkhead_inter_token_seconds";
+const kQueue = "bulkhead_queue_time_seconds";
 const kBlit = "bulkhead_worker_blit_";
+const kPressure = "bulkhead_host_memory_pressure_seconds_total";
+const kHeat = "bulkhead_device_temperature_celsius";
+
+// The growth of the rows of one kind.
+function ofKind(before, now, name, kind) {
+  const only = (sample) => ({ metrics: new Map([[name, rows(sample, name).filter((row) => row.labels.kind === kind)]]) });
+  return growth(only(before), only(now), name);
+}
 
 function secondsBetween(before, now) {
   return Math.max((now.time - before.time) / 1000, 1e-3);
@@ -132,29 +148,50 @@ export const kCharts = [
     note: (before, now) => percentile95(before, now, kNext),
   },
   {
+    id: "queue", title: "Time in the queue", format: formatSeconds,
+    value: (before, now) => quantile(before, now, kQueue, 0.5),
+    note: (before, now) => percentile95(before, now, kQueue),
+  },
+  {
     id: "kv", title: "KV memory used", format: formatShare, top: 1,
     value: (before, now) => kvShare(now),
     note: (before, now) => formatBytes(kvBytes(now.workers)),
   },
   {
     id: "pool", title: "Memory pool, hit rate", format: formatShare, top: 1, warn: 0.9, bad: 0.8,
-    value: (before, now) => share(before, now, "bulkhead_worker_pool_hits", "bulkhead_worker_pool_acquires"),
-    note: (before, now) => `${formatNumber(sum(now, "bulkhead_worker_pool_fallback_allocations"))} fallbacks`,
+    value: (before, now) => share(before, now, "bulkhead_worker_pool_hits_total", "bulkhead_worker_pool_acquires_total"),
+    note: (before, now) => `${formatNumber(sum(now, "bulkhead_worker_pool_fallback_allocations_total"))} fallbacks`,
   },
   {
     id: "blit", title: "Transfers beside computing", format: formatShare, top: 1, warn: 0.7, bad: 0.5,
-    value: (before, now) => share(before, now, `${kBlit}overlapped_seconds`, `${kBlit}transfer_seconds`),
+    value: (before, now) => share(before, now, `${kBlit}overlapped_seconds_total`, `${kBlit}transfer_seconds_total`),
     note: (before, now) => `${formatNumber(sum(now, `${kBlit}pending`))} pending`,
   },
   {
     id: "reuse", title: "Command ring, reuse", format: formatShare, top: 1, warn: 0.8, bad: 0.7,
-    value: (before, now) => share(before, now, "bulkhead_worker_ring_replays", "bulkhead_worker_ring_submissions"),
-    note: (before, now) => `${formatNumber(sum(now, "bulkhead_worker_ring_recordings"))} recordings`,
+    value: (before, now) => share(before, now, "bulkhead_worker_ring_replays_total", "bulkhead_worker_ring_submissions_total"),
+    note: (before, now) => `${formatNumber(sum(now, "bulkhead_worker_ring_recordings_total"))} recordings`,
+  },
+  {
+    id: "wait", title: "Wait for the device", format: formatSeconds, warn: 0.001, bad: 0.005, above: true,
+    value: (before, now) => mean(before, now, "bulkhead_worker_ring_wait_seconds_total", "bulkhead_worker_ring_waits_total"),
+    note: (before, now) => `${formatNumber(sum(now, "bulkhead_worker_ring_waits_total"))} waits`,
   },
   {
     id: "depth", title: "Message ring, depth", format: formatBytes,
     value: (before, now) => most(now, "bulkhead_ipc_depth_bytes"),
     note: (before, now) => `most so far ${formatBytes(most(now, "bulkhead_ipc_max_depth_bytes"))}`,
+  },
+  {
+    id: "pressure", title: "Memory pressure of the machine", format: formatShare, top: 1, warn: 0.1, bad: 0.3, above: true,
+    value: (before, now) => (rows(now, kPressure).length === 0 ? null
+      : Math.min(1, ofKind(before, now, kPressure, "some") / secondsBetween(before, now))),
+    note: (before, now) => `${formatBytes(sum(now, "bulkhead_host_memory_available_bytes"))} available`,
+  },
+  {
+    id: "heat", title: "Temperature of the hottest device", format: (value) => `${Math.round(value)} °C`, top: 110,
+    value: (before, now) => (rows(now, kHeat).length === 0 ? null : most(now, kHeat)),
+    note: (before, now) => (most(now, "bulkhead_device_throttled") > 0 ? "throttled" : ""),
   },
 ];
 
