@@ -15,6 +15,7 @@
 #include <spdlog/spdlog.h>
 
 #include "config/base/clean_text.hpp"
+#include "config/base/log_event.hpp"
 
 namespace bulkhead::log {
 namespace {
@@ -33,18 +34,35 @@ std::string time_text(std::chrono::system_clock::time_point time) {
   return text;
 }
 
-// One line in either format. A message may hold text of a client or a worker: it is cleaned.
+// A field as it stands behind the message.
+std::string text_of(const Field& field, bool json) {
+  const bool number = field.kind == Field::Kind::kNumber;
+  if (json) {
+    const std::string value =
+        number ? field.value : "\"" + cleaned(field.value, Escapes::kJson) + "\"";
+    return ",\"" + std::string(field.name) + "\":" + value;
+  }
+  const std::string value = number ? field.value : cleaned(field.value);
+  const char* const quote = field.kind == Field::Kind::kQuoted ? "\"" : "";
+  return " " + std::string(field.name) + "=" + quote + value + quote;
+}
+
+// One line in either format. A message and fields may hold text of a client or a worker: they are cleaned.
 std::string line_of(bool json, std::chrono::system_clock::time_point time, std::string_view level,
-                    std::string_view program, std::string_view message) {
+                    std::string_view program, std::string_view message,
+                    std::span<const Field> fields = {}) {
+  std::string more;
+  for (const Field& field : fields)
+    more += text_of(field, json);
   if (level == "warning") level = "warn";
   const std::string pid = std::to_string(::getpid());
   if (!json) {
     return time_text(time) + " " + cleaned(program) + "[" + pid + "] " + std::string(level) + ": " +
-           cleaned(message) + "\n";
+           cleaned(message) + more + "\n";
   }
   return "{\"time\":\"" + time_text(time) + "\",\"level\":\"" + std::string(level) +
          "\",\"program\":\"" + cleaned(program, Escapes::kJson) + "\",\"pid\":" + pid +
-         ",\"message\":\"" + cleaned(message, Escapes::kJson) + "\"}\n";
+         ",\"message\":\"" + cleaned(message, Escapes::kJson) + "\"" + more + "}\n";
 }
 
 class LineFormatter final : public spdlog::formatter {
@@ -159,6 +177,18 @@ void write_raw(std::string_view lines) {
   if (logging.writer != nullptr) return logging.writer->put(lines);
   // Where nothing was set up (a test of a part), the log is nobody's promise.
   (void)!::write(STDERR_FILENO, lines.data(), lines.size());
+}
+
+Field Field::milliseconds(std::string_view name, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  return {name, text, Kind::kNumber};
+}
+
+void event(std::string_view what, std::span<const Field> fields) {
+  if (!spdlog::should_log(spdlog::level::info)) return;
+  write_raw(line_of(logging.json, std::chrono::system_clock::now(), "info", logging.program, what,
+                    fields));
 }
 
 bool is_json() {

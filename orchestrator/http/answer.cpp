@@ -27,6 +27,10 @@ void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warni
 
 void Answer::watch(Exchange& exchange) {
   if (exchange.ticket != nullptr) ticket_ = std::move(exchange.ticket);
+  if (!std::exchange(knows_request_, true)) {
+    method_ = exchange.method;
+    trace_ = exchange.trace;
+  }
   exchange.on_lost = [weak = weak_from_this()](Exchange::Lost how) {
     if (auto self = weak.lock()) self->lost(how);
   };
@@ -93,29 +97,48 @@ void Answer::end_with(int status, std::string_view how, const std::function<void
 }
 
 void Answer::count_end(int status, std::string_view how) {
-  const std::string key(key_name());
-  const Facts facts = this->facts();
-  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
+  using log::Field;
   deadline_.cancel();
   silence_.cancel();
-  services_.metrics.count(events::kRequestsDone, {endpoint_, std::to_string(status)});
+  const Facts facts = this->facts();
+  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
+  RequestLine line = line_of(status);
+  if (generates()) {
+    services_.metrics.count(events::kTokens, {"prompt"}, facts.usage.prompt_tokens);
+    services_.metrics.count(events::kTokens, {"completion"}, facts.usage.completion_tokens);
+    services_.metrics.time(events::kRequest, line.took);
+    const std::chrono::duration<double, std::milli> first_token = first_token_ - began_;
+    line.id = facts.id;
+    line.more = {Field::quoted("model", facts.model),
+                 Field::flag("stream", facts.stream),
+                 Field::number("choices", facts.choices),
+                 Field::quoted("end", how),
+                 Field::number("prompt_tokens", facts.usage.prompt_tokens),
+                 Field::number("cached_tokens", facts.usage.cached_tokens),
+                 Field::number("completion_tokens", facts.usage.completion_tokens),
+                 Field::milliseconds(
+                     "ttft_ms", first_token_ == Clock::time_point{} ? -1.0 : first_token.count())};
+    if (facts.recovered) line.more.push_back(Field::flag("recovered", true));
+  }
+  end_request(services_.metrics, std::move(line));
   ticket_.reset();
-  if (facts.id.empty()) return;
-  const Clock::time_point now = Clock::now();
-  const auto ms = [](Clock::duration d) {
-    return std::chrono::duration<double, std::milli>(d).count();
-  };
-  services_.metrics.count(events::kTokens, {"prompt"}, facts.usage.prompt_tokens);
-  services_.metrics.count(events::kTokens, {"completion"}, facts.usage.completion_tokens);
-  services_.metrics.time(events::kRequest, now - began_);
-  const bool any_token = first_token_ != Clock::time_point{};
-  spdlog::info(
-      "request id={} endpoint={} model=\"{}\" stream={} choices={} status={} end=\"{}\" "
-      "prompt_tokens={} cached_tokens={} completion_tokens={} ttft_ms={:.1f} total_ms={:.1f}{}{}",
-      facts.id, endpoint_, facts.model, facts.stream, facts.choices, status, how,
-      facts.usage.prompt_tokens, facts.usage.cached_tokens, facts.usage.completion_tokens,
-      any_token ? ms(first_token_ - began_) : -1.0, ms(now - began_),
-      key.empty() ? "" : " key=" + key, facts.recovered ? " recovered=true" : "");
+}
+
+void Answer::queue_ended(Clock::time_point first_token, const ipc::Finished& finished) {
+  if (first_token == Clock::time_point{}) return;
+  const auto reading = std::chrono::microseconds(
+      std::min<std::uint64_t>(finished.prefill_microseconds, std::uint64_t{1} << 40));
+  services_.metrics.time(events::kQueue,
+                         std::max<Clock::duration>(first_token - began_ - reading, {}));
+}
+
+RequestLine Answer::line_of(int status) const {
+  return {.method = method_,
+          .endpoint = endpoint_,
+          .status = status,
+          .took = Clock::now() - began_,
+          .trace = &trace_,
+          .key = key_name()};
 }
 
 // ---- for as long as its client's connection ----

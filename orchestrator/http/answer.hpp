@@ -22,6 +22,7 @@
 #include "orchestrator/http/errors.hpp"
 #include "orchestrator/http/exchange.hpp"
 #include "orchestrator/http/openai.hpp"
+#include "orchestrator/http/request_line.hpp"
 #include "orchestrator/metrics/metrics.hpp"
 #include "orchestrator/router/router.hpp"
 
@@ -97,6 +98,12 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   // Arranges that lost() is called, at most once, when the client is gone. Takes the exchange's
   // ticket, if it has one.
   void watch(Exchange& exchange);
+  // The trace that the log tells: of the first exchange that is watched, unless this was called before.
+  void take(TraceContext trace) {
+    trace_ = std::move(trace);
+    knows_request_ = true;
+  }
+  const TraceContext& trace() const { return trace_; }
   // Takes the ticket of an answer that has no exchange because an earlier daemon began it.
   void take(std::shared_ptr<KeyTicket> ticket) { ticket_ = std::move(ticket); }
   // fail() with kTimeout after `timeout`, unless it has ended.
@@ -113,6 +120,9 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   void charge(std::uint64_t tokens);
   // Counts tokens that came. `last`: the time at which the choice's last tokens came.
   void tokens_came(Clock::time_point& last, std::size_t count);
+  // Tells the metrics how long a request waited for its worker to begin: the time to its first token, less the
+  // time from there that the worker took to read the prompt.
+  void queue_ended(Clock::time_point first_token, const ipc::Finished& finished);
   // Counts a client that is gone. Returns the words for the log.
   const char* count_lost(Exchange::Lost how);
 
@@ -123,7 +133,13 @@ class Answer : public RequestObserver, public std::enable_shared_from_this<Answe
   bool generates() const { return !facts().id.empty(); }
   void count_end(int status, std::string_view how);
 
+  // The line in the log, as far as all answers have it.
+  RequestLine line_of(int status) const;
+
   bool over_ = false;
+  std::string method_;
+  TraceContext trace_;
+  bool knows_request_ = false;         // method_ and trace_ are set
   std::shared_ptr<KeyTicket> ticket_;  // the ticket of the client's key, until the answer ends
   Timer deadline_, silence_;
   bool spoke_ = false;  // whether the stream spoke since silence_ was started

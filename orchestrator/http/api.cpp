@@ -6,6 +6,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "orchestrator/http/request_line.hpp"
+
 namespace bulkhead::orchestrator {
 
 namespace {
@@ -42,8 +44,8 @@ void Api::configure(config::ServerSettings server) {
 
 HttpResponse Api::protocol_error(const ErrorKind& kind, const std::string& message,
                                  std::string_view path) {
-  context_.services.metrics.count(events::kRequestsDone,
-                                  {kUnknownLabel, std::to_string(kind.status)});
+  end_request(context_.services.metrics,
+              {.method = {}, .endpoint = kUnknownLabel, .status = kind.status});
   HttpResponse response = refusal_for(path, api_error(kind, message));
   response.close = true;
   return response;
@@ -55,8 +57,13 @@ std::optional<HttpResponse> Api::answer_head(const HttpRequest& request) {
   auto answer = [&](HttpResponse response) {
     add_cors_headers(context_.options, request, response);
     const char* const label = route != nullptr ? route->label : kUnknownLabel;
-    context_.services.metrics.count(events::kRequestsDone,
-                                    {label, std::to_string(response.status)});
+    if (request.trace.known()) response.headers.emplace_back("traceparent", request.trace.field());
+    end_request(context_.services.metrics,
+                {.method = request.method,
+                 .endpoint = label,
+                 .status = response.status,
+                 .took = std::chrono::steady_clock::now() - request.arrived,
+                 .trace = &request.trace});
     return response;
   };
   const auto refuse = [&request, route](const ErrorKind& kind, std::string message) {
@@ -150,9 +157,13 @@ void Api::handle(HttpRequest request, std::shared_ptr<Exchange> exchange) {
   HttpResponse cors;
   add_cors_headers(context_.options, request, cors);
   exchange->extra_headers = std::move(cors.headers);
+  exchange->method = request.method;
+  exchange->trace = request.trace;
+  exchange->arrived = request.arrived;
+  if (request.trace.known())
+    exchange->extra_headers.emplace_back("traceparent", request.trace.field());
   if (std::optional<ApiError> over = take_ticket(request, route, *exchange)) {
-    context_.services.metrics.count(events::kRequestsDone,
-                                    {route.label, std::to_string(over->status)});
+    Call{context_, route, {}, {}, exchange}.ended(over->status);
     return exchange->respond(route.refuse(*over));
   }
   orchestrator::handle({context_, route, std::move(match.parameter), std::move(request), exchange});

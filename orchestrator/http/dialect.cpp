@@ -62,6 +62,7 @@ void DialectAnswer::add(std::string_view text, std::span<const ipc::AnswerPart> 
 void DialectAnswer::on_finished(RequestId, const ipc::Finished& finished) {
   if (over()) return;
   id_ = {};
+  queue_ended(first_token(), finished);
   usage_.cached_tokens = finished.cached_tokens;
   usage_.reasoning_tokens = finished.reasoning_tokens;
   if (!finished.text.empty() || !finished.parts.empty()) add(finished.text, finished.parts);

@@ -2,12 +2,15 @@
 // the endpoints.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "orchestrator/http/trace_context.hpp"
 
 namespace bulkhead::orchestrator {
 
@@ -20,6 +23,8 @@ struct HttpRequest {
   std::string last_event_id, if_none_match;
   // Access-Control-Request-Method and -Headers, of a browser that asks what a page may send.
   std::string cors_method, cors_headers;
+  TraceContext trace;  // of the field `traceparent`
+  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();  // its head
   int hosts = 0;     // Host fields sent
   std::string body;  // empty while only the head has been read
 };
@@ -58,6 +63,11 @@ class Exchange {
   // The ticket of a request with a client's key; the answer in progress takes it. The request
   // counts as in progress as long as an object holds the ticket.
   std::shared_ptr<KeyTicket> ticket;
+
+  // What the log tells of the request (request_line.hpp).
+  std::string method;
+  TraceContext trace;
+  std::chrono::steady_clock::time_point arrived;
 
   // Fields for every head that this exchange sends: what a browser must be told (CORS).
   HeaderFields extra_headers;

@@ -91,6 +91,7 @@ void Generation::on_tokens(const ipc::SequenceTokensView& view) {
   Running* running = find(view.request);
   if (running == nullptr) return;
   tokens_came(running->last_tokens, view.tokens.size());
+  if (running->first_tokens == Clock::time_point{}) running->first_tokens = running->last_tokens;
   running->choice.tokens(view, emit_);
 }
 
@@ -99,6 +100,7 @@ void Generation::on_finished(RequestId request, const ipc::Finished& finished) {
   Running* running = find(request);
   if (running == nullptr) return;
   running->request = {};
+  queue_ended(running->first_tokens, finished);
   running->choice.finished(finished, emit_);
   if (!std::ranges::all_of(choices_, [](const Running& each) { return each.choice.is_done(); }))
     return;

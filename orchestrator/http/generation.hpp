@@ -27,7 +27,7 @@ class Generation final : public ConnectedAnswer {
   struct Running {
     Choice choice;
     RequestId request = {};  // 0 once it is over
-    Clock::time_point last_tokens = {};
+    Clock::time_point first_tokens = {}, last_tokens = {};
   };
 
   void on_warnings(RequestId request, std::span<const std::string> warnings) override;

@@ -56,6 +56,7 @@ std::optional<HttpRequest> request_of(const RequestHead& head) {
     request.authorization = "Bearer " + std::string(key);
   request.last_event_id = head.field("Last-Event-ID");
   request.if_none_match = head.field("If-None-Match");
+  request.trace = trace_of(head.field("traceparent"));
   request.cors_method = head.field("Access-Control-Request-Method");
   request.cors_headers = head.field("Access-Control-Request-Headers");
   std::optional<std::string> path = decode_path(head.target);

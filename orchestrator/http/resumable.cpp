@@ -50,6 +50,7 @@ std::optional<ApiError> ResumableStreams::start(std::size_t model, GenerationReq
   begun.include_usage = request.include_usage;
   begun.return_token_ids = request.return_token_ids;
   if (exchange->ticket != nullptr) begun.key_name = exchange->ticket->name();
+  begun.trace = exchange->trace.record();
   begun.submit = std::move(request.parameters);
   begun.submit.prompt = std::move(request.prompts.front());
   const std::string id = begun.id;

@@ -49,6 +49,7 @@ Status ResumableStream::start(std::size_t model, std::shared_ptr<Exchange> excha
 void ResumableStream::restore(DiskRequest& from) {
   key_ = from.key;
   recovered_ = true;
+  take(TraceContext::from_record(begun_.trace));
   made_by_ = from.worker;
   head_.fingerprint = system_fingerprint(made_by_);
   choice_.accepted(from.accepted->prompt_tokens, emit_);
@@ -106,6 +107,12 @@ void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t fir
   next_event_ = first_event;
   if (!over()) expiry_.cancel();
   watch(*reader_);
+  // Whoever reads it, and whichever daemon goes on with it: the stream stays in the trace in which it began.
+  if (trace().known()) {
+    std::erase_if(reader_->extra_headers,
+                  [](const auto& field) { return field.first == "traceparent"; });
+    reader_->extra_headers.emplace_back("traceparent", trace().field());
+  }
 }
 
 void ResumableStream::pump() {
@@ -174,6 +181,7 @@ void ResumableStream::on_tokens(const ipc::SequenceTokensView& view) {
 void ResumableStream::on_finished(RequestId, const ipc::Finished& finished) {
   auto self = shared_from_this();
   request_ = {};
+  if (!recovered_) queue_ended(first_token(), finished);
   render_finished(finished);
   end_with(200, choice_.finish_reason(), [&] {
     if (owner_.disk_ == nullptr) return made_durable(ends_.size());

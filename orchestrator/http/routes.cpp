@@ -24,6 +24,7 @@
 #include "orchestrator/http/page.hpp"
 #include "orchestrator/http/questions.hpp"
 #include "orchestrator/http/request_fields.hpp"
+#include "orchestrator/http/request_line.hpp"
 #include "orchestrator/http/responses.hpp"
 
 namespace bulkhead::orchestrator {
@@ -249,7 +250,7 @@ void go_on_reading(Call call) {
   if (auto error =
           call.context.streams.attach(call.parameter, call.request.last_event_id, call.exchange))
     return call.refuse(*error);
-  call.context.services.metrics.count(events::kRequestsDone, {call.route.label, "200"});
+  call.ended(200, call.parameter);
 }
 
 // ---- the rows ----
@@ -422,9 +423,19 @@ std::string_view Call::key_name() const {
 }
 
 void Call::respond(HttpResponse response) {
-  context.services.metrics.count(events::kRequestsDone,
-                                 {route.label, std::to_string(response.status)});
+  ended(response.status);
   exchange->respond(std::move(response));
+}
+
+void Call::ended(int status, std::string_view id) const {
+  end_request(context.services.metrics,
+              {.method = exchange->method,
+               .endpoint = route.label,
+               .status = status,
+               .took = std::chrono::steady_clock::now() - exchange->arrived,
+               .trace = &exchange->trace,
+               .key = key_name(),
+               .id = id});
 }
 
 void Call::refuse(const ApiError& error) {

@@ -45,6 +45,8 @@ struct Call {
 
   std::string_view key_name() const;  // name of the client's key; empty if the client has none
   void respond(HttpResponse response);
+  // Counts and logs the request's end, for what is answered in another way than by respond().
+  void ended(int status, std::string_view id = {}) const;
   // Refuses the request in the form of the route's protocol: Route::refuse.
   void refuse(const ApiError& error);
 };

@@ -10,7 +10,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr unsigned char kChat = 1, kIncludeUsage = 2, kReturnTokenIds = 4, kKeyName = 8;
+constexpr unsigned char kChat = 1, kIncludeUsage = 2, kReturnTokenIds = 4, kKeyName = 8,
+                        kTrace = 16;
 
 Error corrupt(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
@@ -75,12 +76,14 @@ Result<std::string> encode_begun(const BegunRequest& request) {
   std::string out;
   out += static_cast<char>(
       (request.chat ? kChat : 0) | (request.include_usage ? kIncludeUsage : 0) |
-      (request.return_token_ids ? kReturnTokenIds : 0) | (request.key_name.empty() ? 0 : kKeyName));
+      (request.return_token_ids ? kReturnTokenIds : 0) | (request.key_name.empty() ? 0 : kKeyName) |
+      (request.trace.empty() ? 0 : kTrace));
   put_text(out, std::to_string(request.created));
   put_text(out, request.id);
   put_text(out, request.model);
   put_text(out, request.file);
   if (!request.key_name.empty()) put_text(out, request.key_name);
+  if (!request.trace.empty()) put_text(out, request.trace);
   out += submit;
   if (out.size() > kMaxRecordBytes)
     return Error(ErrorCode::kResourceExhausted, "the request is too large for the journal");
@@ -99,15 +102,17 @@ Result<BegunRequest> decode_begun(std::string_view payload) {
   if (created) id = get_text(payload);
   if (id) model = get_text(payload);
   if (model) file = get_text(payload);
-  // A record without the flag has no key's name, because earlier daemons wrote none.
-  std::optional<std::string> key_name = "";
+  // Records of earlier daemons lack the flags of what those did not write.
+  std::optional<std::string> key_name = "", trace = "";
   if (file && (flags & kKeyName) != 0) key_name = get_text(payload);
-  if (!file || !key_name) return corrupt("a request's record is cut off");
+  if (key_name && (flags & kTrace) != 0) trace = get_text(payload);
+  if (!file || !key_name || !trace) return corrupt("a request's record is cut off");
   request.created = std::strtoll(created->c_str(), nullptr, 10);
   request.id = *std::move(id);
   request.model = *std::move(model);
   request.file = *std::move(file);
   request.key_name = *std::move(key_name);
+  request.trace = *std::move(trace);
   if (request.id.empty()) return corrupt("a request's record has no id");
   const std::vector<std::uint64_t> words = aligned(payload);
   BULKHEAD_TRY(ipc::ToWorker message, ipc::decode_to_worker(bytes_of(words, payload.size())));

@@ -28,6 +28,7 @@ struct BegunRequest {
   ipc::Submit submit;  // accepted_tokens empty
   std::string key_name =
       {};  // name of the client's key (server.keys), never the key itself; empty: no key
+  std::string trace = {};  // its place in a client's trace (TraceContext::record()); empty: none
   bool operator==(const BegunRequest&) const = default;
 };
 

@@ -12,6 +12,7 @@
 #include <prometheus/text_serializer.h>
 
 #include "config/base/worker_figures.hpp"
+#include "orchestrator/metrics/metric_name.hpp"
 
 namespace bulkhead::orchestrator {
 

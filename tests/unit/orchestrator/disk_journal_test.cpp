@@ -112,6 +112,17 @@ TEST(JournalFile, KeepsTheNameOfTheClientsKey) {
     EXPECT_FALSE(decode_begun(with.substr(0, cut)).ok()) << cut;
 }
 
+TEST(JournalFile, KeepsTheTraceOfARequest) {
+  BegunRequest request = begun("a");
+  for (const char* key : {"", "alice"}) {
+    request.key_name = key;
+    request.trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-010123456789abcdef";
+    EXPECT_EQ(*decode_begun(*encode_begun(request)), request);
+    request.trace.clear();
+    EXPECT_EQ(*decode_begun(*encode_begun(request)), request);
+  }
+}
+
 TEST(JournalFile, EveryTornEndLeavesTheWholeRecordsBeforeIt) {
   const std::string whole = one_stream();
   std::vector<std::size_t> ends;

@@ -1,0 +1,139 @@
+// One line in the log for every request, in both formats, and the trace that a request belongs to.
+#include <algorithm>
+#include <sstream>
+
+#include "tests/integration/resumable.hpp"
+
+namespace bulkhead::test {
+namespace {
+
+const std::string kTrace = "4bf92f3577b34da6a3ce929d0e0e4736", kParent = "00f067aa0ba902b7";
+const std::string kField = "traceparent: 00-" + kTrace + "-" + kParent + "-01";
+
+// The lines of requests in a log, as JSON has them.
+std::vector<json> request_lines(const Serving& serving) {
+  std::vector<json> lines;
+  std::istringstream log(serving.daemon->log());
+  for (std::string line; std::getline(log, line);) {
+    const json parsed = json::parse(line, nullptr, false);
+    if (parsed.is_object() && parsed.value("message", "") == "request") lines.push_back(parsed);
+  }
+  return lines;
+}
+
+std::vector<json> lines_of(const Serving& serving, const std::string& endpoint) {
+  std::vector<json> lines = request_lines(serving);
+  std::erase_if(lines, [&](const json& line) { return line["endpoint"] != endpoint; });
+  return lines;
+}
+
+TEST(RequestLines, EveryRequestHasOneWithItsFieldsAsMembers) {
+  const Serving serving = serve({"log.format=json"});
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_EQ(serving.get("/v1/models").status, 200);
+  EXPECT_EQ(serving.get("/nowhere").status, 404);
+  EXPECT_EQ(serving.post("/tokenize", R"({"content": "ab"})").status, 200);
+  EXPECT_EQ(serving.post("/v1/chat/completions", "{").status, 400);
+  HttpClient(serving.port).send_raw("NONSENSE\r\n\r\n");
+  const HttpReply whole = serving.complete({{"prompt", "x"}, {"max_tokens", 2}});
+  EXPECT_EQ(whole.status, 200);
+  ASSERT_TRUE(Serving::eventually([&] { return request_lines(serving).size() >= 7; }))
+      << serving.daemon->log();
+
+  const std::vector<json> lines = request_lines(serving);
+  EXPECT_EQ(lines.size(), 7U) << json(lines).dump(1);
+  for (const json& line : lines) {
+    EXPECT_TRUE(line["status"].is_number()) << line;
+    EXPECT_TRUE(line["total_ms"].is_number()) << line;
+    EXPECT_FALSE(line.contains("trace_id")) << line;
+  }
+  EXPECT_EQ(lines_of(serving, "/health").at(0)["method"], "GET");
+  EXPECT_EQ(lines_of(serving, "/tokenize").at(0)["status"], 200);
+  EXPECT_EQ(lines_of(serving, "/v1/chat/completions").at(0)["status"], 400);
+  EXPECT_EQ(lines_of(serving, "unknown").size(), 2U) << "no such path, and no HTTP at all";
+  const json answer = lines_of(serving, "/v1/completions").at(0);
+  EXPECT_EQ(answer["id"], json::parse(whole.body)["id"]);
+  EXPECT_EQ(answer["model"], "fake-model");
+  EXPECT_EQ(answer["stream"], false);
+  EXPECT_EQ(answer["end"], "length");
+  EXPECT_EQ(answer["completion_tokens"], 2);
+  EXPECT_TRUE(answer["ttft_ms"].is_number());
+}
+
+TEST(RequestLines, AreWordsInALogOfText) {
+  const Serving serving = serve();
+  EXPECT_EQ(serving.get("/health").status, 200);
+  EXPECT_TRUE(Serving::eventually([&] {
+    return serving.daemon->log().find(
+               "info: request endpoint=/health method=GET status=200 total_ms=") !=
+           std::string::npos;
+  })) << serving.daemon->log();
+}
+
+TEST(RequestLines, TellTheTraceThatTheAnswerTellsToo) {
+  const Serving serving = serve({"log.format=json"});
+  const json body = {{"prompt", "x"}, {"max_tokens", 1}};
+  json streamed = body;
+  streamed["stream"] = true;
+  for (HttpReply reply :
+       {HttpClient(serving.port).request("GET", "/health", "", {kField}),
+        serving.post("/tokenize", R"({"content": "ab"})", {kField}),
+        serving.post("/v1/completions", body.dump(), {kField}),
+        serving.post("/v1/completions", streamed.dump(), {kField}),
+        serving.post("/v1/completions", "{", {kField})}) {
+    const std::string field = reply.headers["traceparent"];
+    ASSERT_EQ(field.size(), 55U) << field;
+    EXPECT_EQ(field.substr(0, 36), "00-" + kTrace + "-");
+    EXPECT_NE(field.substr(36, 16), kParent) << "the request is a span of its own";
+    EXPECT_EQ(field.substr(52), "-01");
+    EXPECT_TRUE(Serving::eventually([&] {
+      return std::ranges::any_of(request_lines(serving), [&](const json& line) {
+        return line.value("trace_id", "") == kTrace && line.value("parent_id", "") == kParent &&
+               line.value("span_id", "") == field.substr(36, 16);
+      });
+    })) << field
+        << serving.daemon->log();
+  }
+  HttpReply without = HttpClient(serving.port).request("GET", "/health", "", {"traceparent: 00-ab"});
+  EXPECT_EQ(without.headers.count("traceparent"), 0U);
+}
+
+TEST(RequestLines, AStreamThatGoesOnStaysInItsTrace) {
+  const std::string journal = "/tmp/bulkhead-trace-journal-" + std::to_string(::getpid());
+  std::filesystem::remove_all(journal);
+  const std::vector<std::string> settings = {"log.format=json", "isolation.journal_path=" + journal};
+  Serving serving = serve(settings);
+  ResumableClient client;
+  std::string field;
+  {
+    HttpClient first(serving.port);
+    json request = stream_with_ids("slow", 300);
+    request["resumable"] = true;
+    ASSERT_TRUE(first.send("POST", "/v1/completions", request.dump(), {kField}));
+    HttpReply head = first.receive_head();
+    ASSERT_EQ(head.status, 200);
+    client.id = head.headers["x-request-id"];
+    field = head.headers["traceparent"];
+    client.read_events(first, 20);
+    serving.daemon->signal(SIGKILL);
+    EXPECT_EQ(serving.daemon->wait_for_exit(), -SIGKILL);
+  }
+  serving = serve(settings);
+  HttpClient second(serving.port);
+  ASSERT_TRUE(second.send("GET", "/v1/requests/" + client.id + "/events", "", {}));
+  HttpReply head = second.receive_head();
+  EXPECT_EQ(head.headers["traceparent"], field) << "the reader sent none";
+  client.data.clear();
+  client.rest.clear();
+  client.read_to_end(second);
+  EXPECT_TRUE(Serving::eventually([&] {
+    return std::ranges::any_of(lines_of(serving, "/v1/completions"), [&](const json& line) {
+      return line.value("recovered", false) && line.value("trace_id", "") == kTrace &&
+             line.value("span_id", "") == field.substr(36, 16);
+    });
+  })) << serving.daemon->log();
+  std::filesystem::remove_all(journal);
+}
+
+}  // namespace
+}  // namespace bulkhead::test
