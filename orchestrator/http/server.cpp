@@ -22,7 +22,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t kMaxConnections = 1024;
+constexpr std::size_t kMaxConnections = 2048;
 constexpr std::size_t kForOperators = 16;  // of these
 // One that has just come may have sent its request already.
 constexpr std::chrono::milliseconds kIdleAtLeast{250};

@@ -218,7 +218,7 @@ TEST_F(RunTimeModels, ABudgetForTwoOfThreeServesAllOfThem) {
   for (unsigned seed = 0; seed < 4; ++seed) {
     clients.emplace_back([&, seed] {
       std::minstd_rand random(seed + 1);
-      for (int i = 0; i < 20; ++i) {
+      for (int i = 0; i < 75; ++i) {  // 300 requests in all
         const HttpReply reply = serving.complete(ask(names[random() % 3]));
         if (reply.status == 200) continue;
         ++failures;

@@ -132,7 +132,7 @@ TEST(SlowSenders, GetA408WhenTheirTimeIsOver) {
 TEST(Places, IdleConnectionsMakePlaceForOthers) {
   const Serving serving = serve();
   Clients idle;
-  for (int i = 0; i < 1100; ++i)
+  for (int i = 0; i < 2100; ++i)
     idle.push_back(std::make_unique<HttpClient>(serving.port));
   EXPECT_TRUE(Serving::eventually([&] { return small(serving).status == 200; }));
   // A connection that asks for the metrics competes for a place, too.
@@ -143,12 +143,12 @@ TEST(Places, IdleConnectionsMakePlaceForOthers) {
 TEST(Places, WhenAllAreTakenTheOperatorsEndpointsStillAnswer) {
   const Serving serving = serve();
   Clients busy;
-  for (int i = 0; i < 1015; ++i) {
+  for (int i = 0; i < 2039; ++i) {
     busy.push_back(std::make_unique<HttpClient>(serving.port));
     // Half a head: neither idle nor a request.
     busy.back()->send_raw("POST /v1/completions HTTP/1.1\r\n");
   }
-  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 1010; }));
+  ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") >= 2034; }));
   const HttpReply refused = small(serving);
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(serving.get("/health").status, 200);
