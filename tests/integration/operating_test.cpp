@@ -123,6 +123,16 @@ TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
   EXPECT_EQ(json::parse(done.out.substr(begin))["requests"], 2100) << done.out;
 }
 
+TEST(Operating, DrainAndRestartPrintTheApisJson) {
+  const Serving serving = serve();
+  for (const char* action : {"restart", "drain"}) {
+    const Outcome done = tool(serving, "workers "s + action + " builtin-0 --json");
+    EXPECT_EQ(done.code, 0) << done.out;
+    EXPECT_TRUE(json::parse(done.out).is_object()) << done.out;
+  }
+  EXPECT_EQ(tool(serving, "workers drain nobody --json").code, 1);
+}
+
 TEST(Operating, TopPrintsAFrameForScripts) {
   const Serving serving = serve();
   auto slow = begin(serving, stream_of("slow", 4000));

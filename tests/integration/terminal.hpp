@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,9 @@ namespace bulkhead::test {
 // `bulkhead` with these arguments at a terminal of its own, with a home of its own.
 class Terminal {
  public:
-  Terminal(const std::vector<std::string>& arguments, const std::string& home) {
+  // `more`: variables of the environment, besides those of this process.
+  Terminal(const std::vector<std::string>& arguments, const std::string& home,
+           const std::map<std::string, std::string>& more = {}) {
     std::vector<char*> words = {const_cast<char*>(BULKHEAD_TOOL)};
     for (const std::string& each : arguments)
       words.push_back(const_cast<char*>(each.c_str()));
@@ -33,6 +36,9 @@ class Terminal {
       ::setenv("TERM", "xterm", 1);
       ::setenv("HOME", home.c_str(), 1);
       ::unsetenv("XDG_STATE_HOME");
+      ::unsetenv("NO_COLOR");
+      for (const auto& [name, value] : more)
+        ::setenv(name.c_str(), value.c_str(), 1);
       ::execv(BULKHEAD_TOOL, words.data());
       ::_exit(127);
     }

@@ -19,6 +19,35 @@ std::vector<std::string> chat_with(const Serving& serving) {
   return {"chat", "--url", url_of(serving), "--seed", "4", "--max-tokens", "3"};
 }
 
+TEST(Terminal, ColoursAreForTerminalsAndNoColorLeavesThemOut) {
+  const Serving serving = serve();
+  const Home home;
+  const std::string green = "\x1b[32mready";
+  const std::vector<std::string> top = {"top", "--url", url_of(serving), "--interval", "0.1"};
+  {
+    Terminal terminal(top, home.path);
+    ASSERT_TRUE(terminal.shows("WORKER")) << terminal.shown();
+    // The selected worker is marked, and not coloured; there is only one.
+    EXPECT_TRUE(terminal.shows("\x1b[7m")) << terminal.shown();
+    terminal.type("q");
+    EXPECT_EQ(terminal.exit_code(), 0);
+  }
+  Serving two = serve({"models.0.path=builtin", "models.0.workers=2"});
+  const std::vector<std::string> top_of_two = {"top", "--url", url_of(two), "--interval", "0.1"};
+  {
+    Terminal terminal(top_of_two, home.path);
+    EXPECT_TRUE(terminal.shows(green)) << terminal.shown();
+    terminal.type("q");
+    EXPECT_EQ(terminal.exit_code(), 0);
+  }
+  Terminal terminal(top_of_two, home.path, {{"NO_COLOR", "1"}});
+  ASSERT_TRUE(terminal.shows("builtin-1")) << terminal.shown();
+  ASSERT_TRUE(terminal.shows("builtin-1")) << terminal.shown();
+  EXPECT_EQ(terminal.shown().find(green), std::string::npos) << terminal.shown();
+  terminal.type("q");
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
 TEST(Terminal, WhatIsPastedAtOnceIsOneMessage) {
   const Serving serving = serve();
   const Home home;

@@ -258,4 +258,8 @@ bool put(std::string_view text) {
   return true;
 }
 
+bool put_json(const json& value) {
+  return put(value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
 }  // namespace bulkhead::cli

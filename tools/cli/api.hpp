@@ -63,6 +63,8 @@ Result<Answer> stream_answer(HttpClient& client, const std::string& path, nlohma
 // Writes to stdout, whole. False: nobody reads any more, or it can't be written; the latter is told
 // on stderr once, and is a failure of the program (output_failed), whatever else it does.
 bool put(std::string_view text);
+// The same with a value as one line. Bytes that are no UTF-8 are replaced.
+bool put_json(const nlohmann::json& value);
 extern std::atomic<bool> output_failed;
 
 }  // namespace bulkhead::cli

@@ -117,6 +117,7 @@ int run_parse_answer(const ParseAnswerOptions& options);
 struct InspectOptions {
   std::string file;
   bool tensors = false;
+  bool json = false;
 };
 int run_inspect(const InspectOptions& options);
 
@@ -134,6 +135,7 @@ struct CheckOptions {
   std::string config;
   std::vector<std::string> assignments;
   bool reference = false;
+  bool json = false;
 };
 int run_check(const CheckOptions& options);
 
@@ -150,6 +152,7 @@ struct DoctorOptions {
   Connection connection;
   std::string bundle;  // the archive to write; empty: print a diagnosis
   std::string model;   // a model file; says which devices it fits on; empty: none
+  bool json = false;
 };
 // Returns 1 if no device can serve, if the model fits on no device, or if the bundle could not be written. A daemon
 // that does not answer is no failure; the bundle says so.

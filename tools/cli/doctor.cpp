@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <set>
 
+#include <nlohmann/json.hpp>
+
 #include "config/base/control_group.hpp"
 #include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
@@ -15,6 +17,9 @@
 #include "worker/sandbox/sandbox.hpp"
 
 namespace bulkhead::cli {
+
+using nlohmann::json;
+
 namespace {
 
 std::string in_mib(std::uint64_t bytes) {
@@ -117,6 +122,51 @@ int tell_fit(const std::string& file) {
   return fit->fits ? 0 : 1;
 }
 
+json json_of(const gpu::DeviceInfo& device) {
+  return {{"index", device.index},
+          {"name", device.name},
+          {"kind", gpu::to_string(device.kind)},
+          {"driver", device.driver},
+          {"vulkan", device.api_version},
+          {"memory_bytes", device.device_memory_bytes},
+          {"free_memory_bytes", device.free_memory_bytes},
+          {"subgroup_size", device.subgroup_size},
+          {"transfer_queue", device.has_transfer_queue},
+          {"usable", device.missing.empty()},
+          {"missing", device.missing}};
+}
+
+// The diagnosis for programs.
+int put_diagnosis(const DoctorOptions& options) {
+  json out = {{"drivers", driver_manifests()}, {"devices", json::array()}, {"usable", false}};
+  const worker::SandboxReport sandbox = worker::sandbox_support();
+  std::vector<worker::Protection> protections = worker::protections(sandbox);
+  protections.push_back(control_group_of_workers());
+  for (const worker::Protection& each : protections) {
+    out["protections"].push_back(
+        {{"name", each.name}, {"active", each.active}, {"detail", each.detail}});
+  }
+  const auto devices = gpu::list_devices();
+  if (!devices.ok()) {
+    out["error"] = devices.error().message();
+    put_json(out);
+    return 1;
+  }
+  bool good = false;
+  for (const gpu::DeviceInfo& device : *devices) {
+    out["devices"].push_back(json_of(device));
+    good |= device.missing.empty();
+  }
+  out["usable"] = good;
+  if (!options.model.empty() && good) {
+    const Result<ModelFit> fit = model_fit(options.model, *devices);
+    if (!fit.ok()) return fail(fit.error());
+    out["model"] = {{"file", options.model}, {"fits", fit->fits}, {"text", fit->text}};
+    good = fit->fits;
+  }
+  return put_json(out) && good ? 0 : 1;
+}
+
 }  // namespace
 
 Diagnosis diagnose() {
@@ -140,6 +190,7 @@ Diagnosis diagnose() {
 
 int run_doctor(const DoctorOptions& options) {
   if (!options.bundle.empty()) return write_bundle(options);
+  if (options.json) return put_diagnosis(options);
   const Diagnosis found = diagnose();
   put(found.text);
   if (found.no_devices) {

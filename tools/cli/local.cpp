@@ -5,11 +5,16 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "config/config.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace bulkhead::cli {
+
+using nlohmann::json;
 
 namespace {
 
@@ -27,11 +32,32 @@ void put_reload_notes(const config::Loaded& loaded) {
         " if it has an API key: there is no server.api_key here (\"\" would take it away)\n");
 }
 
+// The verdict for programs. An error is a verdict, too.
+int put_verdict(const Result<config::Loaded>& loaded) {
+  if (!loaded.ok()) {
+    put_json({{"valid", false}, {"error", loaded.error().message()}});
+    return 1;
+  }
+  json notes = json::array(), models = json::array();
+  for (const config::Notice& notice : loaded->notices)
+    notes.push_back({{"where", notice.where}, {"message", notice.message}});
+  for (const config::ModelSettings& model : loaded->settings.models)
+    models.push_back({{"name", model.name}, {"path", model.path}});
+  return put_json({{"valid", true},
+                   {"notes", std::move(notes)},
+                   {"models", std::move(models)},
+                   {"host", loaded->settings.server.host},
+                   {"port", loaded->settings.server.port}})
+             ? 0
+             : 1;
+}
+
 }  // namespace
 
 int run_check(const CheckOptions& options) {
   if (options.reference) return put(config::reference_yaml()) ? 0 : 1;
   const Result<config::Loaded> loaded = config::load({options.config, options.assignments});
+  if (options.json) return put_verdict(loaded);
   if (!loaded.ok()) return fail(loaded.error());
   for (const config::Notice& notice : loaded->notices)
     put(cleaned_lines(notice.where + ": note: " + notice.message + "\n"));

@@ -119,7 +119,8 @@ void add_chat(CLI::App& app, ChatOptions& options, int& code) {
       "  printf 'Tell me a story.\\nTell me another.\\n' | bulkhead chat     one message a line\n"
       "At the prompt: /reset, /system TEXT, /quit, /help. Ctrl-C stops an answer. You edit lines "
       "as in a shell. Text that is pasted at once is one message. The arrow keys bring earlier "
-      "messages back, which are kept in ~/.local/state/bulkhead/chat_history.");
+      "messages back, which are kept in ~/.local/state/bulkhead/chat_history. NO_COLOR=1 leaves "
+      "colours out. Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_chat(options); });
 }
 
@@ -158,7 +159,7 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options, int& code) {
       "  printf 'Hello world' | bulkhead tokenize --model model.gguf --pieces\n"
       "Prints the ids on one line. With --pieces it prints a line for each token: its id, and its "
       "text in quotes. Bytes that are no whole characters are shown as \\x.., a special token by "
-      "its name. stdin may hold any bytes.");
+      "its name. stdin may hold any bytes. Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_tokenize(options); });
 }
 
@@ -177,7 +178,8 @@ void add_parse_answer(CLI::App& app, ParseAnswerOptions& options, int& code) {
       "stdin: {\"raw\", \"ended\": \"stop\" or \"length\", \"prompt_ends_with\", \"tools\"}; only "
       "raw "
       "is needed.\n"
-      "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.");
+      "stdout: {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"}.\n"
+      "Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_parse_answer(options); });
 }
 
@@ -188,6 +190,7 @@ void add_inspect(CLI::App& app, InspectOptions& options, int& code) {
       ->add_option("file", options.file, "GGUF file (of a split model, its first part), or builtin")
       ->required();
   command->add_flag("--tensors", options.tensors, "List every tensor");
+  command->add_flag("--json", options.json, "Print the facts as JSON; sizes are bytes");
   command->footer(
       "Examples:\n"
       "  bulkhead inspect model.gguf\n"
@@ -240,7 +243,7 @@ void add_apply_template(CLI::App& app, ApplyTemplateOptions& options, int& code)
       "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' |\n"
       "    bulkhead apply-template --model model.gguf\n"
       "Reads messages, tools, documents, add_generation_prompt (true), continue_final_message and\n"
-      "chat_template_kwargs. Exit code: 1 where the template refuses the request, with its "
+      "chat_template_kwargs. Exit code: 0, 1 where the template refuses the request, with its "
       "message.");
   command->callback([&options, &code] {
     if (options.model.empty() && options.template_file.empty())
@@ -260,11 +263,14 @@ void add_check(CLI::App& app, CheckOptions& options, int& code) {
       ->allow_extra_args(false);
   command->add_flag("--reference", options.reference,
                     "Print every setting with its default (config/runtime.yaml)");
+  command->add_flag("--json", options.json,
+                    "Print the verdict as JSON: valid, error, notes, models, host, port");
   command->footer(
       "Examples:\n"
       "  bulkhead check --config my.yaml\n"
       "  bulkhead check --set gpu_optimizations.memory_pool.heap_size_mb=64\n"
-      "  bulkhead check --reference > my.yaml");
+      "  bulkhead check --reference > my.yaml\n"
+      "Exit code: 0 where a daemon would take the settings, 1 where it would not.");
   command->callback([&options, &code] { code = run_check(options); });
 }
 
@@ -277,6 +283,8 @@ void add_doctor(CLI::App& app, DoctorOptions& options, int& code) {
                           "Write a tar archive of versions, settings, metrics, logs and the last "
                           "crashes, without keys and prompts");
   command->add_option("--model", options.model, "Tell which devices this model file fits on")
+      ->excludes(bundle);
+  command->add_flag("--json", options.json, "Print the diagnosis as JSON; sizes are bytes")
       ->excludes(bundle);
   command->footer(
       "Examples:\n"
@@ -300,7 +308,8 @@ void add_bench(CLI::App& app, BenchOptions& options, int& code) {
       "own\n"
       "Examples:\n"
       "  bulkhead bench\n"
-      "  bulkhead bench ipc-latency --json result.json");
+      "  bulkhead bench ipc-latency --json result.json\n"
+      "Exit code: that of the benchmark; 1 if there is none of that name.");
   command->callback([&options, &code, command] {
     for (const std::string& word : command->remaining()) {
       if (options.name.empty()) {
@@ -322,7 +331,9 @@ int run(int argc, char** argv) {
       "  bulkheadd                        serve the built-in model on 127.0.0.1:8484\n"
       "  bulkhead chat                    talk to it\n"
       "  bulkhead SUBCOMMAND --help       options and examples\n"
-      "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key.");
+      "BULKHEAD_URL and BULKHEAD_API_KEY stand in for --url and --api-key.\n"
+      "Exit code: 0; 1 for an error, with a message on stderr; 2 for a wrong command line; 3 where "
+      "check-schema rejects the text; 130 when Ctrl-C ended it.");
 
   struct {
     ChatOptions chat;

@@ -6,10 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 #include "config/base/clean_text.hpp"
 #include "config/settings.hpp"
 #include "gpu/device.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/inspect_json.hpp"
 #include "tools/cli/model_fit.hpp"
 #include "worker/forward/transformer.hpp"
 #include "worker/model/architecture.hpp"
@@ -121,6 +124,11 @@ int run_tokenize(const TokenizeOptions& options) {
 int run_inspect(const InspectOptions& options) {
   const auto file = model::GgufFile::open(options.file);
   if (!file.ok()) return fail(file.error());
+  if (options.json) {
+    const Result<nlohmann::json> facts = inspect_json(**file, options.tensors);
+    if (!facts.ok()) return fail(facts.error());
+    return put_json(*facts) ? 0 : 1;
+  }
   const Result<std::string> text = model::describe(**file, options.tensors);
   if (!text.ok()) return fail(text.error());
   std::string out = cleaned_lines(*text);

@@ -35,14 +35,18 @@ void add_workers(CLI::App& app, WorkersOptions& options, int& code) {
                        "Keep nothing: the successor loads the model, computes prompts and compiles "
                        "kernels again");
     }
-    of_one->footer("Returns at once; `bulkhead workers` shows the progress.");
+    of_one->add_flag("--json", options.json, "Print the API's JSON");
+    of_one->footer(
+        "Returns at once; `bulkhead workers` shows the progress. Exit code: 0 when the daemon has "
+        "agreed, 1 for an error.");
     of_one->callback([&options, action] { options.action = action; });
   }
   command->require_subcommand(0, 1);
   command->footer(
       "Examples:\n"
       "  bulkhead workers\n"
-      "  bulkhead workers restart NAME");
+      "  bulkhead workers restart NAME\n"
+      "Exit code: 0, 1 for an error.");
   command->final_callback([&options, &code] { code = run_workers(options); });
 }
 
@@ -71,7 +75,8 @@ void add_models(CLI::App& app, ModelsOptions& options, int& code) {
   command->footer(
       "Examples:\n"
       "  bulkhead models\n"
-      "  bulkhead models load qwen2.5-7b-q4_k_m");
+      "  bulkhead models load qwen2.5-7b-q4_k_m\n"
+      "Exit code: 0, 1 for an error.");
   command->final_callback([&options, &code] { code = run_models(options); });
 }
 
@@ -107,7 +112,7 @@ void add_requests(CLI::App& app, RequestsOptions& options, int& code) {
       "Examples:\n"
       "  bulkhead requests\n"
       "STATE: waiting (for a worker), reading (the prompt), answering. TRIES: how many workers "
-      "have had the request; more than 1 if one died.");
+      "have had the request; more than 1 if one died. Exit code: 0, 1 for an error.");
   command->callback([&options, &code] { code = run_requests(options); });
 }
 
@@ -125,7 +130,7 @@ void add_logs(CLI::App& app, LogsOptions& options, int& code) {
       "Examples:\n"
       "  bulkhead logs NAME --follow\n"
       "The daemon keeps the last 64 KiB of lines for each name, those of dead processes too. Times "
-      "are UTC.");
+      "are UTC. Exit code: 0, also when Ctrl-C ended --follow; 1 for an error.");
   command->callback([&options, &code] { code = run_logs(options); });
 }
 

@@ -59,10 +59,35 @@ void for_samples(std::string_view metrics, std::string_view name, Use use) {
   }
 }
 
-std::uint64_t sample_of(const Look& look, std::string_view name) {
+double sum_of(const Look& look, std::string_view name) {
   double sum = 0;
   for_samples(look.metrics, name, [&](std::string_view, double value) { sum += value; });
+  return sum;
+}
+
+std::uint64_t sample_of(const Look& look, std::string_view name) {
+  const double sum = sum_of(look, name);
   return sum > 0 && sum < 1e18 ? static_cast<std::uint64_t>(sum) : 0;
+}
+
+// Returns by which share of `whole` the counter `part` grew between the looks; the share of all time if `whole` did not
+// grow, or a worker's successor began to count anew; -1 if `whole` is 0.
+double share_between(const Look& before, const Look& now, std::string_view part,
+                     std::string_view whole) {
+  double parts = sum_of(now, part) - sum_of(before, part);
+  double all = sum_of(now, whole) - sum_of(before, whole);
+  if (!(all > 0) || parts < 0) {
+    parts = sum_of(now, part);
+    all = sum_of(now, whole);
+  }
+  return std::isfinite(all) && all > 0 && parts >= 0 ? std::min(parts / all, 1.0) : -1;
+}
+
+std::uint64_t most_of(const Look& look, std::string_view name) {
+  double most = 0;
+  for_samples(look.metrics, name,
+              [&](std::string_view, double value) { most = std::max(most, value); });
+  return most < 1e18 ? static_cast<std::uint64_t>(most) : 0;
 }
 
 // Returns the upper bounds of a histogram's buckets, each with the count at or below it.
@@ -135,6 +160,10 @@ std::string milliseconds(double value) {
   return value < 0 ? "-" : rounded(value, value < 10 ? 2 : 0) + " ms";
 }
 
+std::string percent(double share) {
+  return share < 0 ? "-" : rounded(share * 100, 0) + " %";
+}
+
 const char* colour_of(const std::string& state) {
   if (state == "ready" || state == "standby") return "\033[32m";
   if (state == "failed" || state == "stopped") return "\033[31m";
@@ -171,9 +200,16 @@ TopFrame frame_of(const Look& before, const Look& now) {
   }
   frame.requests = sample_of(now, "bulkhead_requests_outstanding");
   frame.waiting = sample_of(now, "bulkhead_requests_waiting");
+  frame.ring_depth_bytes = most_of(now, "bulkhead_ipc_depth_bytes");
   if (!before.error.empty()) return frame;
   frame.first_token_ms = median_ms(before, now, "bulkhead_time_to_first_token_seconds");
   frame.inter_token_ms = median_ms(before, now, "bulkhead_inter_token_seconds");
+  frame.pool_hits = share_between(before, now, "bulkhead_worker_pool_hits_total",
+                                  "bulkhead_worker_pool_acquires_total");
+  frame.blit_overlap = share_between(before, now, "bulkhead_worker_blit_overlapped_seconds_total",
+                                     "bulkhead_worker_blit_transfer_seconds_total");
+  frame.ring_reuse = share_between(before, now, "bulkhead_worker_ring_replays_total",
+                                   "bulkhead_worker_ring_submissions_total");
   return frame;
 }
 
@@ -220,6 +256,10 @@ std::string to_text(const TopFrame& frame, const TopLayout& layout) {
                     " waiting; " + rounded(frame.tokens_per_second, 1) + " tokens/s; first token " +
                     milliseconds(frame.first_token_ms) + ", between tokens " +
                     milliseconds(frame.inter_token_ms));
+    lines.push_back("memory pool hits " + percent(frame.pool_hits) +
+                    "; transfers beside computing " + percent(frame.blit_overlap) +
+                    "; command ring reuse " + percent(frame.ring_reuse) + "; message ring " +
+                    std::to_string(frame.ring_depth_bytes) + " bytes deep");
   }
   std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "REQUESTS", "RUNNING",
                                                  "WAITING", "TOKENS/S", "KV CACHE", "RESTARTS",
@@ -228,7 +268,7 @@ std::string to_text(const TopFrame& frame, const TopLayout& layout) {
     rows.push_back(
         {each.name, each.state, std::to_string(each.requests), std::to_string(each.running),
          std::to_string(each.waiting), rounded(each.tokens_per_second, 1),
-         each.kv_share < 0 ? "-" : rounded(each.kv_share * 100, 0) + " %",
+         percent(each.kv_share),
          std::to_string(each.restarts), each.pid, each.model, each.device, each.last_death});
   }
   const std::vector<std::string> shown = lines_of(table(rows));
@@ -289,6 +329,10 @@ json to_json(const TopFrame& frame) {
           {"tokens_per_second", frame.tokens_per_second},
           {"first_token_ms", none_if_negative(frame.first_token_ms)},
           {"inter_token_ms", none_if_negative(frame.inter_token_ms)},
+          {"pool_hit_rate", none_if_negative(frame.pool_hits)},
+          {"blit_overlap", none_if_negative(frame.blit_overlap)},
+          {"ring_reuse", none_if_negative(frame.ring_reuse)},
+          {"ring_depth_bytes", frame.ring_depth_bytes},
           {"workers", std::move(workers)}};
 }
 

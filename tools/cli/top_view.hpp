@@ -33,6 +33,11 @@ struct TopFrame {
   double tokens_per_second = 0;
   // Medians of the times that the daemon measured between the looks; negative if it measured none.
   double first_token_ms = -1, inter_token_ms = -1;
+  // Of all workers between the looks, or of all time if nothing of the kind happened between them, 0 to 1; negative if
+  // it never did: buffers that came from the memory pool, transfers' time beside computing, steps that used recorded
+  // commands again.
+  double pool_hits = -1, blit_overlap = -1, ring_reuse = -1;
+  std::uint64_t ring_depth_bytes = 0;  // most that waits in a worker's message ring
   std::vector<TopWorker> workers;
 };
 TopFrame frame_of(const Look& before, const Look& now);

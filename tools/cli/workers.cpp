@@ -45,6 +45,10 @@ int run_workers(const WorkersOptions& options) {
                      options.cold ? R"({"cold": true})" : "{}");
     if (!response.ok()) return fail(response.error());
     if (response->status < 200 || response->status > 299) return fail(api_error(*response));
+    if (options.json) {
+      put(response->body + (response->body.ends_with('\n') ? "" : "\n"));
+      return 0;
+    }
     put(options.name +
         (options.action == "drain" ? ": draining; it takes no new requests\n" : ": restarting\n"));
     return 0;

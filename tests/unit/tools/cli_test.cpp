@@ -11,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace bulkhead {
 namespace {
@@ -279,6 +280,34 @@ TEST_F(Cli, PrintsNoEscapeSequences) {
     EXPECT_THAT(outcome.out + outcome.err, Not(HasSubstr(kClear))) << command;
   }
   EXPECT_THAT(inspect.out, Not(HasSubstr(kClear)));
+}
+
+// For scripts: the same facts, and the same exit codes.
+TEST_F(Cli, InspectCheckAndDoctorSpeakJson) {
+  const Outcome inspected = run(kTool + " inspect builtin --tensors --json");
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  const auto file = nlohmann::json::parse(inspected.out);
+  EXPECT_EQ(file["runs"], true);
+  EXPECT_EQ(file["tensors"].size(), file["tensor_count"]);
+  EXPECT_GT(file["memory_bytes"]["weights"], 0);
+  EXPECT_GT(file["context"], 0);
+  EXPECT_EQ(run(kTool + " inspect --json " + write("broken", "GGUF")).code, 1);
+
+  Outcome checked = run(kTool + " check --json --set server.port=99");
+  EXPECT_EQ(checked.code, 0);
+  EXPECT_EQ(nlohmann::json::parse(checked.out)["valid"], true);
+  EXPECT_EQ(nlohmann::json::parse(checked.out)["port"], 99);
+  checked = run(kTool + " check --json --set server.prt=99");
+  EXPECT_EQ(checked.code, 1);
+  EXPECT_EQ(nlohmann::json::parse(checked.out)["valid"], false);
+  EXPECT_THAT(nlohmann::json::parse(checked.out)["error"].get<std::string>(), HasSubstr("port"));
+
+  const Outcome examined = run(kTool + " doctor --json --model builtin");
+  const auto diagnosis = nlohmann::json::parse(examined.out);
+  EXPECT_EQ(examined.code, diagnosis["usable"] == true ? 0 : 1);
+  EXPECT_FALSE(diagnosis["protections"].empty());
+  for (const auto& device : diagnosis["devices"])
+    EXPECT_TRUE(device["memory_bytes"].is_number()) << device;
 }
 
 }  // namespace

@@ -60,6 +60,35 @@ TEST(TopView, MediansAreOfWhatCameBetweenTheLooks) {
   EXPECT_EQ(to_json(frame)["first_token_ms"], nullptr);
 }
 
+TEST(TopView, TellsHowWellTheDeviceIsUsedBetweenTheLooks) {
+  const auto figures = [](int hits, double overlapped, int replays) {
+    const std::string of = "{worker=\"w\"} ";
+    return "bulkhead_worker_pool_hits_total" + of + std::to_string(hits) +
+           "\nbulkhead_worker_pool_acquires_total" + of + "200\n" +
+           "bulkhead_worker_blit_overlapped_seconds_total" + of + std::to_string(overlapped) +
+           "\nbulkhead_worker_blit_transfer_seconds_total" + of + "4\n" +
+           "bulkhead_worker_ring_replays_total" + of + std::to_string(replays) +
+           "\nbulkhead_worker_ring_submissions_total" + of + "50\n" +
+           "bulkhead_ipc_depth_bytes{worker=\"v\"} 64\nbulkhead_ipc_depth_bytes" + of + "320\n";
+  };
+  const Look none = look(1, {}, "bulkhead_worker_pool_hits_total{worker=\"w\"} 0\n");
+  TopFrame frame = frame_of(none, look(2, {}, figures(190, 3, 40)));
+  EXPECT_NEAR(frame.pool_hits, 0.95, 1e-9);
+  EXPECT_NEAR(frame.blit_overlap, 0.75, 1e-9);
+  EXPECT_NEAR(frame.ring_reuse, 0.8, 1e-9);
+  EXPECT_EQ(frame.ring_depth_bytes, 320U);
+  EXPECT_THAT(to_text(frame, {}),
+              HasSubstr("memory pool hits 95 %; transfers beside computing 75 %; command ring reuse "
+                        "80 %; message ring 320 bytes deep\n"));
+  EXPECT_EQ(to_json(frame)["ring_depth_bytes"], 320);
+  // Nothing happened between the looks; nothing ever did.
+  frame = frame_of(look(1, {}, figures(190, 3, 40)), look(2, {}, figures(190, 3, 40)));
+  EXPECT_THAT(to_text(frame, {}), HasSubstr("memory pool hits 95 %; "));
+  frame = frame_of(look(1, {}, figures(190, 3, 40)), none);
+  EXPECT_THAT(to_text(frame, {}), HasSubstr("memory pool hits -; "));
+  EXPECT_EQ(to_json(frame)["blit_overlap"], nullptr);
+}
+
 TEST(TopView, WorkersAreSorted) {
   TopFrame frame =
       frame_of(look(1, {}), look(2, {worker("b", 0, 5), worker("c", 0, 9), worker("a", 0, 5)}));
@@ -81,14 +110,14 @@ TEST(TopView, FitsItsScreenAndSpeaksToNoTerminal) {
       "2J";
   TopFrame frame = frame_of(look(1, {}), look(2, workers));
   const std::string whole = to_text(frame, {});
-  EXPECT_EQ(std::ranges::count(whole, '\n'), 22);
+  EXPECT_EQ(std::ranges::count(whole, '\n'), 23);
   EXPECT_THAT(whole, Not(HasSubstr("\x1b")));
   EXPECT_THAT(whole, Not(HasSubstr("\xc2\x9b")));
   TopLayout layout{.width = 30, .height = 10, .selected = "worker-28", .foot = "keys"};
   const std::string part = to_text(frame, layout);
   EXPECT_EQ(std::ranges::count(part, '\n'), 10) << part;
   EXPECT_THAT(part, HasSubstr("worker-28"));
-  EXPECT_THAT(part, HasSubstr("14 more workers"));
+  EXPECT_THAT(part, HasSubstr("15 more workers"));
   EXPECT_THAT(part, testing::EndsWith("keys\n"));
   layout.height = 2;  // too small for any
   EXPECT_THAT(to_text(frame, layout), Not(HasSubstr("worker-1")));
