@@ -21,8 +21,8 @@ struct Crash {
   std::string worker, model;
   pid_t pid = -1;
   DeathCause cause = DeathCause::kExit;
-  // How the process ended, and what it said last. If its device failed, the words name the step, its
-  // columns and sequences, and the kernel if the worker knew it.
+  // How the process ended, and what it said last. If its device failed, the words name the step, its columns and
+  // sequences; a kernel only if it could not be made: no driver says which one of a step's kernels ran at the failure.
   std::string words;
   std::optional<std::uint64_t> step;  // the process's last step; empty: its channel counts no steps
   std::vector<std::string> requests;  // clients' names of requests that it may have seen
