@@ -178,7 +178,8 @@ class Answer {
     this.waits = "";
     await lookAtWorkers();
     const worker = this.restarted();
-    if (!worker) return;
+    // One that is only about to go did not make this pause.
+    if (!worker || worker.restarts === this.restartsBefore.get(worker.name)) return;
     this.restartsBefore.set(worker.name, worker.restarts);
     this.message.pauses.push(`Paused for ${(milliseconds / 1000).toFixed(1)} s: ${worker.name} died ` +
       `(${worker.last_death}), and another process went on. No token was lost.`);

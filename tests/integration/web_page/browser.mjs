@@ -154,6 +154,7 @@ export class Page {
     await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...fields });
   }
   enter = () => this.press("Enter", { text: "\r", number: 13 });
+  tab = () => this.press("Tab", { number: 9 });
   escape = () => this.press("Escape", { number: 27 });
 
   async look({ width, height, theme, mobile = false }) {

@@ -9,6 +9,7 @@ import { Browser, eventually, sleep } from "./browser.mjs";
 
 const [bin, work] = process.argv.slice(2);
 const kMostPageBytes = 200 * 1024;
+const kLatestPaintMs = 500;
 const kQuestion = "Tell me a story about a fox.";
 
 async function startDaemon(name, settings) {
@@ -131,12 +132,110 @@ async function chartsMove(page) {
   const before = await curves();
   await sleep(2500);
   const after = await curves();
-  assert.deepEqual(Object.keys(after), ["tokens", "requests", "first", "next", "kv", "pool", "blit", "reuse", "depth"]);
-  for (const id of ["tokens", "requests", "kv", "pool", "reuse", "depth"])
-    assert.notEqual(after[id], before[id], `the chart ${id} moves`);
+  assert.deepEqual(Object.keys(after), ["tokens", "requests", "first", "next", "queue", "kv", "pool", "blit", "reuse", "wait", "depth",
+    "pressure", "heat"]);
+  // Mesa's CPU device does not time transfers while it computes; the chart says so then.
+  const timed = await page.run(`fetch("metrics").then((r) => r.text())
+    .then((text) => /^bulkhead_worker_blit_transfer_seconds_total\\{.*\\} [^0]/m.test(text))`);
+  const moving = ["tokens", "requests", "first", "next", "kv", "pool", "reuse", "depth", ...(timed ? ["blit"] : [])];
+  for (const id of moving) assert.notEqual(after[id], before[id], `the chart ${id} moves`);
+  if (!timed) {
+    assert.equal(await page.run(`document.querySelector("[data-chart=blit] .note").textContent`), "nothing measured lately");
+    console.log("this device does not time transfers: their chart stays empty");
+  }
+  await linesAreDrawn(page, moving);
   const heights = (id) => new Set(after[id].split(/[ML]/).filter(Boolean).map((point) => point.split(" ")[1]));
   for (const id of ["tokens", "requests", "next"]) assert.ok(heights(id).size > 1, `the chart ${id} is no flat line`);
   assert.match(await page.run(`document.querySelector("[data-chart=tokens] svg").getAttribute("aria-label")`), /now.*between/);
+}
+
+// A dashed line at the target where there is one; after a click, another one at the values of now.
+async function linesAreDrawn(page, moving) {
+  const lines = (name) => page.run(`[...document.querySelectorAll("[data-chart]")]
+    .filter((c) => c.querySelector(".${name}").getAttribute("d") !== "").map((c) => c.dataset.chart)`);
+  assert.deepEqual(await lines("target"), ["pool", "blit", "reuse", "wait", "pressure"]);
+  assert.deepEqual(await lines("baseline"), []);
+  await page.run(`location.hash = "server"`);
+  await page.click(button("Mark as baseline"));
+  const marked = await eventually("the baseline is drawn", async () => (await lines("baseline")).length > 4 && lines("baseline"));
+  for (const id of moving) assert.ok(marked.includes(id), `${id} has a baseline`);
+  await page.screenshot(join(work, "baseline.png"));
+  await page.click(button("Clear the baseline"));
+  await eventually("the baseline is gone", async () => (await lines("baseline")).length === 0);
+  await page.run(`location.hash = "chat"`);
+}
+
+// What is asked for is what the page's fields say.
+async function promptAndParametersAreSent(page) {
+  const bodies = [];
+  await page.send("Fetch.enable", { patterns: [{ urlPattern: "*/v1/chat/completions" }] });
+  page.answer = ({ requestId, request }) => {
+    bodies.push(JSON.parse(request.postData));
+    const end = { choices: [{ index: 0, delta: { content: "Yes." }, finish_reason: "stop" }] };
+    page.send("Fetch.fulfillRequest", {
+      requestId, responseCode: 200, responseHeaders: [{ name: "Content-Type", value: "text/event-stream" }],
+      body: Buffer.from(`data: ${JSON.stringify(end)}\n\ndata: [DONE]\n\n`).toString("base64"),
+    });
+  };
+  await newConversation(page);
+  await page.click(`document.querySelector("#parameters summary")`);
+  const fill = async (name, value) => {
+    await page.click(`document.querySelector("#parameters [name=${name}]")`);
+    await page.run(`document.querySelector("#parameters [name=${name}]").select()`);
+    await page.type(value);
+  };
+  await fill("system", "Answer in one word.");
+  await fill("temperature", "0.25");
+  await fill("max_tokens", "17");
+  await fill("seed", "99");
+  await page.click(`document.querySelector("#parameters summary")`);
+  await ask(page, "Is it so?");
+  await untilAnswered(page);
+  assert.deepEqual(bodies[0].messages, [
+    { role: "system", content: "Answer in one word." }, { role: "user", content: "Is it so?" }]);
+  assert.equal(bodies[0].temperature, 0.25);
+  assert.equal(bodies[0].max_tokens, 17);
+  assert.equal(bodies[0].seed, 99);
+  // The next conversation begins with the same fields.
+  await page.click(`document.querySelector("#parameters summary")`);
+  await page.run(`for (const [name, value] of Object.entries({ system: "", temperature: "0", max_tokens: "", seed: "" })) {
+    const field = document.querySelector("#parameters [name=" + name + "]");
+    field.value = value;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    field.dispatchEvent(new Event("change", { bubbles: true }));
+  }`);
+  await page.click(`document.querySelector("#parameters summary")`);
+  page.answer = undefined;
+  await page.send("Fetch.disable");
+}
+
+// The Tab key reaches every part that does something, each once, in the order of the document, and each shows that it
+// has the focus.
+async function theKeyboardReachesEverything(page) {
+  for (const view of ["chat", "server"]) {
+    await page.run(`location.hash = "${view}"`);
+    await sleep(250);
+    await page.run(`document.activeElement?.blur(); window.reached = new Map()`);
+    const wanted = await page.run(`[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+      .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.disabled && e.tabIndex >= 0).length`);
+    for (let i = 0; i < wanted + 5; ++i) {
+      await page.tab();
+      await page.run(`(() => {
+        const at = document.activeElement;
+        if (at !== document.body && !window.reached.has(at)) 
+          window.reached.set(at, getComputedStyle(at).outlineStyle !== "none" || at.closest(".write") !== null);
+      })()`);
+    }
+    const { count, dim, leaps } = await page.run(`(() => {
+      const all = [...window.reached.keys()];
+      return { count: all.length, dim: all.filter((e) => !window.reached.get(e)).map((e) => e.outerHTML.slice(0, 80)),
+        leaps: all.filter((e, i) => i > 0 && !(all[i - 1].compareDocumentPosition(e) & Node.DOCUMENT_POSITION_FOLLOWING)).length };
+    })()`);
+    assert.ok(count >= wanted - 1 && wanted > 5, `Tab reaches ${count} of ${wanted} parts of ${view}`);
+    assert.deepEqual(dim, [], `parts of ${view} that do not show that they have the focus`);
+    assert.ok(leaps <= 1, `the order of ${view} is the document's, from where the focus was to the end and from the beginning`);
+  }
+  await page.run(`location.hash = "chat"`);
 }
 
 async function answersCanBeStoppedAndChanged(page, expected) {
@@ -286,8 +385,15 @@ async function nothingLeavesTheOrigin(page, url) {
   let bytes = 0;
   for (const file of files) bytes += (await (await fetch(file)).arrayBuffer()).byteLength;
   assert.ok(files.size > 5 && bytes < kMostPageBytes, `the page has ${bytes} bytes in ${files.size} files`);
-  const paint = await page.run(`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`);
+  // The soonest of a few: a machine that does other things paints late now and then.
+  let paint = Infinity;
+  for (let i = 0; i < 8 && !(paint < kLatestPaintMs); ++i) {
+    await page.go(`${url}/`);
+    paint = Math.min(paint, await eventually("the page is painted",
+      () => page.run(`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`)));
+  }
   console.log(`${files.size} files, ${bytes} bytes; first paint after ${Math.round(paint)} ms`);
+  assert.ok(paint > 0 && paint < kLatestPaintMs, `the first paint came after ${Math.round(paint)} ms`);
   assert.deepEqual(page.errors, [], "nothing is logged as an error");
 }
 
@@ -329,6 +435,8 @@ try {
     ["charts move", () => chartsMove(page)],
     ["answers can be stopped and changed", () => answersCanBeStoppedAndChanged(page, expected)],
     ["conversations stay", () => conversationsStay(page, daemon.url)],
+    ["prompt and parameters are sent", () => promptAndParametersAreSent(page)],
+    ["the keyboard reaches everything", () => theKeyboardReachesEverything(page)],
     ["reasoning and tool calls are shown", () => reasoningAndToolCallsAreShown(page)],
     ["text is never HTML", () => textIsNeverHtml(page)],
     ["parts have names", () => partsHaveNames(page)],
