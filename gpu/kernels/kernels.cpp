@@ -22,6 +22,7 @@
 #include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/shader_modules.hpp"
 #include "gpu/kernels/soft_cap.hpp"
+#include "gpu/kernels/stream_in.hpp"
 #include "gpu/kernels/units_check.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -408,6 +409,13 @@ KernelSpec soft_cap(const Mapping& mapping) {
   constants.invocations = mapping.wide_invocations;
   constants.entries = kSoftCapEntries;
   return {"soft cap", spirv::soft_cap, sizeof(SoftCapPush), constants_of(constants), 0};
+}
+
+KernelSpec stream_in(const Mapping& mapping) {
+  StreamInConstants constants;
+  constants.invocations = mapping.wide_invocations;
+  constants.form = form_of(mapping);
+  return {"stream in", spirv::stream_in, sizeof(StreamInPush), constants_of(constants), 0};
 }
 
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {

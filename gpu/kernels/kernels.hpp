@@ -249,6 +249,10 @@ constexpr std::uint32_t kSoftCapEntries = 2048;  // of a workgroup
 static_assert(sizeof(SoftCapPush) == 32);
 KernelSpec soft_cap(const Mapping& mapping);
 
+// Takes over the rows of the residual stream that an earlier stage of a split model computed.
+static_assert(sizeof(StreamInPush) == 80);
+KernelSpec stream_in(const Mapping& mapping);
+
 constexpr std::uint32_t kGreedyChunk = 2048;
 static_assert(sizeof(GreedyPush) == 48);
 enum class GreedyPass { kChunks, kAll };

@@ -215,7 +215,7 @@ class Engine {
     bool generates = false;                        // the step reads no prompt
     std::string name(std::uint64_t number) const;  // "step 12 (3 columns of 2 sequences)"
   };
-  std::array<StepFacts, 8> step_facts_;  // more than are ever in flight
+  std::array<StepFacts, 16> step_facts_;  // as many as are ever in flight
   std::uint64_t steps_submitted_ = 0, steps_ended_ = 0;
 
   bool profile_wanted_ = false;

@@ -144,6 +144,9 @@ struct ExecutorLimits {
   std::uint32_t embedding = 0;        // entries of a hidden state; 0: no kHidden at all
   std::uint32_t sampled_top_k = 0;    // kSampled with a top_k up to this; 0: no kSampled at all
   std::uint32_t steps_in_flight = 1;  // that may be submitted and not waited for
+  // Whether a column may take its token from an output of the step before (Column::chosen_by). If not, sequences that
+  // generate take turns: each step has a part of them, so that several steps are in flight all the same.
+  bool hands_tokens_on = true;
   // Columns of a step whose tokens are guesses; 0: none, where a position can't be computed again.
   std::uint32_t max_drafts = 0;
   std::int32_t most_logprobs = -1;  // Column::logprobs up to this; -1: not at all

@@ -198,20 +198,36 @@ std::uint32_t Scheduler::most_tokens_of(const Sequence& sequence) const {
 bool Scheduler::may_generate(const Sequence& sequence, std::uint64_t step) const {
   if (sequence.pending() != 1) return false;
   if (sequence.unknown == 0) return true;
+  if (!limits_.hands_tokens_on) return false;
   // If layers carry states, a position that was dropped can't be computed again.
   const bool stays = !sequence.may_ask_otherwise || limits_.states == 0;
   return sequence.output != Output::kLogits && stays && sequence.planned_in + 1 == step &&
          sequence.length() < most_tokens_of(sequence);
 }
 
+// How many generating sequences a step has at most. If the executor hands no tokens on, each step in flight has its
+// share of them.
+std::size_t Scheduler::most_generating() const {
+  if (limits_.hands_tokens_on || limits_.steps_in_flight < 2) return running_.size();
+  const auto generating = static_cast<std::size_t>(std::ranges::count_if(
+      running_, [](const Sequence* each) { return each->unknown > 0 || each->pending() == 1; }));
+  return (generating + limits_.steps_in_flight - 1) / limits_.steps_in_flight;
+}
+
 void Scheduler::plan_generating() {
   const std::uint32_t room = draft_room();
+  std::size_t left = most_generating();
   // Oldest first: who loses its pages is younger than who takes them, so it has no columns in this
   // step yet.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     const std::span<const TokenId> drafts = std::exchange(sequence.drafts, {});
     if (!may_generate(sequence, step_number_)) continue;
+    if (left == 0) {
+      sequence.passed_over_in = step_number_;  // its turn comes with another step
+      continue;
+    }
+    --left;
     // With pages that come free when a step has ended, it waits for that.
     while (sequence.state == Sequence::State::kRunning &&
            !sequence.pages.cover_all(sequence.length()) && !pages_come_free_for(sequence)) {
@@ -286,7 +302,8 @@ void Scheduler::plan_prefill() {
   lacks_windows_ = false;
   turn_.clear();
   for (Sequence* sequence : running_) {
-    const bool waits = sequence->planned_in == step_number_ || sequence->unknown > 0 ||
+    const bool waits = sequence->planned_in == step_number_ ||
+                       sequence->passed_over_in == step_number_ || sequence->unknown > 0 ||
                        sequence->pages.pages().size() < pool_.pages_for(sequence->length());
     if (waits) continue;
     // In order, the older first among equals. (std::stable_sort allocates.)

@@ -127,7 +127,8 @@ struct Sequence {
   std::uint32_t adopted_end = 0;  // the position behind the pages that it found last
   std::uint32_t preemptions = 0;  // times it lost its pages
   std::uint64_t planned_in = 0;   // the last step that had columns of it
-  std::uint64_t served = 0;       // turn-taking among those that prefill
+  std::uint64_t passed_over_in = 0;  // the last step that left its token to another step
+  std::uint64_t served = 0;          // turn-taking among those that prefill
 
   // Tokens that have no key and value yet; 1 while it generates.
   std::uint32_t pending() const { return length() - computed; }
@@ -264,6 +265,7 @@ class Scheduler {
   const PrefixFigures& prefix_figures() const { return prefix_figures_; }
 
  private:
+  std::size_t most_generating() const;
   void plan_generating();
   void admit();
   void plan_prefill();

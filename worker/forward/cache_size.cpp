@@ -64,7 +64,9 @@ Wanted wanted_pages(const KvNeed& kv, std::uint32_t context, std::uint32_t max_b
 // `context_first`: a whole context and the windows of one sequence come first, and other window pages
 // get what these leave.
 CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_first) {
+  constexpr std::uint64_t kLargest = 0x7fffffff;
   const auto pages_in = [](std::uint64_t room, std::uint64_t page_bytes) {
+    if (page_bytes == 0) return kLargest;  // a stage of a split model whose layers keep no keys
     const std::uint64_t pages = room / page_bytes;
     return pages - std::min<std::uint64_t>(pages, 1);
   };
@@ -81,7 +83,6 @@ CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_firs
     windows = std::min(std::max(windows, wanted.least_windows), equal);
     full = pages_in(rest((windows + 1) * wanted.window_bytes), wanted.full_bytes);
   }
-  constexpr std::uint64_t kLargest = 0x7fffffff;
   CacheSize size;
   size.pages = static_cast<std::uint32_t>(std::min(full, kLargest));
   size.window_pages = static_cast<std::uint32_t>(std::min(windows, kLargest));
@@ -90,16 +91,20 @@ CacheSize share_out(std::uint64_t bytes, const Wanted& wanted, bool context_firs
 
 }  // namespace
 
-Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
+CacheRoom room_on(const gpu::Device& device) {
+  return {device.free_memory_bytes(), device.info().kind, device.info().name};
+}
+
+Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              std::uint32_t columns_ahead, const MemoryNeed& need) {
   const std::uint32_t wanted_context = asked_context != 0 ? asked_context : graph.context;
   const Wanted wanted = wanted_pages(need.kv, wanted_context, engine.max_batch, columns_ahead);
   const std::uint64_t page_bytes = wanted.full_bytes + wanted.window_bytes;
-  const std::uint64_t free = device.free_memory_bytes();
+  const std::uint64_t free = room.free_bytes;
   // These devices compute in the host's memory.
-  const gpu::DeviceKind kind = device.info().kind;
-  const bool of_host = kind == gpu::DeviceKind::kCpu || kind == gpu::DeviceKind::kIntegrated;
+  const bool cpu = room.kind == gpu::DeviceKind::kCpu;
+  const bool of_host = cpu || room.kind == gpu::DeviceKind::kIntegrated;
   const std::uint64_t logits = of_host ? need.host_logits : 0;
   const std::uint64_t fixed = need.weights + need.transient + need.states + logits;
   const std::string sizes =
@@ -110,7 +115,7 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
       (need.kv.window > 0
            ? " and " + mib(wanted.least_windows * wanted.window_bytes) + " for a sequence's windows"
            : "") +
-      "; " + mib(free) + " are free on " + device.info().name;
+      "; " + mib(free) + " are free on " + room.device;
   if (asked_context > graph.context) {
     return Error(ErrorCode::kInvalidArgument,
                  "a context of " + std::to_string(asked_context) +
@@ -134,7 +139,6 @@ Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph&
     size = share_out(asked, wanted, asked_context != 0);
   } else {
     // A GPU's memory has little else to do; a CPU device's is the machine's.
-    const bool cpu = device.info().kind == gpu::DeviceKind::kCpu;
     const std::uint64_t batch = engine.max_batch, full = wanted.full;
     const std::uint64_t pages = cpu ? std::max<std::uint64_t>(batch / 4, 1) * full
                                     : std::max(std::min(batch, kWholeSequences) * full,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "config/base/error.hpp"
 #include "config/settings.hpp"
@@ -20,10 +21,24 @@ struct CacheSize {
   std::uint32_t window_pages = 0;
 };
 
+// The sizes that all stages of a split model have, although their devices have different amounts of free memory.
+struct SharedSizes {
+  CacheSize cache;
+  std::uint32_t states = 0;  // slots
+};
+
+// Where a cache is to lie.
+struct CacheRoom {
+  std::uint64_t free_bytes = 0;
+  gpu::DeviceKind kind = gpu::DeviceKind::kDiscrete;
+  std::string device;  // name
+};
+CacheRoom room_on(const gpu::Device& device);
+
 // asked_context: the context to get, or an error; 0: the model's own, lowered to what fits.
 // `columns_ahead`: the most columns of all steps in flight together. kResourceExhausted says what
 // is needed, what is free and which setting to change.
-Result<CacheSize> plan_cache(const gpu::Device& device, const model::ModelGraph& graph,
+Result<CacheSize> plan_cache(const CacheRoom& room, const model::ModelGraph& graph,
                              const config::EngineSettings& engine, std::uint32_t asked_context,
                              std::uint32_t columns_ahead, const MemoryNeed& need);
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "config/base/overloaded.hpp"
-#include "worker/forward/rope_table.hpp"
 
 namespace bulkhead::forward {
 
@@ -26,19 +25,15 @@ class Planner {
   }
 
   Result<ModelPlan> plan() {
-    BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}));
-    plan_.output = plan_.embedding;
-    if (!graph_.tied_output()) {
-      BULKHEAD_TRY(plan_.output, matrix({graph_.output_rows}, {}));
-      plan_.matrices[plan_.embedding].read_by_every_step = false;
-    }
+    BULKHEAD_RETURN_IF_ERROR(add_ends());
     for (const model::Lookup& lookup : graph_.lookups) {
       BULKHEAD_TRY(const MatrixIndex rows, matrix({lookup.rows}, {}));
       plan_.matrices[rows].read_by_every_step = false;
       plan_.lookups.push_back(rows);
     }
-    writer_.embedding = true;
+    writer_.start = graph_.start != model::StreamStart::kBrought;
     for (const model::Layer& layer : graph_.layers) {
+      plan_.prepared.push_back(writer_.waits());
       for (std::size_t i = 0; i < layer.operations.size(); ++i) {
         const model::Operation* const next =
             i + 1 < layer.operations.size() ? &layer.operations[i + 1] : nullptr;
@@ -51,6 +46,18 @@ class Planner {
   }
 
  private:
+  // The matrices before and behind the layers; one matrix where both are the same tensor.
+  Status add_ends() {
+    if (graph_.start == model::StreamStart::kEmbedding) {
+      BULKHEAD_TRY(plan_.embedding, matrix({graph_.embedding_rows}, {}));
+      if (graph_.makes_logits && graph_.tied_output()) plan_.output = plan_.embedding;
+      plan_.matrices[plan_.embedding].read_by_every_step = plan_.output != kAbsent;
+    }
+    if (!graph_.makes_logits || plan_.output != kAbsent) return {};
+    BULKHEAD_TRY(plan_.output, matrix({graph_.output_rows}, {}));
+    return {};
+  }
+
   Status add(const model::Operation& operation, const model::Operation* next) {
     return std::visit(Overloaded{
                           [this](const model::Norm& norm) { return add_norm(norm); },
@@ -131,7 +138,7 @@ class Planner {
   Status add_norm(const model::Norm& norm) {
     if (plan_.fuses && !norm.adds && norm.bias == kAbsent && norm.in == kStream &&
         writer_.waits() && norm.width == graph_.embedding) {
-      if (writer_.embedding) {
+      if (writer_.start) {
         plan_.first_gain = norm.gain;
         plan_.first_input = norm.out;
       } else {
@@ -170,7 +177,6 @@ class Planner {
   const float* scale_of(ActivationIndex in) const {
     return scaled_ && scaled_->input == in ? &scaled_->epsilon : nullptr;
   }
-
   bool fuses_rotation(const model::Rotate& rotate) const {
     // Not where whole heads are normed first, are padded, or are rounded by blocks; nor where q grows
     // with the position.
@@ -284,9 +290,9 @@ class Planner {
   Status add_delta(const model::DeltaNet& net) {
     using Form = model::Activation::Form;
     if (scaled_ && scaled_->input == net.out) scaled_.reset();
-    const ActivationIndex convolved =
+    const auto convolved =
         own_activation({"delta net's inputs", net.heads.channels(), Form::kFloats});
-    const ActivationIndex read =
+    const auto read =
         own_activation({"what a delta net read", net.heads.value_width(), Form::kFloats});
     plan_.steps.emplace_back(DeltaStep{net, convolved, read});
     return {};
@@ -463,9 +469,9 @@ class Planner {
 
   // Who made the stream as it is, and can still prepare an input from it.
   struct Writer {
-    bool embedding = false;
+    bool start = false;  // the embedding, or what brings an earlier stage's stream
     OperandsIndex operands = kAbsent;
-    bool waits() const { return embedding || operands != kAbsent; }
+    bool waits() const { return start || operands != kAbsent; }
   };
   // An input that lacks its columns' factors.
   struct Scaled {

@@ -138,7 +138,9 @@ struct Access {
 struct ModelPlan {
   bool fuses = false;  // norms, residual stream and inputs are the products' business
   std::vector<PlannedMatrix> matrices;
-  MatrixIndex embedding = 0, output = 0;
+  MatrixIndex embedding = kAbsent, output = kAbsent;  // kAbsent: another stage's
+  // For each layer: whether what makes the stream before it also prepares the layer's first norm, where that is fused.
+  std::vector<bool> prepared;
   std::vector<MatrixIndex> lookups;     // as in the graph
   std::vector<RowOrder> vector_orders;  // of each of the graph's vectors: of parts that rotate
   std::vector<model::Activation> activations;  // the graph's, then those that steps need besides

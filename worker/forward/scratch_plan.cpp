@@ -32,7 +32,7 @@ std::uint32_t tile_of_products(const ModelPlan& plan, const k::Mapping& mapping,
         include(product.matrix, product.epilogue);
     }
   }
-  include(plan.output, k::Epilogue::kStore);
+  if (plan.output != kAbsent) include(plan.output, k::Epilogue::kStore);
   return tile;
 }
 

@@ -32,6 +32,7 @@ struct Activations {
   std::uint64_t at(const ModelPlan& plan, Scratch scratch) const {
     return slice(plan, scratch).address;
   }
+  gpu::BufferSlice slice(model::ActivationIndex activation) const { return slice_of(activation); }
   gpu::BufferSlice slice(const ModelPlan& plan, Scratch scratch) const {
     return slice_of(plan.activations.size() + static_cast<std::size_t>(scratch));
   }

@@ -69,8 +69,11 @@ struct StepContext {
   // step has failed.
   gpu::Buffer results;
   std::uint32_t result_rows = 0;  // of a slot
-  gpu::Buffer logprobs;           // [slot][output] of LogprobRow
-  Tuning* tuning = nullptr;       // which variant of a product's kernel; none: the default
+  // A stage of a split model: [slot][column][embedding] of the stream that the stage before computed.
+  gpu::Buffer stream_rows;
+  std::uint64_t stream_stride = 0;  // bytes between slots
+  gpu::Buffer logprobs;             // [slot][output] of LogprobRow
+  Tuning* tuning = nullptr;         // which variant of a product's kernel; none: the default
   // While loading: called before each kernel is made and each operation is recorded, because a driver
   // may take seconds for either.
   std::function<void()> alive;
@@ -83,6 +86,9 @@ struct StepContext {
   }
   std::uint64_t parameters_of(std::uint32_t slot) const {
     return parameters.address() + slot * parameter_layout.stride;
+  }
+  std::uint64_t stream_rows_of(std::uint32_t slot) const {
+    return stream_rows.address() + slot * stream_stride;
   }
   // Returns the address of the page tables that `store` uses in the slot's step.
   std::uint64_t page_tables(std::uint32_t slot, model::KvIndex store) const {

@@ -32,7 +32,7 @@ class Builder {
     DispatchedSteps dispatched(context_, program_);
     ChainedLinks links(context_, program_, status_address());
     emit_ = &dispatched;
-    BULKHEAD_RETURN_IF_ERROR(add_embedding());
+    BULKHEAD_RETURN_IF_ERROR(plan_.embedding != kAbsent ? add_embedding() : add_stream());
     emit_->barrier();
     if (chained_) emit_ = &links;
     for (const PlanStep& step : plan_.steps) {
@@ -123,6 +123,29 @@ class Builder {
           embed(plan_.lookups[i], row_push(plan_.lookups[i], lookup.out, lookup.scale)));
     }
     return {};
+  }
+
+  // The stream that an earlier stage computed.
+  Status add_stream() {
+    k::StreamInPush push{};
+    push.rows = context_.stream_rows_of(slot_);
+    push.out_address = at(model::kStream);
+    push.parameters = parameters_;
+    push.width = graph_.embedding;
+    push.stride = stride(model::kStream);
+    if (chained_) {
+      push.chain_counts = context_.chain.counts.address();
+      push.chain_failed = status_address();
+      push.chain_links = chain_counts(plan_, shape_.columns);
+    }
+    if (plan_.first_input != kAbsent) {
+      push.gain = context_.weights.vector(plan_.first_gain);
+      push.input_address = at(plan_.first_input);
+      push.input_stride = stride(plan_.first_input);
+      push.padded_width = k::input_padded(context_.mapping, graph_.embedding);
+    }
+    return dispatch(k::stream_in(context_.mapping), push,
+                    {shape_.columns, 1, 1, std::uint64_t{shape_.columns} * graph_.embedding * 8});
   }
 
   k::RmsNormPush norm_push(const model::Norm& norm) const {

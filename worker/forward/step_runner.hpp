@@ -36,6 +36,12 @@ class StepRunner {
   // As Executor::submit and wait, with the engine's promises checked.
   Status submit(const engine::Step& step);
   Result<std::span<const engine::ColumnOutput>> wait();
+  // Of a stage of a split model: where the caller puts the residual stream's rows before it submits a step, and where
+  // the rows are that the step waited for last has computed, which hold until the next step.
+  std::span<float> brought_rows() { return floats_of(slots_[slots_.next()].brought); }
+  std::span<const float> computed_rows() {
+    return floats_of(slots_[slots_.before(slots_.oldest(), 1)].computed);
+  }
   // Unchecked, and of this shape.
   Status start(const engine::Step& step, StepShape shape);
   // Makes what start() needs of this shape and of outputs with these wishes, and submits nothing.
@@ -56,6 +62,9 @@ class StepRunner {
   std::uint64_t plan_ns() const { return recordings_.plan_ns(); }
 
  private:
+  static std::span<float> floats_of(const gpu::BufferSlice& host) {
+    return {reinterpret_cast<float*>(host.mapped), host.bytes / sizeof(float)};
+  }
   gpu::CommandRing& ring() { return *parts_.command_ring; }
   gpu::BlitQueue& blit() { return *parts_.blit_queue; }
   struct Recordings {

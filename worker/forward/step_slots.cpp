@@ -93,14 +93,15 @@ Status StepSlots::make() {
                                Memory::kDeviceLocal, "log-probabilities"));
   BULKHEAD_TRY(host_logprobs_, device.allocate(slots * context_.result_rows * sizeof(k::LogprobRow),
                                                Memory::kReadback, "log-probabilities of the host"));
-  const std::uint64_t hidden_bytes = aligned(limits_.max_outputs * hidden_row_bytes());
+  const std::uint64_t hidden_bytes =
+      std::max<std::uint64_t>(aligned(limits_.max_outputs * hidden_row_bytes()), 256);
   BULKHEAD_TRY(host_hidden_, device.allocate(slots * hidden_bytes, Memory::kReadback,
                                              "hidden states of the host"));
   slots_.resize(slots);
   for (std::size_t i = 0; i < slots; ++i) {
     slots_[i].parameters = gpu::slice(host_parameters_, i * layout.stride, layout.stride);
     slots_[i].results = gpu::slice(host_results_, i * result_bytes, result_bytes);
-    BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slots_[i], 1));
+    BULKHEAD_RETURN_IF_ERROR(make_room_for_logits(slots_[i], std::min(limits_.max_outputs, 1U)));
     slots_[i].hidden = gpu::slice(host_hidden_, i * hidden_bytes, hidden_bytes);
     const std::uint64_t logprob_bytes = context_.result_rows * sizeof(k::LogprobRow);
     slots_[i].logprobs = gpu::slice(host_logprobs_, i * logprob_bytes, logprob_bytes);
@@ -111,7 +112,39 @@ Status StepSlots::make() {
   }
   page_starts_.reserve(limits_.max_sequences);
   last_tokens_.reserve(limits_.max_outputs);
+  return make_room_for_stream();
+}
+
+Status StepSlots::make_room_for_stream() {
+  gpu::Device& device = *context_.device;
+  const std::uint64_t slots = slots_.size();
+  const std::uint64_t columns = limits_.max_columns;
+  if (context_.graph.start != model::StreamStart::kEmbedding) {
+    context_.stream_stride = columns * hidden_row_bytes();
+    const std::uint64_t bytes = slots * context_.stream_stride;
+    BULKHEAD_TRY(context_.stream_rows,
+                 device.allocate(bytes, gpu::Memory::kDeviceLocal, "rows of the stream"));
+    BULKHEAD_TRY(host_brought_,
+                 device.allocate(bytes, gpu::Memory::kUpload, "rows of the stream of the host"));
+    // Steps of no request (the warm-up's) bring none.
+    std::memset(host_brought_.mapped().data(), 0, bytes);
+    for (std::uint64_t i = 0; i < slots; ++i)
+      slots_[i].brought =
+          gpu::slice(host_brought_, i * context_.stream_stride, context_.stream_stride);
+  }
+  if (!context_.graph.makes_logits) {
+    const std::uint64_t bytes = columns * stride_of(context_, model::kStream) * sizeof(float);
+    BULKHEAD_TRY(host_computed_, device.allocate(slots * bytes, gpu::Memory::kReadback,
+                                                 "computed rows of the stream"));
+    for (std::uint64_t i = 0; i < slots; ++i)
+      slots_[i].computed = gpu::slice(host_computed_, i * bytes, bytes);
+  }
   return {};
+}
+
+// In powers of two, so that the same few copies are made again and again.
+std::uint64_t StepSlots::rows_copied(const StepSlot& slot) const {
+  return std::min(std::bit_ceil(slot.columns), limits_.max_columns);
 }
 
 // Blocks stay until the end, because recorded copies write to them.
@@ -156,7 +189,8 @@ Status StepSlots::write_parameters(const engine::Step& step) {
   const auto put = [base](std::uint64_t at, std::uint32_t value) {
     std::memcpy(base + at, &value, sizeof value);
   };
-  put(k::kColumnCountWord * 4, static_cast<std::uint32_t>(step.columns.size()));
+  slot.columns = static_cast<std::uint32_t>(step.columns.size());
+  put(k::kColumnCountWord * 4, slot.columns);
 
   page_starts_.clear();
   std::uint32_t pages = 0;
@@ -241,9 +275,14 @@ bool StepSlots::write_windows(const engine::Step& step, std::byte* base) const {
   return changes;
 }
 
-std::array<StepSlots::Upload, 2> StepSlots::uploads(std::uint32_t index) const {
+std::array<StepSlots::Upload, 3> StepSlots::uploads(std::uint32_t index) const {
   const StepSlot& slot = slots_[index];
   const ParameterLayout& layout = context_.parameter_layout;
+  Upload rows{slot.brought, {}};
+  if (slot.brought.bytes > 0) {
+    rows.from.bytes = rows_copied(slot) * hidden_row_bytes();
+    rows.to = gpu::slice(context_.stream_rows, index * context_.stream_stride, rows.from.bytes);
+  }
   const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
     Upload made{slot.parameters,
                 gpu::slice(context_.parameters, index * layout.stride + offset, bytes)};
@@ -253,7 +292,7 @@ std::array<StepSlots::Upload, 2> StepSlots::uploads(std::uint32_t index) const {
     made.from.bytes = bytes;
     return made;
   };
-  return {part(0, slot.parameter_bytes), part(layout.window_pages, slot.window_bytes)};
+  return {part(0, slot.parameter_bytes), part(layout.window_pages, slot.window_bytes), rows};
 }
 
 // Neighbouring columns of a sequence are a run. Steps of no request (the warm-up's) name no states: they
@@ -287,7 +326,6 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
                                   gpu::BlitQueue& blit, const gpu::CommandRing& ring) {
   StepSlot& slot = slots_[index];
   slot.downloaded.reset();
-  if (slot.outputs.empty() && !slot.may_give_up) return {};
   const gpu::CommandRing::After computed{ring.timeline(), slot.ticket};
   const auto part = [](gpu::BufferSlice slice, std::uint64_t offset, std::uint64_t bytes) {
     slice.offset += offset;
@@ -296,6 +334,14 @@ Status StepSlots::start_downloads(std::uint32_t index, const Activations& activa
     slice.bytes = bytes;
     return slice;
   };
+  if (slot.computed.bytes > 0) {
+    const std::uint64_t bytes =
+        rows_copied(slot) * stride_of(context_, model::kStream) * sizeof(float);
+    BULKHEAD_TRY(slot.downloaded,
+                 blit.download_to(part(slot.computed, 0, bytes),
+                                  part(activations.slice(model::kStream), 0, bytes), computed));
+  }
+  if (slot.outputs.empty() && !slot.may_give_up) return {};
   // All rows each time: the same copy again.
   const std::uint64_t result_bytes = std::uint64_t{context_.result_rows} * 8;
   BULKHEAD_TRY(

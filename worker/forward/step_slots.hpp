@@ -21,6 +21,8 @@ namespace bulkhead::forward {
 
 struct StepSlot {
   gpu::BufferSlice parameters, results, logprobs, hidden;  // in host memory
+  // The same, of a stage of a split model: rows of the residual stream, from the stage before and for the one behind.
+  gpu::BufferSlice brought, computed;
   // Blocks of kLogitsRows rows, which hold the logits that the host wants, in the order of their outputs. make()
   // allocates one block, and reserve_logits() more when requests need them. The host chooses the tokens of few
   // sequences, rows for all could take hundreds of MiB, and host memory that the device can write to is slow to
@@ -32,6 +34,7 @@ struct StepSlot {
   // The bytes to upload. `window_bytes_there`: how many bytes of the windows' tables the device
   // has, from all uploads so far.
   std::uint64_t parameter_bytes = 0, window_bytes = 0, window_bytes_there = 0;
+  std::uint32_t columns = 0;
   bool samples = false;
   std::vector<std::int32_t> wanted;       // of each output: Column::logprobs
   bool tells_logprobs = false;            // some of them
@@ -74,7 +77,7 @@ class StepSlots {
   struct Upload {
     gpu::BufferSlice from, to;
   };
-  std::array<Upload, 2> uploads(std::uint32_t index) const;  // the second may be empty
+  std::array<Upload, 3> uploads(std::uint32_t index) const;  // all but the first may be empty
   // Fills the next slot's parameters and outputs. Returns an error if the step wants more rows of logits than were
   // reserved and the host has no memory for them.
   Status write_parameters(const engine::Step& step);
@@ -93,6 +96,8 @@ class StepSlots {
   void write_runs(const engine::Step& step, std::byte* base) const;
   bool write_windows(const engine::Step& step, std::byte* base) const;
   Status make_room_for_logits(StepSlot& slot, std::uint64_t rows);
+  Status make_room_for_stream();
+  std::uint64_t rows_copied(const StepSlot& slot) const;
   std::uint64_t logits_row_bytes() const {
     return std::uint64_t{limits_.vocabulary} * sizeof(float);
   }
@@ -103,6 +108,7 @@ class StepSlots {
   StepContext& context_;
   const engine::ExecutorLimits& limits_;
   gpu::Buffer host_parameters_, host_results_, host_logprobs_, host_hidden_;  // [slot]
+  gpu::Buffer host_brought_, host_computed_;                                  // [slot]
   std::vector<gpu::Buffer> host_logits_;                                      // blocks of all slots
   std::vector<StepSlot> slots_;
   std::uint32_t next_ = 0;

@@ -14,6 +14,7 @@
 #include "worker/forward/chain.hpp"
 #include "worker/forward/kernel_compiler.hpp"
 #include "worker/forward/load_figures.hpp"
+#include "worker/forward/mapping.hpp"
 #include "worker/forward/memory_sums.hpp"
 #include "worker/forward/step_program.hpp"
 #include "worker/forward/step_runner.hpp"
@@ -59,6 +60,11 @@ class LoadedTransformer final : public Transformer {
   Status reserve_logits(std::uint32_t outputs) override { return runner_.reserve_logits(outputs); }
   Status submit(const engine::Step& step) override { return runner_.submit(step); }
   Result<std::span<const engine::ColumnOutput>> wait() override { return runner_.wait(); }
+
+  std::span<float> brought_rows() override { return runner_.brought_rows(); }
+  ComputedRows computed_rows() override {
+    return {runner_.computed_rows(), stride_of(context_, model::kStream)};
+  }
 
   Status start_sums(std::span<const engine::PageIndex> pages, std::uint64_t weight_bytes) override {
     return sums_->start(pages, weight_bytes);
@@ -127,7 +133,8 @@ class LoadedTransformer final : public Transformer {
   Status profile() override {
     const engine::PageIndex page = hidden_page(limits_);
     const std::span<const engine::PageIndex> sequence(&page, 1);
-    const engine::Column column{0, 0, 0, engine::Output::kGreedy};
+    const engine::Column column{
+        0, 0, 0, context_.graph.makes_logits ? engine::Output::kGreedy : engine::Output::kNone};
     const std::uint64_t steps = runner_.steps();
     BULKHEAD_RETURN_IF_ERROR(
         runner_.start({std::span(&column, 1), std::span(&sequence, 1)}, runner_.shapes().front()));
@@ -154,10 +161,11 @@ class LoadedTransformer final : public Transformer {
 
   // One is computed while the host looks at the one before and plans the next.
   // Without the ring a command buffer is recorded once the one before has ended; without the blit
-  // queue the host waits for each transfer; without the pool a step's memory goes with it.
+  // queue the host waits for each transfer; without the pool a step's memory goes with it. Stages of a split model run
+  // ahead of each other instead: each has one set of rows of the stream.
   bool runs_ahead() const {
-    return parts_.command_ring->enabled() && parts_.memory_pool->enabled() &&
-           parts_.blit_queue->enabled();
+    return is_whole(context_.graph) && parts_.command_ring->enabled() &&
+           parts_.memory_pool->enabled() && parts_.blit_queue->enabled();
   }
 
   Status load(gpu::Device& device, const model::GgufFile& file, const model::ModelGraph& graph,
@@ -170,9 +178,10 @@ class LoadedTransformer final : public Transformer {
     context_.windows = kv_windows(graph);
     BULKHEAD_TRY(context_.plan, plan_model(graph, file, context_.mapping, context_.kv_format));
     limits_.max_columns = widest_step(options.engine, device.info().kind == gpu::DeviceKind::kCpu);
-    limits_.max_outputs = most_outputs(options.engine);
+    limits_.max_outputs = graph.makes_logits ? most_outputs(options.engine) : 0;
     limits_.max_sequences = context_.most_runs = options.engine.max_batch;
     limits_.states = state_slots(graph, options.engine);
+    if (options.shared && limits_.states > 0) limits_.states = options.shared->states;
     std::vector<StepShape> shapes =
         step_shapes(limits_.max_columns, widest_mixed_step(options.engine), limits_.max_outputs,
                     options.gpu.command_buffer_ring.ring_size);
@@ -217,14 +226,6 @@ class LoadedTransformer final : public Transformer {
     return prepare_chain(context_);
   }
 
-  static k::Mapping mapping_of(gpu::Device& device, const TransformerOptions& options) {
-    if (options.lanes_mapping) return k::lanes_mapping(device.info());
-    const bool units = options.engine.matrix_units == config::MatrixUnits::kAuto;
-    k::Mapping mapping = units ? k::mapping_for(device) : k::mapping_for(device.info());
-    mapping.units_attention_from = units_attention_from(options.engine.matrix_attention);
-    return mapping;
-  }
-
   // How many KV pages and how long a context, before anything is allocated.
   Status size_cache(const TransformerOptions& options, std::span<const StepShape> shapes) {
     const model::ModelGraph& graph = context_.graph;
@@ -244,9 +245,12 @@ class LoadedTransformer final : public Transformer {
           std::max(cache.pages, cache.window_pages) > 0x7fffffffU ||
           (cache.window_pages != 0) != context_.windows.exist())
         return not_as_expected("an impossible number of KV pages");
+    } else if (options.shared) {
+      cache = options.shared->cache;
+      if (!context_.windows.exist()) cache.window_pages = 0;
     } else {
-      BULKHEAD_TRY(cache, plan_cache(*context_.device, graph, options.engine, options.context,
-                                     columns_ahead, need));
+      BULKHEAD_TRY(cache, plan_cache(room_on(*context_.device), graph, options.engine,
+                                     options.context, columns_ahead, need));
     }
     context_.context = cache.context;
     limits_.page_tokens = k::kPageTokens;
@@ -341,22 +345,15 @@ class LoadedTransformer final : public Transformer {
     return kernels;
   }
 
-  // Returns a name for everything besides the kernels' code that decides the order of additions.
-  std::string mapping_name() const {
-    const k::Mapping& mapping = context_.mapping;
-    if (!mapping.units) return mapping.rows ? "rows" : "lanes";
-    if (mapping.units_attention_from == k::kNoPosition) return "units";
-    return "units-attention-from-" + std::to_string(mapping.units_attention_from) + "-lanes";
-  }
-
   void describe_memory(const WeightUpload& weights, const BlockPlan& kv,
                        const std::vector<std::uint64_t>& kv_sizes,
                        const TransformerOptions& options) {
     const gpu::DeviceInfo& device = context_.device->info();
     char numbers[128];
     std::snprintf(numbers, sizeof numbers, "%d.%016llx/%s%u/kv-%s", kNumericsVersion,
-                  static_cast<unsigned long long>(k::code_hash()), mapping_name().c_str(),
-                  context_.mapping.lanes, config::to_string(options.engine.kv_type));
+                  static_cast<unsigned long long>(k::code_hash()),
+                  mapping_name(context_.mapping).c_str(), context_.mapping.lanes,
+                  config::to_string(options.engine.kv_type));
     // The daemon takes printable text alone, whatever a driver calls itself.
     numerics_id_ = cleaned(device.name + "/" + device.driver, Escapes::kJson) + "/" + numbers;
     char layout[160];
@@ -429,12 +426,11 @@ class LoadedTransformer final : public Transformer {
     specs.push_back(k::checksum_kernel());
     specs.push_back(k::piece_checksum_kernel());
     const Activations none;
-    BULKHEAD_RETURN_IF_ERROR(
-        list_kernels(context_, specs, [&] { return build_sampling(context_, none); }));
-    BULKHEAD_RETURN_IF_ERROR(
-        list_kernels(context_, specs, [&] { return build_logprobs(context_, none); }));
-    BULKHEAD_RETURN_IF_ERROR(
-        list_kernels(context_, specs, [&] { return build_hidden(context_, none); }));
+    for (const auto build : {build_sampling, build_logprobs, build_hidden}) {
+      if (!context_.graph.makes_logits) break;
+      BULKHEAD_RETURN_IF_ERROR(
+          list_kernels(context_, specs, [&] { return build(context_, none, 0); }));
+    }
     for (const StepShape shape : std::views::reverse(shapes)) {
       BULKHEAD_RETURN_IF_ERROR(
           list_kernels(context_, specs, [&] { return build_step(context_, none, shape); }));

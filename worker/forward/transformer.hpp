@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "gpu/command_ring.hpp"
 #include "gpu/device.hpp"
 #include "worker/engine/executor.hpp"
+#include "worker/forward/cache_size.hpp"
 #include "worker/forward/kept_memory.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/gguf.hpp"
@@ -29,6 +32,8 @@ struct TransformerOptions {
   std::uint32_t wait_timeout_ms = 10000;
   // Weights and KV pages in memory that can be kept (keep_memory), where the device has such.
   bool keepable = false;
+  // A stage of a split model: sizes that all stages share. Nothing: this device's free memory decides.
+  std::optional<SharedSizes> shared;
   // Taken over instead of loading; its blocks are gone then. An error if anything of it is not as
   // this process would have made it: kCorrupt tells what.
   KeptMemory* kept = nullptr;
@@ -61,8 +66,19 @@ class MemoryKeeper {
   virtual Status check_weights_again() = 0;
 };
 
+// Rows of the residual stream, one for each column of a step.
+struct ComputedRows {
+  std::span<const float> floats;
+  std::uint32_t stride = 0;  // floats from one row to the next
+};
+
 class Transformer : public engine::Executor, public MemoryKeeper {
  public:
+  // Of a stage of a split model (split_transformer.hpp). A stage that embeds nothing takes the stream's rows from
+  // here: [column][embedding], to be filled before submit(). Else empty.
+  virtual std::span<float> brought_rows() = 0;
+  // Of a stage that makes no logits: what the step waited for last has computed, until the next submit(). Else empty.
+  virtual ComputedRows computed_rows() = 0;
   // For benchmarks: runs the step once more with a timestamp around each dispatch and waits. The
   // step is as for submit(); none may be in flight. What layers carry from position to position is of
   // no use after it.

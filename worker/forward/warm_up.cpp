@@ -65,6 +65,7 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   if (limits.sampled_top_k > 0) column.output = engine::Output::kSampled;
   column.choice = &choice;
   column.logprobs = std::min(limits.most_logprobs, 1);
+  if (!context_.graph.makes_logits) column = {0, 0, 0, engine::Output::kNone};
   const engine::Step step{std::span(&column, 1), std::span(&sequence, 1)};
   std::size_t done = 0;
   // What takes long, in the first shape most of all, is one driver's call or one wait: all of
@@ -85,7 +86,8 @@ Status WarmUp::run_every_shape(engine::ExecutorLimits& limits, LoadTimes& times)
   }
   // No step of the warm-up asks for hidden states. Their kernel is compiled; the recording is made
   // here.
-  if (status.ok()) status = steps_.record(shapes.front(), {.hidden = true});
+  if (status.ok() && context_.graph.makes_logits)
+    status = steps_.record(shapes.front(), {.hidden = true});
   // Once more, with everything compiled: how fast this device is with this model.
   const auto narrow = Clock::now();
   if (status.ok()) status = run(step, shapes.front());

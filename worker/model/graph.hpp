@@ -328,6 +328,16 @@ struct Lookup {
   float scale = 1;
 };
 
+// How the residual stream begins.
+enum class StreamStart {
+  kEmbedding,
+  // A stage of a split model (forward/layer_split.hpp): the stage before has computed the stream.
+  kBrought,
+  // The same. What brings the stream also prepares the first norm, as the layer before does in the whole model.
+  kBroughtAndPrepared,
+};
+
+// A model, or a stage of a split model, which has some of its layers and what these need.
 struct ModelGraph {
   std::string architecture;      // "llama", as in general.architecture
   std::string name;              // general.name, else the file's name
@@ -345,6 +355,8 @@ struct ModelGraph {
   // The stream's first value is the token's row of `embedding_rows`, times `embedding_scale`.
   MatrixPart embedding_rows;
   float embedding_scale = 1;
+  StreamStart start = StreamStart::kEmbedding;
+  bool makes_logits = true;  // false: a later stage makes them
   std::vector<Lookup> lookups;
   std::vector<Layer> layers;
   // The logits: output_rows * norm(stream).
@@ -356,6 +368,11 @@ struct ModelGraph {
 
   bool tied_output() const { return output_rows.tensor == embedding_rows.tensor; }
 };
+
+// Says whether the graph is a whole model, and not a stage of a split one.
+inline bool is_whole(const ModelGraph& graph) {
+  return graph.start == StreamStart::kEmbedding && graph.makes_logits;
+}
 
 // The first operation of a kind; null: the model has none.
 template <typename Kind>

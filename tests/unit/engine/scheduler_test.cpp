@@ -43,6 +43,41 @@ std::uint32_t columns_of(const Scheduler& scheduler, const Sequence& sequence) {
   return 0;
 }
 
+// An executor that hands no tokens on has the sequences in turns: while one part of them is computed, the other part is
+// planned, and none waits for long.
+TEST(Scheduler, SharesSequencesOutToStepsInFlight) {
+  ExecutorLimits limits = small_limits();
+  limits.steps_in_flight = 2;
+  limits.hands_tokens_on = false;
+  Scheduler scheduler(limits, {.max_batch = 4, .prefill_chunk = 10});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 3; ++i) {
+    sequences.push_back(sequence_of(2));
+    scheduler.add(*sequences.back());
+  }
+  ASSERT_TRUE(run_step(scheduler));  // all prompts
+  std::map<const Sequence*, int> tokens;
+  const auto end_step = [&] {
+    scheduler.complete();
+    for (const Scheduler::Member& member : scheduler.members()) {
+      member.sequence->tokens.push_back(2);
+      ++tokens[member.sequence];
+    }
+  };
+  for (int round = 0; round < 6; ++round) {
+    while (scheduler.in_flight() < 2) {
+      const Step* const step = scheduler.plan();
+      ASSERT_NE(step, nullptr);
+      EXPECT_LE(step->sequences.size(), 2U);
+      for (const Column& column : step->columns)
+        EXPECT_EQ(column.chosen_by, kByHost);
+    }
+    end_step();
+  }
+  for (const auto& sequence : sequences)
+    EXPECT_EQ(tokens[sequence.get()], 3);
+}
+
 TEST(Scheduler, PrefillsInChunksThenGenerates) {
   Scheduler scheduler(small_limits(), {.max_batch = 4, .prefill_chunk = 10});
   const auto sequence = sequence_of(25);

@@ -59,13 +59,13 @@ TEST_F(TransformerTest, ACacheThatHoldsNoWindowPageIsRefused) {
   engine.kv_cache_mb = 1;
   MemoryNeed need;
   need.kv = {.per_token = 64, .per_window_token = 20000, .window = 64};
-  const auto refused = plan_cache(device(), graph, engine, 0, 64, need);
+  const auto refused = plan_cache(room_on(device()), graph, engine, 0, 64, need);
   ASSERT_FALSE(refused.ok()) << refused->pages << " pages, and " << refused->window_pages
                              << " window pages";
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_THAT(refused.error().message(), ::testing::HasSubstr("engine.kv_cache_mb"));
   engine.kv_cache_mb = 4;
-  const auto size = plan_cache(device(), graph, engine, 0, 64, need);
+  const auto size = plan_cache(room_on(device()), graph, engine, 0, 64, need);
   ASSERT_TRUE(size.ok()) << size.error().message();
   EXPECT_GT(size->pages, 0U);
   EXPECT_GT(size->window_pages, 0U);

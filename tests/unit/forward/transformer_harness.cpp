@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "worker/forward/split_transformer.hpp"
 #include "worker/model/architecture.hpp"
 
 namespace bulkhead::forward {
@@ -64,7 +65,18 @@ Loaded TransformerTest::load(const std::string& name, const Options& options) {
   made.gpu.memory_pool.warmup_sizes = {1};
   made.gpu.blit_queue.staging_buffer_size_mb = 4;
   options.gpu(made.gpu);
-  auto executor = make_transformer(device(), *loaded.file, *graph, made);
+  std::vector<gpu::Device*> devices;
+  for (std::size_t i = 0; options.stages > 1 && i < options.stages; ++i) {
+    gpu::DeviceOptions again;
+    again.selector = std::to_string(device().info().index);
+    auto opened = gpu::Device::open(again);
+    EXPECT_TRUE(opened.ok()) << opened.error().message();
+    if (!opened.ok()) return loaded;
+    loaded.devices.push_back(*std::move(opened));
+    devices.push_back(loaded.devices.back().get());
+  }
+  auto executor = devices.empty() ? make_transformer(device(), *loaded.file, *graph, made)
+                                  : make_split_transformer(devices, *loaded.file, *graph, made);
   EXPECT_TRUE(executor.ok()) << executor.error().message();
   if (executor.ok()) loaded.executor = *std::move(executor);
   return loaded;

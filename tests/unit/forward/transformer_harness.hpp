@@ -42,11 +42,13 @@ struct Options {
   std::uint32_t context = 0;
   std::size_t product_variant = 0;
   std::uint32_t broken_link = 0;
+  std::size_t stages = 1;  // more: split over so many devices, all of them the test device
   std::function<void(config::GpuOptimizations&)> gpu = [](config::GpuOptimizations&) {};
 };
 
 struct Loaded {
   std::unique_ptr<model::GgufFile> file;
+  std::vector<std::unique_ptr<gpu::Device>> devices;  // of stages
   std::unique_ptr<Executor> executor;
 };
 

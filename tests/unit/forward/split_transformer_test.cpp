@@ -1,0 +1,110 @@
+// A model that is split over devices computes what it computes on one, to the last bit. The test device is there
+// several times.
+#include <string>
+#include <vector>
+
+#include "transformer_harness.hpp"
+
+namespace bulkhead::forward {
+namespace {
+
+using SplitModel = TransformerTest;
+
+// Few shapes of steps: a CPU compiles each of them, in every stage.
+Options narrow() {
+  Options options;
+  options.chunk = 4;
+  options.max_batch = 2;
+  return options;
+}
+
+// A prompt in chunks, then tokens one by one.
+std::vector<Row> answer(Executor& executor) {
+  std::vector<TokenId> prompt = some_prompt(37);
+  for (TokenId& token : prompt)
+    token %= executor.limits().vocabulary;
+  return generate(executor, prompt, 3, 4, Output::kLogits);
+}
+
+void expect_same_answers(const Loaded& split, const Loaded& whole, const std::string& what) {
+  ASSERT_NE(whole.executor, nullptr) << what;
+  ASSERT_NE(split.executor, nullptr) << what;
+  expect_same_bits(answer(*split.executor), answer(*whole.executor), what);
+}
+
+// The residual stream alone; window pages beside others; experts; states; a row of the cache for all heads; a stream
+// that an operation besides products makes.
+TEST_F(SplitModel, ComputesTheSameBits) {
+  for (const char* const name :
+       {"tiny-qwen2-Q4_0", "tiny-gemma2-Q5_K_M", "tiny-qwen3moe-Q4_K_M", "tiny-qwen35-Q4_K_M",
+        "tiny-deepseek2-Q8_0", "tiny-gpt-oss-MXFP4", "tiny-gemma4moe-Q8_0"}) {
+    const std::string model = or_builtin(name);
+    Options options = narrow();
+    const Loaded whole = load(model, options);
+    options.stages = 2;
+    expect_same_answers(load(model, options), whole, name);
+  }
+}
+
+TEST_F(SplitModel, ComputesTheSameBitsWithGpusKernels) {
+  for (const char* const name : {"tiny-qwen2-Q4_0", "tiny-gemma4moe-Q8_0"}) {
+    const std::string model = or_builtin(name);
+    Options options = narrow();
+    options.lanes = true;
+    const Loaded whole = load(model, options);
+    options.stages = 2;
+    expect_same_answers(load(model, options), whole, name);
+  }
+}
+
+// While the second device computes one sequence's step, the first one computes the other's. Sums of pages are made
+// between the same steps on both.
+TEST_F(SplitModel, KeepsAStepInFlightForEachStage) {
+  Options options = narrow();
+  options.stages = 2;
+  const Loaded model = load("builtin", options);
+  ASSERT_NE(model.executor, nullptr);
+  Executor& executor = *model.executor;
+  EXPECT_EQ(executor.limits().steps_in_flight, 2U);
+  EXPECT_FALSE(executor.limits().hands_tokens_on);
+  const auto first = some_prompt(4);
+  std::vector<TokenId> second = first;
+  second[0] += 1;
+  std::vector<std::vector<Row>> alone, together(2);
+  for (const auto& prompt : {first, second})
+    alone.push_back(step(executor, columns_of(prompt, 0, Output::kGreedy), {{5}}));
+  const auto sums_of = [&] {
+    const PageIndex page = 5;
+    EXPECT_TRUE(executor.start_sums(std::span(&page, 1), 4096).ok());
+  };
+  sums_of();
+  const std::vector<PageIndex> pages[] = {{5}, {6}};
+  for (std::size_t s = 0; s < 2; ++s) {
+    const auto columns = columns_of(s == 0 ? first : second, 0, Output::kGreedy);
+    const std::span<const PageIndex> sequence = pages[s];
+    const Status submitted = executor.submit({columns, std::span(&sequence, 1)});
+    ASSERT_TRUE(submitted.ok()) << submitted.error().message();
+    if (s == 0) sums_of();
+  }
+  for (std::size_t s = 0; s < 2; ++s) {
+    const auto outputs = executor.wait();
+    ASSERT_TRUE(outputs.ok()) << outputs.error().message();
+    ASSERT_EQ(outputs->size(), 1U);
+    together[s].push_back({outputs->front().best, outputs->front().best_logprob, {}, {}});
+    expect_same_bits(together[s], alone[s], "sequence " + std::to_string(s));
+  }
+  // The page held the second sequence before, and the first one from then on.
+  const auto before = executor.finish_sums();
+  ASSERT_TRUE(before.ok()) << before.error().message();
+  const engine::PageSum old = before->front();
+  const auto after = executor.finish_sums();
+  ASSERT_TRUE(after.ok()) << after.error().message();
+  EXPECT_NE(after->front(), old);
+  // A token that a step in flight chooses is on the wrong device.
+  const std::span<const PageIndex> sequence = pages[0];
+  const Column column{.position = 4, .output = Output::kGreedy, .chosen_by = 0};
+  EXPECT_FALSE(executor.submit({std::span(&column, 1), std::span(&sequence, 1)}).ok());
+}
+
+}  // namespace
+}  // namespace bulkhead::forward
