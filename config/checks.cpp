@@ -80,8 +80,26 @@ Status Loader::check_gpu() const {
   return {};
 }
 
+Status Loader::check_split(const ModelSettings& model, const std::string& prefix) const {
+  if (model.split == Split::kNo) return {};
+  const std::string key = prefix + ".split";
+  const auto refuse = [&](const std::string& why) { return wrong(origin(key), key, why); };
+  const bool all = model.devices == std::vector<std::string>{"all"};
+  if (model.devices.size() < 2 && !all)
+    return refuse("shares a model's layers out to devices; name at least two in `devices`");
+  if (model.devices.size() > kMostStages)
+    return refuse("shares layers out to " + std::to_string(kMostStages) + " devices at most");
+  for (const std::string& device : model.devices) {
+    if (device.find(',') != device.npos)
+      return refuse("takes no device name with a comma: '" + device +
+                    "'; use its number (`bulkhead doctor`)");
+  }
+  return {};
+}
+
 Status Loader::check_devices(const ModelSettings& model, const std::string& prefix) const {
   const std::string key = prefix + ".devices";
+  BULKHEAD_RETURN_IF_ERROR(check_split(model, prefix));
   if (model.devices.empty()) return {};
   const auto refuse = [&](const std::string& why) { return wrong(origin(key), key, why); };
   if (model.device != ModelSettings().device)
@@ -92,7 +110,7 @@ Status Loader::check_devices(const ModelSettings& model, const std::string& pref
     if (device == "all" && model.devices.size() > 1)
       return refuse("has all beside other devices; write all alone");
   }
-  if (model.devices.size() * model.workers > kMostWorkersOfModel) {
+  if (model.split == Split::kNo && model.devices.size() * model.workers > kMostWorkersOfModel) {
     return refuse("gives the model " + std::to_string(model.devices.size() * model.workers) +
                   " workers, and it may have " + std::to_string(kMostWorkersOfModel));
   }

@@ -25,8 +25,17 @@ struct ServerSettings {
 // When a model's workers are started.
 enum class Load { kStart, kFirstUse };
 
+// How one worker uses several devices (ModelSettings::devices).
+enum class Split {
+  kNo,      // each worker has one of them
+  kLayers,  // each worker has all of them, and each device computes some of the model's layers
+};
+
 // The most workers that a model may have on all of its devices together.
 inline constexpr std::size_t kMostWorkersOfModel = 64;
+
+// The most devices that a model's layers may be shared out to.
+inline constexpr std::size_t kMostStages = 16;
 
 struct ModelSettings {
 #include "config/rows/model.inc"

@@ -270,6 +270,10 @@ int run(int argc, char** argv) {
   options.add("--name", arguments.name, "what the log calls this worker");
   options.add("--device", arguments.device, "auto, cpu, an index, or part of a device's name")
       .show_default();
+  options
+      .add("--split", arguments.split,
+           "layers: --device is a list of devices, 0,1, which share the model's layers; or none")
+      .show_default();
   options.add("--context", arguments.context,
               "tokens a sequence may have; 0: the model's own limit");
   options.add("--cores", arguments.cores, "numbers of the cores that it may run on; default: any")

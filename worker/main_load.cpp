@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/base/log.hpp"
+#include "worker/forward/split_transformer.hpp"
 #include "worker/main_draft.hpp"
 #include "worker/model/answer/derived_family.hpp"
 #include "worker/model/architecture.hpp"
@@ -35,6 +36,35 @@ void start_trace(const Arguments& arguments, const config::Settings& settings,
     return;
   }
   spdlog::info("a timeline of device and host is written to {}", path);
+}
+
+// Opens the worker's device, or all those that a split model's layers are shared out to.
+Status open_devices(const Arguments& arguments, Loaded& loaded) {
+  std::string left = arguments.device;
+  for (bool more = true; more;) {
+    gpu::DeviceOptions device;
+    const std::size_t end = arguments.split == "layers" ? left.find(',') : std::string::npos;
+    device.selector = left.substr(0, end);
+    device.cache_folder = arguments.cache;
+    BULKHEAD_TRY(auto opened, gpu::Device::open(device));
+    if (loaded.device == nullptr)
+      loaded.device = std::move(opened);
+    else
+      loaded.more_devices.push_back(std::move(opened));
+    more = end != std::string::npos;
+    if (more) left.erase(0, end + 1);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<forward::Transformer>> make_executor(
+    Loaded& loaded, const forward::TransformerOptions& options) {
+  if (loaded.more_devices.empty())
+    return forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
+  std::vector<gpu::Device*> devices{loaded.device.get()};
+  for (const auto& device : loaded.more_devices)
+    devices.push_back(device.get());
+  return forward::make_split_transformer(devices, *loaded.file, loaded.graph, options);
 }
 
 // Loads the draft model, if the settings want one. A successor goes on without it rather than not at all, because
@@ -86,10 +116,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
   progress("reading the model file", 1, 1);
 
   progress("opening the device", 0, 1);
-  gpu::DeviceOptions device;
-  device.selector = arguments.device;
-  device.cache_folder = arguments.cache;
-  BULKHEAD_TRY(loaded.device, gpu::Device::open(device));
+  BULKHEAD_RETURN_IF_ERROR(open_devices(arguments, loaded));
   progress("opening the device", 1, 1);
   if (!settings.gpu_optimizations.trace_file.empty())
     start_trace(arguments, settings, *loaded.device);
@@ -134,7 +161,7 @@ Status load(const Arguments& arguments, const config::Settings& settings,
     BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
     return drafting;
   }
-  auto executor = forward::make_transformer(*loaded.device, *loaded.file, loaded.graph, options);
+  auto executor = make_executor(loaded, options);
   // If both the tokenizer and the weights are broken, the error is the tokenizer's.
   BULKHEAD_RETURN_IF_ERROR(take_tokenizer());
   BULKHEAD_TRY(loaded.executor, std::move(executor));

@@ -26,6 +26,7 @@ struct Arguments {
   std::string model = "builtin";
   std::string name;  // for the log
   std::string device = "auto";
+  std::string split = "none";  // "layers": `device` is a list of devices, which share the layers
   std::uint32_t context = 0;
   std::vector<int> cores;  // cores to run on; empty: any
   std::string chat_template;
@@ -45,7 +46,8 @@ struct Loaded {
   std::unique_ptr<model::Tokenizer> tokenizer;
   engine::Language language;
   std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<forward::Transformer> draft;  // null: none
+  std::vector<std::unique_ptr<gpu::Device>> more_devices;  // of a split model: all but the first
+  std::unique_ptr<forward::Transformer> draft;             // null: none
   std::unique_ptr<forward::Transformer> executor;
 };
 

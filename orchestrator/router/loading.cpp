@@ -1,17 +1,15 @@
 // Which models have processes: at the start, at first use, by request, and within a bound on memory.
 //
-// A model that is not loaded has workers without processes. Its requests wait in its queue, like
-// those of a worker that is being replaced; the model with the oldest request comes first. With
-// server.device_memory_mb the models of one device (as `device` names it) share that much memory.
-// The router makes room for a model in three steps, and begins each with the model that was used
-// longest ago:
+// A model that is not loaded has workers without processes. Its requests wait in its queue, like those of a worker that
+// is being replaced; the model with the oldest request comes first. With server.device_memory_mb the models of one device
+// (as `device` names it) share that much memory. The router makes room for a model in three steps, and begins each with
+// the model that was used longest ago:
 //   1. it drops the vaults of unloaded models, at once;
 //   2. it unloads models that have no request in progress;
 //   3. it gives busy models no new requests ("yields"), so that step 2 applies to them later.
-// A model that was loaded has a turn of twice the time that its loading took, at most 30 s. The
-// router does not unload it for another model before its turn is over. So two models that clients
-// want alternately compute for two thirds of the time, or less if loading takes more than 15 s, and
-// each serves all requests that wait for it.
+// A model that was loaded has a turn of twice the time that its loading took, at most 30 s. The router does not unload
+// it for another model before its turn is over. So two models that clients want alternately compute for two thirds of
+// the time, or less if loading takes more than 15 s, and each serves all requests that wait for it.
 //
 // With a bound no process starts that make_room() has not counted. A model whose workers have all failed counts as
 // not loaded. The router tries such a model again if there is room beside the loaded models; a request for it
@@ -84,7 +82,7 @@ void Router::learn_memory() {
 std::set<std::string> Router::devices_of(std::size_t model) const {
   std::set<std::string> devices;
   for (const Worker* worker : models_[model].workers)
-    devices.insert(worker->options().device);
+    devices.insert(worker->options().devices.begin(), worker->options().devices.end());
   return devices;
 }
 
@@ -98,12 +96,12 @@ std::uint64_t Router::memory_taken(const std::string& device, std::optional<std:
   std::uint64_t bytes = 0;
   for (const auto& worker : workers_) {
     const std::size_t model = worker->options().model;
-    if (worker->options().device != device || (of && *of != model)) continue;
+    if (of && *of != model) continue;
     const bool tried_again = worker->state() == WorkerState::kFailed && models_[model].loaded;
     if (!rests(*worker) || !worker->gone() || tried_again) {
-      bytes += memory_of(*worker);
+      bytes += part_on(device, worker->options().devices, memory_of(*worker));
     } else if (worker->vault().held()) {
-      bytes += memory_of(models_[model]);
+      bytes += part_on(device, worker->options().devices, memory_of(models_[model]));
     }
   }
   return bytes;
@@ -113,26 +111,30 @@ std::uint64_t Router::memory_taken(const std::string& device, std::optional<std:
 std::uint64_t Router::memory_missing(std::size_t model, const std::string& device) const {
   std::uint64_t bytes = 0;
   for (const Worker* worker : models_[model].workers) {
-    if (worker->options().device != device || !rests(*worker)) continue;
-    bytes += memory_of(*worker) - (worker->vault().held() ? memory_of(models_[model]) : 0);
+    if (!rests(*worker)) continue;
+    const std::uint64_t held = worker->vault().held() ? memory_of(models_[model]) : 0;
+    bytes += part_on(device, worker->options().devices, memory_of(*worker) - held);
   }
   return bytes;
 }
 
-// Says whether the device has room for one more worker of a loaded model.
+// Says whether the worker's devices have room for one more worker of a loaded model.
 bool Router::fits(const Worker& worker) const {
   if (memory_budget() == 0) return true;
   const std::uint64_t kept = worker.vault().held() ? memory_of(models_[worker.options().model]) : 0;
-  return memory_taken(worker.options().device) + memory_of(worker) - kept <= memory_budget();
+  const std::vector<std::string>& devices = worker.options().devices;
+  const std::uint64_t missing = memory_of(worker) - kept;
+  return std::ranges::all_of(devices, [&](const std::string& device) {
+    return memory_taken(device) + part_on(device, devices, missing) <= memory_budget();
+  });
 }
 
 bool Router::too_large(std::size_t model) const {
   if (memory_budget() == 0) return false;
   return std::ranges::any_of(devices_of(model), [&](const std::string& device) {
     std::uint64_t bytes = 0;
-    for (const Worker* worker : models_[model].workers) {
-      if (worker->options().device == device) bytes += memory_of(*worker);
-    }
+    for (const Worker* each : models_[model].workers)
+      bytes += part_on(device, each->options().devices, memory_of(*each));
     return bytes > memory_budget();
   });
 }
@@ -143,17 +145,17 @@ std::uint64_t Router::drop_parked(const std::string& device, std::size_t wanting
   std::vector<Worker*> parked;
   for (const auto& worker : workers_) {
     if (worker->state() == WorkerState::kUnloaded && worker->vault().held() &&
-        worker->options().device == device && worker->options().model != wanting)
+        is_on(device, worker->options().devices) && worker->options().model != wanting)
       parked.push_back(worker.get());
   }
   std::ranges::sort(parked, {}, [this](const Worker* worker) {
     return models_[worker->options().model].last_used;
   });
   std::uint64_t freed = 0;
-  for (Worker* worker : parked) {
+  for (Worker* each : parked) {
     if (freed >= shortage) break;
-    freed += memory_of(models_[worker->options().model]);
-    worker->drop_vault("another model needs its memory");
+    freed += part_on(device, each->options().devices, memory_of(models_[each->options().model]));
+    each->drop_vault("another model needs its memory");
   }
   return freed;
 }
@@ -174,8 +176,8 @@ std::vector<std::size_t> Router::others_on(const std::string& device, std::size_
 
 void Router::free_memory(const std::string& device, std::size_t wanting, std::uint64_t shortage) {
   std::uint64_t coming = drop_parked(device, wanting, shortage);
-  for (const auto& worker : workers_) {
-    if (worker->unloading() && worker->options().device == device) coming += memory_of(*worker);
+  for (const auto& each : workers_) {
+    if (each->unloading()) coming += part_on(device, each->options().devices, memory_of(*each));
   }
   const std::vector<std::size_t> others = others_on(device, wanting);
   const Clock::time_point now = Clock::now();
@@ -275,12 +277,10 @@ bool Router::begins_loaded(const config::ModelSettings& settings, std::uint64_t 
   if (settings.load != config::Load::kStart) return false;
   if (memory_budget() == 0) return true;
   bytes += std::uint64_t{settings_.engine.kv_cache_mb} << 20;
-  bytes *= std::uint64_t{1} + settings_.isolation.standby;
-  const std::vector<std::string> devices = replica_devices(settings);
+  bytes *= (std::uint64_t{1} + settings_.isolation.standby) * replica_count(settings);
+  const std::vector<std::string> devices = named_devices(settings);
   return std::ranges::all_of(devices, [&](const std::string& device) {
-    const auto shares = static_cast<std::uint64_t>(std::ranges::count(devices, device));
-    return memory_taken(device) + shares * std::max(settings.workers, 1U) * bytes <=
-           memory_budget();
+    return memory_taken(device) + part_on(device, devices, bytes) <= memory_budget();
   });
 }
 
@@ -406,8 +406,8 @@ void Router::go_on_loading() {
       continue;
     }
     const std::set<std::string> devices = devices_of(model);
-    const bool first = std::ranges::none_of(
-        devices, [&](const std::string& device) { return spoken_for.contains(device); });
+    const auto is_taken = [&](const std::string& device) { return spoken_for.contains(device); };
+    const bool first = std::ranges::none_of(devices, is_taken);
     const bool can_start =
         std::ranges::all_of(models_[model].workers, [](const Worker* w) { return rests(*w); });
     if (first && make_room(model) && can_start) {
@@ -423,7 +423,7 @@ void Router::go_on_loading() {
   if (memory_budget() != 0) {
     std::set<std::string> devices;
     for (const auto& worker : workers_)
-      devices.insert(worker->options().device);
+      devices.insert(worker->options().devices.begin(), worker->options().devices.end());
     for (const std::string& device : devices) {
       if (!spoken_for.contains(device)) keep_within_budget(device);
     }

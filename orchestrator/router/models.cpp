@@ -91,10 +91,13 @@ WorkerOptions Router::worker_options(std::size_t model, std::string name,
   worker.program = worker_program_;
   worker.model_file = settings.path;
   worker.chat_template = settings.chat_template;
+  worker.devices = devices_of_share(settings, device);
   worker.device = std::move(device);
   worker.arguments = {"--model",  settings.path.empty() ? "builtin" : settings.path,
                       "--device", worker.device,
                       "--name",   name};
+  if (settings.split == config::Split::kLayers)
+    worker.arguments.insert(worker.arguments.end(), {"--split", "layers"});
   if (settings.context != 0) {
     worker.arguments.insert(worker.arguments.end(),
                             {"--context", std::to_string(settings.context)});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,14 +10,40 @@
 
 namespace bulkhead::orchestrator {
 
-// Returns the devices as the settings name them. A device that is named twice has two shares.
-inline std::vector<std::string> replica_devices(const config::ModelSettings& settings) {
+inline std::vector<std::string> named_devices(const config::ModelSettings& settings) {
   return settings.devices.empty() ? std::vector{settings.device} : settings.devices;
 }
 
+// Returns the devices as the settings name them, for each share of the model. A device that is named twice has two
+// shares. A split model has one share, which is on all devices: "0,1".
+inline std::vector<std::string> replica_devices(const config::ModelSettings& settings) {
+  if (settings.split == config::Split::kNo) return named_devices(settings);
+  std::string all;
+  for (const std::string& device : settings.devices)
+    all += (all.empty() ? "" : ",") + device;
+  return {all};
+}
+
+// Returns the devices of a worker whose share of the model is `share`.
+inline std::vector<std::string> devices_of_share(const config::ModelSettings& settings,
+                                                 const std::string& share) {
+  return settings.split == config::Split::kNo ? std::vector{share} : settings.devices;
+}
+
+inline bool is_on(const std::string& device, const std::vector<std::string>& devices) {
+  return std::ranges::find(devices, device) != devices.end();
+}
+
+// Returns what `bytes` of a worker that is on `devices` come to on one of them. A split model's layers are shared out
+// by the devices' memory; the router, which does not know it, counts equal parts.
+inline std::uint64_t part_on(const std::string& device, const std::vector<std::string>& devices,
+                             std::uint64_t bytes) {
+  const auto parts = static_cast<std::uint64_t>(std::ranges::count(devices, device));
+  return bytes / std::max<std::size_t>(devices.size(), 1) * parts;
+}
+
 inline std::size_t replica_count(const config::ModelSettings& settings) {
-  return std::max<std::size_t>(settings.workers, 1) *
-         std::max<std::size_t>(settings.devices.size(), 1);
+  return std::max<std::size_t>(settings.workers, 1) * replica_devices(settings).size();
 }
 
 // Returns how many of the workers are on `device`.

@@ -311,7 +311,10 @@ void Router::standby_died(const Spare& spare) {
 void Router::worker_failed(Worker& worker, const std::string& reason) {
   const std::size_t index = worker.options().model;
   // The vaults of unloaded models may have filled the worker's device.
-  if (drop_parked(worker.options().device, index, UINT64_MAX) > 0) {
+  std::uint64_t dropped = 0;
+  for (const std::string& device : worker.options().devices)
+    dropped += drop_parked(device, index, UINT64_MAX);
+  if (dropped > 0) {
     loop_.post([this, name = worker.name()] {
       if (Worker* again = find_worker(name); again != nullptr && !stopping_) again->restart();
     });

@@ -112,7 +112,16 @@ Status resolve_all_devices(config::Settings& settings, const std::string& worker
       if (!usable.ok()) return usable.error().within(key);
       devices = *usable;
     }
-    if (devices.size() * model.workers > config::kMostWorkersOfModel) {
+    if (model.split == config::Split::kLayers &&
+        (devices.size() < 2 || devices.size() > config::kMostStages)) {
+      return Error(ErrorCode::kInvalidArgument,
+                   key + ": this machine has " + std::to_string(devices.size()) +
+                       " usable devices, and models." + std::to_string(i) +
+                       ".split shares a model out to 2 to " + std::to_string(config::kMostStages) +
+                       " devices; name the devices, or leave out the split");
+    }
+    if (model.split == config::Split::kNo &&
+        devices.size() * model.workers > config::kMostWorkersOfModel) {
       return Error(ErrorCode::kInvalidArgument,
                    key + ": this machine has " + std::to_string(devices.size()) +
                        " devices, and with `workers` for each the model would have more than " +

@@ -36,8 +36,9 @@ struct WorkerOptions {
   std::string name;       // unique, fit for a URL
   std::size_t model = 0;  // index among the router's models
   std::string model_file;
-  std::string chat_template;  // as the settings have it
-  std::string device;         // as the settings name it
+  std::string chat_template;         // as the settings have it
+  std::string device;                // as the settings name it; of a split model all of them: "0,1"
+  std::vector<std::string> devices;  // each of them
   std::string program;
   std::vector<std::string> arguments;   // all but the channel's and the cache folder's
   std::string cache_home;               // workers' cache folders are here; empty: there are none

@@ -132,14 +132,16 @@ TEST(Devices, WhatMakesNoSenseIsRefusedByName) {
   for (const auto& [given, why] : std::map<std::string, std::string>{
            {"--set 'models.0.devices=[0, all]'", "all beside other devices"},
            {"--set 'models.0.devices=[auto]'", "takes no auto"},
+           {"--set models.0.split=layers", "name at least two in `devices`"},
+           {"--set models.0.split=layers --set 'models.0.devices=[0]'", "name at least two"},
            {"--set 'models.0.devices=[0,1]' --set models.0.device=0", "beside `device`"},
-           {"--set 'models.0.devices=[0,1]' --set models.0.workers=40", "80 workers"},
-           {"--set models.0.split=layers", "models.0.split: unknown setting"}}) {
+           {"--set 'models.0.devices=[0,1]' --set models.0.workers=40", "80 workers"}}) {
     const Outcome refused = check(given);
     EXPECT_EQ(refused.code, 1) << given;
     EXPECT_NE(refused.out.find(why), std::string::npos) << refused.out;
   }
   EXPECT_EQ(check("--set models.0.devices=all").code, 0);
+  EXPECT_EQ(check("--set models.0.split=layers --set 'models.0.devices=[0, 0]'").code, 0);
 }
 
 }  // namespace

@@ -57,6 +57,36 @@ TEST(Replicas, AreOnAllDevices) {
   EXPECT_EQ(all[0]["device_asked"], "0");
 }
 
+// One worker computes some layers with each device; the tokens are those of a worker with one device, also where the
+// process is killed and a successor goes on.
+TEST(SplitModel, GivesTheTokensOfTheWholeOneAndSurvivesAKill) {
+  json ask = kAsk;
+  ask["max_tokens"] = 60;
+  const std::string text = complete(serve_model(""), ask).text;
+  for (const char* const vault : {"true", "false"}) {
+    const Serving serving = serve_model("", {"models.0.devices=[0, 0]", "models.0.split=layers",
+                                             std::string("isolation.vault=") + vault});
+    ASSERT_EQ(workers(serving).size(), 1U);
+    EXPECT_EQ(find(serving, "builtin-0")["device_asked"], "0,0");
+    EXPECT_EQ(complete(serving, ask).text, text);
+    const pid_t pid = pid_in(serving, "builtin-0", "ready");
+    json streamed = ask;
+    streamed["stream"] = true;
+    HttpClient stream(serving.port);
+    stream.send("POST", "/v1/completions", streamed.dump());
+    EXPECT_EQ(stream.receive_head().status, 200);
+    send_signal(pid, SIGKILL);
+    const Events events = events_of(rest_of(stream));
+    EXPECT_TRUE(events.done);
+    std::string got;
+    for (const json& chunk : events.chunks)
+      got += chunk["choices"][0]["text"].get<std::string>();
+    EXPECT_EQ(got, text) << "vault " << vault;
+    const json vault_state = find(serving, "builtin-0")["vault"];
+    EXPECT_EQ(vault_state["state"] == "imported", std::string(vault) == "true") << vault_state;
+  }
+}
+
 // Returns the value of a line of /proc/PID/status.
 std::string status_of(pid_t pid, const std::string& name) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

@@ -5,6 +5,7 @@
 
 #include "config/base/clean_text.hpp"
 #include "config/settings.hpp"
+#include "worker/forward/layer_split.hpp"
 #include "worker/forward/memory_need.hpp"
 #include "worker/model/architecture.hpp"
 #include "worker/model/gguf.hpp"
@@ -28,6 +29,31 @@ std::uint64_t tokens_in(const forward::KvNeed& kv, std::uint64_t bytes) {
   return tokens;
 }
 
+// GPUs on which the model does not fit, and what they have free together.
+struct TooSmall {
+  std::vector<std::string> devices;
+  std::uint64_t free = 0;
+};
+
+std::string list_of(const std::vector<std::string>& numbers) {
+  std::string list;
+  for (const std::string& number : numbers)
+    list += (list.empty() ? "" : ", ") + number;
+  return list;
+}
+
+// Returns what a split over all GPUs would do for a model that fits on none.
+std::string tell_split(const model::ModelGraph& graph, const TooSmall& gpus, std::uint64_t bytes) {
+  const std::vector<std::string> obstacles = forward::obstacles(graph);
+  const auto cuts = static_cast<std::size_t>(std::ranges::count(obstacles, ""));
+  if (gpus.devices.size() < 2 || bytes > gpus.free || cuts + 1 < gpus.devices.size())
+    return "  No device has room for all of it, and there are no devices to share its layers out "
+           "to.\n";
+  return "  split             models[].devices: [" + list_of(gpus.devices) +
+         "] with models[].split: layers shares its layers out to these, which have " +
+         whole_mib(gpus.free) + " free together\n";
+}
+
 }  // namespace
 
 Result<ModelFit> model_fit(const std::string& file, std::span<const gpu::DeviceInfo> devices) {
@@ -43,6 +69,8 @@ Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph&
                            std::span<const gpu::DeviceInfo> devices) {
   ModelFit fit;
   std::vector<std::string> good;
+  TooSmall small;
+  std::uint64_t most = 0;  // bytes that the model takes at least on some device
   for (const gpu::DeviceInfo& device : devices) {
     if (!device.missing.empty()) continue;
     const bool cpu = device.kind == gpu::DeviceKind::kCpu;
@@ -56,7 +84,12 @@ Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph&
     const std::string number = std::to_string(device.index);
     fit.text +=
         "  device " + number + std::string(number.size() < 11 ? 11 - number.size() : 1, ' ');
+    most = std::max(most, fixed + least);
     if (fixed + least > free) {
+      if (!cpu) {
+        small.devices.push_back(number);
+        small.free += free;
+      }
       fit.text += "does not fit: it takes " + whole_mib(fixed) + " and " + whole_mib(least) +
                   " of keys and values at least, and " + whole_mib(free) + " are free\n";
       continue;
@@ -72,13 +105,10 @@ Result<ModelFit> model_fit(const model::GgufFile& file, const model::ModelGraph&
     if (!cpu) good.push_back(number);
   }
   if (good.size() > 1) {
-    std::string list;
-    for (const std::string& number : good)
-      list += (list.empty() ? "" : ", ") + number;
-    fit.text += "  replicas          models[].devices: [" + list + "] puts one on each of these\n";
+    fit.text +=
+        "  replicas          models[].devices: [" + list_of(good) + "] puts one on each of these\n";
   }
-  if (!fit.fits)
-    fit.text += "  A model is not split over devices: one device has to hold all of it.\n";
+  if (!fit.fits) fit.text += tell_split(graph, small, most);
   return fit;
 }
 

@@ -11,7 +11,8 @@
 namespace bulkhead::cli {
 
 struct ModelFit {
-  std::string text;   // a line for each usable device; the last names those for replicas
+  std::string
+      text;  // a line for each usable device; the last names those for replicas or for a split
   bool fits = false;  // at least one device can hold the model
 };
 

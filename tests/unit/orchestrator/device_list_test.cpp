@@ -114,5 +114,18 @@ TEST(ReplicaDevices, AreSharedOutEvenly) {
   EXPECT_EQ(next_device(settings, {"0", "0", "9"}), "1");
 }
 
+TEST(ReplicaDevices, OfASplitModelAreAllForEachWorker) {
+  config::ModelSettings settings;
+  settings.devices = {"0", "1", "0"};
+  settings.split = config::Split::kLayers;
+  EXPECT_EQ(replica_count(settings), 1U);
+  EXPECT_EQ(next_device(settings, {}), "0,1,0");
+  const std::vector<std::string> devices = devices_of_share(settings, "0,1,0");
+  EXPECT_THAT(devices, ElementsAre("0", "1", "0"));
+  EXPECT_EQ(part_on("0", devices, 300), 200U);
+  EXPECT_EQ(part_on("1", devices, 300), 100U);
+  EXPECT_EQ(part_on("2", devices, 300), 0U);
+}
+
 }  // namespace
 }  // namespace bulkhead::orchestrator
