@@ -94,11 +94,11 @@ std::string joined_id(const Stages& stages, const std::vector<StageLayers>& laye
   return joined + name + file + kv;
 }
 
-std::vector<engine::Executor::Counter> joined_counters(const Stages& stages) {
-  std::vector<engine::Executor::Counter> all;
+std::vector<FigureValue> joined_counters(const Stages& stages) {
+  std::vector<FigureValue> all;
   for (const Transformer* const stage : stages) {
-    for (const engine::Executor::Counter& counter : stage->counters()) {
-      const auto known = std::ranges::find(all, counter.name, &engine::Executor::Counter::name);
+    for (const FigureValue& counter : stage->counters()) {
+      const auto known = std::ranges::find(all, counter.name, &FigureValue::name);
       if (known == all.end())
         all.push_back(counter);
       else if (is_common(counter.name))
@@ -107,7 +107,7 @@ std::vector<engine::Executor::Counter> joined_counters(const Stages& stages) {
         known->value += counter.value;
     }
   }
-  for (engine::Executor::Counter& counter : all) {
+  for (FigureValue& counter : all) {
     if (is_mean(counter.name)) counter.value /= static_cast<double>(stages.size());
   }
   return all;

@@ -15,7 +15,7 @@ engine::ExecutorLimits joined_limits(const Stages& stages);
 std::string joined_names(const Stages& stages);
 // Names all devices and kernels, the layers where the model is cut, and the weights of all stages.
 std::string joined_id(const Stages& stages, const std::vector<StageLayers>& layers);
-std::vector<engine::Executor::Counter> joined_counters(const Stages& stages);
+std::vector<FigureValue> joined_counters(const Stages& stages);
 std::vector<engine::Executor::Optimization> joined_parts(const Stages& stages);
 // Adds a stage's sum of a page to those of the stages before it. The order of the stages counts.
 void add_sum(const engine::PageSum& sum, engine::PageSum& to);

@@ -93,7 +93,7 @@ class SplitTransformer final : public Transformer {
   std::uint64_t weight_bytes_read() const override {
     return sum_of([](const Transformer& stage) { return stage.weight_bytes_read(); });
   }
-  std::vector<Counter> counters() const override { return joined_counters(views()); }
+  std::vector<FigureValue> counters() const override { return joined_counters(views()); }
   std::vector<Optimization> optimizations() const override { return joined_parts(views()); }
 
   Status profile() override {

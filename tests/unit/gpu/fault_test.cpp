@@ -241,7 +241,7 @@ TEST_F(Optimized, FiguresAreOfEveryPartAndWithinTheirBounds) {
   }
   ASSERT_TRUE(parts->blit_queue->finish_uploads().ok());
   std::map<std::string, double> by_name;
-  for (const Figure& figure : figures(*parts, device()))
+  for (const FigureValue& figure : figures(*parts, device()))
     EXPECT_TRUE(by_name.emplace(figure.name, figure.value).second) << figure.name;
   EXPECT_EQ(by_name.at("pool_acquires"), 1);
   EXPECT_EQ(by_name.at("pool_hit_rate"), 1);

@@ -156,10 +156,10 @@ TEST(MessagesTools, OfTheClientAreTaken) {
 }
 
 TEST(Ollama, ThinksAsHardAsTemplatesKnow) {
-  const auto request =
-      parse_ollama(OllamaCall::kChat,
-                   R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
-  EXPECT_EQ(chat_of(request.wanted).at("reasoning_effort"), "high");
+  const auto request = parse_ollama_chat(
+      R"({"model":"m","think":"max","messages":[{"role":"user","content":"x"}]})");
+  ASSERT_TRUE(std::holds_alternative<OllamaRequest>(request));
+  EXPECT_EQ(chat_of(std::get<OllamaRequest>(request).wanted).at("reasoning_effort"), "high");
 }
 
 // No agent's tools may make its whole request fail.

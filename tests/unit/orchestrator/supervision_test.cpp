@@ -343,7 +343,7 @@ TEST(Successor, WaitsUntilWhatItsPredecessorsSentIsClosed) {
   }
   CacheFolder cache("", "w0");
   WorkerProcess refused(loop, options, vault, cache, "w0", false, events);
-  const Status status = refused.start();
+  const Status status = refused.start({});
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_NE(status.error().message().find("1024 descriptors"), std::string::npos)
