@@ -116,9 +116,13 @@ struct Serial {
   Part part;
   std::uint32_t from, to;  // columns
   UnitTiling tiling;
+  std::uint32_t least_inputs = 0;  // weights of a row
 };
 // A step of more columns has its segments by one subgroup in each product; one of fewer where a row of kSerials says so.
 constexpr std::uint32_t kSplitColumns = 128, kWide = kSplitColumns + 1, kNoMatter = 0xffffffffU;
+// Models with shorter rows have smaller matrices, of which large tiles make too few for a device (a 1B's prompt of 512
+// was read 7 % slower).
+constexpr std::uint32_t kLongRow = 4096;
 // UnitTiling: columns (of the step), row_blocks, column_tiles, subgroups, step_groups, serial,
 // column_subgroups, ahead, local_totals.
 constexpr Serial kSerials[] = {
@@ -128,7 +132,8 @@ constexpr Serial kSerials[] = {
     {kHalves, Part::kQkv, 65, kSplitColumns, {0, 2, 2, 4, 2, true, 1, 1}},
     {kAny, Part::kLogits, 33, kSplitColumns, {0, 2, 8, 4, 2, true, 1, 1}},
     // Small matrices by small tiles, or the device is not full; of many columns there is enough.
-    {kHalves, Part::kGateUp, kWide, 1535, {0, 2, 8, 4, 2, true, 1, 0, true}},
+    {kHalves, Part::kGateUp, kWide, 1535, {0, 2, 8, 4, 2, true, 1, 0, true}, kLongRow},
+    {kHalves, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
     {kHalves, Part::kQkv, kWide, 384, {0, 2, 8, 4, 2, true, 1, 0}},
     {kHalves, Part::kOut, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
     {kHalves, Part::kDown, kWide, 384, {0, 2, 2, 4, 2, true, 2, 1}},
@@ -141,7 +146,7 @@ constexpr Serial kSerials[] = {
     {kBytes, Part::kGateUp, kWide, 384, {0, 2, 4, 4, 2, true, 1, 1}},
     {kNibbles, Part::kGateUp, kWide, 384, {0, 2, 8, 4, 1, true, 1, 0}},
     // Many columns. Totals in memory leave registers for twice as many subgroups.
-    {kHalves, Part::kQkv, kWide, 767, {0, 2, 8, 4, 2, true, 1, 0, true}},
+    {kHalves, Part::kQkv, kWide, 767, {0, 2, 8, 4, 2, true, 1, 0, true}, kLongRow},
     {kHalves, Part::kDown, 768, kNoMatter, {0, 2, 8, 8, 1, true, 2, 0, true}},
     {kBytes | kNibbles, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 2, 0, true}},
     {kSixBits, Part::kDown, 1024, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0, true}},
@@ -149,8 +154,10 @@ constexpr Serial kSerials[] = {
     {kHalves, Part::kGateUp, kWide, kNoMatter, {0, 2, 8, 8, 2, true, 1, 0}},
     {kHalves, Part::kLogits, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
     {kHalves, Part::kOther, kWide, kNoMatter, {0, 4, 4, 8, 2, true, 1, 0}},
-    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 1, 0}},
-    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 4, 0}},
+    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 1, 0}, kLongRow},
+    {kHalves, Part::kQkv, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
+    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 8, 2, true, 4, 0}, kLongRow},
+    {kHalves, Part::kOut, kWide, kNoMatter, {0, 2, 4, 4, 2, true, 2, 0}},
     {kHalves, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
     {kBytes | kNibbles, Part::kQkv, kWide, kNoMatter, {0, 2, 8, 4, 1, true, 1, 0}},
     {kBytes, Part::kDown, kWide, kNoMatter, {0, 2, 8, 4, 2, true, 2, 0}},
@@ -166,7 +173,8 @@ bool is_for(const Row& row, const MatvecShape& shape) {
 
 std::optional<UnitTiling> serial_tiling(const MatvecShape& shape, std::uint32_t columns) {
   const auto* const found = std::ranges::find_if(kSerials, [&](const Serial& each) {
-    return is_for(each, shape) && columns >= each.from && columns <= each.to;
+    return is_for(each, shape) && columns >= each.from && columns <= each.to &&
+           shape.groups * kGroupWeights >= each.least_inputs;
   });
   if (found == std::end(kSerials) && columns <= kSplitColumns) return std::nullopt;
   UnitTiling tiling = found == std::end(kSerials) ? kOtherSerial : found->tiling;
