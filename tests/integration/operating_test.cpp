@@ -126,6 +126,8 @@ TEST(Operating, ALoadTestByRateSendsAllItsRequests) {
 TEST(Operating, DrainAndRestartPrintTheApisJson) {
   const Serving serving = serve();
   for (const char* action : {"restart", "drain"}) {
+    EXPECT_TRUE(
+        Serving::eventually([&] { return find(serving, "builtin-0")["state"] == "ready"; }));
     const Outcome done = tool(serving, "workers "s + action + " builtin-0 --json");
     EXPECT_EQ(done.code, 0) << done.out;
     EXPECT_TRUE(json::parse(done.out).is_object()) << done.out;

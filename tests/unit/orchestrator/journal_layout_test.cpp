@@ -28,7 +28,7 @@ struct Reviewed {
 constexpr Reviewed kReviewed[] = {{"submit", 0x48c725dbb640cd9c},
                                   {"accepted", 0xff1fbcad16c7253f},
                                   {"token batch", 0x5ea5eaaa795f4ec0},
-                                  {"finished", 0xe612e4e586d6b1f9}};
+                                  {"finished", 0x9851ea6f26f34602}};
 
 template <typename Message>
 std::string layout_of() {
