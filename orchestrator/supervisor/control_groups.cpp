@@ -25,7 +25,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::string_view kWorkerPrefix = "worker-";
-constexpr std::size_t kMostNameBytes = 128;
+constexpr std::size_t kMostGroupNameBytes = 128;
 // How often, and how long apart, a thread tries to remove a group in which the kernel still counts a process.
 constexpr int kMostRemovals = 50;
 constexpr std::chrono::milliseconds kBetweenRemovals{100};
@@ -45,7 +45,7 @@ std::string write_value(const std::string& path, const std::string& value) {
 
 // A worker's name as a part of a folder's name.
 std::string fit_for_folder(std::string name) {
-  name.resize(std::min(name.size(), kMostNameBytes));
+  name.resize(std::min(name.size(), kMostGroupNameBytes));
   for (char& c : name) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                        c == '-' || c == '_' || c == '.';
