@@ -215,7 +215,8 @@ std::optional<Calls> derive_calls(const jinja::Chat& chat, std::string_view said
   if (!span) return std::nullopt;
   const std::string_view open = trimmed(text.substr(0, span->begin));
   const std::string_view close = trimmed(text.substr(span->end));
-  const std::string_view between = calls.name_ends.empty() ? "" : calls.name_ends[0];
+  std::string_view between;
+  if (!calls.name_ends.empty()) between = calls.name_ends[0];
   for (const std::string_view mark : {open, between, close}) {
     // A mark that holds this call's id would not be another call's.
     if (mark.size() > kLongestMark || mark.find(kId) != std::string_view::npos) return std::nullopt;
