@@ -47,7 +47,7 @@ bool has_extension(VkPhysicalDevice physical, const char* name);
 
 // Whether the device multiplies 16x16 by 16x8 halves into float32 sums, a subgroup together.
 bool has_matrix_units(VkInstance instance, VkPhysicalDevice physical);
-// Of buffers of `usage`.
+// Says how buffers with `usage` can be shared.
 Sharing sharing_of(VkPhysicalDevice physical, VkBufferUsageFlags usage);
 
 DeviceInfo describe_device(VkPhysicalDevice physical, std::uint32_t index);

@@ -12,14 +12,14 @@ namespace bulkhead {
 
 constexpr std::uint64_t kFnv1aStart = 0xcbf29ce484222325U;
 
-// Of what `hash` is of and, behind that, `bytes`.
+// Returns the hash of `bytes`, or, with another call's result as `hash`, of that call's bytes and `bytes` behind them.
 inline std::uint64_t fnv1a(std::span<const std::byte> bytes, std::uint64_t hash = kFnv1aStart) {
   for (const std::byte byte : bytes)
     hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3U;
   return hash;
 }
-// Of eight bytes at a time, for what is long: another value than fnv1a's. A rest of fewer bytes does
-// not count.
+// Hashes eight bytes at a time, which is faster for long data. The value differs from fnv1a's. A remainder of fewer
+// than eight bytes does not count.
 inline std::uint64_t fnv1a_long_words(std::span<const std::byte> bytes) {
   std::uint64_t hash = kFnv1aStart;
   for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
