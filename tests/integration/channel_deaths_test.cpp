@@ -62,7 +62,7 @@ TEST_P(ChannelDeaths, OfTheWorkerLeaveEveryStreamWhole) {
     Serving serving = serve(settings());
     expect_whole_with_ids(serving.complete(request()).body, kTokens);
     ASSERT_TRUE(Serving::eventually([&] { return serving.metric("bulkhead_connections") == 1; }));
-    undisturbed = Holdings::of(serving.daemon->pid());
+    undisturbed = Holdings::at_rest(serving.daemon->pid());
     EXPECT_EQ(undisturbed.regions, GetParam() == std::string("shm") ? 1 : 0);
   }
   std::size_t deaths = 0;

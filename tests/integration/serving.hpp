@@ -36,13 +36,15 @@ struct Serving {
     return json::parse(get("/v1/workers").body).at(index);
   }
 
-  // Looks again until it holds; states change when they change.
-  static bool eventually(const std::function<bool()>& holds) {
-    for (int i = 0; i < 3000; ++i) {
+  // Looks every 10 ms, for `patience`, until `holds` returns true. Returns whether it did.
+  static bool eventually(const std::function<bool()>& holds,
+                         std::chrono::seconds patience = std::chrono::seconds(30)) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    for (;;) {
       if (holds()) return true;
+      if (std::chrono::steady_clock::now() >= end) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    return false;
   }
   double metric(const std::string& name) const {
     std::string text = get("/metrics").body;
