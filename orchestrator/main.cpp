@@ -250,7 +250,8 @@ int serve(const config::Sources& sources, config::Settings settings) {
   Server server(loop, {settings.server.host, static_cast<std::uint16_t>(settings.server.port),
                        std::size_t{settings.server.max_body_mb} << 20,
                        std::size_t{settings.server.max_memory_mb} << 20});
-  Status listening = server.listen();
+  std::vector<UniqueFd> passed = service.take_descriptors();
+  Status listening = passed.empty() ? server.listen() : server.listen_at(std::move(passed));
   if (!listening.ok()) return fail(listening.error().message());
 
   DiskJournal::Opened disk;

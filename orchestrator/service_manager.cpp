@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
@@ -27,10 +28,24 @@ std::int64_t number_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? number : 0;
 }
 
+constexpr int kFirstPassed = 3;  // sd_listen_fds(3)
+constexpr std::int64_t kMostPassed = 64;
+
+std::vector<UniqueFd> take_passed() {
+  const std::int64_t count = number_of(take_from_environment("LISTEN_FDS"));
+  const std::int64_t process = number_of(take_from_environment("LISTEN_PID"));
+  ::unsetenv("LISTEN_FDNAMES");
+  std::vector<UniqueFd> passed;
+  if (process != ::getpid()) return passed;
+  for (int i = 0; i < std::min(count, kMostPassed); ++i)
+    passed.emplace_back(kFirstPassed + i);
+  return passed;
+}
+
 }  // namespace
 
 ServiceManager::ServiceManager(EventLoop& loop)
-    : timer_(loop), address_(take_from_environment("NOTIFY_SOCKET")) {
+    : passed_(take_passed()), timer_(loop), address_(take_from_environment("NOTIFY_SOCKET")) {
   const std::int64_t silence_us = number_of(take_from_environment("WATCHDOG_USEC"));
   const std::string watched = take_from_environment("WATCHDOG_PID");
   // A path or, with an "@", a name in the abstract namespace.

@@ -9,7 +9,7 @@ if(settings STREQUAL reference)
 endif()
 file(WRITE "${made}/runtime.yaml" "${settings}")
 install(FILES "${made}/runtime.yaml" DESTINATION etc/bulkhead)
-install(FILES packaging/bulkhead.service DESTINATION lib/systemd/system)
+install(FILES packaging/bulkhead.service packaging/bulkhead.socket DESTINATION lib/systemd/system)
 
 install(CODE "
   set(doc \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/usr/share/doc/bulkhead\")

@@ -12,6 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "config/base/log.hpp"
+#include "config/base/loopback.hpp"
 #include "orchestrator/http/connection.hpp"
 
 namespace bulkhead::orchestrator {
@@ -23,7 +24,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kMaxConnections = 2048;
-constexpr std::size_t kForOperators = 16;  // of these
+constexpr std::size_t kForOperators = 16;  // A connection that is younger may have sent its request already.
 // One that has just come may have sent its request already.
 constexpr std::chrono::milliseconds kIdleAtLeast{250};
 constexpr std::chrono::seconds kCloseTimeout{5};
@@ -191,6 +192,32 @@ Status Server::listen() {
   impl_->acceptor.listen(SOMAXCONN, error);
   if (error) return fail("listen");
   return {};
+}
+
+Status Server::listen_at(std::vector<UniqueFd> passed) {
+  for (UniqueFd& fd : passed) {
+    const auto option = [&fd](int name) {
+      int value = 0;
+      socklen_t size = sizeof value;
+      return ::getsockopt(fd.get(), SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+    };
+    const int family = option(SO_DOMAIN);
+    if (option(SO_ACCEPTCONN) != 1 || option(SO_TYPE) != SOCK_STREAM) continue;
+    if (family != AF_INET && family != AF_INET6) continue;
+    error_code error;
+    impl_->acceptor.assign(family == AF_INET ? tcp::v4() : tcp::v6(), fd.get(), error);
+    if (error) return Error(ErrorCode::kUnavailable, "the service manager's socket: " + error.message());
+    (void)fd.release();
+    const tcp::endpoint at = impl_->acceptor.local_endpoint(error);
+    if (!error && at.address().is_loopback() == is_loopback(impl_->host)) return {};
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("the service manager's socket listens at {}, but server.host is {}: write the same "
+                             "address in both (ListenStream= of the socket unit, server.host)",
+                             at.address().to_string(), impl_->host));
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "the service manager passed no TCP socket that listens (LISTEN_FDS); the socket unit needs "
+               "ListenStream= with an address and a port, and Accept=no");
 }
 
 std::uint16_t Server::port() const {

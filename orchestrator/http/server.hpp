@@ -13,8 +13,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "config/base/error.hpp"
+#include "config/base/unique_fd.hpp"
 #include "orchestrator/event_loop.hpp"
 #include "orchestrator/http/exchange.hpp"
 
@@ -34,8 +36,12 @@ class Server {
   explicit Server(EventLoop& loop, ServerOptions options);
   ~Server();
 
-  // Binds; connections are accepted once serve() has been called.
+  // Listens at the options' host and port. The server accepts connections once serve() has been called.
   Status listen();
+  // As listen(), with a socket that already listens: the first one of `passed` that does. Closes the others. The socket's
+  // address wins over the options'; but what server.host says about who can reach it, this machine or others, must
+  // be so, because the checks of keys and of names in requests go by it (kInvalidArgument).
+  Status listen_at(std::vector<UniqueFd> passed);
   std::uint16_t port() const;
   void serve(Api& api);
   std::size_t connections() const;

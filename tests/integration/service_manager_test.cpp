@@ -1,4 +1,6 @@
-// The daemon under a service manager that wants to be told: a socket that stands for systemd's.
+// The daemon under a service manager. Sockets of the test stand for systemd's: one that is told of the daemon's life, and
+// one that listens for the daemon.
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -68,6 +70,76 @@ TEST(ServiceManager, ThatIsGoneOrNonsenseChangesNothing) {
     Serving serving = serve({}, {{"NOTIFY_SOCKET", name}, {"WATCHDOG_USEC", "nonsense"}});
     EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200) << name;
   }
+}
+
+// A socket of the manager's. It outlives the daemons that it is handed to.
+class ManagersSocket {
+ public:
+  ManagersSocket(int type, std::uint32_t host) : fd_(::socket(AF_INET, type | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(host);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    if (type == SOCK_STREAM) {
+      EXPECT_EQ(::listen(fd_.get(), 16), 0);
+    }
+    EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  std::uint16_t port() const { return port_; }
+  Daemon::Options options() const {
+    Daemon::Options options;
+    options.listener = fd_.get();
+    return options;
+  }
+
+ private:
+  UniqueFd fd_;
+  std::uint16_t port_ = 0;
+};
+
+TEST(ServiceManager, HandsOverASocketAndNobodyIsRefusedBetweenTwoDaemons) {
+  const ManagersSocket socket(SOCK_STREAM, INADDR_LOOPBACK);
+  for (int daemons = 0; daemons < 2; ++daemons) {
+    HttpClient early(socket.port());  // no daemon is there
+    ASSERT_TRUE(early.connected());
+    ASSERT_TRUE(early.send("GET", "/livez"));
+    Serving serving = serve({}, {}, socket.options());
+    EXPECT_EQ(serving.port, socket.port());
+    EXPECT_EQ(early.receive().status, 200);
+    EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 3}}).status, 200);
+    // The worker has neither the socket nor the variables.
+    const std::string worker = "/proc/" + std::to_string(serving.worker()["pid"].get<int>());
+    std::ifstream file(worker + "/environ");
+    const std::string environment(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(environment, "");
+    EXPECT_EQ(environment.find("LISTEN_"), std::string::npos);
+    serving.daemon->signal(SIGTERM);
+    EXPECT_EQ(serving.daemon->wait_for_exit(), 0);
+  }
+}
+
+TEST(ServiceManager, WhoseSocketIsOfNoUseIsToldWhatToWrite) {
+  const auto refusal = [](const ManagersSocket& socket) {
+    Daemon::Options options = socket.options();
+    options.environment["BULKHEAD_WORKER"] = FAKE_WORKER;
+    Daemon daemon(BULKHEADD, options);
+    EXPECT_EQ(daemon.wait_until_listening(), 0);
+    EXPECT_EQ(daemon.wait_for_exit(), 1);
+    return daemon.log();
+  };
+  EXPECT_NE(refusal(ManagersSocket(SOCK_DGRAM, INADDR_LOOPBACK)).find("the socket unit needs ListenStream="),
+            std::string::npos);
+  EXPECT_NE(refusal(ManagersSocket(SOCK_STREAM, INADDR_ANY))
+                .find("socket listens at 0.0.0.0, but server.host is 127.0.0.1: write the same address in both"),
+            std::string::npos);
+}
+
+// The variables were meant for another process.
+TEST(ServiceManager, DescriptorsOfAnotherProcessAreNotTaken) {
+  Serving serving = serve({}, {{"LISTEN_FDS", "1"}, {"LISTEN_PID", "1"}});
+  EXPECT_EQ(serving.complete({{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
 }
 
 }  // namespace

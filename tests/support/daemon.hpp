@@ -38,6 +38,7 @@ class Daemon {
     std::map<std::string, std::string> environment;
     // The name of a worker that computes: its cache folder begins with other tests' kernels.
     std::string computing_worker = {};
+    int listener = -1;  // a socket that the daemon gets as from a service manager
     int log_fd = -1;  // its stderr, instead of the file that log() reads
   };
 
@@ -69,6 +70,15 @@ class Daemon {
       ::setenv("XDG_CACHE_HOME", kCacheHome, 1);
       for (const auto& [key, value] : options.environment)
         ::setenv(key.c_str(), value.c_str(), 1);
+      if (options.listener >= 0) {  // sd_listen_fds(3)
+        if (options.listener == 3) {
+          ::fcntl(3, F_SETFD, 0);
+        } else {
+          ::dup2(options.listener, 3);
+        }
+        ::setenv("LISTEN_FDS", "1", 1);
+        ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+      }
       ::execv(program.c_str(), argv.data());
       ::_exit(127);
     }
