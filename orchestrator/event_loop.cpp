@@ -19,19 +19,19 @@ namespace bulkhead::orchestrator {
 namespace asio = boost::asio;
 
 struct EventLoop::Impl {
-  asio::io_context context{1};  // one thread: no locks inside either
+  asio::io_context context{1};  // one thread, so Asio needs no locks
   asio::signal_set signals{context};
   asio::signal_set hangups{context};
   LoopWatch watch;
   bool calling = false;
   std::vector<std::function<void()>> afterwards;
 
-  // Every call of ours from the loop goes through here.
+  // The loop calls everything through this function.
   void call(const char* doing, const std::function<void()>& task) {
     calling = true;
     watch.begin(doing);
     guarded(task);
-    // They may add more.
+    // These tasks may add further ones.
     for (std::size_t i = 0; i < afterwards.size(); ++i)
       guarded(std::exchange(afterwards[i], nullptr));
     afterwards.clear();
@@ -46,7 +46,7 @@ struct EventLoop::Impl {
       watch.exception();
       try {
         spdlog::error("an exception ended one call of the event loop: {}", error.what());
-      } catch (const std::exception&) {  // no memory for the words either
+      } catch (const std::exception&) {  // there is no memory for the message either
       }
       MemoryReserve::refill();
     }
@@ -70,7 +70,7 @@ void EventLoop::run() {
     try {
       impl_->context.run();
       return;
-    } catch (const std::exception& error) {  // of Asio's own, between our calls
+    } catch (const std::exception& error) {  // an exception of Asio's own, between two calls
       impl_->watch.exception();
       spdlog::error("an exception in the event loop: {}", error.what());
     }

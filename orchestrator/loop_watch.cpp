@@ -34,7 +34,7 @@ struct LoopWatch::Speaker {
   }
 
   void run() {
-    Clock::rep told = 0;  // the call that has been spoken of
+    Clock::rep told = 0;  // start of the call that has been logged already
     std::unique_lock lock(mutex);
     while (!wake.wait_for(lock, kWatchEvery, [this] { return ending; })) {
       const Clock::rep since = watch.since_.load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// bulkheadd: puts the daemon together, and ends it in order.
+// bulkheadd: starts the daemon's parts, and ends them in order.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -56,7 +56,7 @@ SIGTERM or SIGINT: running answers are finished, then the daemon ends. A second 
 SIGHUP: the settings are read again; models that were added, removed or changed follow, and no answer is lost.)";
 
 constexpr int kUsageError = 2;
-// How long the end of the daemon waits for whoever reads its log and its stdout.
+// How long the daemon's end waits for the readers of its log and its stdout.
 constexpr std::chrono::milliseconds kLastWords{500};
 
 int fail(const std::string& message) {
@@ -64,11 +64,10 @@ int fail(const std::string& message) {
   return 1;
 }
 
-// The daemon ends when somebody means it to end. Whoever reads its log may go away (SIGPIPE), a limit
-// on a file's size be reached (SIGXFSZ), a timer or a terminal that it shares with others speak up:
-// none of these says "end", and by default each would. (SIGTERM, SIGINT and SIGHUP have their
-// meaning; SIGQUIT, SIGABRT and the signals of a broken program keep theirs. Workers start with the
-// defaults.)
+// Ignores the signals that do not mean "end": the reader of the log may go away (SIGPIPE), a file may reach its size
+// limit (SIGXFSZ), and a timer or a terminal that the daemon shares with other processes may send a signal. By
+// default each of these would end the daemon. SIGTERM, SIGINT and SIGHUP keep their meaning, and so do SIGQUIT,
+// SIGABRT and the signals of a broken program. Workers start with the defaults.
 void ignore_what_is_no_request_to_end() {
   for (const int number : {SIGPIPE, SIGXFSZ, SIGXCPU, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF,
                            SIGIO, SIGPWR, SIGSTKFLT, SIGTTIN, SIGTTOU})
@@ -82,7 +81,7 @@ std::string from_environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Beside our own program, unless a test says otherwise.
+// Returns the program beside this one, unless a test names another one.
 std::string worker_program() {
   std::string given = from_environment("BULKHEAD_WORKER");
   if (!given.empty()) return given;
@@ -91,7 +90,7 @@ std::string worker_program() {
   return (error ? std::filesystem::path(".") : self.parent_path()) / "bulkhead-worker";
 }
 
-// Clients and workers each take descriptors; the default limit of 1024 is a soft one.
+// Raises the soft limit of descriptors (1024 by default), because clients and workers each need some.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -99,7 +98,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// What was inherited from a shell or a service manager is none of a worker's business.
+// A worker must not inherit descriptors that this process got from a shell or a service manager.
 void close_descriptors_on_exec() {
   std::error_code error;
   std::vector<int> descriptors;
@@ -111,7 +110,7 @@ void close_descriptors_on_exec() {
   }
 }
 
-// Loading: one line on stderr that changes where that is a terminal, else a line of the log for each
+// Shows how far loading is: on a terminal as one line of stderr that changes, otherwise as a line of the log for each
 // stage and each quarter of it.
 class LoadingProgress {
  public:
@@ -142,7 +141,7 @@ class LoadingProgress {
   }
 
  private:
-  // A worker's words go to a terminal: no control characters among them.
+  // The worker's words go to a terminal, so control characters are removed.
   static std::string printable(std::string text) {
     for (char& c : text) {
       if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
@@ -152,7 +151,7 @@ class LoadingProgress {
 
   bool terminal_;
   bool pending_ = false;
-  std::map<std::string, std::string> last_;  // of each worker, what was told
+  std::map<std::string, std::string> last_;  // what was shown last of each worker
 };
 
 std::vector<DaemonFigure> figures_of_loop_and_log(const EventLoop& loop) {

@@ -22,8 +22,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};  // then the log says that it takes long
-constexpr std::uint64_t kMostHanging = 8;     // readings that do not end
+constexpr std::chrono::seconds kPatience{5};  // after this the log says that the reading takes long
+constexpr std::uint64_t kMostHanging = 8;     // threads whose reading does not end
 
 void refused(const std::string& why) {
   spdlog::error("reload refused, everything stays as it is: {}", why);
@@ -39,7 +39,7 @@ bool is_given(const config::Loaded& loaded, const char* key) {
 
 }  // namespace
 
-// What one SIGHUP has a thread read.
+// What a thread reads after one SIGHUP.
 struct Reloader::Reading {
   config::Sources sources;
   std::string worker_program;
@@ -47,7 +47,7 @@ struct Reloader::Reading {
   ModelFiles files;
 };
 
-// The threads outlive the daemon's end, should they hang.
+// What the threads and the daemon share. A thread that hangs may outlive the daemon's loop.
 struct Reloader::Mailbox {
   std::mutex mutex;
   EventLoop* loop = nullptr;  // null: nobody waits any more
@@ -158,7 +158,7 @@ void Reloader::read(const std::shared_ptr<Reading>& reading) {
 void Reloader::take(std::uint64_t number, Reading& reading) {
   parts_.loop.doing("taking over new settings");
   --hanging_;
-  if (number != number_) return;  // a later SIGHUP reads it anew
+  if (number != number_) return;  // a later SIGHUP has started another reading
   patience_.cancel();
   const Result<config::Loaded>& loaded = *reading.loaded;
   if (!loaded.ok()) return refused(loaded.error().message());

@@ -10,12 +10,12 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr std::size_t kMostHostTold = 100;  // bytes of a Host in its refusal
+constexpr std::size_t kMostHostTold = 100;  // most bytes of a Host header that the refusal repeats
 
 }  // namespace
 
 bool constant_time_equal(std::string_view a, std::string_view b) {
-  // Every byte of `a` (the caller's) is looked at, whatever `b` (the secret) is.
+  // Looks at every byte of `a` (the caller's), whatever `b` (the secret) is.
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size(); ++i) {
     unsigned char other = b.empty() ? 0 : static_cast<unsigned char>(b[i % b.size()]);

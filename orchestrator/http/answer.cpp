@@ -19,7 +19,7 @@ void Answer::charge(std::uint64_t tokens) {
 void Answer::add_warnings(Exchange& exchange, std::span<const std::string> warnings) {
   for (const std::string& each : warnings) {
     const bool told = std::ranges::any_of(exchange.extra_headers, [&each](const auto& field) {
-      return field.second == each;  // by another choice of the same prompt
+      return field.second == each;  // another choice of the same prompt has charged it
     });
     if (!told) exchange.extra_headers.emplace_back("X-Bulkhead-Warning", each);
   }
@@ -101,7 +101,7 @@ void Answer::count_end(int status, std::string_view how) {
   deadline_.cancel();
   silence_.cancel();
   const Facts facts = this->facts();
-  charge(facts.usage.prompt_tokens);  // the answer's were, as they came
+  charge(facts.usage.prompt_tokens);  // the answer's tokens were charged as they came
   RequestLine line = line_of(status);
   if (generates()) {
     services_.metrics.count(events::kTokens, {"prompt"}, facts.usage.prompt_tokens);

@@ -14,13 +14,13 @@ namespace {
 
 constexpr const char* kUnknownLabel = "unknown";
 
-// A client that has this answer already is told so instead (RFC 9110, section 13.1.2).
+// Tells a client that has this answer already so (RFC 9110, section 13.1.2).
 void leave_out_what_it_has(const HttpRequest& request, HttpResponse& response) {
   if (request.if_none_match.empty() || response.status != 200) return;
   const auto etag =
       std::ranges::find(response.headers, "ETag", &std::pair<std::string, std::string>::first);
   if (etag == response.headers.end()) return;
-  // Tags are quoted, so one is never part of another; a weak one (W/"...") counts as well.
+  // Tags are quoted, so no tag can be a part of another one. A weak tag (W/"...") counts as well.
   if (request.if_none_match != "*" && request.if_none_match.find(etag->second) == std::string::npos)
     return;
   response.status = 304;
@@ -123,7 +123,7 @@ std::optional<ApiError> Api::take_ticket(const HttpRequest& request, const Route
   if (key_violation(context_.options, request).empty())
     return std::nullopt;  // the server's own key
   KeyUse* const use = context_.limits.find(bearer_of(request));
-  if (use == nullptr) {  // taken out of the settings while the body came
+  if (use == nullptr) {  // a reload removed the key while the body was arriving
     return api_error(kInvalidApiKey, key_violation(context_.options, request));
   }
   auto ticket = context_.limits.begin(*use, KeyUse::Clock::now());

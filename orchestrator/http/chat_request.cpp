@@ -1,7 +1,7 @@
-// A chat's request: the shape of what its template reads, before a worker renders it.
+// Reads a chat's request and checks the shape of what its template reads, before a worker renders it.
 //
-// The worker gets these members' texts as the client wrote them. A parsed value would lose what templates
-// show to models: the order of keys in a tool's schema, and how numbers are written.
+// The worker gets these members' texts as the client wrote them. A parsed value would lose what templates show to
+// models: the order of keys in a tool's schema, and how numbers are written.
 #include <algorithm>
 #include <utility>
 
@@ -27,7 +27,7 @@ bool is_object_with(const json& value, const char* name, json::value_t type) {
   return found != value.end() && found->type() == type;
 }
 
-// An assistant's parts may be refusals, as OpenAI's own answers have them; the template shows them as text.
+// An assistant's parts may be refusals, as in OpenAI's own answers; the template shows them as text.
 void check_content(Fields& fields, const json& content, bool assistant, const std::string& where) {
   if (content.is_string()) return;
   if (!content.is_array()) {
@@ -120,7 +120,7 @@ void check_message(Fields& fields, const json& item, const std::string& where) {
   }
   if (const json* content = member("content"))
     return check_content(fields, *content, assistant, where + ".content");
-  // OpenAI's own answers have it so where there was only a refusal or a call.
+  // OpenAI's own answers lack the content where there was only a refusal or a call.
   const bool may_lack =
       assistant && (item.contains("content") || calls != nullptr || member("refusal") != nullptr);
   if (!may_lack) fields.refuse(where + ".content", "is missing.", "missing_parameter");

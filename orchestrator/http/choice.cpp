@@ -93,8 +93,7 @@ void Choice::tokens(const ipc::SequenceTokensView& view, const Emit& emit) {
     return;
   }
   const std::string logprobs = view.logprobs.empty() ? "" : logprobs_.take();
-  // Tokens that released no text yet are worth a chunk only to those who asked for something else
-  // about them.
+  // If the tokens released no text yet, only clients who asked for something else about tokens get a chunk.
   if (view.text.empty() && parts.empty() && view.logprobs.empty() && !options_.return_token_ids)
     return;
   emit_chunks(view.text, parts, view.tokens, logprobs, emit);

@@ -79,7 +79,7 @@ Result<std::size_t> ChunkedBody::take(std::string_view bytes, std::string& body,
       expects_ = Expects::kNothing;
     } else {
       line_bytes_ += line.text.size();
-      // Of no use here, but well formed.
+      // Trailers are not used here, but they must be well formed.
       if (const auto field = parse_field(line.text); !field.ok()) return field.error();
     }
     if (line_bytes_ > kMostExtraBytes)

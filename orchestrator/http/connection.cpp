@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint32_t kMaxHeadBytes = 16 * 1024;
 constexpr std::size_t kMaxReadAheadBytes =
-    64 * 1024;  // of a next request, while this one is answered
+    64 * 1024;  // most bytes of the next request, kept while this request is answered
 constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr seconds kIdleTimeout{75};
 constexpr seconds kHeadTimeout{15};
@@ -243,7 +243,7 @@ bool ClientConnection::hold_body(std::size_t bytes) {
 
 void ClientConnection::body_read() {
   read_timer_.cancel();
-  // What the parser takes counts as the body does.
+  // The bytes that the parser takes count as those of the body do.
   const std::size_t bytes = request_.body.size();
   const std::size_t parser = std::min(bytes_of_parser(bytes), server_->memory.total() / 4);
   if (parser > 0 && !hold_body(bytes + parser / 2)) return;

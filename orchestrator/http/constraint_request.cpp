@@ -1,4 +1,4 @@
-// What a request wants its answer to be: schemas as they were written, grammars, expressions.
+// Reads what form a request wants its answer to have: schemas as they were written, grammars, expressions.
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -12,7 +12,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 using nlohmann::json;
-// A schema's properties come in its order, which json does not keep.
+// The order of a schema's properties decides their order in the answer; json does not keep it.
 using Ordered = nlohmann::ordered_json;
 
 using ipc::ConstraintKind;
@@ -23,7 +23,7 @@ const json* find(const json& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// Takes what is asked for; the first of two is kept, the second one refused.
+// Takes the constraint that is asked for. If there are two, it keeps the first one and refuses the second one.
 class ConstraintReader {
  public:
   ConstraintReader(Fields& fields, std::string_view body, ipc::Constraint& out)
@@ -68,13 +68,13 @@ class ConstraintReader {
     out_ = {kind, std::move(text), parameter};
   }
 
-  // The schema that the request has under these names, one inside the other. `where` names it in errors.
+  // Takes the schema that the request has under these names, one inside the other. `where` names it in errors.
   void want_schema(const json& schema, std::initializer_list<const char*> path,
                    const std::string& where, const std::string& parameter) {
     if (!schema.is_object() && !schema.is_boolean())
       return fields_.wrong_type(where, "a JSON schema, which is an object", schema);
     if (has_wide_objects(schema)) return fields_.refuse(where, too_many_members(), "out_of_range");
-    // Of the body the schema alone is parsed: objects beside it may have any number of members.
+    // Parses only the schema, not the whole body: objects beside it may have any number of members.
     std::string_view text = body_;
     for (const char* name : path) {
       JsonMember member[] = {{name}};
@@ -123,7 +123,7 @@ class ConstraintReader {
     if (!text.empty()) want(kind, std::move(text), name);
   }
 
-  // vLLM's: the answer is one of these texts.
+  // Reads vLLM's field: the answer is one of these texts.
   void read_choice() {
     const char* const name = "guided_choice";
     const json* value = fields_.get(name);

@@ -35,7 +35,7 @@ json channel_figures(const Worker& worker) {
       {"max_depth_bytes", channel.max_depth_bytes}};
 }
 
-// What the worker has reported last; 0 before it has.
+// Returns the figure that the worker reported last; 0 before its first report.
 double figure_of(const ipc::Stats& stats, std::string_view name) {
   const auto found = std::ranges::find(stats.counters, name, &ipc::Counter::name);
   return found == stats.counters.end() ? 0.0 : found->value;
@@ -62,7 +62,7 @@ json speculation_figures(const ipc::Stats& stats) {
             {"seconds", figure("draft_model_seconds_total")}}}};
 }
 
-// What the worker's engine reports of its prefix cache; 0 before it has reported.
+// Returns what the worker's engine reports of its prefix cache; all figures are 0 before its first report.
 json prefix_cache_figures(const ipc::Stats& stats) {
   const auto figure = [&](std::string_view name) { return figure_of(stats, name); };
   return {{"hit_tokens", figure("prefix_cache_hit_tokens_total")},
@@ -74,8 +74,8 @@ json prefix_cache_figures(const ipc::Stats& stats) {
           {"hit_ratio", figure("prefix_cache_hit_ratio")}};
 }
 
-// What the worker reports of its GPU layer, by part: "pool_hits" is gpu.memory_pool.hits. A worker
-// chooses the names, so they are no more than keys here.
+// Returns what the worker reports of its GPU layer, by part: "pool_hits" becomes gpu.memory_pool.hits. The worker
+// chooses these names, so they are used as keys of JSON only.
 json gpu_figures(const ipc::Stats& stats) {
   static constexpr std::array<std::pair<std::string_view, const char*>, 6> kParts = {{
       {"pool_", "memory_pool"},
@@ -109,7 +109,7 @@ const char* to_string(ipc::VaultState state) {
   return "unknown";
 }
 
-// How a process came by its memory, and how long that took.
+// Describes how a process got its memory, and how long that took.
 json memory_figures(const ipc::VaultReport& report) {
   const auto milliseconds = [](std::uint64_t us) { return static_cast<double>(us) / 1000; };
   return {{"state", to_string(report.state)},
@@ -121,7 +121,7 @@ json memory_figures(const ipc::VaultReport& report) {
           {"pages_withheld", report.pages_withheld}};
 }
 
-// What outlives its process: of the one that serves, and over all of them how often.
+// Describes the memory that outlives its process: that of the process that serves, and counts over all processes.
 json vault_figures(const Worker& worker) {
   const Vault& vault = worker.vault();
   json out = memory_figures(worker.ready().vault);
@@ -133,8 +133,8 @@ json vault_figures(const Worker& worker) {
   return out;
 }
 
-// How its last death was recovered from: when, and how long each part took; null where it has not
-// come so far.
+// Describes the recovery from the worker's last death: when each part ended and how long it took; null for parts that
+// have not been reached.
 json recovery_times(const Recovery& recovery) {
   if (!recovery.any()) return nullptr;
   const auto at_ns = [](const Recovery::Time& time) {
@@ -156,8 +156,8 @@ json recovery_times(const Recovery& recovery) {
           {"resumed_at_ns", at_ns(recovery.resumed_at())}};
 }
 
-// The worker's part of the journal in memory; the journal on disk is the daemon's, and the same for
-// all workers.
+// Describes the worker's part of the journal in memory. The journal on disk is the daemon's, and the same for all
+// workers.
 json journal_figures(const Worker& worker, const DiskJournal* disk) {
   json out = {{"entries", worker.outstanding()},
               {"bytes", worker.held_bytes},

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::size_t kAskedAtOnce = 16;  // inputs of one request that workers have
+constexpr std::size_t kAskedAtOnce = 16;  // how many inputs of one request workers have at the same time
 
 void read_input(Fields& fields, const char* name, EmbeddingRequest& request) {
   const json* input = fields.get(name);

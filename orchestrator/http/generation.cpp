@@ -45,7 +45,7 @@ void Generation::start(std::size_t model, std::chrono::seconds timeout) {
     const std::uint32_t index = running.choice.index();
     ipc::Submit submit = request_.parameters;
     submit.prompt = request_.prompts[index / request_.n];
-    // A prompt that is a text is echoed as it came.
+    // If the prompt is a text, the echo repeats it as the client sent it.
     submit.tell_prompt =
         request_.echo && (submit.logprobs >= 0 || echoed(index / request_.n).empty());
     submit.sampling.seed += index % request_.n;

@@ -1,5 +1,5 @@
-// Answers of the Messages API: content blocks, whole or as server-sent events. A block begins where the kind
-// of an answer's parts changes, and each call is a block of its own.
+// Writes answers of the Messages API: content blocks, whole or as server-sent events. A new block begins where the
+// kind of an answer's parts changes, and each call is a block of its own.
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -20,7 +20,7 @@ constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
                                         {".function.parameters", ".input_schema"},
                                         {".function", ""}};
 
-// Nobody checks it here. But clients send thoughts back only with a signature that is not empty.
+// Nobody checks the signature here. But clients send thoughts back only with a signature that is not empty.
 constexpr std::string_view kSignature = "unsigned";
 
 void append_member(std::string& out, std::string_view name, std::string_view text) {
@@ -112,7 +112,7 @@ class MessagesDialect final : public Dialect {
     std::string content = "[";
     for (const Block& block : blocks_) {
       const bool broken = !is_whole(block);
-      if (broken && stop_reason_ == "max_tokens") continue;  // which says that the answer was cut
+      if (broken && stop_reason_ == "max_tokens") continue;  // this stop reason already says that the answer was cut
       if (content.size() > 1) content += ',';
       content += "{" + shape(block, broken ? wrapped(block.text) : block.text) + "}";
     }
@@ -139,14 +139,14 @@ class MessagesDialect final : public Dialect {
     return out;
   }
 
-  // A block's members; `text` is what it holds, empty where it begins.
+  // Returns a block's members as JSON. `text`: what the block holds; empty when the block begins.
   static std::string shape(const Block& block, std::string_view text) {
     std::string out;
     switch (block.kind) {
       case ipc::PartKind::kReasoning:
         out = "\"type\":\"thinking\",";
         append_member(out, "thinking", text);
-        // Where a block begins, its signature is still to come, as its text is.
+        // When a block begins, both its text and its signature come later.
         return out + fmt::format(",\"signature\":\"{}\"", text.empty() ? "" : kSignature);
       case ipc::PartKind::kCall:
         out = "\"type\":\"tool_use\",";
@@ -155,7 +155,7 @@ class MessagesDialect final : public Dialect {
         append_member(out, "name", block.name);
         return out + ",\"input\":" + (text.empty() ? "{}" : std::string(text));
       case ipc::PartKind::kContent:
-      case ipc::PartKind::kArguments:  // no block is of this kind: they are a call's text
+      case ipc::PartKind::kArguments:  // no block has this kind: arguments are the text of a call's block
         out = "\"type\":\"text\",";
         append_member(out, "text", text);
         return out;

@@ -1,4 +1,4 @@
-// Requests of the Messages API, made chats of OpenAI's form: one parser checks what both have in common.
+// Turns requests of the Messages API into chats of OpenAI's form, so that one parser checks what both have in common.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,10 +13,10 @@ namespace bulkhead::orchestrator {
 namespace {
 
 using nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
+using Ordered = nlohmann::ordered_json;  // templates show a schema's members in their order
 
-// Claude Code begins its system prompt with this and a checksum that changes with each request: shown to
-// the model it would say nothing, and no prompt would have its beginning in common with the last one.
+// Claude Code begins its system prompt with this and with a checksum that changes with each request. It would tell
+// the model nothing, and because of it no prompt would begin like the last one.
 constexpr std::string_view kBillingBlock = "x-anthropic-billing-header:";
 
 // Members that this parser reads itself, and members that do not change an answer.
@@ -34,9 +34,10 @@ constexpr std::string_view kMessagesOwn[] = {"system",
                                              "service_tier",
                                              "context_management"};
 
-// Tools of the client whose schema Anthropic's models know by the tool's type. Other models are told it.
+// A tool that the client runs and whose schema Anthropic's models know by the tool's type. Other models are shown the
+// schema.
 struct KnownTool {
-  std::string_view type;  // begins so; a date follows
+  std::string_view type;  // the type begins with this; a date follows
   const char* description;
   const char* schema;
 };
@@ -55,7 +56,7 @@ constexpr KnownTool kKnownTools[] = {
      R"("insert_line":{"type":"integer","description":"insert: the line behind which the text comes."},)"
      R"("insert_text":{"type":"string","description":"insert: the text."}},"required":["command","path"]})"},
 };
-// Types of tools that the client runs, too, and whose schema is not known here.
+// Types of further tools that the client runs, whose schemas this server does not know.
 constexpr std::string_view kUnknownClientTools[] = {"computer_", "memory_"};
 
 class Translation : Translating {
@@ -74,7 +75,7 @@ class Translation : Translating {
   }
 
  private:
-  // Blocks of type text, joined by line breaks; a string is itself.
+  // Returns the text of blocks of type text, joined by line breaks; a string is returned as it is.
   std::string text(const Ordered& content, const std::string& where) {
     if (content.is_string()) return content.get<std::string>();
     std::string joined;
@@ -129,14 +130,14 @@ class Translation : Translating {
     }
   }
 
-  // A block's type; empty after a refusal.
+  // Returns a block's type; empty after a refusal.
   std::string type_of(const Ordered& block, const std::string& where) {
     std::string type = block.is_object() ? text_of(block, "type") : std::string();
     if (type.empty()) refuse(where, "must be an object with a 'type'.");
     return type;
   }
 
-  // Results of tools are messages of their own.
+  // Each result of a tool becomes a message of its own.
   void user(const Ordered& content, const std::string& where) {
     if (!content.is_array()) {
       out_["messages"].push_back({{"role", "user"}, {"content", text(content, where)}});

@@ -117,7 +117,7 @@ class OllamaDialect final : public Dialect {
 
   std::string whole() const override { return line(said_, thought_, calls_) + end_; }
 
-  // Clients take each line for a piece of the answer; this one is empty.
+  // Clients take each line for a piece of the answer, so this line is an empty piece.
   std::string keep_alive() const override { return line("", "", "") + ",\"done\":false}\n"; }
 
  private:
@@ -125,7 +125,7 @@ class OllamaDialect final : public Dialect {
     std::string id, name, arguments;
   };
 
-  // A line without its end. `calls`: JSON, separated by commas.
+  // Makes a line without its line break. `calls`: JSON, separated by commas.
   std::string line(std::string_view said, std::string_view thought, std::string_view calls) const {
     std::string out =
         fmt::format("{{\"model\":{},\"created_at\":\"{}\",", as_json(head_.model), now_as_text());

@@ -1,4 +1,4 @@
-// Answers: results as JSON and server-sent events, appended to strings. Requests are in openai_request.cpp.
+// Writes answers as JSON and as server-sent events, and appends them to strings. openai_request.cpp reads requests.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -42,7 +42,7 @@ void append_head(std::string& out, const AnswerHead& head, const char* object) {
   append_json_string(out, head.fingerprint);
 }
 
-// The extension "return_token_ids": what of it the part has.
+// Writes the extension "return_token_ids": those of the part's ids that exist.
 void append_token_ids(std::string& out, const ChoicePart& part) {
   if (part.token_ids) {
     out += ",\"token_ids\":";
@@ -59,7 +59,7 @@ void append_field(std::string& out, std::string_view name, std::string_view text
   append_json_string(out, text);
 }
 
-// What a chunk of an answer in parts adds: a call's id and name come once, then pieces of arguments.
+// Writes what a chunk adds to an answer in parts: first a call's id and name, once, then pieces of its arguments.
 void append_piece(std::string& out, const ipc::AnswerPart& piece) {
   switch (piece.kind) {
     case ipc::PartKind::kContent:
@@ -161,7 +161,7 @@ void append_usage(std::string& out, const Usage& usage) {
 void append_json_string(std::string& out, std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   out += '"';
-  std::size_t plain = 0;  // start of the run that needs no escape
+  std::size_t plain = 0;  // start of the text that needs no escape
   std::size_t i = 0;
   auto flush = [&] { out.append(text.substr(plain, i - plain)); };
   while (i < text.size()) {
@@ -282,7 +282,8 @@ void LogprobsJson::add(std::span<const ipc::TokenLogprob> logprobs) {
     append_logprob(values_, token.logprob);
     add_offset(token.bytes);
     comma(tops_);
-    // The token itself is always among them: up to one more than was asked for, as OpenAI has it.
+    // The token itself is always in the list, so the list may have one entry more than was asked for, as OpenAI's
+    // has.
     bool itself = false;
     tops_ += '{';
     for (std::size_t i = 0; i < shown; ++i) {
@@ -342,7 +343,7 @@ std::string sse_chunk(const AnswerHead& head, const ChoicePart& part, bool null_
   out += ",\"choices\":[";
   append_choice(out, head, part, false);
   out += ']';
-  // The ids stand on the chunk as well as on its choice: a chunk has one choice only.
+  // The ids are in the chunk as well as in its choice; a chunk has only one choice.
   append_token_ids(out, part);
   if (null_usage) out += ",\"usage\":null";
   out += "}\n\n";

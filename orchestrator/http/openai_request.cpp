@@ -1,4 +1,4 @@
-// Requests: from bytes to a checked GenerationRequest. What an answer looks like is in openai_answer.cpp.
+// Turns bytes into a checked GenerationRequest. openai_answer.cpp writes the answers.
 #include <ctime>
 #include <utility>
 

@@ -33,7 +33,7 @@ HttpResponse no_worker(const std::string& name) {
 
 }  // namespace
 
-// ---- as it is ----
+// ---- the present state ----
 
 HttpResponse get_workers(const ApiContext& context, const std::string&) {
   json list = describe_workers(context.services.router, context.streams.disk());
@@ -80,7 +80,7 @@ HttpResponse get_settings(const ApiContext& context, const std::string&) {
 
 namespace {
 
-// ---- what a worker is told to do ----
+// ---- actions on a worker ----
 
 enum class Action { kDrain, kRestart, kProfile, kKill };
 

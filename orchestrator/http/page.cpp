@@ -10,8 +10,8 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// The page loads nothing from elsewhere, sends nothing elsewhere, runs no script but its files, makes
-// no HTML from text, and stands in nobody's frame.
+// The page loads nothing from other hosts, sends nothing to them, runs only its own scripts, makes no HTML from text,
+// and can't be shown in a frame.
 constexpr const char* kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -28,7 +28,7 @@ HttpResponse page_response(std::string_view name) {
   response.content_type = file->type;
   response.body = file->text;
   response.headers = {{"ETag", std::string(file->etag)},
-                      // Ask each time: another version of the daemon has another page.
+                      // The browser must ask each time, because another version of the daemon has another page.
                       {"Cache-Control", "no-cache"},
                       {"Content-Security-Policy", kContentSecurityPolicy},
                       {"X-Content-Type-Options", "nosniff"},

@@ -66,7 +66,7 @@ Parsed<DetokenizeRequest> parse_detokenize(std::string_view body) {
 
 std::string detokenized_body(const ipc::FromWorker& detokenized) {
   const std::string& text = std::get<ipc::Detokenized>(detokenized).text;
-  std::string body = "{\"prompt\":";  // its name in the request, and llama.cpp's
+  std::string body = "{\"prompt\":";  // the field's name in the request, and in llama.cpp's answer
   append_json_string(body, text);
   body += ",\"content\":";
   append_json_string(body, text);

@@ -1,5 +1,5 @@
-// How a chat's request says whether its model reasons, for how long, and whether the client sees it. Each server has
-// its own words for this: this file makes one of them all.
+// Reads whether a chat's model reasons, for how long, and whether the client sees the reasoning. Each server has its
+// own fields for this; this file translates all of them into one form.
 #include <limits>
 #include <optional>
 
@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-// Null when `name` is absent, null or no object.
+// Returns the member `name` if it is an object; otherwise null.
 const json* object_at(const Fields& fields, const char* name) {
   const json* value = fields.get(name);
   return value != nullptr && value->is_object() ? value : nullptr;
@@ -25,8 +25,8 @@ const json* member(const json* object, const char* name) {
   return found == object->end() || found->is_null() ? nullptr : &*found;
 }
 
-// DeepSeek's, Z.ai's and Anthropic's {"type": "enabled" or "disabled", "budget_tokens": N}; other types leave the
-// choice to the model.
+// Reads the member of DeepSeek, Z.ai and Anthropic: {"type": "enabled" or "disabled", "budget_tokens": N}. Other
+// types leave the choice to the model.
 std::optional<bool> thinking_member(Fields& fields) {
   const json* thinking = fields.get("thinking");
   if (thinking == nullptr) return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<bool> thinking_member(Fields& fields) {
   return std::nullopt;
 }
 
-// OpenRouter's {"effort": E, "max_tokens": N, "enabled": B, "exclude": B}.
+// Reads OpenRouter's member: {"effort": E, "max_tokens": N, "enabled": B, "exclude": B}.
 void check_reasoning_member(Fields& fields) {
   const json* reasoning = fields.get("reasoning");
   if (reasoning == nullptr) return;

@@ -12,7 +12,8 @@ using nlohmann::json;
 
 namespace {
 
-// Depth and number of values, counted on the bytes, before a parser spends stack or memory on them.
+// Bounds the depth and the number of values. It counts them in the bytes, before a parser spends stack or memory on
+// them.
 std::optional<ApiError> check_size(std::string_view body) {
   int depth = 0;
   std::size_t values = 1;
@@ -180,7 +181,7 @@ std::int64_t Fields::integer(const char* name, std::int64_t fallback, std::int64
   }
   std::optional<std::int64_t> whole = whole_number(*value);
   if (!whole) {
-    // A whole number that is too large for 64 bits is out of range, not of a wrong type.
+    // A whole number that is too large for 64 bits is out of range; its type is not wrong.
     const double number = value->get<double>();
     if (std::trunc(number) == number) {
       refuse(name, fmt::format("must be between {} and {}.", least, most), "out_of_range");
@@ -219,7 +220,7 @@ std::optional<std::int64_t> Fields::whole_number(const json& value) {
   return static_cast<std::int64_t>(number);
 }
 
-// Token ids of an array; false after a refusal.
+// Reads the token ids of an array. Returns false after a refusal.
 bool read_ids(Fields& fields, const char* name, const json& array, std::vector<ipc::TokenId>& ids) {
   ids.reserve(array.size());
   for (const json& item : array) {

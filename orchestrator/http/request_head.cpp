@@ -10,7 +10,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
-constexpr std::size_t kMostLengthDigits = 18;  // below 2^63 whatever they are
+constexpr std::size_t kMostLengthDigits = 18;  // numbers of so many digits are always below 2^63
 
 Error broken(std::string rule) {
   return Error(ErrorCode::kInvalidArgument, std::move(rule));
@@ -56,7 +56,7 @@ Status parse_first_line(std::string_view line, RequestHead& head) {
   return {};
 }
 
-// Where the body ends, told in one way.
+// Reads where the body ends. A head must say that in exactly one way.
 Status parse_framing(RequestHead& head) {
   const std::size_t encodings = head.count("Transfer-Encoding");
   const std::size_t lengths = head.count("Content-Length");

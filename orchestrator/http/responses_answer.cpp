@@ -1,5 +1,5 @@
-// Answers of the Responses API: output items, whole or as server-sent events. An item begins where the kind of
-// an answer's parts changes, and each call is an item of its own.
+// Writes answers of the Responses API: output items, whole or as server-sent events. A new item begins where the kind
+// of an answer's parts changes, and each call is an item of its own.
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -112,7 +112,7 @@ class ResponsesDialect final : public Dialect {
                    "event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{}{}}}\n\n", type, type,
                    sequence_++, members);
   }
-  // Of the last item.
+  // Returns the place of the last item.
   std::string place() const {
     return fmt::format(",\"item_id\":\"{}\",\"output_index\":{}", items_.back().id,
                        items_.size() - 1);
@@ -165,7 +165,7 @@ class ResponsesDialect final : public Dialect {
             item.id, json_string(item.call_id), json_string(item.name), json_string(item.text),
             status);
       case ipc::PartKind::kContent:
-      case ipc::PartKind::kArguments:  // no item is of this kind: they are a call's text
+      case ipc::PartKind::kArguments:  // no item has this kind: arguments are the text of a call's item
         return fmt::format(
             "{{\"type\":\"message\",\"id\":\"{}\",\"role\":\"assistant\",\"status\":\"{}\","
             "\"content\":{}}}",
@@ -231,7 +231,7 @@ class ResponsesDialect final : public Dialect {
 
   AnswerHead head_;
   Usage usage_;
-  std::string echo_;  // members that repeat the request
+  std::string echo_;  // members that repeat the request's
   std::vector<Item> items_;
   bool open_ = false;  // the last item
   bool cut_ = false;

@@ -1,4 +1,4 @@
-// Requests of the Responses API, made chats: one parser checks what both have in common.
+// Turns requests of the Responses API into chats, so that one parser checks what both have in common.
 #include <string>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace bulkhead::orchestrator {
 namespace {
 
 using nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // templates show schemas in their order
+using Ordered = nlohmann::ordered_json;  // templates show a schema's members in their order
 
 // Members that this parser reads itself, and members that do not change an answer.
 constexpr std::string_view kResponsesOwn[] = {
@@ -45,7 +45,7 @@ class Conversation : Translating {
 
   void add(Ordered message) { out_["messages"].push_back(std::move(message)); }
 
-  // What an assistant thought, said and called between two other messages is one message.
+  // What an assistant thought, said and called between two other messages becomes one message.
   Ordered& assistant() {
     if (assistant_.empty()) assistant_ = {{"role", "assistant"}, {"content", nullptr}};
     return assistant_;
@@ -57,7 +57,7 @@ class Conversation : Translating {
     add(std::exchange(assistant_, Ordered::object()));
   }
 
-  // A string, or parts with text, joined.
+  // Returns a string as it is, or the joined texts of parts.
   std::string text(const Ordered& content, const std::string& where) {
     if (content.is_string()) return content.get<std::string>();
     std::string joined;
@@ -119,7 +119,7 @@ class Conversation : Translating {
            {"content", output == nullptr ? std::string() : text(*output, where + ".output")}});
     } else if (!type.ends_with("_call") && !type.ends_with("_call_output") &&
                !type.starts_with("mcp_")) {
-      // The others tell of tools that OpenAI's own servers ran: they are left out, as the tools are.
+      // Other items are about tools that OpenAI's own servers ran. They are left out, as those tools are.
       refuse(where,
              fmt::format("is of type '{}'; this server takes message, reasoning, calls and their "
                          "outputs.",
@@ -154,7 +154,7 @@ class Conversation : Translating {
     assistant()["content"] = std::move(said);
   }
 
-  // Tools that OpenAI's own servers run can't be called here: they are left out, as Codex's are.
+  // Reads the tools. Tools that OpenAI's own servers run can't be called here and are left out, as Codex's are.
   void tools() {
     const Ordered* list = find(body_, "tools");
     if (list == nullptr) return;
@@ -203,7 +203,7 @@ class Conversation : Translating {
     pass_on(body_, kResponsesOwn, out_);
   }
 
-  // A tool that was left out can't be chosen: the model decides.
+  // A tool that was left out can't be chosen, so the model decides.
   void tool_choice() {
     const Ordered* choice = find(body_, "tool_choice");
     if (choice == nullptr) return;
@@ -240,7 +240,7 @@ class Conversation : Translating {
 
   const Ordered& body_;
   Ordered out_ = Ordered::object();
-  Ordered assistant_ = Ordered::object();  // being put together; empty: none
+  Ordered assistant_ = Ordered::object();  // the message that is being put together; empty: none
 };
 
 }  // namespace

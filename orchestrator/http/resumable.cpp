@@ -14,7 +14,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// Who knows the id may read the stream (with the API key, where there is one): 128 random bits.
+// Makes an id of 128 random bits. Whoever knows the id (and the API key, where there is one) may read the stream.
 std::string new_id(bool chat) {
   return fmt::format("{}-{:016x}{:016x}", chat ? "chatcmpl" : "cmpl", random_u64(), random_u64());
 }
@@ -78,7 +78,7 @@ std::optional<ApiError> ResumableStreams::attach(const std::string& id,
     const char* end = last_event_id.data() + last_event_id.size();
     auto [stop, error] = std::from_chars(last_event_id.data(), end, first);
     const bool number = error == std::errc() && stop == end;
-    // What the client has seen and this daemon has not yet is being generated again.
+    // The client has seen events that this daemon does not have yet: a worker is generating them again.
     if (number && first >= found->second->known_events() && !found->second->over()) {
       return api_error(kStreamCatchingUp,
                        fmt::format("Event {} of this stream is being generated again; there are {} "

@@ -9,8 +9,9 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// A reader is given so much more than its socket has taken. Below the connection's own limit, so
-// that a slow reader of a resumable stream is waited for: nothing is kept for it that is not anyway.
+// The most bytes that a reader is sent before its socket has taken them. This is less than the connection's own
+// limit, so the stream waits for a slow reader. It needs no further memory for that reader, because the stream is
+// kept anyway.
 constexpr std::size_t kMaxAheadBytes = 256 * 1024;
 constexpr std::size_t kSliceBytes = 64 * 1024;
 constexpr std::chrono::milliseconds kFullReaderPause{20};
@@ -107,7 +108,7 @@ void ResumableStream::attach(std::shared_ptr<Exchange> exchange, std::size_t fir
   next_event_ = first_event;
   if (!over()) expiry_.cancel();
   watch(*reader_);
-  // Whoever reads it, and whichever daemon goes on with it: the stream stays in the trace in which it began.
+  // The stream stays in the trace in which it began, whoever reads it and whichever daemon continues it.
   if (trace().known()) {
     std::erase_if(reader_->extra_headers,
                   [](const auto& field) { return field.first == "traceparent"; });
@@ -224,7 +225,7 @@ Usage ResumableStream::usage() const {
 
 // ---- the journal ----
 
-// What is written down now holds every event that there is now.
+// Writes a record to the journal. Once it is on disk, the journal holds every event that exists now.
 void ResumableStream::keep(RecordType type, const Result<std::string>& payload) {
   const std::size_t events = ends_.size();
   if (!payload.ok()) {
@@ -256,7 +257,7 @@ void ResumableStream::lost(Exchange::Lost how) {
   (void)count_lost(how);
   reader_ = nullptr;
   full_reader_.cancel();
-  if (!announced_) return give_up("client hung up");  // it can't come back: it has no id
+  if (!announced_) return give_up("client hung up");  // the client can't come back, because it has no id yet
   if (!over()) wait_for_reader();
 }
 
@@ -266,7 +267,7 @@ void ResumableStream::wait_for_reader() {
 
 void ResumableStream::expired() {
   auto self = shared_from_this();
-  if (reader_ != nullptr) return wait_for_reader();  // still reading an answer that is over
+  if (reader_ != nullptr) return wait_for_reader();  // the reader is still reading, though the answer has ended
   over() ? drop() : give_up("nobody resumed it");
 }
 
@@ -292,7 +293,7 @@ void ResumableStream::tell(const ApiError& error) {
     if (owner_.disk_ == nullptr) return made_durable(ends_.size());
     return keep(RecordType::kFailed, event);
   }
-  given_up_ = true;  // nobody knows its id: an ordinary error with its status
+  given_up_ = true;  // no client knows the stream's id, so this is an ordinary error with its status
   if (reader_ == nullptr) return;
   reader_->on_lost = nullptr;
   reader_->respond(to_response(error));

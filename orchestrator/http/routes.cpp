@@ -31,7 +31,7 @@ namespace bulkhead::orchestrator {
 
 using nlohmann::json;
 
-// A request in a protocol other than OpenAI's chats, and the writer of its answer.
+// How to handle a request in a protocol other than OpenAI's chats, and which class writes its answer.
 struct Conversation {
   GenerationRequest wanted;
   std::unique_ptr<Dialect> dialect;
@@ -39,13 +39,13 @@ struct Conversation {
 
 namespace {
 
-// ---- answered at once ----
+// ---- answers without a worker ----
 
 HttpResponse get_health(const ApiContext& context, const std::string&) {
   const Router& router = context.services.router;
   const bool ready = router.ready() && !router.draining();
   json health = describe_health(router);
-  // What does not keep models from being served, and an operator should see to.
+  // Problems that do not keep models from being served, but that an operator should see.
   if (const DiskJournal* disk = context.streams.disk(); disk != nullptr && disk->failed())
     health["problems"] = {"the journal can't be written: " + disk->problem()};
   HttpResponse response = json_response(ready ? 200 : 503, health);
@@ -53,7 +53,7 @@ HttpResponse get_health(const ApiContext& context, const std::string&) {
   return response;
 }
 
-// The loop runs: there is nothing that a new start would mend.
+// The event loop runs, so a restart would repair nothing.
 HttpResponse get_live(const ApiContext&, const std::string&) {
   return json_response(200, {{"status", "alive"}});
 }
@@ -95,9 +95,9 @@ HttpResponse get_page(const ApiContext&, const std::string& name) {
   return page_response(name.empty() ? "index.html" : name);
 }
 
-// ---- answered by a worker ----
+// ---- answers by a worker ----
 
-// The model's index, or nothing after a refusal.
+// Returns the model's index, or nothing after a refusal.
 std::optional<std::size_t> admit(Call& call, const std::string& model, std::size_t count) {
   Failure failure;
   Result<std::size_t> index =
@@ -261,7 +261,7 @@ constexpr auto kAnyone = Who::kAnyone;
 constexpr auto kOwnPages = Who::kOwnPages;
 constexpr auto kClients = Who::kClients;
 constexpr const char* kActionLabel = "/v1/workers/{name}/{action}";
-// The forms of refusals.
+// The protocols' forms of refusals.
 constexpr RefusalForm kOpenAi = to_response;
 constexpr RefusalForm kResponses = responses_refusal;
 constexpr RefusalForm kMessages = messages_refusal;
@@ -325,7 +325,7 @@ constexpr Route kRoutes[] = {
 };
 // clang-format on
 
-// Whether a path has the form of a row's; then `parameter` is what stands for its {...}.
+// Says whether a path has the form of a row's path; if so, sets `parameter` to what stands for the row's {...}.
 bool matches(std::string_view form, std::string_view path, std::string_view& parameter) {
   const std::size_t open = form.find('{');
   if (open == std::string_view::npos) return form == path;
@@ -355,7 +355,7 @@ RouteMatch find_exactly(std::string_view path, std::string_view method) {
   return match;
 }
 
-// "//v1//models/" as it was meant: base URLs get slashes at their ends.
+// Returns "/v1/models" for "//v1//models/", because base URLs often get slashes at their ends.
 std::string without_slips(std::string_view path) {
   std::string plain;
   for (const char c : path) {
@@ -403,7 +403,7 @@ void read_body(Call call, const Takes<Wanted>& takes) {
       [&parse_into = *reading, parse = takes.parse] {
         try {
           parse_into.parsed.emplace(parse(parse_into.call.request.body));
-        } catch (const std::exception&) {  // no memory: nothing was made
+        } catch (const std::exception&) {  // there is no memory; nothing was made
         }
       },
       [reading, takes] {
@@ -444,7 +444,7 @@ void Call::refuse(const ApiError& error) {
 
 void handle(Call call) {
   std::visit(Overloaded{
-                 [](Route::AtOnce) {},  // it has been answered from its head
+                 [](Route::AtOnce) {},  // the route has been answered from its head
                  [&call](Route::Handle handler) { handler(std::move(call)); },
                  [&call](const auto& takes) { read_body(std::move(call), takes); },
              },

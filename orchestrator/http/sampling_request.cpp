@@ -1,5 +1,5 @@
-// What completions and chats have in common: sampling, lengths, stops, and the fields that would change the
-// answer and are refused by name.
+// Reads the fields that completions and chats have in common: sampling, lengths, stops, and those fields that would
+// change the answer and that this server refuses by name.
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -17,9 +17,9 @@ using nlohmann::json;
 
 namespace {
 
-constexpr float kNever = -1e30F;  // no logit is so large that this leaves a chance
+constexpr float kNever = -1e30F;  // no logit is large enough to give a token with this bias a chance
 
-// Texts, and the ids of tokens that end the answer as the end of the text does.
+// Reads stop texts, and stop tokens, which end the answer as the end-of-text token does.
 void read_stop(Fields& fields, ipc::Submit& parameters) {
   const json* value = fields.get("stop");
   if (value == nullptr) return;
@@ -52,7 +52,7 @@ void read_stop(Fields& fields, ipc::Submit& parameters) {
   }
 }
 
-// vLLM's name for the ids.
+// Reads vLLM's field of token ids.
 void read_stop_ids(Fields& fields, std::vector<ipc::TokenId>& stop_tokens) {
   const json* value = fields.get("stop_token_ids");
   if (value == nullptr) return;
@@ -64,7 +64,7 @@ void read_stop_ids(Fields& fields, std::vector<ipc::TokenId>& stop_tokens) {
   read_ids(fields, "stop_token_ids", *value, stop_tokens);
 }
 
-// {"id": bias}, as OpenAI has it, or [[id, bias]], as llama.cpp does; there false forbids the token.
+// Reads {"id": bias}, OpenAI's form, or [[id, bias]], llama.cpp's form, in which false forbids the token.
 void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
   const char* const name = "logit_bias";
   const json* value = fields.get(name);
@@ -103,7 +103,7 @@ void read_logit_bias(Fields& fields, std::vector<ipc::TokenBias>& out) {
     out.push_back({token, bias});
 }
 
-// Samplers of other servers, each with the value at which it does nothing.
+// Refuses samplers of other servers, unless a field has the value at which its sampler does nothing.
 void refuse_samplers(Fields& fields) {
   struct Sampler {
     const char* name;
@@ -159,8 +159,8 @@ void refuse_samplers(Fields& fields) {
   }
 }
 
-// How many tokens a penalty counts, in the words of llama.cpp and of text-generation-webui, whose range is for all
-// penalties and unlimited at 0. Here a penalty counts all tokens.
+// Refuses limits on how many tokens a penalty counts, as llama.cpp and text-generation-webui name them. In
+// text-generation-webui the range is for all penalties, and 0 is unlimited. Here a penalty counts all tokens.
 void refuse_penalty_ranges(Fields& fields, const ipc::Sampling& sampling) {
   const bool repeats = sampling.repetition_penalty != 1.0F;
   const bool any = repeats || sampling.frequency_penalty != 0 || sampling.presence_penalty != 0;
@@ -176,7 +176,7 @@ void refuse_penalty_ranges(Fields& fields, const ipc::Sampling& sampling) {
   }
 }
 
-// Switches of other servers, each with what this one does.
+// Refuses switches of other servers, unless they have the value that describes this server.
 void refuse_switches(Fields& fields) {
   struct Switch {
     const char* name;
@@ -195,7 +195,7 @@ void refuse_switches(Fields& fields) {
   }
 }
 
-// Fields that would change the answer, and are not supported: silence would be a wrong answer.
+// Refuses fields that would change the answer and are not supported. To ignore them would give a wrong answer.
 void refuse_unsupported(Fields& fields, bool chat) {
   auto unsupported = [&fields](const char* name) {
     fields.refuse(name, "is not supported by this server; leave it out.", "unsupported_parameter");
@@ -295,13 +295,14 @@ void read_common(Fields& fields, GenerationRequest& request) {
 
   ipc::Sampling& sampling = request.parameters.sampling;
   sampling.temperature = fields.number("temperature", 1.0F, 0, 2);
-  if (!fields.boolean("do_sample", true)) sampling.temperature = 0;  // transformers' word for that
-  // 0 is allowed by OpenAI; what it means is the most probable token alone.
+  // the name that transformers has for temperature 0
+  if (!fields.boolean("do_sample", true)) sampling.temperature = 0;
+  // OpenAI allows 0, which means the most probable token alone.
   sampling.top_p = std::max(fields.number("top_p", 1.0F, 0, 1), 1e-6F);
   sampling.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(
       fields.integer("top_k", 0, -1, std::numeric_limits<std::int32_t>::max()), 0));
   sampling.min_p = fields.number("min_p", 0.0F, 0, 1);
-  // llama.cpp's name first.
+  // llama.cpp's name comes first.
   sampling.repetition_penalty = fields.number(
       "repetition_penalty", fields.number("repeat_penalty", 1.0F, 0.01, 10), 0.01, 10);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0.0F, -2, 2);

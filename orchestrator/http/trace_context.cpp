@@ -10,7 +10,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr std::size_t kBytes = 55;  // of version 00; a later version may have more behind a dash
+constexpr std::size_t kBytes = 55;  // length in version 00; a later version may have more after a dash
 
 bool is_hex(std::string_view text) {
   return std::ranges::all_of(
@@ -45,7 +45,7 @@ TraceContext TraceContext::from_record(std::string_view record) {
 
 TraceContext trace_of(std::string_view traceparent) {
   if (!is_valid(traceparent)) return {};
-  // Zero is no span's id.
+  // Zero is not a valid span id.
   return {std::string(traceparent.substr(0, kBytes)), fmt::format("{:016x}", random_u64() | 1)};
 }
 

@@ -31,9 +31,10 @@ using std::chrono::milliseconds;
 constexpr mode_t kOwnerOnly = 0600;
 constexpr int kLockTries = 8;
 constexpr milliseconds kFirstRetry{1000}, kLongestRetry{30000};
-constexpr milliseconds kLookEvery{5000};  // whether the file still has its name
+constexpr milliseconds kLookEvery{5000};  // how often it checks whether the file still has its name
 constexpr milliseconds kEndPatience{5000};
-// Gathered while a write is under way. More of it is forgotten: the next write is of all that is wanted.
+// The most bytes gathered during a write. If there are more, they are dropped, and the next write writes all live
+// records.
 constexpr std::size_t kMostPending = std::size_t{64} << 20;
 
 Error system_error(const std::string& path, const char* step) {
@@ -68,8 +69,8 @@ Result<std::string> read_all(int fd, const std::string& path) {
   return bytes;
 }
 
-// The journal's file, locked. A daemon that is just rewriting it may take the name away between
-// open and lock; then the name has another file now.
+// Opens and locks the journal's file. A daemon that is rewriting the journal may rename another file to the name
+// between the open and the lock; then this function tries again.
 Result<UniqueFd> open_locked(const std::string& path) {
   for (int i = 0; i < kLockTries; ++i) {
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly));
@@ -96,7 +97,7 @@ Result<UniqueFd> open_locked(const std::string& path) {
                fmt::format("isolation.journal_path: {} keeps changing its name", path));
 }
 
-// What the journal's name stands for now.
+// Which file the journal's name stands for now.
 enum class Named { kOurs, kNothing, kAnother };
 Named named(int ours, const std::string& path) {
   struct stat mine {
@@ -122,13 +123,13 @@ Result<UniqueFd> write_beside(const std::string& path, const std::string& beside
   return fd;
 }
 
-// A whole new file under the journal's name, locked from before it has it. Until then the old one is
-// what it was.
+// Writes a whole new file and renames it to the journal's name. The new file is locked before it gets the name. Until
+// then the old file is unchanged.
 Result<UniqueFd> rewrite(const std::string& path, std::string_view content) {
   const std::string beside = path + ".new";
-  ::unlink(beside.c_str());  // of a daemon that died here
+  ::unlink(beside.c_str());  // a file of a daemon that died here
   Result<UniqueFd> written = write_beside(path, beside, content);
-  if (!written.ok()) ::unlink(beside.c_str());  // it may be what fills the disk
+  if (!written.ok()) ::unlink(beside.c_str());  // the new file may be what fills the disk
   return written;
 }
 
@@ -147,7 +148,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
 
   void gather(const JournalRecord& record, std::function<void()> durable) {
     ++figures.records;
-    if (!problem.empty() && !writing) {  // a later write holds all that is live
+    if (!problem.empty() && !writing) {  // a later write writes all live records
       if (durable) loop.post(std::move(durable));
       return;
     }
@@ -170,7 +171,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Gives what has been gathered to the thread, unless it is busy: then it comes when that is done.
+  // Gives the gathered records to the thread. While the thread is busy they wait until it has finished.
   void commit() {
     if (writing || !problem.empty() || (pending.empty() && !overflowed)) return;
     if (overflowed || figures.file_bytes + pending.size() > compact_at) return write_anew();
@@ -178,7 +179,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     hand_over({std::exchange(pending, {}), false});
   }
 
-  // What is wanted holds what is pending, too; without what has been dropped.
+  // Writes all live records, which include the pending ones, but none that were dropped.
   void write_anew() {
     overflowed = false;
     pending.clear();
@@ -205,7 +206,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   struct Done {
     Status status;
     bool anew = false;
-    bool lost_name = false;  // nothing was written: the file has lost its name
+    bool lost_name = false;  // nothing was written, because the file has lost its name
     std::size_t bytes = 0;
     std::chrono::microseconds took{};
   };
@@ -257,12 +258,12 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     retry_delay = std::min(2 * retry_delay, kLongestRetry);
   }
 
-  // What was handed over is still due.
+  // The records that were handed over must still be written.
   void name_lost(bool with_records) {
     spdlog::warn("journal {}: the file was deleted, or another has its name; it is written anew",
                  options.path);
     if (with_records || !writing) return write_anew();
-    // The thread looked by itself while a job was on its way to it: that one finds the same.
+    // The thread noticed it by itself while a job was on its way. That job will notice the same.
   }
 
   // ---- the thread's side ----
@@ -294,7 +295,7 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
     wake.notify_all();
   }
 
-  // Under the mutex: after the end nobody is there to be told.
+  // Runs under the mutex: after the end nobody is there to be told.
   void tell(Done result) {
     if (ending) return;
     loop.post([weak = weak_from_this(), result = std::move(result)] {
@@ -329,24 +330,24 @@ struct DiskJournal::Impl : std::enable_shared_from_this<Impl> {
   std::map<std::uint64_t, std::string> live;  // the records of each request, encoded
   std::uint64_t next_key = 1;
   std::size_t compact_at = 0;
-  std::string pending;  // records that no job has
+  std::string pending;  // records that are not in a job yet
   std::vector<std::function<void()>> pending_durable, writing_durable;
   bool commit_due = false;
   bool writing = false;
   bool overflowed = false;       // `pending` lacks records that are live
-  std::string problem;           // of the last write; empty: none
-  std::unique_ptr<Timer> retry;  // gone before the loop is, whatever the thread does
+  std::string problem;           // error of the last write; empty: none
+  std::unique_ptr<Timer> retry;  // destroyed before the loop is, whatever the thread does
   milliseconds retry_delay = kFirstRetry;
   std::uint32_t salt = 0;
   Figures figures;
 
-  UniqueFd file;  // the thread's, while it runs
+  UniqueFd file;  // only the thread uses it while it runs
   std::mutex mutex;
   std::condition_variable wake;
   std::optional<Job> next;  // under the mutex, as is `ending`
   bool ending = false;
-  bool ended = false;         // the thread has written its last; under the mutex
-  bool told_of_name = false;  // the thread's
+  bool ended = false;         // the thread has written its last record; under the mutex
+  bool told_of_name = false;  // only the thread uses it
 };
 
 Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) {
@@ -385,7 +386,7 @@ Result<DiskJournal::Opened> DiskJournal::open(EventLoop& loop, Options options) 
     Result<UniqueFd> anew = rewrite(path, wanted);
     if (anew.ok()) {
       impl->file = *std::move(anew);
-    } else {  // the old one stays as it is, and what it has can be served
+    } else {  // the old file stays unchanged, and its streams can be served
       impl->file = std::move(old);
       impl->failed(anew.error().message());
     }
@@ -402,7 +403,7 @@ DiskJournal::DiskJournal(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DiskJournal::~DiskJournal() {
   impl_->retry.reset();
   std::unique_lock lock(impl_->mutex);
-  // What one job that is under way does not hold; one that has not been begun is begun with it.
+  // Begins a write of the records that a job under way does not hold. A job that has not begun takes them with it.
   if (impl_->problem.empty() && !impl_->pending.empty()) {
     if (!impl_->next.has_value()) impl_->next.emplace();
     if (!impl_->next->anew) impl_->next->bytes += impl_->pending;

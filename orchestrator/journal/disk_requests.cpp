@@ -17,7 +17,7 @@ Error corrupt(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
 }
 
-// ipc's encodings are made of words; a payload may lie anywhere.
+// Copies the payload to words: ipc decodes from words, but a payload may be at any address.
 std::vector<std::uint64_t> aligned(std::string_view payload) {
   std::vector<std::uint64_t> words((payload.size() + 7) / 8, 0);
   if (!payload.empty()) std::memcpy(words.data(), payload.data(), payload.size());
@@ -56,7 +56,7 @@ void put_text(std::string& out, std::string_view text) {
   out += text;
 }
 
-// Takes a text from the front; nothing when it is cut off.
+// Takes a text from the front of `in`; nothing if the text is cut off.
 std::optional<std::string> get_text(std::string_view& in) {
   if (in.size() < 4) return std::nullopt;
   std::size_t size = 0;
@@ -102,7 +102,7 @@ Result<BegunRequest> decode_begun(std::string_view payload) {
   if (created) id = get_text(payload);
   if (id) model = get_text(payload);
   if (model) file = get_text(payload);
-  // Records of earlier daemons lack the flags of what those did not write.
+  // Earlier daemons did not write all of these flags, so their records lack them.
   std::optional<std::string> key_name = "", trace = "";
   if (file && (flags & kKeyName) != 0) key_name = get_text(payload);
   if (key_name && (flags & kTrace) != 0) trace = get_text(payload);
@@ -136,7 +136,7 @@ void DiskRequests::add(const JournalRecord& record) {
     return;
   }
   const bool known = requests_.contains(record.key);
-  if (!known && record.type != RecordType::kBegun) return;  // of one that was taken out
+  if (!known && record.type != RecordType::kBegun) return;  // the record is of a request that was removed
   DiskRequest& request = requests_[record.key];
   Status applied = known && record.type == RecordType::kBegun
                        ? Status(corrupt("it begins a second time"))

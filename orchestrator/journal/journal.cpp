@@ -9,20 +9,20 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// No vocabulary has longer tokens; without a bound a worker could grow the daemon with text alone.
+// No vocabulary has longer tokens. Without a bound a worker could fill the daemon's memory with text.
 constexpr std::size_t kMaxTextBytesPerToken = 1024;
 constexpr std::size_t kMaxExtraTextBytes = 4096;
-constexpr std::size_t kBytesPerPart = 64;  // counted besides its text, which may be empty
+constexpr std::size_t kBytesPerPart = 64;  // counted for each part besides its text, which may be empty
 
-// Tokens that a prompt can become at most: a byte of text is a token or, where a space is written as
-// another character, some; a template adds its own text. What clients send bounds what is kept.
+// Returns how many tokens a prompt can become at most. A byte of text is one token, or several where a space is
+// written as another character; a template adds its own text. So the size of a client's request bounds what is kept.
 std::size_t most_prompt_tokens(const ipc::Submit& submit) {
   constexpr std::size_t kPerByte = 4, kSpecial = 64, kTemplate = 16384, kTemplatePerMessage = 1024;
   if (const auto* text = std::get_if<std::string>(&submit.prompt))
     return text->size() * kPerByte + kSpecial;
   if (const auto* ids = std::get_if<std::vector<ipc::TokenId>>(&submit.prompt))
     return ids->size() + kSpecial;
-  // A message takes some 25 bytes of JSON at least, a tool more.
+  // A message takes at least some 25 bytes of JSON; a tool takes more.
   if (const auto* chat = std::get_if<ipc::ChatPrompt>(&submit.prompt))
     return 4 * kTemplate + chat->json.size() * (kPerByte + kTemplatePerMessage / 25);
   if (const auto* infill = std::get_if<ipc::InfillPrompt>(&submit.prompt)) {
@@ -51,8 +51,8 @@ bool is_of_call(const ipc::AnswerPart& part) {
   return part.kind == ipc::PartKind::kCall || part.kind == ipc::PartKind::kArguments;
 }
 
-// Only chats come in parts, and then not as text; calls are counted from 0, and arguments follow what
-// began their call.
+// Checks an answer's parts: only chats have parts, and then no plain text; calls are counted from 0, and arguments
+// follow the part that began their call.
 Status check_parts(const JournalEntry& entry, std::string_view text,
                    std::span<const ipc::AnswerPart> parts) {
   if (parts.empty()) return {};
@@ -147,8 +147,8 @@ Status Journal::accept(JournalEntry& entry, std::span<const ipc::TokenId> prompt
                              entry.id.value, prompt_tokens.size(), most_prompt_tokens(*submit)));
   }
   if (entry.accepted) {
-    // The limit stays as the client was promised it; a successor with less context says so when it
-    // gets there.
+    // The limit stays what the client was promised. A successor with a smaller context says so when it reaches that
+    // limit.
     if (!std::ranges::equal(entry.prompt_tokens, prompt_tokens)) {
       return Error(
           ErrorCode::kCorrupt,

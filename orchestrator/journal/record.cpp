@@ -10,12 +10,12 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// What the search behind damage may compute checksums of: a prompt may be made to look like the
+// The most bytes of which the search behind a damaged place computes checksums. A prompt can be made to look like the
 // beginnings of many large records.
 constexpr std::size_t kMostSearchedBytes = std::size_t{1} << 30;
 constexpr std::size_t kChecksummedFrom = 8;  // of a record: everything after the checksum
 
-// Castagnoli's polynomial, reflected; a byte at a time is 400 MB/s, and tokens are a few KB/s.
+// Castagnoli's polynomial, reflected. A byte at a time gives 400 MB/s; tokens are a few KB/s.
 constexpr std::array<std::uint32_t, 256> make_table() {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t i = 0; i < 256; ++i) {
@@ -74,7 +74,7 @@ void append_record(std::string& out, const JournalRecord& record, std::uint32_t 
 
 namespace {
 
-// The record at the beginning of `bytes`, or what is wrong there.
+// The record at the beginning of `bytes`, or what is wrong with it.
 struct Found {
   JournalRecord record;
   std::size_t bytes = 0;   // of the whole record
@@ -93,7 +93,7 @@ Found record_at(std::string_view bytes, std::uint32_t salt) {
     found.damage = fmt::format("a record of {} bytes is cut off", length);
     return found;
   }
-  // Before the checksum: it tells at once that most places are no record.
+  // This test comes before the checksum, because it shows at once that most places are not records.
   if (type < static_cast<std::uint32_t>(RecordType::kBegun) ||
       type > static_cast<std::uint32_t>(RecordType::kDropped)) {
     found.damage = fmt::format("a record has the unknown type {}", type);

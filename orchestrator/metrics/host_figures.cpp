@@ -43,7 +43,7 @@ std::string line_in(const fs::path& path) {
   return line;
 }
 
-// Paths in a folder, in the order of their names; none if there is no such folder.
+// Returns the paths in a folder, ordered by name; none if there is no such folder.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -55,7 +55,7 @@ std::vector<fs::path> entries(const fs::path& folder) {
 
 // ---- the machine's memory ----
 
-// Lines such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234", in microseconds.
+// Reads lines such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234"; the total is in microseconds.
 void add_pressure(const std::string& root, std::vector<DaemonFigure>& out) {
   std::ifstream file(root + "/proc/pressure/memory");
   for (std::string line; std::getline(file, line);) {
@@ -87,7 +87,7 @@ void add_memory(const std::string& root, std::vector<DaemonFigure>& out) {
 
 // ---- devices, as Linux's graphics drivers show them ----
 
-// The address on the bus, "0000:03:00.0"; the card's name if it has none.
+// Returns the card's bus address, "0000:03:00.0", or the card's name if it has none.
 std::string address_of(const fs::path& card) {
   std::error_code error;
   const fs::path device = fs::canonical(card / "device", error);
@@ -111,7 +111,7 @@ void add_temperatures(const fs::path& device, const std::string& name,
   }
 }
 
-// 1 in any of the files that Intel's drivers have: i915's of each "gt", then xe's of each tile.
+// Reports 1 if any of the files of Intel's drivers says so: i915's of each "gt", then xe's of each tile.
 void add_throttling(const fs::path& card, const std::string& name, std::vector<DaemonFigure>& out) {
   std::optional<double> throttled;
   const auto look = [&throttled](const fs::path& file) {
@@ -176,7 +176,7 @@ XidCounter::~XidCounter() = default;
 void XidCounter::take(const std::string& line) {
   constexpr std::string_view kMark = "NVRM: Xid (PCI:";
   constexpr std::size_t kLongestWord = 32;
-  // Behind the ";" stands the message; a program can write lines, too, but not with the kernel's facility (0).
+  // The message follows the ";". A program can write lines, too, but not with the kernel's facility (0).
   const std::size_t message = line.find(';');
   if (message == std::string::npos || std::strtoul(line.c_str(), nullptr, 10) >= 8) return;
   if (line.compare(message + 1, kMark.size(), kMark) != 0) return;
@@ -190,7 +190,8 @@ void XidCounter::take(const std::string& line) {
 }
 
 std::vector<DaemonFigure> XidCounter::read_on() {
-  // A read gives one record. EPIPE: records were overwritten before they were read; the next read goes on behind them.
+  // A read gives one record. EPIPE means that records were overwritten before they were read; the next read continues
+  // behind them.
   char record[8192];
   for (int reads = 0; state_->log.valid() && reads < 10'000; ++reads) {
     const ssize_t got = ::read(state_->log.get(), record, sizeof record);
@@ -233,7 +234,7 @@ struct HostWatch::State {
   }
 
   const std::string root;
-  XidCounter xids;  // the thread's, once it runs
+  XidCounter xids;  // only the thread uses it once it runs
   std::mutex mutex;
   std::condition_variable asked;
   bool wanted = false, ends = false;
@@ -244,7 +245,7 @@ struct HostWatch::State {
 HostWatch::HostWatch(std::string root) : state_(std::make_shared<State>(std::move(root))) {
   state_->seen = state_->look();
   state_->seen_at = steady_clock::now();
-  // Detached: at the daemon's end it may be waiting for a driver.
+  // The thread is detached, because it may be waiting for a driver when the daemon ends.
   quiet_thread([state = state_] { state->run(); }).detach();
 }
 

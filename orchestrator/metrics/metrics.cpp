@@ -25,8 +25,8 @@ using prometheus::Histogram;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// Families made at scrape time from figures that live elsewhere: first the daemon's own, then what
-// workers report.
+// The metrics that are made when they are scraped, from figures that live elsewhere: first the daemon's own, then
+// what workers report.
 class Snapshot {
  public:
   using Labels = std::vector<ClientMetric::Label>;
@@ -42,7 +42,7 @@ class Snapshot {
   void counter(const char* name, const char* help, double value) {
     add(MetricType::Counter, name, help, value);
   }
-  // No worker can report a figure of this name.
+  // Makes sure that no worker can report a figure of this name.
   void reserve(const std::string& name) { taken_.insert(name); }
   // Adds a figure whose name a worker chose. A name that the daemon uses keeps the daemon's meaning. If a worker
   // reports a name twice, the first figure counts.
@@ -75,7 +75,7 @@ class Snapshot {
   std::set<std::string> taken_;
 };
 
-// A worker chooses the names of its counters, and is not trusted with them.
+// A worker chooses the names of its counters, and the daemon does not trust it with them.
 bool is_metric_name(const std::string& name) {
   if (name.empty() || name.size() > 100) return false;
   for (char c : name) {

@@ -15,7 +15,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-constexpr std::size_t kMostLooks = 8;  // that have not ended
+constexpr std::size_t kMostLooks = 8;  // looks that have not ended
 
 }  // namespace
 

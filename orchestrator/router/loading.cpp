@@ -213,7 +213,7 @@ void Router::keep_within_budget(const std::string& device) {
     }
     spdlog::info("model {}: is unloaded, since the models take more memory than they seemed to",
                  models_[loaded[n]].id);
-    return unload_now(loaded[n]);  // its end brings us here again
+    return unload_now(loaded[n]);  // unload_now()'s end calls this function again
   }
 }
 

@@ -1,4 +1,4 @@
-// The router's models and their workers: from settings to processes, and who serves what.
+// The router's models and their workers: makes them from settings, and finds the one that serves a name.
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -21,7 +21,7 @@ std::string file_name_of(const std::string& path) {
   return std::filesystem::path(path).stem().string();
 }
 
-// Fit for a URL path without escapes.
+// Returns a name that a URL's path can hold without escapes.
 std::string worker_name(const std::string& model, std::size_t index) {
   std::string name;
   for (char c : model) {
@@ -62,8 +62,8 @@ std::size_t Router::add_model(const config::ModelSettings& settings, const Model
   model.id = settings.name.empty() ? model.file_name : settings.name;
   model.created = std::time(nullptr);
   for (const std::string* mark : {&model.file_mark, &model.draft_mark})
-    model.file_bytes += std::strtoull(mark->c_str(), nullptr, 10);  // of "-" and "": 0
-  // The place of one that is gone, so that reloads do not pile them up.
+    model.file_bytes += std::strtoull(mark->c_str(), nullptr, 10);  // 0 for "-" and ""
+  // Takes the place of a removed model, so that reloads do not make the list ever longer.
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (!models_[i].retired || !models_[i].workers.empty() || needed(i)) continue;
     models_[i] = std::move(model);

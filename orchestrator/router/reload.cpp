@@ -1,7 +1,7 @@
-// New settings for a router that runs. An entry of models_ never changes what it computes: a model
-// that changed gets a new entry, its successor, and the old one is retired. Workers move from the old
-// entry to the new one, one at a time, each when its last sequence is over; whatever dies on the way
-// comes back as what it was until then, so no stream meets another model.
+// New settings for a running router. An entry of models_ never changes what it computes: a changed model gets a new
+// entry, its successor, and the old entry is retired. Workers move from the old entry to the new one, one at a time,
+// each when its last sequence is over. A worker that dies on the way comes back as what it was until then, so no
+// stream gets tokens of another model.
 #include "config/reload.hpp"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// What tells two entries of the configuration apart.
+// Returns the key by which two entries of the configuration are told apart.
 std::string key_of(const config::ModelSettings& settings) {
   return settings.name.empty() ? "file " + settings.path : "name " + settings.name;
 }
@@ -66,7 +66,7 @@ ModelFiles look_at_models(const config::Settings& settings) {
 
 Result<ReloadReport> Router::reload(const config::Settings& settings, bool replace_workers,
                                     const ModelFiles& files) {
-  // First what is to be done, then, if all of it can be, the doing.
+  // A step of the reload. All steps are planned first, and done only if all of them can be.
   struct Step {
     config::ModelSettings settings;
     ModelFile file;
@@ -117,7 +117,7 @@ Result<ReloadReport> Router::reload(const config::Settings& settings, bool repla
     } else if (step.changed) {
       const std::size_t model = add_model(step.settings, step.file);
       ModelInfo& old = models_[*step.old];
-      // As clients know it, and as one that they can wait for.
+      // The successor has the id that clients know, and that they can wait for.
       if (step.settings.name.empty()) models_[model].id = old.id;
       models_[model].ever_served = old.ever_served;
       models_[model].loaded = old.loaded;
@@ -149,11 +149,11 @@ void Router::retire(std::size_t model, std::optional<std::size_t> successor) {
   models_[model].successor = successor;
   for (Worker* worker : models_[model].workers)  // its last stream may need any of them
     leaving_.erase(worker);
-  for (ModelInfo& earlier : models_) {  // that were on their way to this one
+  for (ModelInfo& earlier : models_) {  // models that were being replaced by this one
     if (earlier.retired && earlier.successor == model) earlier.successor = successor;
   }
   if (!models_[model].workers.empty()) return;
-  // The entry was waiting for workers that now go to its successor, and so do its requests.
+  // The old entry was waiting for workers that now go to its successor, so its requests go there, too.
   move_waiting(model, successor);
 }
 
@@ -263,7 +263,7 @@ void Router::go_on_with(std::size_t retired) {
         end(*worker);
       return;
     }
-    // One at a time, so that the others serve meanwhile.
+    // Workers move one at a time, so that the others serve meanwhile.
     for (const Worker* worker : models_[*successor].workers) {
       const WorkerState state = worker->state();
       if (worker->returning() || state == WorkerState::kStarting ||
@@ -292,7 +292,7 @@ void Router::go_on_with(std::size_t retired) {
     }
   }
   move_waiting(retired, successor);
-  // One that starts beside workers on their way here might not find room on the device.
+  // If workers are on their way here, a worker that started beside them might find no room on the device.
   const bool more_come = std::ranges::any_of(models_, [&](const ModelInfo& other) {
     return other.retired && other.successor == successor && !other.workers.empty();
   });

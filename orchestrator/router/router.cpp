@@ -9,7 +9,7 @@ namespace bulkhead::orchestrator {
 
 namespace {
 
-// ": a, b, c", so that nobody has to look further; or where to look when they are many.
+// Returns ": a, b, c", so that the user sees all names at once; if there are many, says where to find them.
 std::string names_of(const std::vector<ModelInfo>& models) {
   constexpr std::size_t kMostBytes = 400;
   std::string names;
@@ -47,7 +47,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   const ModelInfo* model = nullptr;
   if (!name.empty()) {
     model = find_model(name);
-    // One that was taken out is not meant to be answered by another.
+    // No other model answers requests for a model that was removed.
     const bool was_here = std::ranges::any_of(models_, [name](const ModelInfo& each) {
       return each.id == name || each.file_name == name;
     });
@@ -75,7 +75,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
   if (drained(*model)) {
     return refuse(ipc::FailureCode::kUnavailable, kDrainedText);
   }
-  if (count > settings_.server.max_queue) {  // whenever it is tried
+  if (count > settings_.server.max_queue) {  // it would never fit, whenever the client tries again
     return refuse(ipc::FailureCode::kInvalidRequest,
                   fmt::format("The request asks for {} answers at once (prompts times 'n'), and "
                               "server.max_queue allows {}.",
@@ -90,7 +90,7 @@ Result<std::size_t> Router::admit(std::string_view name, std::size_t count, Fail
 }
 
 RequestId Router::start(std::size_t model, Work work, RequestObserver& observer) {
-  // The request keeps the budget, whatever happens to the settings.
+  // The request keeps its budget even if the settings change later.
   const std::uint32_t budget = models_[model].settings.reasoning_budget;
   if (auto* submit = std::get_if<ipc::Submit>(&work);
       submit != nullptr && submit->reasoning_budget < 0 && budget > 0)
@@ -164,20 +164,20 @@ Worker* Router::least_loaded(std::size_t model, const JournalEntry* entry) {
 
 void Router::dispatch(std::size_t model) {
   Waiting& waiting = waiting_[model];
-  // Suspects first, each the only one of its worker without a token: what has made progress can't
-  // get a strike, so a death then points at the suspect. The wait for its turn is the others'
-  // prefill, not their whole streams.
+  // Suspects come first. A suspect is sent only when its worker has no other request without a token: a request that
+  // has a token can't get a strike, so a death then points at the suspect. The suspect waits only for the others'
+  // prefill, not for their whole streams.
   while (!waiting.suspects.empty() && !awaits_its_kind(waiting.suspects.front(), model)) {
     Worker* worker = worker_for(waiting.suspects.front(), model);
     if (worker == nullptr) return;
     bool others_without_token = std::ranges::any_of(active_, [worker](const auto& item) {
       return item.second.worker == worker && !item.second.progressed;
     });
-    if (others_without_token) return;  // dispatched again when they progress
+    if (others_without_token) return;  // dispatch runs again when they make progress
     RequestId request = waiting.suspects.front();
     waiting.suspects.pop_front();
     send(request, *worker);
-    const auto sent = active_.find(request);  // it may have failed instead
+    const auto sent = active_.find(request);  // the request may have failed instead
     if (sent != active_.end() && sent->second.worker == worker) alone_[worker] = request;
   }
   while (!waiting.fresh.empty()) {
@@ -222,7 +222,7 @@ void Router::send(RequestId request, Worker& worker) {
                                       worker.ready().numerics_id, entry->numerics_id),
                           ""});
   }
-  // A file that is gone proves nothing: weights may have been kept in another way.
+  // That the file is gone proves nothing: the weights may have been kept in another way.
   const std::string& id = worker.ready().numerics_id;
   if (!entry->tokens.empty() && entry->file_mark != "-" && worker.file_mark() != "-" &&
       content_mark(entry->file_mark, id) != content_mark(worker.file_mark(), id)) {
@@ -251,8 +251,8 @@ void Router::worker_died(Worker& worker, const Death& death, std::vector<Orphan>
   take_back(worker, death, orphans);
 }
 
-// Requests may move to another worker before the dying one has exited: its late messages are dropped, so
-// none can be answered twice.
+// Requests may move to another worker before the dying worker has exited. The daemon drops that worker's late
+// messages, so no request is answered twice.
 void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan> orphans) {
   spdlog::info(
       "worker {}: {}: its {} unfinished request(s) do not wait for the exit of its process",
@@ -263,9 +263,9 @@ void Router::worker_lost(Worker& worker, const Death& death, std::vector<Orphan>
 
 void Router::take_back(Worker& worker, const Death& death, const std::vector<Orphan>& orphans) {
   alone_.erase(&worker);
-  worker.held_bytes = 0;  // all of its requests go elsewhere
+  worker.held_bytes = 0;  // all of the worker's requests go to other workers
   std::size_t model = worker.options().model;
-  // Back to the front of the queue, in their old order; suspects apart.
+  // The requests return to the front of the queue in their old order; suspects go to their own queue.
   for (auto orphan = orphans.rbegin(); orphan != orphans.rend(); ++orphan) {
     JournalEntry* entry = journal_.find(orphan->request);
     auto active = active_.find(orphan->request);
@@ -329,8 +329,8 @@ void Router::worker_failed(Worker& worker, const std::string& reason) {
   look_whether_started();
 }
 
-// The start is over when every model is served or can't be. One that can't is no reason to keep the
-// others from their clients; where none can, the daemon has nothing to do.
+// The start is over when each model is served or has failed. A failed model does not keep clients from the others. If
+// all have failed, the daemon has nothing to do.
 void Router::look_whether_started() {
   if (was_ready_) return;
   bool any = false;
@@ -420,8 +420,8 @@ void Router::fail(RequestId request, Failure failure) {
   if (found == active_.end()) return;
   RequestObserver* observer = found->second.observer;
   forget(request, true);
-  // In a turn of its own: the observer may be in the middle of start(). It is gone if the request
-  // was cancelled meanwhile.
+  // This runs in a later turn of the loop, because the observer may be in the middle of start(). If the request was
+  // cancelled meanwhile, the observer is gone.
   failing_[request] = observer;
   loop_.post([this, request, failure = std::move(failure)] {
     auto failing = failing_.find(request);
