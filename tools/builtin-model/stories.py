@@ -87,23 +87,15 @@ def random_kind(rng):
     return W.invented_noun(rng)
 
 
-def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, adjective=None, name=None,
-               pronoun=None, friend_name=None, length=None, snack=None):
-    """Draws a world, then tells it. What is given is kept: the kind of hero or friend, the thing, the place, the plot."""
-    story = Story()
-    c = story.context
-    plots = list(PLOTS)
-    hero = hero or random_kind(rng)
-    story.plot = plot = plot or W.favourite(rng, plots, hero, 0.35)
-    p = PLOTS[plot]
-    put_character(c, "h", hero, rng, adjective, name, pronoun)
-    if friend is None:
-        while True:
-            r = rng.random()
-            friend = W.favourite(rng, W.ANIMALS if r < 0.7 else W.PEOPLE if r < 0.85 else W.FANTASY, hero)
-            if friend != hero and friend not in hero and hero not in friend:
-                break
-    put_character(c, "f", friend, rng, name=friend_name, avoid_name=c["h"], avoid_pronoun=c["hhe"])
+def choose_friend(rng, hero):
+    while True:
+        r = rng.random()
+        friend = W.favourite(rng, W.ANIMALS if r < 0.7 else W.PEOPLE if r < 0.85 else W.FANTASY, hero)
+        if friend != hero and friend not in hero and hero not in friend:
+            return friend
+
+
+def put_object_and_place(c, rng, hero, friend, thing, place, plot):
     things = W.THINGS_FOR.get(plot, W.OBJECTS)
     c["obj"] = thing or W.favourite(rng, things, hero)
     while c["obj"] in (hero, friend) and thing is None:
@@ -114,6 +106,9 @@ def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, a
     c["home"] = W.favourite(rng, W.HOMES, hero)
     while place is None and where.split()[-1] in c["home"]:
         c["home"] = rng.choice(W.HOMES)
+
+
+def put_details(c, rng, hero, thing, plot, snack):
     favourite = lambda options, what: W.favourite(rng, options, hero + what)
     c["spot"] = favourite(W.SPOTS, "spot")
     c["weather"] = favourite(W.WEATHER, "weather")
@@ -127,24 +122,14 @@ def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, a
     c["skill"], c["skilled"] = favourite(W.SKILLS, "skill")
     c["build"] = thing if thing and plot == "build" else favourite(W.BUILDS, "build")
     if thing and plot == "build":
-        c["obj"] = rng.choice(things)
+        c["obj"] = rng.choice(W.THINGS_FOR.get(plot, W.OBJECTS))
         c["aobj"] = "a " + rng.choice(W.OBJECT_ADJ) + " " + c["obj"]
     c["broken"] = favourite(W.BROKEN, "broken")
     c["sound"], c["soundwhat"] = favourite(W.SOUNDS, "sound")
     c["mistake"], c["mistakewhat"] = favourite(W.MISTAKES, "mistake")
-    c["lesson"] = pick(rng, W.LESSONS[pick(rng, p["lesson"])])
 
-    length = length or rng.choice(("short", "normal", "normal", "long"))
-    chance = {"short": 0.1, "normal": 0.5, "long": 0.95}[length]
 
-    nicknames = hero not in friend and friend not in hero
-
-    def say(template):
-        if nicknames and rng.random() < 0.25:  # now and then the kind instead of the name
-            which = rng.choice("hf")
-            template = _speaker.sub(lambda m: m.group(0).replace("{%s}" % which, "the {%sk}" % which), template, count=1)
-        return expand(template, c, rng)
-
+def tell_intro(c, rng, say, length):
     intro = [say(pick(rng, OPENINGS))]
     c["told_like"] = ""
     if length != "short" or rng.random() < 0.3:
@@ -153,9 +138,14 @@ def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, a
         if rng.random() < 0.6 or length == "long":
             intro.append(say(pick(rng, LIKE_LINES)))
             c["told_like"] = intro[-1]
-    paragraphs = [intro]
+    return intro
+
+
+def tell_plot(rng, say, paras, length):
+    chance = {"short": 0.1, "normal": 0.5, "long": 0.95}[length]  # of lines that may be left out
+    paragraphs = []
     used = set()
-    for lines in p["paras"]:
+    for lines in paras:
         sentences = []
         for line in lines:
             if line.startswith("?"):
@@ -171,6 +161,10 @@ def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, a
                 used.add(template)
                 sentences.append(say(template))
         paragraphs.append(sentences)
+    return paragraphs
+
+
+def tell_end(c, rng, say):
     end = []
     if rng.random() < 0.6:
         end.append(say(pick(rng, LEARNED)))
@@ -179,6 +173,39 @@ def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, a
         end.append(say(pick(rng, ENDINGS)))
     if rng.random() < 0.25:
         end.append("The end.")
+    return end
+
+
+def make_story(rng, hero=None, friend=None, thing=None, place=None, plot=None, adjective=None, name=None,
+               pronoun=None, friend_name=None, length=None, snack=None):
+    """Draws a world, then tells it. What is given is kept: the kind of hero or friend, the thing, the place, the plot.
+
+    The order of the draws is part of the training text, which is the same for the same seed.
+    """
+    story = Story()
+    c = story.context
+    plots = list(PLOTS)
+    hero = hero or random_kind(rng)
+    story.plot = plot = plot or W.favourite(rng, plots, hero, 0.35)
+    p = PLOTS[plot]
+    put_character(c, "h", hero, rng, adjective, name, pronoun)
+    if friend is None:
+        friend = choose_friend(rng, hero)
+    put_character(c, "f", friend, rng, name=friend_name, avoid_name=c["h"], avoid_pronoun=c["hhe"])
+    put_object_and_place(c, rng, hero, friend, thing, place, plot)
+    put_details(c, rng, hero, thing, plot, snack)
+    c["lesson"] = pick(rng, W.LESSONS[pick(rng, p["lesson"])])
+    length = length or rng.choice(("short", "normal", "normal", "long"))
+    nicknames = hero not in friend and friend not in hero
+
+    def say(template):
+        if nicknames and rng.random() < 0.25:  # now and then the kind instead of the name
+            which = rng.choice("hf")
+            template = _speaker.sub(lambda m: m.group(0).replace("{%s}" % which, "the {%sk}" % which), template, count=1)
+        return expand(template, c, rng)
+
+    paragraphs = [tell_intro(c, rng, say, length)] + tell_plot(rng, say, p["paras"], length)
+    end = tell_end(c, rng, say)
     if length == "short" or rng.random() < 0.3:
         paragraphs[-1] += end
     else:
