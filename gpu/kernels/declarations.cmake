@@ -38,3 +38,28 @@ function(push_struct fields multiple out)
   endif()
   set(${out} "${struct}" PARENT_SCOPE)
 endfunction()
+
+# Sets OUT to the row of a kernel that declares alone what it takes: one FIELDS, and constants from 0 on that it shares
+# with no other kernel. Others have an empty OUT; C++ puts their constants together.
+function(kernel_row file source fields constants out)
+  set(row "")
+  cmake_path(GET file STEM symbol)
+  string(REPLACE "_" " " name "${symbol}")
+  string(REGEX MATCHALL "CONSTANTS\\(" declared "${constants}")
+  list(LENGTH declared declared)
+  string(FIND "${source}" "#include \"constants/" shared)
+  if(declared EQUAL 1 AND shared EQUAL -1 AND fields MATCHES "^FIELDS\\(([A-Za-z0-9]+)Push\\)\n")
+    set(kernel "${CMAKE_MATCH_1}")
+    if(constants MATCHES "^CONSTANTS\\(${kernel}Constants, 0\\)\n")
+      set(row "struct ${kernel}Kernel {
+  using Push = ${kernel}Push;
+  using Constants = ${kernel}Constants;
+  static constexpr const char* kName = \"${name}\";
+  static std::span<const std::uint32_t> code() { return spirv::${symbol}; }
+};
+
+")
+    endif()
+  endif()
+  set(${out} "${row}" PARENT_SCOPE)
+endfunction()

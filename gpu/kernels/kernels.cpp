@@ -11,18 +11,14 @@
 #include "gpu/kernels/attention_constants.hpp"
 #include "gpu/kernels/attention_rows.hpp"
 #include "gpu/kernels/constants.hpp"
-#include "gpu/kernels/gated_product.hpp"
-#include "gpu/kernels/greedy.hpp"
+#include "gpu/kernels/kernel_row.hpp"
 #include "gpu/kernels/layer_norm.hpp"
 #include "gpu/kernels/logprobs.hpp"
-#include "gpu/kernels/read_bandwidth.hpp"
 #include "gpu/kernels/rms_norm.hpp"
 #include "gpu/kernels/rope_kv.hpp"
 #include "gpu/kernels/rope_latent.hpp"
 #include "gpu/kernels/sample.hpp"
 #include "gpu/kernels/shader_modules.hpp"
-#include "gpu/kernels/soft_cap.hpp"
-#include "gpu/kernels/stream_in.hpp"
 #include "gpu/kernels/units_check.hpp"
 
 namespace bulkhead::gpu::kernels {
@@ -132,8 +128,7 @@ KernelSpec gated_product(const Mapping& mapping, Gate gate, std::uint32_t per_co
   constants.form = form_of(mapping);
   constants.gate = static_cast<std::uint32_t>(gate);
   constants.per_column = per_column;
-  return {"gated product", spirv::gated_product, sizeof(GatedProductPush), constants_of(constants),
-          0};
+  return kernel<GatedProductKernel>(constants);
 }
 
 HeadConstants head_constants(const AttentionShape& shape) {
@@ -408,14 +403,14 @@ KernelSpec soft_cap(const Mapping& mapping) {
   SoftCapConstants constants;
   constants.invocations = mapping.wide_invocations;
   constants.entries = kSoftCapEntries;
-  return {"soft cap", spirv::soft_cap, sizeof(SoftCapPush), constants_of(constants), 0};
+  return kernel<SoftCapKernel>(constants);
 }
 
 KernelSpec stream_in(const Mapping& mapping) {
   StreamInConstants constants;
   constants.invocations = mapping.wide_invocations;
   constants.form = form_of(mapping);
-  return {"stream in", spirv::stream_in, sizeof(StreamInPush), constants_of(constants), 0};
+  return kernel<StreamInKernel>(constants);
 }
 
 KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
@@ -423,8 +418,9 @@ KernelSpec greedy(const Mapping& mapping, GreedyPass pass) {
   constants.invocations = mapping.rows ? mapping.lanes : 128;
   constants.second_pass = flag(pass == GreedyPass::kAll);
   constants.chunk = kGreedyChunk;
-  return {pass == GreedyPass::kChunks ? "greedy chunks" : "greedy", spirv::greedy,
-          sizeof(GreedyPush), constants_of(constants), 0};
+  KernelSpec spec = kernel<GreedyKernel>(constants);
+  if (pass == GreedyPass::kChunks) spec.name = "greedy chunks";
+  return spec;
 }
 
 KernelSpec sample(const Mapping& mapping) {
@@ -448,8 +444,7 @@ KernelSpec logprobs(const Mapping& mapping, LogprobPass pass) {
 KernelSpec read_bandwidth() {
   ReadBandwidthConstants constants;
   constants.invocations = kReadBandwidthInvocations;
-  return {"read bandwidth", spirv::read_bandwidth, sizeof(ReadBandwidthPush),
-          constants_of(constants), 0};
+  return kernel<ReadBandwidthKernel>(constants);
 }
 
 KernelSpec chained(KernelSpec spec) {

@@ -1,5 +1,6 @@
-// What modes, forms and formats of kernels may be: an enum class for each VALUES of a file in gpu/kernels/values/,
-// and the numbers that stand there. GLSL compiles the same lines (constants/words.glsl), so the two can't differ.
+// What modes, forms and formats of kernels may be: an enum class for each VALUES of a kernel or of a file in
+// gpu/kernels/values/, and the numbers that stand there. GLSL compiles the same lines (constants/words.glsl), so the
+// two can't differ.
 #pragma once
 
 #include <cstdint>

@@ -60,6 +60,12 @@ struct UsesOf {
   Uses operator()(model::DeltaNet& net) const {
     return {{net.in}, {net.out}, {net.taps, net.rates, net.bias, net.gain}, nullptr, &net.state};
   }
+  Uses operator()(model::HasOwnKernel auto& operation) const {
+    const auto list = [](const auto& named) {
+      return std::vector<std::uint32_t>(named.begin(), named.end());
+    };
+    return {list(operation.reads()), list(operation.writes()), list(operation.vectors())};
+  }
 };
 
 Uses uses_of(model::Operation& operation) {

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "gpu/kernels/units.hpp"
+#include "worker/forward/own_kernel.hpp"
 #include "worker/forward/step_attention.hpp"
 #include "worker/forward/step_delta.hpp"
 #include "worker/forward/step_experts.hpp"
@@ -331,6 +332,13 @@ class Builder {
 
   Status add(const DeltaStep& step) {
     return add_delta(context_, activations_, step, {shape_.columns, slot_}, *emit_);
+  }
+
+  template <model::HasOwnKernel Operation>
+  Status add(const Operation& operation) {
+    OwnKernelStep<Operation> step(context_, activations_, shape_.columns, slot_);
+    operation.fill(step);
+    return step.emit(*emit_);
   }
 
   Status add_outputs() {

@@ -6,24 +6,16 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "config/base/error.hpp"
 #include "worker/model/gguf.hpp"
+#include "worker/model/graph_places.hpp"
+#include "worker/model/operation_list.hpp"
 
 namespace bulkhead::model {
-
-// Indices into the lists of a ModelGraph. kAbsent: the model has none.
-using TensorIndex = std::uint32_t;
-using VectorIndex = std::uint32_t;
-using ActivationIndex = std::uint32_t;
-using RopeIndex = std::uint32_t;
-using KvIndex = std::uint32_t;
-using StateIndex = std::uint32_t;
-inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
 
 // A tensor of the file that the model needs, with the shape it must have. An optional tensor that
 // the file lacks gets no row.
@@ -122,14 +114,13 @@ struct HeadShape {
   std::uint32_t qkv_width() const { return query_width() + 2 * kv_width(); }
 };
 
-// What operations hand on beside activations: the rotated q, which waits for Attend, and what sequences keep, their
-// pages and states.
-inline constexpr ActivationIndex kWaitingQ = kAbsent - 1, kKept = kAbsent - 2;
-
 // The operations. A column's result depends on its own sequence alone.
 //
 // An operation that says what it reads and writes is a step as it stands, unless a device makes it part of another one
 // (forward/model_plan.hpp). The others are planned: devices fuse them or make several steps of them.
+//
+// An operation that is one dispatch of a kernel of its own has a file in operations/ (operations/README.md). The build
+// adds it to the list below.
 
 // out = in / sqrt(mean(in^2) + epsilon) * gain, over `width` entries from `first` on; or added to
 // what `out` holds. With a bias it is a layer norm: (in - mean) / sqrt(variance + epsilon) * gain + bias.
@@ -308,13 +299,20 @@ struct Experts {
 };
 
 using Operation = std::variant<Norm, Copy, Product, SliceProduct, Rotate, RotateLatent, Attend,
-                               GatedProduct, Experts, Gated, DeltaNet>;
+                               GatedProduct, Experts, Gated, DeltaNet BULKHEAD_OPERATION_NAMES>;
 
 // Says whether an operation is a step of its own.
 template <typename Kind>
 concept StandsAlone = requires(const Kind& operation) {
   operation.reads();
   operation.writes();
+};
+
+// Says whether an operation has a file in operations/.
+template <typename Kind>
+concept HasOwnKernel = StandsAlone<Kind> && requires(const Kind& operation) {
+  operation.vectors();
+  operation.fits(std::vector<Activation>());
 };
 
 struct Layer {

@@ -331,6 +331,11 @@ VectorIndex LayerBuilder::bias(const std::string& name, std::uint64_t width) {
   return model_.add(VectorRow{{{model_.tensor(block_ + name + ".bias", width)}}});
 }
 
+VectorIndex LayerBuilder::optional_bias(const std::string& name, std::uint64_t width) {
+  const TensorIndex tensor = model_.optional_tensor(block_ + name + ".bias", width);
+  return tensor == kAbsent ? kAbsent : model_.add(VectorRow{{{tensor}}});
+}
+
 VectorIndex LayerBuilder::sinks(const HeadShape& heads) {
   // Scores come in powers of two.
   constexpr float kLog2E = 1.44269504F;
@@ -399,8 +404,9 @@ MatrixPart LayerBuilder::rotating_rows(const std::string& name, std::uint64_t wi
   return part;
 }
 
-void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out) {
-  operations().push_back(Product{std::move(parts), in, out});
+void LayerBuilder::product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out,
+                           VectorIndex bias) {
+  operations().push_back(Product{std::move(parts), in, out, false, bias});
 }
 void LayerBuilder::product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                                  VectorIndex bias) {

@@ -199,6 +199,7 @@ class GraphBuilder {
   Status refuse_other_computations() const;
   Status refuse_other_tensors() const;
   Status cap_context();
+  Status check_operations() const;
   Error refused_tensor(std::string_view name) const;
   Error unsupported(const std::string& what) const;
   Error damaged(const std::string& what) const;
@@ -237,7 +238,8 @@ class LayerBuilder {
   std::vector<MatrixPart> qkv(const HeadShape& heads, std::uint64_t width);
   std::vector<MatrixPart> fused_qkv(const std::string& name, const HeadShape& heads,
                                     std::uint64_t width);
-  void product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out);
+  void product(std::vector<MatrixPart> parts, ActivationIndex in, ActivationIndex out,
+               VectorIndex bias = kAbsent);
   void product_added(MatrixPart part, ActivationIndex in, ActivationIndex out,
                      VectorIndex bias = kAbsent);
 
@@ -251,6 +253,7 @@ class LayerBuilder {
   // The same, or kAbsent where the file has none.
   VectorIndex optional_vector(const std::string& name, std::uint64_t width);
   VectorIndex bias(const std::string& name, std::uint64_t width);
+  VectorIndex optional_bias(const std::string& name, std::uint64_t width);
   // attn_sinks, for ScoreRules.
   VectorIndex sinks(const HeadShape& heads);
 

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <iterator>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 #include "config/base/log.hpp"
 #include "worker/model/graph_builder.hpp"
@@ -116,8 +118,30 @@ Status GraphBuilder::cap_context() {
   return {};
 }
 
+// An architecture's file may be wrong, too.
+Status GraphBuilder::check_operations() const {
+  const auto fits = [this](const auto& operation) {
+    if constexpr (HasOwnKernel<std::decay_t<decltype(operation)>>)
+      return operation.fits(graph_.activations);
+    else
+      return true;
+  };
+  for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
+    for (const Operation& operation : graph_.layers[i].operations) {
+      if (!std::visit(fits, operation))
+        return Error(ErrorCode::kInternal,
+                     file_.name() + ": layer " + std::to_string(i) + " of architecture \"" +
+                         graph_.architecture +
+                         "\" has an operation whose activations' widths don't fit each other; "
+                         "this is a mistake in Bulkhead, not in the file");
+    }
+  }
+  return {};
+}
+
 Result<ModelGraph> GraphBuilder::finish() {
   BULKHEAD_RETURN_IF_ERROR(status_);
+  BULKHEAD_RETURN_IF_ERROR(check_operations());
   BULKHEAD_RETURN_IF_ERROR(refuse_other_computations());
   if (!has_) BULKHEAD_RETURN_IF_ERROR(refuse_other_tensors());
   BULKHEAD_RETURN_IF_ERROR(cap_context());

@@ -7,7 +7,7 @@
 //       numbers with ids that follow each other from `first` on; in C++ a struct Name
 //   INVOCATIONS(id, ...)   a CONSTANT that is the size of the workgroup as well
 //   VALUES(Name) VALUE(GLSL's name, C++'s name, number)... VALUES_END
-//       in a file of values/: what a constant or a field may be; in C++ an enum class Name (values.hpp)
+//       in a kernel or a file of values/: what a constant or a field may be; in C++ an enum class Name (values.hpp)
 //   NUMBER(name, number)
 //       in a file of values/: a number of that name in both languages
 #define CONSTANTS(Name, first)
