@@ -108,6 +108,11 @@ Shape tiny_latent() {
                     1024,          1000000.0F,  1e-5F, false, false, false, 8, 2,  96};
   return with_latents(with_sigmoids(shape, 1.8F), 128, 64, 32, 64);
 }
+// Half of each head turns.
+Shape with_half_turning(Shape shape) {
+  shape.turning = shape.head_size / 2;
+  return shape;
+}
 Shape tiny_glm() {
   Shape shape{"tiny-glm", "glm4moe",  3,     256,   512,   4,    2, 64, 512,
               1024,       1000000.0F, 1e-5F, false, false, true, 8, 2,  96};
@@ -166,6 +171,10 @@ const std::vector<Shape>& presets() {
       qwen3_5_35b_a3b(),
       {"starcoder2-3b", "starcoder2", 30, 3072, 12288, 24, 2, 128, 49152, 16384, 999999.44F, 1e-5F,
        true, false, true},
+      with_half_turning({"nemotron-mini-4b", "nemotron", 32, 3072, 9216, 24, 8, 128, 256000, 4096,
+                         10000.0F, 1e-5F, false, false, false}),
+      with_half_turning({"tiny-nemotron", "nemotron", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F,
+                         1e-5F, false, false, false}),
       {"tiny-llama", "llama", 2, 256, 512, 4, 2, 64, 512, 1024, 10000.0F, 1e-5F, false, false,
        false},
       {"tiny-qwen2", "qwen2", 2, 256, 512, 4, 2, 64, 512, 1024, 1000000.0F, 1e-6F, true, false,

@@ -16,6 +16,7 @@ namespace {
 
 using model::testing::GgufBuilder;
 using tiny::Facts;
+using tiny::Function;
 
 // A model, a prompt and its greedy continuation, in which no choice is a matter of rounding.
 struct Case {
@@ -164,16 +165,28 @@ TEST_F(Architectures, Mistral3) {
 }
 
 TEST_F(Architectures, Gemma) {
-  expect_computes({.architecture = "gemma", .gelu = true, .embedding_scale = 8, .tied = true}, 20);
+  expect_computes(
+      {.architecture = "gemma", .function = Function::kGelu, .embedding_scale = 8, .tied = true},
+      20);
 }
 
 TEST_F(Architectures, StarCoder2) {
   expect_computes({.architecture = "starcoder2",
                    .layer_norms = true,
+                   .product_biases = true,
                    .qkv_biases = true,
-                   .gelu = true,
+                   .function = Function::kGelu,
                    .gated = false},
                   20);
+}
+
+TEST_F(Architectures, Nemotron) {
+  Facts facts{.architecture = "nemotron", .turned = 16, .layer_norms = true};
+  facts.function = Function::kSquaredRelu;
+  facts.gated = false;
+  expect_computes(facts, 20);
+  facts.product_biases = facts.qkv_biases = true;
+  expect_computes(facts, 20);
 }
 
 // The text part of a vision model, whose heads' sections turn by equal positions.

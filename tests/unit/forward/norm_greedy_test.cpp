@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/kernels/kernel_row.hpp"
 #include "kernel_harness.hpp"
 #include "reference.hpp"
 
@@ -175,6 +176,39 @@ TEST_F(SmallKernels, GatedProduct) {
           ASSERT_NEAR(got[c * stride + index(mapping, i)], want, 1e-5 * (1 + std::abs(want)))
               << name << ' ' << i;
         }
+      }
+    }
+  }
+}
+
+TEST_F(SmallKernels, SquaredRelu) {
+  for (const auto& [name, mapping] : test_mappings(device())) {
+    const std::uint32_t width = 333, padded = 352;
+    auto values = random_floats(2 * width, 3);
+    values[0] = -0.0F;
+    values[1] = 1e15F;
+    values[2] = -1e30F;
+    const gpu::Buffer in = buffer(std::span<const float>(values)), counts = parameters(2);
+    const std::uint32_t stride = k::input_stride(mapping, width);
+    const gpu::Buffer out = empty(2 * stride * 4);
+    k::SquaredReluPush push{};
+    push.in_address = in.address();
+    push.out_address = out.address();
+    push.parameters = counts.address();
+    push.width = push.in_stride = width;
+    push.out_stride = stride;
+    push.padded_width = padded;
+    k::SquaredReluConstants constants;
+    constants.invocations = mapping.wide_invocations;
+    constants.form = static_cast<std::uint32_t>(mapping.input_form());
+    run(k::kernel<k::SquaredReluKernel>(constants), push, 3);
+    const auto got = read<float>(out, 2 * stride);
+    for (std::size_t c = 0; c < 2; ++c) {
+      for (std::uint32_t i = 0; i < padded; ++i) {
+        const double positive = i < width ? std::max<double>(values[c * width + i], 0) : 0;
+        ASSERT_FLOAT_EQ(got[c * stride + index(mapping, i)],
+                        static_cast<float>(positive * positive))
+            << name << ' ' << i;
       }
     }
   }

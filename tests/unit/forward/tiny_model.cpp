@@ -15,9 +15,17 @@ constexpr double kEpsilon = 1e-5;
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
-double activated(bool gelu, double x) {
-  if (!gelu) return x * sigmoid(x);
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+double activated(Function function, double x) {
+  switch (function) {
+    case Function::kSilu:
+      return x * sigmoid(x);
+    case Function::kGelu:
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Function::kSquaredRelu:
+      return x > 0 ? x * x : 0;
+  }
+  return 0;
 }
 std::string block_of(std::uint32_t layer) {
   return "blk." + std::to_string(layer) + ".";
@@ -87,7 +95,7 @@ void Model::add_layer(std::uint32_t layer) {
     add(block + "attn_k.bias", {kv}, 0, 0.5);
     add(block + "attn_v.bias", {kv}, 0, 0.5);
   }
-  if (f.layer_norms) add(block + "attn_output.bias", {f.width}, 0, 0.5);
+  if (f.product_biases) add(block + "attn_output.bias", {f.width}, 0, 0.5);
   if (f.norms_rows || f.norms_heads) {
     add(block + "attn_q_norm.weight", {f.norms_rows ? q : f.size}, 1, 0.3);
     add(block + "attn_k_norm.weight", {f.norms_rows ? kv : f.size}, 1, 0.3);
@@ -97,7 +105,7 @@ void Model::add_layer(std::uint32_t layer) {
     if (f.gated && !f.fused_gate) add_matrix(block + "ffn_gate", f.width, f.hidden);
     add_matrix(block + "ffn_up", f.width, f.fused_gate ? 2 * f.hidden : f.hidden);
     add_matrix(block + "ffn_down", f.hidden, f.width);
-    if (!f.layer_norms) return;
+    if (!f.product_biases) return;
     add(block + "ffn_up.bias", {f.hidden}, 0, 0.5);
     add(block + "ffn_down.bias", {f.width}, 0, 0.5);
     return;
@@ -299,12 +307,12 @@ Vector Model::gated(const std::string& block, const std::string& ending, const V
   Vector up = rows(up_name, in, slice, fused ? half : 0, half);
   if (!facts_.gated) {
     for (double& value : up)
-      value = activated(facts_.gelu, value);
+      value = activated(facts_.function, value);
   } else {
     const Vector gate =
         fused ? rows(up_name, in, slice, 0, half) : product(block + "ffn_gate" + ending, in, slice);
     for (std::size_t i = 0; i < half; ++i)
-      up[i] *= activated(facts_.gelu, gate[i]);
+      up[i] *= activated(facts_.function, gate[i]);
   }
   return product(block + "ffn_down" + ending, up, slice);
 }

@@ -35,6 +35,8 @@ struct YarnFacts {
   double attention = 1;        // another factor of cosines and sines
 };
 
+enum class Function { kSilu, kGelu, kSquaredRelu };
+
 // What distinguishes architectures. Lengths are in entries.
 struct Facts {
   std::string architecture;
@@ -54,13 +56,15 @@ struct Facts {
   std::uint32_t temperature_span = 1;
   double score_scale = 0;  // 0: 1 / sqrt(size)
 
-  bool layer_norms = false;  // with biases, and biases of all products
+  bool layer_norms = false;     // with biases
+  bool product_biases = false;  // of attention's output and the feed-forward
   bool qkv_biases = false;
   bool norms_before = true, norms_after = false;
   bool norms_rows = false,
        norms_heads = false;  // of q and k: over all heads together, or each head
   const char* feed_forward_norm = "ffn_norm";
-  bool gelu = false, gated = true, fused_gate = false;
+  Function function = Function::kSilu;  // of the feed-forward
+  bool gated = true, fused_gate = false;
   ExpertFacts experts = {};
   double embedding_scale = 1, residual_scale = 1, logit_divisor = 1;
   bool tied = false;

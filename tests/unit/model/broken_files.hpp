@@ -138,7 +138,8 @@ inline const Broken kBroken[] = {
      }),
      "deepseek2, gemma, gemma2, gemma3, gemma4, glm4, glm4moe, gpt-oss, granite, granitemoe, "
      "llama, "
-     "mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, qwen3next, "
+     "mistral3, nemotron, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen35, qwen35moe, qwen3moe, "
+     "qwen3next, "
      "smollm3, starcoder2"},
     {"layers_huge", changed([](GgufBuilder& f) {
        f.drop("llama.block_count");

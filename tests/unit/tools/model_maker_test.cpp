@@ -144,7 +144,7 @@ TEST_P(EachType, FilesAreReadAsModels) {
   const Folder folder;
   for (const char* name :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-moe", "tiny-mixtral", "tiny-latent",
-        "tiny-glm", "tiny-starcoder2", "tiny-delta", "tiny-two-kinds"}) {
+        "tiny-glm", "tiny-starcoder2", "tiny-nemotron", "tiny-delta", "tiny-two-kinds"}) {
     const std::string path = folder.file(std::string(name) + "-" + GetParam() + ".gguf");
     const Shape shape = *preset(name);
     const auto written = make(shape, GetParam(), path);
